@@ -1,4 +1,4 @@
-"""What users write computations against: see README.md for a first one, and `harness` to test it."""
+"""The interface that users write computations against. README.md has a first one; `harness` tests it."""
 
 from tidemark.shared.computation.base import Computation, NoConfig, NoState
 from tidemark.shared.computation.loading import load_computation, make_computation

@@ -1,6 +1,6 @@
 """The base class of computations (MillWheel): code that runs for each record and each timer of a key, with state.
 
-Rules for those who write one:
+Rules for authors:
 
 - Time comes in through the arguments and in no other way: a computation reads no clock, no randomness and no file,
   or its results will differ when it is replayed.
@@ -25,7 +25,7 @@ S = TypeVar("S")
 C = TypeVar("C")
 
 Yield = Iterable[Document] | None
-"""What a callback gives: documents, in order; None for nothing."""
+"""The result of a callback: documents, in order; None for none."""
 
 
 @dataclass(slots=True)
@@ -64,7 +64,7 @@ class Computation(Generic[S, C]):
     def process_batch(self, batch: pa.RecordBatch, state: S, timers: Timers) -> pa.RecordBatch | None:
         """Records of the key without a timer between them, in order, as columns: the fast form of `process`.
 
-        `batch` has the columns of `batch_schema` and `timestamp` (int64, ms). What it returns has a column `timestamp` with the time of
+        `batch` has the columns of `batch_schema` and `timestamp` (int64, ms). The batch returned has a column `timestamp` with the time of
         each row, within those of the batch and not falling; the other columns are the fields of the documents. How many records
         come together depends on chance, so the result must be that of one at a time.
         """
@@ -72,7 +72,7 @@ class Computation(Generic[S, C]):
 
     @classmethod
     def migrate(cls, version: int, state: Any) -> Any:
-        """State of another version, as plain dicts and lists, to `State`; raise StateError for what cannot be taken over."""
+        """State of another version, as plain dicts and lists, to `State`; raise StateError for state that cannot be taken over."""
         name = f"{cls.__module__}:{cls.__qualname__}"
         raise StateError(
             f"{name}: the snapshot has state of version {version} (a {type(state).__name__}), the class is at "

@@ -1,11 +1,11 @@
 """The code of a processor's computations as one value: the modules of their classes and what these import, with a digest.
 
-A processor's plan carries it, so that all its workers run one code, whatever is edited on a disk meanwhile.
+A processor's plan carries it, so that all its workers run the same code, even if files are edited meanwhile.
 
 - A bundle has the user's own modules: Python sources that are found on the path, and are neither the standard library's, nor of an
-  installed package, nor the product's. They are found by what import statements name, from file to file, and nothing is run for it.
-- It does not have what is imported by a name made up while it runs, compiled modules, and data files beside the modules: these are each
-  worker's own, as installed packages are.
+  installed package, nor the product's. They are found by the names in import statements, from file to file, and nothing is run for it.
+- It does not have modules imported by a name that is made at run time, compiled modules, or data files beside the modules: these are
+  each worker's own, as installed packages are.
 - The digest is that of names and sources: the same code at another place is the same.
 """
 
@@ -45,7 +45,7 @@ class Module(msgspec.Struct, frozen=True, array_like=True):
     package: bool
     source: str
     path: str
-    """Where it was found: what `__file__` says."""
+    """Where it was found: the module's `__file__`."""
 
 
 _CODEC: Final[Codec[list[Module]]] = Codec(MODULES, list[Module])
@@ -60,7 +60,7 @@ class Bundle(msgspec.Struct, frozen=True):
 
 
 def bundle_of(classes: Iterable[str], search: Sequence[str] | None = None) -> Bundle:
-    """The code of classes (`module:Class`), found on the path `search`, or on this process'. ComputationError for what is no Python."""
+    """The code of classes (`module:Class`), found on the path `search`, or on this process'. ComputationError for invalid Python."""
     found: dict[str, Module] = {}
     importlib.invalidate_caches()
     waiting = sorted({path.partition(":")[0] for path in classes})
@@ -97,9 +97,9 @@ def modules_of(packed: bytes) -> list[Module]:
 
 
 def import_from(packed: bytes, name: str) -> ModuleType:
-    """Import a module; what the bundle has is loaded from it, anew, and stands for its name in this process from here on.
+    """Import a module. Modules of the bundle are loaded from it, anew, and stand for their names in this process from here on.
 
-    Two versions in one process: what a function imports when it runs is that of the one loaded last. A process of its own has one.
+    With two versions in one process, an import inside a function gets the version loaded last. A process of its own has one.
     """
     if not packed:
         return importlib.import_module(name)
@@ -150,14 +150,14 @@ def _products(name: str) -> bool:
 
 
 def _outside() -> tuple[Path, ...]:
-    """Folders of what is installed, or comes with Python."""
+    """Folders of installed packages and of Python itself."""
     paths = sysconfig.get_paths()
     named = [paths[key] for key in ("stdlib", "platstdlib", "purelib", "platlib")]
     return tuple(Path(path).resolve() for path in (*named, *site.getsitepackages(), site.getusersitepackages()))
 
 
 def _find(name: str, search: Sequence[str] | None, outside: tuple[Path, ...]) -> Module | None:
-    """A user's module; None for any other, and for what is not there. Packages above it are looked at, not imported."""
+    """A user's module; None for any other, and for a name that is not found. Packages above it are looked at, not imported."""
     locations: Sequence[str] | None = search
     spec: ModuleSpec | None = None
     parts = name.split(".")

@@ -3,12 +3,12 @@
     harness = Harness(SpikeAndDip, key="origin")
     harness.record({"origin": "LGA", "departures": 7}, at=1_000)
     harness.watermark(2_000)
-    harness.restart()                      # through a snapshot: what does not lie in state is lost
+    harness.restart()                      # through a snapshot: anything outside of state is lost
     harness.end()
     assert harness.documents == [...]
 
-It runs what a task runs (`tidemark.shared.operators.computation`), without services. `Chain` joins several, so that what one yields is
-what the next one gets, watermarks included.
+It runs a task's operator (`tidemark.shared.operators.computation`), without services. `Chain` joins several computations: each one's
+output is the next one's input, watermarks included.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -43,7 +43,7 @@ class Harness:
         limits: Limits = DEFAULTS,
         raises: bool = True,
     ) -> None:
-        """raises: what a callback raises is raised in the test; else it is among `failures`, as a task makes a dead letter of it."""
+        """raises: an error of a callback is raised in the test; else it is among `failures`, as a task makes a dead letter of it."""
         self._kind = kind
         self._config = config
         self._order: Order = order
@@ -56,18 +56,18 @@ class Harness:
         self._watermark_ms = MIN_TIME
         self._count = 0
         self.records: list[Record] = []
-        """What was yielded so far, with keys and times."""
+        """The documents yielded so far, with keys and times."""
         self.late: list[Record] = []
         self.failures: list[Failure] = []
 
     @property
     def documents(self) -> list[Document]:
-        """What was yielded so far."""
+        """The documents yielded so far."""
         return [r.value for r in self.records]
 
     @property
     def task(self) -> KeyedComputation:
-        """The operator itself, for what the harness has no word for; another one after `restart`."""
+        """The operator itself, for calls that the harness does not have; another one after `restart`."""
         return self._task
 
     def record(self, document: Document, at: int, late_below: int = MIN_TIME) -> list[Output]:
@@ -77,7 +77,7 @@ class Harness:
         return self._done(self._task.on_records([row]))
 
     def feed(self, outputs: Iterable[Output]) -> list[Output]:
-        """What another computation yielded comes in."""
+        """Take in the output of another computation."""
         rows = [self._row(o.value, o.timestamp_ms, (0, o.sequence)) for o in outputs]
         return self._done(self._task.on_records(rows))
 
@@ -95,7 +95,7 @@ class Harness:
         return self.watermark(MAX_TIME)
 
     def checkpoint(self) -> dict[KeyGroup, bytes]:
-        """Take a snapshot of what changed; all groups as of now."""
+        """Take a snapshot of the changes; returns all groups as of now."""
         for group, data in self._task.snapshot_groups().items():
             if data is None:
                 self._groups.pop(group, None)
@@ -134,7 +134,7 @@ class Chain:
 
     @property
     def documents(self) -> list[Document]:
-        """What the last one yielded so far."""
+        """The documents that the last computation yielded so far."""
         return self._harnesses[-1].documents
 
     def record(self, document: Document, at: int) -> None:

@@ -1,4 +1,4 @@
-"""From what the document says (`class`, `config`) to a computation that is ready to run."""
+"""From a computation in the document (`class`, `config`) to an object that is ready to run."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -12,9 +12,9 @@ from tidemark.shared.computation.state import StateCodec
 
 
 def load_computation(path: str, config: Mapping[str, Any] | None = None, code: bytes = b"") -> Computation[Any, Any]:
-    """The computation `module:Class` with this config; ClassError, ConfigError or ComputationError says what is wrong with either.
+    """The computation `module:Class` with this config; ClassError, ConfigError or ComputationError names the fault.
 
-    code: a packed bundle (`bundle.py`), from which what it has is loaded.
+    code: a packed bundle (`bundle.py`); modules that it has are loaded from it.
     """
     module_name, colon, class_name = path.partition(":")
     if not colon or not module_name or not class_name.isidentifier():

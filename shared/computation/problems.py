@@ -1,10 +1,10 @@
-"""What can be wrong with a computation. All are the user's to mend; none is raised for a fault of ours."""
+"""Errors of computations. All are the user's to mend; none is raised for a fault of ours."""
 
 from tidemark.shared.model.failures import Lasting
 
 
 class ComputationError(Exception):
-    """A computation is not what the language asks for; the message names class, expectation and finding."""
+    """A computation breaks the rules of the language. The message names class, expectation and finding."""
 
 
 class ClassError(ComputationError, Lasting):
@@ -16,7 +16,7 @@ class ConfigError(ComputationError, Lasting):
 
 
 class StateError(ComputationError, Lasting):
-    """State does not encode, or what lies in a snapshot does not fit the computation's `State`."""
+    """State does not encode, or the state in a snapshot does not fit the computation's `State`."""
 
 
 class TimerError(ComputationError):

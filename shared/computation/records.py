@@ -1,10 +1,10 @@
-"""What a computation is handed: records and timers. Times are UTC milliseconds."""
+"""A computation's input: records and timers. Times are UTC milliseconds."""
 
 from dataclasses import dataclass
 from typing import Any, Literal
 
 Domain = Literal["event", "processing"]
-"""What a timer's time is compared with: the watermark, or processing time."""
+"""The clock that a timer follows: the watermark, or processing time."""
 Order = Literal["eventTime", "arrival"]
 """How records and event-time timers of a key follow one another."""
 

@@ -77,7 +77,7 @@ class StateCodec:
         return self._kind()
 
     def encode(self, state: Any) -> bytes:
-        """Bytes of a state; StateError if it holds what has no encoding or is beyond the limit."""
+        """Bytes of a state; StateError if part of it has no encoding or it is beyond the limit."""
         try:
             data = bytes(self._encoder.encode((self._version, msgspec.Raw(self._packed(state)))))
         except (TypeError, ValueError, OverflowError, RecursionError) as e:

@@ -3,7 +3,7 @@
 Rules:
 
 - A name stands for one timer of the key: setting it again replaces the one before.
-- A timer whose time has passed when it is set fires at once, with the time of what set it. With `order: eventTime`
+- A timer whose time has passed when it is set fires at once, with the time of the record or timer that set it. With `order: eventTime`
   passed means before the record or timer that is being applied, whatever the watermark; so it does not
   depend on how far the watermark happens to be.
 - Timers of one time fire in the order of (time they were set for, name).
@@ -29,11 +29,11 @@ class Pending(NamedTuple):
     due_ms: int
     """It fires when the watermark is above this (event time) or processing time has reached it."""
     time_ms: int
-    """What it was set for."""
+    """The time for which the timer was set."""
     name: str
     domain: Domain
     output_ms: int
-    """The time of what it yields; for processing time the least such time."""
+    """The time of the documents that it yields; for processing time the least such time."""
 
 
 class Timers:
@@ -65,14 +65,14 @@ class Timers:
         self._pending.pop(name, None)
 
     def time_of(self, name: str) -> int | None:
-        """What the pending timer of this name is set for, ms; None if there is none."""
+        """The time for which the pending timer of this name is set, ms; None if there is none."""
         pending = self._pending.get(name)
         return None if pending is None else pending.time_ms
 
     # --- for the operator -----------------------------------------------------------------------------------
 
     def begin(self, now_ms: int, watermark_ms: int | None) -> None:
-        """What follows happens at this time. `watermark_ms`: what tells a passed time with `order: arrival`; None: `now_ms` does."""
+        """Set the time of later calls. `watermark_ms`: with `order: arrival`, times below it have passed; None: `now_ms` decides."""
         self._now_ms = now_ms
         self._behind_ms = watermark_ms
 
@@ -131,7 +131,7 @@ class Timers:
 
 
 def _check(name: Any, time: Any, domain: Any) -> None:
-    """TimerError for what types alone do not keep out: users' code is often not checked."""
+    """TimerError for wrong arguments that types alone do not keep out: users' code is often not checked."""
     if not isinstance(name, str) or not 0 < len(name) <= NAME_MAX:
         raise TimerError(f"a timer's name is a text of 1 to {NAME_MAX} characters, not {name!r}")
     if not isinstance(time, int) or isinstance(time, bool) or not MIN_TIME < time < MAX_TIME:

@@ -52,7 +52,7 @@ class OutputState(Struct, frozen=True, omit_defaults=True):
     incarnation: str
     next_seq: tuple[Seq, ...]
     unread: tuple[tuple[int, Offset], ...] = ()
-    """By partition, the part of that which its receiver had not taken (F7): bytes, offset of the last of them. Empty: it had taken all."""
+    """By partition, the frames that its receiver had not taken (F7): their bytes, offset of the last. Empty where there were none."""
 
 
 class TaskProtocolState(Struct, frozen=True, omit_defaults=True):

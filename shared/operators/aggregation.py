@@ -1,6 +1,6 @@
 """Partial aggregation of rows in their windows, and the merge of partials: typed or general, as the plan says.
 
-Rows that reach a step as rows: judge those that come without a window, put them into windows, aggregate what can be.
+Rows that reach a step as rows: judge those that come without a window, put them into windows, aggregate where possible.
 """
 
 from collections import Counter
@@ -138,7 +138,7 @@ def take_rows(
 def in_their_windows(
     plan: WindowPlan, batch: pa.RecordBatch, limit_ms: int, context: TaskContext, open_: pa.Table = NO_SESSIONS
 ) -> tuple[pa.RecordBatch, int, list[Out]]:
-    """Rows with WSTART and WEND, how many were in gaps, and dead letters of what was late."""
+    """Rows with WSTART and WEND, how many were in gaps, and dead letters of the late ones."""
     if WSTART not in batch.schema.names:
         return _judged(plan, batch, limit_ms, context, open_)
     there = batch.column(WSTART).is_valid().to_numpy(zero_copy_only=False)

@@ -1,8 +1,8 @@
-"""The contract of operators: what a task does with data, pure and deterministic.
+"""The contract of operators: a task's work on data, pure and deterministic.
 
 Data are Arrow record batches. Columns of the user's document are typed Arrow columns (int32 int, int64 long, double, string, bool,
-timestamp[ms, UTC] date, binary, lists and structs); a null cell is a missing field. `REST` holds what was not declared, one encoded
-document a row (`shared.language`'s codec), explicit nulls of declared fields too. Columns below, with two leading underscores, are the
+timestamp[ms, UTC] date, binary, lists and structs); a null cell is a missing field. `REST` holds the undeclared fields, one encoded
+document a row (`shared.language`'s codec), and explicit nulls of declared fields. Columns below, with two leading underscores, are the
 engine's and never reach a user's output.
 """
 
@@ -24,11 +24,11 @@ TS: Final = "__ts"
 WM: Final = "__wm"
 """int64: its split's own watermark before the record (`lateness: split`); MIN_TIME where there was none. Only on rows of a source."""
 PART: Final = "__part"
-"""int32: ordinal of the source split: second part of the order key (D11). Negative for what is no record of a source."""
+"""int32: ordinal of the source split, second part of the order key (D11). Negative for a row that is no record of a source."""
 NO_SPLIT: Final = -1
 """PART of a document that is no record: of a computation, a window. Its order key is its own, and no place of the source."""
 NO_SPLIT_LEAST: Final = -(2**31)
-"""Added to a hash of 31 bits it is a PART of what is no record, and keeps the order of the hashes."""
+"""Added to a hash of 31 bits it is the PART of a row that is no record, and keeps the order of the hashes."""
 EVENT: Final = "__event"
 """int64 ms, in a window that closes: event time of a record, where TS is already the output's. TS tells it elsewhere."""
 POS: Final = "__pos"
@@ -36,7 +36,7 @@ POS: Final = "__pos"
 PLACE_BITS: Final = 52
 """Of a position in a split: 256 TB of a file, or as many records of a partition."""
 PLACE: Final = (1 << PLACE_BITS) - 1
-"""What of POS is the position in the split, as people are shown it."""
+"""The bits of POS that are the position in the split, as people are shown it."""
 ARRIVAL: Final = "__arr"
 """int64: `$$NOW` of the record, ms."""
 REST: Final = "__rest"
@@ -76,12 +76,12 @@ class Out:
 class Operator(ABC):
     """One operator of one task. Calls come one at a time; time comes in as arguments; nothing else is read.
 
-    What is not abstract here is that of an operator that keeps nothing, and does nothing by processing time.
+    The methods that are not abstract suit an operator that keeps no state and does nothing by processing time.
     """
 
     @property
     def kind(self) -> str:
-        """With what the names of the state's parts begin; another class that stands for this one has the same."""
+        """Prefix of the names of the state's parts; another class that stands for this one has the same."""
         return type(self).__name__
 
     @abstractmethod
@@ -90,22 +90,22 @@ class Operator(ABC):
 
     @abstractmethod
     def on_watermark(self, watermark_ms: int) -> Sequence[Out]:
-        """The input watermark is now this (it never falls): fire what it lets fire. MAX_TIME at the end of input (E1)."""
+        """Raise the input watermark to this (it never falls), and fire all that has become due. MAX_TIME at the end of input (E1)."""
 
     def on_processing_time(self, now_ms: int) -> Sequence[Out]:
         """Processing time is now this (W5: it never falls)."""
         return ()
 
     def before_barrier(self) -> Sequence[Out]:
-        """Give out what is only held for batching (partial aggregates) so that the snapshot need not hold it."""
+        """Give out rows that are held only for batching (partial aggregates), so that the snapshot need not hold them."""
         return ()
 
     @abstractmethod
     def output_watermark(self) -> int:
-        """min(input watermark − allowedLateness, holds), ms: what follows from here is at or above it (W1)."""
+        """min(input watermark − allowedLateness, holds), ms: every later output row is at or above it (W1)."""
 
     def held_by(self) -> tuple[str, Why]:
-        """(stage, reason): why the output watermark is below what it was given."""
+        """(stage, reason): why the output watermark is below the input watermark."""
         return type(self).__name__, "operator"
 
     def held_rows(self, merge_above: int) -> int:
@@ -113,7 +113,7 @@ class Operator(ABC):
         return 0
 
     def full(self) -> bool:
-        """Whether so much is taken of the bound of rows that wait for the watermark that who is ahead in event time should wait."""
+        """Whether the rows that wait for the watermark are so near their bound that senders ahead in event time should wait."""
         return False
 
     def next_processing_time(self) -> int:
@@ -125,7 +125,7 @@ class Operator(ABC):
         return {}
 
     def restore(self, parts: MutableMapping[StatePart, bytes]) -> None:  # noqa: B027 - without state there is nothing to do
-        """Become what these parts say; called once, before anything else. They may be taken out of the mapping."""
+        """Take the state from these parts; called once, before anything else. They may be taken out of the mapping."""
 
     def counters(self) -> Mapping[str, int]:
         """Totals since the task's start, by name: late, duplicates, dead letters, …; for `stats`."""
@@ -133,4 +133,4 @@ class Operator(ABC):
 
 
 class OperatorError(Exception):
-    """The task cannot go on: says what was expected, what was found, and what to do."""
+    """The task cannot go on. The message says what was expected, what was found, and what to do."""

@@ -4,7 +4,7 @@ Rules:
 
 - B1 A declared field (`shared.language.schema`) is a typed column, a null cell a missing or null field; every other field of a document
   lies in REST, and so does the explicit null of a declared one: where a cell is null, REST decides between null and missing.
-- B2 Straight from the source, RAW (the record's JSON) stands where REST would: nothing is parsed for rows that nobody looks at whole.
+- B2 Straight from the source, RAW (the record's JSON) stands where REST would: a row is parsed only where a stage looks at all of it.
   A typed column speaks for its field, whatever RAW or REST say of it, but for null (B1).
 - B3 An untyped batch (`batch_of`) has REST and engine columns only. Typed columns stay typed as long as a stage is vectorised.
 - B4 A long column whose field has the metadata `NARROW` holds whole numbers whose size alone says int or long, as sums do.
@@ -40,7 +40,7 @@ Empty: TypeAlias = Literal["missing", "null"]
 
 
 def column_field(kind: pa.DataType, *, empty: Empty | None = None, loose: bool = False) -> pa.Field:
-    """A typed column, without its name; `empty`: what its null cells are, None where REST decides (B6, B7)."""
+    """A typed column, without its name; `empty`: the meaning of its null cells, None where REST decides (B6, B7)."""
     marks = {**({_EMPTY: empty.encode()} if empty else {}), **({_LOOSE: b"1"} if loose else {})}
     return pa.field("", kind, metadata=marks or None)
 
@@ -65,7 +65,7 @@ def is_narrow(field: pa.Field) -> bool:
 
 
 def empty_of(field: pa.Field) -> Empty | None:
-    """What a typed column's null cells are; None where REST decides."""
+    """The meaning of a typed column's null cells; None where REST decides."""
     found = field.metadata.get(_EMPTY) if field.metadata is not None else None
     return None if found is None else "null" if found == b"null" else "missing"
 
@@ -106,7 +106,7 @@ def engine_columns(batch: pa.RecordBatch, without: Iterable[str] = ()) -> dict[s
 
 
 def documents_of(batch: pa.RecordBatch) -> list[Document]:
-    """One document a row: what RAW or REST has, with the typed columns' say over their fields (B1, B2)."""
+    """One document a row: RAW or REST, where typed columns overrule their own fields (B1, B2)."""
     names = user_columns(batch)
     documents = _untyped(batch)
     for name in names:
@@ -247,7 +247,7 @@ def with_column(batch: pa.RecordBatch, name: str, column: pa.Array) -> pa.Record
 
 
 def concat(batches: Sequence[pa.RecordBatch]) -> pa.Table:
-    """One table of batches whose columns may differ: a column that a batch lacks is null there."""
+    """One table of batches whose columns may differ: a column that a batch lacks is null in its rows."""
     return pa.concat_tables([pa.Table.from_batches([b]) for b in batches], promote_options="default")
 
 

@@ -44,7 +44,7 @@ class Chain:
     _seen: list[int] = field(default_factory=list)
     """The watermark that each operator has been given last, and, at the end, the chain's own."""
     _names: list[str] = field(default_factory=list)
-    """What the operators' state parts begin with."""
+    """Prefixes of the names of the operators' state parts."""
 
     def __post_init__(self) -> None:
         self._seen = [MIN_TIME] * (len(self.operators) + 1)
@@ -69,11 +69,11 @@ class Chain:
         return self._each(lambda operator: operator.on_processing_time(now_ms))
 
     def before_barrier(self) -> Sequence[Out]:
-        """Each gives out what it holds, first to last, so that none is held behind."""
+        """Each operator gives out the rows that it holds, first to last, so that none is held behind."""
         return self._each(lambda operator: operator.before_barrier())
 
     def output_watermark(self) -> int:
-        """What the last operator says."""
+        """The last operator's output watermark."""
         return self._seen[-1] if self.operators else self._seen[0]
 
     def next_processing_time(self) -> int:
@@ -113,7 +113,7 @@ class Chain:
         return found
 
     def held_rows(self, merge_above: int) -> int:
-        """What operators hold for the next barrier."""
+        """Number of rows that operators hold for the next barrier."""
         return sum(operator.held_rows(merge_above) for operator in self.operators)
 
     def full(self) -> bool:
@@ -135,7 +135,7 @@ class Chain:
         return list(outs)
 
     def _advance(self, index: int, watermark_ms: int) -> list[Out]:
-        """Give operator `index` a watermark, if it is above the last; what fires goes on."""
+        """Give operator `index` a watermark, if it is above the last; pass its output on."""
         if watermark_ms <= self._seen[index]:
             return []
         self._seen[index] = watermark_ms

@@ -1,6 +1,6 @@
-"""What closed windows give: finish the groups, run what stands behind `$group`, set the output time.
+"""The output of closed windows: finish the groups, run the stages behind `$group`, set the output time.
 
-Whole windows come in, of any number: rows of one window end stand together, here and in whatever partition of Spark, so that the
+Whole windows come in, of any number: rows of one window end stand together, here and in any partition of Spark, so that the
 order within a window, and POS, are the same wherever it is closed.
 """
 
@@ -51,7 +51,7 @@ def close(
 ) -> tuple[list[Out], int]:
     """The output of closed windows (merged partials, or rows with their windows), and how many documents failed.
 
-    floor_ms: what comes out has no time before it (W1).
+    floor_ms: no output row has a time before it (W1).
     """
     if plan.sessions and plan.mode == "general":
         ready = general_group.without_extents(ready)
@@ -73,7 +73,7 @@ def close(
             batch, failed = staged.batch, failed + staged.failed
             outs += staged.letters
     if plan.spec.stages_behind and batch.num_rows:
-        # What leaves a window is its result, also a row that is as its record was.
+        # A row that leaves a window is its result, even if it equals its record.
         result = with_column(batch, PART, _no_split(batch.num_rows))
         staged = through(plan.after[own:], result, context)  # type: ignore[arg-type]
         batch, failed = staged.batch, failed + staged.failed
@@ -105,7 +105,7 @@ def _finished(plan: WindowPlan, ready: pa.RecordBatch, processing_ms: int) -> pa
 
 
 _CHOSEN = "__chosen"
-"""Engine column inside this module: the earliest or latest time of what a row was made of, null for none (W6)."""
+"""Engine column inside this module: the earliest or latest time of the rows behind an output row, null for none (W6)."""
 _ORDER = "__order"
 """Engine column inside this module: the first part of the order key of rows that no `$group` has aggregated yet."""
 _RUN = "__run"
@@ -196,9 +196,9 @@ def _numbered(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def _places(batch: pa.RecordBatch) -> dict[str, pa.Array]:
-    """PART and POS of output, whose rows of one window stand together; it is no record, and PART says so.
+    """PART and POS of output, in which rows of one window stand together. PART says that these rows are no records.
 
-    Sessions of several keys that end together may be closed apart from each other: what tells them apart is the hash of the key.
+    Sessions of several keys that end together may be closed apart from each other: the hash of the key tells them apart.
     """
     ends: Int64s = batch.column(WEND).to_numpy()
     if SESSION not in batch.schema.names:
@@ -219,7 +219,7 @@ def _no_split(rows: int) -> pa.Array:
 def _windowed(
     plan: WindowPlan, stage: Group | Sort | Limit | Count, batch: pa.RecordBatch, context: TaskContext
 ) -> tuple[pa.RecordBatch, list[Out]]:
-    """A stage on all windows of a batch, whose rows stand together."""
+    """Apply a stage to all windows of a batch, in which the rows of a window stand together."""
     columns = [numbers_of(batch.column(name)) for name in plan.window_columns if name != SESSION]
     columns += [groups_of([batch.column(SESSION)], batch.num_rows).codes] if plan.sessions else []
     places = ranks(*columns)
@@ -253,7 +253,7 @@ def _order(stage: Sort, batch: pa.RecordBatch, runs: Int64s) -> Int64s:
 
 
 def _placed(batch: pa.RecordBatch, places: Int64s) -> pa.RecordBatch:
-    """Behind a `$sort` its order is what counts (D15)."""
+    """Behind a `$sort` its order counts (D15)."""
     n = batch.num_rows
     batch = with_column(batch, _ORDER, pa.array(np.zeros(n, dtype=np.int64)))
     return with_column(with_column(batch, PART, _no_split(n)), POS, pa.array(places))

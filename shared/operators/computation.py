@@ -1,4 +1,4 @@
-"""A keyed computation in one task: applies records and timers of each key, keeps state, says what it may still yield.
+"""A keyed computation in one task: applies records and timers of each key, keeps state, and bounds its later output.
 
 Rules (LANGUAGE.md, Computations; protocol W1, E1):
 
@@ -96,7 +96,7 @@ def _values(column: pa.Array) -> list[Any]:
 
 
 def yielded(found: Iterable[Document] | None, time_ms: int, outputs_max: int) -> list[tuple[int, Document]]:
-    """What a callback yielded, checked to be documents of the language's values."""
+    """The documents that a callback yielded, checked to be of the language's values."""
     timed: list[tuple[int, Document]] = []
     for document in found or ():
         if type(document) is not dict:
@@ -128,12 +128,12 @@ class Row(NamedTuple):
 
 
 class Output(NamedTuple):
-    """A document that was yielded. No two share (time, key, sequence), but for late ones with `order: arrival`, whose key was forgotten."""
+    """A yielded document. No two share (time, key, sequence), but for late ones with `order: arrival` after their key was forgotten."""
 
     timestamp_ms: int
     key: bytes
     sequence: int
-    """Counts what the key has yielded for this time: the order key (0, sequence) for who reads on."""
+    """Counts the key's documents of this time: the order key for the next operator is (0, sequence)."""
     value: Document
 
 
@@ -150,7 +150,7 @@ class Failure:
 
 @dataclass(slots=True)
 class Applied:
-    """What a call did."""
+    """The outcome of a call."""
 
     outputs: list[Output] = field(default_factory=list)
     late: list[Row] = field(default_factory=list)
@@ -231,7 +231,7 @@ class KeyedComputation:
         return self._sorted(done)
 
     def on_watermark(self, watermark_ms: int) -> Applied:
-        """The input watermark is now this; what it lets be applied is applied. MAX_TIME ends the input (A7)."""
+        """Raise the input watermark to this, and apply all that has become due. MAX_TIME ends the input (A7)."""
         done = Applied()
         if watermark_ms > self._watermark_ms:
             floor_ms = self.output_watermark()
@@ -245,7 +245,7 @@ class KeyedComputation:
         return self._sorted(done)
 
     def on_processing_time(self, now_ms: int) -> Applied:
-        """Processing time is now this: the timers that it has reached fire, each key's by (time, name). What they set waits."""
+        """Set processing time to this: the timers that it has reached fire, each key's by (time, name). Timers that these set wait."""
         done = Applied()
         floor_ms = self.output_watermark()
         for data in self._clock_due.take(now_ms + 1):
@@ -275,10 +275,10 @@ class KeyedComputation:
         """Half of the records that may wait for the watermark do."""
         return 2 * self._waiting > self._waiting_max
 
-    # --- what is held ---------------------------------------------------------------------------------------
+    # --- holds ----------------------------------------------------------------------------------------------
 
     def hold(self) -> int:
-        """The earliest time of what waits: no document of a waiting record or timer is before it; MAX_TIME for nothing."""
+        """The earliest time of a waiting record or timer, before which none of them yields a document; MAX_TIME if none waits."""
         return self._due.first_ms()
 
     def output_watermark(self) -> int:
@@ -294,7 +294,7 @@ class KeyedComputation:
         return self._keys.snapshot()
 
     def restore(self, groups: MutableMapping[KeyGroup, bytes], watermark_ms: int = MIN_TIME) -> None:
-        """Become what the snapshot says, at the input watermark that belongs to it; called once, first. It empties `groups`."""
+        """Take the state from a snapshot, at the input watermark that belongs to it; called once, first. It empties `groups`."""
         self._keys.restore(groups, self._restored)
         self._watermark_ms = watermark_ms
         self._keys.pass_over(watermark_ms)
@@ -306,13 +306,13 @@ class KeyedComputation:
     # --- applying -------------------------------------------------------------------------------------------
 
     def _advance(self, key: Key, watermark_ms: int, done: Applied) -> None:
-        """Apply what the watermark lets be applied for this key: records first on a tie (A1), times strictly below (A3)."""
+        """Apply all of this key that the watermark has passed: records first on a tie (A1), times strictly below (A3)."""
         last_ms, chain = MIN_TIME, 0
         while True:
             record = key.waiting[0] if key.waiting else None
             timer = key.timers.first("event")
             if watermark_ms == MAX_TIME and record is None and self._by_event_time:
-                return  # A7: what is pending behind the last record fires in _end
+                return  # A7: timers pending behind the last record fire in _end
             if (
                 record is not None
                 and record.timestamp_ms < watermark_ms
@@ -372,7 +372,7 @@ class KeyedComputation:
         return yielded(found, record.timestamp, self._limits.outputs_max)
 
     def _timer(self, key: Key, pending: Pending, output_ms: int, done: Applied) -> None:
-        """Fire a timer. Whatever becomes of it, it is pending no more."""
+        """Fire a timer. It is pending no more, even if it fails."""
         timer = Timer(pending.name, pending.time_ms, pending.domain)
         key.timers.take(pending)
         self.counters.timers_fired += 1
@@ -450,7 +450,7 @@ class KeyedComputation:
     # --- the end --------------------------------------------------------------------------------------------
 
     def _end(self, floor_ms: int, done: Applied) -> None:
-        """Fire what is pending once, event time first; what is set meanwhile is discarded (A7)."""
+        """Fire the pending timers once, event time first; timers set meanwhile are discarded (A7)."""
         for domain in ("event", "processing"):
             for key in self._all_with_timers():
                 pending = [p for p in key.timers.all() if p.domain == domain]

@@ -1,21 +1,21 @@
-"""The keys of a keyed computation: what is kept for each, and its bytes in a snapshot.
+"""The keys of a keyed computation: the state of each, and its bytes in a snapshot.
 
 A key group is one state part: a version, then its keys in the order of their bytes, so equal state has equal bytes. A key without
-anything worth keeping (fresh state, no timer, no waiting record) is not kept, but for its sequence: as long as something may yet be
-yielded for the time of what it yielded last, it lingers. So no two documents share (time, key, sequence), as a processing-time timer's
-would that fires again while the watermark stands.
+anything worth keeping (fresh state, no timer, no waiting record) is dropped, but its sequence stays while a document may yet be yielded
+for the time of its last one. So no two documents share (time, key, sequence); those of a processing-time timer that fires again while the
+watermark stands would.
 
-With `Cooling`, keys that have not been asked for lately lie packed in a store, as they would in a snapshot (`settle`). Whoever holds a
-`Key` lets go of it before the next `settle`.
+With `Cooling`, keys that have not been asked for lately lie packed in a store, as they would in a snapshot (`settle`). A caller
+lets go of its `Key` objects before the next `settle`.
 
-Where the keys of a computation lie that nobody has asked for lately: packed, outside the task's memory.
+The store of the keys that have not been used lately: packed, outside the task's memory.
 
-A store belongs to one task for its life. It is no durable state: that is the snapshot's, from which a new one is filled.
+A store belongs to one task for its life. It is no durable state: a new store is filled from the snapshot.
 
 Which keys of a task have something to apply, and when.
 
-- DU1 A key is noted under one time or none; noting it again forgets what was noted before.
-- DU2 What is kept is bounded by the keys that are noted: of what was forgotten no more than as much again waits to be thrown away.
+- DU1 A key is noted under one time or none; noting it again forgets the earlier time.
+- DU2 Memory is bounded by the noted keys: at most as many forgotten entries wait to be thrown away.
 """
 
 import heapq
@@ -36,14 +36,14 @@ from tidemark.shared.operators.keygroups import key_group
 
 
 class ColdKeys(Protocol):
-    """Bytes by key group and key. Whatever goes wrong is an OperatorError that says what to do."""
+    """Bytes by key group and key. Every failure is an OperatorError that says what to do."""
 
     def put(self, group: KeyGroup, key: bytes, data: bytes) -> None:
-        """Keep; what was there is replaced."""
+        """Keep the bytes; they replace earlier ones."""
         ...
 
     def get(self, group: KeyGroup, key: bytes) -> bytes | None:
-        """What lies there; None for nothing."""
+        """The bytes of a key; None if there are none."""
         ...
 
     def remove(self, group: KeyGroup, key: bytes) -> None:
@@ -57,7 +57,7 @@ class ColdKeys(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Cooling:
-    """How many keys stay in memory, and who makes the store for the others."""
+    """How many keys stay in memory, and the function that makes the store for the others."""
 
     keys_in_memory: int
     make: Callable[[], ColdKeys]
@@ -78,7 +78,7 @@ class Due:
     def __init__(self) -> None:
         self._times: dict[bytes, int] = {}
         self._heap: list[tuple[int, bytes]] = []
-        """Entries whose key has another time by now are passed over."""
+        """Entries of a key that has another time by now are passed over."""
 
     def __len__(self) -> int:
         """Entries in memory, forgotten ones included."""
@@ -126,7 +126,7 @@ class Waiting(NamedTuple):
     """A record that waits for the watermark; they compare in the order in which they are applied.
 
     The encoded value stands behind the order key, so that records which the order key does not tell apart have an order that
-    does not depend on who came first; `arrival` only tells equal ones apart.
+    does not depend on which came first; `arrival` only tells equal ones apart.
     """
 
     timestamp_ms: int
@@ -156,7 +156,7 @@ _SETTLED_PART: Final = 8
 
 
 class Key:
-    """What is kept for one key."""
+    """The state kept for one key."""
 
     __slots__ = (
         "_codec",
@@ -226,7 +226,7 @@ class Key:
         return self._packed
 
     def touched(self) -> None:
-        """A callback has run: check that what it left encodes. StateError otherwise."""
+        """A callback has run: check that the state it left encodes. StateError otherwise."""
         if self._state is not None:
             self._packed = None
             self.pack()
@@ -352,7 +352,7 @@ class Keys:
         return parts
 
     def restore(self, parts: MutableMapping[KeyGroup, bytes], restored: Callable[[Key], None]) -> None:
-        """Become what these say, and show each key; StateError for bytes that no snapshot has.
+        """Take the state from these parts, and show each key; StateError for bytes that no snapshot has.
 
         Group by group they are taken out of the mapping: their bytes go as their keys come.
         """
@@ -394,7 +394,7 @@ class Keys:
         key.restore(item.state)
         key.output_ms, key.sequence = item.output_ms, item.sequence
         key.highest = max(item.highest, item.sequence)
-        # Before whatever comes now: numbers of arrival are from 1 on.
+        # These come before later records: numbers of arrival are from 1 on.
         key.waiting = [
             Waiting(ts, order, data, i - len(item.waiting), decode_value(data))
             for i, (ts, order, data) in enumerate(item.waiting)

@@ -66,7 +66,7 @@ class ComputeOperator(Operator):
         return self._outs(self.keyed.on_records(self._rows(batch)))
 
     def on_watermark(self, watermark_ms: int) -> Sequence[Out]:
-        """Apply what it lets be applied; MAX_TIME ends the input."""
+        """Apply all that the watermark has passed; MAX_TIME ends the input."""
         return self._outs(self.keyed.on_watermark(watermark_ms))
 
     def on_processing_time(self, now_ms: int) -> Sequence[Out]:
@@ -173,7 +173,7 @@ class ComputeOperator(Operator):
 
 
 def _engine(times: Sequence[int], sequence: Sequence[int]) -> dict[str, pa.Array]:
-    """Engine columns of what a computation yields: the sequence is the order key of who reads on."""
+    """Engine columns of a computation's output: the sequence is the order key for the next operator."""
     n = len(times)
     return {
         TS: pa.array(times, type=pa.int64()),

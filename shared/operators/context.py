@@ -1,7 +1,7 @@
-"""What an operator is told about the task it works for; nothing else is known to it.
+"""All that an operator knows about its task.
 
-A guard stands before a user's callback while a task recovers from a death of its process. Between deaths nothing stands there:
-`watching` is false, and a callback costs the question alone.
+A guard stands before a user's callback while a task recovers from a death of its process. Otherwise there is none:
+`watching` is false, and a callback costs that check alone.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -34,12 +34,12 @@ class CallGuard(Protocol):
 
 
 Names: TypeAlias = str | tuple[str, ...] | None
-"""One topic, several in the order of the document, or what has none."""
+"""One topic, several in the order of the document, or None for a source without topics."""
 
 
 @dataclass(frozen=True, slots=True)
 class KeyedTopics:
-    """Topics whose records' keys are no plain bytes to `$meta`."""
+    """Topics in which `$meta` shows a record's key in a format, not as plain bytes."""
 
     names: Names
     key_format: KeyFormat
@@ -87,7 +87,7 @@ class TaskContext:
     open_rows_max: int = 10_000_000
     """Groups and rows of open windows that one task keeps."""
     unmerged_groups_max: int = 262_144
-    """Partials that a sender holds before it merges those of one window and key, or twice what the last merge left."""
+    """Partials that a sender holds before it merges those of one window and key; later, twice the number that the last merge left."""
     held_groups_max: int = 200_000
     """Partials, one for a window and a key, that a sender holds for its next barrier; beyond it they are given out before."""
     letter_bytes_max: int = 256 * 1024

@@ -42,7 +42,7 @@ class Failure:
     missed_starts_ms: tuple[int, ...] = ()
     """Starts of the windows that the row came too late for."""
     document: Document | Binary | None = None
-    """What goes into `doc`; None: the row's own document."""
+    """The value of `doc`; None: the row's own document."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +95,7 @@ def dead_letters(
 
 
 def _documents(rows: pa.RecordBatch, failures: Sequence[Failure]) -> pa.BinaryArray:
-    """What each row's letter has in `doc`, encoded."""
+    """The `doc` of each row's dead letter, encoded."""
     given = [None if f.document is None else encode_value(f.document) for f in failures]
     own = encoded(rows) if None in given else None
     if own is None:

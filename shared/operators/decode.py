@@ -57,7 +57,7 @@ class Decoded:
 
 
 def decode(values: pa.BinaryArray, schema: Schema, ahead: Sequence[Path] = ()) -> Decoded:
-    """Decode records; nothing raised for what is wrong with one of them. ahead: undeclared paths to read in the same pass."""
+    """Decode records; a bad record raises nothing. ahead: undeclared paths to read in the same pass."""
     columns, fits, misfits = _columns(values, schema, ahead, trusted=False)
     if bool(fits.all()):
         return Decoded(np.arange(len(values), dtype=np.int64), _batch(columns, values), ())
@@ -93,18 +93,18 @@ def _with_rendered(
 def _columns(
     values: pa.BinaryArray, schema: Schema, ahead: Sequence[Path], *, trusted: bool
 ) -> tuple[dict[str, pa.Array], Bools, dict[int, tuple[str, str]]]:
-    """The columns of the declared fields and of what is read ahead; of which records they are the whole truth; why others do not fit.
+    """The columns of the declared fields and of the paths read ahead; which records they describe in full; why others do not fit.
 
-    Shape (n,); reason and path by row, of those that surely do not.
+    Shape (n,); reason and path by row, of those that surely do not fit.
     """
     found = documents.read(values, [*((f.name,) for f in schema), *ahead], trusted=trusted)
     columns: dict[str, pa.Array] = {}
     fits = found.sure
     misfits: dict[int, tuple[str, str]] = {}
-    asked = ~found.sure  # of these the interpreter says what is wrong
+    asked = ~found.sure  # the interpreter says what is wrong with these
     for field in schema:
         cells = found.columns[field.name,]
-        if field.type == "decimal":  # has no column: the interpreter says what fits, and renders it (DE2)
+        if field.type == "decimal":  # has no column: the interpreter judges whether it fits, and renders it (DE2)
             own: Bools | None = np.isin(cells.tags, (*_empty(field), *((tags.OTHER,) if trusted else ())))
         else:
             columns[field.name], own = _fitted(cells, field)
@@ -119,7 +119,7 @@ def _columns(
 
 
 def _misfits(field: Field, rows: Int64s, kinds: npt.NDArray[np.uint8]) -> dict[int, tuple[str, str]]:
-    """Why rows do not fit whose value of a field has one of these tags, as `fit` says it; (reason, path)."""
+    """Why rows do not fit if their value of a field has one of these tags, as `fit` says it; (reason, path)."""
     whys = {kind: (misfit(field, _NAMES[kind]).reason, field.name) for kind in np.unique(kinds).tolist()}
     return {row: whys[kind] for row, kind in zip(rows.tolist(), kinds.tolist(), strict=True)}
 
@@ -174,7 +174,7 @@ def _batch(columns: Mapping[str, pa.Array], values: pa.BinaryArray) -> pa.Record
 
 
 def instants(texts: pa.StringArray) -> pa.Array:
-    """As `parse_iso`: timestamp[ms, UTC], null for what is none."""
+    """As `parse_iso`: timestamp[ms, UTC], null for a text that is no instant."""
     found, known = documents.instants(texts)
     odd = np.flatnonzero(~known)
     if not len(odd):

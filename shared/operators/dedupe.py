@@ -7,8 +7,8 @@ Rules:
   order, and a bucket counts until it lies wholly beyond the horizon behind the highest time (position) before the record: a function of the
   split's records alone, wherever batches are cut.
 - DD2 Else ids are those of the source: rows come to the task of their id's key group, an epoch's in the order of `in_order`, and a bucket
-  counts until it lies beyond the horizon behind the watermark of the record's own split before it. So what counts is a function of where
-  the splits stood at the barriers, however many tasks there are; of the copies in one epoch it is the one that is least late.
+  counts until it lies beyond the horizon behind the watermark of the record's own split before it. So the ids that count are a function
+  of where the splits stood at the barriers, however many tasks there are; of the copies in one epoch the least late one counts.
 - DD3 A record without an id (null or missing) is never a repeat; one on which the expression fails is a dead letter, and no repeat.
 - DD4 A repeat is looked for before lateness is judged: it is never late, nor in a window. An id whose first record came late is late.
 """
@@ -81,7 +81,7 @@ def _oldest(highest: Int64s, horizon: TimeHorizon | PositionHorizon) -> Int64s:
 
 @dataclass(slots=True)
 class SplitIds:
-    """The ids of one split, whose repeats are promised to stay there (DD1)."""
+    """The ids of one split in which repeats are promised to stay (DD1)."""
 
     record_id: Expr
     horizon: TimeHorizon | PositionHorizon
@@ -96,7 +96,7 @@ class SplitIds:
         return self._ids.size_bytes
 
     def told_apart(self, batch: pa.RecordBatch) -> tuple[Bools, list[Failure]]:
-        """Which rows are no repeats, shape (n,), whose ids are remembered; and those on which the expression fails (DD3)."""
+        """Which rows are no repeats, shape (n,); their ids are remembered. And the rows on which the expression fails (DD3)."""
         ids, failures = record_ids(self.record_id, batch, self.topic)
         rows = np.flatnonzero(ids.is_valid().to_numpy(zero_copy_only=False))
         out: Bools = np.ones(batch.num_rows, dtype=np.bool_)
@@ -121,7 +121,7 @@ class SplitIds:
         return out
 
     def restore(self, parts: Mapping[StatePart, bytes]) -> None:
-        """Remember what the parts of one split say."""
+        """Remember the ids in the parts of one split."""
         head = next((part for part in parts if part.endswith(f"#{_HEAD}")), None)
         if head is not None:
             self._highest = CODEC.decode(parts[head]).highest
@@ -156,7 +156,7 @@ class Distinct(Passing):
         return (Out(OUT, content, batch if kept.all() else select(batch, kept)),) if kept.any() else ()
 
     def on_watermark(self, watermark_ms: int) -> Sequence[Out]:
-        """Passed on; no split's own is below it, so that what it lets expire is asked for no more."""
+        """Passed on. No split's own watermark is below it, so ids that it lets expire are not asked for again."""
         if watermark_ms != MAX_TIME:
             self._ids.expire(int(_oldest(np.array([watermark_ms]), self._spec.horizon)[0]))
         return super().on_watermark(watermark_ms)
@@ -170,5 +170,5 @@ class Distinct(Passing):
         self._ids.restore(parts)
 
     def counters(self) -> Mapping[str, int]:
-        """Repeats since the task's start, and what is remembered now."""
+        """Repeats since the task's start, and ids remembered now."""
         return {"duplicates": self._duplicates, "idsBytes": self._ids.size_bytes}

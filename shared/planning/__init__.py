@@ -1,4 +1,4 @@
-"""From a checked document to what runs: logical stages, physical vertices and edges, and each task's operators."""
+"""From a checked document to its parts that run: logical stages, physical vertices and edges, and each task's operators."""
 
 from tidemark.shared.planning.physical import Engine, PlanError, plan_processor
 from tidemark.shared.planning.specs import CollectHead, DeadLetterHead, Head, LookupHead, ReadHead, StepHead, WriteHead

@@ -8,11 +8,11 @@ OPERATOR = "operator"
 
 
 def alignment_timeout_ms(processor: Processor, vertex: Vertex) -> int | None:
-    """How long its tasks wait for barriers behind the coordinator's word; None: for ever.
+    """How long its tasks wait for barriers after the coordinator's command; None: for ever.
 
-    Operators alone are cut in between. A Spark stage works an epoch at a time (P1). What a sink releases with a checkpoint is what its
-    senders gave out in front of their barriers, whatever other sinks do. And the steps of a script come one behind the other, which a
-    checkpoint tells only if all that came before it has been worked on.
+    Operators alone are cut in between. A Spark stage works an epoch at a time (P1). A sink releases with a checkpoint the rows that
+    its senders gave out in front of their barriers, whatever other sinks do. And a script goes step by step: a checkpoint shows that a
+    step is done only if all earlier rows have been worked on.
     """
     if vertex.service != OPERATOR or isinstance(processor.source, DocumentsSource | ScriptSource):
         return None

@@ -62,13 +62,13 @@ INTERPRETED = "interpreted"
 
 @dataclass(frozen=True, slots=True)
 class StageText:
-    """One stage of the document: where it stands, what fields it reads, how its expressions run."""
+    """One stage of the document: its place, the fields that it reads, how its expressions run."""
 
     path: str
     reads: tuple[str, ...] | None
     """Top-level fields, sorted; None for the whole document."""
     expressions: tuple[tuple[str, str], ...] = ()
-    """(what it is for, `kernel` or `interpreted`)."""
+    """(the expression's purpose, `kernel` or `interpreted`)."""
     inner: tuple["StageText", ...] = ()
 
 
@@ -196,7 +196,7 @@ def _names(fields: frozenset[str] | None) -> tuple[str, ...] | None:
 
 
 def _union(parts: tuple[StageText, ...]) -> tuple[str, ...] | None:
-    """What the first stages of a window read, up to the one that makes documents anew."""
+    """The fields that the first stages of a window read, up to the one that makes documents anew."""
     names: set[str] = set()
     for part in parts:
         if part.reads is None:
@@ -211,7 +211,7 @@ def _union(parts: tuple[StageText, ...]) -> tuple[str, ...] | None:
 
 
 def vertex_text(vertex: Vertex) -> str:
-    """What a vertex is, on one line."""
+    """The description of a vertex, on one line."""
     tasks = f", at most {vertex.max_tasks} task{'s' if vertex.max_tasks != 1 else ''}" if vertex.max_tasks else ""
     return f"{vertex.id} [{vertex.service}{tasks}]: {vertex.label}"
 
@@ -231,7 +231,7 @@ def edge_text(edge: Edge) -> str:
 
 
 def lifted(plan: PhysicalPlan) -> tuple[str, ...]:
-    """For each window: what is done before its shuffle."""
+    """For each window: the work that is done before its shuffle."""
     return tuple(
         f"{spec.window.stage.path}: {_lifted(WindowPlan(spec.window))} in {vertex.id}"
         for vertex in plan.vertices
@@ -254,7 +254,7 @@ def _lifted(plan: WindowPlan) -> str:
 
 
 def operators(vertex: Vertex) -> tuple[str, ...]:
-    """What each task of a vertex is made of, in order."""
+    """The operators of each task of a vertex, in order."""
     head = _head(vertex)
     return (*((head,) if head else ()), *(_operator(spec) for spec in vertex.chain))
 

@@ -25,9 +25,9 @@ class Draft:
     from_source: bool = False
     """Whether its rows come straight from a source, with their split's watermark: lookups keep it."""
     sealed: bool = False
-    """A sink already takes what comes out here: no stage may be fused in behind it."""
+    """A sink already takes the rows of this vertex: no stage may be fused in behind it."""
     source: Source | None = None
-    """Whose records its rows are, as they were decoded, if no stage in front of it has made others of them."""
+    """The source, if the rows are still its records as they were decoded; None once a stage has changed them."""
     scattered: bool = False
     """Rows of one split came through several tasks: an order among them has to be made again (`InOrderSpec`)."""
     windowed: bool = False
@@ -39,7 +39,7 @@ class Draft:
         return isinstance(self.head, StepHead)
 
     def schema(self) -> Schema:
-        """Declared fields of what comes out, as far as they are known: those of the source behind stateless stages."""
+        """Declared fields of the output, as far as they are known: those of the source behind stateless stages."""
         if self.source is None:
             return NO_SCHEMA
         stages = (stage for spec in self.chain if isinstance(spec, StatelessSpec) for stage in spec.stages)

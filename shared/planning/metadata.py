@@ -1,4 +1,4 @@
-"""`options.streamMetaFieldName`: what the engine knows of an output document, put into a field of it before a sink.
+"""`options.streamMetaFieldName`: a document's metadata, put into a field of it before a sink.
 
 `source` has topic, partition, offset and key of a document that comes straight from a source; `window` has start and end, and the
 partition of a session, of one that comes from a window. Behind a computation a document has neither: it comes from many.

@@ -16,7 +16,7 @@ from tidemark.shared.planning.physical import DLQ_PATH
 from tidemark.shared.planning.specs import DeadLetterHead, WriteHead
 
 Named = tuple[str, VertexId, Compute | Sink | DeadLetterHead]
-"""Path in the document, vertex, and what it is."""
+"""Path in the document, vertex, and its stage."""
 
 
 def names_of(plan: PhysicalPlan) -> dict[str, VertexId]:
@@ -25,7 +25,7 @@ def names_of(plan: PhysicalPlan) -> dict[str, VertexId]:
 
 
 def keep_names(old: PhysicalPlan, new: PhysicalPlan, used: frozenset[VertexId]) -> dict[str, VertexId]:
-    """Names for `new`, by path: those of `old` for what stays, unused ones for the rest. `used`: earlier names that still mean something.
+    """Names for `new`, by path: those of `old` for stages that stay, unused ones for the rest. `used`: earlier names still in use.
 
     A computation stays if its class and key do; a sink if its target does, the one of the very same options first.
     """
@@ -59,7 +59,7 @@ def _named(plan: PhysicalPlan) -> Iterator[Named]:
 
 
 def _essence(what: Compute | Sink | DeadLetterHead) -> Any:
-    """What makes it the one that it is."""
+    """The properties by which a stage is the same one in another plan."""
     match what:
         case Compute():
             return ("compute", what.class_, meaning(what.key))

@@ -5,19 +5,19 @@
 
 - Stateless stages are fused into the vertex before them; behind a window into the window's own pipeline.
 - The sender's half of a window (`PartialSpec`) and of a shuffle (`KeyBySpec`) end the chain of the vertex before.
-- A Spark stage cannot split what it writes by key (the data do not go through its driver): its edge to keyed tasks is `copy`, and the
+- A Spark stage cannot split its output by key (the data do not go through its driver): its edge to keyed tasks is `copy`, and the
   receiver keys and filters (`tidemark.shared.model.plan.Partitioning`).
-- Behind a `$union` a pipeline has several ends. What follows is done at each of them (stages are fused, aggregation is lifted into every
+- Behind a `$union` a pipeline has several ends. Later stages are run at each of them (stages are fused, aggregation is lifted into every
   one), until a vertex takes edges from all of them.
-- A source's `recordId` is a shuffle by id behind the source (`distinct`), unless repeats are promised to stay in their split. What needs
-  the order of the splits behind it makes it again (`InOrderSpec`).
+- A source's `recordId` is a shuffle by id behind the source (`distinct`), unless repeats are promised to stay in their split. A stage that
+  needs the order of the splits behind it restores it (`InOrderSpec`).
 - A `$lookup` begins a vertex: its I/O is the service's.
 - A `$join` is a keyed vertex of its own, whose inputs have the tags `left` and `right`.
 - Behind a window on Arrow, too, stateless stages go into the window's own pipeline, so that both engines run them alike.
 - An `$emit` before the end is a tap: a port of its own on the vertex before it.
-- What goes to a sink that has a key (`$merge`'s rows, a record's key) goes by key; from a Spark stage to one task: windows' rows are few.
+- Rows for a sink that has a key (`$merge`'s rows, a record's key) go by key; from a Spark stage to one task: windows' rows are few.
 - Every vertex that can fail on a document has an edge to the dead letter queue, if there is one.
-- For trying out, what leaves a pipeline without a sink is collected, and so are dead letters without a queue (`collects`).
+- For trying out, the output of a pipeline without a sink is collected, and so are dead letters without a queue (`collects`).
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -76,7 +76,7 @@ _DISTINCT = "distinct"
 
 
 class PlanError(Lasting):
-    """A document that is right but cannot be planned: names the stage and what to do."""
+    """A valid document that cannot be planned. The message names the stage and what to do."""
 
 
 @dataclass(slots=True)
@@ -181,7 +181,7 @@ class _Planner:
         return draft
 
     def _ordered(self, stage: Stage, end: Draft, port: Port) -> Draft:
-        """What stands between an end whose rows are scattered and a sink for which those of one key have an order."""
+        """The vertex between an end with scattered rows and a sink that writes the rows of one key in order."""
         relay = self._add(
             Draft(self._name("relay"), "operator", None, [InOrderSpec(stage.name)], windowed=end.windowed)
         )
@@ -222,7 +222,7 @@ class _Planner:
         return draft
 
     def _mixed(self, ends: Ends, *, relayed: bool) -> Ends:
-        """Ends whose rows meet in one operator: order keys tell them apart. `relayed`: none of them may be a Spark stage."""
+        """Ends that meet in one operator: order keys tell their rows apart. `relayed`: none of them may be a Spark stage."""
         if relayed or len(ends) > 1:
             ends = tuple(self._relay(end) if end.steps else end for end in ends)
         for branch, end in enumerate(ends):
@@ -231,7 +231,7 @@ class _Planner:
         return ends
 
     def _relay(self, end: Draft) -> Draft:
-        """An operator between a Spark stage and what must be prepared for the next shuffle."""
+        """An operator between a Spark stage and the preparation of the next shuffle."""
         relay = self._add(Draft(self._name("relay"), "operator", None, windowed=end.windowed))
         self._connect(end, relay, OUT, "spread", by_reference=True)
         return relay
@@ -277,11 +277,11 @@ class _Planner:
         return draft
 
     def _sink(self, stage: KafkaEmit | FileEmit | Merge, ends: Ends, *, last: bool) -> Ends:
-        """What one key's rows do at the target must happen in their order: they go to one task. Others are spread."""
+        """Rows of one key must reach the target in their order: they go to one task. Others are spread."""
         if last:
             ends = self._told(ends)
         elif self.processor.options.stream_meta_field_name is not None:
-            ends = tuple(self._relay(end) if end.steps else end for end in ends)  # what goes on has no field added
+            ends = tuple(self._relay(end) if end.steps else end for end in ends)  # rows that go on have no field added
         sink = self._add(Draft(self._name("emit", stage.path), "sink", WriteHead(stage), [], [stage.name]))
         key = _order_key(stage, last=last)
         for end in ends:
@@ -304,7 +304,7 @@ class _Planner:
         return ends
 
     def _told(self, ends: Ends) -> Ends:
-        """The ends with what `streamMetaFieldName` asks for."""
+        """The ends with the field that `streamMetaFieldName` names."""
         found = []
         for end in ends:
             told = metadata_stage(self.processor.options.stream_meta_field_name, end)
@@ -342,7 +342,7 @@ def _with_inner(step: StepSpec, stage: Stateless) -> StepSpec:
 
 
 def _order_key(stage: Sink, *, last: bool) -> Expr | None:
-    """By what a sink's rows have an order: the row of a table, the key of a record; None where they have none.
+    """The expression by which a sink's rows have an order: the row of a table, the key of a record; None where they have none.
 
     A tap has no order by a key that can fail: its failure is the sink's, the row goes on in the pipeline.
     """
@@ -369,7 +369,7 @@ def plan_processor(
     """The physical plan of a checked document. PlanError names a stage that cannot stand where it does.
 
     engine: `local` runs the steps of windows in operator tasks, on Arrow.
-    collects: the installation collects what a document names no target for; else a pipeline without a sink is refused.
+    collects: the installation collects rows and dead letters without a target; else a pipeline without a sink is refused.
     running: the vertices of the plan that goes on. One that was made before ids were looked for in all of a source has them by split until
     its processor is started without state.
     names: of computations' and sinks' vertices by the paths of their stages, where counting would change them (`planning.names`).

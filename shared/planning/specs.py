@@ -1,4 +1,4 @@
-"""Heads of vertices: what only one kind of service does. The operators fused behind a head are specs of `shared.operators.specs`."""
+"""Heads of vertices: the work of one kind of service. The operators fused behind a head are specs of `shared.operators.specs`."""
 
 from dataclasses import dataclass
 
@@ -37,7 +37,7 @@ class WriteHead:
 
 @dataclass(frozen=True, slots=True)
 class DeadLetterHead:
-    """The dead letter queue: a sink whose documents have the shape of dead letters already (`tidemark.shared.operators.dead_letters`)."""
+    """The dead letter queue: a sink for documents that are dead letters already (`tidemark.shared.operators.dead_letters`)."""
 
     queue: KafkaDlq | FileDlq | None
     """None: the document names none, and they are collected (`plan_processor`)."""
@@ -45,7 +45,7 @@ class DeadLetterHead:
 
 @dataclass(frozen=True, slots=True)
 class CollectHead:
-    """The end of a pipeline that has no sink of its own, for trying out: what comes out is collected."""
+    """The end of a pipeline that has no sink of its own, for trying out: its output is collected."""
 
 
 Head = ReadHead | LookupHead | StepHead | WriteHead | DeadLetterHead | CollectHead | None
