@@ -116,9 +116,10 @@ class SourceTaskBody(ReadingBody):
         noted = self._front.assign({split: each.ordinal for split, each in known.items()})
         watermarks_ms = self._front.watermarks(known)
         self.input.watermark_ms = self._restored_watermark()
+        now_ms = self._context.outside.clock.now_ms()
         for name, each in known.items():
             checkpoint = Offset(saved[name].next) if name in saved else None
-            self.input.splits[name] = Split.restored(each, checkpoint, watermarks_ms[name], noted[name])
+            self.input.splits[name] = Split.restored(each, checkpoint, watermarks_ms[name], noted[name], now_ms)
         if isinstance(self._source, KnowsOrigins):
             self._source.know({split: position.origins for split, position in saved.items()})
         await self._open(self.input.unopened())

@@ -391,9 +391,8 @@ class CoordinatorDriver:
             await self._outside.clock.sleep_ms(self._outside.settings.retry_ms)
         mark, stored, connections = found
         for one in stored:
-            if (
-                one.mirrored > one.row.last
-            ):  # before anything is published: so a newer copy of the store still counts these commits
+            # Before anything is published, so that a newer copy of the store still counts these commits.
+            if one.mirrored > one.row.last:
                 last = f"has checkpoint {one.row.last} as the last of {one.row.name} (job {one.row.job})"
                 await self._prove(token, f"{last}, but its commits topic has {one.mirrored}")
         if self._lease != token:

@@ -10,6 +10,8 @@ from tidemark.shared.model.checkpoint import KnownSplit
 from tidemark.shared.model.ids import EdgeId, Epoch, Offset, SplitId
 from tidemark.shared.model.splits import SplitStatus
 from tidemark.shared.model.time import MAX_TIME, MIN_TIME
+from tidemark.shared.operators.source_front import SplitState
+from tidemark.shared.operators.watermarks import SplitClock
 from tidemark.shared.protocol.source.machine import (
     Ask,
     EndAt,
@@ -19,6 +21,7 @@ from tidemark.shared.protocol.source.machine import (
     Tell,
     TellEnds,
 )
+from tidemark.shared.protocol.source.split import Split
 
 A, B = SplitId("t-0"), SplitId("t-1")
 TO, DLQ = EdgeId("a>b"), EdgeId("a:dlq>dlq")
@@ -375,6 +378,15 @@ def test_C6_a_snapshot_has_the_splits_that_changed_since_the_last() -> None:
     assert set(given.copied(Epoch(3))) == {A}
     stood = [split.stand(name) for name, split in given.splits.items()]
     assert [(stand.split, stand.next, stand.status) for stand in stood] == [(A, 0, "idle"), (B, 4, "active")]
+
+
+def test_a_restored_watermark_stands_since_the_restore_at_the_latest() -> None:
+    """No snapshot has the time; one that never moved stands since no time."""
+    noted = SplitState(0, SplitClock())
+    moved, fresh = (Split.restored(known(0), Offset(3), ms, noted, 70) for ms in (20, MIN_TIME))
+    assert (moved.held(None, 0).since, fresh.held(None, 0).since) == (70, 0)
+    moved.raise_to(30, 90)
+    assert moved.held(None, 0).since == 90
 
 
 def test_positions_of_a_committed_checkpoint_are_noted_while_they_are_known() -> None:

@@ -7,6 +7,7 @@ from tidemark.shared.model.checkpoint import KnownSplit, SplitStand
 from tidemark.shared.model.held import SplitHeld
 from tidemark.shared.model.ids import Epoch, Offset, SplitId
 from tidemark.shared.model.splits import Noted, Status
+from tidemark.shared.model.time import MIN_TIME
 from tidemark.shared.protocol.watermarks import InputProgress
 
 
@@ -37,11 +38,24 @@ class Split:
     """Since the last snapshot."""
 
     @classmethod
-    def restored(cls, known: KnownSplit, checkpoint: Offset | None, watermark_ms: int, noted: Noted) -> Self:
-        """As a snapshot has it, or not at all: from its beginning then."""
+    def restored(
+        cls, known: KnownSplit, checkpoint: Offset | None, watermark_ms: int, noted: Noted, now_ms: int
+    ) -> Self:
+        """The split of a snapshot; one that the snapshot does not name starts at its beginning. now_ms: UTC."""
         progress = InputProgress(watermark_ms, idle=noted.status == "idle", ended=noted.status == "finished")
         position = known.begin if checkpoint is None else checkpoint
-        return cls(known, position, progress, away=noted.away, catch_up_ms=noted.catch_up_ms, checkpoint=checkpoint)
+        since_ms = (
+            now_ms if watermark_ms > MIN_TIME else 0
+        )  # no snapshot has the time: the restore is the earliest known
+        return cls(
+            known,
+            position,
+            progress,
+            away=noted.away,
+            catch_up_ms=noted.catch_up_ms,
+            since_ms=since_ms,
+            checkpoint=checkpoint,
+        )
 
     @property
     def status(self) -> Status:

@@ -44,8 +44,8 @@ class PartitionSender:
         next_seq: Seq, watermark_ms: int, unread_bytes: int, last_offset: Offset, *, idle: bool
     ) -> "PartitionSender":
         """As a snapshot has it. What its receiver had not taken counts on (F7): else each generation could add as much to it."""
-        unread = deque([_Unread(Seq(next_seq - 1), unread_bytes, last_offset)] if unread_bytes else [])
-        return PartitionSender(next_seq, watermark_ms, idle, unread=unread, unread_bytes=unread_bytes)
+        ahead = [_Unread(Seq(next_seq - 1), unread_bytes, last_offset)] if unread_bytes else []
+        return PartitionSender(next_seq, watermark_ms, idle, unread=deque(ahead), unread_bytes=unread_bytes)
 
 
 @dataclass(slots=True)
@@ -175,7 +175,6 @@ class Sender:
     @staticmethod
     def _forget_read(partition: PartitionSender) -> None:
         unread = partition.unread
-        """`ahead_bytes_max` and one piece of work: no input is taken before it is read (F7)."""
         while unread and unread[0].offset is not None and unread[0].offset < partition.read_offset:
             partition.unread_bytes -= unread.popleft().size_bytes
 

@@ -83,7 +83,7 @@ FRAMES = (
     Mutation(
         "F7", "held even when read", SENDER, "partition.unread_bytes -= unread.popleft().size_bytes", "unread.popleft()"
     ),
-    Mutation("F7", "a restored sender is ahead of nobody", SENDER, "if unread_bytes else [])", "if False else [])"),
+    Mutation("F7", "a restored sender is ahead of nobody", SENDER, "if unread_bytes else []", "if False else []"),
     Mutation(
         "F7",
         "rows behind the barrier are in the snapshot",
