@@ -1,4 +1,4 @@
-"""Rows as whole documents in the compact codec, by compiled code; and what the columns of a batch say, as compiled writers take it."""
+"""Rows as whole documents in the compact codec, by compiled code; and the values of a batch's columns, in the form of compiled writers."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -37,7 +37,7 @@ _NULLS: Final = {"missing": tags.MISSING, "null": tags.NULL, None: rendering.ASK
 
 @dataclass(frozen=True, slots=True)
 class _Cells:
-    """What a column says, shape (n,) each; the places are those in the column's own bytes."""
+    """The values of a column, shape (n,) each; the places are those in the column's own bytes."""
 
     kinds: Bytes
     numbers: Int64s
@@ -48,7 +48,7 @@ class _Cells:
 
 @dataclass(frozen=True, slots=True)
 class Overlay:
-    """The documents of n rows, and what k columns say of their fields: what `rendering.render` and `rendering.encode` read."""
+    """The documents of n rows, and k columns for some of their fields: the input of `rendering.render` and `rendering.encode`."""
 
     text: Bytes
     bounds: Int64s
@@ -134,7 +134,7 @@ def with_others(
     batch: pa.RecordBatch,
     others: Callable[[pa.RecordBatch], list[bytes]],
 ) -> pa.BinaryArray:
-    """What a compiled writer has written, with what `others` makes of the rows of which it was not sure."""
+    """The output of a compiled writer, with that of `others` for the rows of which the writer was not sure."""
     count = len(sure)
     found = pa.LargeBinaryArray.from_buffers(pa.large_binary(), count, [None, pa.py_buffer(offsets), pa.py_buffer(out)])
     if bool(sure.all()):

@@ -1,4 +1,4 @@
-"""Event times of a batch: `timeField`, vectorised for `$toDate` of a declared field and for what has a kernel, else interpreted.
+"""Event times of a batch: `timeField`, vectorised for `$toDate` of a declared field and for expressions with a kernel, else interpreted.
 
 A row without an event time (the expression fails, or gives no date) is a failure, never a guess. Event times lie within ±2⁶¹ ms.
 """

@@ -1,7 +1,7 @@
-"""Columns of what nobody declared: the paths that stages read, out of the rows' documents, and nothing else of them.
+"""Columns of undeclared fields: the paths that stages read, out of the rows' documents, and nothing else of them.
 
-- X1 A column says of its rows what the document says: types, nulls, and fields that are missing. Of rows of which it could not (another
-  type than most have, an array on the way or at the end of a path) there is doubt: who asks looks at what they have.
+- X1 A column has its rows' types, nulls and missing fields as the documents have them. Rows that it cannot show (another type than most
+  have, an array on the way or at the end of a path) are in doubt: the caller looks at their documents.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -21,7 +21,7 @@ from tidemark.shared.operators.read_ahead import read_before
 
 
 def extracted(batch: pa.RecordBatch, paths: Iterable[Path]) -> dict[Path, Column]:
-    """What RAW or REST of a batch has at these paths, whatever typed columns say of them."""
+    """The values at these paths in RAW or REST of a batch; typed columns are not looked at."""
     wanted = sorted({path for path in paths if path})
     found, unsure = _cells(batch, wanted)
     if not found:
@@ -44,7 +44,7 @@ def fields_of(batch: pa.RecordBatch, names: Sequence[str]) -> list[Document]:
 
 
 def _cells(batch: pa.RecordBatch, paths: Sequence[Path]) -> tuple[Mapping[Path, Tagged], Bools | None]:
-    """What the documents have, by path, and the rows of which the reader is not sure; nothing where there are no documents."""
+    """The documents' values, by path, and the rows of which the reader is not sure; no paths where there are no documents."""
     if not paths or not batch.num_rows:
         return {}, None
     if RAW in batch.schema.names:

@@ -1,9 +1,9 @@
 """Rows of a batch as stages read them: a path is a column, taken out once; an expression becomes a column, with a kernel or without.
 
-- FR1 The interpreter defines what an expression gives. A kernel gives the same, and says of which rows it cannot (`kernels.base`, V3);
-  these, and all where there is none, are interpreted one by one, each on no more of its document than the stage reads.
-- FR2 What comes out is a column again: of one type where the values have one, else tagged (batches, B6). So nothing that stands behind
-  an expression hangs on whether it had a kernel.
+- FR1 The interpreter defines the value of an expression. A kernel gives the same, and names rows that it cannot do (`kernels.base`, V3).
+  Those rows, or all if there is no kernel, are interpreted one by one, each on no more of its document than the stage reads.
+- FR2 The result is a column again: of one type where the values have one, else tagged (batches, B6). So nothing behind an expression
+  depends on whether it had a kernel.
 - FR3 A row on which an expression fails is an error, and not a cell; the others go on (D1).
 """
 
@@ -57,7 +57,7 @@ from tidemark.shared.operators.rows import walk
 
 Int64s = npt.NDArray[np.int64]
 _NOTICED: Final = RESULT_UNITS_MAX - 65_536
-"""Who has more than this left has spent so little that a stage's expressions together cannot exceed what they may."""
+"""A row with more than this left has spent so little that a stage's expressions together cannot exceed the limit."""
 DIFFERENT_PART: Final = 4
 """An expression of a column is interpreted once for each different cell where at most one in so many is different."""
 _KINDS: Final[Mapping[pa.DataType, Any]] = {kind: name for name, kind in ARROW_TYPES.items()}
@@ -100,7 +100,7 @@ class Frame(Rows):
         self._user = frozenset(user_columns(batch))
         self._columns: dict[Path, Column] = {}
         self._left: dict[int, int] = {}
-        """What rows may still spend that have spent much."""
+        """The units left to rows that have spent many."""
 
     # --- columns ------------------------------------------------------------------------------------------------------
 
@@ -111,7 +111,7 @@ class Frame(Rows):
             self._columns.update(extracted(self.batch, wanted))
 
     def at(self, names: Path) -> Column:
-        """What stands at a path."""
+        """The column of a path."""
         found = self._columns.get(names)
         if found is None:
             if names[0] not in self._user:
@@ -128,7 +128,7 @@ class Frame(Rows):
         return self.at(names)
 
     def item(self, names: Path, index: int) -> Column:
-        """The items at an index, from the end where it is below 0, of lists of texts; of what has no such item null cells."""
+        """The items at an index, from the end where it is below 0, of lists of texts; a null cell where there is no such item."""
         lists = self._list_at(names)
         if lists is None:
             raise Unvectorised
@@ -221,7 +221,7 @@ class Frame(Rows):
     def environments(self, rows: Int64s) -> Iterator[Environment]:
         """Where the stage's expressions are interpreted for some rows, each until the next is asked for.
 
-        What a row spends, it has spent for the expressions of the stage that follow, too.
+        Units that a row spends here are spent for the later expressions of the stage, too.
         """
         some = self._rows(rows)
         documents = documents_of(some) if self._names is None else partial_documents(some, self._names)
@@ -275,7 +275,7 @@ class Frame(Rows):
         return Computed(once.field, once.array.take(pa.array(places)), errors, once.interpreted_rows)
 
     def whole(self, name: str) -> Computed | None:
-        """A column of the batch as it is; None where it is none, or where REST says what its null cells are."""
+        """A column of the batch as it is; None if it does not exist, or if REST decides the meaning of its null cells."""
         if name not in self._user:
             return None
         array, named = self.batch.column(name), self.batch.schema.field(name)
@@ -289,11 +289,11 @@ class Frame(Rows):
         return column.type == "null" and column.absent and column.doubt is None
 
     def values(self, value_of: Callable[[Environment], Value]) -> tuple[list[Value], dict[int, ExpressionError]]:
-        """What a function gives of each row, and the errors of the rows on which it failed."""
+        """The value of a function for each row, and the errors of the rows on which it failed."""
         return self._one_by_one(np.arange(self.size), value_of)
 
     def each(self, value_of: Callable[[Environment], Value]) -> Computed:
-        """What a function gives of each row."""
+        """The value of a function for each row."""
         values, errors = self._one_by_one(np.arange(self.size), value_of)
         named, array = column_of(values)
         return Computed(named, array, errors, self.size)
@@ -312,7 +312,7 @@ class Frame(Rows):
         return values, errors
 
     def _completed(self, column: Column, expr: Expr) -> Computed:
-        """A kernel's column with what the interpreter gives where there is doubt."""
+        """A kernel's column, with the interpreter's values for rows in doubt."""
         unsure = either(column.doubt, nulls_of(column) if column.missing and not column.absent else None)
         encodes = column.type in ("object", "array") and not pa.types.is_struct(column.values.type)
         if encodes or (unsure is not None and column.cells is not None):
@@ -328,7 +328,7 @@ class Frame(Rows):
         return Computed(named, array, errors, len(rows))
 
     def _encoded(self, column: Column, expr: Expr) -> Computed:
-        """Values of any types, with what the interpreter gives where there is doubt."""
+        """Values of any types, with the interpreter's for rows in doubt."""
         cells, unsure = encoded(column)
         if unsure is None:
             return Computed(TAGGED_FIELD, cells)
@@ -347,7 +347,7 @@ class Frame(Rows):
         return Computed(column_field(column.values.type, empty=empty_, loose=not self.declares(expr)), column.values)
 
     def declares(self, expr: Expr) -> bool:
-        """Whether all that an expression reads are columns whose types are more than this batch's (B7)."""
+        """Whether an expression reads only columns with a type that outlasts this batch (B7)."""
         names = fields_used(expr)
         return names is not None and all(
             name in self._user and not is_loose(self.batch.schema.field(name)) for name in names
@@ -362,14 +362,14 @@ def evaluated(expr: Expr, batch: pa.RecordBatch, topic: Topics = None) -> Comput
 
 
 def pure(expr: Expr) -> bool:
-    """Whether an expression reads nothing but the document: neither time nor what the engine knows."""
+    """Whether an expression reads nothing but the document: neither time nor metadata of the engine."""
     return not any(
         isinstance(node, Meta) or (isinstance(node, Variable) and node.name == "NOW") for node in nodes_of(expr)
     )
 
 
 class _Failed:
-    """What stands where an expression failed: of a type that no column has."""
+    """The mark of a row on which an expression failed: of a type that no column has."""
 
 
 _FAILED: Final = _Failed()
@@ -380,7 +380,7 @@ def _lists(array: pa.Array) -> Bools | None:
     return array.is_valid().to_numpy(zero_copy_only=False) if pa.types.is_nested(array.type) else None
 
 
-# --- documents of what is read -----------------------------------------------------------------------------------------
+# --- documents of the paths read ---------------------------------------------------------------------------------------
 
 
 def partial_documents(batch: pa.RecordBatch, names: frozenset[str]) -> list[Document]:
@@ -401,6 +401,6 @@ def partial_documents(batch: pa.RecordBatch, names: frozenset[str]) -> list[Docu
 
 
 def _asks(batch: pa.RecordBatch, name: str) -> bool:
-    """Whether RAW or REST says what a column's null cells are."""
+    """Whether RAW or REST decides the meaning of a column's null cells."""
     named = batch.schema.field(name)
     return not is_tagged(named) and empty_of(named) is None and bool(batch.column(name).null_count)

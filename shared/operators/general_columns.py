@@ -1,6 +1,6 @@
 """The rows of a `$group` by window and key, column by column: for `general_group`.
 
-- GC1 It gives what evaluating each document gives. A row on which the key or an input fails, or which an accumulator refuses, is in no
+- GC1 The result is that of evaluating each document. A row on which the key or an input fails, or which an accumulator refuses, is in no
   group, and handed back.
 - GC2 The rows of a group come in the order of their order keys where an accumulator asks for it; the others do not mind (A1).
 - GC3 Groups whose keys are equal, but not the same (1 and 1.0), may come apart: partials of one key merge.
@@ -89,7 +89,7 @@ class Members:
     bounds: Sequence[int]
     """Where groups begin, and, last, where the last one ends."""
     inputs: Sequence[Given]
-    """By accumulator: what each row adds."""
+    """By accumulator: the value that each row adds."""
     places: Sequence[Int64s]
     """The parts of the rows' order keys."""
     first_orders: Sequence[OrderKey]
@@ -147,7 +147,7 @@ def members(
 
 
 def _firsts(codes: Int64s, places: Sequence[Int64s], order: Int64s) -> Int64s:
-    """The row of the least order key of each group whose rows stand together in `order`; codes: of these rows."""
+    """The row of the least order key of each group, where rows of a group stand together in `order`; codes: of these rows."""
     if not len(order):
         return order
     times = places[0][order]
@@ -173,7 +173,7 @@ def _extremes(column: pa.Array, how: Merge, starts: Int64s) -> list[int | None]:
 
 
 def _ids(parts: Mapping[str, Sequence[Value]]) -> list[Value]:
-    """The keys of groups: the only part, "", or objects of what is not missing."""
+    """The keys of groups: the only part, "", or objects of the parts that are not missing."""
     if "" in parts:
         return [None if value is MISSING else value for value in parts[""]]
     return [
@@ -222,7 +222,7 @@ def _note(found: Mapping[int, ExpressionError], errors: dict[int, ExpressionErro
 
 
 def _input(accumulator: Accumulator, frame: Frame, errors: dict[int, ExpressionError]) -> Column:
-    """What an accumulator adds, row by row (`accumulator_input`)."""
+    """The values that an accumulator adds, row by row (`accumulator_input`)."""
     if accumulator.n_of_key is not None or not all(_plain(key.names, frame) for key in accumulator.sort_by):
         listed, failed = frame.values(lambda env: accumulator_input(accumulator, env))
         _note(failed, errors)
@@ -237,7 +237,7 @@ def _input(accumulator: Accumulator, frame: Frame, errors: dict[int, ExpressionE
 
 
 def _plain(names: Sequence[str], frame: Frame) -> bool:
-    """Whether what is sorted by is a column of values none of which is an array, null or missing."""
+    """Whether each sort key is a column of values none of which is an array, null or missing."""
     column = frame.at(tuple(names))
     return column.type not in ("null", "object") and column.doubt is None and not column.has_nulls
 
@@ -245,7 +245,7 @@ def _plain(names: Sequence[str], frame: Frame) -> bool:
 def _refused(
     accumulator: AnyImplementation, column: Column, places: Sequence[Int64s], errors: dict[int, ExpressionError]
 ) -> None:
-    """Note the rows whose value an accumulator refuses, whatever else it keeps."""
+    """Note the rows with a value that an accumulator refuses, whatever its other values."""
     rows = np.arange(len(places[0]))
     orders = zip(*(place.tolist() for place in places), strict=True)
     for row, (value, order) in enumerate(zip(column.values(rows), orders, strict=True)):
@@ -261,7 +261,7 @@ def _refused(
 
 
 def _coded(columns: Iterable[Column], size: int) -> list[pa.Array]:
-    """What tells keys apart: the same cells are the same key; other ones may be equal, too (GC3)."""
+    """Columns that tell keys apart: the same cells are the same key; other ones may be equal, too (GC3)."""
     found = []
     for column in columns:
         if column.cells is not None and pa.types.is_nested(column.cells.array.type):

@@ -82,7 +82,7 @@ def _grouped(
 def regrouped(
     group: Group, rows: pa.RecordBatch, window: str, places: Sequence[Int64s], topic: Topics
 ) -> tuple[list[int], list[list[Value]], list[Failure]]:
-    """A `$group` of all that there is of some windows, which a column numbers: (the window of each row, its columns, what failed).
+    """A `$group` of all rows of some windows, which a column numbers: (the window of each row, its columns, the failures).
 
     Rows come in the order of the first row of each group; the columns are those of `finish`.
     """

@@ -1,4 +1,4 @@
-"""Rows to groups by columns, and columns of groups by what rows have: the one way in which anything is grouped here."""
+"""Rows to groups by columns, and columns of groups from those of rows: the one way in which anything is grouped here."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

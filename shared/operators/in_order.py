@@ -1,14 +1,14 @@
 """Gives out an epoch's rows in the order in which their splits gave them.
 
-A shuffle by record id parts what stood together in a split. Where order counts behind it (which of two copies is the first; what an `$emit`
-or a `$merge` writes for one key; a computation with `order: arrival`), rows wait here for the end of their epoch.
+A shuffle by record id separates rows of one split. Where order counts behind it (which of two copies is the first; an `$emit` or a
+`$merge` that writes rows of one key; a computation with `order: arrival`), rows wait here for the end of their epoch.
 
 Rules:
 
-- IO1 Order is (the split's watermark before the row, partition, position): each split's own, and among splits that of time. With it, what
-  comes out of an epoch is a function of where the splits stood at its barrier, not of which task was faster.
+- IO1 Order is (the split's watermark before the row, partition, position): each split's own, and among splits that of time. With it, the
+  output of an epoch is a function of where the splits stood at its barrier, not of which task was faster.
 - IO2 The output watermark stands meanwhile at that of the last time nothing was held (W1). A task that holds rows is not idle (W3).
-- IO3 Rows are given out before their epoch ends where they take more than `ordered_bytes_max`, so that what is held is bounded. They are
+- IO3 Rows are given out before their epoch ends where they take more than `ordered_bytes_max`, so that memory is bounded. They are
   then in order among those that were given out together.
 """
 
@@ -49,7 +49,7 @@ class InOrder(Passing):
         return self._given() if self._held_bytes > self._context.ordered_bytes_max else ()
 
     def on_watermark(self, watermark_ms: int) -> Sequence[Out]:
-        """The end of input gives out what is held; else the watermark waits with it (IO2)."""
+        """At the end of input give out the rows held; else the watermark waits with them (IO2)."""
         super().on_watermark(watermark_ms)
         if watermark_ms == MAX_TIME:
             return self.before_barrier()
@@ -58,7 +58,7 @@ class InOrder(Passing):
         return ()
 
     def before_barrier(self) -> Sequence[Out]:
-        """Give out what is held, in order."""
+        """Give out the rows held, in order."""
         outs = self._given()
         self._sent_ms = self._watermark_ms
         return outs

@@ -3,13 +3,13 @@
 Rules:
 
 - J1 Late is a row behind its own split's watermark (`lateness: split`, rows of a source), or behind the input watermark. It becomes a
-  dead letter. On time is what is at the watermark: a right row at left + after still matches.
+  dead letter. A row at the watermark is on time: a right row at left + after still matches.
 - J2 A row waits until the watermark is above its time. Then it is applied, in the order of (time, left before right, partition, position,
   bytes): it pairs with the rows of the other side that were applied before it. So a pair comes out with the later of its two times,
-  and what comes out does not depend on how often the watermark moved, nor on which side was faster.
+  and the output does not depend on how often the watermark moved, nor on which side was faster.
 - J3 A row is dropped once the watermark is above the last time at which it may find a match. With an outer side it then comes out
   alone, with its own time, if it has found none.
-- J4 The output watermark is the input's, held back to the earliest row that may yet come out alone: nothing that comes out is behind it.
+- J4 The output watermark is the input's, held back to the earliest row that may yet come out alone: no output row is behind it.
 - J5 Output order keys are (time, hash of the key, number): a key's outputs of one time are counted in the order of J2, a row's own
   output before its pairs.
 - J6 Keys are equal as `$group`'s are: 1 and 1.0 are one key, null and missing are one.
@@ -92,7 +92,7 @@ class JoinOperator(Operator):
         return outs
 
     def on_watermark(self, watermark_ms: int) -> Sequence[Out]:
-        """Apply what it lets be applied, and drop what it lets be dropped."""
+        """Apply the rows that the watermark has passed, and drop those that can find no match any more."""
         if watermark_ms <= self._watermark_ms:
             return ()
         self._watermark_ms = watermark_ms
@@ -119,17 +119,17 @@ class JoinOperator(Operator):
         return "$join", "match"
 
     def full(self) -> bool:
-        """J7: half of what may be kept is."""
+        """J7: half of the room for rows is taken."""
         return 2 * self._rows.size_bytes > self._context.join_bytes_max
 
     def counters(self) -> Mapping[str, int]:
-        """Totals since the task's start, and what is kept now."""
+        """Totals since the task's start, and the rows kept now."""
         return {**self._counts, "keptBytes": self._rows.size_bytes, "keys": len(self._rows)}
 
     # --- rows in ----------------------------------------------------------------------------------------------------------
 
     def _floors(self, batch: pa.RecordBatch) -> npt.NDArray[np.int64] | int:
-        """Behind what a row is late (J1): one for all, or one a row, shape (n,)."""
+        """The time behind which a row is late (J1): one for all, or one a row, shape (n,)."""
         if self._spec.lateness == "split" and WM in batch.schema.names:
             return np.maximum(int64s(batch.column(WM).fill_null(MIN_TIME)), self._watermark_ms)
         return self._watermark_ms
@@ -194,7 +194,7 @@ class JoinOperator(Operator):
         return parts
 
     def restore(self, parts: Mapping[StatePart, bytes]) -> None:
-        """The key groups of this task; the input watermark follows as the first `on_watermark`. OperatorError for what is no state."""
+        """The key groups of this task; the input watermark follows as the first `on_watermark`. OperatorError for bad bytes."""
         for part, data in parts.items():
             group = KeyGroup(int(part.partition(":")[2]))
             try:

@@ -1,7 +1,7 @@
-"""What a `$join` keeps: rows that wait for the watermark, and rows of either side that may still find a match.
+"""The rows that a `$join` keeps: rows that wait for the watermark, and rows of either side that may still find a match.
 
-Rows are encoded documents, and stay so from their coming to their going. They lie in slots of arrays (`shared.compiled.joining`); what is
-done to them is done to all that a watermark reaches at once.
+Rows are encoded documents from input to output. They lie in slots of arrays (`shared.compiled.joining`). All rows that a watermark
+reaches are handled at once.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -43,7 +43,7 @@ Side = Literal[0, 1]
 LEFT: Final[Side] = 0
 RIGHT: Final[Side] = 1
 ROW_BYTES: Final = 256
-"""What a row costs besides its document."""
+"""Memory of a row besides its document."""
 _SMALL_ROWS: Final = 4096
 """Runs of fewer rows become one when there are many."""
 _RUNS: Final = 256
@@ -178,7 +178,7 @@ class JoinRows:
         self._keys = np.empty((0, KEYS), dtype=np.int64)
         self._groups = np.empty(0, dtype=np.int64)
         self._names: list[bytes] = []
-        """By key's number; of one that is free what it was last."""
+        """By key's number; a free number keeps its last name."""
         self._numbers: dict[bytes, int] = {}
         self._free_keys: list[int] = []
         self._waiting = ByTime()
@@ -205,7 +205,7 @@ class JoinRows:
         return np.unique(self._groups[numbers])
 
     def advance(self, watermark_ms: int, most: int) -> "Found | None":
-        """Apply what waits below the watermark, drop what no row to come can match; None where that gives more than `most`."""
+        """Apply the rows waiting below the watermark, drop those that no later row can match; None if that gives more than `most`."""
         due = self._in_order(self._waiting.take(watermark_ms))
         found, made, done = np.empty((2 * len(due), FOUND), dtype=np.int64), 0, 0
         while done < len(due):
@@ -233,7 +233,7 @@ class JoinRows:
         return Found(found[:made], np.concatenate(gone), numbers, np.unique(self._groups[numbers]))
 
     def drop(self, found: "Found") -> None:
-        """Forget what was given out, and the keys that have no row left."""
+        """Forget the rows given out, and the keys that have no row left."""
         rows = self._rows[found.gone]
         self.size_bytes -= int((rows[:, END] - rows[:, BEGIN]).sum()) + ROW_BYTES * len(rows)
         self._free.give(found.gone)
@@ -259,7 +259,7 @@ class JoinRows:
     # --- documents out ------------------------------------------------------------------------------------------------------
 
     def ordered(self, found: "Found") -> tuple[Int64s, pa.BinaryArray]:
-        """What was found by (time, key, number), shape (m, FOUND), and the keys, shape (m,)."""
+        """The output by (time, key, number), shape (m, FOUND), and the keys, shape (m,)."""
         rows = found.rows
         names = [self._names[number] for number in found.keys.tolist()]
         rank = np.empty(len(names), dtype=np.int64)
@@ -270,13 +270,13 @@ class JoinRows:
             ranks_in_time = (times - times.min()) * len(names) + ranks
         else:
             ranks_in_time = np.unique(times, return_inverse=True)[1] * len(names) + ranks
-        order = np.argsort(ranks_in_time, kind="stable")  # what pairs gave is in the order of their numbers
+        order = np.argsort(ranks_in_time, kind="stable")  # the output of pairs is in the order of their numbers
         if ((np.diff(ranks_in_time[order]) == 0) & (np.diff(numbers[order]) < 0)).any():
             order = np.lexsort((numbers, ranks_in_time))
         return rows[order], pa.array(sorted(names), pa.binary()).take(pa.array(ranks[order]))
 
     def documents(self, ordered: Int64s, name: bytes) -> Iterable[tuple[slice, pa.BinaryArray]]:
-        """Documents of what was found, in batches that Arrow holds; name: encoded."""
+        """Documents of the output, in batches that Arrow holds; name: encoded."""
         lengths = np.append(self._rows[:, END] - self._rows[:, BEGIN], 0)
         sizes = lengths[ordered[:, joining.LEFT]] + lengths[ordered[:, joining.RIGHT]] + len(name) + 6  # headers
         ends = np.cumsum(sizes)
@@ -326,7 +326,7 @@ class JoinRows:
         return np.concatenate([queue.slots() for queue in (self._waiting, *self._kept)])
 
     def _numbers_of(self, keys: pa.BinaryArray, groups: Int64s) -> Int64s:
-        """The keys' numbers; what is new gets one."""
+        """The keys' numbers; a new key gets one."""
         coded = keys.dictionary_encode()
         codes = coded.indices.to_numpy(zero_copy_only=False)
         firsts = np.empty(len(coded.dictionary), dtype=np.int64)
@@ -410,7 +410,7 @@ class JoinRows:
         return found
 
     def restore(self, stored: RowsSnapshot, group: int) -> None:
-        """Take in rows of a key group. ValueError for what is none."""
+        """Take in rows of a key group. ValueError for bytes that are no rows."""
         rows = np.frombuffer(stored.rows, dtype="<i8").reshape(-1, _STORED_ROW).astype(np.int64)
         ends = np.cumsum(rows[:, _SIZE_AT])
         offsets = np.concatenate(([0], ends)).astype(np.int32)
@@ -440,14 +440,14 @@ class JoinRows:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What a watermark lets out."""
+    """The rows and pairs that a watermark lets out."""
 
     rows: Int64s
     """Shape (m, FOUND)."""
     gone: Int64s
     """Slots of the rows that are no longer kept."""
     keys: Int64s
-    """Numbers of the keys whose rows changed, in order."""
+    """Numbers of the keys with changed rows, in order."""
     groups: Int64s
     """Their key groups."""
 

@@ -50,7 +50,7 @@ def key_group(key: bytes, groups: int) -> int:
 
 
 def murmur2_column(keys: pa.BinaryArray) -> Words:
-    """The hashes of n keys, shape (n,), uint32. A null is hashed as the empty key; columns whose keys have one length are fastest."""
+    """The hashes of n keys, shape (n,), uint32. A null is hashed as the empty key; columns with keys of one length are fastest."""
     count = len(keys)
     out = np.empty(count, dtype=np.uint32)
     if not count:

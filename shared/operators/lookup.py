@@ -1,8 +1,8 @@
-"""`$lookup` on the rows of a batch, but for the asking: what the rows look for, and the rows with what was found.
+"""`$lookup` on the rows of a batch, but for the question itself: the values that rows look for, and the rows with the documents found.
 
 The I/O lies between `begin` and `finish`, and is the service's: one question for all rows of a batch (`services/operator/lookups.py`).
 
-Where one field alone decides what is found, equal values find the same: it is worked out once for each, and rows stay as they are.
+Where one field alone decides the result, it is worked out once for each value, and rows stay as they are.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -35,12 +35,12 @@ from tidemark.shared.operators.grouping import Groups, groups_of
 from tidemark.shared.operators.rows import environments
 
 Buckets = Mapping[bytes, Sequence[Found]]
-"""What was found, by key (`narrowing.key_of`)."""
+"""The documents found, by key (`narrowing.key_of`)."""
 
 
 @dataclass(slots=True)
 class Looking:
-    """The rows of a batch, and what each looks for."""
+    """The rows of a batch, and the values that each looks for."""
 
     batch: pa.RecordBatch
     rows: list[tuple[int, Environment, list[bytes]]] = field(default_factory=list)
@@ -58,7 +58,7 @@ class Looking:
 
 
 class LookupRows:
-    """One `$lookup`. Without state: what is kept between batches is the service's cache, which no snapshot holds."""
+    """One `$lookup`. Without state: between batches only the service's cache lasts, which no snapshot holds."""
 
     def __init__(self, stage: Lookup, context: TaskContext = NOWHERE) -> None:
         self._stage = stage
@@ -68,11 +68,11 @@ class LookupRows:
 
     @property
     def columns(self) -> tuple[tuple[str, ...], ...]:
-        """By what the table is asked; nothing for all of it."""
+        """The columns by which the table is asked; none to ask for all of it."""
         return self._narrowing.columns
 
     def begin(self, batch: pa.RecordBatch) -> Looking:
-        """What the rows of a batch look for."""
+        """The values that the rows of a batch look for."""
         return self._begin(batch, self._decisive(batch))
 
     def _begin(self, batch: pa.RecordBatch, by_value: Groups | None) -> Looking:
@@ -91,7 +91,7 @@ class LookupRows:
         return looking
 
     def sorted_out(self, found: Iterable[Found], keys: Iterable[bytes]) -> dict[bytes, list[Found]]:
-        """What a table gave, by the keys that were asked for."""
+        """A table's answer, by the keys that were asked for."""
         buckets: dict[bytes, list[Found]] = {key: [] for key in keys}
         for one in found:
             for key in self._narrowing.found_by(one.document):
@@ -100,7 +100,7 @@ class LookupRows:
         return buckets
 
     def finish(self, looking: Looking, buckets: Buckets) -> list[Out]:
-        """The rows with what was found, and dead letters of those that failed."""
+        """The rows with the documents found, and dead letters of those that failed."""
         if looking.by_value is not None:
             beside = self._by_value(looking, looking.by_value, buckets)
             if beside is not None:
@@ -136,7 +136,7 @@ class LookupRows:
         return environments(firsts, documents, self._context.topic)
 
     def _decisive(self, batch: pa.RecordBatch) -> Groups | None:
-        """The rows by the top-level field that alone decides what is found; None where more may."""
+        """The rows by the top-level field that alone decides the result; None where more fields may."""
         stage = self._stage
         if not stage.local_field or stage.let or stage.pipeline or len(stage.as_) != 1 or is_engine(stage.as_[0]):
             return None
@@ -145,7 +145,7 @@ class LookupRows:
         return None if pa.types.is_nested(cells.type) else groups_of([cells], batch.num_rows)
 
     def _by_value(self, looking: Looking, groups: Groups, buckets: Buckets) -> list[Out] | None:
-        """What was found beside the columns, worked out once for each value; None if that fails for one."""
+        """The found documents as a column, worked out once for each value; None if that fails for one."""
         name = self._stage.as_[0]
         found: list[bytes] = []
         for _, env, keys in looking.rows:
@@ -173,7 +173,7 @@ class LookupRows:
 
 
 def _candidates(keys: Sequence[bytes], buckets: Buckets) -> list[Document]:
-    """What any of the keys found, each once, in the table's order."""
+    """The documents that any of the keys found, each once, in the table's order."""
     if len(keys) == 1:
         return [one.document for one in buckets[keys[0]]]
     found = {one.place: one.document for key in keys for one in buckets[key]}

@@ -1,11 +1,11 @@
-"""The sender's half of a window: judges lateness where it may, puts rows into windows, aggregates what can be aggregated.
+"""The sender's half of a window: judges lateness where it may, puts rows into windows, aggregates where possible.
 
 Rules (architecture.md, Spark stages; protocol P3, W1):
 
 - PA1 With `lateness: split` each row is judged here, by its split's watermark before it; late rows become dead letters here.
-- PA2 What may be late at the receiver travels as rows, without a window, so that a dead letter has the document: with `merged`, rows of a
-  window that the watermark last sent has closed; in either mode all rows (with `split` those in time for all of their windows) where
-  `idleTimeout` may close windows, whose timer runs from arrivals, and rows of a split that idleness had left out (AWAY).
+- PA2 Data that may be late at the receiver travel as rows without a window, so that a dead letter has the document. With `merged` these
+  are rows of a window that the watermark last sent has closed. In either mode they are rows of a split that idleness had left out (AWAY),
+  and where `idleTimeout` may close windows (its timer runs from arrivals) all rows, with `split` those in time for all of their windows.
 - PA3 Everything else is put into its windows here, and travels as partials; as rows with WSTART and WEND where the window's
   pipeline needs rows.
 - PA4 Partials are held until the barrier, `held_groups_max` or a source's idleness (`before_barrier`); the output watermark stands
@@ -80,7 +80,7 @@ class PartialAggregate(Operator):
         return outs
 
     def on_watermark(self, watermark_ms: int) -> Sequence[Out]:
-        """Nothing fires here; the end of input gives out what is held."""
+        """Nothing fires here; the end of input gives out the partials held."""
         self._input_ms = watermark_ms
         if watermark_ms == MAX_TIME:
             return self.before_barrier()
@@ -89,7 +89,7 @@ class PartialAggregate(Operator):
         return ()
 
     def before_barrier(self) -> Sequence[Out]:
-        """Give out what is held (PA4)."""
+        """Give out the partials held (PA4)."""
         outs = [Out(OUT, "partials", one_batch(self._merged()))] if self._held else []
         self._held, self._held_rows, self._compact_rows = [], 0, 0
         self._sent_ms = self._input_ms
@@ -147,7 +147,7 @@ class PartialAggregate(Operator):
         return loose
 
     def _floors(self, batch: pa.RecordBatch) -> npt.NDArray[np.int64] | int:
-        """Behind what an element is not on time (W6)."""
+        """The time behind which an element is not on time (W6)."""
         plan = self._plan
         return split_limits(plan, batch) if plan.judged_at_source else plan.closed_to(self._sent_ms)
 

@@ -26,7 +26,7 @@ from tidemark.shared.operators.specs import BranchSpec, KeyBySpec, StatelessSpec
 
 
 class Passing(Operator):
-    """The watermark passes as it is: what a stage drops moves it too (D4)."""
+    """The watermark passes as it is: rows that a stage drops move it too (D4)."""
 
     _watermark_ms: int = MIN_TIME
 
@@ -101,7 +101,7 @@ class Tap(Passing):
         self._port, self._stages, self._context = spec.port, spec.stages, context
 
     def on_batch(self, batch: pa.RecordBatch, content: Content, tag: str) -> Sequence[Out]:
-        """The same rows on both ports, but for what is done to those of the tap."""
+        """The same rows on both ports, but for the stages of the tap."""
         del tag
         staged = through(self._stages, batch, self._context)
         return (Out(self._port, content, staged.batch), Out(OUT, content, batch), *staged.letters)

@@ -61,7 +61,7 @@ def paths_ahead(front: FrontSpec, behind: Sequence[OperatorSpec]) -> tuple[Path,
 
 
 def _of_stages(stages: Iterable[InnerStage], found: set[Path], written: set[str]) -> bool:
-    """Add what stages read of the records; whether what stands behind them may read these, too."""
+    """Add the paths that stages read of the records; whether the stages behind them may read these, too."""
     for stage in stages:
         paths: set[Path] = set()
         goes_on = True
@@ -93,7 +93,7 @@ def _names(tree: Branch) -> set[str]:
 
 
 def tree_paths(tree: Branch) -> set[Path]:
-    """What the expressions read that may have kernels."""
+    """The paths read by expressions that may have kernels."""
     found: set[Path] = set()
     for name, leaf in tree.fields:
         if isinstance(leaf, Computed):

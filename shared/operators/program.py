@@ -1,7 +1,7 @@
-"""Stages on the rows of a batch: each is a program over columns, and columns are what stands behind it.
+"""Stages on the rows of a batch: each is a program from columns to columns.
 
-`through` gives what `apply_stage` gives of each document (D1). What a stage computes becomes a column, by a kernel or interpreted
-(frame.py); what it leaves as it was stays where it lies, in a column or in the text or encoded document of its row. Only where a stage
+`through` gives the result of `apply_stage` on each document (D1). A computed field becomes a column, by a kernel or interpreted
+(frame.py); an unchanged one stays where it lies, in a column or in the text or encoded document of its row. Only where a stage
 makes whole documents anew (a `$redact` that looks inside, a `$replaceRoot` by any expression) its rows are documents behind it, encoded.
 """
 
@@ -172,7 +172,7 @@ def _kept(stage: Match | Validate | Redact, staged: Staged, context: TaskContext
 
 
 def _applied(stage: Stateless, document: Document, env: Any) -> Passed | Discarded | Failure:
-    """What a stage does to a document; OperatorError where that stops the processor."""
+    """The result of a stage for one document; OperatorError if that stops the processor."""
     outcome = apply_stage(stage, document, env)
     if isinstance(outcome, ValidationStop):
         raise OperatorError(
@@ -199,7 +199,7 @@ def _added(stage: AddFields, staged: Staged, context: TaskContext) -> None:
 
 
 def _leaf(name: str, leaf: Leaf, frame: Frame) -> Cells | None:
-    """What a field becomes by `$addFields`; None where nothing is computed."""
+    """The new value of a field by `$addFields`; None where nothing is computed."""
     if isinstance(leaf, Computed):
         return frame.computed(leaf.expr)
     if isinstance(leaf, Branch) and computes(leaf):
@@ -210,7 +210,7 @@ def _leaf(name: str, leaf: Leaf, frame: Frame) -> Cells | None:
 
 
 def _object(tree: Branch) -> ObjectExpr:
-    """What a branch becomes where nothing is: the object of what is computed."""
+    """The new value of a branch where there was none: the object of the computed fields."""
     fields: list[tuple[str, Expr]] = []
     for name, leaf in tree.fields:
         if isinstance(leaf, Computed):
@@ -260,7 +260,7 @@ def _nowhere(cells: Cells) -> bool:
 
 
 def _excluded(stage: Project | Unset, staged: Staged, context: TaskContext) -> None:
-    """Fields left out: columns go, and a column without a value hides what the documents have."""
+    """Fields left out: columns go, and a column without a value hides the documents' own fields."""
     if isinstance(stage, Project) and stage.mode == "inclusion":
         _included(stage, staged, context)
         return
@@ -296,7 +296,7 @@ def _rooted(stage: ReplaceRoot, staged: Staged, context: TaskContext) -> None:
 
 
 def _merged_into_root(stage: ReplaceRoot) -> ObjectExpr | None:
-    """The fields of `{$mergeObjects: ["$$ROOT", {…}]}`, which leaves what the documents have; None for another new root."""
+    """The fields of `{$mergeObjects: ["$$ROOT", {…}]}`, which keeps the documents' other fields; None for another new root."""
     match stage.new_root:
         case Call("$mergeObjects", (Variable("ROOT", ()), ObjectExpr() as added)):
             return added
@@ -352,7 +352,7 @@ def _unwound(stage: Unwind, staged: Staged, context: TaskContext) -> None:
 
 
 def _whole(stage: Stateless, staged: Staged, context: TaskContext) -> None:
-    """Each document by itself, all of it: what comes out is encoded."""
+    """Each document by itself, all of it: the output is encoded."""
     batch = staged.batch
     places: list[int] = []
     documents: list[Document] = []

@@ -1,6 +1,6 @@
-"""What a source reads of its records in the pass that decodes them: the paths that the operators behind it ask for.
+"""Fields that a source reads in the pass that decodes its records: the paths that the operators behind it ask for.
 
-A record is JSON until somebody asks for a path; without this each stage that reads undeclared fields would go over the text again. The
+A record stays JSON until a stage reads a path. Without this, each stage that reads undeclared fields would parse the text again. The
 columns lie beside RAW, a path each; each is good as long as RAW is there: it says where in the text a value stands.
 """
 
@@ -26,7 +26,7 @@ def _name(path: Path) -> str:
 
 
 def read_columns(cells: dict[Path, Tagged], values: pa.BinaryArray) -> dict[str, pa.Array]:
-    """Columns of what was read of these texts; places count from the begin of each."""
+    """Columns of the paths read from these texts; places count from the begin of each."""
     _, bounds = buffers(values)
     return {
         _name(path): pa.StructArray.from_arrays(
@@ -38,7 +38,7 @@ def read_columns(cells: dict[Path, Tagged], values: pa.BinaryArray) -> dict[str,
 
 
 def read_before(batch: pa.RecordBatch, paths: Iterable[Path]) -> dict[Path, Tagged]:
-    """What lies in columns beside RAW."""
+    """The cells of the columns beside RAW."""
     text, bounds = buffers(batch.column(RAW))
     found = {}
     for path in paths:

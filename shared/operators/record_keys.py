@@ -1,7 +1,7 @@
-"""Keys of Kafka records by the format that `$source` names: what `$meta` shows of them, and which are none.
+"""Keys of Kafka records by the format that `$source` names: their value in `$meta`, and the keys that are not of the format.
 
 Formats are those of Kafka's own deserializers: strings UTF-8, int and long big-endian, JSON as extended JSON. Batches carry the bytes;
-they become a value where somebody looks.
+they become a value where a stage reads them.
 """
 
 import struct
@@ -26,7 +26,7 @@ class _NoKey(Exception):
 
 
 def shown_key(topics: Topics, key: bytes) -> Value:
-    """What `$meta` shows; the bytes where they are no key of the format (`keyFormatError: passThrough`)."""
+    """The key as `$meta` shows it; its bytes if it is not of the format (`keyFormatError: passThrough`)."""
     if not isinstance(topics, KeyedTopics):
         return Binary(key)
     try:
@@ -36,7 +36,7 @@ def shown_key(topics: Topics, key: bytes) -> Value:
 
 
 def unfit_keys(keys: pa.BinaryArray, key_format: KeyFormat) -> Sequence[Failure]:
-    """The rows whose key, if they have one, is none of the format."""
+    """The rows that have a key which is not of the format."""
     if key_format == "binData" or _all_fit(keys, key_format):
         return ()
     found: list[Failure] = []

@@ -2,11 +2,11 @@
 
 Rules:
 
-- RI1 Exact: a filter and hashes say where to look, and what they find is compared by its bytes.
-- RI2 A run of ids is never changed. What a checkpoint adds is a run of its own; `RUNS_ALIKE` of one level become one of the next: so a
-  snapshot writes what is new, and an id again as often as its run is merged, a handful of times in all.
+- RI1 Exact: a filter and hashes say where to look, and the ids found there are compared by their bytes.
+- RI2 A run of ids is never changed. New ids at a checkpoint are a run of their own; `RUNS_ALIKE` of one level become one of the next: so a
+  snapshot writes the new ids, and an id again as often as its run is merged, a handful of times in all.
 - RI3 A run lies in the snapshot by key group, so that another number of tasks can go on with it.
-- RI4 Where ids take more than `memory_bytes`, the largest runs lie on a disk, mapped (`shelve`); who judges does not see the difference.
+- RI4 Where ids take more than `memory_bytes`, the largest runs lie on a disk, mapped (`shelve`); callers see no difference.
 """
 
 from collections import Counter
@@ -81,7 +81,7 @@ RUNS_ALIKE: Final = 4
 RESTORED_LEVEL: Final = 40
 """Of the first run that a snapshot gives, each with one of its own: nothing merges with it, and it goes as its buckets do."""
 RESTORED_BYTES: Final = 64 << 20
-"""Of a snapshot become one run, so that a restore holds little beside what it restores."""
+"""Bytes of a snapshot that become one run, so that a restore needs little memory beside the ids."""
 _COLUMNS: Final = ("places", "ids", "buckets")
 PARTS_A_GROUP_MAX: Final = 24
 """A run that a snapshot had in more parts is written anew."""
@@ -271,7 +271,7 @@ class Remembered:
             run.places, run.ids, run.buckets, run.shelved = places.to_numpy(), ids, buckets.to_numpy(), True
 
     def restore(self, parts: MutableMapping[StatePart, bytes]) -> None:
-        """Remember what parts say, whatever numbers of tasks wrote them. OperatorError for what is no state."""
+        """Remember the ids of these parts, whatever numbers of tasks wrote them. OperatorError for bytes that are no state."""
         names = [part.rpartition("#") for part in parts]
         most = max(Counter(group for group, _, _ in names).values(), default=0)
         self._written = set(parts)
@@ -297,7 +297,7 @@ class Remembered:
 
 
 def _still(there: Places, wanted: Places, at: npt.NDArray[np.intp], left: npt.NDArray[np.intp]) -> npt.NDArray[np.intp]:
-    """Of the rows that are left those whose place is at theirs in the run."""
+    """The rows left that want the place at their position in the run."""
     left = left[at[left] < len(there)]
     still: npt.NDArray[np.intp] = left[there[at[left]] == wanted[left]]
     return still
@@ -323,7 +323,7 @@ def _merged(runs: list[_Run], level: int) -> _Run:
 
 
 def _unexpired(run: _Run, oldest: int) -> _Run | None:
-    """The run as it is while most of it counts; else without what does not."""
+    """The run as it is while most of its ids count; else without the expired ones."""
     rows = np.flatnonzero(run.buckets >= oldest)
     if not len(rows):
         return None

@@ -28,9 +28,9 @@ _WANTED: Final[ContextVar[Callable[[], bool]]] = ContextVar("wanted", default=la
 
 
 def while_wanted(wanted: Callable[[], bool], call: Callable[..., T], *args: Any) -> T:
-    """What the call gives; Abandoned before the next row that is interpreted if it is not wanted any more.
+    """The result of the call; Abandoned before the next interpreted row if it is not wanted any more.
 
-    One document's work has a bound, a batch's is that of many: who stops need not wait for it.
+    One document's work has a bound; a batch is the work of many, and a task that stops need not wait for it.
     """
     token = _WANTED.set(wanted)
     try:
@@ -40,7 +40,7 @@ def while_wanted(wanted: Callable[[], bool], call: Callable[..., T], *args: Any)
 
 
 def environments(batch: pa.RecordBatch, documents: Sequence[Document], topic: Topics = None) -> list[Environment]:
-    """One environment a row: `$$NOW` is the record's arrival, `$meta` what the engine's columns say."""
+    """One environment a row: `$$NOW` is the record's arrival, `$meta` comes from the engine's columns."""
     names = batch.schema.names
     arrivals = batch.column(ARRIVAL).to_pylist() if ARRIVAL in names else [None] * len(documents)
     columns = _Columns(batch)
@@ -57,7 +57,7 @@ def walk(
 ) -> Iterator[Environment]:
     """As `environments`, one after the other in the same object: each stands until the next is asked for.
 
-    left: what each row may still spend.
+    left: the units that each row may still spend.
     """
     arrivals = batch.column(ARRIVAL).to_pylist() if ARRIVAL in batch.schema.names else [None] * len(documents)
     columns = _Columns(batch)
@@ -83,7 +83,7 @@ class _Columns:
 
 
 def _meta(columns: _Columns, number: int, topic: Topics) -> Document:
-    """What `$meta` reads of a row."""
+    """The `$meta` of a row."""
     row = {name: cells[number] for name, cells in columns.lists.items()}
     meta: dict[str, Any] = {}
     if row.get(WSTART) is not None:

@@ -1,6 +1,6 @@
-"""Declared fields behind a stage: what the planner tells the next operator about its documents.
+"""Declared fields behind a stage, which the planner tells the next operator.
 
-A field stays declared while the stages cannot change its type; what they compute has a declared type only where it is another
+A field stays declared while the stages cannot change its type; a computed field has a declared type only where it is another
 declared field under a new name. To forget a field is always right: it then travels untyped.
 """
 

@@ -1,6 +1,6 @@
 """Session windows: per key, [first, last + gap); two merge when one begins before the other ends (`t < last + gap`).
 
-Whatever is merged, rows or partials, is an interval of a key. Sorted by start, an interval opens a new session where it begins at or
+Rows and partials alike are intervals of a key. Sorted by start, an interval opens a new session where it begins at or
 behind the end of everything before it; so a union of intervals does not depend on the order in which they came or were merged.
 """
 
@@ -83,7 +83,7 @@ def codes_of(column: pa.ChunkedArray | pa.Array) -> Int64s:
 
 
 def intervals(tables: Iterable[pa.Table | pa.RecordBatch]) -> pa.Table:
-    """What of these is open, without their rows: SESSION, WSTART, WEND."""
+    """The open sessions of these, without their rows: SESSION, WSTART, WEND."""
     parts = [pa.table({name: t.column(name) for name in INTERVALS}, schema=INTERVALS_SCHEMA) for t in tables]
     return pa.concat_tables(parts) if parts else INTERVALS_SCHEMA.empty_table()
 

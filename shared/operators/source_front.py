@@ -5,13 +5,13 @@ record. All of it is a function of the split's records alone (and of a script's 
 
 Rules:
 
-- SF1 What a later stage drops has moved the watermark (D4); what is dead-lettered here has not, nor a repeat that is dropped here. Repeats
+- SF1 A row that a later stage drops has moved the watermark (D4). A dead letter of this operator has not, nor a dropped repeat. Repeats
   that may come in any split are dropped behind the watermarks (`dedupe.py`, DD2): each is a record of the split in which it comes, and
   moves its watermark.
 - SF2 A split that comes back from idleness behind the task's watermark is *away*, and its rows carry AWAY, until its own watermark has
-  reached the highest that the receivers reported after reading its return. Which are, the input machine says
-  (`shared/protocol/source`), as it says what is idle and what the task's watermark is (W3).
-- SF3 State lies by split (`split:<id>`), and only what changed is written; another task can go on with it.
+  reached the highest that the receivers reported after reading its return. The input machine
+  (`shared/protocol/source`) names the splits that are away, as it names idle splits and the task's watermark (W3).
+- SF3 State lies by split (`split:<id>`), and only changes are written; another task can go on with it.
 - SF4 No Python object per record for declared fields.
 """
 
@@ -62,7 +62,7 @@ JUMP: tuple[str, str] = ("The event time is further ahead than maxEventTimeJump.
 
 
 class SplitState(msgspec.Struct):
-    """What a split has in the snapshot, besides its ids."""
+    """The part of a split's snapshot besides its ids."""
 
     ordinal: int
     clock: SplitClock
@@ -77,7 +77,7 @@ _CODEC: Final[Codec[SplitState]] = Codec(SPLIT_STATE, SplitState)
 
 @dataclass(slots=True)
 class _Judged:
-    """By what a split's records are judged."""
+    """The clock and the ids by which a split's records are judged."""
 
     ordinal: int
     clock: SplitClock
@@ -111,9 +111,9 @@ class SourceFront:
     # --- records ------------------------------------------------------------------------------------------------------
 
     def on_records(self, *gathered: RawBatch, away: Collection[SplitId] = ()) -> list[Out]:
-        """Rows on port `out`, dead letters on `dlq`. Records of many splits go together: what a batch costs is not paid for each split.
+        """Rows on port `out`, dead letters on `dlq`. Records of many splits go together: the cost of a batch is not paid for each split.
 
-        away: splits whose rows say that they are (SF2).
+        away: splits with rows that carry AWAY (SF2).
         """
         outs: list[Out] = []
         for _, alike in groupby(gathered, lambda raw: (raw.file, raw.file_begin)):
@@ -121,7 +121,7 @@ class SourceFront:
         return outs
 
     def _together(self, gathered: Sequence[RawBatch], away: Collection[SplitId]) -> list[Out]:
-        """Records of one file, or of none: what looks at the records before is done run by run, a run being a split's."""
+        """Records of one file, or of none. Steps that depend on earlier records go run by run, a run being a split's."""
         raw = _joined(gathered)
         held = [self._held(split) for split in raw.splits]
         self._counts["records"] += len(raw.positions)
@@ -165,7 +165,7 @@ class SourceFront:
         return dead_letters(shown, failures, _OPERATOR, self.context, origin)
 
     def _keyed(self, batch: pa.RecordBatch, origin: Origin | None) -> tuple[pa.RecordBatch, list[Out]]:
-        """Without the records whose key is none of `keyFormat`, but for `keyFormatError: passThrough`."""
+        """Without the records that have a key which is not of `keyFormat`, but for `keyFormatError: passThrough`."""
         source = self.spec.source
         if not isinstance(source, KafkaSource) or source.key_format_error != "dlq" or SRCKEY not in batch.schema.names:
             return batch, []
@@ -242,7 +242,7 @@ class SourceFront:
         return {split: watermark_of(self._held(split).clock, strategy) for split in splits}
 
     def told_of(self, split: SplitId, held: SplitHeld) -> SplitHeld:
-        """Where a split stands, with what its strategy reports."""
+        """Where a split stands, with the report of its strategy."""
         if (judged := self._splits.get(split)) is None:
             return held
         clock = judged.clock
@@ -269,7 +269,7 @@ class SourceFront:
         return parts
 
     def restore(self, parts: Mapping[StatePart, bytes]) -> None:
-        """Keep what the snapshot has for splits that `assign` will name."""
+        """Keep the snapshot's state for splits that `assign` will name."""
         self._restored = dict(parts)
 
     def counters(self) -> Mapping[str, int]:
@@ -314,7 +314,7 @@ class _Joined:
 
 
 def _joined(gathered: Sequence[RawBatch]) -> _Joined:
-    """What was gathered, split by split; the records of a split in their order."""
+    """The gathered batches, split by split; the records of a split in their order."""
     by_split: dict[SplitId, list[RawBatch]] = {}
     for raw in gathered:
         by_split.setdefault(raw.split, []).append(raw)
@@ -380,7 +380,7 @@ def _with_engine(decoded: Decoded, raw: _Joined) -> pa.RecordBatch:
 
 
 def _decoded(raw: _Joined, spec: FrontSpec) -> Decoded:
-    """Decode the records; those that the connector could not read are bad whatever their bytes look like."""
+    """Decode the records. Those that the connector could not read are bad, whatever their bytes."""
     if not raw.unread:
         return decode(raw.values, spec.source.schema, spec.reads)
     unread = np.zeros(len(raw.values), dtype=np.bool_)

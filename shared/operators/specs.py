@@ -1,13 +1,13 @@
-"""What an operator is to do, as frozen data. The planner puts specs into `Vertex.head` and `Vertex.chain`; `build.py` makes operators.
+"""The work of an operator, as frozen data. The planner puts specs into `Vertex.head` and `Vertex.chain`; `build.py` makes operators.
 
 Rules:
 
 - A spec holds typed parts of the language (stages, expressions, schemas), never text that has still to be parsed or checked.
-- A spec is equal to another iff both do the same: a worker plans again what the coordinator planned, and compares.
+- A spec is equal to another iff both do the same: a worker makes the coordinator's plan again, and compares.
 
 A window of the document becomes two specs that share one `WindowSpec`: `PartialSpec` ends the chain of the sender (it assigns
 windows, judges lateness where the sender may, and aggregates beforehand), `StepSpec` is the head of the receiver (merge, close,
-finish, what stands behind `$group`), whatever the accumulators are: what cannot be aggregated beforehand travels as rows.
+finish, the stages behind `$group`), whatever the accumulators are: data that cannot be aggregated beforehand travel as rows.
 """
 
 from dataclasses import dataclass
@@ -42,7 +42,7 @@ class InOrderSpec:
     """Holds an epoch's rows, and gives them out in the order of their splits."""
 
     stage: str
-    """For whose sake, by its name."""
+    """The name of the stage that needs this."""
 
 
 @dataclass(frozen=True, slots=True)

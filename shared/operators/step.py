@@ -6,11 +6,11 @@ It serves `engine: local`, tests and the simulation; `spark_stages` does the sam
 - ST2 A window closes when `watermark − allowedLateness ≥ end`, emits once, and is forgotten; on processing time when that reaches its
   end; at the end of input always.
 - ST3 A partial is never late (partial.py, PA2, PA4); one that is all the same is counted and dropped, never silently. On processing time
-  nothing is late: what comes for a window that has closed (it arrived before its end, and was read, or given out, behind it) comes out at
-  once, as one more result of that window, and its time is what has been said.
+  nothing is late: a row of a window that has closed (it arrived before the window's end, and was read, or given out, behind it) comes out
+  at once, as one more result of that window, at the output watermark given so far.
 - ST4 `idleTimeout`: from the later of a window's end and the last arrival; then it closes whatever its lateness, and the stage's
   watermark goes to its end (D8). An arrival in the same step wins.
-- ST5 The output watermark is what closes windows, held back by the earliest output time that an open window may still have (W1, W6).
+- ST5 The output watermark is that which closes windows, held back by the earliest output time that an open window may still have (W1, W6).
 - ST6 Output rows come in the order of (window's end, start, key), with TS the output time; so a replay gives the same.
 """
 
@@ -44,7 +44,7 @@ class Times:
 
 @dataclass(frozen=True, slots=True)
 class EpochInput:
-    """What came in one epoch."""
+    """The input of one epoch."""
 
     partials: Sequence[pa.RecordBatch] = ()
     rows: Sequence[pa.RecordBatch] = ()
@@ -66,7 +66,7 @@ class StepState:
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """What a step did not take."""
+    """The rows that a step did not take."""
 
     late: int = 0
     late_partials: int = 0
@@ -77,7 +77,7 @@ class Counts:
 
 @dataclass(frozen=True, slots=True)
 class StepResult:
-    """What a step leaves and gives."""
+    """The new state and the output of a step."""
 
     state: StepState
     outs: Sequence[Out] = ()
@@ -134,7 +134,7 @@ class Step:
             )
             (rows if self.plan.mode == "rows" else tables).append(taken.table)
         partials = pa.concat_tables(tables) if tables else None
-        if len(tables) > 1 or given.rows:  # what one sender gives, and what is open, is merged
+        if len(tables) > 1 or given.rows:  # partials of one sender, and open ones, are merged
             partials = None if partials is None else merged(self.plan, partials)
         kept = pa.concat_tables(rows) if rows else None
         if kept is not None and self.plan.sessions:
@@ -165,7 +165,7 @@ class Step:
         return max(state.closed_to_ms, by_watermark, forced), forced
 
     def _idle_to(self, state: StepState, processing_ms: int) -> int:
-        """The end of the last window whose idle timer has run out (ST4); MIN_TIME for none."""
+        """The end of the last window with an idle timer that has run out (ST4); MIN_TIME for none."""
         timeout = self.plan.idle_timeout_ms
         if timeout is None or MIN_TIME in (processing_ms, state.last_arrival_ms):
             return MIN_TIME
@@ -222,6 +222,6 @@ def _open(state: StepState) -> list[pa.Table]:
 
 
 def _hold(table: pa.Table, chosen: str | None) -> int:
-    """The least time that `outputTime` may give to what is open; MAX_TIME where that is the window's end."""
+    """The least time that `outputTime` may give to an open window; MAX_TIME where that is the window's end."""
     found = None if chosen is None else pc.min(table.column(chosen)).as_py()
     return MAX_TIME if found is None else int(found)

@@ -1,7 +1,7 @@
 """A window's step as an operator of one task: `engine: local`.
 
-It steps whenever the watermark or processing time moves, and before a barrier; what came in between is that step's input. State is one
-part (`task`): a stage has one task, for what stands behind `$group` sees all keys of a window.
+It steps whenever the watermark or processing time moves, and before a barrier; rows that came in between are its input. State is one
+part (`task`): a stage has one task, for the stages behind `$group` see all keys of a window.
 """
 
 from collections.abc import Mapping, Sequence
@@ -95,7 +95,7 @@ class StepOperator(Operator):
             return ()
         outs = self._run(
             self._watermark, self._processing
-        )  # as before a barrier: what is of one window and key becomes one
+        )  # as before a barrier: rows of one window and key become one
         if self._open_rows() > most:
             raise OperatorError(
                 f"{self.spec.window.stage.path}: open windows keep {self._open_rows()} groups and rows, and open_rows_max allows {most};"
@@ -115,7 +115,7 @@ class StepOperator(Operator):
     def on_processing_time(self, now_ms: int) -> Sequence[Out]:
         """A step up to this processing time, if it can close anything.
 
-        Windows on processing time wait for the barrier, as on Spark: senders hold what arrived in time until then (PA4).
+        Windows on processing time wait for the barrier, as on Spark: senders hold rows that arrived in time until then (PA4).
         """
         now = max(self._processing, now_ms)
         if self._step.plan.processing_time:
@@ -133,7 +133,7 @@ class StepOperator(Operator):
         return self._run(self._watermark, now)
 
     def before_barrier(self) -> Sequence[Out]:
-        """Take in what has come, and close windows on processing time that have become due."""
+        """Take in the waiting rows, and close windows on processing time that have become due."""
         processing, self._due = max(self._processing, self._now if self._due else MIN_TIME), False
         if self._partials or self._rows or processing > self._processing:
             return self._run(self._watermark, processing)

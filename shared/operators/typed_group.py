@@ -1,13 +1,12 @@
-"""`$group` over declared fields as plain columns: what a sender aggregates beforehand and anything can merge, Spark too.
+"""`$group` over declared fields as plain columns: aggregated by the sender beforehand, merged anywhere, on Spark too.
 
 A `TypedGroup` says which columns a partial row has beside WSTART and WEND, how two rows of one window and key merge (sum, min, max),
 and how the merged columns become the user's. Its rules:
 
-- TG1 It gives value for value what the accumulators of `tidemark.shared.language.accumulators` give; what it cannot give exactly (a sum of
-  doubles, whose result would hang on the order; a field that may be null inside a compound `_id`) it does not take, and the whole
-  `$group` goes the general way.
+- TG1 It gives the values of the accumulators in `tidemark.shared.language.accumulators`, exactly. Where it cannot (a sum of doubles, which
+  would depend on the order; a field that may be null inside a compound `_id`), the whole `$group` goes the general way.
 - TG2 Which way a `$group` goes depends on the spec alone, so that both halves of a window agree.
-- TG3 What has no type of its own in a row (the null of a minimum of nothing, a sum beyond 64 bits) lies in REST (batches, B1).
+- TG3 A value that has no type of its own in a row (the null of a minimum of nothing, a sum beyond 64 bits) lies in REST (batches, B1).
 """
 
 from collections.abc import Callable, Mapping
@@ -30,7 +29,7 @@ from tidemark.shared.operators.grouping import Merge, groups_of, one_array
 ROWS: Final = "__n"
 """int64: how many rows a partial stands for."""
 _CONSTANT_MAX: Final = 2**31
-"""Constants whose sums over a batch stay within 64 bits."""
+"""Constants with sums over a batch that stay within 64 bits."""
 _EXACT_MAX: Final = 2**53
 """Below this a double tells whole numbers apart."""
 _LOW_BITS: Final = 32
@@ -53,7 +52,7 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Aggregate:
-    """One output field: the columns it needs, and what they become."""
+    """One output field: the columns it needs, and the function that makes it of them."""
 
     name: str
     columns: tuple[Column, ...]

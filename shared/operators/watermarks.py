@@ -11,7 +11,7 @@ time; the watermark is the highest event time less the smallest delay that all b
 - PC1 The delay changes at the ends of blocks of records, counted from the first: blocks double up to BLOCK records, so that the
   beginning is learnt from soon. So the result is a function of the records alone, and a block is a few array operations.
 - PC2 The past is no promise. It aims at AIM of the fraction, and while the fraction achieved is above that, the watermark is held back
-  by the largest delay ever seen: what came late is made up for by what then does not.
+  by the largest delay ever seen, so that later records make up for the late ones.
 """
 
 from typing import Final
@@ -31,7 +31,7 @@ class SplitClock(msgspec.Struct):
     highest_ms: int = MIN_TIME
     """The highest accepted event time."""
     raised_ms: int = MIN_TIME
-    """What a script raised it to (D2), or the highest watermark given out, where the strategy could fall."""
+    """The watermark to which a script raised it (D2), or the highest watermark given out, where the strategy could fall."""
     suspect_ms: int | None = None
     agreeing: int = 0
     delays: dict[int, int] = {}
@@ -213,5 +213,5 @@ def _delay(strategy: Watermark) -> int:
 
 
 def _less(times_ms: Int64s, delay_ms: int) -> Int64s:
-    """Times less a delay; MIN_TIME stays what it is."""
+    """Times less a delay; MIN_TIME stays as it is."""
     return np.where(times_ms == MIN_TIME, MIN_TIME, times_ms - delay_ms)

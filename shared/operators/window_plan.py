@@ -44,7 +44,7 @@ ROWS_SCHEMA: Final = pa.schema([
     (WSTART, pa.int64()), (WEND, pa.int64()), (FIRST, pa.int64()), (LAST, pa.int64()),
     (SESSION, pa.binary()), (SESSION_KEY, pa.binary()),
 ])  # fmt: skip
-"""Rows on their way to a step: whole documents, and what the engine knows of them; WSTART null where the step has to judge."""
+"""Rows on their way to a step: whole documents, and the engine's columns; WSTART null where the step has to judge."""
 
 
 def state_column(index: int) -> str:
@@ -98,7 +98,7 @@ class WindowPlan:
 
     @cached_property
     def schema(self) -> Schema:
-        """The declared fields of what `group` takes."""
+        """The declared fields of the input of `group`."""
         return after(self.spec.schema, self.before)
 
     @cached_property

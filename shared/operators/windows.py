@@ -1,4 +1,4 @@
-"""Rows into windows, and what came too late for them. Sessions are in `sessions.py`.
+"""Rows into windows, and the rows that came too late for them. Sessions are in `sessions.py`.
 
 Windows are [start, end), begin at k · hop + offset, and are aligned to 1970 whatever their size (D5, D7). A row is late for
 a window that has closed: `limit ≥ end`, where the limit is a watermark less the allowed lateness: that of the row's own split before it
@@ -77,7 +77,7 @@ class Entered:
 
 
 def times_of(plan: WindowPlan, batch: pa.RecordBatch) -> Int64s:
-    """What windows go by: event time, or on processing time the arrival; shape (n,), ms."""
+    """The times by which windows are assigned: event time, or on processing time the arrival; shape (n,), ms."""
     times: Int64s = batch.column(ARRIVAL if plan.processing_time else TS).to_numpy()
     return times
 
@@ -105,10 +105,10 @@ def split_limits(plan: WindowPlan, batch: pa.RecordBatch) -> Int64s:
 def in_windows(
     plan: WindowPlan, batch: pa.RecordBatch, entered: Entered, keep: Bools, floors_ms: Int64s | int
 ) -> pa.RecordBatch:
-    """The kept entries as rows with WSTART, WEND and what `plan.extras` asks for.
+    """The kept entries as rows with WSTART, WEND and the columns that `plan.extras` asks for.
 
     keep: shape (m,). floors_ms: an element before this (one for all, or one a row) was behind the watermark when it came, and is no
-    candidate for the `outputTime` (W6): what comes out must not lie behind what was said.
+    candidate for the `outputTime` (W6): output must not lie behind the watermark given out.
     """
     every = bool(keep.all()) and len(entered.windows.rows) == batch.num_rows
     rows = entered.windows.rows if every else entered.windows.rows[keep]
