@@ -147,7 +147,7 @@ def check_command(
     *,
     as_json: control.AsJson = False,
 ) -> None:
-    """Check a document as validate does, then look at what it names: all errors at once; status 1 if there are any."""
+    """Check a document as validate does, then look at the topics, tables and files that it names: all errors at once; status 1 if any."""
     from tidemark.services.cli.explain import validate
 
     _exit_with(validate(file, connect=connect, as_json=as_json))
@@ -246,7 +246,7 @@ def ps_command(
 
 
 def _found(work: Coroutine[Any, Any, Any]) -> Any:
-    """What the work gives; an error is a sentence, as `finish` says it."""
+    """The result of the work. An error ends the command with a sentence, as in `finish`."""
     found: list[Any] = []
 
     async def keep() -> None:

@@ -1,7 +1,7 @@
-"""`tidemark check --connect`: what a document names is looked at where it is, before anything starts.
+"""`tidemark check --connect`: looks at everything outside that a document names, before anything starts.
 
-Topics, tables with their columns and unique keys, files and folders, by the connectors that a run has, and in their words. What cannot be
-reached, or refuses who asks, is an error, too. Connections of the registry, and those to a run's own broker, are not looked at.
+It looks at topics, tables with their columns and unique keys, files and folders, with the connectors of a run and their messages. A place
+that cannot be reached, or that denies access, is an error, too. It does not look at connections of the registry, or at a run's own broker.
 """
 
 import asyncio
@@ -51,12 +51,12 @@ _SAID: Final = (
     InvalidDocument, LogError, WrongSetup, TargetRefused, TargetDenied, TargetUnavailable, TableRefused, TableDenied, TableUnavailable,
     OSError, exc.SQLAlchemyError,
 )  # fmt: skip
-"""What connectors raise, in words for people."""
+"""Errors of connectors; their messages are written for people."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Looks:
-    """What looking needs."""
+    """The processor to check, and the clients that the checks use."""
 
     processor: Processor
     connections: Connections
@@ -131,7 +131,7 @@ class _Looks:
 
 
 async def refused_by_what_is_there(processor: Processor) -> list[DocumentError]:
-    """What is wrong with the outside of a document that is right in itself."""
+    """Errors about the topics, tables and files that a valid document names."""
     looks = _Looks(processor, Connections("check", allowed=OWNER, values=os.environ), AsyncExecutor(), SystemClock())
     try:
         found = await asyncio.gather(

@@ -1,4 +1,4 @@
-"""The commands that ask the control service: what runs, why it failed, what it has done; and create, start, stop, modify, drop."""
+"""The commands that ask the control service: which processors run, why one failed, its counts; and create, start, stop, modify, drop."""
 
 import json
 import sys
@@ -42,11 +42,11 @@ def numbers(option: str, items: list[str]) -> dict[str, int]:
 
 @contextmanager
 def failing() -> Iterator[None]:
-    """What the service refuses is a sentence and status 1."""
+    """Turn an error of the control service into a sentence and status 1."""
     try:
         yield
     except BrokenPipeError:
-        raise  # who reads has seen enough: nothing is said, and nobody to say it to
+        raise  # The reader of the pipe has closed it: there is nobody to write an error to.
     except (RemoteFailed, InvalidDocument, Unreadable, OSError) as error:
         from rich.console import Console
 
@@ -63,7 +63,7 @@ def _print(value: Any, lines: Callable[[Any], Iterator[str]], *, as_json: bool) 
 
 
 def write_table(found: Any, heads: Sequence[str], rows: Iterable[Sequence[str]], *, as_json: bool) -> None:
-    """JSON, or a table whose last column goes below the others where a line would be wider than a terminal."""
+    """JSON, or a table. Where a line would be wider than the terminal, the last column goes below the others."""
 
     def lines(_: Any) -> Iterator[str]:
         cells = [tuple(heads), *(tuple(row) for row in rows)]
@@ -198,7 +198,7 @@ def logs_command(
 
 
 def unseen(told: Sequence[str], lines: Sequence[str]) -> Sequence[str]:
-    """What is new in the newest lines: those behind the longest end of what was told that they begin with."""
+    """The new ones of the newest lines. The others are the longest end of `told` with which `lines` begins."""
     for size in range(min(len(told), len(lines)), 0, -1):
         if list(told[-size:]) == list(lines[:size]):
             return lines[size:]
@@ -239,7 +239,7 @@ def create_command(
 
 
 def _look(text: str) -> None:
-    """InvalidDocument for what is not where the document says. What the document itself has wrong the service tells."""
+    """InvalidDocument if a topic, table or file that the document names is missing. The service itself checks the document's text."""
     import asyncio
 
     from tidemark.services.cli.connected import refused_by_what_is_there
@@ -317,7 +317,7 @@ def skip_command(
     epoch: Annotated[int, typer.Argument(help="The commit of which a target refuses a part.")],
     data: Data = RUN,
 ) -> None:
-    """Pass over what a target refuses of a commit, when the processor starts next; the rest of it is released."""
+    """Pass over the rows of a commit that a target refuses, when the processor starts next; the rest of the commit is released."""
     with failing():
         find(data).send("POST", path_of(name, "skip"), {"epoch": epoch})
 

@@ -32,7 +32,7 @@ DOCUMENT = Path(__file__).resolve().parents[2] / "deploy" / "pipelines" / "depar
 
 
 _MARK = ".tidemark-demo"
-"""In a folder that a demo made: what is in it may go."""
+"""Marks a folder that a demo made: its content may be deleted."""
 _RESULTS = frozenset(
     ("summary.json", "counts", "alerts.jsonl", "late.jsonl", "progress.jsonl", "report.html", "_manifest.json")
 )
@@ -66,7 +66,7 @@ class DemoSettings:
 
 
 def _empty(folder: Path, ours: Collection[str] | None) -> None:
-    """Make the folder empty, with the mark. DemoFailed if it holds what no demo wrote. `ours`: entries that one did; None: all."""
+    """Make the folder empty, with the mark. DemoFailed if it holds files of others. `ours`: names that a demo writes; None: all names."""
     found = [path.name for path in folder.iterdir()] if folder.exists() else []
     others = [] if ours is None or _MARK in found else sorted(set(found) - set(ours))
     if others:
@@ -111,7 +111,7 @@ async def demo(settings: DemoSettings, year: Feed | None = None) -> ProcessorSta
 
 
 def own_document(file: Path = DOCUMENT) -> str:
-    """A document on the broker that the demo starts, whatever `KAFKA` is here."""
+    """The document with the broker that the demo starts: `KAFKA` of this environment does not count."""
     return file.read_text().replace("${KAFKA}", f"${{{BROKER_VARIABLE}}}")
 
 
@@ -123,7 +123,7 @@ async def make_topics(log: Log, partitions: int) -> None:
 
 @asynccontextmanager
 async def alongside(work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
-    """Something that runs until the block ends. What goes wrong in it is raised at the end."""
+    """Runs the work until the block ends. An error of the work is raised at the end."""
     running = asyncio.create_task(work)
     try:
         yield
@@ -134,7 +134,7 @@ async def alongside(work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
 
 
 async def _feed_and_drain(installed: Installation, year: Feed, settings: DemoSettings, seen: Seen) -> ProcessorStatus:
-    """Send everything, then end the input at what the broker acknowledged last."""
+    """Send everything, then end the input at the last offsets that the broker acknowledged."""
     fed: Fed = seen.fed
     feeding = feed(installed.log, TOPIC, year.in_order(), year.sent, settings.seconds, fed, settings.hold)
     if settings.beside is None:

@@ -1,4 +1,4 @@
-"""What the commands of `tidemark departures` do (departures_commands.py): the year of departures on an installation elsewhere."""
+"""The work of the `tidemark departures` commands (departures_commands.py): the year of departures on an installation elsewhere."""
 
 import os
 import sys
@@ -29,7 +29,7 @@ _PLACE = "TIDEMARK_PLACE"
 
 @asynccontextmanager
 async def _kafka() -> AsyncIterator[tuple[Log, Client]]:
-    """The cluster that the environment names. ProcessSettingsError says what is missing."""
+    """The cluster that the environment names. ProcessSettingsError names a missing setting."""
     settings = read_settings({_PLACE: "departures", **os.environ})
     log = own_log(settings)
     try:
@@ -61,7 +61,7 @@ def start(parallelism: Mapping[str, int]) -> None:
 
 
 def feed_year(seconds: float, until: float) -> None:
-    """Send what the topic does not hold yet of the first part of the year, in order, as if the whole took so many seconds."""
+    """Send the events of the first part of the year that the topic does not hold yet, in order, as if the whole took so many seconds."""
 
     async def work() -> None:
         async with _kafka() as (log, _):
@@ -72,9 +72,9 @@ def feed_year(seconds: float, until: float) -> None:
 
 
 async def feed_rest(log: Log, seconds: float, until: float) -> tuple[int, int]:
-    """Send the first part of the year, less what each partition holds: how many were sent, and how many were there.
+    """Send the first part of the year, less the events that each partition holds: how many were sent, and how many were there.
 
-    The year has one order, and the topic nothing but it, so a partition's end says which of its events comes next.
+    The year has one order, and the topic holds nothing else. So a partition's end offset tells which of its events comes next.
     """
     year = departures()
     partitions = [TopicPartition(TOPIC, number) for number in range(PARTITIONS)]

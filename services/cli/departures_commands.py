@@ -1,8 +1,8 @@
 """`tidemark departures`: the year of departures on an installation that runs elsewhere, in containers or on a cluster.
 
-Where that is, the environment says, as it does for services: TIDEMARK_KAFKA (with TIDEMARK_KAFKA_CONFIG and TIDEMARK_PREFIX) for
-topics, TIDEMARK_CONTROL (with TIDEMARK_TOKEN or TIDEMARK_TOKEN_FILE) for the processor. Each command may be given again: what is
-done is not done twice.
+The environment names the installation, as it does for services: TIDEMARK_KAFKA (with TIDEMARK_KAFKA_CONFIG and TIDEMARK_PREFIX) for
+topics, TIDEMARK_CONTROL (with TIDEMARK_TOKEN or TIDEMARK_TOKEN_FILE) for the processor. Each command may be given again: it does not
+repeat work that is done.
 """
 
 from pathlib import Path
@@ -32,7 +32,7 @@ def feed_command(
     seconds: Annotated[float, typer.Option(min=0, help="How long the whole year takes.")] = 60.0,
     until: Annotated[float, typer.Option(min=0, max=1, help="The part of the year to stop at.")] = 1.0,
 ) -> None:
-    """Send what the topic does not hold yet of the year, in order."""
+    """Send the events of the year that the topic does not hold yet, in order."""
     from tidemark.services.cli.departures import feed_year
 
     feed_year(seconds, until)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 def validate(file: Path, *, here: bool = True, connect: bool = False, as_json: bool = False) -> int:
     """All errors, a line each, on standard error; the exit status. as_json: errors and warnings on standard output.
 
-    here: what a run on this machine would refuse is an error, too. connect: so is what is not where the document says.
+    here: anything that a run on this machine would refuse is an error, too. connect: so is a missing topic, table or file.
     """
     try:
         processor, _ = planned(read_document(file), "spark")
@@ -38,7 +38,7 @@ def validate(file: Path, *, here: bool = True, connect: bool = False, as_json: b
     if connect and not errors:
         from tidemark.services.cli.connected import refused_by_what_is_there
 
-        logging.getLogger("aiokafka").setLevel(logging.CRITICAL)  # what it would say is said
+        logging.getLogger("aiokafka").setLevel(logging.CRITICAL)  # our own errors say the same
         errors = asyncio.run(refused_by_what_is_there(processor))
     warnings = [str(warning) for warning in processor.warnings]
     warnings += [
@@ -51,7 +51,7 @@ def validate(file: Path, *, here: bool = True, connect: bool = False, as_json: b
 def _judged(
     file: Path, processor: Processor | None, errors: list[DocumentError], warnings: list[str], *, as_json: bool
 ) -> int:
-    """Tell what was found; the exit status."""
+    """Print the errors and warnings; the exit status."""
     if as_json:
         told = {"valid": not errors, "errors": [asdict(error) for error in errors], "warnings": warnings}
         sys.stdout.write(json.dumps(told, indent=2) + "\n")
@@ -87,7 +87,7 @@ def planned(text: str, engine: Engine) -> tuple[Processor, PhysicalPlan]:
 
 
 def _planned(file: Path, engine: Engine) -> tuple[Processor, PhysicalPlan] | None:
-    """The document and its plan; what is wrong with it goes to standard error."""
+    """The document and its plan. Errors of the document go to standard error."""
     try:
         return planned(read_document(file), engine)
     except (InvalidDocument, PlanError, Unreadable) as error:

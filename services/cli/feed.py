@@ -1,4 +1,4 @@
-"""Feeds a topic with prepared records, at a pace, and knows what the broker has acknowledged."""
+"""Feeds a topic with prepared records, at a pace, and keeps the end offsets that the broker has acknowledged."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable

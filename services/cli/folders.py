@@ -14,7 +14,7 @@ STORE: Final = "coordinator.db"
 
 
 class NoInstallation(Exception):
-    """There is nothing in a folder: says what makes something."""
+    """There is no installation in a folder. The message names the commands that make one."""
 
 
 def chosen(data: Path | None) -> Path:
@@ -32,7 +32,7 @@ def chosen(data: Path | None) -> Path:
 
 
 def _written_s(folder: Path) -> float:
-    """When the store was last written: a change lies in its write-ahead log first, which goes with the last who uses the store."""
+    """When the store was last written. A change is first in the write-ahead log, which is deleted when the store's last user closes it."""
     found = (folder / STORE).stat().st_mtime
     with suppress(FileNotFoundError):
         found = max(found, (folder / f"{STORE}-wal").stat().st_mtime)

@@ -1,7 +1,8 @@
-"""What a run would refuse: found before anything starts. Nothing is connected.
+"""Errors that a run would raise, found before anything starts. Nothing is connected.
 
-A computation's class is loaded in a child process, which may die of it: its module runs whatever it likes as it is imported.
-Run as a program it is that child: JSON of classes and configs on standard input, of what is wrong with each on standard output.
+A computation's class is loaded in a child process, which may die of it: importing its module runs any code.
+This file, run as a program, is that child. It reads JSON of classes and configs from standard input, and writes the errors of each to
+standard output.
 """
 
 import json
@@ -20,11 +21,11 @@ from tidemark.shared.process.foreseen import never_runs
 LOADING_S_MAX: Final = 60
 """For a child to import the modules of a document's classes, all together: longer, and a worker would be taken for stuck, too."""
 _SAID_CHARACTERS_MAX: Final = 300
-"""Of what a child that died said last: for readers."""
+"""The last characters of a dead child's output that are shown."""
 
 
 def refused_by_a_run(processor: Processor, variables: Mapping[str, str]) -> Iterator[DocumentError]:
-    """What `tidemark run` would refuse of a document that is right in itself. variables: the environment's, and what a run sets itself."""
+    """Reasons why `tidemark run` would refuse a valid document. variables: those of the environment, and those that a run sets itself."""
     yield from never_runs(processor, variables)
     computations = [stage for stage in all_stages(processor.pipeline) if isinstance(stage, Compute)]
     if computations:
@@ -64,7 +65,7 @@ def _search() -> list[str]:
 
 
 _MARK: Final = "\1tidemark:"
-"""Begins the lines that are the child's answer: a module may print what it likes."""
+"""Begins the lines that are the child's answer: a module may print other lines."""
 
 
 def main() -> int:

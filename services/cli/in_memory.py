@@ -1,7 +1,7 @@
 """An installation in one process: the same coordinator, workers, drivers and machines, on adapters in memory and on virtual time.
 
-For trying a pipeline out and for tests. Nothing waits in real time: timers advance a clock that only they move. The wall clock stands
-still where a script sets it, so that processing time is what the script says.
+For trying a pipeline out and for tests. Nothing waits in real time: only timers advance the clock. When a script sets the wall clock,
+it stands still there, so that the script decides processing time.
 """
 
 import asyncio
@@ -72,7 +72,7 @@ _FETCH_MS = 10_000
 
 
 class CannotTryOut(Exception):
-    """The pipeline needs what only a real installation has: names the stage and what to do."""
+    """The pipeline needs a real installation. The message names the stage and the remedy."""
 
 
 class ProcessFailed(Exception):
@@ -81,7 +81,7 @@ class ProcessFailed(Exception):
 
 @dataclass(slots=True)
 class StepClock:
-    """The wall clock of a try-out: virtual time, or what a script has set, where it then stands still."""
+    """The wall clock of a try-out: virtual time, or the time that a script has set, where it then stands still."""
 
     inner: Clock
     set_ms: int | None = None
@@ -105,7 +105,7 @@ class StepClock:
 
 @dataclass(frozen=True, slots=True)
 class TryOutSources:
-    """`SourceConnectors` of what lies in the document or in files. Files that grow end where they end now."""
+    """`SourceConnectors` for sources of documents and files. Files that grow end where they end now."""
 
     clock: StepClock
     connections: Connections
@@ -142,7 +142,7 @@ _NO_BROKER = (
 
 @dataclass(slots=True)
 class Collected:
-    """`SinkConnectors` into memory, and what was released there."""
+    """`SinkConnectors` into memory, and the rows released there."""
 
     output: MemoryTarget = field(default_factory=MemoryTarget)
     letters: MemoryTarget = field(default_factory=MemoryTarget)
@@ -165,7 +165,7 @@ class Collected:
 
 @dataclass(frozen=True, slots=True)
 class TryOut:
-    """What to run and how far."""
+    """The pipeline to run, and how far to run it."""
 
     processor: Processor
     document: str
@@ -259,7 +259,7 @@ class _Installation:
         self._log: Log = outside.log
         machine = CoordinatorMachine(CoordinatorSettings(), outside.unique)
         planner = partial(plan_for_coordinator, outside.settings.engine, collects=True)
-        # The coordinator's lease is on virtual time, whatever a script does to the wall clock; a log of its own, for it closes it.
+        # The coordinator's lease is on virtual time, even where a script sets the wall clock. It has its own log, because it closes it.
         own = replace(outside, log=MemoryLog(broker), clock=world.clock)
         self._coordinator = CoordinatorDriver("process", own, MemoryCommitStore(), planner, machine)
         self._workers = [

@@ -42,7 +42,7 @@ from tidemark.shared.runtime.settings import RuntimeSettings
 from tidemark.shared.runtime.topics import Topics
 
 Begun: TypeAlias = Literal["created", "resumed", "changed", "finished"]
-"""What a run found: nothing of that name, or one to go on with, with the same document or another, or one that had finished."""
+"""How a run found the processor: not there, to be resumed with the same document, or with another, or already finished."""
 STAYS_FILE: Final = "stays"
 """Written by `tidemark up`, while it runs: its process id."""
 _ADDRESS_POLL_S: Final = 0.2
@@ -52,12 +52,12 @@ _ENDED: Final = ("CREATED", "STOPPED", "FAILED")
 
 
 class ChangeRefused(RequestRefused):
-    """What ran before cannot go on with the document, or the numbers of tasks, as they are now."""
+    """The existing processor cannot go on with the new document, or the new numbers of tasks."""
 
 
 @dataclass(frozen=True, slots=True)
 class Installation:
-    """What a command works with."""
+    """A running installation, for commands."""
 
     cluster: LocalCluster
     log: Log
@@ -66,7 +66,7 @@ class Installation:
     async def ensure_started(self, name: ProcessorName, document: str, parallelism: Mapping[str, int]) -> Begun:
         """Create the processor if it is not there, and start it if it does not run: a second run goes on with the first.
 
-        What has been changed meanwhile, document or numbers of tasks, holds from here on. ChangeRefused where it cannot go on so.
+        A changed document or changed numbers of tasks hold from here on. ChangeRefused if the processor cannot go on with them.
         """
         known = (await self.client.statuses()).get(name)
         if known is None:
@@ -121,7 +121,7 @@ class Installation:
 def workers_of(plan: PhysicalPlan, parallelism: Mapping[str, int], cores: int) -> dict[str, int]:
     """Processes of each service that hosts tasks: none where the plan needs none, else one a task, up to the cores.
 
-    What another processor needs comes when the coordinator wishes for it.
+    Processes for other processors start when the coordinator wishes for them.
     """
     found = dict.fromkeys(WORKERS, 0)
     for vertex in plan.vertices:
@@ -137,7 +137,7 @@ async def installation(
     port: int = FREE_PORT,
     variables: Iterable[str] = (),
 ) -> AsyncIterator[Installation]:
-    """Start everything on this folder; stop it at the end. BrokerError says what stands in the way.
+    """Start everything on this folder; stop it at the end. BrokerError names the obstacle.
 
     variables: of the environment, that documents may name; those given by `environment` are open anyway.
     """
@@ -157,7 +157,7 @@ async def installation(
 
 @asynccontextmanager
 async def attached(data_dir: Path) -> AsyncIterator[Installation]:
-    """What `tidemark up` keeps on this folder, to work with; it goes on at the end, and so do its processors."""
+    """The installation that `tidemark up` keeps on this folder. It goes on after the block, and so do its processors."""
     state = read_state(data_dir)
     cluster = LocalCluster(LocalSettings(data_dir=data_dir))
     cluster.bootstrap = str(state["kafka"])  # never started here, so it watches nothing and stops nothing

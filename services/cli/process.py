@@ -42,7 +42,7 @@ class Runner:
     _groups: int = 0
 
     def run(self, text: str, name: ProcessorName, limit: int | None = None) -> tuple[Outcome, int]:
-        """What came out, and how many jobs Spark has run for it."""
+        """The outcome, and how many jobs Spark has run for it."""
         try:
             processor = parse(text)
             plan_processor(processor, engine=self.engine, collects=True)
@@ -80,7 +80,7 @@ def runner(engine: Engine) -> Iterator[Runner]:
 
 
 def quiet(level: int = logging.CRITICAL) -> None:
-    """What services log goes to standard error, from this level on: results and errors are told apart from it."""
+    """Services log to standard error, from this level on. This keeps results and errors apart from the log."""
     structlog.configure(
         wrapper_class=structlog.make_filtering_bound_logger(level),
         logger_factory=structlog.PrintLoggerFactory(sys.stderr),
@@ -117,7 +117,7 @@ def process(
         sys.stderr.write(f"{error}\n")
         return 1
     except BrokenPipeError:
-        raise  # who reads has seen enough: nothing is said, and nobody to say it to
+        raise  # The reader of the pipe has closed it: there is nobody to write an error to.
     except OSError as error:
         sys.stderr.write(f"{error.filename}: {error.strerror}\n" if error.filename else f"{error}\n")
         return 1
@@ -129,7 +129,7 @@ def process_file(file: Path, engine: Engine, limit: int | None, dlq: Path | None
     text = read_document(file)
     name = ProcessorName(_NOT_IN_NAMES.sub("-", file.stem))
     if dlq is not None:
-        dlq.write_text("")  # what cannot be written is said before the try-out, not behind it
+        dlq.write_text("")  # a path that cannot be written is an error before the try-out, not after it
     with runner(engine) as running:
         outcome, _ = running.run(text, name, limit)
     _write(sys.stdout, outcome.output)
@@ -182,7 +182,7 @@ def process_cases(cases: Path, out: Path, engine: Engine) -> int:
 
 
 def _isolated(running: Runner, case: dict[str, Any]) -> dict[str, Any]:
-    """The case's result; what breaks the machinery itself is that case's error and not the others'."""
+    """The case's result. An error of the machinery itself becomes this case's error, so that the other cases go on."""
     try:
         return run_case(running, case)
     except Exception as error:  # noqa: BLE001 - handed on, in the case's line

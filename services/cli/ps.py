@@ -1,4 +1,4 @@
-"""`tidemark ps`: who runs on a folder, and what each process hosts."""
+"""`tidemark ps`: the processes that run on a folder, and what each hosts."""
 
 import os
 from pathlib import Path

@@ -9,7 +9,7 @@ _SHOWN: Final = 5
 
 
 class Unreadable(Exception):
-    """A file is no document: says what was expected, what was found, and which files are there."""
+    """A file is no document. The message says what was expected and found, and which files are there."""
 
 
 def read_document(file: Path) -> str:
@@ -30,7 +30,7 @@ def read_document(file: Path) -> str:
 
 
 def no_file(stage: str, glob: str) -> str:
-    """What to say of a source of files, by its place in the document, that nothing matches."""
+    """The message about a source of files, by its place in the document, whose glob matches nothing."""
     return f"{stage}.path: expected at least one file that matches {glob}, found none"
 
 

@@ -1,4 +1,4 @@
-"""Commands that read what is stored: topics and their records, dead letters, checkpoints, and a try-out on a topic's newest records."""
+"""Commands that read stored data: topics and their records, dead letters, checkpoints, and a try-out on a topic's newest records."""
 
 import os
 from collections.abc import AsyncIterator, Sequence
@@ -31,7 +31,7 @@ _READING: Final = RuntimeSettings(topic_records_max=1_000)
 
 @asynccontextmanager
 async def _connected(data_dir: Path | None) -> AsyncIterator[Connections]:
-    """Clients of whoever types the command: all of the environment, this machine, and the broker that runs on a folder, if one does."""
+    """Clients with the rights of the user: all of the environment, this machine, and the broker that runs on a folder, if one does."""
     values = dict(os.environ)
     with suppress(FileNotFoundError, NoInstallation):
         state = read_state(chosen(data_dir))

@@ -1,4 +1,4 @@
-"""Asking a control service from the command line: where it is, by what token, and what its errors say to a person."""
+"""Asks a control service from the command line: finds its address and token, and turns its errors into sentences."""
 
 import json
 import os
@@ -53,7 +53,7 @@ def is_here() -> bool:
 
 
 def find(data_dir: Path) -> Remote:
-    """TIDEMARK_CONTROL (with the token), else the service of what runs on the folder. RemoteFailed says what to start.
+    """TIDEMARK_CONTROL (with the token), else the service of the installation on the folder. RemoteFailed names the command to start.
 
     The token is in TIDEMARK_TOKEN, or in the file that TIDEMARK_TOKEN_FILE names.
     """

@@ -41,7 +41,7 @@ from tidemark.shared.process.settings import read_runtime
 
 _STOPPING = (signal.SIGINT, signal.SIGTERM)
 _LAST_WORDS_S = 0.6
-"""A worker tells what its tasks counted when they end; it is on its way when the processor's end is known."""
+"""How long to wait for the final counts: workers send them when their tasks end, and they may come after the processor's end is known."""
 _ANEW = "--data with another folder, or another name in the document, begins anew"
 
 
@@ -91,7 +91,7 @@ async def run(file: Path, data_dir: Path, parallelism: Mapping[str, int], port: 
 async def installed_for(
     processor: Processor, data_dir: Path, parallelism: Mapping[str, int], port: int = FREE_PORT
 ) -> AsyncIterator[Installation]:
-    """What `tidemark up` keeps, or an installation with the workers that a processor needs, all there.
+    """The installation that `tidemark up` keeps, or one with the workers that a processor needs, all there.
 
     RunFailed; before anything starts, InvalidDocument and PlanError.
     """
@@ -110,9 +110,9 @@ async def installed_for(
 
 
 async def check_surroundings(processor: Processor) -> None:
-    """See that what the document refers to is set, and there. InvalidDocument.
+    """Check that the variables and files that the document names exist. InvalidDocument.
 
-    A path that nothing matches is no empty stream, but a mistake, unless the folder is said to grow.
+    A path that nothing matches is no empty stream, but a mistake, unless the document says that the folder grows.
     """
     errors = await asyncio.to_thread(lambda: list(refused_by_a_run(processor, {BROKER_VARIABLE: "", **os.environ})))
     errors += [
@@ -128,7 +128,7 @@ async def check_surroundings(processor: Processor) -> None:
 async def _begin(
     installed: Installation, name: ProcessorName, text: str, parallelism: Mapping[str, int], data_dir: Path
 ) -> Begun:
-    """Create it, or go on with it; what was changed in the document since is said. RunFailed where it cannot go on so."""
+    """Create the processor, or go on with it; a changed document is reported. RunFailed where it cannot go on with the change."""
     try:
         begun = await installed.ensure_started(name, text, parallelism)
     except ChangeRefused as error:
@@ -139,7 +139,7 @@ async def _begin(
 
 
 def outputs(processor: Processor) -> list[str]:
-    """Where what it wrote lies, a line a place."""
+    """The places that the processor has written to, a line each."""
 
     def inside(connection: str | None, what: str) -> str:
         known = processor.connections.get(connection or "")

@@ -1,7 +1,7 @@
-"""How a command ends: what stands in the way is one sentence for the person who typed it, all else goes to a log file.
+"""How a command ends: an expected error is one sentence for the user, and everything else goes to a log file.
 
-The libraries and the runtime log while a broker is away, many lines a second: they belong into `logs/cli.log` of the
-installation's folder, where the services' logs lie, and not over the view.
+While a broker is away, the libraries and the runtime log many lines a second. These belong in `logs/cli.log` of the
+installation's folder, beside the services' logs, and not over the view.
 """
 
 import asyncio
@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import typer
 
-# Their messages are written for people: place, expectation, finding, remedy. By name: whose module no command has loaded, none has raised.
+# Their messages are written for people: place, expectation, finding, remedy. Listed by name, so that no command must import all modules.
 SAID: Final = frozenset(
     {
         "tidemark.services.audit.history.AuditFailed",
@@ -41,7 +41,7 @@ _INTERRUPTED_STATUS: Final = 130
 
 
 def sentence(error: BaseException) -> str | None:
-    """What to tell a person about an error; None for one that is a mistake of ours, whose trace is wanted."""
+    """The sentence about an error for the user; None for a defect of Tidemark, whose trace is wanted."""
     if any(f"{kind.__module__}.{kind.__qualname__}" in SAID for kind in type(error).__mro__):
         return str(error)
     if isinstance(error, OSError) and error.errno in _FULL:
@@ -66,7 +66,7 @@ class _LogFile(logging.FileHandler):
 
 
 def log_to_file(data_dir: Path) -> None:
-    """Send what is logged in this process to `logs/cli.log` of an installation's folder."""
+    """Send the log of this process to `logs/cli.log` of an installation's folder."""
     import structlog
 
     from tidemark.shared.adapters.clock import SystemClock

@@ -1,4 +1,4 @@
-"""What can be set about the commands themselves (TIDEMARK_CLI, JSON): a command is a process, and here it reads its environment."""
+"""Settings of the commands themselves (TIDEMARK_CLI, JSON): a command is a process, and here it reads its environment."""
 
 import os
 from collections.abc import Mapping
@@ -21,11 +21,11 @@ class CliSettings:
     """For the control service's answer."""
 
     def __post_init__(self) -> None:
-        """Raise ValueError for what cannot work."""
+        """Raise ValueError for values that cannot work."""
         check_positive(self, "")
 
 
 def cli_settings(environment: Mapping[str, str] | None = None) -> CliSettings:
-    """Of this command. ProcessSettingsError names the setting, what is expected and what was found."""
+    """The settings of this command. ProcessSettingsError names the setting, the expected and the found value."""
     env = os.environ if environment is None else environment
     return settings_of(read_table(env, "CLI"), CliSettings, "TIDEMARK_CLI")

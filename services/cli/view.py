@@ -1,4 +1,4 @@
-"""What a running processor shows: one line a second, or a live table in a terminal."""
+"""The view of a running processor: one line a second, or a live table in a terminal."""
 
 import asyncio
 import json
@@ -26,7 +26,7 @@ from tidemark.shared.ports.log import Log, TopicPartition
 from tidemark.shared.runtime.reading import followed
 
 _LOOK_S = 0.5
-"""How often what is shown is measured."""
+"""How often the view measures, s."""
 _RATE_LOOKS = 10
 """A rate is taken over so many looks: heartbeats come in between."""
 _ALERTS_SHOWN = 8
@@ -35,7 +35,7 @@ _ALERTS_SHOWN = 8
 
 @dataclass(slots=True)
 class Seen:
-    """What the view has heard so far."""
+    """The reports that the view has received so far."""
 
     beats: dict[str, TaskBeat] = field(default_factory=dict)
     """Of one generation: its tasks count from 0."""
@@ -50,17 +50,17 @@ class Seen:
     generation: int = 0
     state: str = ""
     why: str = ""
-    """What it waits for, or why it begins again."""
+    """Why it waits, or why it begins again."""
     alerts: list[dict[str, Any]] = field(default_factory=list)
     alert_count: int = 0
     fed: Fed = field(default_factory=Fed)
     services: dict[VertexId, str] = field(default_factory=dict)
     """By vertex."""
     event_ms: int = 0
-    """Event time of what was fed last, ms."""
+    """Event time of the record that was fed last, ms."""
 
     def hear(self, beat: TaskBeat) -> None:
-        """What a task says; what an older generation said goes with it."""
+        """Take a task's report; it replaces the reports of older generations."""
         if beat.job != self.job:
             self.job, self.counted, self.first_counted = beat.job, 0, 0
         if beat.generation < self.counted:
@@ -113,7 +113,7 @@ def shown_time(time_ms: int) -> str:
 
 
 def _append(path: Path, line: str) -> str:
-    """Add a whole line or nothing; "" or what stood in the way. A missing figure of the report stops no job."""
+    """Add a whole line or nothing; "" or the error. A figure that is missing from the report stops no job."""
     before: int | None = None
     try:
         try:
@@ -227,7 +227,7 @@ class View:
         ]
 
     def totals(self) -> str:
-        """What it came to, and since when, for the end of a run."""
+        """The totals of a run, and since when they count, for its end."""
         seen = self.seen
         figures = (
             ("read", seen.total("records")),

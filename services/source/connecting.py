@@ -1,4 +1,4 @@
-"""From a document's `$source` to a connector: what a source's tasks read from."""
+"""From a document's `$source` to a connector that the source's tasks read from."""
 
 from dataclasses import replace
 from typing import Any, Final, Protocol
@@ -47,7 +47,7 @@ class SourceConnectors(Protocol):
 
 
 class RealSources:
-    """`SourceConnectors` to what a document's connections name."""
+    """`SourceConnectors` to the places that a document's connections name."""
 
     def __init__(self, connections: Connections, settings: SourceSettings | None = None) -> None:
         self._connections = connections
@@ -97,7 +97,7 @@ def gathers_ms(kafka: KafkaSettings, processor: Processor) -> int:
 
 
 def own_documents(processor: Processor, stage: DocumentsStage | ScriptStage, clock: Clock) -> Source:
-    """What the document itself holds; step by step where stages look at time."""
+    """A source of the records that the document itself holds; step by step where stages look at time."""
     one_by_one = looks_at_time(processor)
     if isinstance(stage, ScriptStage):
         return ScriptSource(stage.script, clock, one_by_one=one_by_one)

@@ -36,7 +36,7 @@ class SourceService:
         self._settings = settings or SourceSettings()
 
     async def build(self, context: TaskContext) -> TaskBody:
-        """Connector, front, and what is fused behind it."""
+        """Connector, front, and the stages fused behind it."""
         processor = context.processor
         front, *behind = context.vertex.chain
         if not isinstance(front, FrontSpec):

@@ -1,4 +1,4 @@
-"""What can be set about the source service (TIDEMARK_EXTRA, JSON). What decides results stands in a document's `options.limits` instead."""
+"""Settings of the source service (TIDEMARK_EXTRA, JSON). Settings that decide results stand in a document's `options.limits` instead."""
 
 from dataclasses import dataclass
 
@@ -16,7 +16,7 @@ class SourceSettings:
     files_max: int = knob(100_000)
     """Files that one source may have."""
     file_poll_ms: int = 500
-    """How long a source of files waits before it looks for what is new, at most."""
+    """How long a source of files waits before it looks for new files and lines, at most."""
     answer_age_ms_max: int = 2_000
     """A broker's answer older than this says nothing about the end of a partition (W4); above the broker's fetch wait."""
     noted_checkpoints_max: int = 16
@@ -27,7 +27,7 @@ class SourceSettings:
     """Records that take longer, going by those before, are worked on beside the loop: on a thread they cost an eighth more."""
 
     def __post_init__(self) -> None:
-        """Raise ValueError for what cannot work."""
+        """Raise ValueError for values that cannot work."""
         check_positive(self, "source")
 
     def check_answers(self, fetch_wait_ms: int, connection: str) -> None:

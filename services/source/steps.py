@@ -1,7 +1,7 @@
 """A script's control steps as they take effect in a source's task (LANGUAGE.md, `script`; D2, D3).
 
 Steps take effect in their order, each fully before the next. Where stages look at time, that takes an epoch a step: only a committed
-checkpoint says that every task has seen what a step did.
+checkpoint shows that every task has seen a step's effect.
 """
 
 from collections.abc import Callable, Sequence
@@ -39,11 +39,11 @@ class Steps:
     set_time: Callable[[int], None]
     """Puts the wall clock of all tasks to this, ms; raises ClockNotSettable where nobody can."""
     one_by_one: bool
-    """What a step changes is to be covered by a checkpoint before the next is read."""
+    """A checkpoint has to cover the effect of each step before the next step is read."""
     rows_too: bool
-    """So is every step with rows: a session that comes too late joins what comes behind it only if both are looked at together."""
+    """The same holds for steps with rows: a late session joins the rows behind it only if both are looked at together."""
     settle_ms: int
-    """The checkpoint may be asked for after so long, ms: what a clock that is set takes to be seen everywhere; 0 where none is."""
+    """How long to wait before asking for the checkpoint, ms: all tasks see a clock that was set by then; 0 where none is set."""
 
     def carry_out(self, steps: Sequence[Any], given: Input, front: SourceFront, now_ms: int) -> None:
         """Move watermarks, idleness and time. now_ms: UTC."""
@@ -99,7 +99,7 @@ def looks_at_time(processor: Processor) -> bool:
 
 
 def rows_close(processor: Processor) -> bool:
-    """Whether what became of one row may depend on the next one in the same epoch: sessions of event time merge."""
+    """Whether the result of one row may depend on the next one in the same epoch: sessions of event time merge."""
     return any(isinstance(s, SessionWindow) and s.boundary == "eventTime" for s in all_stages(processor.pipeline))
 
 

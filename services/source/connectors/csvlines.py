@@ -1,4 +1,4 @@
-"""Lines of a CSV file as text, with the bytes that a record takes: `csv` tells neither where one began nor what it could not read."""
+"""Lines of a CSV file as text, with the bytes of each record. `csv` tells neither where a record begins nor which bytes it cannot read."""
 
 from typing import Any, Final
 
@@ -25,10 +25,10 @@ class CsvLines:
         self.ended = False
         """There was no further line."""
         self.undecodable = ""
-        """What is no UTF-8 in the record."""
+        """The bytes of the record that are not UTF-8."""
 
     def begin_record(self) -> None:
-        """What is read next is of another record."""
+        """The lines read next belong to another record."""
         self.begin = self.first_end = self.at
         self.undecodable = ""
 

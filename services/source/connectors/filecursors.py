@@ -1,9 +1,9 @@
 """Where a split of files stands: in one file, or in a sequence of files that is read as one (`ordered`).
 
 A position in a sequence is one number, so that it can stand in a snapshot and order records (D11): the file's place in the order of names
-(20 bits), a check on the names up to it (8 bits), and the position in the file (35 bits). A name that sorts before what was begun would
-move all places behind it: the check, and the names that were seen, turn that into an error instead of skipped or repeated records.
-Records are ordered among all of the split by another number, their byte as if the files were one: it leaves room for a union's mark, and
+(20 bits), a check on the names up to it (8 bits), and the position in the file (35 bits). A new name that sorts before a file already begun
+would move all places behind it. The check, and the names seen, turn that into an error instead of skipped or repeated records.
+Another number orders records among all of the split: their byte, as if the files were one. It leaves room for a union's mark, and
 tells how far two records are apart (`recordIdHorizon`).
 """
 
@@ -32,14 +32,14 @@ _DIGEST_DIGITS: Final = 24
 _PASSED_MAX: Final = 16
 """Files of a sequence that are known, the last ones that were begun: they lie in each snapshot, and each is looked at by a restore."""
 _STATE: Final = ("ino", "ETag", "mtime", "LastModified", "created", "size")
-"""What file systems tell of a file that is another one when its content is."""
+"""Attributes in a file system that change when the content of a file changes."""
 _INSIDE: Final = (1 << INSIDE_BITS) - 1
 _CHECK: Final = (1 << CHECK_BITS) - 1
 
 
 @dataclass(frozen=True, slots=True)
 class Files:
-    """Files that match, on one file system. Functions block. LogUnavailable for what waiting may mend."""
+    """Files that match, on one file system. Functions block. LogUnavailable for errors that waiting may mend."""
 
     filesystem: Any
     """An fsspec file system."""
@@ -81,10 +81,11 @@ class Files:
             raise LogUnavailable(f"{name}: {error}; it is tried again") from error
 
     def origin(self, reader: FileReader, name: str, known: str = "") -> str:
-        """What tells a file from another one of its name: by how many records it is known, from its first one on, and their digest.
+        """Fingerprint of a file: the number of its first records that are known, and their digest.
 
-        Records rather than bytes, for a Parquet file that is written again with more rows is the same one. "" for a file that has none yet,
-        or that is none: who reads it says so. `known`: as it was told before. SourceReplaced if the file no longer begins so.
+        Records rather than bytes, because a Parquet file that is written again with more rows is the same file. "" for a file that has no
+        record yet, or that cannot be read: the reader reports that. `known`: the earlier fingerprint. SourceReplaced if the file no longer
+        begins so.
         """
         try:
             values = self.read(reader, name, 0, _KNOWN_BY_BYTES, grows=True).values
@@ -121,7 +122,7 @@ class Files:
 
 
 class Origins:
-    """What the files are known by that a split's position names or has passed (I2), by their names below the folder. Functions block."""
+    """Fingerprints of the files that a split's position names or has passed (I2), by their names below the folder. Functions block."""
 
     def __init__(self, files: Files, reader: FileReader, known: Mapping[str, str]) -> None:
         self._files = files
@@ -137,9 +138,9 @@ class Origins:
             self._compare(self._files.folder + name)
 
     def check(self, name: str) -> None:
-        """What was read of this file was read of the one that was begun. SourceReplaced.
+        """Check that no other file has taken the place of the one that was begun. SourceReplaced if one has.
 
-        To be asked behind each read: what another file gave in the meantime is not handed out.
+        Call it after each read, so that records of a replacement are not handed out.
         """
         state = self._files.state(name)
         if (name, state) != (self._last, self._state):
@@ -163,7 +164,7 @@ class Piece:
     begin: int = 0
     """Where the file begins among the orders."""
     orders: list[int] | None = None
-    """What orders the records among those of the split; None: their positions do."""
+    """Numbers that order the records among those of the split; None: their positions do."""
 
 
 class Cursor(Protocol):

@@ -4,8 +4,8 @@ Positions: the byte at which a record begins (JSON lines, CSV), or the row's num
 after a restart. Functions block. A record that is not complete yet (a last line without its end, an open quote) is one only if the file
 no longer grows.
 
-A record that cannot be read comes out all the same, as its bytes with the reason (`Rows.unread`): it becomes a dead letter, and what stands
-behind it is read. LogError is for what is wrong with a file: another kind than it is said to be, no header, no end of a line.
+A record that cannot be read comes out all the same, as its bytes with the reason (`Rows.unread`). It becomes a dead letter, and the records
+behind it are read. LogError is for a wrong file: of another kind than stated, without a header, without the end of a line.
 """
 
 import csv
@@ -34,7 +34,7 @@ _OTHER_KINDS: Final = {
     b"PK\x03\x04": "a ZIP archive",
     b"PAR1\x15": "Parquet",
 }
-"""What a file that is no text begins with, and what it is."""
+"""The first bytes of binary files, and the kinds of file that have them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ class FileReader(Protocol):
     """Reads one file; the handle is handed in, positioned anywhere."""
 
     def read(self, file: Any, name: str, position: int, max_bytes: int, *, grows: bool) -> Rows:
-        """Records from a position, about `max_bytes` of them and at least one if there is one. LogError for what is none."""
+        """Records from a position, about `max_bytes` of them and at least one if there is one. LogError for bytes that are no record."""
         ...
 
 
@@ -86,7 +86,7 @@ class JsonLines:
         values: list[bytes] = []
         at = position
         for line in whole.split(b"\n"):
-            self._check(line, name, at)  # whatever a fetch holds of the file
+            self._check(line, name, at)  # each line is checked, so that the size of a fetch does not matter
             text = line.removeprefix(_UTF8_MARK).strip() if at == 0 else line.strip()
             if text:
                 positions.append(at)
@@ -118,7 +118,7 @@ class _Unread:
 class CsvRecords:
     """A header, then a record a line (quoted fields may have line ends). Empty fields are missing, and so are those behind a short record.
 
-    Fields are strings, but for those whose declared type says otherwise; what does not convert stays a string, for the schema to refuse.
+    Fields are strings, but for those with another declared type; a value that does not convert stays a string, for the schema to refuse.
     A record with more fields than the header, or with bytes that are no UTF-8, is unread as a whole. Where quotes are wrong only its first
     line is: a quote that nothing closes must not take the rest of the file with it.
     """
@@ -173,7 +173,7 @@ class CsvRecords:
     def _next(
         self, records: Iterator[list[str]], lines: CsvLines, fields_max: int | None, *, grows: bool
     ) -> list[str] | _Unread | None:
-        """The next whole record; None at the end, and for what is not whole yet."""
+        """The next whole record; None at the end, and for a record that is not whole yet."""
         lines.begin_record()
         try:
             record = next(records, None)

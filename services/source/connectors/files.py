@@ -3,9 +3,9 @@
 - `ordered`: all files are one split, read in the order of their names. Else each file is a split; its ordinal (D11) is a hash of its
   name, which every task computes alike and no later file changes.
 - `follow`: new files, and lines added to files, are read without end. Else a file ends where it ends, and with the last one the source.
-- I2: what is read was read of the file that was begun: a snapshot has what the file is known by that its position names, and those
-  that a sequence has passed lately.
-- A record's timestamp is the time of its file's last change: it says the same after a restart.
+- I2: all records of a file are read from the file that was begun. A snapshot has the fingerprint of the file that its position names, and
+  those of the last files that a sequence has passed.
+- A record's timestamp is the time of its file's last change: it is the same after a restart.
 """
 
 import hashlib
@@ -34,7 +34,7 @@ SEQUENCE: Final = SplitId("files")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileSourceSettings:
-    """What to read, and bounds."""
+    """The files to read, and bounds."""
 
     glob: str
     format: FileFormat
@@ -46,7 +46,7 @@ class FileSourceSettings:
     """Of a line: the document's limit."""
     files_max: int = 100_000
     poll_ms: int = 500
-    """How long to wait before looking for what is new, at most."""
+    """How long to wait before looking for new files and lines, at most."""
 
 
 @dataclass(slots=True)
@@ -118,7 +118,7 @@ class FileSource:
         return 0 if self._settings.ordered else ordinal_of(split)
 
     async def ends(self, positions: Mapping[SplitId, Offset]) -> Mapping[SplitId, Offset | None]:
-        """Behind the last record that is whole; what does not follow its files ends by itself."""
+        """Behind the last record that is whole; a source that does not follow its files ends by itself."""
         if not self._settings.follow:
             return dict.fromkeys(positions)
         return await self._executor.blocking(self._ends, positions)

@@ -34,7 +34,7 @@ _MISSING_POLL_MS: Final = 200
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KafkaSourceSettings:
-    """What to read, and bounds."""
+    """The topics to read, and bounds."""
 
     topics: tuple[str, ...]
     start_at: StartAt = "latest"
@@ -242,7 +242,7 @@ class KafkaSource:
         return batches
 
     def _batch(self, records: RawPartition) -> RawBatch | None:
-        """Records as a batch of their split, without what lies at or behind its end; None if nothing is left."""
+        """Records as a batch of their split, without those at or behind its end; None if nothing is left."""
         name = split_of(TopicPartition(records.topic, records.partition))
         split = self._splits[name]
         count = len(records.offsets)
@@ -283,7 +283,7 @@ class KafkaSource:
         return self._reader.high_watermark(split.partition)
 
     def end_at(self, until: Mapping[SplitId, Offset]) -> None:
-        """See `Source.end_at`. What was already returned beyond an end stays returned."""
+        """See `Source.end_at`. Records beyond an end that were already returned stay returned."""
         for name, end in until.items():
             self._splits[name].until = end
         self._pause_finished()

@@ -1,6 +1,6 @@
 """Cells of a Parquet file as values of the language.
 
-Times become dates of milliseconds whatever their unit and year: Python has none before 1 and after 9999, so such rows are read number by
+Times become dates of milliseconds in every unit and year. Python has none before 1 and after 9999, so such rows are read number by
 number. Maps with texts as keys are documents, others arrays of {k, v}, as `$objectToArray` writes them.
 """
 
@@ -37,7 +37,7 @@ def _cells(column: pa.Array) -> list[Any]:
 
 
 def _plain(scalar: Any) -> Any:
-    """What `as_py` gives, with dates where Python has none."""
+    """The value of `as_py`, with dates where Python has none."""
     if not scalar.is_valid:
         return None
     match scalar:

@@ -1,4 +1,4 @@
-"""What the Kafka source needs of a reader of raw records: columns, straight from the answers to fetches."""
+"""A reader of raw records, as the Kafka source needs it: columns, straight from the answers to fetches."""
 
 from collections.abc import Mapping, Sequence
 from typing import Protocol
@@ -12,7 +12,7 @@ class RawReader(Protocol):
     """Reads assigned partitions as columns. Committed records only. Errors are those of the log."""
 
     async def assign(self, positions: Mapping[TopicPartition, Offset]) -> None:
-        """Read these from here; replaces what was assigned."""
+        """Read these partitions from here; replaces earlier assignments."""
         ...
 
     def pause(self, partitions: Sequence[TopicPartition]) -> None:
@@ -20,11 +20,11 @@ class RawReader(Protocol):
         ...
 
     async def fetch(self, max_bytes: int, timeout_ms: int) -> Sequence[RawPartition]:
-        """What is there, about so many bytes at most, waiting at most so long; OffsetOutOfRange, LogUnavailable."""
+        """The records that are there, about so many bytes at most, waiting at most so long; OffsetOutOfRange, LogUnavailable."""
         ...
 
     def position(self, partition: TopicPartition) -> Offset:
-        """Behind what `fetch` returned, and behind what readers are not shown (aborted records, markers)."""
+        """Behind the records that `fetch` returned, and behind those that readers are not shown (aborted records, markers)."""
         ...
 
     def high_watermark(self, partition: TopicPartition) -> Offset | None:
@@ -36,7 +36,7 @@ class RawReader(Protocol):
         ...
 
     async def offsets_at(self, time_ms: int, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, Offset]:
-        """The first offsets whose timestamp is at or after a time; the end where there is none."""
+        """The first offsets with a timestamp at or after a time; the end where there is none."""
         ...
 
     async def close(self) -> None:

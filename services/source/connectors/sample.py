@@ -1,6 +1,6 @@
 """The sample stream: readings of solar panels, as Atlas' `sample_stream_solar` has them, made up.
 
-A record is a function of its position, and its position of the time: what is read again after a restore is the same (I1), and nothing
+A record is a function of its position, and its position of the time. So a restore reads the same records again (I1), and nothing
 need be kept. It has one split, without an end.
 """
 
@@ -67,7 +67,7 @@ class SampleSource:
         return {SPLIT: 0}
 
     async def check(self, known: Mapping[SplitId, KnownSplit]) -> None:
-        """What is computed cannot be replaced."""
+        """Computed records cannot be replaced."""
 
     async def found(self, splits: Collection[SplitId], *, first: bool) -> Mapping[SplitId, KnownSplit]:
         """From now on."""

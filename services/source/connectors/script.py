@@ -1,7 +1,7 @@
 """Sources from the document itself, for tests: `documents`, and `script` with its own watermarks and time.
 
-A script runs in the order of its steps. A split's position is the number of the step that follows what the split has given; the furthest of
-them says where the script stands, so a restart goes on with exactly the next step. The number of a step is also its position (D11).
+A script runs in the order of its steps. A split's position is the number of the step behind the split's last rows. The furthest position
+is that of the script, so a restart goes on with exactly the next step. The number of a step is also its position (D11).
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -27,7 +27,7 @@ def split_of(partition: int) -> SplitId:
 class ScriptSource:
     """`Source` over the steps of a script. Each batch has rows of one partition, and the control steps behind them.
 
-    With `one_by_one` each batch has one step: for those to whom it matters that a step has taken effect everywhere before the next.
+    With `one_by_one` each batch has one step: for callers that need a step to take effect everywhere before the next.
     """
 
     def __init__(self, script: Sequence[ScriptStep], clock: Clock, *, one_by_one: bool = False) -> None:
