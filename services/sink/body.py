@@ -1,7 +1,7 @@
-"""A sink's task: takes rows into the epoch, stages with the snapshot, releases what the mirror says is committed (protocol, section 6).
+"""A sink's task: takes rows into the epoch, stages with the snapshot, releases the commits that the mirror has (protocol, section 6).
 
-Release goes on beside: it learns of commits from the mirror alone (S2, C9), in the order of commits, and never from a hint. One that waits
-for its target keeps nothing from being staged: checkpoints go on until C11 holds sources back.
+Release goes on beside: it learns of commits from the mirror alone (S2, C9), in the order of commits, and never from a hint. A release that
+waits for its target does not keep rows from being staged: checkpoints go on until C11 holds sources back.
 """
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -40,7 +40,7 @@ T = TypeVar("T")
 _log = structlog.get_logger()
 _DEFAULT: Final = SinkSettings()
 _GATHERED_BYTES: Final = 1 << 20
-"""Rows of one epoch go to the target together, so many bytes of them: what a batch costs is not paid for each frame."""
+"""Rows of one epoch go to the target together, so many bytes of them: then each batch has its cost, not each frame."""
 
 
 @dataclass(slots=True)
@@ -85,7 +85,7 @@ class SinkBody(ReceivingBody):
     # --- takeover (S1) ----------------------------------------------------------------------------------------------------
 
     async def open(self, parts: Mapping[StatePart, bytes]) -> None:
-        """Fence, read the markers, release what is committed up to what is being restored; then follow the mirror."""
+        """Fence, read the markers, release all commits up to the checkpoint that is being restored; then follow the mirror."""
         if parts:
             message = f"{self._context.task}: a sink keeps no state, found {sorted(parts)}"
             raise ValueError(message)
@@ -122,9 +122,9 @@ class SinkBody(ReceivingBody):
             self._context.released(index, marker)
 
     async def _patiently(self, sink: Sink, attempt: Callable[[], Awaitable[T]], doing: str, identity: Identity) -> T:
-        """C10: an outage of the target is waited out, and the coordinator is told of it.
+        """C10: wait until an outage of the target ends, and tell the coordinator of it.
 
-        `doing`: begins with the activity: releases wait beside what goes on with the epoch.
+        `doing`: its first word names the activity, because a release waits beside the work of the epoch.
         """
         activity = f"{doing.partition(' ')[0]} {identity}"
         clock = self._context.outside.clock
@@ -185,7 +185,7 @@ class SinkBody(ReceivingBody):
     # --- the epoch ------------------------------------------------------------------------------------------------------------
 
     async def apply(self, tag: str, bodies: Sequence[Body]) -> Sequence[Out]:
-        """Rows go into the current epoch, many together; what the target would refuse goes to the dead letters (S6)."""
+        """Rows go into the current epoch, many together; rows that the target would refuse go to the dead letters (S6)."""
         del tag
         outs: list[Out] = []
         outside = self._context.outside
@@ -200,7 +200,7 @@ class SinkBody(ReceivingBody):
         return outs
 
     async def _accept(self) -> list[Out]:
-        """Hand over what is held, as one batch."""
+        """Hand over the held rows, as one batch."""
         if not self._held:
             return []
         batch = self._held[0] if len(self._held) == 1 else pa.concat_batches(self._held)

@@ -1,4 +1,4 @@
-"""From what stands at the end of a pipeline to a connector: what a sink's tasks write to."""
+"""From the last stage of a pipeline to a connector that the sink's tasks write to."""
 
 from pathlib import Path
 from typing import Protocol
@@ -40,7 +40,7 @@ class SinkConnectors(Protocol):
 
 
 class RealSinks:
-    """`SinkConnectors` to what a document's connections name."""
+    """`SinkConnectors` to the places that a document's connections name."""
 
     def __init__(self, connections: Connections, settings: SinkSettings | None = None) -> None:
         self._connections = connections
@@ -91,7 +91,7 @@ class RealSinks:
         return ObjectDestination(filesystem, path)
 
     def _parts(self, context: TaskContext, vertex: VertexId, index: int) -> PartStore:
-        """Each sink task of the plan has its share of what a row of the mirror carries."""
+        """A row of the mirror has bounded space for staged data: each sink task of the plan has its share."""
         assign, outside, staging = context.assign, context.outside, self._settings.staging
 
         def name_of(epoch: Epoch) -> str:
@@ -108,7 +108,7 @@ class RealSinks:
 
 
 def encoding_of(stage: FileEmit, connection: Connection | None) -> Encoding:
-    """How a stage's rows become files, at a connection with its values put in. WrongSetup where that does not say what it needs."""
+    """How a stage's rows become files, at a connection with its values put in. WrongSetup where the connection lacks a needed setting."""
     table = None
     if stage.format == "iceberg":
         if connection is None or "catalog" not in connection.settings:

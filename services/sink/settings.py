@@ -1,4 +1,4 @@
-"""What can be set about the sink service (TIDEMARK_EXTRA, JSON). What decides results stands in a document's connection instead."""
+"""Settings of the sink service (TIDEMARK_EXTRA, JSON). Settings that decide results stand in a document's connection instead."""
 
 from dataclasses import dataclass, field
 

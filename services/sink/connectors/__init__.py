@@ -1,1 +1,1 @@
-"""Sinks by target: files, Kafka, SQL, memory. Each implements `shared.ports.sink.Sink`; what they share is in `staging` and `markers`."""
+"""Sinks by target: files, Kafka, SQL, memory. Each implements `shared.ports.sink.Sink`; their common code is in `staging` and `markers`."""

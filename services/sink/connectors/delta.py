@@ -51,7 +51,7 @@ class DeltaReleases(TableReleases[DeltaTable]):
                 uri, schema=schema, mode="ignore", partition_by=[*self._partition_by] or None, storage_options=options
             )
         except (CommitFailedError, SchemaMismatchError):
-            # Another task was faster: what it decided counts.
+            # Another task was faster: its decision counts.
             return
 
     def _schema(self, table: DeltaTable) -> pa.Schema:

@@ -1,7 +1,7 @@
 """Where a file sink writes: few operations, each durable when it returns and safe beside a second writer (protocol, S4).
 
-`LocalDestination` is a directory: `create` writes under a temporary name, forces file and folder to disk, then links, so that a name
-either does not exist or is complete, and what exists is never replaced. `objects.ObjectDestination` does the same on S3 and others.
+`LocalDestination` is a directory: `create` writes under a temporary name, forces file and folder to disk, then links. So a name
+either does not exist or is complete, and an existing file is never replaced. `objects.ObjectDestination` does the same on S3 and others.
 Functions block: a sink calls them through the Executor port. Names are relative, with `/`.
 """
 
@@ -43,7 +43,7 @@ class Destination(Protocol):
         ...
 
     def replace(self, name: str, data: bytes) -> None:
-        """Write a complete, durable file over what was there; readers see the old one or the new one."""
+        """Write a complete, durable file in place of an older one; readers see the old one or the new one."""
         ...
 
     def read(self, name: str) -> bytes | None:
@@ -70,7 +70,7 @@ class Destination(Protocol):
         ...
 
     def settle(self, folder: str) -> None:
-        """Make the files of a folder durable, whoever created them."""
+        """Make the files of a folder durable, also those that another process created."""
         ...
 
     def table(self) -> tuple[str, dict[str, str]]:

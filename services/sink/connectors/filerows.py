@@ -1,6 +1,6 @@
 """Rows on their way into files: taken batch by batch, divided by `partitionBy`, and given out as complete files' bytes.
 
-S6: what the destination would refuse is found here, before staging: a partition value that is nested or too long for a folder's name.
+S6: rows that the destination would refuse are found here, before staging: a partition value that is nested or too long for a folder's name.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -32,10 +32,10 @@ FOLDER_BYTES_MAX: Final = 240
 FOLDERS_MAX: Final = 20
 """One in the other, of those that an expression gives."""
 NULL_FOLDER: Final = "__HIVE_DEFAULT_PARTITION__"
-"""The folder of rows whose partition field is null or missing, as Hive and Spark name it."""
+"""The folder of rows with a null or missing partition field, as Hive and Spark name it."""
 
 Fit = Callable[[pa.RecordBatch], pa.Table]
-"""Rows as a table takes them, without what divides it: readers find that in the table's log, and in the names of folders."""
+"""Rows as a table takes them, without the partition's columns: readers find those in the table's log, and in the names of folders."""
 Key = tuple[str | None, ...]
 """The folder that an expression gives ("" without one), and the texts of the `partitionBy` fields of a row."""
 
@@ -58,7 +58,7 @@ class Encoding:
     table: "Table | None" = None
     """Of a table that a catalog knows."""
     folder: Expr | None = None
-    """What gives each document's folder; None: all lie in one, but for `partition_by`."""
+    """The expression for each document's folder; None: all lie in one, but for `partition_by`."""
     output_format: OutputFormat = "relaxedJson"
     date_format: DateFormat = "default"
 
@@ -122,7 +122,7 @@ class RowBuffer:
         return rejected
 
     def _divided_by(self, batch: pa.RecordBatch) -> Sequence[Environment]:
-        """Where what divides the rows is evaluated; nothing where nothing does."""
+        """The environments in which the expressions that divide the rows are evaluated; empty if nothing divides them."""
         encoding = self._encoding
         if not encoding.divides:
             return ()
@@ -142,7 +142,7 @@ class RowBuffer:
         return pa.table({"document": pa.array(texts, pa.binary())})
 
     def _empty(self, batch: pa.RecordBatch) -> list[Rejected]:
-        """Rows without a field, which a file of columns cannot hold where none is declared: whatever else is in the batch."""
+        """Rows without a field. Without a declared column a file of columns cannot hold them, though other rows have fields."""
         if self._encoding.format == "json" or declared_columns(batch):
             return []
         name = "CSV" if self._encoding.format == "csv" else "Parquet"
@@ -172,7 +172,7 @@ class RowBuffer:
         return tuple(key)
 
     def files(self) -> list[FileContent]:
-        """What was taken, as files; stays taken until `clear`, so that writing may be tried again."""
+        """The rows taken so far, as files. They stay until `clear`, so that writing may be tried again."""
         fields = self._encoding.partition_by
         return [
             FileContent(
@@ -196,7 +196,7 @@ class RowBuffer:
         if self._fit is not None:
             rows = pa.concat_tables(group, promote_options="default")
             for name, text in zip(encoding.partition_by, key, strict=True) if encoding.format == "iceberg" else ():
-                # This format has what divides it in its files, too.
+                # In this format the files, too, have the columns that divide the rows.
                 rows = rows.append_column(name, pa.array([text] * rows.num_rows, pa.string()))
             return parquet_bytes(rows, options)
         if encoding.format == "json":
@@ -204,7 +204,7 @@ class RowBuffer:
         return csv_bytes([document for chunk in group for document in chunk], options)
 
     def clear(self) -> None:
-        """What `files` gave is durable."""
+        """The files from `files` are durable: forget their rows."""
         self._chunks = {}
         self.size_bytes = 0
         self.rows = 0
@@ -215,7 +215,7 @@ def _take(rows: pa.Table | list[Document], indices: list[int]) -> pa.Table | lis
 
 
 def _groups(chunks: Sequence[pa.Table | list[Document]]) -> list[Sequence[pa.Table | list[Document]]]:
-    """Chunks that fit one file: tables whose columns of one name have one type. Others would be converted, perhaps with loss."""
+    """Chunks that fit one file: tables in which columns of one name have one type. Other chunks would be converted, perhaps with loss."""
     groups: list[list[pa.Table | list[Document]]] = []
     schema: pa.Schema | None = None
     for chunk in chunks:
@@ -237,7 +237,7 @@ def _groups(chunks: Sequence[pa.Table | list[Document]]) -> list[Sequence[pa.Tab
 
 
 def _folder_of(expr: Expr | None, env: Environment) -> str:
-    """The folder that an expression gives, its names encoded; "" without one. ExpressionError; ValueError for what is no folder."""
+    """The folder that an expression gives, its names encoded; "" without one. ExpressionError; ValueError for a value that is no folder."""
     if expr is None:
         return ""
     value = evaluate(expr, env)

@@ -7,9 +7,9 @@ zombie can only release a commit that exists, in the same words as its successor
 
 Which staged files may be removed (C12): a file's label is the last epoch that its writer had staged, or had been restored from. If a
 checkpoint r is committed and released (marker ≥ r), then a file with a label below r that still lies below `_staged` is in no commit,
-present or to come (what was released has another name; what an earlier version released, manifests list): its writer's generation
+present or to come (a released file has another name; manifests list the files that an earlier version released). Its writer's generation
 either committed r, then it staged r and the file is in a commit up to r or in none; or it ended before r was committed,
-then it commits nothing more; or it was restored from r or later, then the label is not below r. This holds whoever
+then it commits nothing more; or it was restored from r or later, then the label is not below r. This holds for every writer that
 removes, also a zombie that opens late with an old r, so it needs no fence. Files of a generation that ended since r wait for the next.
 """
 
@@ -81,7 +81,7 @@ class FileSinkSettings:
     """Of a large one."""
 
     def __post_init__(self) -> None:
-        """Raise ValueError for what cannot work."""
+        """Raise ValueError for values that cannot work."""
         check_positive(self, "file sink")
 
 
@@ -281,7 +281,7 @@ class FileSink:
             self._since_summary = 0
 
     def _collect_once(self) -> None:
-        """Remove what can no longer be committed, once the marker has reached what was restored."""
+        """Remove files that can no longer be committed, once the marker has reached the restored checkpoint."""
         if self._collected or self._marker < self._restored_from:
             return
         self._collected = True

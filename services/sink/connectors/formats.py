@@ -1,4 +1,4 @@
-"""The formats of a file sink: a table, or documents, as the bytes of one complete file, and back for whoever reads released files."""
+"""The formats of a file sink: a table, or documents, as the bytes of one complete file, and back for readers of released files."""
 
 import csv
 import io
@@ -36,7 +36,7 @@ def jsonl_bytes(documents: pa.Table) -> bytes:
 def csv_bytes(documents: Sequence[Document], options: Mapping[str, Any]) -> bytes:
     """A header and a line a document; columns in the order in which fields first appear in this file.
 
-    Text as it is, numbers and ISO dates bare, null and missing empty, what is nested as relaxed extended JSON.
+    Text as it is, numbers and ISO dates bare, null and missing empty, nested values as relaxed extended JSON.
     `options`: delimiter.
     """
     fields = list(dict.fromkeys(name for document in documents for name in document))

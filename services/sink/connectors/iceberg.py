@@ -51,7 +51,7 @@ _PROPERTIES: Final = {
     TableProperties.METADATA_DELETE_AFTER_COMMIT_ENABLED: "true",
     TableProperties.METADATA_PREVIOUS_VERSIONS_MAX: "100",
 }
-"""Of a table that the sink makes: what is written by a commit does not grow with the number of those before."""
+"""Properties of a table that the sink makes. With them the size of a commit does not grow with the number of earlier commits."""
 
 
 class IcebergReleases(TableReleases[Table]):
@@ -116,7 +116,7 @@ class IcebergReleases(TableReleases[Table]):
                 for name in self._partition_by:
                     spec.add_identity(name)
         except (TableAlreadyExistsError, CommitFailedException):
-            # Another task was faster: what it decided counts.
+            # Another task was faster: its decision counts.
             return
 
     def _schema(self, table: Table) -> pa.Schema:
@@ -191,7 +191,7 @@ class IcebergReleases(TableReleases[Table]):
         return removed, self._expire(table)
 
     def _expire(self, table: Table) -> int:
-        """Forget all versions that nothing names any more, and delete what only they need."""
+        """Forget all versions that nothing names any more, and delete the files that only they need."""
         named = {ref.snapshot_id for ref in table.metadata.refs.values()}
         old = [snapshot for snapshot in table.metadata.snapshots if snapshot.snapshot_id not in named]
         if not old:
@@ -238,7 +238,7 @@ class IcebergReleases(TableReleases[Table]):
 
 
 def _tried_once(table: Table) -> None:
-    """Take the library's tries from a handle: a commit that met another is for who knows the marker."""
+    """Switch off the library's retries: after a conflict the caller decides, because it knows the marker."""
     once = {**table.metadata.properties, TableProperties.COMMIT_NUM_RETRIES: "0"}
     table.metadata = table.metadata.model_copy(update={"properties": once})
 

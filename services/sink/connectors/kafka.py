@@ -1,8 +1,8 @@
 """The Kafka sink: short transactions, each with a part of an epoch's records and a marker (protocol, S2, S3, S6).
 
 - Staged records lie in the commit's handle if small, else in the blob store; never in Kafka: no long transaction waits for a commit.
-- Initialising the transactional identity fences every earlier holder. After each initialisation the markers are read back and exactly
-  what follows is written: so a commit whose answer was lost is neither repeated nor skipped.
+- Initialising the transactional identity fences every earlier holder. After each initialisation the sink reads the markers and writes
+  exactly the parts that follow: so a commit whose answer was lost is neither repeated nor skipped.
 - After any error or time-out the producer is thrown away; the next call begins with a new one.
 - A holder that was fenced stays fenced: it writes nothing more.
 """
@@ -59,7 +59,7 @@ class KafkaSinkSettings:
     """Bounds of a Kafka sink."""
 
     part_bytes_max: int = knob(16 * 1024 * 1024)
-    """Records of one transaction; also what is held in memory before it is staged."""
+    """Records of one transaction; also the records held in memory before they are staged."""
     part_records_max: int = 100_000
     """Records of one transaction; a single record above `part_bytes_max` is a part by itself."""
     markers_kept: int = knob(400_000)
@@ -89,7 +89,7 @@ class KafkaSink:
         self._clock = clock
         self._accepting = Topics(log, takes or Takes())
         self._topics = Topics(log, takes or Takes())
-        """As releases know them; what accepts knows its own, for the two go on side by side."""
+        """The topics as releases know them. Accepting has its own, because the two go on side by side."""
         self._parts = parts
         self._staging = Staging(parts)
         self._held = Held()
@@ -190,7 +190,7 @@ class KafkaSink:
                 return sum(parts[number - 1].rows for number in passed)
 
     async def _release(self, row: MirrorRow, staged: bytes, passed: frozenset[int]) -> None:
-        """`passed`: the numbers of parts whose records are left out."""
+        """`passed`: the numbers of parts that are left out."""
         identity = self._identity
         if identity is None:
             raise ValueError("kafka sink: release before open")
@@ -308,7 +308,7 @@ class KafkaSink:
 
     async def _throw_away(self) -> None:
         writer, self._writer = self._writer, None
-        # What the topics are may have changed: that may be the reason.
+        # The cause may be that the topics have changed.
         self._topics.forget()
         if writer is not None:
             try:
@@ -323,7 +323,7 @@ class KafkaSink:
 
 
 def _next_part(marker: Marker, row: MirrorRow, total: int, digest: str) -> int:
-    """The number of the first part that is not written. TargetRefused if what is written was another division."""
+    """The number of the first part that is not written. TargetRefused if the written parts are of another division."""
     if marker.epoch != row.epoch:
         return 1
     if (marker.parts, marker.digest) != (total, digest):

@@ -1,11 +1,11 @@
-"""The release markers of Kafka sinks (protocol, S3): what an identity's transactions have written, told by the cluster itself.
+"""The release markers of Kafka sinks (protocol, S3): the cluster itself tells what an identity's transactions have written.
 
-Each identity has a markers topic of its own with one partition: so that no two identities can ever share a partition or change it,
-whatever the numbers of tasks do, and without anyone who assigns. The topic lies in the cluster of the output (a transaction cannot
-span two), has no retention, and is not compacted: compaction could keep a marker that a later, aborted one hides.
+Each identity has a markers topic of its own with one partition. So no two identities can ever share a partition or change it,
+in spite of changed numbers of tasks, and nobody has to assign partitions. The topic lies in the cluster of the output (a transaction
+cannot span two), has no retention, and is not compacted: compaction could keep a marker that a later, aborted one hides.
 
-Every transaction writes one marker as its last record. The newest committed marker says all there is to know; older ones serve audits
-alone, and go all together, by the sink's own order and up to a marker that is committed.
+Every transaction writes one marker as its last record. The newest committed marker says all there is to know. Older ones serve audits
+alone; the sink deletes them all together, up to a committed marker.
 """
 
 import re
@@ -37,7 +37,7 @@ class WrittenRange(Struct, frozen=True, array_like=True):
 
 
 class Marker(Struct, frozen=True, kw_only=True):
-    """What a transaction of an identity wrote: part `part` (from 1) of `parts` of checkpoint `epoch`."""
+    """The marker of one transaction of an identity: it wrote part `part` (from 1) of `parts` of checkpoint `epoch`."""
 
     version: int = MARKER.version
     identity: str
@@ -53,7 +53,7 @@ class Marker(Struct, frozen=True, kw_only=True):
 
     @property
     def released(self) -> Epoch:
-        """The last checkpoint whose output is complete."""
+        """The last checkpoint with complete output."""
         if self.part == self.parts:
             return self.epoch
         assert self.predecessor is not None, "an identity begins with a whole marker"
@@ -72,7 +72,7 @@ def markers_of(identity: Identity) -> TopicPartition:
 
 
 def ranges_of(written: Sequence[Written]) -> tuple[WrittenRange, ...]:
-    """What a transaction has written, as its marker tells it: batches that follow each other as one."""
+    """The ranges that a transaction has written, as its marker tells them: batches that follow each other as one."""
     found: list[WrittenRange] = []
     for (topic, partition), first, count in sorted(written):
         before = found[-1] if found else None
@@ -99,7 +99,7 @@ class MarkerReading:
     """Offsets that are read back from the end at first, and in one fetch; without a marker among them, eight times as many, and so on."""
 
     def __post_init__(self) -> None:
-        """Raise ValueError for what cannot work."""
+        """Raise ValueError for values that cannot work."""
         check_positive(self, "kafka.reading")
 
 

@@ -1,4 +1,4 @@
-"""Documents as Kafka records: topic, key, headers, value, tombstones, as `$emit` says; and what a broker would refuse (protocol, S6).
+"""Documents as Kafka records: topic, key, headers, value, tombstones, as `$emit` says; and rows that a broker would refuse (protocol, S6).
 
 Key formats are those of Kafka's own serializers: int and long big-endian, strings UTF-8, JSON as relaxed extended JSON.
 """
@@ -44,7 +44,7 @@ def _run_of(items: list[tuple[int, str, NewRecord]]) -> tuple[Int64s, Run]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Takes:
-    """What a cluster takes: it decides what is refused, so it stands in the document, in the connection's `config`."""
+    """The limits of a cluster. They decide which rows are refused, so they stand in the document, in the connection's `config`."""
 
     record_bytes_max: int = 1_000_000
     headers_max: int = 1_000
@@ -147,7 +147,7 @@ def _may_be_topic(name: str) -> bool:
 
 
 def _kafka_times(batch: pa.RecordBatch) -> pa.Array | None:
-    """Event times, ms: Kafka has none before 1970. What it says of a record's time is never read as event time (F5)."""
+    """Event times, ms: Kafka has none before 1970. Kafka's time of a record is never read as event time (F5)."""
     if TS not in batch.schema.names:
         return None
     times = batch.column(TS)

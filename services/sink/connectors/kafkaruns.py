@@ -66,12 +66,12 @@ class Run:
 
 
 def size_of(record: NewRecord) -> int:
-    """What the broker counts of one record, about; bytes."""
+    """The size of one record as the broker counts it, about; bytes."""
     return int(sizes_of(RecordColumns.of([record]))[0])
 
 
 def sizes_of(columns: RecordColumns) -> Int64s:
-    """What the broker counts of each record, about; bytes, shape (n,)."""
+    """The size of each record as the broker counts it, about; bytes, shape (n,)."""
     sizes = _lengths(columns.values) + OVERHEAD_BYTES
     if columns.keys is not None:
         sizes += _lengths(columns.keys)
@@ -138,7 +138,7 @@ def _columns(batch: pa.RecordBatch) -> RecordColumns:
 
 @dataclass(slots=True)
 class Held:
-    """What was accepted and is in no part yet."""
+    """Accepted records that are in no part yet."""
 
     count: int = 0
     size_bytes: int = 0

@@ -1,8 +1,8 @@
-"""The topics that a Kafka sink writes to: whether they are there, and what each refuses of records (protocol, S6).
+"""The topics that a Kafka sink writes to: whether they exist, and which records each refuses (protocol, S6).
 
-- A topic's own limits are asked for when a row first goes there: what it would refuse is found before staging.
-- A topic may refuse times far from the broker's clock. A record keeps its event time where that is taken, and else has the time at which it
-  is written: what Kafka says of a record's time is never read as event time (F5), and no output is lost for it.
+- A topic's own limits are asked for when a row first goes there, so that rows it would refuse are found before staging.
+- A topic may refuse times far from the broker's clock. A record keeps its event time if the topic takes it, and else has the time at which
+  it is written: Kafka's time of a record is never read as event time (F5), and no output is lost for it.
 """
 
 from collections.abc import Iterator
@@ -18,12 +18,12 @@ from tidemark.services.sink.connectors.kafkaruns import OVERHEAD_BYTES, Run, siz
 from tidemark.shared.ports.log import Log, LogDenied, LogError, LogUnavailable, RecordColumns, TopicRules
 
 _CLOCKS_APART_MS: Final = 60_000
-"""A broker's clock may differ from ours so much, or by a tenth of what it allows, if that is less."""
+"""A broker's clock may differ from ours so much, or by a tenth of the difference that it allows, if that is less."""
 _FREE: Final = TopicRules()
 
 
 class Topics:
-    """What is known of the topics, until `forget`."""
+    """The limits of the topics as known so far, until `forget`."""
 
     def __init__(self, log: Log, takes: Takes) -> None:
         self._log = log
@@ -31,7 +31,7 @@ class Topics:
         self._rules: dict[str, TopicRules] = {}
 
     def forget(self) -> None:
-        """What the topics are may have changed."""
+        """Forget the limits: the topics may have changed."""
         self._rules = {}
 
     async def missing(self, topics: set[str]) -> dict[str, str]:

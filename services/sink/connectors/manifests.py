@@ -1,16 +1,17 @@
-"""Manifests: what makes files released, and what readers go by (protocol, S4).
+"""Manifests: they list the released files, and readers follow them (protocol, S4).
 
 Below a destination's root:
 
 - `_staged/<identity>/<label>-<attempt>-<k>/…`: immutable files that are not released; being there says nothing.
-- everything whose name does not begin with `_`: released files, which got these names by a rename.
+- every name that does not begin with `_`: released files, which got these names by a rename.
 - `_manifests/<identity>/<epoch>.json`: one for each released checkpoint of an identity, empty ones too, created complete and only if
-  absent. The union of them is what is released. The highest is the identity's marker.
+  absent. The union of them is all released output. The highest is the identity's marker.
 - `_volumes/<identity>/<epoch>.json.gz`: the oldest manifests of an identity, so many in one file, up to this epoch; then they are deleted.
 - `_manifest.json`: a summary for people and tools, rebuilt from the manifests, never read by the product.
 
-A manifest is a function of the commit alone, so that whoever writes it, writes the same bytes. A sink lists what is in no volume yet: time
-and memory depend on that, not on how much was ever released. A zombie may write a manifest again that is in a volume: it says the same.
+A manifest is a function of the commit alone, so that every writer writes the same bytes. A sink lists the manifests that are in no volume
+yet: time and memory depend on their number, not on the size of all released output. A zombie may write a manifest again that is in a
+volume: it says the same.
 """
 
 import gzip
@@ -39,7 +40,7 @@ EPOCH_DIGITS: Final = 20
 
 
 class Manifest(Struct, frozen=True, kw_only=True):
-    """What one identity released with one checkpoint."""
+    """The files and rows that one identity released with one checkpoint."""
 
     version: int = MANIFEST.version
     identity: str
@@ -56,7 +57,7 @@ class Manifest(Struct, frozen=True, kw_only=True):
 
 
 class Earlier(Struct, frozen=True):
-    """What an identity's volumes have, up to an epoch."""
+    """The totals of an identity's volumes, up to an epoch."""
 
     until: int
     rows: int = 0
@@ -131,7 +132,7 @@ def encode_manifest(manifest: Manifest) -> bytes:
 
 
 def decode_told(name: str, data: bytes | str) -> Manifest:
-    """What a manifest says. TargetRefused if it is damaged or of a version that is not read."""
+    """Decode a manifest. TargetRefused if it is damaged or of a version that is not read."""
     try:
         return _CODEC.decode(data)
     except FormatError as error:
@@ -139,7 +140,7 @@ def decode_told(name: str, data: bytes | str) -> Manifest:
 
 
 def decode_manifest(name: str, data: bytes) -> Manifest:
-    """What a manifest of this name says. TargetRefused; also where it is another one's."""
+    """Decode the manifest of this name. TargetRefused; also if it belongs to another name."""
     manifest = decode_told(name, data)
     if manifest_name(manifest.identity, Epoch(manifest.epoch)) != name:
         raise TargetRefused(f"{name}: says that it is epoch {manifest.epoch} of {manifest.identity}; was it copied?")
@@ -153,7 +154,7 @@ def seen(manifest: Manifest) -> Manifest:
 
 
 class Releases(Protocol):
-    """What is released at one destination, and up to which checkpoint. Functions block."""
+    """The released output of one destination, and each identity's marker. Functions block."""
 
     def marker(self, identity: str) -> Epoch | None:
         """The highest epoch released, durable from now on; None for an identity without a marker."""
@@ -167,11 +168,11 @@ class Releases(Protocol):
         ...
 
     def listed(self, identity: str, marker: Epoch) -> set[str] | None:
-        """Staged files that what is released still names; None where this is not known for certain."""
+        """Staged files that released manifests still name; None where this is not known for certain."""
         ...
 
     def settle(self) -> None:
-        """Bring up to date what is told to people."""
+        """Bring the summary for people up to date."""
         ...
 
     def convert(self) -> None:
@@ -214,7 +215,7 @@ class ManifestStore:
         names = self.names(identity)
         if not names:
             return None
-        # Whoever linked it may have died before the folder was forced to disk, and the coordinator forgets what it is told.
+        # The writer that linked it may have died before the folder was forced to disk, and the coordinator forgets what it is told.
         self._destination.settle(f"{MANIFESTS}/{identity}")
         self._loose[identity] = len(names)
         return epoch_of(names[-1])
@@ -229,7 +230,7 @@ class ManifestStore:
         return self._read[name]
 
     def _keep(self, name: str, manifest: Manifest) -> Manifest:
-        # A summary reads all, one after the other: what made room for the next would be read again each time.
+        # A summary reads all manifests, one after the other: one that made room for the next would be read again each time.
         if name in self._read or len(self._read) < self._kept_max:
             self._read[name] = manifest
         return manifest
@@ -257,7 +258,7 @@ class ManifestStore:
     def _bind(self, identity: str) -> None:
         """Put the oldest manifests into volumes, and delete them once these are durable.
 
-        What a volume has is a function of the chain: whoever does it at the same time writes the same.
+        The content of a volume is a function of the chain: two writers at the same time write the same.
         """
         manifests = [self.get(name) for name in self.names(identity)]
         begin = self._begin(manifests)
@@ -279,13 +280,13 @@ class ManifestStore:
                 raise TargetRefused(
                     f"{self._destination.uri(name)}: has other manifests than {MANIFESTS}: another history wrote here"
                 )
-        # Whoever linked it may have died before the folder was forced to disk.
+        # The writer that linked it may have died before the folder was forced to disk.
         self._destination.settle(f"{VOLUMES}/{volume.identity}")
 
     def _begin(self, manifests: Sequence[Manifest]) -> int | None:
-        """Where the chain begins that ends with the last: at an identity's first manifest, or behind a volume. None where one is missing.
+        """Where the chain of the last manifest begins: at an identity's first, or behind a volume. None if a manifest is missing.
 
-        In front of it lies only what is in a volume, and was written again.
+        In front of it lie only manifests that are in a volume, and were written again.
         """
         at = len(manifests) - 1
         while at > 0 and manifests[at].predecessor == manifests[at - 1].epoch:
@@ -297,7 +298,7 @@ class ManifestStore:
         return at if whole or self._total(first.identity, first.predecessor) is not None else None
 
     def _total(self, identity: str, until: int | None) -> Earlier | None:
-        """What volumes up to this epoch have; None where there is none that ends there."""
+        """The totals of the volumes up to this epoch; None if no volume ends there."""
         volume = None if until is None else self._volume(identity, until)
         return None if volume is None else volume.total
 
@@ -307,7 +308,7 @@ class ManifestStore:
         return None if data is None else decode_volume(name, data)
 
     def bound(self) -> list[Manifest]:
-        """Those in volumes, in the order of identity and epoch: for who reads all that was ever released."""
+        """The manifests in volumes, in the order of identity and epoch: for readers of all released output."""
         found: list[Manifest] = []
         for name in self._destination.names(VOLUMES):
             data = self._destination.read(name)
@@ -319,7 +320,7 @@ class ManifestStore:
     def listed(self, identity: str, marker: Epoch) -> set[str] | None:
         """All files that an identity's manifests up to this one list; None if the listing was not whole.
 
-        Each manifest names the one before it: so a listing that lacks one is known, whatever the store promises.
+        Each manifest names the one before it. So a listing that lacks one is noticed, even if the store promises nothing about listings.
         """
         manifests = [self.get(name) for name in self.names(identity)]
         if self._begin(manifests) is None or manifests[-1].epoch < marker:
@@ -366,7 +367,7 @@ class ManifestStore:
                 return
 
     def _earlier(self, manifests: Iterable[Manifest]) -> dict[str, Earlier]:
-        """By identity, what volumes have."""
+        """The totals of the volumes, by identity."""
         found: dict[str, Earlier] = {}
         for identity, chain in groupby(manifests, key=lambda manifest: manifest.identity):
             its = list(chain)
@@ -377,7 +378,7 @@ class ManifestStore:
 
 
 def total_of(manifests: Iterable[Manifest], before: Earlier | None = None) -> Earlier:
-    """Of at least one manifest, in the order of epochs, and what was before."""
+    """The total of at least one manifest, in the order of epochs, added to `before`."""
     total = before or Earlier(0)
     for manifest in manifests:
         total = Earlier(manifest.epoch, total.rows + manifest.rows, total.files + len(manifest.files))
@@ -385,7 +386,7 @@ def total_of(manifests: Iterable[Manifest], before: Earlier | None = None) -> Ea
 
 
 def summary_of(manifests: Sequence[Manifest], earlier: Mapping[str, Earlier]) -> bytes:
-    """What `_manifest.json` says of these, in the order of identity and epoch, and by identity of those in volumes."""
+    """The content of `_manifest.json` for these manifests, in the order of identity and epoch, and for those in volumes, by identity."""
     markers: dict[str, int] = {}
     files: list[dict[str, Any]] = []
     for manifest in manifests:

@@ -1,6 +1,6 @@
-"""What a sink may do, given its release marker (protocol, S2). Every sink asks here, so that all refuse alike.
+"""The transitions that a release marker allows a sink (protocol, S2). Every sink asks here, so that all refuse alike.
 
-The marker of an identity is the last checkpoint whose output is visible at the target. It moves from a commit to the one that names
+The marker of an identity is the last checkpoint with output visible at the target. It moves from a commit to the one that names
 it as its predecessor, and in no other way.
 """
 
@@ -13,7 +13,7 @@ def check_open(identity: Identity, marker: Epoch | None, restored_from: Epoch, p
     """Whether an identity may be taken over from a marker (None: there is none) (S2).
 
     Raises:
-        MarkerAhead: the target shows output that what is being restored has not committed.
+        MarkerAhead: the target shows output that the restored checkpoint has not committed.
         TargetRefused: an identity that has released before has no marker any more.
     """
     if marker is None:

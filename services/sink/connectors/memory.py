@@ -1,4 +1,4 @@
-"""A sink into memory, for trying out and for tests: collects what was released, and keeps its marker as every sink does (S2).
+"""A sink into memory, for trying out and for tests: collects released rows, and keeps its marker as every sink does (S2).
 
 The `MemoryTarget` plays the outside world: it outlives the sinks that write to it.
 """
@@ -23,7 +23,7 @@ class MemoryTarget:
     """Released batches and markers. Holds everything: for inputs that end."""
 
     released: list[tuple[Identity, Epoch, pa.RecordBatch]] = field(default_factory=list)
-    """What readers see, in the order of release."""
+    """The rows that readers see, in the order of release."""
     markers: dict[Identity, Epoch] = field(default_factory=dict)
     staged: dict[str, tuple[pa.RecordBatch, ...]] = field(default_factory=dict)
     """Staged batches by unique name."""

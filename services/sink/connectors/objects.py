@@ -1,4 +1,4 @@
-"""A file sink's destination on an object store: S3 and what else fsspec reaches (protocol, S4).
+"""A file sink's destination on an object store: S3 and the other stores that fsspec reaches (protocol, S4).
 
 There are no folders and no rename. An object appears complete or not at all; "only if absent" is the store's own condition
 (`If-None-Match: *`, which fsspec calls mode `create`). A store without it must not be used: `prepare` proves that it is obeyed.
@@ -19,7 +19,7 @@ PROBE: Final = "_manifests/.probe"
 
 
 class ObjectDestination:
-    """A prefix of an fsspec file system whose `pipe_file` knows mode `create`."""
+    """A prefix of an fsspec file system; its `pipe_file` must know mode `create`."""
 
     def __init__(self, filesystem: Any, root: str) -> None:
         self._fs = filesystem
@@ -109,7 +109,7 @@ class ObjectDestination:
 
 
 def _delta_options(filesystem: Any) -> dict[str, Any]:
-    """The connection's options, as the table library names them; what is not given it finds where s3fs does, in the environment."""
+    """The connection's options, under the table library's names. It finds missing ones in the environment, as s3fs does."""
     client = dict(filesystem.client_kwargs or {})
     endpoint = filesystem.endpoint_url or client.get("endpoint_url")
     return {

@@ -1,8 +1,8 @@
-"""Reading what a file sink released, by its manifests (protocol, S4): for the audit, tests, and whoever wants to be sure.
+"""Reads the released output of a file sink, by its manifests (protocol, S4): for the audit, tests, and users who check.
 
 Manifests lie in a folder of their own, or in the commits of a table. Everything is checked on the way: the chain of each identity's
-manifests, and size, digest and rows of every file. The first discrepancy is an error that names the file. Of files that became one
-large one the table tells that they did, and what is there instead.
+manifests, and size, digest and rows of every file. The first discrepancy is an error that names the file. Where small files became one
+large file, the table tells that they did, and names the large one.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -27,7 +27,7 @@ Content = TypeVar("Content", pa.Table, list[dict[str, Any]])
 
 
 class Discrepancy(Exception):
-    """Released output is not as its manifests say: names the manifest or file, what was expected and what was found."""
+    """Released output differs from its manifests. The message names the manifest or file, and the expected and found values."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ class ReleasedFile:
 
 
 def table_at(destination: Destination, encoding: Encoding = _DELTA) -> ReadTable | None:
-    """The table at a destination, for whoever reads it; None if there is none. Raises as `Releases`."""
+    """The table at a destination, for readers; None if there is none. Raises as `Releases`."""
     releases = table_releases(destination, encoding)
     if releases is None:
         return None
@@ -64,11 +64,11 @@ def read_released(path: str, *, job: str | None = None, encoding: Encoding = _DE
 
     Args:
         path: the `path` of `$emit`.
-        job: only what this job released; None for all.
+        job: only rows that this job released; None for all.
         encoding: of the table.
 
     Raises:
-        Discrepancy: the first thing that is not as the manifests say.
+        Discrepancy: the first place that differs from the manifests.
     """
     destination = LocalDestination(path, "reader")
     table = table_at(destination, encoding)
@@ -155,7 +155,7 @@ def released_manifests(
         raise Discrepancy(str(error)) from error
     begins: dict[str, int] = {}
     if table is not None:
-        # What was before the table, or before its log, may be told by nobody any more.
+        # Manifests from before the table, or from before its log, may be gone.
         begins = {manifest.identity: manifest.epoch for manifest in reversed(table.manifests)}
         found = sorted([*found, *table.manifests], key=lambda manifest: (manifest.identity, manifest.epoch))
     for identity, chain in groupby(found, key=lambda manifest: manifest.identity):

@@ -1,4 +1,4 @@
-"""Rows as relaxed extended JSON, by compiled code: byte for byte what `render_json` gives for each document."""
+"""Rows as relaxed extended JSON, by compiled code: byte for byte the output of `render_json` for each document."""
 
 from typing import Final
 

@@ -3,7 +3,8 @@
 - Rows of an epoch, and `released = n where released = predecessor`, are one transaction that must touch one marker row. So a zombie, or a
   commit whose answer was lost, cannot write twice: the second finds another marker.
 - Staged rows lie in the commit's handle if small, else in the blob store, in parts; a large epoch is streamed part by part.
-- What the table would refuse is found before staging. What it refuses all the same is permanent, and named by commit and record.
+- Rows that the table would refuse are found before staging. A row that it refuses all the same is a permanent error, which names commit
+  and record.
 """
 
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
@@ -50,10 +51,11 @@ _RELEASED: Final = sa.Table(
     sa.Column("released", sa.BigInteger, nullable=False),
 )
 _SQLITE_PASSING: Final = ("locked", "busy", "disk", "unable to open", "i/o")
-"""SQLite calls everything operational; these are what waiting may mend."""
+"""SQLite calls all its errors operational. Waiting may mend those with these words."""
 _POSTGRES_PASSING: Final = ("08", "25", "40", "53", "55006", "55P03", "57", "58", "HV", "XX")
 """How PostgreSQL's codes for the same begin: connections, a transaction's state, conflicts, resources, locks, operators, the system, other
-servers. What a table or a statement can never take has other codes, though the driver calls some of them operational."""
+servers. An error of the table or the statement itself has another code, though the driver calls some of them operational.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,7 +63,7 @@ class SqlSinkSettings:
     """Bounds of an SQL sink."""
 
     part_bytes_max: int = 4 * 1024 * 1024
-    """Encoded rows of one part; also what is held in memory before it is staged."""
+    """Encoded rows of one part; also the rows held in memory before they are staged."""
     lock_wait_ms: int = knob(10_000)
     """How long a release waits for a lock, such as a zombie's, before the target counts as away."""
     idle_in_transaction_ms: int = 60_000
@@ -69,15 +71,15 @@ class SqlSinkSettings:
     tables_max: int = 1000
     """How many tables an expression in `$merge.into` may name; rows for more go to the dead letters."""
     connections_max: int = 15
-    """To one database, of all tasks of the process; who needs one more waits."""
+    """Connections to one database, of all tasks of the process; a task that needs one more waits."""
 
     def __post_init__(self) -> None:
-        """Raise ValueError for what cannot work."""
+        """Raise ValueError for values that cannot work."""
         check_positive(self, "sql sink")
 
 
 def engine_at(url: str, settings: SqlSinkSettings | None = None) -> sa.Engine:
-    """An engine for a connection's url: PostgreSQL by the driver that is installed. TargetRefused for what is none of the two databases."""
+    """An engine for a connection's url: PostgreSQL by the driver that is installed. TargetRefused for a url of another database."""
     expected = "the connection's url: expected postgresql://user:password@host/database or sqlite:///path"
     try:
         backend = sa.make_url(url).get_backend_name()
@@ -107,20 +109,20 @@ def _sync_each_commit(connection: Any, _: Any) -> None:
 
 
 def _roll_back(connection: Any, _record: Any, _state: Any) -> None:
-    """A connection whose commit failed is given back as it is: who got it next would find the marker of a release that never was (S5)."""
+    """Roll back a returned connection after a failed commit: its next user would find the marker of a release that never was (S5)."""
     connection.rollback()
 
 
 @dataclass(frozen=True, slots=True)
 class _Target:
-    """A table, and what is done with its rows."""
+    """A table, and how its rows are written."""
 
     stage: Merge
     maker: RowMaker
     writer: MergeWriter | PipelineWriter
 
     def data(self, row: StagedRow) -> bytes:
-        """The encoded fields of a row that are written, or find what is there."""
+        """The encoded fields of a row that are written, or that find the existing row."""
         if not isinstance(row, Change) or self.stage.when_not_matched == "insert":
             return row.document if isinstance(row, Change) else row
         if self.stage.when_matched in ("replace", "merge"):
@@ -265,7 +267,7 @@ class SqlSink:
         return [Rejected(row, f"{self._stage.path}: {misfit}") for row, misfit in sorted(misfits.items())]
 
     def _misfits(self, rows: Sequence[StagedRow | NoChange]) -> dict[int, object]:
-        """What no table takes, by row. TargetUnavailable."""
+        """Rows that no table takes, with the reasons. TargetUnavailable."""
         found: dict[int, object] = {}
         for n, row in enumerate(rows):
             if isinstance(row, NoChange):
@@ -344,7 +346,7 @@ class SqlSink:
 
     @asynccontextmanager
     async def _connection(self) -> AsyncIterator[sa.Connection]:
-        """A connection of its own; what is not committed is rolled back."""
+        """A connection of its own; uncommitted changes are rolled back."""
         connection = await self._executor.blocking(self._connect)
         try:
             yield connection
@@ -365,7 +367,7 @@ class SqlSink:
         try:
             connection.close()
         except exc.DBAPIError:
-            # One whose rollback found it dead may have been given back by that.
+            # If its rollback found the connection dead, it may have been given back already.
             if not connection.closed:
                 connection.invalidate()
 
@@ -406,7 +408,7 @@ class SqlSink:
         first: int,
         skipped: list[int] | None,
     ) -> None:
-        """Each row by the pipeline of whenMatched; what is refused leaves nothing behind (S6)."""
+        """Each row by the pipeline of whenMatched; a refused row leaves nothing behind (S6)."""
         for number, change in enumerate(staged, first):
             assert isinstance(change, Change), "a pipeline's rows are staged with its variables"
             try:

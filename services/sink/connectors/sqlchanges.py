@@ -1,4 +1,4 @@
-"""What a `$merge` whose table or actions hang on the document does with each: worked out before staging, and staged with the document.
+"""The changes of a `$merge` with expressions for its table or actions: worked out for each document before staging, and staged with it.
 
 So a release needs no metadata of records, and does the same each time (S5).
 """
@@ -27,7 +27,7 @@ _NOW: Final = "NOW"
 
 
 class Change(msgspec.Struct, frozen=True, array_like=True):
-    """A staged document with what is done with it."""
+    """A staged document with its table and actions."""
 
     document: bytes
     table: str
@@ -43,23 +43,23 @@ class Change(msgspec.Struct, frozen=True, array_like=True):
         return replace(stage, table=self.table, when_matched=matched, when_not_matched=not_matched)
 
     def environment(self) -> Environment:
-        """What the pipeline sees besides the row."""
+        """The values that the pipeline sees besides the row."""
         variables = decode_doc(self.variables)
         now = variables.pop(_NOW, None)
         return Environment({}, now=now if isinstance(now, Date) else None, variables=variables)
 
 
 StagedRow = bytes | Change
-"""A document of a stage that does the same with all; or one with what is done with it."""
+"""A document of a stage that does the same with all; or one with its own table and actions."""
 ROWS: Final[Codec[list[StagedRow]]] = Codec(STAGED_ROWS, list[StagedRow])
 
 
 class NoChange(Exception):
-    """Why a document cannot be written: what its expressions give is no table, or no action."""
+    """Why a document cannot be written: the value of an expression is no table, or no action."""
 
 
 def changes(stage: Merge, batch: pa.RecordBatch) -> list[StagedRow | NoChange]:
-    """What is staged for each document; NoChange where an expression fails."""
+    """The staged form of each document; NoChange where an expression fails."""
     found: list[StagedRow | NoChange] = []
     for env in environments(batch, documents_of(batch)):
         try:

@@ -1,4 +1,4 @@
-"""`$merge` whose whenMatched is a pipeline: it makes of each row that is there what the row becomes, in the transaction of the release."""
+"""`$merge` with a pipeline as whenMatched: it computes the new row from each existing row, in the transaction of the release."""
 
 from dataclasses import replace
 
@@ -25,16 +25,16 @@ class PipelineWriter:
         self._maker = maker
         self._changes = RowMaker(table, stage.on, connection.dialect, inserts=False)
         self._absent = MergeWriter(connection, table, replace(stage, when_matched="fail"))
-        """For documents whose row is not there; one that comes in between is not lost, but refused."""
+        """For documents without a row. If a row comes in between, the document is not lost, but refused."""
         self._readers = {
             "".join(column.name): cell_reader(wide=isinstance(column.type, sa.BigInteger)) for column in table.columns
         }
 
     def write(self, connection: sa.Connection, change: Change) -> None:
-        """Columns whose value the pipeline leaves are not written.
+        """Write the columns that the pipeline changes.
 
         Raises:
-            Unwanted: the pipeline fails on the row, or makes nothing of it that the table takes; or whenNotMatched is fail.
+            Unwanted: the pipeline fails on the row, or gives no row that the table takes; or whenNotMatched is fail.
         """
         document = decode_doc(change.document)
         keys = {name: document[name] for name in self._stage.on}
@@ -66,7 +66,7 @@ class PipelineWriter:
         raise Unwanted("the pipeline makes nothing of the row")
 
     def _values(self, before: Document, after: Document) -> dict[str, object]:
-        """What is set of the row: what differs; null for what the pipeline takes away."""
+        """The columns to set: those that differ; null for those that the pipeline takes away."""
         on = self._stage.on
         moved = [name for name in on if name not in after or not equal(before[name], after[name])]
         if moved:

@@ -56,7 +56,7 @@ class Rows:
         return Rows(values, named, len(np.arange(self.size)[rows]))
 
 
-# --- what a column takes for certain -----------------------------------------------------------------------------------
+# --- values that a column takes for certain ----------------------------------------------------------------------------
 
 Sure = tuple[pa.Array, Bools]
 """The values, null where there is none, and which cells are certain, shape (n,)."""
@@ -210,7 +210,7 @@ class RowMaker:
         return {name: self._converted(name, value) for name, value in document.items()}
 
     def misfits_of(self, names: Collection[str]) -> Iterator[str]:
-        """What the table would refuse of documents that have these fields, and no others; a document may lack `_id`."""
+        """Why the table would refuse documents that have these fields, and no others; a document may lack `_id`."""
         for name in (*self._on, *sorted(self._needed - set(self._on))):
             if name not in names:
                 yield f"{name}: the column takes no null, and no document has a value for it"
@@ -240,7 +240,7 @@ class RowMaker:
             raise Misfit(f"{name}: {misfit}") from None
 
     def misfits(self, documents: pa.BinaryArray) -> dict[int, Misfit]:
-        """What the table would refuse of encoded documents, by row."""
+        """Why the table would refuse encoded documents, by row."""
         found: dict[int, Misfit] = {}
         for row in np.flatnonzero(self._read(documents).unsure).tolist():
             try:
@@ -307,7 +307,7 @@ class RowMaker:
 
 @dataclass(frozen=True, slots=True)
 class _Read:
-    """What kernels found: the columns with one, which rows name each column, and the rows of which they are not sure."""
+    """The findings of the kernels: the columns that have one, the rows that name each column, and the rows that they cannot judge."""
 
     sure: Mapping[str, pa.Array]
     named: Mapping[str, Bools]

@@ -1,8 +1,8 @@
-"""Values as cells of a table, and what the table would refuse, found before staging (protocol, S6).
+"""Values as cells of a table, and values that the table would refuse, found before staging (protocol, S6).
 
-A field is the column of its name. What has no counterpart in SQL (arrays, documents, and the rarer types) goes into JSON or text columns
-as relaxed extended JSON. Nothing is cut, rounded or guessed: what does not fit is refused with the reason. A column of single precision
-alone holds what it can of a double.
+A field is the column of its name. Values without a counterpart in SQL (arrays, documents, and the rarer types) go into JSON or text columns
+as relaxed extended JSON. Nothing is cut, rounded or guessed: a value that does not fit is refused with the reason. Only a column of
+single precision rounds a double.
 """
 
 import datetime as dt
@@ -26,7 +26,7 @@ DATE_MIN_MS: Final = (dt.datetime(1, 1, 1, tzinfo=dt.UTC) - _EPOCH) // dt.timede
 DATE_MAX_MS: Final = (dt.datetime(9999, 12, 31, tzinfo=dt.UTC) - _EPOCH) // dt.timedelta(milliseconds=1)
 _WHOLE: Final = (int, Long)
 _UNTAKEN: Final = re.compile("[\x00\ud800-\udfff]")
-"""What JSON can name and PostgreSQL has no place for: the character 0, and halves of characters (surrogates)."""
+"""Characters that JSON can name and PostgreSQL cannot store: the character 0, and halves of characters (surrogates)."""
 PLACES: Final = 3
 """Of a second's parts that a date has."""
 EXACT: Final = 2**53
@@ -64,7 +64,7 @@ def _numeric(value: Any) -> Decimal:
 
 
 def _decimal_of(precision: int | None, scale: int | None) -> Convert:
-    """PostgreSQL's numeric(precision, scale): it would round what has more digits behind the point."""
+    """PostgreSQL's numeric(precision, scale): it would round a number with more digits behind the point."""
 
     def convert(value: Any) -> Decimal:
         number = _numeric(value)
@@ -82,7 +82,7 @@ def _decimal_of(precision: int | None, scale: int | None) -> Convert:
 
 
 def _sqlite_number(value: Any) -> Decimal:
-    """SQLite has no decimals: what is handed over becomes a double."""
+    """SQLite has no decimals: the number handed over becomes a double."""
     number = _numeric(value)
     if Decimal(repr(float(number))) != number:
         raise Misfit(f"expected a number that a double holds, found {value}: SQLite has no decimals")
@@ -209,7 +209,7 @@ def _one_of(names: Sequence[str]) -> Convert:
 
 
 def _bits(length: int | None, *, varying: bool) -> Convert:
-    """PostgreSQL would cut, or fill up, what has another length."""
+    """PostgreSQL would cut, or fill up, bits of another length."""
 
     def convert(value: Any) -> str:
         fits = isinstance(value, str) and (length is None or len(value) == length or (varying and len(value) < length))
@@ -247,7 +247,7 @@ def _untaken(value: Any) -> bool:
 
 
 def _cell(value: Any) -> Any:
-    """What SQLite puts into a column without a type."""
+    """The value that SQLite puts into a column without a type."""
     if type(value) is str and _untaken(value):
         raise Misfit("expected text without the character 0 and halves of characters")
     if type(value) in (str, bool, float):

@@ -1,6 +1,6 @@
-"""`$merge` as statements over many rows: what becomes of a document whose row is there, and of one whose row is not.
+"""`$merge` as statements over many rows, for documents with a row in the table and for documents without one.
 
-Rows of one key become the one that they come to, so each key stands in a statement once. PostgreSQL takes the rows as an array a column,
+Rows of one key are first folded into one, so each key stands in a statement once. PostgreSQL takes the rows as an array a column,
 SQLite as parameters of a statement that is prepared once.
 """
 
@@ -40,7 +40,7 @@ class MergeWriter:
         self._exact = all(_is_exact(table.c[name]) for name in stage.on)
 
     def write(self, connection: sa.Connection, rows: Rows) -> None:
-        """Write rows. What it raises is said of them together: who wants to know of which writes fewer.
+        """Write rows. An error is about all of them together: to find the row, write fewer.
 
         Raises:
             Unwanted: a row is there, or not, where `fail` was asked for.
@@ -69,7 +69,7 @@ class MergeWriter:
             raise Unwanted(_NOT_THERE)
         if matched == "delete":
             self._statements.delete(connection, once.taken(there))
-            # What is there goes, and what is not there comes: with each row of the key in turn.
+            # An existing row is deleted, and a missing one inserted: with each row of the key in turn.
             there = there ^ (keys.counts % 2 == 0)
         elif matched in ("replace", "merge"):
             self._update(connection, once.taken(there))
@@ -81,7 +81,7 @@ class MergeWriter:
             self._statements.insert(connection, some, names, self._changed(names) if upsert else None)
 
     def _changed(self, names: Sequence[str]) -> Sequence[str]:
-        """The columns that an insert sets of a row that is there. Replacing sets what the document does not name to its default."""
+        """The columns that an insert sets of an existing row. Replacing sets columns that the document does not name to their defaults."""
         match self._stage.when_matched:
             case "replace":
                 return self._others
@@ -91,7 +91,7 @@ class MergeWriter:
                 return ()
 
     def _update(self, connection: sa.Connection, rows: Rows) -> None:
-        """Of rows that are there. Replacing sets what the document does not name to null."""
+        """Update existing rows. Replacing sets columns that the document does not name to null."""
         if self._stage.when_matched == "replace":
             absent = np.full(rows.size, None)
             values = {name: rows.values.get(name, absent) for name in (*self._stage.on, *self._others)}
@@ -152,7 +152,7 @@ class Keys:
         return cls(place, lasts, np.bincount(place, minlength=len(lasts)))
 
     def folded(self, rows: Rows, when_matched: str) -> Rows:
-        """One row a key: the first where what is there is kept, the last where it is replaced; merged they name what any of them names."""
+        """One row a key: the first if existing rows are kept, the last if they are replaced; a merged one names the columns of all."""
         if len(self.lasts) == rows.size:
             return rows
         if when_matched == "keepExisting":

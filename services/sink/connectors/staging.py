@@ -1,10 +1,10 @@
-"""What a sink has staged, and the handle that says so: it travels in the ack and comes back in the commit.
+"""A sink's staged data, and the handle that lists them: it travels in the ack and comes back in the commit.
 
 Rules kept here:
-- C5: a handle covers all that was staged after the checkpoint named as committed, so what an aborted epoch staged is released
-  with the next one that is committed (`Ledger`).
+- C5: a handle covers all data staged after the checkpoint named as committed. So data that an aborted epoch staged are released
+  with the next epoch that is committed (`Ledger`).
 - S3: the division into parts is fixed when staged: a part of the handle is a part of the release.
-- C12: blobs are named for the epoch that first lists them, under an attempt-unique name; `blobs_of` tells which a handle lists.
+- C12: blobs are named for the epoch that first lists them, under an attempt-unique name; `blobs_of` gives those that a handle lists.
 """
 
 from collections.abc import Awaitable, Callable, Sequence
@@ -42,7 +42,7 @@ class StagingSettings:
             )
 
     def inline_of(self, tasks: int) -> int:
-        """What one of so many sink tasks may put into its handle, bytes."""
+        """How many bytes one of so many sink tasks may put into its handle."""
         return min(self.inline_bytes_max, self.mirror_inline_bytes_max // max(1, tasks))
 
 
@@ -92,7 +92,7 @@ Part = InlinePart | BlobPart | StagedFile | FileList
 
 
 FILES: Final[Codec[Sequence[StagedFile]]] = Codec(FILE_LIST, tuple[StagedFile, ...])
-"""Of what a `FileList` names."""
+"""The files that a `FileList` names."""
 _CODEC: Final[Codec[tuple[Part, ...]]] = Codec(STAGED_HANDLE, tuple[Part, ...])
 """Of parts in the order of their release."""
 
@@ -113,7 +113,7 @@ def _check_size(staged: bytes, bytes_max: int) -> None:
 
 
 def decode_handle(staged: bytes, bytes_max: int = _DEFAULT.handle_bytes_max) -> tuple[Part, ...]:
-    """The parts of a handle. TargetRefused if the bytes are none: what was committed cannot be read."""
+    """The parts of a handle. TargetRefused if the bytes are no handle: then committed data cannot be read."""
     if not staged:
         return ()
     _check_size(staged, bytes_max)
@@ -130,13 +130,13 @@ def blobs_of(staged: bytes, bytes_max: int = _DEFAULT.handle_bytes_max) -> tuple
 
 @dataclass(slots=True)
 class Ledger:
-    """What one sink object has staged and no commit is known to cover.
+    """The data that one sink object has staged and that no known commit covers.
 
     Bounded by the number of checkpoints that may be aborted in a row (C10) and the size of a handle.
     """
 
     newest: Epoch = NO_EPOCH
-    """The last staged epoch, or the checkpoint that was restored: what is accepted now belongs to a later one."""
+    """The last staged epoch, or the checkpoint that was restored: rows accepted now belong to a later one."""
     _open: list[Part] = field(default_factory=list)
     _staged: list[tuple[Epoch, tuple[Part, ...]]] = field(default_factory=list)
 
@@ -195,7 +195,7 @@ class PartStore:
 
 
 class Staging:
-    """What one sink object takes on the way from its memory to the handle: parts made durable, and the epoch's end."""
+    """A sink object's data on the way from memory to the handle: parts made durable, and the epoch's end."""
 
     def __init__(self, parts: PartStore, restored_from: Epoch = NO_EPOCH) -> None:
         self._parts = parts

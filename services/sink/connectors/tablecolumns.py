@@ -1,8 +1,8 @@
 """Rows as a table takes them: its column types and its names.
 
-A column has the type that its first rows gave it. Numbers go into a column of other numbers where it holds them exactly, and in a column of
-text what is no text is relaxed extended JSON. A value that its column does not take, or that the format has no name for, lies in the column
-`_rescued_data`, as an object of relaxed extended JSON: nothing is lost, and no row depends on which came first.
+A column has the type that its first rows gave it. Numbers go into a column of other numbers where it holds them exactly. In a column of
+text, values that are no text are relaxed extended JSON. A value that its column does not take, or with a name that the format forbids, lies
+in the column `_rescued_data`, as an object of relaxed extended JSON: nothing is lost, and no row depends on which came first.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -19,7 +19,7 @@ from tidemark.shared.operators.batches import documents_of
 FORBIDDEN: Final = frozenset(" ,;{}()\n\t=")
 """In names of columns, by the format without a mapping of names."""
 RESCUED: Final = "_rescued_data"
-"""The column of what no other column takes, named as other writers of such tables name it."""
+"""The column of values that no other column takes, named as other writers of such tables name it."""
 Agree = Callable[[pa.Schema], pa.Schema]
 
 
@@ -61,7 +61,7 @@ class TableColumns:
         return bool(name) and not self._forbidden & set(name) and not twins
 
     def _learn(self, schema: pa.Schema) -> None:
-        # What divides the table is text, for any row may bring a value of any type.
+        # The columns that divide the table are text, because any row may bring a value of any type.
         wanted = [pa.field(f.name, f.type) for f in schema if f.name not in self._partition_by]
         wanted += [pa.field(name, pa.string()) for name in self._partition_by]
         if any(field.name not in self._known.names for field in wanted):
@@ -104,7 +104,7 @@ def _note(misfits: dict[int, list[str]], name: str, rows: Iterable[int]) -> None
 
 
 def _rescued(batch: pa.RecordBatch, misfits: Mapping[int, Sequence[str]]) -> pa.Array:
-    """Of each row what no column takes, as an object of relaxed extended JSON; null where there is nothing."""
+    """The values of each row that no column takes, as an object of relaxed extended JSON; null where there are none."""
     documents = documents_of(batch)
     texts: list[str | None] = [None] * batch.num_rows
     for row, names in misfits.items():
@@ -120,7 +120,7 @@ def exact(column: pa.ChunkedArray, target: pa.DataType) -> pa.ChunkedArray:
         if any(pc.struct_field(column, [name]).null_count < len(column) for name in more):
             raise pa.ArrowInvalid(f"{min(more)} is no field of the column")
     if pa.types.is_floating(column.type) and pa.types.is_integer(target):
-        # 1.5 fails; 1.0 was a double to who wrote it.
+        # 1.5 fails; 1.0 passes, though its writer made it a double.
         return column.cast(target, safe=True)
     if not _alike(column.type, target):
         raise pa.ArrowInvalid(f"{column.type} is no {target}")
@@ -128,7 +128,7 @@ def exact(column: pa.ChunkedArray, target: pa.DataType) -> pa.ChunkedArray:
 
 
 def _alike(source: pa.DataType, target: pa.DataType) -> bool:
-    """Whether a cast keeps what a value is: Arrow would also read numbers out of texts."""
+    """Whether a cast keeps a value's meaning: Arrow would also read numbers out of texts."""
     kinds = (
         lambda t: pa.types.is_integer(t) or pa.types.is_floating(t) or pa.types.is_decimal(t),
         pa.types.is_boolean,

@@ -2,9 +2,9 @@
 
 - Two commits of one identity cannot pass each other: the second meets the first as a conflict, reads the marker again, and finds its
   commit released or another's history.
-- What a manifest says lies in the commit, under `tidemark`: the log of the table tells which file is of which checkpoint.
-- Columns are added when rows with them are accepted, as formats allow (all may be null): so that all tasks agree on a type before
-  anything is staged, and what does not fit is found there (S6).
+- The content of a manifest lies in the commit, under `tidemark`: the log of the table tells which file is of which checkpoint.
+- Columns are added when rows with them are accepted, as formats allow (all may be null). So all tasks agree on a type before
+  anything is staged, and values that do not fit are found there (S6).
 - A table needs a column. Until there is one, markers are manifests, as those of other formats.
 """
 
@@ -31,7 +31,7 @@ from tidemark.shared.ports.sink import TargetRefused, TargetUnavailable
 TOLD: Final = "tidemark"
 """The key of a commit's own information under which its manifest lies."""
 COMPACTED: Final = "compacted"
-"""What lies there where small files became large ones."""
+"""The value under that key of a commit that made large files of small ones."""
 _log = structlog.get_logger()
 Handle = TypeVar("Handle")
 
@@ -52,11 +52,11 @@ class CommitConflict(Exception):
 
 @dataclass(frozen=True, slots=True)
 class ReadTable:
-    """A table for who reads it."""
+    """A table for readers."""
 
     schema: pa.Schema
     manifests: list[Manifest]
-    """What its commits say, as far as its log reaches back, in the order of identity and epoch."""
+    """The manifests in its commits, as far as its log reaches back, in the order of identity and epoch."""
     live: dict[str, dict[str, Any]]
     """Its files, relative to its root, with values of their partition that are not in them."""
     is_compacted: bool
@@ -73,7 +73,7 @@ class TableReleases(ABC, Generic[Handle]):
     forbidden: ClassVar[frozenset[str]] = FORBIDDEN
     """Characters that no column's name has."""
     log: ClassVar[str]
-    """The folder in which the format writes what commits are."""
+    """The folder in which the format keeps its log of commits."""
 
     def __init__(
         self,
@@ -91,10 +91,10 @@ class TableReleases(ABC, Generic[Handle]):
         self._target_bytes = target_bytes
         self._manifests = ManifestStore(destination)
         self._releasing: Handle | None = None
-        """The handle of releases; what accepts opens its own, for the two go on side by side."""
+        """The handle of releases. Accepting opens its own, because the two go on side by side."""
         self._since_compaction = 0
 
-    # --- what a format does; errors are the library's, but for a CommitConflict
+    # --- the part of a format; errors are the library's, but for a CommitConflict
 
     @abstractmethod
     def _open(self) -> Handle | None:
@@ -130,7 +130,7 @@ class TableReleases(ABC, Generic[Handle]):
 
     @abstractmethod
     def _words(self, table: Handle) -> list[str | None]:
-        """What commits say of themselves under `TOLD`, as far back as the log reaches."""
+        """The texts of commits under `TOLD`, as far back as the log reaches."""
 
     @abstractmethod
     def _live(self, table: Handle) -> dict[str, dict[str, Any]]:
@@ -169,7 +169,7 @@ class TableReleases(ABC, Generic[Handle]):
                 try:
                     self._add_columns(table, pa.schema(new))
                 except CommitConflict:
-                    # Another task was faster: what it decided counts.
+                    # Another task was faster: its decision counts.
                     continue
         raise TargetUnavailable(
             f"{self._place}: {self._tries_max} other changes of the table at once; it is tried again"
@@ -195,7 +195,7 @@ class TableReleases(ABC, Generic[Handle]):
         for _ in range(self._tries_max):
             at = self._marker(table, manifest.identity)
             if at is None and manifest.predecessor is not None:
-                # Read behind the table: who released before there was one has written its manifest, or meets this commit.
+                # Read after the table: a release from before the table existed has written its manifest, or conflicts with this commit.
                 at = self._manifests.marker(manifest.identity)
             if at is not None and at >= manifest.epoch:
                 break
@@ -220,7 +220,7 @@ class TableReleases(ABC, Generic[Handle]):
         """See `Releases.settle`: the table's log says all; there is no summary."""
 
     def listed(self, identity: str, marker: Epoch) -> set[str] | None:
-        """See `Releases.listed`: what is released lies elsewhere; unless manifests of an older layout are still to be read."""
+        """See `Releases.listed`: released files lie elsewhere; None while manifests of an older layout are still to be read."""
         del identity, marker
         return None if self._manifests.older() else set()
 

@@ -1,6 +1,6 @@
 """Documents as Arrow tables, for formats with columns.
 
-A declared field is a typed column already. What was not declared becomes a column whose type its values agree on; values that agree
+A declared field is a typed column already. An undeclared field becomes a column of the type that its values agree on. Values that agree
 on none (and those without a counterpart in Arrow) are written as relaxed extended JSON text, so that nothing is lost or guessed.
 """
 
@@ -115,7 +115,7 @@ def _column(values: list[Any]) -> pa.Array:
     ):
         return pa.array([None if value is None else float(value) for value in values], pa.float64())
     agreed = types.pop() if len(types) == 1 else None
-    # Types whose text would look like a string's, and mixtures, keep their own type in the text.
+    # Types that would look like strings as text, and mixtures, keep their own type in the text.
     if agreed is None or (agreed == pa.string() and len(kinds) > 1):
         return pa.array([None if value is None else render_json(value).decode() for value in values], pa.string())
     return pa.array([_plain(value) for value in values], agreed)
