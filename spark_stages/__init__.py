@@ -1,1 +1,1 @@
-"""The steps of windows on Spark DataFrames: pure, and row for row what `tidemark.shared.operators.step` gives on Arrow."""
+"""The steps of windows on Spark DataFrames: pure, and row for row the result of `tidemark.shared.operators.step` on Arrow."""

@@ -1,7 +1,7 @@
 """Writes the archive of the classes that Spark loads (the JVM's class data sharing): with it a session is there in half the time.
 
-`python -m tidemark.spark_stages.archive`: a session runs jobs of the shapes that steps have, and its JVM writes what it has loaded as it
-ends. A JVM of another version, or with other jars, leaves an archive aside and loads classes as ever; so does one that finds none.
+`python -m tidemark.spark_stages.archive`: a session runs jobs of the shapes that steps have, and its JVM writes the classes it has loaded
+as it ends. A JVM of another version, or with other jars, leaves an archive aside and loads classes as ever; so does one that finds none.
 """
 
 import sys

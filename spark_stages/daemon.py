@@ -1,7 +1,7 @@
 """Spark's daemon of Python workers, with the product's packages loaded: every worker that it forks has them at once.
 
-Spark runs it by name (session.py, `spark.python.daemon.module`). Behind each task a worker looks for garbage among all objects that it has:
-what was loaded before the fork is left out of that, for it took longer than the tasks.
+Spark runs it by name (session.py, `spark.python.daemon.module`). Behind each task a worker looks for garbage among all objects that it has.
+Objects loaded before the fork are left out of that, because looking at them took longer than the tasks.
 """
 
 import gc

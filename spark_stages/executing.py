@@ -1,9 +1,9 @@
-"""What executors do of a step, in Arrow: gather a window's rows, merge, finish, write segments; and what they are told for it.
+"""The executors' part of a step, in Arrow: gather a window's rows, merge, finish, write segments; and the orders they get for it.
 
-- What fits into tasks' memory by ranges of windows (`gathered_rows_max`) is read here from its segments, each checked against its
-  digest, without a shuffle: every task takes a range of windows. More is read, merged and shuffled by Spark, and finished here.
+- Rows that fit into tasks' memory by ranges of windows (`gathered_rows_max`) are read here from their segments, each checked against its
+  digest, without a shuffle: every task takes a range of windows. More rows are read, merged and shuffled by Spark, and finished here.
 - The plan travels as the same bytes at every step, so that a worker takes it apart once.
-- Where Spark lets a job have properties, such a task is told its work by one (`carry_out_told`): the function, and with it the plan of the
+- Where Spark lets a job have properties, such a task gets its work by one (`carry_out_told`): the function, and with it the plan of the
   job, is then the same at every step, and Spark need not plan each anew.
 """
 
@@ -34,12 +34,12 @@ from tidemark.spark_stages.segments import STATE, Written, read_segment, write_s
 
 
 class SegmentDiffers(Exception):
-    """A segment is not what the manifest lists: names it, with both digests."""
+    """A segment differs from the manifest. The message names it, with both digests."""
 
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """What one task is told."""
+    """The order to one task."""
 
     plan: bytes
     """`packed` of the window's spec and context."""
@@ -50,12 +50,12 @@ class Order:
     up_to_ms: int
     """Windows that end in (above, up to] count; others are closed, or stay in their segments."""
     closed_to_ms: int | None
-    """What ends at or below is finished; None: nothing is, the rows are compacted."""
+    """Windows that end at or below are finished; None: none are, the rows are compacted."""
     processing_ms: int
     rows_max: int
-    """Rows of a range beyond which a task merges what it has read before it reads on."""
+    """Rows of a range beyond which a task merges the rows read before it reads on."""
     floor_ms: int = MIN_TIME
-    """What comes out has no time before it."""
+    """No output has a time before it."""
 
 
 def packed(spec: WindowSpec, context: TaskContext) -> bytes:
@@ -94,7 +94,7 @@ def carry_out_on(
     ranges: Sequence[tuple[int, int]],
     batches: Iterator[pa.RecordBatch],
 ) -> Iterator[pa.RecordBatch]:
-    """The order on the rows of these segments, read here; each number in `batches` is that of the range whose windows to take."""
+    """The order on the rows of these segments, read here; each number in `batches` is that of a range of windows to take."""
     for batch in batches:
         for number in batch.column(0).to_pylist():
             above, up_to = ranges[number]
@@ -106,7 +106,7 @@ def carry_out_on(
 
 
 WORK_PROPERTY: Final = "tidemark.work"
-"""Of a job: what its tasks have to do, as `told` says it."""
+"""The property of a job with the work of its tasks, as `told` encodes it."""
 
 
 def told(order: Order, segments: Sequence[StateSegment], ranges: Sequence[tuple[int, int]]) -> str:
@@ -115,7 +115,7 @@ def told(order: Order, segments: Sequence[StateSegment], ranges: Sequence[tuple[
 
 
 def carry_out_told(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """As `carry_out_on`, with what the job's WORK_PROPERTY says."""
+    """As `carry_out_on`, with the arguments in the job's WORK_PROPERTY."""
     task = SparkTask.get()
     work = None if task is None else task.getLocalProperty(WORK_PROPERTY)
     if work is None:
@@ -151,7 +151,7 @@ def _merging(order: Order, parts: Iterator[pa.Table]) -> pa.Table | None:
 
 
 DIFFERING_DDL: Final = "said string"
-"""What `differing` gives: a sentence for each segment that is not what the manifest lists."""
+"""The rows of `differing`: a sentence for each segment that differs from the manifest."""
 
 
 def differing(
@@ -214,7 +214,7 @@ def _carried_out(order: Order, table: pa.Table) -> Iterator[pa.RecordBatch]:
     if ready.num_rows:
         outs, failed = close(plan, one_batch(ready), order.processing_ms, context, order.floor_ms)
         for out in outs:
-            # What failed is told once, with the first segment; where something failed there is one: its dead letters.
+            # Failures are counted once, with the first segment. Where something failed there is one: its dead letters.
             writer.write(out.port, out.content, out.batch, TS, TS, failed)
             failed = 0
     yield from written_rows(writer.rows)

@@ -1,6 +1,6 @@
 """State of a window's stage between steps: a list of Parquet segments, and times. Its snapshot is this and nothing else (P2).
 
-Bounds of every step of a Spark stage. What they decide is how a step is carried out, never what comes out.
+Bounds of every step of a Spark stage. They decide how a step is carried out, never its output.
 """
 
 from dataclasses import dataclass
@@ -60,7 +60,7 @@ class StageState(Struct, frozen=True):
 
     segments: tuple[StateSegment, ...] = ()
     closed_to_ms: int = MIN_TIME
-    """Windows that end at or below are closed: what segments still hold of them is left out."""
+    """Windows that end at or below are closed: rows of theirs that segments still hold are left out."""
     forced_ms: int = MIN_TIME
     """To where `idleTimeout` has put the watermark."""
     last_arrival_ms: int = MIN_TIME

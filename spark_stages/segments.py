@@ -1,4 +1,4 @@
-"""Executors write segments themselves and hand back what they wrote: no row of data goes through the driver.
+"""Executors write segments themselves and hand back their names and numbers: no row of data goes through the driver.
 
 A name has the attempt in it, so that a task that Spark runs twice leaves two files; the driver lists one of them (P2).
 """

@@ -2,7 +2,7 @@
 
 Settings are those that short, frequent jobs need: few shuffle partitions, no adaptive planning (it runs a job a stage), UTC.
 
-What a first step would otherwise wait for: a compiled plan, Python's workers with the product's packages loaded.
+Prepared here, so that a first step need not wait for it: a compiled plan, Python's workers with the product's packages loaded.
 """
 
 import os
@@ -94,16 +94,16 @@ def open_session(name: str, master: str = "local[2]", settings: Mapping[str, str
 
 
 def has_ended(session: SparkSession) -> bool:
-    """Whether the JVM of a session has ended, by whatever cause: nothing that is asked of it is answered any more."""
+    """Whether the JVM of a session has ended, by any cause: it no longer answers."""
     kept: object = session
-    if not isinstance(kept, SparkSession):  # of Spark Connect, whose JVM is not ours
+    if not isinstance(kept, SparkSession):  # Spark Connect: its JVM is not ours
         return False
     gateway: Any = kept.sparkContext._gateway  # noqa: SLF001 - PySpark tells of its JVM's process nowhere else
     return gateway.proc.poll() is not None
 
 
 def forget_session(session: SparkSession) -> None:
-    """Let go of a session whose JVM has ended, so that `open_session` starts one: PySpark would give out the dead one for ever."""
+    """Let go of a session with an ended JVM, so that `open_session` starts one: PySpark would give out the dead one for ever."""
     context: Any = session.sparkContext
     context._gateway.proc.stdin.close()  # noqa: SLF001 - by this pipe the JVM would hear of our end
     context._jsc = None  # noqa: SLF001 - a stop would ask the JVM

@@ -60,7 +60,7 @@ class OutputSegment:
 
 @dataclass(frozen=True, slots=True)
 class SparkResult:
-    """What a step leaves and gives."""
+    """A step's new state and its output."""
 
     state: StageState
     outs: Sequence[OutputSegment] = ()
@@ -96,7 +96,7 @@ class SparkStep:
     def __call__(
         self, state: StageState, added: Sequence[StateSegment], times: Times, prefix: str, *, arrived: bool
     ) -> SparkResult:
-        """Take the epoch's segments in, close what the times let close; new segments are named below `prefix`.
+        """Take the epoch's segments in, close the windows that the times let close; new segments are named below `prefix`.
 
         arrived: whether anything came in the epoch, segments or not.
         """
@@ -107,7 +107,7 @@ class SparkStep:
         arrival = max(state.last_arrival_ms, times.processing_ms if arrived else MIN_TIME)
         floor = self._said(state, closed_before)
         outs, failed = self._behind(added, closed_before, times.processing_ms, prefix, floor)
-        whole = self.plan.sessions and self.plan.processing_time  # what was late may join a session that is open
+        whole = self.plan.sessions and self.plan.processing_time  # a late row may join a session that is open
         live = [s for s in (*state.segments, *added) if whole or s.max_end_ms > closed_before]
         state = StageState(tuple(live), closed_before, state.forced_ms, arrival)
         closed_to, forced = self._closable(state, times)
@@ -120,7 +120,7 @@ class SparkStep:
         return SparkResult(state, outs, late, failed, self._output_watermark(state, times), self._jobs)
 
     def check(self, segments: Sequence[StateSegment]) -> None:
-        """SegmentDiffers names a segment that is gone or not what the manifest lists (P2). Executors read them, each its share."""
+        """SegmentDiffers names a segment that is gone or differs from the manifest (P2). Executors read them, each its share."""
         if not segments:
             return
         tasks = min(self.tasks_planned, len(segments))
@@ -129,7 +129,7 @@ class SparkStep:
         if found:
             raise SegmentDiffers(found[0][0])
 
-    # --- what may close -------------------------------------------------------------------------------------------------
+    # --- closing --------------------------------------------------------------------------------------------------------
 
     def _first_end(self, segment: StateSegment) -> int:
         """No window of the segment that is still open ends before this."""
@@ -209,7 +209,7 @@ class SparkStep:
     def _behind(
         self, added: Sequence[StateSegment], closed_ms: int, processing_ms: int, prefix: str, floor_ms: int
     ) -> tuple[list[OutputSegment], int]:
-        """ST3: on processing time what comes for windows that have closed comes out at once, as one more result of each."""
+        """ST3: on processing time rows for closed windows come out at once, as one more result of each."""
         suspects = [s for s in added if self._first_end(s) <= closed_ms]
         if not self.plan.processing_time or self.plan.sessions or not suspects:
             return [], 0

@@ -1,1 +1,1 @@
-"""What an installation did, computed again: `tidemark audit`, and late records redriven; see README.md."""
+"""Audits of an installation: `tidemark audit` computes its outputs again, and late records are redriven; see README.md."""

@@ -1,7 +1,7 @@
-"""Which outputs no record decides: what the order of arrival, the clock, or the pace of other splits had a part in is not noted anywhere.
+"""Outputs that records alone do not decide: the order of arrival, the clock, or the pace of other splits had a part, which nobody notes.
 
-An audit makes no statement about them; a computation again would give another of the possible results. What stands in front of such a stage
-is compared as ever, and so are the dead letters that come from there.
+An audit makes no statement about them; a computation again would give another of the possible results. The output of stages in front of
+such a stage is compared as ever, and so are the dead letters of those stages.
 """
 
 from collections.abc import Collection, Mapping
@@ -40,9 +40,9 @@ def may_be_late(batch: Any) -> bool:
 def by_chance(
     plan: PhysicalPlan, processor: Processor, splits: int, chains: Mapping[VertexId, Chain], late: Collection[VertexId]
 ) -> dict[VertexId, str]:
-    """The vertices of whose output the records alone do not decide, each with the reason.
+    """The vertices with output that the records alone do not decide, each with the reason.
 
-    chains: as they are behind all records. late: vertices that records may have come to too late, by the pace of other splits.
+    chains: as they are behind all records. late: vertices that records may have reached too late, by the pace of other splits.
     """
     found: dict[VertexId, str] = {}
     source, letters = plan.vertices[0].id, _letters(plan)

@@ -1,11 +1,11 @@
 """`tidemark audit NAME`: was every record counted once? Computed again from the source topic and the bytes of the outputs.
 
-Nothing of the system's own counts is believed. The mirror says where the source's splits stood at each committed checkpoint
-(history.py); the records between two of them are the epoch's. The document is run again over them (recompute.py); what it gives
-for an epoch must be what the outputs hold of that epoch, as readers see them (outputs.py): files by manifests, with digests, topics
+The audit believes none of the system's own counts. The mirror says where the source's splits stood at each committed checkpoint
+(history.py); the records between two of them are the epoch's. The document is run again over them (recompute.py). Its result
+for an epoch must be the epoch's content in the outputs, as readers see them (outputs.py): files by manifests, with digests, topics
 read committed, by markers. The first difference is named, with epoch, place, expectation and finding.
 
-What retention has taken from the source cannot be computed again: NotAuditable says so, and is no success.
+Records that retention has taken from the source cannot be computed again: NotAuditable says so, and is no success.
 """
 
 from collections import Counter
@@ -116,7 +116,7 @@ def topics_of(processor: Processor) -> SourceTopics:
 
 
 def can_be_computed_again(processor: Processor) -> None:
-    """NotAuditable for a document whose result is no function of the records of one source."""
+    """NotAuditable for a document with a result that is no function of the records of one source."""
     for stage in all_stages(processor.pipeline):
         if isinstance(stage, Union | Join):
             raise NotAuditable(
@@ -136,7 +136,7 @@ def _status(status: str, commit: Commit) -> Status:
 
 
 def _is_function_of_positions(processor: Processor) -> bool:
-    """Whether what an epoch puts out depends on positions alone: an idle split lets the watermark pass at a moment that nobody notes."""
+    """Whether an epoch's output depends on positions alone: an idle split lets the watermark pass at a moment that nobody notes."""
     source = processor.source
     waits = isinstance(source, KafkaSource) and source.partition_idle_timeout_ms is not None
     aligned = processor.options.alignment_timeout_ms is None
@@ -197,13 +197,13 @@ async def _still_there(log: Log, partition: TopicPartition, split: SplitId, comm
         raise AuditFailed(message)
 
 
-# --- what came out --------------------------------------------------------------------------------------------------------
+# --- the outputs ----------------------------------------------------------------------------------------------------------
 
 
 async def _tables(
     row: ProcessorRow, processor: Processor, installed: Installation
 ) -> dict[VertexId, TableRead | Unread]:
-    """The tables that `$merge` stages write into, as they are now; what nobody but this job is known to write is read."""
+    """The tables that `$merge` stages write into, as they are now. A table is read if no other job is known to write it."""
     writers: list[Writer] = []
     for other in await installed.store.processors():
         document = parse(decode_plan(other.plan).document)
@@ -236,7 +236,7 @@ async def _tables(
 
 
 def _url(processor: Processor, stage: Merge, environment: Mapping[str, str]) -> str:
-    """Of the connection; as the document has it, where the environment lacks what it refers to."""
+    """The url of the connection; as the document has it, if the environment lacks a variable of it."""
     connection = processor.connections[stage.connection_name]
     with suppress(InvalidDocument):
         connection = resolve(connection, environment)
@@ -275,7 +275,7 @@ async def _outputs(
 
 
 async def _expected(processor: Processor, installed: Installation) -> dict[VertexId, Expected]:
-    """What topics and files would not have taken, and how documents look there."""
+    """The rows that topics and files would not have taken, and the form of documents there."""
     found: dict[VertexId, Expected] = {}
     for vertex in plan_processor(processor, engine="local").vertices:
         match stage_of(vertex.head) if isinstance(vertex.head, WriteHead) else None:

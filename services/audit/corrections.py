@@ -1,9 +1,9 @@
-"""What the late records of a processor would have changed: the same windows, over the same records, with them and without.
+"""Corrections by the late records of a processor: the same windows, over the same records, with them and without.
 
 With `lateness: split` a window is a function of the records that were in time for it. So a value before is the document run again as it
 ran (recompute.py), and a value after is that with more records admitted. Only the first window and the stateless stages behind it are
 run: a correction is one of a window's row. A record may be late by its own split while its window is still open for others, or join a
-session that is: what came out since the last redrive came out without it, and is corrected by the next.
+session that is. Rows that came out since the last redrive came out without it, and the next redrive corrects them.
 """
 
 from collections import Counter, defaultdict
@@ -30,7 +30,7 @@ Stands = Mapping[SplitId, Stand]
 
 
 class CannotRedrive(Exception):
-    """What stands in the way: a sentence for the user, with what to do."""
+    """Records cannot be redriven. The message is a sentence for the user, with the remedy."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +112,7 @@ def windows_of(part: Processor, path: str, records: Records, admitted: Positions
 def windows_between(
     part: Processor, path: str, records: Records, barriers: Sequence[Stands], admitted: Positions
 ) -> list[tuple[Rows, Positions]]:
-    """The same, for what came out up to each of these stands, behind the one before it."""
+    """The same, for the rows that came out up to each of these stands, behind the one before it."""
     done = recompute(
         part,
         records.splits,
@@ -146,7 +146,7 @@ def partitions_of(records: Records) -> dict[tuple[str | None, int], int]:
 
 
 def corrections(old: Mapping[Key, Sequence[Document]], new: Mapping[Key, Sequence[Document]]) -> list[Document]:
-    """What differs, by window and `_id`: `{_id, window, old, new}`, null where there is, or was, no such row."""
+    """The differences, by window and `_id`: `{_id, window, old, new}`, null where there is, or was, no such row."""
     found: list[Document] = []
     for key in sorted({*old, *new}):
         before, after = _apart(old.get(key, ()), new.get(key, ()))

@@ -1,4 +1,4 @@
-"""What an audit expects at a target: the rows that the sink would not have taken (S6), and the documents as they look there.
+"""An audit's expectation at a target: the rows that the sink would not have taken (S6), and the documents as they look there.
 
 A topic's values may be canonical JSON, or none (tombstones). A Parquet file has lost types: values that agreed on none are JSON text there,
 decimals and ids are text, missing and null are one. Both sides are brought to one form, in which a value and its text are the same; bytes
@@ -41,7 +41,7 @@ _EXACT: Final = 2**53
 """Whole doubles up to this are as good as whole numbers."""
 
 Line = str
-"""A document as canonical JSON text: what is compared."""
+"""A document as canonical JSON text, for comparison."""
 
 
 def line_of(tree: Any) -> Line:
@@ -95,7 +95,7 @@ async def expected_at_topic(stage: KafkaEmit, connection: Connection, log: Log, 
 
 
 def _takes_of(config: Mapping[str, Any]) -> Takes:
-    """Of what the connection says, but nothing of how to connect: that may need what this environment lacks."""
+    """The limits in a connection's settings. Settings for connecting are left out: they may need variables that this environment lacks."""
     said = {ours: config[name] for name, ours in _TAKES.items() if isinstance(config.get(name), int)}
     return replace(Takes.of(KafkaSettings(bootstrap="unused:0")), **said)
 
@@ -114,7 +114,7 @@ def _line_as_written(stage: FileEmit, document: Document) -> Line:
 
 
 def table_line(partition_by: Sequence[str]) -> Callable[[Document], Line]:
-    """A document as it is in a table, whatever types its values' columns have there; what divides the table is text."""
+    """A document as it is in a table, in every type that its values' columns have there; the columns that divide the table are text."""
 
     def line(document: Document) -> Line:
         texts = {

@@ -30,12 +30,12 @@ class AuditFailed(Exception):
 
 
 class NotAuditable(AuditFailed):
-    """What an audit would need is not there (any more), or was never kept: no statement, and no success."""
+    """Records or outputs that an audit needs are gone, or were never kept: no statement, and no success."""
 
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """A committed checkpoint: what the mirror tells."""
+    """A committed checkpoint, from the mirror."""
 
     row: MirrorRow
     stands: Mapping[SplitId, SplitStand]
@@ -49,7 +49,7 @@ class Commit:
 
     @property
     def staged(self) -> dict[Identity, bytes]:
-        """By release identity: the handle of what was staged."""
+        """By release identity: the handle of its staged data."""
         return {(h.vertex, h.index): h.staged for h in self.row.handles}
 
 
@@ -70,7 +70,7 @@ async def read_history(
 
 
 async def _mirrored(job: JobId, log: Log, topics: Topics) -> list[Commit]:
-    """The rows of the mirror; a repeat says what was said before."""
+    """The rows of the mirror; a repeat says the same as the first."""
     topic = topics.commits(job)
     if topic not in await log.list_topics():
         message = f"topic {topic}: the mirror of the commits is not there; it stays while the job lives"
@@ -160,7 +160,7 @@ def _chained(commits: list[Commit]) -> None:
 
 
 async def _of_lineage(job: JobId, commits: list[Commit], store: CommitStore) -> None:
-    """The first commit of a generation follows what the generation was restored from."""
+    """The first commit of a generation follows the checkpoint that the generation was restored from."""
     restored = {entry.generation: entry.restored_from for entry in await store.lineage(job)}
     oldest = min(restored, default=Generation(0))
     generation = Generation(0)
@@ -184,7 +184,7 @@ async def _of_lineage(job: JobId, commits: list[Commit], store: CommitStore) -> 
 
 
 async def _stored(row: ProcessorRow, commits: list[Commit], store: CommitStore) -> list[CommitRow]:
-    """The commit rows that the store still has say what the mirror says."""
+    """The commit rows that the store still has agree with the mirror."""
     try:
         stored = await store.commits(row.job, NO_EPOCH)
     except MsgspecError as error:
@@ -236,7 +236,7 @@ def first_offset(commits: Sequence[Commit], split: SplitId) -> Offset:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What a marker or a manifest says."""
+    """A step of a release, as a marker or a manifest tells it."""
 
     epoch: Epoch
     predecessor: Epoch | None

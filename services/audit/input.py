@@ -1,7 +1,7 @@
-"""What of its source a job was to read, against what its commits cover (I1–I3): the processor's row says where splits begin and end.
+"""A job's share of its source, against the records that its commits cover (I1–I3): the processor's row says where splits begin and end.
 
-A row that says FINISHED, with a split in front of its end, is a discrepancy. What lies in the topics beside what was read is no
-discrepancy, and is named all the same: nobody should take silence for "all of it".
+A row that says FINISHED, with a split in front of its end, is a discrepancy. Other records in the topics are no
+discrepancy, and are named all the same: nobody should take silence for "all of it".
 """
 
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -16,16 +16,16 @@ from tidemark.shared.protocol.coordinator.record import decode_kept
 
 
 def listed_splits(row: ProcessorRow) -> dict[SplitId, KnownSplit]:
-    """What the row lists of the one source."""
+    """The splits of the one source that the row lists."""
     return {split: known for splits in decode_kept(row.extra).splits.values() for split, known in splits.items()}
 
 
 async def unread(row: ProcessorRow, stage: KafkaSource, commits: Sequence[Commit], log: Log) -> tuple[str, ...]:
-    """What the topics hold that the job has not read, each with its place.
+    """Records in the topics that the job has not read, each with its place.
 
     Raises:
         AuditFailed: the row has a split at its end that no commit covers up to there.
-        NotAuditable: what was read lay in a topic that is no longer there.
+        NotAuditable: records that the job read lay in a topic that is no longer there.
     """
     listed = listed_splits(row)
     await _same_topics(stage, listed, log)

@@ -1,4 +1,4 @@
-"""The installation whose processors are audited and redriven: its store, blobs and topics."""
+"""An installation for audits and redrives of its processors: its store, blobs and topics."""
 
 import os
 from collections.abc import AsyncIterator, Mapping
@@ -30,7 +30,7 @@ from tidemark.shared.runtime.topics import Topics
 
 @dataclass(frozen=True, slots=True)
 class Installation:
-    """What an audit reads."""
+    """The parts of an installation that an audit reads."""
 
     store: CommitStore
     blobs: BlobStore
@@ -39,7 +39,7 @@ class Installation:
     topics: Topics = field(default_factory=Topics)
 
     async def row_of(self, name: ProcessorName) -> ProcessorRow:
-        """What the store has of a processor. AuditFailed if there is none of that name."""
+        """A processor's row in the store. AuditFailed if no processor has that name."""
         rows = await self.store.processors()
         found = next((row for row in rows if row.name == name), None)
         if found is None:
@@ -50,7 +50,7 @@ class Installation:
 
 @asynccontextmanager
 async def local_installation(data_dir: Path) -> AsyncIterator[Installation]:
-    """What lies in a folder of this machine: without a broker, one is started on it for the time."""
+    """The installation in a folder of this machine: without a broker, one is started on it for the time."""
     store = SqlCommitStore(f"sqlite:///{(data_dir / 'coordinator.db').resolve()}")
     blobs = DirectoryBlobs(data_dir / "blobs", AsyncExecutor())
     environment = read_environment(data_dir)
@@ -65,7 +65,7 @@ async def local_installation(data_dir: Path) -> AsyncIterator[Installation]:
     else:
         cluster = LocalCluster(LocalSettings(data_dir=data_dir, workers={}))
         bootstrap = await cluster.start()
-    # Who audits is the owner: all of the environment, and its secrets.
+    # The owner runs the audit: it may use all of the environment, and its secrets.
     values = {**os.environ, **environment, BROKER_VARIABLE: bootstrap}
     log = open_log(data_dir, bootstrap, "audit", values)
     try:
@@ -77,4 +77,4 @@ async def local_installation(data_dir: Path) -> AsyncIterator[Installation]:
             await cluster.stop()
 
 
-# --- what went in ---------------------------------------------------------------------------------------------------------
+# --- the input ------------------------------------------------------------------------------------------------------------

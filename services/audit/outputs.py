@@ -1,8 +1,8 @@
-"""What the outputs hold, by epoch, as readers see it: topics by their markers, files by their manifests.
+"""The content of the outputs, by epoch, as readers see it: topics by their markers, files by their manifests.
 
-- Topics are read committed. A marker says where the other records of its transaction lie; a record in no marker's range was written by
-  nobody of the job. Markers follow the commits one by one, and name the digest of what was staged.
-- Files are those that manifests list, checked against digests. A manifest says what the commit's handle says.
+- Topics are read committed. A marker says where the other records of its transaction lie; the job did not write a record in no marker's
+  range. Markers follow the commits one by one, and name the digest of the staged data.
+- Files are those that manifests list, checked against digests. A manifest agrees with the commit's handle.
 """
 
 import json
@@ -58,18 +58,18 @@ from tidemark.shared.runtime.exchange import digest_of
 
 @dataclass(slots=True)
 class Output:
-    """What one sink vertex has put out."""
+    """The output of one sink vertex."""
 
     lines: dict[Epoch, list[tuple[Line, str]]] = field(default_factory=lambda: defaultdict(list))
     """By epoch: each document with where it lies."""
     released: dict[Identity, Epoch] = field(default_factory=dict)
     """The marker of each release identity."""
     gone: dict[Epoch, str] = field(default_factory=dict)
-    """Epochs of whose output something is no longer there, with what."""
+    """Epochs with missing output, each with the name of the missing part."""
     mixed: set[Epoch] = field(default_factory=set)
-    """Epochs whose rows lie in files with those of others of them; all together they are at the last."""
+    """Epochs with rows in the same files as rows of other such epochs; all together they are at the last."""
     untold: set[Epoch] = field(default_factory=set)
-    """Epochs of which nothing tells any more what was put out: it lies in the target with that of others."""
+    """Epochs without a trace of their own output: it lies in the target with that of others."""
 
     def complete(self, commit: Commit, vertex: VertexId) -> bool:
         """Whether every identity of the vertex has released this commit."""
@@ -83,13 +83,13 @@ class Output:
 
 @dataclass(frozen=True, slots=True)
 class Releases:
-    """Whose outputs are looked at, and what may have been released."""
+    """The vertex with the outputs to look at, and the commits that may have been released."""
 
     job: JobId
     vertex: VertexId
     commits: Sequence[Commit]
     ended: bool
-    """Nothing follows: the last commit is final and released. Else what lies behind the last commit that was read is left alone."""
+    """Nothing follows: the last commit is final and released. Else output behind the last commit that was read is left alone."""
 
     def known(self, epoch: int) -> bool:
         """Whether a release of this commit is to be judged."""
@@ -122,7 +122,7 @@ async def topic_output(log: Log, stage: KafkaEmit, what: Releases) -> Output:
 
 
 def _marked(identity: Identity, markers: Sequence[tuple[Marker, str]], what: Releases) -> None:
-    """Markers follow the commits one by one, and name the digest of what was staged."""
+    """Markers follow the commits one by one, and name the digest of the staged data."""
     known = {place: marker for marker, place in markers if what.known(marker.epoch)}
     steps = [Step(m.epoch, m.predecessor, m.part, m.parts, m.digest == "", place) for place, m in known.items()]
     for step, commit in released_steps(identity, steps, what.commits):
@@ -154,7 +154,7 @@ async def _markers(log: Log, topic: str) -> list[tuple[Marker, str]]:
 
 
 async def _foreign(log: Log, what: Releases, topics: set[str]) -> dict[str, list[WrittenRange]] | None:
-    """What others wrote under markers into these topics: earlier jobs, other sinks. None where some of them tell no more of all."""
+    """The ranges that others wrote under markers into these topics: earlier jobs, other sinks. None where some have lost markers."""
     mine = f"{TOPIC_PREFIX}{what.job}.{what.vertex}."
     found: dict[str, list[WrittenRange]] = defaultdict(list)
     for topic in sorted(await log.list_topics()):
@@ -181,10 +181,10 @@ def _assign(
     begins: Mapping[int, int],
     foreign: Sequence[WrittenRange] | None,
 ) -> None:
-    """Each record to the epoch of the range that it lies in; each range is full, but for what retention has taken.
+    """Each record to the epoch of the range that it lies in; each range is full, but for records that retention has taken.
 
-    foreign: the ranges of others; None where records that are in no range are left alone. So are those in front of all that this job wrote
-    into their partition: others may have written them, or an earlier job, whose markers went with it.
+    foreign: the ranges of others; None: records that are in no range are left alone. So are those in front of all that this job wrote
+    into their partition: others may have written them, or an earlier job, together with which its markers went.
     """
     begun: dict[int, int] = {}
     for written, _ in own:
@@ -306,7 +306,7 @@ def file_output(stage: FileEmit, connection: Connection | None, what: Releases) 
 def _as_committed(
     destination: Destination, identity: Identity, chain: Sequence[Manifest], commits: Sequence[Commit]
 ) -> None:
-    """Manifests follow the commits one by one, and list what was staged."""
+    """Manifests follow the commits one by one, and list the staged files."""
     if not chain:
         return
     by_epoch = {manifest.epoch: manifest for manifest in chain}
@@ -365,7 +365,7 @@ def _staged_files(destination: Destination, handle: bytes) -> tuple[StagedFile, 
 
 
 def _summarised(destination: Destination, data: bytes | None, manifests: Sequence[Manifest], *, ended: bool) -> None:
-    """`_manifest.json`, read before the manifests, says what they say up to its markers; it may lag until the end, and nothing else."""
+    """`_manifest.json`, read before the manifests, agrees with them up to its markers; it may lag until the end, but not differ."""
     if data is None:
         message = f"{destination.uri(SUMMARY)}: it is not there, although there are {len(manifests)} manifests"
         raise AuditFailed(message)
@@ -398,7 +398,7 @@ def _place(destination: Destination, manifest: Manifest) -> str:
 def _table_lines(stage: FileEmit, table: pa.Table) -> list[Line]:
     documents = [document for batch in table.to_batches() for document in documents_of_batch(batch)]
     for document in documents:
-        # What no column took is part of the document all the same.
+        # Values that no column took are part of the document all the same.
         document.update(cast("Document", parse_json(str(document.pop(RESCUED, None) or "{}"))))
         # A field in a field that divides the table is in the document already.
         for name in stage.partition_by:

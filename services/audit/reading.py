@@ -15,7 +15,7 @@ from tidemark.shared.runtime.reading import up_to_now
 from tidemark.shared.runtime.settings import RuntimeSettings
 
 _RECORD_BYTES: Final = 512
-"""What a record in memory takes besides its key and value: an estimate."""
+"""The size of a record in memory besides its key and value: an estimate."""
 
 _FETCH_RECORDS: Final = 10_000
 """That one fetch brings: some megabytes, and few round trips."""
@@ -28,7 +28,7 @@ class TooMuchHeld(Exception):
 
 
 class Held:
-    """What a command holds of one topic, counted."""
+    """The records of one topic that a command holds, counted."""
 
     def __init__(self, topic: str) -> None:
         self._topic = topic

@@ -1,8 +1,8 @@
 """A document computed again over records that are all there: one task a vertex, one thread, no broker, no state.
 
-With `lateness: split` the result is a function of the records of each split alone (LANGUAGE.md, Time), so it must be what the running
-system released; and what comes out up to a barrier is a function of where the splits stood at it. Windows are stepped on Arrow, whatever
-engine ran them.
+With `lateness: split` the result is a function of the records of each split alone (LANGUAGE.md, Time), so it must equal the output that the
+running system released; and the output up to a barrier is a function of the splits' positions at it. Windows are stepped on Arrow, even if
+another engine ran them.
 """
 
 from bisect import bisect_left
@@ -64,7 +64,7 @@ class Stand:
 
 @dataclass(slots=True)
 class EpochDone:
-    """What must have come out with one checkpoint, by sink vertex, and how many records went in."""
+    """The documents that must have come out with one checkpoint, by sink vertex, and how many records went in."""
 
     epoch: Epoch
     outputs: dict[VertexId, list[Document]] = field(default_factory=lambda: defaultdict(list))
@@ -80,7 +80,7 @@ class Recomputed:
 
     epochs: list[EpochDone]
     chance: Mapping[VertexId, str]
-    """Vertices whose output hangs on more than the records, each with the reason."""
+    """Vertices with output that depends on more than the records, each with the reason."""
 
     def reasons(self, sink: VertexId) -> list[str]:
         """Why documents of a sink hang on more than the records; none where all are compared."""
@@ -88,7 +88,7 @@ class Recomputed:
         return sorted({self.chance[vertex] for vertex in (sink, *senders) if vertex in self.chance})
 
     def certain(self, epoch: EpochDone, sink: VertexId) -> list[Document]:
-        """What must have come out, whatever the moment decided."""
+        """The documents that must have come out, at any moment."""
         pairs = zip(epoch.outputs.get(sink, ()), epoch.senders.get(sink, ()), strict=True)
         return [document for document, sender in pairs if sender not in self.chance]
 
@@ -128,7 +128,7 @@ class _World:
                     self.send(edge.receiver, self.chains[edge.receiver].on_batch(out.batch, out.content, edge.tag))
 
     def _arrive(self, sender: VertexId, sink: VertexId, batch: pa.RecordBatch) -> None:
-        """What the target would refuse goes to the dead letters, as a sink's task sends it (S6)."""
+        """Rows that the target would refuse go to the dead letters, as a sink's task sends them (S6)."""
         accept = self.accepts.get(sink)
         rejected = accept(batch) if accept is not None else ()
         rows = {r.row for r in rejected}
@@ -175,7 +175,7 @@ class _World:
                 self.watermarks[edge.id] = chain.output_watermark()
 
     def flush(self) -> None:
-        """What was held for a barrier goes on, and no window closes: what is admitted would come too late for it."""
+        """Rows held for a barrier go on, and no window closes: else admitted records would come too late for it."""
         for vertex, chain in self.chains.items():
             self.send(vertex, chain.before_barrier())
 
@@ -201,12 +201,12 @@ def recompute(  # noqa: PLR0913 - a document, its records, and what was known of
     code: bytes = b"",
     running: Collection[VertexId] | None = None,
 ) -> Recomputed:
-    """Run the document over these records, from barrier to barrier: where each split stood says what an epoch took in.
+    """Run the document over these records, from barrier to barrier: where each split stood says which records an epoch took in.
 
-    admitted: records that are in time whatever their watermark (`lateness: split`); an epoch has to cover their windows whole.
+    admitted: records that are in time in spite of their watermark (`lateness: split`); an epoch has to cover their windows whole.
     passed: positions at the barriers on the way, in order: which record of an id counts is decided at each (DD2).
-    accepts: by sink vertex, which rows its target would refuse; none where nothing is said.
-    code: of its computations, as the plan has it that ran. running: its vertices (`plan_processor`).
+    accepts: by sink vertex, which rows its target would refuse; none for a vertex without an entry.
+    code: of its computations, as in the plan that ran. running: its vertices (`plan_processor`).
     """
     plan = plan_processor(processor, engine="local", collects=collects, running=running)
     world = _World(
@@ -227,7 +227,7 @@ def recompute(  # noqa: PLR0913 - a document, its records, and what was known of
         before = world.counters()
         world.done = EpochDone(epoch)
         known = {s.split: KnownSplit(s.ordinal, "", FIRST_OFFSET) for s in splits if s.split in stands}
-        world.input.listed(known)  # not before: it would hold what came out (W2)
+        world.input.listed(known)  # not before: an earlier listing would hold the output back (W2)
         front.assign({split: each.ordinal for split, each in known.items()})
         for together in passed:
             for split in splits:

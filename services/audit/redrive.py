@@ -1,8 +1,8 @@
 """`tidemark redrive NAME`: late records through the windows that they missed, as corrections with the old and the new value.
 
 A redrive takes the dead letters behind those of the last one, up to where the queue ends now. Corrections, and where it ended, are
-written in one transaction under the job's identity: opening it fences every other redrive of the job, and aborts what one left open. So
-each letter is corrected once, however often the command is repeated, killed, or run twice at a time.
+written in one transaction under the job's identity. Opening it fences every other redrive of the job, and aborts its open transaction. So
+each letter is corrected once, even if the command is repeated, killed, or run twice at a time.
 """
 
 from collections.abc import Mapping
@@ -52,7 +52,7 @@ class Redriven(msgspec.Struct, frozen=True):
     """Where they went."""
     version: int = REDRIVEN.version
     stands: dict[SplitId, tuple[int, Status]] = {}
-    """Where the splits stood, as `Stand` has it: what came out later is not corrected yet."""
+    """Where the splits stood, as in `Stand`: later output is not corrected yet."""
 
 
 _AT_ONCE: Final = 500
@@ -83,7 +83,7 @@ async def redrive(name: ProcessorName, installed: Installation, topic: str | Non
     log, markers = installed.log, f"{installed.topics.prefix}.redrives"
     for each in (topic, markers):
         await log.create_topic(each, 1, {"retention.ms": "-1"})
-    writer = await log.transactional_writer(f"tidemark.redrive.{row.job}")  # fences; what was left open is aborted
+    writer = await log.transactional_writer(f"tidemark.redrive.{row.job}")  # fences; aborts an open transaction
     try:
         last = await _last(log, markers, row.job)
         letters = await _letters(log, queue.topic, name, last.until if last is not None else {})
@@ -113,7 +113,7 @@ async def redrive_local(name: ProcessorName, data_dir: Path, topic: str | None =
 
 
 def _found(part: Processor, path: str, records: Records, letters: Letters, last: Redriven | None) -> list[Document]:
-    """The corrections that the new letters ask for, and of what came out since the last redrive the earlier ones."""
+    """The corrections by the new letters, and those of output since the last redrive by the earlier letters."""
     ordinals = partitions_of(records)
     redriven = late_places(letters.before, path, ordinals)
     after = redriven | late_places(letters.new, path, ordinals)

@@ -1,4 +1,4 @@
-"""What an audit found, for people and programs."""
+"""The findings of an audit, for people and programs."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
@@ -25,7 +25,7 @@ class AuditedEpoch:
     released: bool
     """At every output; else it is committed and waits for its release, and its outputs were not compared."""
     gone: tuple[str, ...] = ()
-    """Of its outputs, what is no longer there and was not compared."""
+    """The parts of its outputs that are no longer there and were not compared."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,10 +36,10 @@ class Audited:
     unchecked: tuple[str, ...] = ()
     """Outputs that are no function of the records, or rows of them, each with the reason: no statement about them."""
     notes: tuple[str, ...] = ()
-    """What no record decides and was left out: columns that a database fills by itself."""
+    """Values left out because no record decides them: columns that a database fills by itself."""
 
     unread: tuple[str, ...] = ()
-    """What the source's topics hold that the job has not read, by place."""
+    """Records in the source's topics that the job has not read, by place."""
 
     @property
     def records(self) -> int:
@@ -74,7 +74,7 @@ class Audited:
 
     @property
     def gone(self) -> tuple[str, ...]:
-        """What retention has taken from outputs: an audit with gaps is no success."""
+        """The parts of outputs that retention has taken: an audit with gaps is no success."""
         return tuple(sorted({what for e in self.epochs for what in e.gone}))
 
     @property

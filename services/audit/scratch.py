@@ -1,9 +1,9 @@
-"""What a table would hold if it had been empty: the sink's own statements, run on an empty table of the same definition.
+"""The expected content of a table that began empty: the sink's own statements, run on an empty table of the same definition.
 
 On SQLite the table is made by its own statements in a database in memory; on PostgreSQL it is a temporary one of the same columns, and the
 transaction is rolled back. So conversion, rounding and collation are the database's, and the target is not written to.
 
-Values are told as text that keeps their types: PostgreSQL's own, and of SQLite what lies in the cell, whatever the column says.
+Values are told as text that keeps their types: PostgreSQL's own, and for SQLite the type of the cell, not of the column.
 """
 
 from collections.abc import Iterator, Sequence
@@ -30,7 +30,7 @@ _AT_ONCE: Final = 10_000
 
 
 def rows_of(connection: sa.Connection, table: sa.Table) -> list[Row]:
-    """All rows, each value as text. TooMuchHeld beyond what a command may hold."""
+    """All rows, each value as text. TooMuchHeld if there are more than a command may hold."""
     most, size = audit_settings().held_bytes_max, 0
     rows: list[Row] = []
     exact = connection.dialect.name == "postgresql"
@@ -64,7 +64,7 @@ def _is_whole(column: sa.Column[Any]) -> bool:
 
 
 def folded(engine: sa.Engine, table: sa.Table, stage: Merge, epochs: Sequence[Sequence[Document]]) -> list[Row]:
-    """What an empty table holds after these documents, an epoch at a time, in their order. SQLAlchemyError."""
+    """The content of an empty table after these documents, an epoch at a time, in their order. SQLAlchemyError."""
     maker = RowMaker(table, stage.on, engine.dialect, inserts=False)
     with _scratch(engine, table, stage) as (connection, scratch):
         writer = MergeWriter(connection, scratch, stage)

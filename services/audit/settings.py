@@ -1,4 +1,4 @@
-"""What can be set about audits and redrives (TIDEMARK_AUDIT, JSON)."""
+"""Settings of audits and redrives (TIDEMARK_AUDIT, JSON)."""
 
 import os
 from collections.abc import Mapping
@@ -19,11 +19,11 @@ class AuditSettings:
     """How long one reading waits out outages of the broker."""
 
     def __post_init__(self) -> None:
-        """Raise ValueError for what cannot work."""
+        """Raise ValueError for values that cannot work."""
         check_positive(self, "")
 
 
 def audit_settings(environment: Mapping[str, str] | None = None) -> AuditSettings:
-    """Of this process. ProcessSettingsError names the setting, what is expected and what was found."""
+    """The settings of this process. ProcessSettingsError names the setting, the expected and the found value."""
     env = os.environ if environment is None else environment
     return settings_of(read_table(env, "AUDIT"), AuditSettings, "TIDEMARK_AUDIT")

@@ -1,9 +1,9 @@
-"""Tables that `$merge` writes into, against what follows from the source's records.
+"""Tables that `$merge` writes into, against the content that follows from the source's records.
 
 - Table and markers are read in one transaction, before the commits: each marker is then one of a commit that the audit knows (S5).
-- What was staged lies in the commits' handles, in the order in which it is written. As a multiset it must follow from the epoch's input,
-  like any output.
-- The expected table is what the sink's own statements make of these documents, up to each identity's marker, of an empty table of the same
+- Staged documents lie in the commits' handles, in the order in which they are written. As a multiset they must follow from the epoch's
+  input, like any output.
+- The expected table: the sink's own statements write these documents, up to each identity's marker, into an empty table of the same
   definition (audit_scratch.py). Rows are compared by `on`, values with their types.
 
 A table is a function of the records where this job alone writes it, and every row began with one of them. Where it is not, or where the
@@ -65,7 +65,7 @@ class TableRead:
     known: frozenset[JobId]
     """Jobs of the installation of which none but this one may write into the table."""
     staged: list[tuple[Commit, list[Document] | None]] = field(default_factory=list)
-    """What was released, in order; None for what is kept no more."""
+    """The released documents, in order; None for those that are kept no more."""
     unchecked: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
@@ -138,7 +138,7 @@ def _came_since(engine: sa.Engine, name: str) -> bool:
 
 
 def _moment(engine: sa.Engine) -> sa.Connection:
-    """A connection whose reads are all of one moment."""
+    """A connection in which all reads see one moment."""
     if engine.dialect.name == "postgresql":
         return engine.connect().execution_options(isolation_level="REPEATABLE READ")
     connection = engine.connect()
@@ -151,11 +151,11 @@ def _said(error: exc.SQLAlchemyError) -> str:
     return str(error.orig if isinstance(error, exc.DBAPIError) else error).strip().splitlines()[0]
 
 
-# --- what was staged ------------------------------------------------------------------------------------------------------
+# --- the staged documents -------------------------------------------------------------------------------------------------
 
 
 async def table_output(read: TableRead, what: Releases, blobs: BlobStore) -> Output:
-    """What was released into the table, from the commits' handles. AuditFailed for markers that no commit allows."""
+    """The documents released into the table, from the commits' handles. AuditFailed for markers that no commit allows."""
     output = Output()
     parts = PartStore(blobs, str)
     known = {commit.epoch for commit in what.commits} | {NO_EPOCH}
@@ -188,7 +188,7 @@ async def table_output(read: TableRead, what: Releases, blobs: BlobStore) -> Out
 async def _documents(parts: PartStore, handle: bytes) -> list[Document] | None:
     """The documents of a handle; None if a blob of it is gone, as it may be once it is released (C11)."""
     found: list[Document] = []
-    for part in decode_handle(handle, sys.maxsize):  # whatever the sinks' setting is: it is committed
+    for part in decode_handle(handle, sys.maxsize):  # without the sinks' limit: it is committed
         try:
             found += [document_of(each) for each in staged_rows(await parts.load(part))]
         except TargetRefused:
@@ -202,15 +202,15 @@ def _line(document: Document) -> Line:
     return line_of(to_json(document))
 
 
-# --- what the table must hold -----------------------------------------------------------------------------------------------
+# --- the expected table -----------------------------------------------------------------------------------------------------
 
 
 def compare(
     read: TableRead, done: Sequence[EpochDone], output: Output, commits: Sequence[Commit], *, by_epoch: bool
 ) -> None:
-    """AuditFailed names the first row that is missing, altered, or of nobody; `read.unchecked` takes what cannot be judged.
+    """AuditFailed names the first row that is missing, altered, or of nobody; `read.unchecked` takes rows that cannot be judged.
 
-    by_epoch: what an epoch puts out is a function of positions: it can stand for what was staged and is kept no more.
+    by_epoch: an epoch's output is a function of positions: it can stand for staged documents that are kept no more.
     """
     if output.untold and not by_epoch:
         read.unchecked.append(
@@ -250,7 +250,7 @@ def _job(identity: str) -> JobId:
 def _in_order(
     read: TableRead, done: Sequence[EpochDone], output: Output, commits: Sequence[Commit]
 ) -> list[tuple[list[Document], bool]] | None:
-    """Documents by epoch, and whether in the order of their release; what is kept no more, as it was computed again."""
+    """Documents by epoch, and whether in the order of their release; those kept no more are taken from the computation."""
     again = {epoch.epoch: epoch.outputs.get(read.vertex, []) for epoch in done}
     epochs: list[tuple[list[Document], bool]] = []
     for commit in commits:

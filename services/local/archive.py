@@ -1,8 +1,8 @@
 """An archive of the classes that the broker loads (the JVM's class data sharing): with it a start takes half the processor time.
 
 `python -m tidemark.services.local.archive` writes it: a broker on a folder of its own is started, written to and read from, and its JVM
-writes what it has loaded as it ends. A JVM of another version, or with other jars, leaves an archive aside and loads classes as ever; so
-does one that finds none.
+writes the classes it has loaded as it ends. A JVM of another version, or with other jars, leaves an archive aside and loads classes as
+ever; so does one that finds none.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ _DUMP_TIMEOUT_S: Final = 120.0
 
 
 async def _use(bootstrap: str) -> None:
-    """What every job does with a broker: topics, a transaction, a committed read."""
+    """The work of every job with a broker: topics, a transaction, a committed read."""
     admin = AIOKafkaAdminClient(bootstrap_servers=bootstrap)
     await admin.start()
     await admin.create_topics([NewTopic(_TOPIC, 1, 1)])
@@ -42,7 +42,7 @@ async def _use(bootstrap: str) -> None:
 
 
 async def _live(folder: Path, made: Path) -> None:
-    """A broker's life, at whose end its JVM writes the archive."""
+    """Run a broker once; as it ends, its JVM writes the archive."""
     options = ("-Xlog:disable", f"-XX:ArchiveClassesAtExit={made}")
     broker = LocalBroker(BrokerSettings(data_dir=folder, jvm_options=options, stop_timeout_s=_DUMP_TIMEOUT_S))
     await _use(await broker.start())

@@ -2,10 +2,10 @@
 
 Rules kept here:
 
-1. The data folder is the broker: same identity, ports and records at each start, however the last run ended.
+1. The data folder is the broker: same identity, ports and records at each start, even after a crash.
 2. It ends when the process that started it ends (``tether``), and is told to stop before it is killed.
 3. It is ready when it answers its own protocol, not after a time.
-4. What stands in the way (no Java, a taken port, a full disk, another broker on the data) is said in one sentence with
+4. An obstacle (no Java, a taken port, a full disk, another broker on the data) is one sentence with
    the remedy, before the start where it can be known before.
 
 ``python -m tidemark.services.local.broker --data DIR [--port N]`` runs one in the foreground.
@@ -51,14 +51,14 @@ from tidemark.services.local.tether import tethered
 _MAIN_CLASS: Final = "kafka.Kafka"
 _FORMAT_CLASS: Final = "kafka.tools.StorageTool"
 _FORMATTED: Final = ("meta.properties", "bootstrap.checkpoint")
-"""What formatting writes, also under names that go on."""
+"""The files that formatting writes, also those with names that continue these."""
 _POLL_S: Final = 0.05
 """Between two looks, within `start_timeout_s` and its kin."""
 _SHOWN_LINES: Final = 5
 # Below the range from which the kernel takes ports for outgoing connections, so that none is lost between test and use.
 _PORT_RANGE: Final = range(20_000, 30_000)
 
-# What the broker's own words mean, and what to do. The first that is found wins.
+# Texts in the broker's log, with their meaning and the remedy. The first that is found wins.
 _REASONS: Final = (
     ("No space left on device", "the disk is full; free some space, or choose another data folder"),
     ("Address already in use", "the port was taken meanwhile; stop what holds it, or choose another port"),
@@ -72,14 +72,14 @@ _LOUD: Final = (" ERROR ", " FATAL ", "Exception", "error:")
 
 
 class BrokerError(Exception):
-    """The broker did not start or stop as asked; the message says why and what to do."""
+    """The broker did not start or stop as asked; the message says why, and names the remedy."""
 
 
 class LocalBroker:
     """One broker process and its data folder. Started and stopped any number of times; not safe for several tasks."""
 
     def __init__(self, settings: BrokerSettings) -> None:
-        # The broker runs in its own folder: what it is told must not depend on where the caller stands.
+        # The broker runs in its own folder: its paths must not depend on the caller's working directory.
         self._settings = replace(settings, data_dir=settings.data_dir.resolve())
         self._process: subprocess.Popen[bytes] | None = None
         self._port = settings.port
@@ -105,7 +105,7 @@ class LocalBroker:
         """Start, wait until it answers, and return ``bootstrap``.
 
         Call it from a thread that lives as long as the broker shall (see ``tether``). on_address: told ``bootstrap`` as soon as it
-        is known, for what may start beside the broker and waits for it.
+        is known, for processes that may start beside the broker and wait for it.
 
         Raises:
             BrokerError: it cannot start; nothing of it is left running.
@@ -162,7 +162,7 @@ class LocalBroker:
             self._process = None
 
     async def exited(self) -> int:
-        """Wait until the process ends, for whatever reason; its exit status (negative: the signal)."""
+        """Wait until the process ends, for any reason; its exit status (negative: the signal)."""
         if self._process is None:
             raise BrokerError("the broker was not started; there is no process to wait for")
         while (status := self._process.poll()) is None:  # noqa: ASYNC110 - of a process nothing tells but the asking
@@ -186,7 +186,7 @@ def _prepare_folder(settings: BrokerSettings) -> None:
 
 
 async def _await_predecessor(data_dir: Path, timeout_s: float) -> None:
-    """A broker whose supervisor was killed a moment ago is about to die; one that stays is somebody's."""
+    """Wait for the end of a broker that lost its supervisor a moment ago; a broker that stays belongs to somebody."""
     pid = _living_broker(data_dir)
     try:
         async with asyncio.timeout(timeout_s):
@@ -249,7 +249,7 @@ def _is_free(port: Port) -> bool:
 
 
 def _holder(port: Port) -> str:
-    """Who listens on a port, as far as this user may know."""
+    """The process that listens on a port, as far as this user may know."""
     try:
         for connection in psutil.net_connections("tcp"):
             if connection.status == psutil.CONN_LISTEN and tuple(connection.laddr)[1:] == (port,) and connection.pid:
@@ -298,7 +298,7 @@ def _format_once(settings: BrokerSettings, command: list[str]) -> None:
 
 
 def _clear_cut_off_format(settings: BrokerSettings) -> None:
-    """Remove what a format that was cut off left: a folder that holds nothing else. BrokerError for one that holds more."""
+    """Remove the files of an interrupted format, from a folder that holds nothing else. BrokerError for one that holds more."""
     try:
         more = [path.name for path in settings.log_dir.iterdir() if not path.name.startswith(_FORMATTED)]
     except FileNotFoundError:
@@ -314,7 +314,7 @@ def _clear_cut_off_format(settings: BrokerSettings) -> None:
 
 
 def _spawn(settings: BrokerSettings, command: list[str]) -> subprocess.Popen[bytes]:
-    # Both are written anew at each start: what they say is about this start.
+    # Both are written anew at each start, and so are about this start.
     (settings.diagnostics_dir / "broker.log").unlink(missing_ok=True)
     with (settings.diagnostics_dir / "broker.err").open("wb") as errors:
         process = subprocess.Popen(

@@ -1,4 +1,4 @@
-"""What a local broker is told: its settings, and the server properties and command line they become."""
+"""The settings of a local broker, and the server properties and command line they become."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ class BrokerSettings:
     # Below this the broker is not started: it would stop in the middle of a write.
     free_disk_mib_min: int = knob(512)
     start_timeout_s: float = knob(300.0)
-    """For the first answer of a broker whose process lives: on a machine that is busy, minutes. An end of it is noticed at once."""
+    """For the first answer of a broker with a living process: on a machine that is busy, minutes. If it ends, that is noticed at once."""
     stop_timeout_s: float = 15.0
     format_timeout_s: float = 300.0
     """For a new data folder to be given its identity."""
     predecessor_timeout_s: float = 5.0
-    """For a broker whose supervisor was killed to be gone."""
+    """How long to wait for the end of a broker after its supervisor was killed, s."""
     ask_timeout_ms: int = 10_000
     """For an answer, when it is asked whether it is ready."""
     said_lines_max: int = 200
@@ -60,7 +60,7 @@ class BrokerSettings:
 
     @property
     def diagnostics_dir(self) -> Path:
-        """What the broker says about itself, bounded by the rolling policy of its log4j configuration."""
+        """The folder of the broker's own logs, bounded by the rolling policy of its log4j configuration."""
         return self.data_dir / "diagnostics"
 
     @property

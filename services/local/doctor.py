@@ -1,10 +1,10 @@
-"""Looks at the machine before a set-up, and says in a sentence what to do where something is missing.
+"""Looks at the machine before a set-up, and names the remedy in a sentence if something is missing.
 
-Rules kept here: the standard library only, and no syntax newer than Python 3.7 in this file, for it is run by whatever
+Rules kept here: the standard library only, and no syntax newer than Python 3.7 in this file, for it is run by whichever
 python the machine has, before there is a virtual environment.
 
 ``python services/local/doctor.py check`` — before the set-up: Python, its venv module, Java, disk.
-``python services/local/doctor.py explain FILE`` — after a failed step: what the step printed, as a sentence.
+``python services/local/doctor.py explain FILE`` — after a failed step: the meaning of its output, as a sentence.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ ROOT = Path(__file__).resolve().parents[2]
 # The oldest and the newest that the locked packages were run with.
 PYTHON_MIN = (3, 11)
 PYTHON_MAX = (3, 13)
-# The virtual environment, the broker's jars, and what pip unpacks on the way.
+# For the virtual environment, the broker's jars, and the packages that pip unpacks on the way.
 FREE_DISK_MIB_MIN = 4096
 SHOWN_LINES = 4
 
-# What a failed step prints, and what it means. The first that is found wins.
+# Output of failed steps, and its meaning. The first that is found wins.
 REASONS = (
     ("No space left on device", "the disk is full: free some space, then run it again"),
     ("Disk quota exceeded", "the disk quota is used up: free some space, then run it again"),
@@ -40,7 +40,7 @@ REASONS = (
 
 
 def check() -> list[str]:
-    """What is missing for a set-up, a sentence each; nothing when all is there."""
+    """Needs of a set-up that are missing, a sentence each; nothing when all is there."""
     sys.path.insert(0, str(ROOT))
     from tidemark.services.local.hints import to_install_python  # noqa: PLC0415 - the script's own folder is on the path, not the root
 
@@ -63,7 +63,7 @@ def check() -> list[str]:
 
 
 def java_findings() -> list[str]:
-    """What is wrong with the machine's Java; the same check that the broker makes at each start."""
+    """Defects of the machine's Java; the same check that the broker makes at each start."""
     from tidemark.services.local.java import JavaError, find_java  # noqa: PLC0415 - an older Python cannot read that file
 
     try:
@@ -74,7 +74,7 @@ def java_findings() -> list[str]:
 
 
 def explain(log: str) -> str:
-    """What a failed step's output means, or its last lines."""
+    """The meaning of a failed step's output, or its last lines."""
     for words, remedy in REASONS:
         if words in log:
             return f"The set-up failed: {remedy}"

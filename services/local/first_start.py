@@ -1,4 +1,4 @@
-"""What the first local installation of a user makes, once: machine code of the readers and writers, and the broker's jars."""
+"""Work of a user's first local installation, done once: machine code of the readers and writers, and the broker's jars."""
 
 import asyncio
 import subprocess
@@ -10,11 +10,11 @@ from tidemark.services.local.jars import JarsError, default_cache, ensure_jars
 from tidemark.shared.compiled.keeping import is_kept
 
 _SAID_CHARACTERS_MAX = 2_000
-"""Of what a compiler that failed has said last."""
+"""The last characters of a failed compiler's output that are shown."""
 
 
 async def make_ready(say: Callable[[str], None]) -> None:
-    """Make what is missing; `say` hears of what takes a while. BrokerError says why it cannot be made."""
+    """Make the missing parts; `say` hears of those that take a while. BrokerError says why one cannot be made."""
     if not is_kept():
         say("First start: readers and writers are compiled (half a minute, once)")
         command = [sys.executable, "-m", "tidemark.shared.compiled"]

@@ -11,7 +11,7 @@ _NAME = "lock"
 
 
 class FolderLock:
-    """Taken before anything in the folder is touched. The file stays, with the process id of who took it last."""
+    """Taken before anything in the folder is touched. The file stays, with the process id of the last holder."""
 
     def __init__(self, data_dir: Path) -> None:
         self._data_dir = data_dir

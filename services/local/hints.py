@@ -1,4 +1,4 @@
-"""Names the packages that the distribution at hand has for what a set-up needs.
+"""Names the packages of the machine's distribution that a set-up needs.
 
 Rules kept here: the standard library only, and no syntax newer than Python 3.7, as in `doctor.py`, which asks first.
 """

@@ -2,13 +2,13 @@
 
 Rules kept here:
 
-1. Nothing is run whose SHA-256 is not in ``deploy/broker/jars.lock``. A file that differs is thrown away and fetched
+1. Nothing is run unless its SHA-256 is in ``deploy/broker/jars.lock``. A file that differs is thrown away and fetched
    once more; if it still differs, that is an error.
 2. The lock names coordinates and digests, no address: where packages come from is the machine's business
    (jgo's own settings).
-3. All that is fetched lies below one folder, by default inside the project, so that removing it undoes the set-up.
+3. All fetched files lie below one folder, by default inside the project, so that removing it undoes the set-up.
 
-``python -m tidemark.services.local.jars`` fetches what is missing; with ``--relock`` it resolves ``ENDPOINT`` anew and writes the
+``python -m tidemark.services.local.jars`` fetches the missing jars; with ``--relock`` it resolves ``ENDPOINT`` anew and writes the
 lock, which is how the broker's version is raised; with ``--into DIR`` it puts the verified jars, and no others, into a
 folder.
 """
@@ -33,7 +33,7 @@ import requests
 KAFKA_VERSION: Final = "4.1.0"
 LOG4J_VERSION: Final = "2.24.3"
 # Kafka logs through slf4j; without the second coordinate it would log nowhere, and a failed start would have no reason.
-# The exclamation mark: what Kafka asks for is not overruled by the versions that log4j's parent recommends.
+# The exclamation mark: the versions that log4j's parent recommends do not overrule those that Kafka asks for.
 ENDPOINT: Final = (
     f"org.apache.kafka:kafka_2.13:{KAFKA_VERSION}+org.apache.logging.log4j:log4j-slf4j-impl:{LOG4J_VERSION}!"
 )
@@ -52,7 +52,7 @@ Sha256 = NewType("Sha256", str)
 
 
 class JarsError(Exception):
-    """The broker's jars cannot be had; the message says what to do."""
+    """The broker's jars cannot be had; the message names the remedy."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +112,7 @@ def ensure_jars(cache: Path | None = None, lock: Path = LOCK_PATH) -> tuple[Path
     """Paths of all locked jars, fetched where they are missing, each verified.
 
     Raises:
-        JarsError: no network, no disk, or a file whose digest is not the locked one.
+        JarsError: no network, no disk, or a file with another digest than the locked one.
     """
     repository = (cache or default_cache()) / "repository"
     context = jgo.maven.MavenContext(repo_cache=repository, timeout=_HTTP_TIMEOUT_S)

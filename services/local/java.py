@@ -22,7 +22,7 @@ _REMEDY: Final = f"install Java {JAVA_MAJOR_MIN} or newer{to_install_java()} or 
 
 
 class JavaError(Exception):
-    """No Java, or too old a one; the message says what to do."""
+    """No Java, or too old a one; the message names the remedy."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +59,6 @@ def find_java() -> Java:
 
 
 def parse_major(told: str) -> int | None:
-    """The major version in what ``java -version`` prints, or None."""
+    """The major version in the output of ``java -version``, or None."""
     match = re.search(r'version "(?:1\.)?(\d+)', told)
     return int(match.group(1)) if match else None

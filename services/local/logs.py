@@ -1,4 +1,4 @@
-"""The services' log files, bounded: each process writes at the end of its own, for months perhaps; what is too long becomes `….log.1`.
+"""The services' log files, bounded: each process writes at the end of its own, for months perhaps. A file too long becomes `….log.1`.
 
 The file stays the same one, for the process has it open: it is copied, and then emptied. A line that comes between the two is lost.
 """
@@ -19,7 +19,7 @@ _LAST_LINE_BYTES_MAX = 16_384
 
 
 def last_words(path: Path) -> str:
-    """What a process said last, where it said that being started again would get it no further; else ""."""
+    """A process' last message, if it said that another start would not help; else ""."""
     with path.open("rb") as file:
         file.seek(max(0, path.stat().st_size - _LAST_LINE_BYTES_MAX))
         lines = file.read().decode(errors="replace").rstrip().splitlines()
@@ -27,7 +27,7 @@ def last_words(path: Path) -> str:
 
 
 def bound(logs: Iterable[Path], bytes_max: int) -> None:
-    """Of each that has more bytes than this, all goes into the file of the same name with `.1`; what that had is gone."""
+    """Move the content of each longer log into the file of the same name with `.1`; the older content of that file is gone."""
     for path in logs:
         try:
             if path.stat().st_size > bytes_max:

@@ -54,7 +54,7 @@ _OWN: Final = (
     "blobs", "kafka", "logs", "scratch", KEYS_FILE, TOKEN_FILE, ADDRESS_FILE, "environment.json", "processes.json",
     *(f"coordinator.db{more}" for more in ("", "-journal", "-shm", "-wal")),
 )  # fmt: skip
-"""What the installation keeps in its folder, and no document reaches: results may lie beside it."""
+"""Entries of the folder that the installation keeps, and that no document reaches: results may lie beside them."""
 _DOUBLINGS_MAX: Final = 16
 """Doublings of `restart_wait_ms`: past them it is above any `restart_wait_ms_max`."""
 _OWNERS: Final = 0o700
@@ -78,7 +78,7 @@ class LocalSettings:
     environment: Mapping[str, str] = field(default_factory=dict)
     """Added to every process'."""
     variables: tuple[str, ...] = ()
-    """Of the environment, that documents' connections may name as `${NAME}`, beside those of `environment` and what earlier runs opened."""
+    """Of the environment, that documents' connections may name as `${NAME}`, beside those of `environment` and of earlier runs."""
     niceness: int = knob(5)
     """Of operators, Spark and sinks, 0 to 19 as in nice(1): they yield to sources when all cores are busy, for a source works on one core
     while a step, a release and the broker come in bursts on several. Flow control keeps a source from running away from them."""
@@ -99,7 +99,7 @@ class Child:
     service: str
     process: asyncio.subprocess.Process | None = None
     incarnation: WorkerIncarnation | None = None
-    """What the process that was started last says of itself."""
+    """The incarnation that the process started last reports."""
     starts: int = 0
     crashed_at: float | None = None
     """When it last ended, in the event loop's seconds, if it had hardly begun."""
@@ -137,19 +137,21 @@ class LocalCluster:
     # --- life -----------------------------------------------------------------------------------------------------------
 
     async def start(self) -> str:
-        """Start the broker, then all processes; the broker's address. BrokerError says what to do when it cannot start."""
+        """Start the broker, then all processes; the broker's address. BrokerError names the remedy when it cannot start."""
         try:
             self.make_folder()
         except OSError as error:
             raise BrokerError(
                 f"{self.settings.data_dir}: expected a folder, or a place for one: {error.strerror}; --data names another"
             ) from error
-        self._lock.take()  # before anything is touched: what lies here may be of somebody who runs
+        self._lock.take()  # before anything is touched: the files here may belong to a running installation
         self._logs().mkdir(exist_ok=True)
         (self.settings.data_dir / ADDRESS_FILE).unlink(missing_ok=True)
         self._broker = LocalBroker(self._broker_settings)
         self._allow = self._allowed()
-        if self.settings.workers:  # who starts a broker alone, such as an audit, reads what the last run has written
+        if (
+            self.settings.workers
+        ):  # a caller that starts a broker alone, such as an audit, reads the file of the last run
             self._environment_file().touch(mode=0o600)  # its owner's alone: passwords may be among it
             self._environment_file().write_text(json.dumps({**self.settings.environment, ALLOW: self._allow}, indent=2))
         await self._broker.start(self._start_beside)
@@ -202,7 +204,7 @@ class LocalCluster:
         os.kill(pid, number)
 
     def pids(self) -> dict[str, int]:
-        """Who runs now: place to process id."""
+        """The running processes: place to process id."""
         found = {c.place: c.process.pid for c in self._children.values() if c.process and c.process.returncode is None}
         if self._broker is not None and self._broker.pid is not None:
             found[BROKER] = self._broker.pid
@@ -213,7 +215,7 @@ class LocalCluster:
         await self._gave_up.wait()
 
     def troubles(self) -> list[str]:
-        """What keeps the installation from working now, a sentence each; it goes on by itself when that is mended."""
+        """Troubles that keep the installation from working now, a sentence each; it goes on by itself when they are mended."""
         now = asyncio.get_running_loop().time()
         crashing = [
             f"{child.place} ends again and again; why is said in {self._logs() / child.place}.log"
@@ -247,7 +249,7 @@ class LocalCluster:
         return open_log(self.settings.data_dir, self.bootstrap, client, self._outer)
 
     def _living(self) -> tuple[WorkerIncarnation, ...]:
-        """Workers whose processes run; one that was stopped (SIGSTOP) does not."""
+        """Workers with running processes; a process that was stopped (SIGSTOP) does not count."""
         running = [c for c in self._children.values() if c.service in WORKERS and c.process is not None]
         return tuple(c.incarnation for c in running if c.incarnation is not None and c.process and runs(c.process))
 
@@ -378,7 +380,7 @@ class LocalCluster:
         }
 
     def _allowed(self) -> str:
-        """What documents may reach here: this machine too, but for the installation's folder; variables that its owner has named."""
+        """The places that documents may reach: this machine too, but for the installation's folder; variables that its owner has named."""
         given = read_table(self._outer, ALLOW.removeprefix("TIDEMARK_"))
         before = read_table(read_environment(self.settings.data_dir), ALLOW.removeprefix("TIDEMARK_"))
         named = {name for name in self.settings.environment if not name.startswith("TIDEMARK_")}
@@ -432,7 +434,7 @@ class LocalCluster:
             await asyncio.sleep(_LOGS_LOOK_S)
             bound(service_logs(self.settings.data_dir), self.settings.log_bytes_max)
 
-    # --- what others see --------------------------------------------------------------------------------------------------
+    # --- the view from outside --------------------------------------------------------------------------------------------
 
     def _logs(self) -> Path:
         return self.settings.data_dir / "logs"
@@ -444,7 +446,7 @@ class LocalCluster:
         return self.settings.data_dir / "processes.json"
 
     def _write_state(self) -> None:
-        """For `tidemark ps`: who runs, and where the broker is."""
+        """For `tidemark ps`: the running processes, and the broker's address."""
         state = {
             "supervisor": os.getpid(),
             "kafka": self.bootstrap,
@@ -458,7 +460,7 @@ class LocalCluster:
             temporary.replace(self._state_file())
             self._disk_trouble = ""
         except OSError as error:
-            # Not a reason to stop keeping processes: `tidemark ps` shows what was written last.
+            # Not a reason to stop keeping processes: `tidemark ps` shows the last state written.
             self._disk_trouble = f"{temporary}: {error.strerror}; free some space"
             _log.error("supervisor.state", reason=self._disk_trouble)
 
@@ -481,13 +483,13 @@ def open_log(data_dir: Path, bootstrap: str, client: str, environment: Mapping[s
 
 
 def read_state(data_dir: Path) -> dict[str, Any]:
-    """What `processes.json` says; FileNotFoundError if nothing runs on this folder."""
+    """The content of `processes.json`; FileNotFoundError if nothing runs on this folder."""
     found: dict[str, Any] = json.loads((data_dir / "processes.json").read_text())
     return found
 
 
 def read_environment(data_dir: Path) -> dict[str, str]:
-    """What was added to every process' environment when this folder was last used: what `${NAME}` in documents stood for."""
+    """The variables added to every process' environment when this folder was last used: the values of `${NAME}` in documents."""
     path = data_dir / "environment.json"
     found: dict[str, str] = json.loads(path.read_text()) if path.exists() else {}
     return found

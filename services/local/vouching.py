@@ -1,6 +1,6 @@
-"""Who starts a worker's process tells the coordinator that it runs, and at once when it has ended (R1).
+"""The process that starts a worker's process tells the coordinator that it runs, and at once when it has ended (R1).
 
-The process cannot itself: where code holds its interpreter, or all cores are busy, its heartbeats stay away though nothing
+The worker cannot do it itself: if code holds its interpreter, or all cores are busy, its heartbeats stay away though nothing
 has happened to it.
 """
 

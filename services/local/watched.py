@@ -19,7 +19,7 @@ from tidemark.shared.process.signing import own_log
 from tidemark.shared.runtime.topics import Topics
 
 _TELL_S: Final = 3.0
-"""For the word of its end: whoever starts the container again does not wait for a broker that is away."""
+"""For the message of its end, s: the container's restart does not wait for a broker that is away."""
 _BY_SIGNAL: Final = 128
 
 
