@@ -1,8 +1,8 @@
-"""A source's task: reads splits, judges time, runs what is fused behind it, and notes positions with the rest of its state (C2).
+"""A source's task: reads splits, judges time, runs the stages fused behind it, and notes positions with the rest of its state (C2).
 
-What is read, idle and ended is its machine's to say (`tidemark.shared.protocol.source`). What takes long, such as a filter that looks for
-each of a hundred thousand ids, or a slow expression, is done on a thread: it must not keep the worker from saying that it is alive.
-Heartbeats tell meanwhile what was true before. What is fast is faster without.
+Its machine decides what to read, and which splits are idle or ended (`tidemark.shared.protocol.source`). Slow work, such as a filter that
+looks for each of a hundred thousand ids, or a slow expression, runs on a thread, so that the worker's heartbeats go on. They report the
+state before that work. Fast work is faster without a thread.
 """
 
 import math
@@ -45,14 +45,14 @@ class SplitPosition(msgspec.Struct, frozen=True, omit_defaults=True):
 
     next: int
     origins: Mapping[str, str] = msgspec.field(default_factory=dict)
-    """What the parts are known by that it has come through (`KnowsOrigins`)."""
+    """Fingerprints of the parts that the split has come through (`KnowsOrigins`)."""
 
 
 _POSITIONS: Final[Codec[SplitPosition]] = Codec(SPLIT_POSITION, SplitPosition)
 
 
 class SourceTaskBody(ReadingBody):
-    """Positions, front and chain move together: only `take` changes what a snapshot holds."""
+    """Positions, front and chain move together: only `take` changes the content of a snapshot."""
 
     def __init__(
         self,
@@ -89,9 +89,9 @@ class SourceTaskBody(ReadingBody):
         )
         self._wanted = True
         self.always_beside = False
-        """An expression goes through items: a record may take seconds, whatever the last one took."""
+        """An expression goes through items: a record may take seconds, however fast the last one was."""
         self._record_ms = math.inf
-        """What a record of the last batch took; infinite before the first."""
+        """How long a record of the last batch took, ms; infinite before the first."""
         self._holds: Sequence[Hold] | None = None
         """Those before the records that are being worked on."""
 
@@ -143,7 +143,7 @@ class SourceTaskBody(ReadingBody):
     # --- input ------------------------------------------------------------------------------------------------------------
 
     async def fetch(self) -> Fetched:
-        """Read ahead; before that, whether what is read is still the same (I2), and what has come or was listed (I1)."""
+        """Read ahead; before that, check that the data are still the same (I2), and take in splits that came or were listed (I1)."""
         given, settings, now_ms = self.input, self._context.outside.settings, self._clock.monotonic_ms()
         if given.compares(now_ms):
             await self._source.check(given.known())
@@ -181,9 +181,9 @@ class SourceTaskBody(ReadingBody):
             await self._source.note(self._context.assign.name, positions)
 
     async def take(self, fetched: Fetched, now_ms: int, monotonic_ms: int) -> Sequence[Out]:
-        """Rows through front and chain, then where splits stand, then the watermark that both allow.
+        """Rows through front and chain, then the positions of splits, then the watermark that both allow.
 
-        A task that becomes idle gives out what its chain holds: receivers no longer wait for its watermark, and would be past it (PA4).
+        A task that becomes idle gives out its chain's rows: receivers no longer wait for its watermark, and would be past it (PA4).
         """
         given = self.input
         was_idle = given.is_idle()
@@ -292,10 +292,10 @@ class SourceTaskBody(ReadingBody):
         else:
             self.input.compared(now_ms, reads=False)
 
-    # --- what others ask --------------------------------------------------------------------------------------------------
+    # --- questions of the worker ------------------------------------------------------------------------------------------
 
     def output_watermark(self) -> int:
-        """What the chain lets out, ms."""
+        """The watermark behind the chain, ms."""
         return self._chain.output_watermark()
 
     def next_processing_ms(self) -> int:
@@ -303,11 +303,11 @@ class SourceTaskBody(ReadingBody):
         return self._chain.next_processing_time()
 
     def counters(self) -> Mapping[str, int]:
-        """What front and chain count."""
+        """The counters of front and chain."""
         return {**self._chain.counters(), **self._front.counters()}
 
     def holds(self) -> Sequence[Hold]:
-        """What is fused behind the front and holds the watermark back."""
+        """The holds of the fused stages behind the front: reasons that keep the watermark back."""
         return self._chain.holds() if self._holds is None else self._holds
 
     def details(self) -> Mapping[str, str]:
