@@ -1,4 +1,4 @@
-"""Whose fault it was: a peer's broken frame, or a bug of ours. A user's document is refused long before."""
+"""Errors by cause: a peer's broken frame, or a bug of ours. A user's document is refused long before."""
 
 from collections.abc import Mapping
 

@@ -12,7 +12,7 @@ _NO_CEILING = 2**63 - 1
 
 
 class Verdict(Enum):
-    """What to do with a frame, by its generation and epoch alone."""
+    """The treatment of a frame, by its generation and epoch alone."""
 
     COUNTS = "counts"
     DISCARDED = "discarded"
@@ -23,10 +23,10 @@ class Verdict(Enum):
 def essential(entries: Iterable[LineageEntry], most: int, taken: Epoch) -> tuple[LineageEntry, ...]:
     """The entries on which a verdict may depend, the newest `most` of them, oldest first: a lineage grows for as long as the job lives.
 
-    Of generations that were restored from the same checkpoint, or a later one than a generation after them, the last says it all: those
-    before it committed nothing, so no frame of theirs counts, with an entry or without. What generations wrote up to epoch `taken` is in
-    the checkpoint that is restored, on every channel: where the oldest are left out, their frames are discarded instead of being dropped
-    as repeated. Those whose frames channels may still carry behind that (C13) are named, however many they are.
+    Some generations were restored from the same checkpoint as a later generation, or from a later checkpoint. The last of these is enough:
+    the ones before it committed nothing, so no frame of theirs counts, with an entry or without. Frames of generations up to epoch `taken`
+    are in the checkpoint that is restored, on every channel. If the oldest entries are left out, such frames are discarded instead of being
+    dropped as repeated. Generations whose frames channels may still carry behind that (C13) are named, however many they are.
     """
     kept: list[LineageEntry] = []
     for entry in sorted(entries, key=lambda e: e.generation):

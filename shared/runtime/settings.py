@@ -9,11 +9,11 @@ from tidemark.shared.protocol.task.start import TaskLimits
 from tidemark.shared.wire.limits import WireLimits
 
 HEADER_BYTES_MAX: Final = 16 * 1024
-"""Of a frame: its header, and what surrounds its rows."""
+"""Limit of a frame's header, and of the bytes that surround its rows."""
 PARAMETERS_MAX: Final = 32_766
 """Of one question to a database: SQLite's bound; PostgreSQL's is twice that."""
 TEXT_BYTES_MIN: Final = 512
-"""What the longest name within a frame may take: a segment's, which holds a job, an edge and two unique names."""
+"""Bytes that the longest name within a frame may take: a segment's, which holds a job, an edge and two unique names."""
 
 
 class SettingsError(ValueError):
@@ -35,7 +35,7 @@ class LookupSettings:
     retry_ms_max: int = 5_000
     """The longest of these waits."""
     found_rows_max: int = knob(1_000_000)
-    """Rows that the questions of one batch find together; beyond it the task fails, with what to do."""
+    """Rows that the questions of one batch find together. Beyond it the task fails; the error says how to go on."""
     kept_rows_max: int = knob(1_000_000)
     """Rows in the answers that one task's `$cachedLookup` keeps, however few answers they are; the one used longest ago gives way."""
     file_interval_ms: int = 1_000
@@ -64,7 +64,7 @@ class RuntimeSettings:
     heartbeat_bytes_max: int = knob(512 * 1024)
     """Of a heartbeat: one that would be larger goes without the details of its tasks, such as where each split stands."""
     acknowledgement_bytes_max: int = knob(900_000)
-    """Of a task's acknowledgement: inline state, what it staged, where its splits stand. Beyond it the task fails, with what to do."""
+    """Limit of a task's acknowledgement: inline state, staged output, split positions. Beyond it the task fails, with advice."""
     reason_characters_max: int = 4_000
     """Of the reason that is told when a task fails; the worker's log has all of it."""
     coordinator_silence_ms_max: int = 60_000
@@ -82,11 +82,11 @@ class RuntimeSettings:
     reports_waiting_max: int = 10_000
     """Messages of one process that the broker has not acknowledged; when there are more, no heartbeat is added to them."""
     parcels_waiting_max: int = 200_000
-    """Frames or messages of a task, a worker or the coordinator that are not acknowledged; one more ends whose they are: it begins anew."""
+    """Frames or messages that are not acknowledged, for a task, a worker or the coordinator; one more ends that owner: it begins anew."""
     events_waiting_max: int = 400_000
-    """Events that wait for a task's machine, or for the coordinator's; one more ends whose they are: it begins anew."""
+    """Events that wait for the machine of a task or of the coordinator; one more ends that owner: it begins anew."""
     assignments_kept_max: int = 10_000
-    """Tasks and jobs of which a worker remembers the last generation that it was given (R2); jobs whose mirror a coordinator knows."""
+    """Tasks and jobs for which a worker remembers the last generation given to it (R2); jobs whose mirror a coordinator knows."""
     commits_waiting_max: int = 10_000
     """Commits that wait for their release in one sink task; the coordinator holds checkpoints back long before (C11)."""
     connections_max: int = knob(256)
@@ -104,7 +104,7 @@ class RuntimeSettings:
     fetch_timeout_ms: int = 500
     """How long a fetch waits where there is nothing."""
     retry_ms: int = 300
-    """Between two tries of what is away: the log, the store."""
+    """Time between two tries of a system that is away: the log, the store."""
     topic_records_max: int = 1_000
     """Of commands, reports, requests, answers, positions and mirrors, per fetch."""
     fetch_records_max: int = 500
@@ -121,31 +121,31 @@ class RuntimeSettings:
     state_blobs_max: int = 16
     """State parts spread over more blobs, beyond those that their size takes, are written anew."""
     state_blob_bytes_max: int = 64 * 1024 * 1024
-    """Of one blob of state parts: who restores holds one beside what was cut out of it. A part that is larger is one by itself."""
+    """Limit of one blob of state parts: a restore holds one beside the part cut out of it. A larger part has a blob of its own."""
     engine: Literal["spark", "local"] = knob("spark")
-    """What runs the steps of windows; `local`: Arrow, in operator tasks. The same in every process of an installation."""
+    """The engine that runs the steps of windows; `local`: Arrow, in operator tasks. The same in every process of an installation."""
     collects: bool = False
-    """For trying out: what a document names no target for, output and dead letters, is collected (`plan_processor`)."""
+    """For trying out: output and dead letters without a target in the document are collected (`plan_processor`)."""
     join_bytes_max: int = knob(1024 * 1024 * 1024)
-    """Rows that one task of a `$join` may keep in memory; beyond it the task fails, with what to do."""
+    """Rows that one task of a `$join` may keep in memory. Beyond it the task fails; the error says how to go on."""
     join_pairs_max: int = knob(10_000_000)
-    """Documents that one watermark may let out of one task of a `$join`; beyond it the task fails, with what to do."""
+    """Documents that one watermark may let out of one task of a `$join`. Beyond it the task fails; the error says how to go on."""
     keys_in_memory: int = knob(500_000)
     """Keys of a computation that one task has at hand; the others lie packed in RocksDB, below the operator's scratch folder."""
     keys_buffer_bytes: int = 16 << 20
-    """Of what is written to such a RocksDB, in memory; twice that at the most."""
+    """Memory for writes to such a RocksDB; twice that at the most."""
     waiting_records_max: int = 5_000_000
-    """Records that may wait for the watermark in one task of a keyed computation; beyond it the task fails, with what to do."""
+    """Records that may wait for the watermark in one task of a keyed computation. Beyond it the task fails, with advice."""
     computed_max: int = knob(10_000_000)
-    """Documents that one batch or watermark may let out of one task of a computation; beyond it the task fails, with what to do."""
+    """Documents that one batch or watermark may let out of one task of a computation. Beyond it the task fails, with advice."""
     ids_bytes_max: int = knob(1024 * 1024 * 1024)
     """Record ids that one task has in memory; beyond it an operator has them in mapped files in its scratch folder; a source fails."""
     ordered_bytes_max: int = 256 * 1024 * 1024
     """Rows of an epoch that one task holds to give them out in the order of their splits; beyond it they go in pieces."""
     open_rows_max: int = knob(10_000_000)
-    """Groups and rows of open windows that one task keeps with `engine: local`; beyond it the task fails, with what to do."""
+    """Groups and rows of open windows that one task keeps with `engine: local`. Beyond it the task fails; the error says how to go on."""
     unmerged_groups_max: int = 262_144
-    """Partials that a sender holds before it merges those of one window and key, or twice what the last merge left."""
+    """Partials that a sender holds before it merges those of one window and key; or twice the number that the last merge left."""
     patterns_kept_max: int = 1_024
     """Regular expressions that a process keeps compiled."""
     held_groups_max: int = 200_000
@@ -153,7 +153,7 @@ class RuntimeSettings:
     lookup: LookupSettings = field(default_factory=LookupSettings)
     deaths: DeathSettings = field(default_factory=DeathSettings)
     threads: int = knob(8)
-    """Of a process, for what blocks: files, databases, users' computations."""
+    """Threads of a process for calls that block: files, databases, users' computations."""
     calls_waiting_max: int = 1_024
     """Blocking calls of a process that may run or wait for a thread; one more is an error."""
     slots: int = knob(4)
@@ -162,7 +162,7 @@ class RuntimeSettings:
     wire: WireLimits = field(default_factory=WireLimits)
     """The same in every process of an installation."""
     work_bytes_per_s_min: int = 1024 * 1024
-    """What a task works off at the least: bounds how long a barrier stands behind what senders may be ahead (F7)."""
+    """The least rate of a task: it bounds how long a barrier stands behind the bytes that senders may be ahead (F7)."""
 
     def check(self) -> None:
         """Raises SettingsError."""
@@ -282,7 +282,7 @@ class RuntimeSettings:
             raise SettingsError(message)
 
     def check_frames(self, message_bytes_max: int) -> None:
-        """F6, C7: what is not split fits into a record of the brokers', with its header. Raises SettingsError."""
+        """F6, C7: every message that is not split fits into a record of the brokers, with its header. Raises SettingsError."""
         for name, size, what in (
             ("inline_bytes_max", self.inline_bytes_max, "a frame"),
             ("state_inline_bytes_max", self.state_inline_bytes_max, "an acknowledgement"),
@@ -330,7 +330,7 @@ class RuntimeSettings:
             raise SettingsError(message)
 
     def check_alignment(self, checkpoint_timeout_ms: int) -> None:
-        """F7: what may lie before a barrier is worked off before the checkpoint times out. Raises SettingsError."""
+        """F7: the bytes that may lie before a barrier are worked off before the checkpoint times out. Raises SettingsError."""
         ahead = self.limits.ahead_bytes_max
         work_ms = ahead * 1000 // self.work_bytes_per_s_min
         if work_ms >= checkpoint_timeout_ms:

@@ -1,6 +1,6 @@
 """One checkpoint in flight: its number, its acknowledgements, its commit row (C1, C5, C7, C9, C10).
 
-`CommitPermit` is what only a commit gives: mirror rows, hints and deletions are made from one, so none of them can go before the commit.
+Only a commit gives a `CommitPermit`. Mirror rows, hints and deletions are made from one, so none of them can go before the commit.
 """
 
 from collections.abc import Iterable, Iterator
@@ -46,7 +46,7 @@ class Numbers:
 
 
 _MIRRORED_BYTES = 256
-"""What a row of the mirror has for a task besides what it staged and where its splits stand: names and a digest."""
+"""Size of a task's part in a row of the mirror, without staged output and split positions: names and a digest."""
 
 
 @dataclass(slots=True)
@@ -75,11 +75,11 @@ class Flight:
             self.acks.setdefault(task, handle)
 
     def inline_bytes(self) -> int:
-        """State that the commit row would hold inline; what sinks staged stays inline, it is small by its nature."""
+        """State that the commit row would hold inline. Staged output of sinks stays inline; it is small by its nature."""
         return sum(inline_bytes(h) for h in self.acks.values())
 
     def mirrored_bytes(self) -> int:
-        """What the row of the mirror would have, about (C9)."""
+        """The size that the row of the mirror would have, about (C9)."""
         return sum(len(h.staged) + len(h.positions) + _MIRRORED_BYTES for h in self.acks.values())
 
     def to_move(self, limit_bytes: int) -> tuple[TaskId, ...]:
@@ -101,7 +101,7 @@ class Flight:
         self.moves = ()
 
     def commit_row(self, job: JobId, generation: Generation) -> CommitRow:
-        """What is to be committed (C9)."""
+        """The row that is to be committed (C9)."""
         handles = tuple(self.acks[t] for t in sorted(self.acks))
         final = all(h.protocol.ended for h in handles)
         return CommitRow(job, self.epoch, self.committed, generation, handles, final)
@@ -118,7 +118,7 @@ def taken_up_to(commits: Iterable[CommitRow], last: Epoch) -> Epoch:
 
 
 def _barriers(commit: CommitRow) -> Iterator[Epoch]:
-    """Of each channel the last barrier in front of what the snapshot has not taken; behind END there are barriers alone (E1)."""
+    """Of each channel, the last barrier before the frames that the snapshot has not taken; behind END there are barriers alone (E1)."""
     for handle in commit.tasks:
         for state in handle.protocol.inputs:
             yield from (channel.last_barrier for channel in state.channels if not channel.ended)
@@ -165,7 +165,7 @@ class CommitPermit:
         return CommitPermit(row)
 
     def mirror_row(self, sinks: frozenset[VertexId]) -> MirrorRow:
-        """What sinks and audits read: sinks' handles and sources' positions with digests, without state (C9)."""
+        """The row that sinks and audits read: sinks' handles and sources' positions with digests, without state (C9)."""
         handles = tuple(
             ReleaseHandle(h.vertex, h.index, h.staged, sha256(h.staged).hexdigest())
             for h in self.row.tasks

@@ -1,8 +1,8 @@
-"""Forgetting and deleting (C11, C12): rounds of retention, what a change of plan or of job left behind, and a processor that is dropped.
+"""Forgetting and deleting (C11, C12): rounds of retention, remains of a change of plan or of job, and a processor that is dropped.
 
-A decision to delete rests on commits that the store has confirmed, and the mirror has: an older copy of the store, in which what an older
-commit reads would be missed, is not led then (C9). What may go once may go for ever, since numbers only grow and the
-retained checkpoints only move on: so a deletion that a deposed coordinator still carries out harms nobody.
+A decision to delete rests on commits that the store has confirmed, and the mirror has. An older copy of the store, in which blobs that
+an older commit reads would be missed, is not led then (C9). A deletion that is right once is right for ever, since numbers only grow and
+the retained checkpoints only move on. So a deletion that a deposed coordinator still carries out harms nobody.
 """
 
 from tidemark.shared.protocol.coordinator import commands as do
@@ -14,7 +14,7 @@ from tidemark.shared.protocol.coordinator.state import Cleaning, Dropped, Phase,
 
 
 def clean(p: ProcessorState, now_ms: int) -> None:
-    """Begin a round if there is something to do: first forget commit rows, then delete what nothing lists any more."""
+    """Begin a round if there is something to do: first forget commit rows, then delete the blobs that nothing lists any more."""
     if p.cleaning is not None or p.phase is Phase.DROPPING or now_ms < p.clean_at_ms or not p.mirror.caught_up:
         return
     progress = p.cleaned_at != p.row.last
@@ -33,13 +33,13 @@ def clean(p: ProcessorState, now_ms: int) -> None:
 
 
 def forgotten(p: ProcessorState) -> None:
-    """The rows are forgotten; what only they listed may go."""
+    """The rows are forgotten; blobs that only they listed may go."""
     cleaning = p.cleaning
     assert cleaning is not None
     gone = frozenset(cleaning.forget)
     p.commits = [c for c in p.commits if c.epoch not in gone]
     if gone:
-        p.cleaned_at = None  # what these rows alone kept goes now: the last commit may stay the last
+        p.cleaned_at = None  # entries that only these rows kept go now: the last commit may stay the last
     p.lineage = [e for e in p.lineage if e.generation not in cleaning.generations]
     cleaning.forget_op = None
     _delete(p, cleaning)
@@ -76,7 +76,7 @@ def _ask(p: ProcessorState, cleaning: Cleaning, command: _Deletion) -> None:
 
 
 def deleted(p: ProcessorState, op: OpId, *, done: bool) -> None:
-    """A deletion has been answered. What was done is struck off the list with the next write of the row; the rest comes again."""
+    """A deletion has been answered. Deleted names leave the list with the next write of the row; the rest is tried again."""
     cleaning = p.cleaning
     if cleaning is None or op not in cleaning.waiting:
         return

@@ -1,8 +1,8 @@
-"""What the coordinator machine tells its driver to do. Frozen; to be carried out in order.
+"""Commands of the coordinator machine to its driver. Frozen; to be carried out in order.
 
-Commands with an `op` are answered by exactly one event that carries it; the driver need not wait for one answer before it goes on to
+A command with an `op` is answered by exactly one event that carries it; the driver need not wait for one answer before it goes on to
 the next command. Publications (`Publish`, `PublishStatus`, `RetractStatus`, `Answer`) keep their order, are retried while the broker is
-away, and are answered by nothing. After `TakeLeadership` no answer to an earlier command is looked at.
+away, and have no answer. After `TakeLeadership` the machine ignores answers to earlier commands.
 """
 
 from dataclasses import dataclass
@@ -94,7 +94,7 @@ class StoreForget:
     job: JobId
     epochs: tuple[Epoch, ...]
     generations: tuple[Generation, ...] = ()
-    """Entries of the lineage that go, too: what they say others say, or nobody asks any more (L1)."""
+    """Entries of the lineage that go, too: other entries say the same, or nobody asks for them any more (L1)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +146,7 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class MakePlan:
-    """Plan a document; answered by `PlanMade` or `PlanRefused`. `previous`: what runs or ran, if its state is to be kept."""
+    """Plan a document; answered by `PlanMade` or `PlanRefused`. `previous`: the plan that runs or ran, if its state is to be kept."""
 
     op: OpId
     name: ProcessorName

@@ -1,4 +1,4 @@
-"""What can happen to the coordinator. Frozen; the driver hands them in one at a time, each with the monotonic time in ms."""
+"""Events of the coordinator. Frozen; the driver hands them in one at a time, each with the monotonic time in ms."""
 
 from dataclasses import dataclass, field
 
@@ -32,7 +32,7 @@ class LeadershipTaken:
     token: LeaderToken
     processors: tuple[StoredProcessor, ...]
     mark: str = ""
-    """What ids that this installation gives begin with (C12)."""
+    """The prefix of the ids that this installation gives (C12)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +101,7 @@ class StoreAway:
 
 @dataclass(frozen=True, slots=True)
 class StoreFull:
-    """There is no room for what a request adds; nothing was changed. `reason` is for the user."""
+    """There is no room for the rows that a request adds; nothing was changed. `reason` is for the user."""
 
     now_ms: int
     op: OpId
@@ -148,10 +148,10 @@ class PlannedEdge:
 
 @dataclass(frozen=True, slots=True)
 class PlannedPipeline:
-    """What planning made of a document, as far as the coordinator cares."""
+    """The result of planning a document, as far as the coordinator needs it."""
 
     document: str
-    """Canonical, environment variables put in: what workers plan again from."""
+    """Canonical, environment variables put in; workers plan again from it."""
     vertices: tuple[PlannedVertex, ...]
     edges: tuple[PlannedEdge, ...]
     key_groups: int = KEY_GROUPS
@@ -249,7 +249,7 @@ class StatusFound:
 
 @dataclass(frozen=True, slots=True)
 class OutageSeen:
-    """The driver cannot reach the broker or the blob store; said again while it lasts (C10: what times out meanwhile does not count)."""
+    """The driver cannot reach the broker or the blob store; repeated while it lasts (C10: time-outs during an outage do not count)."""
 
     now_ms: int
     what: str = field(default="broker")

@@ -41,7 +41,7 @@ from tidemark.shared.protocol.coordinator.state import (
 )
 from tidemark.shared.protocol.coordinator.workers import Need
 
-# --- what a generation consists of ------------------------------------------------------------------------------------
+# --- the parts of a generation ----------------------------------------------------------------------------------------
 
 
 def works_of(plan: RunningPlan, kept: Kept) -> dict[TaskId, Work]:
@@ -108,9 +108,9 @@ def begin(p: ProcessorState) -> None:
 
 
 def _may_change(p: ProcessorState, pending: PendingPlan) -> bool:
-    """R4, C13: what channels carry was made by the stages of its document, for these tasks; other code of computations may take it.
+    """R4, C13: the stages of a document made the data in the channels, for these tasks. Other code of computations may read it.
 
-    Where it must not, the plan that runs goes on to a checkpoint that is aligned.
+    Where the plan may not change, the running plan goes on to a checkpoint that is aligned.
     """
     if p.row.last == NO_EPOCH or is_aligned(p.commits[-1]):
         return True
@@ -174,7 +174,7 @@ def _write_generation(p: ProcessorState, kept: Kept, row: ProcessorRow, *, new_j
 
 
 def begun(p: ProcessorState, began: Began, now_ms: int) -> None:
-    """The generation is durable: whatever an earlier one still tries, the row refuses (C8)."""
+    """The generation is durable: the row refuses every later write of an earlier generation (C8)."""
     if began.new_job:
         p.lineage.clear()
         p.commits.clear()
@@ -209,7 +209,7 @@ def prepare(p: ProcessorState, now_ms: int) -> None:
             p.emit(do.CreateTopics(run.topics_op, p.row.job, wanted))
         return
     if not p.mirror.caught_up:
-        return  # a sink learns what to release from the mirror (S2): it must find `last` there
+        return  # a sink reads in the mirror which commits to release (S2): it must find `last` there
     workers = p.ctx.workers
     placed = workers.place(p.name, [Need(t, w.service) for t, w in run.tasks.items()], now_ms)
     if isinstance(placed, tuple):
@@ -241,7 +241,7 @@ def _assignment(p: ProcessorState, task: TaskId, worker: WorkerIncarnation, hand
         plan=work.plan,
         vertex=task.vertex,
         index=task.index,
-        # Nobody restores from what was staged, or from where splits stood: the mirror has them, and an assignment must stay small.
+        # Nobody restores from staged output or from positions of splits: the mirror has them, and an assignment must stay small.
         handles=tuple(structs.replace(h, staged=b"", positions=b"") for h in handles if h.vertex == task.vertex),
         retired=work.retired,
         new_identity=work.new_identity,
@@ -254,7 +254,7 @@ def _assignment(p: ProcessorState, task: TaskId, worker: WorkerIncarnation, hand
 
 
 def restore(p: ProcessorState, now_ms: int) -> None:
-    """Wait for every task, and until the row lists what sources are to read (I1), but not for ever; then let them go (R1)."""
+    """Wait for every task, and until the row lists the splits that sources read (I1), but not for ever; then start them (R1)."""
     run = p.run
     assert run is not None
     missing = sorted(run.tasks.keys() - run.restored)
@@ -308,7 +308,7 @@ def adopt(p: ProcessorState, now_ms: int) -> None:
         p.phase = Phase.RESTORING
         p.ctx.workers.occupy(p.name, run.holders.values())
         if p.row.reserved > p.row.last:
-            # What an earlier leader had in flight is of no block that this one gives out of: it is never committed (C1).
+            # A checkpoint that an earlier leader had in flight has a number outside this leader's block: it is never committed (C1).
             p.tell(AbortCheckpoint(p.row.job, p.row.generation, p.row.reserved))
         p.tell(HoldInput(p.row.job, p.row.generation, held=False))
         p.tell(TellSplits(p.row.job, p.row.generation))
@@ -341,7 +341,7 @@ def _forget_run(p: ProcessorState, now_ms: int) -> None:
 
 
 def settle(p: ProcessorState, doom: Doom, now_ms: int) -> None:
-    """Decide what a failure means: the next generation, at once or later, or FAILED (R1, C10)."""
+    """Decide what follows from a failure: the next generation, at once or later, or FAILED (R1, C10)."""
     if doom.permanent:
         return end(p, "FAILED", doom.reason)
     if p.row.desired == "stopped":

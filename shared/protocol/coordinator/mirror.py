@@ -12,7 +12,7 @@ NO_OFFSET = Offset(0)
 
 @dataclass(slots=True)
 class Mirror:
-    """What the mirror of one job has and lacks. Bounded: commits that are not mirrored are not released (C11)."""
+    """The rows that the mirror of one job has and lacks. Bounded: commits that are not mirrored are not released (C11)."""
 
     appended: Epoch = NO_EPOCH
     """The highest row that the broker has."""
@@ -31,7 +31,7 @@ class Mirror:
         return not self.lacking
 
     def add(self, row: MirrorRow) -> None:
-        """A commit whose row the mirror lacks; in the order of commits."""
+        """Add a commit whose row the mirror lacks; in the order of commits."""
         newest = self.lacking[-1].epoch if self.lacking else self.appended
         if row.epoch <= newest:
             raise LocalError(f"mirror row {row.epoch} of job {row.job} was added behind {newest} (C9)")
@@ -52,15 +52,15 @@ class Mirror:
             self.rows.append((epoch, offset))
 
     def begin(self, needed: Epoch, known: Offset) -> Offset:
-        """From where it must be read by whoever needs commit `needed` and those behind it. known: what was said before."""
+        """The offset from which a reader that needs commit `needed` and later ones must begin. known: the last such answer."""
         while len(self.rows) > 1 and self.rows[0][0] < needed:
             self.rows.popleft()
         return self.rows[0][1] if self.rows and self.rows[0][0] <= needed else known
 
     def to_trim(self, begin: Offset, rows_kept: int) -> Offset | None:
-        """Below which offset rows may go; None for nothing new. An audit alone has a use for them, and needs all of a job's, or none.
+        """The offset below which rows may go; None for nothing new. Only an audit uses them, and it needs all of a job's, or none.
 
-        begin: durable, so that whoever leads or releases begins there or behind it. rows_kept: so many rows of a job stay for audits.
+        begin: durable, so a leader or a sink begins there or behind it. rows_kept: so many rows of a job stay for audits.
         """
         newest = self.rows[-1][1] if self.rows else begin
         return begin if newest >= rows_kept and begin > self.trimmed else None

@@ -1,4 +1,4 @@
-"""How long epochs take behind their barriers, and what sources are told of it (F9)."""
+"""How long epochs take behind their barriers, and the times that sources are told (F9)."""
 
 from collections.abc import Collection
 from dataclasses import dataclass, field
@@ -29,7 +29,7 @@ class EpochTimes:
         self._waiting[epoch] = took_ms, now_ms
 
     def look(self, unreleased: Collection[Epoch], now_ms: int) -> None:
-        """What no sink has still to release has ended by now."""
+        """Epochs that no sink has still to release have ended by now."""
         for epoch in [e for e in self._waiting if e not in unreleased]:
             self.ended, self.ended_ms = epoch, self._so_far_ms(epoch, now_ms)
             self._released_at_ms = now_ms
@@ -48,7 +48,7 @@ class EpochTimes:
 
 
 def target_ms(settings: CoordinatorSettings, interval_ms: int) -> int:
-    """What an epoch may take behind its barrier, ms."""
+    """The time that an epoch may take behind its barrier, ms."""
     return min(max(settings.epoch_target_ms, interval_ms), settings.checkpoint_timeout_ms // _TIMEOUTS)
 
 

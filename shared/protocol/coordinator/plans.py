@@ -1,4 +1,4 @@
-"""From a planned pipeline to one that runs: topics and incarnations of edges (R4), what a change of plan leaves behind."""
+"""From a planned pipeline to one that runs: topics and incarnations of edges (R4), and the remains of a change of plan."""
 
 import re
 from collections.abc import Callable
@@ -27,7 +27,7 @@ class Bound:
 
 
 def pending_of(planned: PlannedPipeline, parallelism: dict[str, int]) -> PendingPlan:
-    """The durable form of what planning made."""
+    """The durable form of a planned pipeline."""
     return PendingPlan(
         document=planned.document,
         tasks={v.id: v.tasks for v in planned.vertices},

@@ -66,7 +66,7 @@ from tidemark.shared.protocol.coordinator.state import (
 )
 
 RESTORING_PHASE = "restoring"
-"""What a task's beat says while it has not restored; any other phase means that it has."""
+"""The phase in a task's beat while it has not restored; any other phase means that it has."""
 _STEPS_MAX = 8
 """Decisions on one event; more would be a circle."""
 
@@ -105,7 +105,7 @@ class ProcessorMachine:
     # --- deciding ---------------------------------------------------------------------------------------------------------
 
     def advance(self, now_ms: int) -> None:
-        """Decide what the facts allow."""
+        """Take the steps that the facts allow."""
         p = self.state
         if (row := p.mirror.next(now_ms)) is not None:
             p.emit(do.AppendMirror(row))
@@ -255,7 +255,7 @@ class ProcessorMachine:
             self._doom(Doom(f"worker {worker} {reason}"))
 
     def task_report(self, report: TaskReport) -> None:
-        """What a task says; nothing but from the worker that was told to run it in this generation counts (R2)."""
+        """Take a report of a task; it counts only from the worker that was told to run the task in this generation (R2)."""
         p = self.state
         if isinstance(report, Released):
             self._note_released(report.vertex, report.index, report.epoch)
@@ -287,7 +287,7 @@ class ProcessorMachine:
                 self._doom(Doom(f"task {task}: {report.reason}", counts, report.permanent, report.outage))
 
     def beat(self, heartbeat: Heartbeat, tasks: list[TaskBeat], now_ms: int) -> None:
-        """What a live worker says it runs of this processor's job."""
+        """A live worker reports the tasks of this processor's job that it runs."""
         p = self.state
         seen = set()
         stray = None

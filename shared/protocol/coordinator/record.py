@@ -1,7 +1,7 @@
-"""What the coordinator keeps in `ProcessorRow.extra` and `.plan`, and their bytes.
+"""The coordinator's data in `ProcessorRow.extra` and `.plan`, and their bytes.
 
-`Kept` holds decisions, which change only with a write of the row (C8). Facts that workers may tell again (markers) lie in it as they were
-at the last write.
+`Kept` holds decisions, which change only with a write of the row (C8). It also holds facts that workers may report again (markers), as
+they were at the last write.
 """
 
 from msgspec import Struct
@@ -12,7 +12,7 @@ from tidemark.shared.model.ids import Epoch, Generation, JobId, Offset, SplitId,
 from tidemark.shared.model.messages import RunningPlan
 
 Purpose = str
-"""Of a generation: RUN, or RELEASE: only what is committed is released (E2, S1)."""
+"""The purpose of a generation: RUN, or RELEASE: only committed output is released (E2, S1)."""
 RUN: Purpose = "run"
 RELEASE: Purpose = "release"
 
@@ -74,7 +74,7 @@ class Kept(Struct, frozen=True):
     """Nothing can resume from these."""
     old_jobs: tuple[OldJob, ...] = ()
     skips: tuple[tuple[VertexId, int, Epoch], ...] = ()
-    """What a user lets pass over: identity and commit; until it is released (S6)."""
+    """The releases that a user skips: identity and commit; kept until the commit is released (S6)."""
     named: tuple[Epoch, ...] = ()
     """Checkpoints that a user named: retained (C11)."""
     answers: tuple[tuple[str, str], ...] = ()

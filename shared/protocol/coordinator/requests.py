@@ -1,4 +1,4 @@
-"""What users ask of a processor that exists: start, stop, drain, modify, drop, skip (E2, E3, S6). One at a time, in their order.
+"""Users' requests to a processor that exists: start, stop, drain, modify, drop, skip (E2, E3, S6). One at a time, in their order.
 
 A request is answered when its effect is durable. A repeated one gets the same answer and is not carried out again.
 """

@@ -1,4 +1,4 @@
-"""What must stay and what may go (C11, C12): pure decisions on commit rows and names."""
+"""Decides which commit rows and names must stay and which may go (C11, C12): pure functions."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass

@@ -14,7 +14,7 @@ from tidemark.shared.protocol.coordinator.state import Committed, Doom, Processo
 
 
 def running(p: ProcessorState, now_ms: int) -> None:
-    """What to do next while sources run."""
+    """Decide the next steps while sources run."""
     final = p.final()
     if final and not p.unreleased():
         end(p, "FINISHED", "")  # E1: END is covered everywhere, committed and released
@@ -80,7 +80,7 @@ def _due(p: ProcessorState, now_ms: int) -> bool:
     if p.leave_behind is not None:
         return True
     if p.checkpoint_wanted:
-        # F9: an epoch that is full follows another whose release may go on, and no more than that one, for as long as the target.
+        # F9: a full epoch follows another whose release may go on, and no more than that one, for as long as the target.
         longest_ms = target_ms(p.settings, interval_ms(p))
         return len(p.unreleased()) <= 1 or now_ms >= (p.last_start_ms or 0) + longest_ms
     return now_ms >= next_start_ms(p)

@@ -21,8 +21,8 @@ class CoordinatorSettings:
     """From start to start; a plan's own interval goes before it."""
     checkpoint_timeout_ms: int = knob(60_000)
     epoch_target_ms: int = 5_000
-    """What an epoch may take from its start until it is released: sources bound its rows by what earlier ones took (F9). A longer interval
-    counts instead, and a third of the checkpoint time-out at the most."""
+    """The time that an epoch may take from its start until it is released: sources bound its rows by the times of earlier epochs (F9).
+    A longer interval counts instead, and a third of the checkpoint time-out at the most."""
     first_epoch_rows: int = 10_000
     """Rows of a source's first epoch, of which nothing is measured yet; a tenth after each generation in a row without a commit (F9)."""
     checkpoint_timeouts_max: int = 3
@@ -43,13 +43,13 @@ class CoordinatorSettings:
     splits_bytes_max: int = knob(192 * 1024)
     """Of the splits of a source's task, as its assignment lists them; a source with more makes the processor FAILED (I1)."""
     mirror_bytes_max: int = knob(900_000)
-    """Of a row of the mirror: what sinks staged and where sources stand. A checkpoint that needs more makes the processor FAILED (C9)."""
+    """Limit of a row of the mirror: sinks' staged output and sources' positions. A checkpoint above it makes the processor FAILED (C9)."""
     mirror_rows_kept: int = knob(100_000)
     """Rows of a job's mirror up to which all stay, for audits; beyond it only those that sinks have still to release do (C9)."""
     numbers_block: int = 64
     """Checkpoint numbers reserved at a time (C1)."""
     stop_release_wait_ms: int = 30_000
-    """How long a stop without drain waits for what it committed to be released."""
+    """How long a stop without drain waits for the release of committed output."""
     cleanup_interval_ms: int = 10_000
     status_interval_ms: int = 500
     """Least time between two publications of a status in which only progress changed."""
@@ -64,7 +64,7 @@ class CoordinatorSettings:
     replaced_max: int = 1_000
     """Incarnations remembered as replaced at their place."""
     lineage_max: int = 100
-    """Generations that an assignment names, of those that committed: what older ones wrote is in every checkpoint since (L1)."""
+    """Generations that an assignment names, of those that committed: frames of older ones are in every checkpoint since (L1)."""
     requests_max: int = 64
     """Requests that wait, for each processor."""
     processors_max: int = knob(1_000)
@@ -80,13 +80,13 @@ class CoordinatorSettings:
     answers_max: int = 32
     """Answers kept with each processor, so that a repeated request is not carried out twice."""
     reason_characters_max: int = 4_000
-    """Of an answer to a request, and of the reason that is told with a processor's state: they may quote what was asked."""
+    """Limit of an answer to a request, and of the reason in a processor's state: both may quote the request."""
     sample_max: int = 100
     """Documents that a sink task shows on one request."""
     topic_prefix: str = "tidemark"
 
     def __post_init__(self) -> None:
-        """Raise ValueError for what cannot work."""
+        """Raise ValueError for settings that cannot work."""
         check_positive(self, "coordinator", but=_MAY_BE_ZERO)
         if self.checkpoint_timeout_ms <= self.checkpoint_interval_ms:
             raise ValueError(

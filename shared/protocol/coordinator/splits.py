@@ -1,6 +1,6 @@
-"""What the job knows of its sources' splits: which there are, where each begins, where each ends (I1, I3, E1).
+"""The job's knowledge of its sources' splits: which exist, where each begins, where each ends (I1, I3, E1).
 
-What tasks tell lies in `Run` as facts. A write of the row makes it true (C8); only then are tasks told, and only then do they read.
+Reports of tasks lie in `Run` as facts. A write of the row makes them true (C8); only then are tasks told, and only then do they read.
 """
 
 from collections.abc import Iterable, Iterator
@@ -17,7 +17,7 @@ SOURCE = "source"
 _NAMED_MAX = 20
 """Splits that a refusal names."""
 FINISHED = "finished"
-"""What a `SplitStand` says of a split that is read to its end."""
+"""The mark in a `SplitStand` of a split that is read to its end."""
 _stands: Codec[tuple[SplitStand, ...]] = Codec(SPLIT_STANDS, tuple[SplitStand, ...])
 _size = msgpack.Encoder().encode
 
@@ -30,7 +30,7 @@ def sources_of(run: Run) -> list[TaskId]:
 
 
 def unlisted(p: ProcessorState, run: Run) -> list[VertexId]:
-    """Sources whose splits the row does not list yet: nothing of them may be read (I1)."""
+    """Sources whose splits the row does not list yet: none of them may be read (I1)."""
     return sorted({task.vertex for task in sources_of(run)} - p.kept.splits.keys())
 
 
@@ -41,7 +41,7 @@ def own_splits(p: ProcessorState, task: TaskId) -> Splits:
 
 
 def write_what_is_told(p: ProcessorState) -> bool:
-    """Decide on what source tasks have told; True if that has to be written first, or ends the generation."""
+    """Decide on the reports of source tasks; True if one has to be written first, or ends the generation."""
     if p.phase in (Phase.RESTORING, Phase.RUNNING):
         _learn(p)
     if p.phase is Phase.RUNNING and p.write is None:
@@ -50,14 +50,14 @@ def write_what_is_told(p: ProcessorState) -> bool:
 
 
 def _learn(p: ProcessorState) -> None:
-    """Write what tasks have found; what is written, tell them to read.
+    """Write the splits that tasks have found; tell the tasks to read those that are written.
 
-    Of a source that was never looked at the row takes all tasks' splits at once: where some are missing, the next generation would take
-    them for new ones, which begin with their first record.
+    If a source was never looked at, the row takes the splits of all its tasks at once. If some were missing, the next generation would
+    take them for new ones, which begin with their first record.
     """
     run = p.run
     assert run is not None
-    if p.kept.ended or run.ends_asked:  # what comes now has no part in the input, or is told with the ends
+    if p.kept.ended or run.ends_asked:  # splits that come now are not part of the input, or are reported with the ends
         run.found.clear()
     missing = {v for v in unlisted(p, run) if any(t.vertex == v and t not in run.found for t in sources_of(run))}
     ready = [task for task in sorted(run.found) if task.vertex not in missing]
@@ -71,7 +71,7 @@ def _learn(p: ProcessorState) -> None:
     if known != p.kept.splits:
         return _write(p, known, ended=False)
     for task in ready:
-        # One without splits hears of it, too: from then on what it finds has come since.
+        # A task without splits is told, too: the splits that it finds from then on are new.
         splits = {split: known[task.vertex][split] for split in run.found.pop(task).splits}
         p.tell(ReadSplits(p.row.job, p.row.generation, task.vertex, task.index, splits))
     return None

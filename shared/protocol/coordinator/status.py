@@ -8,7 +8,7 @@ from tidemark.shared.protocol.coordinator import commands as do
 from tidemark.shared.protocol.coordinator.state import HOSTED, Phase, ProcessorState, bounded
 
 _ANSWER_CHARACTERS_MAX = 200
-"""Of an answer in the registry: a status, with a document and many answers, is one message. Who asked was told all of it."""
+"""Limit of an answer in the registry: a status, with a document and many answers, is one message. The caller got the full answer."""
 
 
 def shown_state(p: ProcessorState) -> str:
@@ -21,7 +21,7 @@ def shown_state(p: ProcessorState) -> str:
 
 
 def shown_reason(p: ProcessorState) -> str:
-    """What it waits for, or why it failed."""
+    """The reason why it waits, or why it failed."""
     if p.store_away:
         return "waits for the coordinator's store, which does not answer"
     if p.phase is Phase.PREPARING and p.run is not None:
@@ -74,7 +74,7 @@ def status_of(p: ProcessorState) -> ProcessorStatus:
 
 
 def publish(p: ProcessorState, now_ms: int) -> None:
-    """Publish what has changed; mere progress only every `status_interval_ms`."""
+    """Publish the status if it has changed; mere progress only every `status_interval_ms`."""
     status = status_of(p)
     shown = (status.state, status.generation, status.job)
     if shown != p.shown:

@@ -1,7 +1,7 @@
-"""Which workers there are, what they host, and where tasks go (R1, R2).
+"""The workers, the tasks that they host, and the placement of tasks (R1, R2).
 
-A slot is room for the tasks of one processor. Existing workers first, in the order of their places; the tasks of one vertex go to distinct
-workers where there are several; a wish for a new worker where none has room; a wish to retire one that hosts nothing.
+A slot is room for the tasks of one processor. Existing workers come first, in the order of their places. The tasks of one vertex go to
+distinct workers where there are several. If no worker has room, a new one is wished for; a worker that hosts nothing is to retire.
 """
 
 import re
@@ -26,7 +26,7 @@ class Worker:
     service: str
     slots: int
     seen_ms: int
-    """When it was last known to live: by its own word, or of who started it."""
+    """When it was last known to live: by its own word, or by the starter of its process."""
     worked_ms: int
     """When it last spoke itself."""
     hosting: set[ProcessorName] = field(default_factory=set)
@@ -57,7 +57,7 @@ class Workers:
     """Before that, workers may be there that have not spoken yet."""
 
     def reset(self, now_ms: int) -> None:
-        """A new term: whoever lives will say so."""
+        """Begin a new term: every worker that lives will report."""
         self.alive.clear()
         self.wished.clear()
         self.settle_until_ms = now_ms + self.settings.adopt_wait_ms
@@ -89,7 +89,7 @@ class Workers:
         return True
 
     def vouch(self, workers: Iterable[WorkerIncarnation], now_ms: int) -> None:
-        """Who started their processes sees that they run."""
+        """The starter of their processes sees that they run."""
         for incarnation in workers:
             if (worker := self.alive.get(incarnation)) is not None:
                 worker.seen_ms = now_ms

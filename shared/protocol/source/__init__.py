@@ -1,1 +1,1 @@
-"""The input machine: what a source reads, what of it is idle, and how it ends."""
+"""The input machine: the splits that a source reads, which of them are idle, and how the input ends."""

@@ -1,4 +1,4 @@
-"""One split of a source's task: all that is known of it beside its records, and what is told of that to whom."""
+"""One split of a source task: its state beside its records, and the parts of it that are reported, and to whom."""
 
 from dataclasses import dataclass, field
 from typing import Self

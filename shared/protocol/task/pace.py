@@ -1,8 +1,8 @@
-"""How many rows a source may put into an epoch, so that what follows works them off in time (F9).
+"""How many rows a source may put into an epoch, so that the later vertices work them off in time (F9).
 
-The coordinator tells how long an epoch took from its start until it was released everywhere. From its rows and that time comes how many
-rows would have taken the target. What an epoch costs without any rows (a job of Spark, a slow commit of a target) is told apart by two
-epochs of different sizes: fewer rows would not make it shorter, so rows may always take as long as that.
+The coordinator tells how long an epoch took from its start until it was released everywhere. Its rows and that time give the number of
+rows that would have taken the target. An epoch also has a fixed cost without any rows (a job of Spark, a slow commit of a target). Two
+epochs of different sizes show it. Fewer rows would not make it shorter, so rows may always take as long as the fixed cost.
 """
 
 from dataclasses import dataclass, field
@@ -14,13 +14,13 @@ from tidemark.shared.protocol.errors import require
 _GROWTH: Final = 4
 """The next epoch has at most so many times the rows of one that was fast."""
 _DIFFERENT: Final = 1.25
-"""How far two epochs differ in size where their times say what one costs without rows."""
+"""The ratio by which two epochs must differ in size before their times show the fixed cost."""
 _REMEMBERED: Final = 0.9
-"""Of what an epoch costs without rows, with each that says nothing of it: so sizes change until one does."""
+"""The part of the known fixed cost that is kept after each epoch that does not show it: so sizes change until one does."""
 _ANY_ROWS: Final = 2**62
 """No bound."""
 _PIECES: Final = 8
-"""An epoch is not filled in smaller parts: small pieces are slow, and what is held is merged only where it would be too much."""
+"""An epoch is not filled in smaller parts: small pieces are slow, and held rows are merged only where they would be too many."""
 _BECAME_LEAST: Final = 1 / 64
 """Rows that a row becomes, as far as it is counted on: of aggregated rows few are left, and the next ones may all be kept."""
 _EPOCHS_MAX: Final = 64
@@ -32,7 +32,7 @@ class Pace:
     """Of one source task. Rows are those that it sends, partial results of windows included."""
 
     target_ms: int = 0
-    """What an epoch may take behind its barrier; 0: nobody has said it yet, and there is no bound."""
+    """The time that an epoch may take behind its barrier; 0: the coordinator has not told it yet, and there is no bound."""
     window_rows: int = 0
     """Of an epoch, at the most; never below 1."""
     sent_rows: int = 0
@@ -44,19 +44,19 @@ class Pace:
     _became: float = 1.0
     """Rows that one row of the input became, last."""
     _fixed_ms: float = 0.0
-    """What an epoch takes without rows, as far as it is known."""
+    """The fixed cost of an epoch, without rows, as far as it is known."""
     _compared: tuple[int, int] = (0, 0)
     """Rows and time of the epoch with which the next of another size is compared."""
     _learned: Epoch = NO_EPOCH
-    """The last of which it was looked at what it costs without rows: each is told with every start until the next has ended."""
+    """The last epoch that was used to learn the fixed cost: each is told with every start until the next has ended."""
     _flight: Epoch = NO_EPOCH
     """Its barrier is sent; it is neither committed nor aborted."""
     _flight_since_ms: int = 0
     _rows: dict[Epoch, int] = field(default_factory=dict)
-    """By epoch, of those behind whose barriers this task stands."""
+    """By epoch, the rows of epochs whose barriers this task has sent."""
 
     def begin(self, target_ms: int, window_rows: int) -> None:
-        """The coordinator has said what an epoch may take, and with how many rows to begin; a repeat changes nothing."""
+        """The coordinator has told the target time of an epoch and the rows to begin with; a repeat changes nothing."""
         if not self.target_ms and target_ms:
             self.target_ms, self.window_rows = target_ms, max(1, window_rows)
 
@@ -121,7 +121,7 @@ class Pace:
             self.window_rows = min(self.window_rows, fit)
 
     def _bound_rows(self) -> int:
-        """The window; but where the epoch before has been under way beyond the target, what its time until now lets expect."""
+        """The window; if the last epoch is under way for longer than the target, the smaller bound that its time until now suggests."""
         rows = self._rows.get(self._flight, 0)
         elapsed_ms = self.now_ms - self._flight_since_ms
         if self._flight == NO_EPOCH or not rows or elapsed_ms <= self.target_ms:
@@ -145,7 +145,9 @@ class Pace:
             return
         self._compared = rows, took_ms
         each_ms = max(0.0, (took_ms - before_ms) / (rows - before_rows))
-        if before_rows and (each_ms or _alike(took_ms, before_ms)):  # else what follows has become slower or faster
+        if before_rows and (
+            each_ms or _alike(took_ms, before_ms)
+        ):  # otherwise the later vertices have become slower or faster
             self._fixed_ms = min(took_ms, before_ms, max(0.0, took_ms - each_ms * rows))
 
     def validate(self, task: str) -> None:
