@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 _DEFAULT: Final = BlobSettings()
 _TEMPORARY: Final = ".tmp"
-"""What no name begins with: adapters have it for themselves."""
+"""A prefix that no name begins with: adapters have it for themselves."""
 _FULL: Final = (errno.ENOSPC, errno.EDQUOT)
 _FOR_GOOD: Final = (PermissionError, IsADirectoryError, NotADirectoryError)
 
@@ -119,14 +119,14 @@ class FsspecBlobs:
             raise self._translated(error, f"blob {self._scheme}{self._path(name)}: {doing} it") from error
 
     def replace(self, name: str, data: bytes) -> None:
-        """What a note does: the object is these bytes."""
+        """Write a note: the object is these bytes."""
         self._fs.pipe_file(self._path(name), data)
 
     def uri(self, name: str) -> str:
         """Where Spark or pyarrow reads or writes this object."""
         return f"{self._scheme}{self._path(check_name(name))}"
 
-    # --- what a thread does
+    # --- calls that run in a thread
 
     def _path(self, name: str) -> str:
         return f"{self._root}/{name}" if name else self._root
@@ -211,7 +211,7 @@ class ObjectNote:
 
 
 class S3Blobs(FsspecBlobs):
-    """`BlobStore` in S3, or what speaks like it and knows `If-None-Match` on writes."""
+    """`BlobStore` in S3, or in a store that speaks like it and knows `If-None-Match` on writes."""
 
     def __init__(self, url: str, executor: Executor, settings: BlobSettings = _DEFAULT, **options: Any) -> None:
         """Open below `url`, an `s3://bucket/prefix`; the options are those of s3fs (key, secret, endpoint_url)."""

@@ -1,8 +1,8 @@
-"""Child processes for users' code: forked from a server that has loaded what they need, so that one more starts in milliseconds.
+"""Child processes for users' code: forked from a server that has loaded the needed modules, so that one more starts in milliseconds.
 
-- A child is the leader of a session of its own: what it starts is ended with it.
-- It dies with the server, and that with this process, however it ends.
-- What it may take is bounded: memory by the kernel (RLIMIT_DATA), the number of its processes by a look every second.
+- A child leads a session of its own: processes that it starts end with it.
+- It dies with the server, and the server with this process, however it ends.
+- Its resources are bounded: memory by the kernel (RLIMIT_DATA), the number of its processes by a look every second.
 """
 
 import ctypes
@@ -22,7 +22,7 @@ from typing import Final
 from tidemark.shared.ports.children import ChildEnded
 
 Work = Callable[[Connection], None]
-"""What a child does with its end of the connection, until that is closed."""
+"""A child's work with its end of the connection, until that is closed."""
 _PR_SET_PDEATHSIG: Final = 1  # linux/prctl.h
 # How often a computation that works is looked at for time and processes, which `call_ms_max` and `processes_max`
 # bound.
@@ -79,7 +79,9 @@ class ForkedChild:
     def end(self) -> None:
         """See `Child.end`."""
         self._stop("was ended with its task")
-        connection.wait([self._process.sentinel], _STATUS_S)  # not a join: who waits in `receive` may read the status
+        connection.wait(
+            [self._process.sentinel], _STATUS_S
+        )  # not a join: a caller that waits in `receive` may read the status
 
     def _stop(self, why: str) -> None:
         with self._ending:
@@ -94,7 +96,7 @@ class ForkedChild:
     def _ended(self) -> ChildEnded:
         self._process.join(_STATUS_S)
         status = self._process.exitcode
-        self._stop("closed its connection")  # what it started may be there still
+        self._stop("closed its connection")  # processes that it started may be there still
         return ChildEnded(self._ended_by or _said(status))
 
 
@@ -119,7 +121,7 @@ class ForkedChildren:
 
 def _begin(work: Work, theirs: Connection, memory_bytes_max: int) -> None:
     os.setsid()
-    gc.freeze()  # what was loaded before is shared with the server as long as nobody writes to it, and the collector would
+    gc.freeze()  # memory loaded before is shared with the server as long as nobody writes to it, and the collector would
     server = os.getppid()
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != server:

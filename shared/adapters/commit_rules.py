@@ -1,4 +1,4 @@
-"""What a change of a processor's row must look like, whichever store makes it: a caller that breaks it has a bug. When a lease is over."""
+"""Rules for a change of a processor's row, for every store: a caller that breaks one has a bug. Also when a lease is over."""
 
 from dataclasses import dataclass
 

@@ -1,6 +1,6 @@
 """Tables of the coordinator's store, the same on SQLite and PostgreSQL.
 
-What conditions are about stands in columns; the rest of a processor's row, and commit rows, are bodies of
+Values that conditions use stand in columns; the rest of a processor's row, and commit rows, are bodies of
 formats (`tidemark.shared.model.formats`).
 """
 
@@ -93,7 +93,7 @@ def encode(row: ProcessorRow | CommitRow) -> bytes:
 
 
 def decode_processor(row: sa.Row[Any]) -> ProcessorRow:
-    """What `encode` wrote. ValueError where body or columns are not what was written; FormatError for a body of another version."""
+    """The row that `encode` wrote. ValueError if body or columns are not as written; FormatError for a body of another version."""
     found = _processors.decode(_checked(row.body))
     wanted = (found.name, found.job, found.generation, found.last)
     if (row.name, row.job, row.generation, row.last) != wanted or not isinstance(row.leader, int):
@@ -116,7 +116,7 @@ def lineage_columns(job: JobId, name: ProcessorName, entry: LineageEntry) -> dic
 
 
 def decode_lineage(row: sa.Row[Any]) -> LineageEntry:
-    """What `lineage_columns` gave. ValueError where it is not what was written."""
+    """The entry that `lineage_columns` wrote. ValueError if it is not as written."""
     columns = (row.job, row.generation, row.restored_from, row.plan_version)
     if row.crc not in (None, _crc(columns)) or not all(isinstance(value, int) for value in columns[1:]):
         raise ValueError(f"the row of generation {row.generation} of job {row.job} has other columns than were written")
@@ -129,7 +129,7 @@ def connection_columns(name: str, value: str) -> dict[str, Any]:
 
 
 def decode_connection(row: sa.Row[Any]) -> tuple[str, str]:
-    """Name and value. ValueError where they are not what was written."""
+    """Name and value. ValueError if they are not as written."""
     if row.crc not in (None, _crc((row.name, row.value))):
         raise ValueError(f"the row of connection {row.name} has another value than was written")
     return row.name, row.value

@@ -6,7 +6,7 @@ Rules:
 - an error before COMMIT was sent means that nothing was changed (StoreUnavailable); one after it means that
   this is not known (Ambiguous);
 - `lead` writes the new token into every processor's row: it waits for a transaction that has written one of
-  them, and whatever wants to write one later finds another token. Rows are created under the lock of the
+  them, and a later write of one finds another token. Rows are created under the lock of the
   leadership's row, for the same reason;
 - a commit is durable when it is answered: SQLite with a write-ahead log, which `synchronous=FULL` syncs once a commit (a rollback
   journal takes three, and more than twice the time); PostgreSQL with `synchronous_commit=on` and `fsync=on`.
@@ -61,7 +61,7 @@ _TROUBLE: Final = (SQLAlchemyError, OSError, TimeoutError)
 
 
 class UnsafeStore(StoreUnusable):
-    """The database does not keep what it has answered, or holds tables of another version: it must not be used."""
+    """The database does not keep rows that it has confirmed, or holds tables of another version: it must not be used."""
 
 
 class SqlCommitStore:
@@ -74,10 +74,10 @@ class SqlCommitStore:
         self._lease = LeaseWatch()
         self._file = SqliteFile(self._engine.url) if self._sqlite else None
         self.changes = 0
-        """What this process knows to be confirmed."""
+        """The number of changes that this process knows to be confirmed."""
 
     async def open(self) -> None:
-        """Create what is not there; check durability and version.
+        """Create missing tables; check durability and version.
 
         Raises:
             UnsafeStore: a setting of the database, or its tables, are not as needed; says which.
@@ -108,7 +108,7 @@ class SqlCommitStore:
         await self._look_through()
 
     async def _look_through(self) -> None:
-        """Read everything: what is damaged is said before anybody leads, also what would be found under no job any more."""
+        """Read everything: damage is reported before anybody leads, also damage in rows that belong to no job any more."""
         await self.processors()
         await self.connections()
         commits, lineage = await self._read(sa.select(schema.commits)), await self._read(sa.select(schema.lineage))

@@ -8,7 +8,7 @@ from tidemark.shared.model.time import MAX_TIME, MIN_TIME
 
 @dataclass(slots=True)
 class InputProgress:
-    """What one channel (or split) has said last."""
+    """The last report of one channel (or split)."""
 
     watermark_ms: int = MIN_TIME
     idle: bool = False
@@ -24,7 +24,8 @@ class InputProgress:
 def combined_watermark(inputs: Iterable[InputProgress]) -> int:
     """W3: the minimum over inputs neither idle nor ended; else the highest of the idle; MAX_TIME only when all have ended, ms.
 
-    Tasks that hear the same are one input: as low as the lowest of them, which holds what the others do not know of, idle when all are.
+    Tasks that receive the same frames are one input. It is as low as the lowest of them, for that one may hold rows that the others do not
+    know of. It is idle when all of them are.
     """
     active = MAX_TIME
     any_active = False
@@ -49,6 +50,6 @@ def combined_watermark(inputs: Iterable[InputProgress]) -> int:
 
 
 def all_idle(inputs: Iterable[InputProgress]) -> bool:
-    """W3: idle are those whose inputs are all idle or ended, but not all ended. Without inputs: idle."""
+    """W3: a task is idle if all its inputs are idle or ended, but not all ended. Without inputs: idle."""
     seen = list(inputs)
     return all(p.idle or p.ended for p in seen) and not (seen and all(p.ended for p in seen))

@@ -21,7 +21,7 @@ _parsed = lru_cache(maxsize=8)(parse)
 
 
 async def assemble(outside: Outside, service: Service, assign: Assign, ways: Ways) -> TaskDriver:
-    """A driver that has restored and stands ready; nothing is read or written yet. Whatever keeps it from that leaves nothing open."""
+    """A driver that has restored and stands ready; nothing is read or written yet. If an error prevents this, nothing stays open."""
     settings = outside.settings
     processor = _parsed(assign.plan.document)
     running = assign.plan

@@ -1,4 +1,4 @@
-"""What a worker's heartbeat says of a task: read off its machine, its body and its meter."""
+"""The part of a worker's heartbeat on one task: read off its machine, its body and its meter."""
 
 from dataclasses import replace
 
@@ -65,7 +65,7 @@ def encoded(beat: Heartbeat, settings: RuntimeSettings) -> bytes:
 
 
 def _bare(waiting: tuple[Wait, ...]) -> tuple[Wait, ...]:
-    """Waits without their reasons: that a task waits, and for what, must reach the coordinator (C10)."""
+    """Waits without their reasons: the coordinator must learn that a task waits, and for which system (C10)."""
     return tuple(msgspec.structs.replace(wait, reason="") for wait in waiting)
 
 

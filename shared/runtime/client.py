@@ -34,7 +34,7 @@ class RequestRefused(Exception):
 
 
 class RequestTimeout(Exception):
-    """No coordinator has answered: says how long was waited, and what to look at."""
+    """No coordinator has answered; the message gives the time waited and advice where to look."""
 
 
 class Client:
@@ -147,7 +147,7 @@ class Client:
         return found.values
 
     async def watch(self, name: ProcessorName) -> AsyncIterator[ProcessorStatus]:
-        """A processor's status now, and every change after; not what it was before: a run that ended yesterday has not ended now."""
+        """A processor's status now, and every later change; no earlier status: a run that ended yesterday has not ended now."""
         partition = TopicPartition(self._topics.registry, 0)
         found, begin = await patiently(self._clock, self._registry, self._settings)
         if name in found.statuses:
@@ -157,13 +157,13 @@ class Client:
                 yield found.statuses[name]
 
     async def until_answered(self, name: ProcessorName, request: str) -> None:
-        """Wait until the status of a processor tells of a request that was answered: from then on `watch` shows what came of it."""
+        """Wait until a processor's status names an answered request: from then on `watch` shows the effect of it."""
         async for status in self.watch(name):
             if any(known == request for known, _ in status.answers):
                 return
 
     async def heartbeats(self) -> AsyncIterator[Heartbeat]:
-        """What workers say from now on."""
+        """Heartbeats of workers from now on."""
         reports = TopicPartition(self._topics.reports, 0)
         begin = await end_of(self._log, self._clock, reports, self._settings)
         async for record in followed(self._log, self._clock, reports, self._settings, begin=begin):

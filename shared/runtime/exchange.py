@@ -2,9 +2,9 @@
 
 Rules: P2 (a segment is durable before the frame that names it), F6 (a batch above the limit is split), C12 (names of blobs).
 
-Dead letters of a document that names no queue: counted, and told in the log, so that nothing goes without a trace.
+If a document names no queue for dead letters, they are counted and logged, so that none goes without a trace.
 
-The first one is told, the second, the fourth and so on: who looks sees what it is about and how many there are, and the log stays small.
+The first one is logged, the second, the fourth and so on. So the log shows an example and the number, and stays small.
 """
 
 import hashlib
@@ -179,7 +179,7 @@ class Exchange:
             return made
         for part, data in split_batch(batch, self._inline_bytes_max):
             if len(data) > self._inline_bytes_max:
-                # One row that cannot be split, and that no frame might hold: by reference, whatever the edge.
+                # One row that cannot be split, and that may not fit into a frame: by reference, on every edge.
                 segment = await self._segment(edge, content, part, epoch)
                 made.append(Emission(edge.id, partition, (segment,), segment.size_bytes))
             else:

@@ -1,7 +1,7 @@
-"""What a leader tells carries its token, as a header; whoever reads takes nothing of a lower one behind a higher one (C8).
+"""A leader's records carry its token, as a header. A reader takes no record of a lower token behind one of a higher token (C8).
 
-A leader that was cut off goes on telling when its network is back. By then another has told more:
-in the order of the log the token says it.
+A leader that was cut off goes on writing when its network is back. By then another leader has written more. The token shows which records
+are newer, in the order of the log.
 """
 
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from tidemark.shared.ports.log import LogRecord
 HEADER: Final = "tidemark-leader"
 CHANGES_HEADER: Final = "tidemark-changes"
 LEADS_KEY: Final = b""
-"""Key of the record with which a term begins in a compacted topic, where what it told last may be gone. No name is empty."""
+"""Key of the record with which a term begins in a compacted topic, where a leader's last record may be gone. No name is empty."""
 ASKED_HEADER: Final = "tidemark-asked"
 """Of a request: where the answers ended when it was asked."""
 _DIGITS_MAX: Final = 18
@@ -23,7 +23,7 @@ Headers = tuple[tuple[str, bytes], ...]
 
 
 def signed(token: LeaderToken, changes: int | None = None) -> Headers:
-    """The headers of what a leader tells. `changes`: of the store, as the leader knows (`CommitStore.changes`)."""
+    """The headers of a leader's record. `changes`: of the store, as the leader knows (`CommitStore.changes`)."""
     told: Headers = ((HEADER, str(token).encode()),)
     if changes is not None:
         told += ((CHANGES_HEADER, str(changes).encode()),)

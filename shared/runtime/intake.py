@@ -43,7 +43,7 @@ class FrameIntake:
                 self.site.meter.oldest_ms = None
 
     async def take(self) -> ev.FrameRead:
-        """The next frame. PeerError for what is none, by topic, partition and offset (F6)."""
+        """The next frame. PeerError for a record that is no frame, with topic, partition and offset (F6)."""
         edge, record = self._frames.popleft()
         self.site.meter.oldest_ms = record.timestamp_ms
         if not self._frames:
@@ -67,7 +67,7 @@ class FrameIntake:
         """One fetch: `fetch_records_max` frames, each of `frame_bytes_max` at the most; the next fetch waits."""
 
     async def _read(self) -> None:
-        """Read ahead, one fetch at most; what has been taken from the log counts as read (F7)."""
+        """Read ahead, one fetch at most; a frame that has been taken from the log counts as read (F7)."""
         wiring, partitions = self.site.wiring, self.site.machine.receiver.partitions
         places = {edge: TopicPartition(b.topic, wiring.task.index) for edge, b in wiring.inputs.items()}
         async with reading(wiring.log) as reader:

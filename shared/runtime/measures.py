@@ -1,4 +1,4 @@
-"""What a process says of itself to whoever measures: figures by name, and whether it is ready. `tidemark.shared.process` serves them."""
+"""Measures of a process for monitoring: figures by name, and whether it is ready. `tidemark.shared.process` serves them."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field

@@ -1,4 +1,4 @@
-"""What a task has done since it began, counted by its driver: for heartbeats, `stats` and metrics. Nothing decides by it."""
+"""Counts of a task's work since it began, made by its driver: for heartbeats, `stats` and metrics. No decision depends on them."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -27,7 +27,7 @@ class Meter:
     """A source had input and was not let (F7, F8)."""
     held_since_ms: int | None = None
     state_bytes: int = 0
-    """Of the last snapshot, what it refers to included."""
+    """Size of the last snapshot, with the state that it refers to."""
     state_bytes_max: int = 0
     """Of the largest."""
     snapshot_ms: int = 0
@@ -58,7 +58,7 @@ class Meter:
             self.in_bytes += batch.values.nbytes
 
     def gave(self, outs: Sequence[Given]) -> None:
-        """What a body let out."""
+        """Count the rows that a body let out."""
         for out in outs:
             rows, size = (
                 (out.batch.num_rows, out.batch.nbytes)

@@ -1,8 +1,8 @@
 """Sends a task's frames: one writer, order kept per partition, byte-identical repeats after an error (F2).
 
-Rows that a source has for sinks alone wait for more of them, and for the barrier at the longest.
+If a source has rows for sinks alone, they wait for more of them, and for the barrier at the longest.
 
-Nobody sees output of a sink before its epoch is released, so nothing comes later for it; and at low rates most of what a record costs is
+Nobody sees output of a sink before its epoch is released, so no output comes later for it. And at low rates most of a record's cost is
 its own way through frames, brokers and the sink. Watermarks wait with the rows that they are behind (F4, W1).
 """
 
@@ -93,10 +93,10 @@ class Parcel:
 
 
 class Outbox:
-    """Takes frames in order, tells of each when the broker has it.
+    """Takes frames in order, and reports each when the broker has it.
 
     When the log is away, the writer is replaced and everything unacknowledged is sent again, the same bytes in the
-    same order: receivers drop what they have seen by its seq. Memory is bounded by flow control (F7): the machine
+    same order: receivers drop frames that they have seen, by seq. Memory is bounded by flow control (F7): the machine
     takes no input while too much is unread; and by `parcels_waiting_max`.
     """
 
@@ -131,7 +131,7 @@ class Outbox:
         self._handle = executor.spawn(self._run(), f"outbox {self._client}", on_error)
 
     def send(self, parcel: Parcel) -> None:
-        """Queue a frame; never waits. LocalError where too many wait already: whoever sends does not see that nobody reads."""
+        """Queue a frame; never waits. LocalError if too many wait already: the sender of a frame does not see that nobody reads."""
         if not self._dropped:
             if self.backlog() >= self._settings.parcels_waiting_max:
                 message = (
@@ -143,7 +143,7 @@ class Outbox:
             self._wake.set()
 
     def drop(self) -> None:
-        """Hand nothing more over, for good (L2); what was handed over may or may not be in the log."""
+        """Hand nothing more over, for good (L2); frames handed over before may or may not be in the log."""
         self._dropped = True
         self._unsent.clear()
 
@@ -158,7 +158,7 @@ class Outbox:
             await self._clock.sleep_ms(5)
 
     async def close(self) -> None:
-        """Stop at once; what is unacknowledged may or may not be in the log."""
+        """Stop at once; unacknowledged frames may or may not be in the log."""
         if self._handle is not None:
             self._handle.cancel()
             await self._handle.join()
@@ -176,7 +176,7 @@ class Outbox:
                 await self._clock.sleep_ms(self._settings.retry_ms)
 
     async def _pump(self) -> None:
-        """Hand over what is queued, then wait for the oldest answer: what is queued meanwhile goes together."""
+        """Hand over the queued frames, then wait for the oldest answer: frames queued meanwhile go together."""
         if self._writer is None:
             self._writer = await self._log.writer(self._client)
         while True:
@@ -197,7 +197,7 @@ class Outbox:
                 await self._wake.wait()
 
     async def _give_up_writer(self) -> None:
-        """Close the writer; what it did not acknowledge is unsent again, in order."""
+        """Close the writer; frames that it did not acknowledge are unsent again, in order."""
         writer, self._writer = self._writer, None
         if writer is not None:
             await writer.close()

@@ -1,6 +1,6 @@
 """Readers for the time of a block, and topics followed through outages.
 
-Records of internal topics that say nothing: counted, named in the log, skipped. Whoever reaches the brokers can write such.
+Unreadable records of internal topics are counted, named in the log and skipped. Everybody who reaches the brokers can write such.
 """
 
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -29,7 +29,7 @@ class Unreadable:
     """By topic."""
 
     def read(self, record: LogRecord, decode: Callable[[LogRecord], T]) -> T | None:
-        """What a record says; None where key or value are no such thing."""
+        """The decoded record; None if its key or value is not readable."""
         try:
             return decode(record)
         except (WireError, ValueError, RecursionError) as error:
@@ -40,7 +40,7 @@ class Unreadable:
 
 
 def unreadable_measure(topic: str, count: int) -> Measure:
-    """For whoever measures."""
+    """The count of unreadable records, as a measure."""
     text = "Records of an internal topic that were skipped, for they say nothing"
     return Measure("unreadable_records_total", "counter", text, count, {"topic": topic})
 
@@ -120,7 +120,7 @@ async def followed(
     goes_on: Callable[[], bool] = lambda: True,
     on_away: Callable[[], None] = lambda: None,
 ) -> AsyncIterator[LogRecord]:
-    """Every record of a partition, while it goes on; outages are waited out, and what was let go of meanwhile is passed over.
+    """Every record of a partition, while it goes on. Outages are waited out; records deleted meanwhile are passed over.
 
     begin: from there; None: from its beginning. on_away: told of each outage.
     """
@@ -140,6 +140,6 @@ async def followed(
             on_away()
             await clock.sleep_ms(settings.retry_ms)
         except OffsetOutOfRange as error:
-            # It stood still for longer than the topic is kept (`upkeep.py`): what counts now is told again.
+            # This process stood still for longer than the topic is kept (`upkeep.py`): facts that still count are written again.
             _log.warning("log.overtaken", topic=partition.topic, reason=str(error))
             position = None

@@ -48,7 +48,7 @@ class Registry:
 
 @dataclass(slots=True)
 class Connections:
-    """Connections by name, with what everybody may see of them; the same."""
+    """Connections by name, with the part of them that everybody may see; the same."""
 
     values: dict[str, Any] = field(default_factory=dict)
     unreadable: Unreadable = field(default_factory=Unreadable)

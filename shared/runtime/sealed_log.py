@@ -1,4 +1,4 @@
-"""The log as an installation's own processes see it: what they write to its topics is sealed, and of these they read nothing else.
+"""The log as an installation's own processes see it: records that they write to its topics are sealed, and they read only sealed ones.
 
 It stands in front of any `Log`, so that no reader or writer of messages, frames or mirrors can forget it. Topics of users pass untouched.
 A record without a seal of the installation's keys is counted, named and skipped: it never reaches a decoder.
@@ -57,7 +57,7 @@ class Sealing:
 
 
 class SealedReader:
-    """`Reader` that gives what is sealed."""
+    """`Reader` that gives sealed records only."""
 
     def __init__(self, inner: Reader, sealing: Sealing) -> None:
         self._inner = inner
@@ -70,7 +70,7 @@ class SealedReader:
         self.close = inner.close
 
     async def fetch(self, max_records: int, timeout_ms: int) -> list[LogRecord]:
-        """As the inner reader, without what is not sealed; [] may then come before the time."""
+        """As the inner reader, without records that are not sealed; [] may then come before the time."""
         return [record for record in await self._inner.fetch(max_records, timeout_ms) if self._sealing.admits(record)]
 
 
@@ -167,7 +167,7 @@ class SealedLog:
         await self.inner.delete_records(before)
 
     async def reader(self, *, committed_only: bool = False) -> SealedReader:
-        """A reader of what is sealed."""
+        """A reader of sealed records."""
         return SealedReader(await self.inner.reader(committed_only=committed_only), self._sealing)
 
     async def writer(self, client: str) -> SealedWriter:

@@ -1,4 +1,4 @@
-"""What a task's driver and its intake share: what the worker handed in, the machine, and what runs beside."""
+"""State that a task's driver and its intake share: the worker's parts, the machine, and the activities that run beside."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
@@ -29,7 +29,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Ways:
-    """What a task tells its worker."""
+    """The reports of a task to its worker."""
 
     on_ack: Callable[[Epoch, TaskHandle], None]
     on_ask: Callable[[], None]
@@ -42,7 +42,7 @@ class Ways:
 
 @dataclass(frozen=True, slots=True)
 class TaskWiring:
-    """What the worker hands to a driver."""
+    """The parts that the worker hands to a driver."""
 
     task: TaskId
     log: Log
@@ -61,7 +61,7 @@ class TaskWiring:
 
 
 class TaskSite:
-    """One task of one generation. Whatever escapes an activity of it fails the task, once."""
+    """One task of one generation. An error that escapes one of its activities fails the task, once."""
 
     def __init__(self, wiring: TaskWiring, machine: TaskMachine) -> None:
         self.wiring = wiring
@@ -98,7 +98,7 @@ class TaskSite:
         return await self.wiring.exchange.emissions(outs, self.machine.sender.epoch)
 
     async def stop(self) -> None:
-        """End all that runs beside; what fails by it fails nobody."""
+        """End all activities that run beside; an error in that fails nobody."""
         self._failed = True
         for handle in self._handles:
             handle.cancel()

@@ -38,14 +38,14 @@ class SourceIntake:
         """Input is taken only when all tasks of the generation have restored (R1)."""
         self.site.spawn(self._fetch(), "fetch")
 
-    # --- what the coordinator and receivers say ---------------------------------------------------------------------------
+    # --- messages of the coordinator and of receivers ---------------------------------------------------------------------
 
     def restored(self) -> None:
-        """The task stands where its snapshot says: what there is to read that the row does not list (I1)."""
+        """The task stands where its snapshot says: report the splits to read that the row does not list (I1)."""
         self._carry_out(self._input.tell())
 
     def told(self, command: Command) -> None:
-        """What the coordinator says of its input."""
+        """Take a command of the coordinator on the input."""
         mine, given = self.site.wiring.task, self._input
         match command:
             case StartSources():
@@ -87,7 +87,7 @@ class SourceIntake:
                     self._later(after_ms, self._room.set)
 
     def _later(self, after_ms: int, call: Callable[..., None], *given: bool) -> None:
-        """At once where there is nothing to wait for: who writes between would come before it."""
+        """Call at once if there is no time to wait: otherwise a frame written in between would come before the call."""
         if not after_ms:
             call(*given)
             return
@@ -124,14 +124,14 @@ class SourceIntake:
         return self._input.may_take(self._body.output_watermark())
 
     def rest(self) -> None:
-        """There is nothing to do now: what was fetched waits."""
+        """There is nothing to do now: fetched rows wait."""
         if self._fetched:
             now_ms = self.site.wiring.clock.monotonic_ms()
             self._input.held_back(now_ms)
             self.site.meter.held(now_ms, first_arrival(self._fetched[0]))
 
     async def take(self) -> ev.Produced:
-        """Work on what was fetched, as much of it as the epoch has room for (F9)."""
+        """Work on the fetched rows, as many as the epoch has room for (F9)."""
         clock, machine, meter = self.site.wiring.clock, self.site.machine, self.site.meter
         fetched, rest = self._fetched.popleft().divided(machine.pace.room_rows())
         if rest is not None:
@@ -152,7 +152,7 @@ class SourceIntake:
         return produced
 
     async def _produced(self, outs: Sequence[Given], fetched: Fetched) -> ev.Produced:
-        """What goes out now. Rows for sinks may wait, but not behind what others are told: idleness, the end, a script's step."""
+        """The rows that go out now. Rows for sinks may wait, but not behind news for others: idleness, the end, a script's step."""
         gathered, idle, ended = self._gathered, self._input.is_idle(), self._input.has_ended()
         waits = self.site.wiring.gathers and not (idle or ended or fetched.one_by_one)
         gathered.add(outs)
@@ -163,7 +163,7 @@ class SourceIntake:
         return ev.Produced(emissions, gathered.watermark_ms, idle, ended, fetched.rows, held_rows)
 
     async def emissions(self, outs: Sequence[Given]) -> tuple[ev.Emission, ...]:
-        """With what was gathered before, and then behind everything."""
+        """Emissions of the rows gathered before, then of these; the watermark then stands behind all of them."""
         gathered = self._gathered
         made = await self.site.emissions([*gathered.taken(), *outs])
         gathered.watermark_ms = max(gathered.watermark_ms, self._body.output_watermark())
@@ -172,7 +172,7 @@ class SourceIntake:
     # --- commits ----------------------------------------------------------------------------------------------------------
 
     def go_on(self) -> None:
-        """The machine has taken an event. Commits are noted for lag tools beside the work: what fails is tried with the next."""
+        """The machine has taken an event. Commits are noted for lag tools beside the work: a note that fails is tried with the next."""
         wiring, committed = self.site.wiring, self.site.machine.committed
         self._carry_out(self._input.committed(committed))
         busy, now_ms = self._noting is not None and not self._noting.done(), wiring.clock.monotonic_ms()

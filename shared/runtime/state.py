@@ -12,7 +12,7 @@ from tidemark.shared.runtime.exchange import blob_name
 async def load_parts(
     blobs: BlobStore, handles: Sequence[TaskHandle], wanted: Callable[[StatePart], bool]
 ) -> dict[StatePart, bytes]:
-    """The content of the wanted parts of a checkpoint's tasks. BlobError names what is missing or differs."""
+    """The content of the wanted parts of a checkpoint's tasks. BlobError names a part that is missing or differs."""
     found: dict[StatePart, bytes] = {}
     packed: dict[BlobRef, list[PartHandle]] = {}
     seen: set[StatePart] = set()
@@ -29,7 +29,7 @@ async def load_parts(
             elif part.blob is not None:
                 packed.setdefault(part.blob, []).append(part)
     for blob, parts in packed.items():
-        found |= _cut(await blobs.get(blob), parts)  # one blob at a time lies beside what was cut out of it
+        found |= _cut(await blobs.get(blob), parts)  # one blob at a time lies beside the parts cut out of it
     return found
 
 
@@ -63,7 +63,7 @@ class StateStore:
         self._handles: dict[StatePart, PartHandle] = {}
 
     def restored(self, handles: Iterable[TaskHandle], parts: Mapping[StatePart, bytes]) -> None:
-        """What the restored checkpoint holds of this task's parts."""
+        """Take over the restored checkpoint's handles of this task's parts."""
         self._handles = {p.part: p for handle in handles for p in handle.parts if p.part in parts}
 
     async def store(self, epoch: Epoch, changed: Mapping[StatePart, bytes | None]) -> tuple[PartHandle, ...]:
@@ -95,7 +95,7 @@ class StateStore:
                 self._handles[part] = PartHandle(part, inline=data)
 
     async def _pack(self, epoch: Epoch, inline: Mapping[StatePart, bytes]) -> None:
-        """Into blobs of a bounded size, but for a part that is larger: who restores holds one of them at a time."""
+        """Pack into blobs of a bounded size, but for a part that is larger: a restore holds one of them at a time."""
         packed: dict[StatePart, PartHandle] = {}
         pack: dict[StatePart, bytes] = {}
         size = 0

@@ -1,4 +1,4 @@
-"""The coordinator's writes to the store: a command becomes one call, and what the store says becomes an event (C8)."""
+"""The coordinator's writes to the store: a command becomes one call, and the store's answer becomes an event (C8)."""
 
 import structlog
 

@@ -1,8 +1,8 @@
-"""Deletes what is nobody's (C12): who stood still while a processor was dropped, or began anew, goes on for a moment, and makes something.
+"""Deletes topics and blobs without an owner (C12): a process that stood still while a processor was dropped or began anew may make some.
 
-Jobs and incarnations of edges have ids that begin with the installation's own mark, and that a processor's row has before anything is named
-after them. So what carries such an id, and is found before the rows are read, belongs to a row, or never will again. A listing that lacks
-something keeps it; the rows are whole, and the store that gave them is asked behind it whether it is still the one that counts.
+Jobs and incarnations of edges have ids that begin with the installation's own mark. A processor's row has the id before anything is named
+after it. So an object with such an id, found before the rows are read, belongs to a row, or never will again. An object that a listing
+lacks is kept. The rows are whole, and their store is asked after the listing whether it is still the one that counts.
 """
 
 import re
@@ -27,7 +27,7 @@ _MARK_BYTES = 8
 
 
 async def mark_of(outside: Outside) -> str:
-    """What the installation's ids begin with: the id of its registry says which it is. "" where brokers give none. LogUnavailable."""
+    """The prefix of the installation's ids: the id of its registry tells it. "" where brokers give none. LogUnavailable."""
     registry = outside.topics.registry
     found = (await outside.log.describe_topics([registry])).get(registry)
     return blake2b(found.id.encode(), digest_size=_MARK_BYTES).hexdigest() if found is not None and found.id else ""

@@ -1,10 +1,10 @@
-"""What a leader tells the others: in one order, with its token and how many changes the store has confirmed (C8).
+"""A leader's records for the others: in one order, with its token and the number of changes that the store has confirmed (C8).
 
-What it had not sent when its term ended is never sent.
+Records that were not sent when its term ended are never sent.
 
-A leader that stood still for longer than its lease may have been followed: it decides nothing until it has asked the store. What it writes
-is refused in any case. But tasks that its successor began are strangers to it, and it would tell their workers to stop. And a store that
-counts fewer changes than leaders have told of has lost what it had confirmed.
+A leader that stood still for longer than its lease may have been followed: it decides nothing until it has asked the store. Its writes
+are refused in any case. But it does not know tasks that its successor began, and would tell their workers to stop. And a store that
+counts fewer changes than leaders have reported has lost some that it had confirmed.
 """
 
 import asyncio
@@ -149,7 +149,7 @@ class Teller:
             self.tell(self._outside.topics.registry, LEADS_KEY, str(self._token).encode())
 
     def tell(self, topic: str, key: bytes | None, value: bytes | None, *, request: str = "") -> None:
-        """Queue a record; nothing, where no term has begun. `request`: what it answers. LocalError where too many wait."""
+        """Queue a record; nothing, if no term has begun. `request`: the request that it answers. LocalError if too many wait."""
         if self._outbox is None:
             return
         if request:

@@ -58,7 +58,7 @@ class Topics:
 
     @property
     def requests(self) -> str:
-        """Users to the coordinator; one partition. What has been decided is deleted."""
+        """Users to the coordinator; one partition. Decided requests are deleted."""
         return f"{self.prefix}.requests"
 
     @property
@@ -106,7 +106,7 @@ class Topics:
         return f"{self.prefix}.{job}.commits"
 
     def markers(self, job: JobId) -> str:
-        """What the names of all topics of a job's release markers in this cluster begin with (S3)."""
+        """The prefix of the names of all topics with release markers of a job in this cluster (S3)."""
         return f"{MARKERS_PREFIX}{job}."
 
     def plain(self) -> dict[str, dict[str, str]]:

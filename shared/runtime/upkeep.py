@@ -1,15 +1,15 @@
-"""What a leader makes and deletes in topics and the blob store: a command becomes calls, and what came of them an event (C12).
+"""A leader's work on topics and in the blob store: a command becomes calls, and their result an event (C12).
 
-The topics of a generation, and the mirror of its job, are made before there are tasks, and nobody makes them later: a process that stood
-still while a processor was dropped goes on afterwards; what it made would be nobody's, and never be deleted.
+The topics of a generation, and the mirror of its job, are made before there are tasks, and nobody makes them later. A process that stood
+still while a processor was dropped goes on afterwards; a topic that it made would have no owner, and never be deleted.
 
-The topics that tell what is going on now (commands, reports, answers, read positions) have no retention, for no clock of a broker's decides
-what may go: the leader deletes what was written `topics_kept_ms` before. Whoever reads them reads from their ends; a process that stood
-still for so long has stopped its tasks by its own clock, and starts anew.
+The topics of current news (commands, reports, answers, read positions) have no retention, for no clock of a broker's decides which records
+may go. The leader deletes records that were written `topics_kept_ms` before. Readers begin at the ends of these topics. A process that
+stood still for so long has stopped its tasks by its own clock, and starts anew.
 
-Of requests those go that no leader will have to decide again, and one that was copied by whoever reads the topic is carried out no second
-time (F10): a leader remembers answers, also those of leaders before. Who asks says, under the seal, where the answers ended when it asked,
-and one from before the first answer that a leader knows is not taken. No clock has a part in it.
+Requests go when no leader will have to decide them again. A request that a reader of the topic has copied is not carried out a second
+time (F10). A leader remembers answers, also those of earlier leaders. A request says, under the seal, where the answers ended when it was
+made. A request from before the first answer that the leader knows is not taken. No clock has a part in it.
 """
 
 import asyncio
@@ -33,7 +33,7 @@ from tidemark.shared.wire.messages import decode_answer
 
 
 async def create(command: do.CreateTopics, outside: Outside) -> ev.TopicsReady | ev.TopicsFailed:
-    """Make what is not there."""
+    """Make the topics that are not there."""
     try:
         await create_mirror(command.job, outside.log, outside.topics)
         for wanted in command.topics:
@@ -56,7 +56,7 @@ Deletion = do.DeleteTopics | do.DeleteRecords | do.TrimMirror | do.DeleteBlobs
 
 
 async def delete(command: Deletion, outside: Outside) -> ev.CoordinatorEvent:
-    """Delete only what the machine names."""
+    """Delete only the objects that the machine names."""
     try:
         await _delete(command, outside)
     except (LogError, BlobError) as error:
@@ -105,7 +105,7 @@ class Trimmer:
         """Where the topics ended, the oldest first."""
 
     async def run(self, leads: Callable[[], bool]) -> None:
-        """Look at the ends, and delete what lay below those that were seen a full round ago. An outage is waited out."""
+        """Look at the ends, and delete records below the ends that were seen a full round ago. An outage is waited out."""
         while True:
             await self._outside.clock.sleep_ms(self._outside.settings.topics_kept_ms // _LOOKS)
             if not leads():
@@ -142,12 +142,12 @@ class Undecided:
         """All answers from here on are known."""
 
     def begin(self, start: Offset) -> None:
-        """A term reads from here: what an earlier one left is read again, or another leader has decided it."""
+        """A term reads from here: requests that an earlier term left are read again, or another leader has decided them."""
         self._offsets.clear()
         self._read = start
 
     async def learn(self) -> None:
-        """What leaders before have answered. LogUnavailable."""
+        """Read the answers of earlier leaders. LogUnavailable."""
         answers, settings = TopicPartition(self._outside.topics.answers, 0), self._outside.settings
         self._answers.clear()
         self._floor = (await self._outside.log.begin_offsets([answers]))[answers]
@@ -189,7 +189,7 @@ class Undecided:
         self._fewer.set()
 
     async def let_go(self) -> None:
-        """Delete what is decided, however long it takes: a request that stayed would be carried out anew by a later leader."""
+        """Delete decided requests, however long it takes: a later leader would carry out anew a request that stayed."""
         topic, log = TopicPartition(self._outside.topics.requests, 0), self._outside.log
         while True:
             await self._fewer.wait()

@@ -1,8 +1,8 @@
-"""What holds a processor's watermark back now: from its sinks to the split that is furthest behind, told from the last heartbeats.
+"""Explains a processor's watermark: the way from its sinks to the split that is furthest behind, by the last heartbeats.
 
-At every task the way goes on to the sender of the slowest channel that counts (W3), so each step says how much of the delay arises there:
-in an operator that holds the watermark (lateness that is allowed, an open window, a timer, an epoch that is not complete), between two
-tasks (frames that are under way or wait behind a barrier), or at a split. The step that keeps back most is the one to look at.
+At every task the way goes on to the sender of the slowest channel that counts (W3). So each step says how much of the delay arises there:
+in an operator that holds the watermark (allowed lateness, an open window, a timer, an epoch that is not complete), between two tasks
+(frames that are under way or wait behind a barrier), or at a split. The step that keeps back most is the one to look at.
 """
 
 from collections.abc import Iterable, Mapping
@@ -38,7 +38,7 @@ class Step(Struct, frozen=True, kw_only=True, rename="camel"):
     task: int
     split: str | None = None
     watermark_ms: int
-    """What comes out there."""
+    """The watermark that comes out there."""
     last_event_ms: int | None = None
     """Of a split: the highest event time that was accepted."""
     since_ms: int | None = None
@@ -79,7 +79,7 @@ def explain_watermark(status: ProcessorStatus, tasks: Tasks) -> Explained:
 
 
 def _first(status: ProcessorStatus, tasks: Tasks) -> TaskId | None:
-    """The sink task whose input is furthest behind; dead letters' only where there is no other; else the last vertex' task."""
+    """The sink task whose input is furthest behind; dead letters' only if there is no other; else the last vertex' task."""
     sinks = [t for t in tasks if status.services.get(t.vertex) == "sink"]
     proper = [t for t in sinks if not t.vertex.startswith("dlq")]
     found = proper or sinks or list(tasks)
@@ -114,7 +114,7 @@ def _hold(beat: TaskBeat, held: TaskHeld, hold: Hold) -> Step:
 
 
 def _slowest_split(beat: TaskBeat, held: TaskHeld, splits: Mapping[str, SplitHeld], tasks: Tasks) -> Iterable[Step]:
-    """The split that the task's watermark stands for, and what keeps it there; other tasks and streams may wait for it."""
+    """The split that sets the task's watermark, and the reason why it stays there; other tasks and streams may wait for it."""
     counting = {n: s for n, s in splits.items() if s.status == "active" and not s.finished}
     considered = counting or {n: s for n, s in splits.items() if not s.finished} or splits
     name, split = min(considered.items(), key=lambda item: (item[1].watermark, item[0]))
@@ -135,7 +135,7 @@ def _slowest_split(beat: TaskBeat, held: TaskHeld, splits: Mapping[str, SplitHel
 
 
 def _why(split: SplitHeld, held: TaskHeld) -> str:
-    """In words; what is most to blame comes first."""
+    """The reasons in words; the main one comes first."""
     if split.finished:
         return "has ended"
     if split.status == "idle":
@@ -203,7 +203,7 @@ def _span(ahead_ms: int, behind_ms: int) -> int | None:
 
 
 def _weight(step: Step) -> int:
-    """What says nothing yet holds most; a split that keeps nothing back is still the last on the way."""
+    """A step without a report yet holds most; a split that keeps nothing back is still the last on the way."""
     return MAX_TIME if step.keeps_ms is None else step.keeps_ms
 
 

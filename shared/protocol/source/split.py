@@ -28,7 +28,7 @@ class Split:
     away: bool = False
     """See `Noted`: its rows say so until it has caught up."""
     returned: Epoch | None = None
-    """The epoch whose frames tell of that; None: they are yet to be sent, or all receivers have read them."""
+    """The epoch whose frames report the return; None: they are yet to be sent, or all receivers have read them."""
     catch_up_ms: int | None = None
     since_ms: int = 0
     """Since when the watermark stands where it does, UTC."""
@@ -85,12 +85,12 @@ class Split:
         self.changed = True
 
     def catch_up(self, task_ms: int) -> None:
-        """It is away no longer once it has reached what receivers reported, and the task's own watermark."""
+        """The split is away no longer once it has reached the watermark that receivers reported, and the task's own."""
         if self.away and self.catch_up_ms is not None and self.progress.watermark_ms >= max(self.catch_up_ms, task_ms):
             self.away, self.catch_up_ms, self.changed = False, None, True
 
     def end(self, named: int | None, there: Offset | None) -> KnownSplit:
-        """Where a drain ends it (I3): where the user says, else with what is there now; never in front of what was read."""
+        """Where a drain ends the split (I3): at the user's offset, else at the current end; never before the position that was read."""
         end = self.known.end  # it may be bounded already
         if named is not None:
             end = Offset(max(named, self.position))
@@ -103,7 +103,7 @@ class Split:
         return SplitStand(name, self.position, self.known.begin, self.status)
 
     def held(self, timeout_ms: int | None, now_ms: int) -> SplitHeld:
-        """As heartbeats tell it, but for what the strategy reports. timeout_ms: of idleness; now_ms: monotonic."""
+        """The split as heartbeats report it, without the strategy's part. timeout_ms: of idleness; now_ms: monotonic."""
         waits = self.at_end_since_ms is not None and timeout_ms is not None
         return SplitHeld(
             position=self.position,

@@ -1,1 +1,1 @@
-"""The task machine: what a source, operator, Spark stage or sink does with frames, barriers and watermarks."""
+"""The task machine: how a source, operator, Spark stage or sink treats frames, barriers and watermarks."""

@@ -1,7 +1,7 @@
-"""What the task machine tells its driver to do. Frozen; to be carried out in order.
+"""Commands of the task machine to its driver. Frozen; to be carried out in order.
 
 Work commands carry a ticket: the driver answers each with one event of the same ticket, and the machine starts no other work until
-then. All other commands are answered by nothing, or much later (BrokerAcked, StateDurable).
+then. All other commands have no answer, or one that comes much later (BrokerAcked, StateDurable).
 """
 
 from dataclasses import dataclass
@@ -41,7 +41,7 @@ class FireProcessingTime:
 
 @dataclass(frozen=True, slots=True)
 class Flush:
-    """Work: epoch `epoch` is complete; give out what is held for batching; a step task runs its step (P1)."""
+    """Work: epoch `epoch` is complete; give out the rows held for batching; a step task runs its step (P1)."""
 
     ticket: int
     epoch: Epoch

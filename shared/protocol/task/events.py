@@ -1,4 +1,4 @@
-"""What can happen to a task. Frozen; the driver hands them in one at a time; a work command is answered by exactly one `Done`."""
+"""Events of a task. Frozen; the driver hands them in one at a time; a work command is answered by exactly one `Done`."""
 
 from dataclasses import dataclass
 
@@ -104,7 +104,7 @@ class CheckpointStarted:
 
 @dataclass(frozen=True, slots=True)
 class SourcesStarted:
-    """Sources may take input: what an epoch may take behind its barrier, and rows of the first one (F9)."""
+    """Sources may take input. Carries the time that an epoch may take behind its barrier, and rows of the first one (F9)."""
 
     target_ms: int
     first_rows: int

@@ -1,7 +1,7 @@
 """The receiving side of a task: one partition of each in edge, a channel for each sender of it.
 
 Rules kept here: F1 (seq: repeat, gap), F3 (a frame's epoch), L1, L2, C3 (nothing of epoch > n before snapshot n), C4 (never pause a
-shared partition: buffer, then leave in the log and seek back), C5 (what ends an epoch), W3 (by `tidemark.shared.protocol.watermarks`).
+shared partition: buffer, then leave in the log and seek back), C5 (the end of an epoch), W3 (by `tidemark.shared.protocol.watermarks`).
 """
 
 from collections.abc import Iterator
@@ -17,7 +17,7 @@ from tidemark.shared.protocol.watermarks import InputProgress
 
 @dataclass(slots=True)
 class ChannelReceiver:
-    """What is known of one sender on one partition."""
+    """The receiver's knowledge of one sender on one partition."""
 
     sender: TaskId
     next_seq: Seq
@@ -26,7 +26,7 @@ class ChannelReceiver:
     """Of the frames accepted so far, those that wait included: the next are of epoch `last_barrier + 1` (F3)."""
     progress: InputProgress = field(default_factory=InputProgress)
     taken_seq: Seq = FIRST_SEQ
-    """Behind the last frame that was delivered: what a snapshot holds (F1)."""
+    """The seq behind the last frame that was delivered; a snapshot holds it (F1)."""
     taken_barrier: Epoch = NO_EPOCH
     """The last barrier that was delivered."""
     blocked: bool = False
@@ -64,7 +64,7 @@ class InputPartition:
         return min(candidates)
 
     def state(self) -> InputState:
-        """As the snapshot holds it: seqs counted behind what has been delivered (F1, C6)."""
+        """The state as the snapshot holds it: seqs counted behind the last delivered frame (F1, C6)."""
         return InputState(
             edge=self.edge,
             incarnation=self.incarnation,
@@ -84,7 +84,7 @@ class InputPartition:
         )
 
     def validate(self, aligning: Epoch | None) -> None:
-        """Raise LocalError where the partition contradicts itself, or what is being aligned."""
+        """Raise LocalError if the partition contradicts itself, or the checkpoint that is being aligned."""
         offsets = [w.offset for w in self.waiting]
         channels = self.channels.values()
         claims = {
@@ -252,7 +252,7 @@ class Receiver:
         return ended
 
     def cut(self, epoch: Epoch) -> bool:
-        """C13: what `epoch` has not got from its channels is their state. False if it has ended here, or has not begun.
+        """C13: the frames of `epoch` that have not come from the channels are their state. False if it has ended here, or has not begun.
 
         Every channel waits until the snapshot is taken, as behind a barrier; a checkpoint that was being aligned has ended.
         """

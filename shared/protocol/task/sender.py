@@ -33,7 +33,7 @@ class PartitionSender:
     idle: bool = False
     acked_seq: int = -1
     unacked: deque[_Unread] = field(default_factory=deque)
-    """Of `unread`, those whose offset is not known yet."""
+    """The part of `unread` whose offset is not known yet."""
     unread: deque[_Unread] = field(default_factory=deque)
     """`ahead_bytes_max` and one piece of work: no input is taken before it is read (F7)."""
     unread_bytes: int = 0
@@ -43,7 +43,7 @@ class PartitionSender:
     def restored(
         next_seq: Seq, watermark_ms: int, unread_bytes: int, last_offset: Offset, *, idle: bool
     ) -> "PartitionSender":
-        """As a snapshot has it. What its receiver had not taken counts on (F7): else each generation could add as much to it."""
+        """The sender of a snapshot. Frames that its receiver had not taken count on (F7): else each generation could add as much again."""
         ahead = [_Unread(Seq(next_seq - 1), unread_bytes, last_offset)] if unread_bytes else []
         return PartitionSender(next_seq, watermark_ms, idle, unread=deque(ahead), unread_bytes=unread_bytes)
 
@@ -187,7 +187,7 @@ class Sender:
         return tuple((output.edge, index, partition.next_seq) for output, index, partition in self._every())
 
     def committed(self, epoch: Epoch) -> None:
-        """Checkpoint `epoch` is committed: what was sent up to its barrier no longer counts (F8)."""
+        """Checkpoint `epoch` is committed: frames sent up to its barrier no longer count (F8)."""
         for done in [e for e in self.uncommitted_bytes if e <= epoch]:
             del self.uncommitted_bytes[done]
 
@@ -200,7 +200,7 @@ class Sender:
         return sum(self.uncommitted_bytes.values()) > self.uncommitted_bytes_max
 
     def with_unread(self, outputs: Sequence[OutputState]) -> tuple[OutputState, ...]:
-        """A snapshot's outputs, and what is unread of them now that the broker has them all (F7)."""
+        """A snapshot's outputs, and the bytes of them that are unread now that the broker has them all (F7)."""
         return tuple(
             structs.replace(state, unread=unread) if any(size for size, _ in unread) else state
             for state in outputs

@@ -41,7 +41,7 @@ class TaskLimits:
 
 @dataclass(frozen=True, slots=True)
 class TaskStart:
-    """What an assignment says, as far as the protocol is concerned."""
+    """The part of an assignment that concerns the protocol."""
 
     task: TaskId
     tasks: int
@@ -60,7 +60,7 @@ class TaskStart:
     alignment_timeout_ms: int | None = None
     """How long a receiver waits for barriers; None: for ever (C13)."""
     sharing: frozenset[VertexId] = frozenset()
-    """Those of the sending vertices whose tasks all hear the same: all but sources (W3)."""
+    """Sending vertices whose tasks all receive the same frames: all but sources (W3)."""
 
 
 def start_task(start: TaskStart) -> TaskMachine:
@@ -74,7 +74,7 @@ def start_task(start: TaskStart) -> TaskMachine:
         ended_up_to=start.restored_from,
     )
     known = {o.incarnation for o in own.outputs} if own is not None else set()
-    # R4, W1: what holds one of the predecessors back comes along with its key groups; no receiver has seen more than the lowest of them.
+    # R4, W1: a hold of one of the predecessors comes along with its key groups; no receiver has seen more than the lowest of them.
     watermark_ms = min((p.output_watermark_ms for p in previous), default=MIN_TIME)
     ended = bool(previous) and all(p.ended for p in previous)
     idle = bool(previous) and not ended and all(p.idle or p.ended for p in previous)
@@ -111,7 +111,8 @@ def start_task(start: TaskStart) -> TaskMachine:
 def _predecessors(start: TaskStart) -> list[TaskProtocolState]:
     """The old tasks whose share this task takes over: itself, or after a rescale those whose key ranges overlap (R4).
 
-    A source's splits can go anywhere, so there it is all of them, which only matters for `ended` and processing time.
+    The splits of a source can go to any task, so a source takes over from all its old tasks. That matters only for `ended` and for
+    processing time.
     """
     before = len(start.restored)
     if before == start.tasks:

@@ -1,7 +1,7 @@
-"""What a task machine has under way and before it.
+"""The work that a task machine has under way and before it.
 
-At most one piece of work at a time, from its command to the driver's answer; an agenda of what comes next; at most one snapshot that is
-taken but not yet acknowledged.
+It has at most one piece of work at a time, from its command to the driver's answer; an agenda of the next items; and at most one snapshot
+that is taken but not yet acknowledged.
 """
 
 from dataclasses import dataclass
