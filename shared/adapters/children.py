@@ -79,9 +79,7 @@ class ForkedChild:
     def end(self) -> None:
         """See `Child.end`."""
         self._stop("was ended with its task")
-        connection.wait(
-            [self._process.sentinel], _STATUS_S
-        )  # not a join: a caller that waits in `receive` may read the status
+        connection.wait([self._process.sentinel], _STATUS_S)  # not a join: a caller in `receive` may read the status
 
     def _stop(self, why: str) -> None:
         with self._ending:

@@ -204,7 +204,7 @@ class SqlCommitStore:
         await self._change(insert)
 
     async def update(self, expected: Expected, row: ProcessorRow) -> None:
-        """Replace what may change without a commit."""
+        """Replace the columns that may change without a commit."""
         check_update(expected, row)
         await self._change(lambda connection: _write(connection, expected, row))
 
@@ -245,7 +245,7 @@ class SqlCommitStore:
 
         await self._change(delete)
 
-    # --- what belongs to a job, and connections
+    # --- rows of a job, and connections
 
     async def lineage(self, job: JobId) -> list[LineageEntry]:
         """All generations, oldest first."""
@@ -299,7 +299,7 @@ class SqlCommitStore:
 
     @contextmanager
     def _readable(self) -> Iterator[None]:
-        """StoreLost where rows are not what was written; UnsafeStore where another version wrote them."""
+        """StoreLost if rows are not as written; UnsafeStore if another version wrote them."""
         try:
             yield
         except FormatError as error:
@@ -341,7 +341,7 @@ class SqlCommitStore:
         return changes
 
     async def _change(self, work: Callable[[AsyncConnection], Awaitable[T]], *, counts: bool = True) -> T:
-        """Do the work in one transaction; see the module's rules for what each error means."""
+        """Do the work in one transaction; see the module's rules for the meaning of each error."""
         self._look()
         connection = self._engine.connect()
         try:
@@ -394,7 +394,7 @@ class SqlCommitStore:
                     await connection.invalidate()
                 await connection.close()
         except _TROUBLE:
-            # It was unusable already, and what went wrong first is being told.
+            # It was unusable already, and the first error is being reported.
             return
 
 
@@ -436,7 +436,7 @@ async def _write(connection: AsyncConnection, expected: Expected, row: Processor
 
 
 def _said(error: BaseException) -> str:
-    """What the database said, in one line without the statement and its values."""
+    """The database's message, in one line without the statement and its values."""
     original = getattr(error, "orig", None) or error
     lines = str(original).splitlines()
     return f"{type(original).__name__}: {lines[0]}" if lines else type(original).__name__

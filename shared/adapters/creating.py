@@ -1,7 +1,7 @@
-"""Files and objects that are created only if there is none of their name, also where the answer to the own attempt is lost.
+"""Files and objects that are created only if there is none of their name, also if the answer to the first attempt is lost.
 
 A client library repeats a request whose answer did not come, and a file server a link: the repeat then finds the name taken, by the first
-try. What is there tells: the same inode, or the same bytes, are the own attempt, for a name is given to one content only.
+try. The content tells: the same inode, or the same bytes, are our own attempt, for a name is given to one content only.
 """
 
 import os
@@ -11,7 +11,7 @@ from typing import Any
 
 
 class Folders:
-    """Folders below a root that survive a loss of power, whoever made them: their maker may have died before they did. Blocks; OSError.
+    """Folders below a root that survive a loss of power, also those of another process: it may have died before they did. Blocks; OSError.
 
     fsync: False: they survive the process only. folders_max: how many are known to be durable; beyond it all are forced once more.
     """
@@ -21,7 +21,7 @@ class Folders:
         self._fsync = fsync
         self._folders_max = folders_max
         self._durable: dict[Path, int] = {}
-        """Inodes of those whose entries in the folders above this object has forced."""
+        """Inodes of the folders whose entries in the folders above this object has forced."""
 
     def make(self, folder: Path) -> None:
         """Make it where it is not there, and those above it, each durable in the one above."""
@@ -33,7 +33,7 @@ class Folders:
             self._durable.clear()
         for path in reversed(found):
             path.mkdir(exist_ok=True)
-            # Who has no right to read what lies above the root did not make the root.
+            # A user without the right to read the folder above the root did not make the root.
             with suppress(*([PermissionError] if path == self._root else [])):
                 self.force(path.parent)
             self._durable[path] = path.stat().st_ino
@@ -58,7 +58,7 @@ class Folders:
             os.close(descriptor)
 
     def _is_durable(self, folder: Path) -> bool:
-        """What lies above the root is, where it is there."""
+        """Folders above the root are durable, if they are there."""
         if not folder.is_relative_to(self._root):
             return folder.is_dir()
         try:

@@ -26,7 +26,7 @@ from tidemark.shared.ports.clock import Executor
 
 _TEMPORARY: Final = ".tmp"
 _LEFT_OVER_S: Final = 24 * 3600
-"""What a crash left behind goes after a day: nobody writes one object for so long."""
+"""Files that a crash left behind go after a day: nobody writes one object for so long."""
 _DEFAULT: Final = BlobSettings()
 
 

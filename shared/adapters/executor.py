@@ -35,9 +35,9 @@ class TaskHandle:
         return self._task.done()
 
     async def join(self) -> None:
-        """Wait for its end; raises what it raised, but returns quietly after `cancel`.
+        """Wait for its end; raises its error, but returns quietly after `cancel`.
 
-        Cancelling the one who waits does not cancel the activity.
+        Cancelling the waiting task does not cancel the activity.
         """
         await asyncio.wait({self._task})
         if self._cancelled or self._task.cancelled():
@@ -114,7 +114,7 @@ class AsyncExecutor(Spawner):
         return asyncio.wrap_future(future)
 
     async def close(self) -> None:
-        """Cancel every activity; let running blocking work end and drop what waits for a thread."""
+        """Cancel every activity; let running blocking work end and drop the calls that wait for a thread."""
         await self.cancel_all()
         # The wait for the threads' ends is itself blocking: it gets a thread of its own so that the loop goes
         # on.

@@ -1,4 +1,4 @@
-"""What goes wrong in a simulation and how long things take, drawn from one seeded chooser.
+"""Faults of a simulation, and how long operations take, drawn from one seeded chooser.
 
 The adapters in memory ask a `Faults` at every operation. The default lets everything pass after one turn of
 the loop; a simulation hands in one with rates, plans single faults, or takes a part away for a while.
@@ -125,7 +125,7 @@ class Faults:
         return whole if self._chooser is None else self._chooser.randint(0, whole)
 
     def some(self, whole: int) -> int:
-        """How much of what is there is taken at once: 1 to `whole`, mostly all; all if no chooser."""
+        """How many of the waiting items are taken at once: 1 to `whole`, mostly all; all if no chooser."""
         if self._chooser is None or whole <= 1 or self._chooser.random() < 0.7:  # noqa: PLR2004 - mostly
             return whole
         return self._chooser.randint(1, whole)

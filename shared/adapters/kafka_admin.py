@@ -26,7 +26,7 @@ _REPLICAS: Final = 3
 
 
 class KafkaAdmin:
-    """What concerns topics, not records. Calls may come from several coroutines."""
+    """Calls on topics, not on records. They may come from several coroutines."""
 
     def __init__(self, settings: KafkaSettings) -> None:
         self._settings = settings
@@ -118,7 +118,7 @@ class KafkaAdmin:
         return await self._with_admin(describe, f"asking for topics {', '.join(topics)}")
 
     async def topic_rules(self, topics: Sequence[str]) -> dict[str, TopicRules]:
-        """What each of these topics refuses; Kafka's defaults for one that we may not ask about."""
+        """The records that each of these topics refuses; Kafka's defaults for one that we may not ask about."""
 
         async def describe(admin: Any) -> dict[str, TopicRules]:
             asked = [ConfigResource(ConfigResourceType.TOPIC, topic, dict.fromkeys(RULES)) for topic in topics]

@@ -1,4 +1,4 @@
-"""What a broker answered for one partition, as columns: compiled code takes the batches apart, this puts the columns together.
+"""A broker's answer for one partition, as columns: compiled code takes the batches apart, this puts the columns together.
 
 Batches that are compressed are unpacked here, those that unpack to very much in parts (kafka_unpacking.py). Those of an old format, which
 brokers no longer write, are read by the client library, record by record.
@@ -80,7 +80,7 @@ class PartitionAnswer:
     def take(self, max_bytes: int, *, with_keys: bool) -> tuple[Records | None, int]:
         """The records of the next batches, None if a reader is shown none, and the bytes of those batches, unpacked where that is more.
 
-        As many batches as bring them to `max_bytes`, one at least. What lies before a broken one is given out; that is the first of the
+        As many batches as bring them to `max_bytes`, one at least. Batches before a broken one are given out; it is then the first of the
         next call.
 
         Raises:
@@ -159,7 +159,7 @@ class PartitionAnswer:
         return bool(crc32c(memoryview(self._data)[begin + kafka.CHECKED_FROM : end]) == named)
 
     def _old_format(self, row: Int64s) -> Any:
-        """The library's object for a batch that is not of format 2; what it alone knows of it is put into the row."""
+        """The library's object for a batch that is not of format 2; the fields that only the library knows are put into the row."""
         batch = MemoryRecords(self._data[row[kafka.BEGIN] : row[kafka.END]]).next_batch()
         row[kafka.NEXT], row[kafka.COUNT] = batch.next_offset, 1
         return batch
@@ -230,7 +230,7 @@ class _Broken(Exception):
 
 
 def _unpacked(data: bytes, table: Int64s, codec: int, room: int) -> npt.NDArray[np.uint8]:
-    """The records of compressed batches, one behind the other; the table says where then. Of what would be more than `room` none."""
+    """The records of compressed batches, one behind the other; the table gets their places. A batch that exceeds `room` is left out."""
     if codec not in UNPACK:
         raise _Broken(0, f"is compressed in a way that is not known ({codec})")
     found: list[bytes] = []
@@ -289,7 +289,7 @@ def _passed(row: Int64s, delta: int, size_bytes: int) -> Records:
 
 
 def _from(piece: Records, position: int) -> Records:
-    """Without what a broker sends before the position, with the batch that contains it."""
+    """Without the records before the position, which a broker sends with the batch that contains it."""
     skip = int(np.searchsorted(piece.offsets, position))
     if not skip:
         return piece

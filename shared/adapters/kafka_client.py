@@ -1,4 +1,4 @@
-"""What all Kafka parts share: errors in the port's words, required topics, outages, discarding producers.
+"""The shared part of all Kafka adapters: errors in the port's words, required topics, outages, discarding producers.
 
 The client library is aiokafka, whose private parts are touched here and in `kafka_raw` only where it has no
 public way: it tries again without end while a broker is away, its `stop` waits for that, and its log says so
@@ -36,17 +36,17 @@ _PASSING: Final = (
     errors.ProducerClosed,
 )
 _apart: Final[set["asyncio.Task[None]"]] = set()
-"""What nobody else may hold while it goes on."""
+"""Closings under way: nothing else may refer to their tasks."""
 _POLL_S: Final = 0.02
 """Between two looks, within `topic_wait_ms`."""
 _CANCEL_AGAIN_S: Final = 0.5
 """Between two cancellations of such a task."""
 _DISCARD_S: Final = 1.0
-"""Time for a thrown-away producer's tasks to end; what remains ends at its next request."""
+"""Time for a thrown-away producer's tasks to end; a task that remains ends at its next request."""
 
 
 def translated(error: BaseException, doing: str) -> LogError:
-    """The port's error for one of the library, the broker or the network; `doing` says what was attempted, where."""
+    """The port's error for one of the library, the broker or the network; `doing` names the attempted call, and where."""
     if isinstance(error, LogError):
         return error
     name = type(error).__name__
@@ -70,7 +70,7 @@ KAFKA_ERRORS: Final = (
     AttributeError,
     TypeError,
 )
-"""What a call of the library raises: states that it does not expect are plain assertions and missing attributes."""
+"""Errors that a call of the library raises: states that it does not expect are plain assertions and missing attributes."""
 
 
 async def require_topics(client: Any, topics: Iterable[str], wait_ms: int) -> dict[str, int]:
@@ -148,7 +148,7 @@ def seal(producer: Any, error: LogError) -> None:
             batch._drain_waiter.exception()  # noqa: SLF001
     task = producer._sender.sender_task  # noqa: SLF001
     if task is not None:
-        # What the library would do at its end is done above; without a transaction its callback fails.
+        # The library's own work at its end is done above; without a transaction its callback fails.
         task.remove_done_callback(producer._sender._fail_all)  # noqa: SLF001
         task.cancel()
 
@@ -156,7 +156,7 @@ def seal(producer: Any, error: LogError) -> None:
 async def apart(closing: Coroutine[Any, Any, None]) -> None:
     """Wait for a library's closing in a task of its own.
 
-    It suppresses the cancellation of what it waits for, and would suppress its caller's: who was told to end would go on.
+    It suppresses the cancellation of the tasks that it waits for, and would suppress its caller's: a task that was told to end would go on.
     """
     task = asyncio.create_task(closing)
     _apart.add(task)
@@ -172,7 +172,7 @@ async def apart(closing: Coroutine[Any, Any, None]) -> None:
 
 
 async def discard(producer: Any) -> None:
-    """Throw a sealed producer away, in bounded time whatever state it and the broker are in."""
+    """Throw a sealed producer away, in bounded time, in any state of it and of the broker."""
     producer._closed = True  # noqa: SLF001 - `stop` would wait for what cannot be sent
     client = producer.client
     for connection in list(client._conns.values()):  # noqa: SLF001
@@ -188,7 +188,7 @@ async def discard(producer: Any) -> None:
 
 
 async def stop_consumer(consumer: Any) -> None:
-    """Stop a consumer, in whatever state it is."""
+    """Stop a consumer, in any state of it."""
     stopping = asyncio.ensure_future(consumer.stop())
     while not (await asyncio.wait({stopping}, timeout=_CANCEL_AGAIN_S))[0]:
         # Where an assignment has just changed, the library's fetching routine takes its own cancellation for that

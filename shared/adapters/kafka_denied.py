@@ -1,7 +1,8 @@
-"""Brokers that refuse who asks: a wrong password, a certificate that nobody signs, a client without one.
+"""Brokers that refuse a client: a wrong password, a certificate that nobody signs, a client without one.
 
-Of a first connection that fails the library says only that it did, and writes why into its log. So a refusal would look like an outage,
-which is waited out for ever. Whoever cannot connect asks here: every address once more, by hand, and only a plain refusal counts as one.
+If a first connection fails, the library says only that it did, and writes the reason into its log. So a refusal would look like an outage,
+which is waited out for ever. A caller that cannot connect asks here: every address is tried once more, by hand, and only a plain refusal
+counts as one.
 """
 
 import asyncio
@@ -29,7 +30,7 @@ _REMEDY: Final = "; correct the password, the mechanism or the certificates of t
 
 
 async def why_not(settings: KafkaSettings, error: BaseException, doing: str) -> LogError:
-    """The port's error for one of connecting: LogDenied where a broker refuses who asks, as its own answer says."""
+    """The port's error for one of connecting: LogDenied if a broker refuses the client, by its own answer."""
     if isinstance(error, _CONNECTING) and not _is_denial(error):
         for host, port, _ in collect_hosts(settings.bootstrap):
             denial = await _denial(settings, host, port)
@@ -42,7 +43,7 @@ async def why_not(settings: KafkaSettings, error: BaseException, doing: str) -> 
 
 
 async def _denial(settings: KafkaSettings, host: str, port: int) -> BaseException | None:
-    """Connect once, within the time of a request; None for whatever is no refusal."""
+    """Connect once, within the time of a request; None for an error that is no refusal."""
     given: dict[str, Any] = settings.connection("asks")
     del given["bootstrap_servers"]
     try:
@@ -62,6 +63,6 @@ def _is_denial(error: BaseException) -> bool:
 
 
 def _said(error: BaseException) -> str:
-    """What the broker or TLS says, with the library's name for it. No password is in it: the broker does not know ours."""
+    """The message of the broker or of TLS, with the library's name for it. No password is in it: the broker does not know ours."""
     text, name = str(error), type(error).__name__
     return text if name in text else f"{name}: {text}"

@@ -51,7 +51,7 @@ class KafkaLog:
         return await self._admin.describe_topics(topics)
 
     async def topic_rules(self, topics: Sequence[str]) -> dict[str, TopicRules]:
-        """What each of these topics refuses; Kafka's defaults where we may not ask."""
+        """The records that each of these topics refuses; Kafka's defaults where we may not ask."""
         return await self._admin.topic_rules(topics)
 
     async def begin_offsets(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, Offset]:
@@ -85,7 +85,7 @@ class KafkaLog:
         return self._keep(KafkaWriter(producer))
 
     async def transactional_writer(self, identity: str) -> KafkaTransactionalWriter:
-        """Take the identity: fences earlier holders, ends what they left open."""
+        """Take the identity: fences earlier holders, ends transactions that they left open."""
         producer = Producer(self._settings, f"transactional writer {identity}", identity=identity)
         await producer.start()
         return self._keep(KafkaTransactionalWriter(producer))
@@ -100,7 +100,7 @@ class KafkaLog:
         await self._admin.close()
 
     def _keep(self, part: P) -> P:
-        """Remember what to close, and forget what is closed."""
+        """Remember a part that is to be closed, and forget those that are closed."""
         self._opened = [opened for opened in self._opened if not opened.closed]
         self._opened.append(part)
         return part

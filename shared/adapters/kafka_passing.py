@@ -1,6 +1,6 @@
-"""Batches that unpack to very much, for who reads records one by one: a record stands in the place of one, and it is never unpacked.
+"""Batches that unpack to very much, for readers of single records: a record stands in for such a batch, which is never unpacked.
 
-The client library unpacks a batch whole before anybody sees its size. Internal topics and markers hold nothing so large; who
+The client library unpacks a batch whole before anybody sees its size. Internal topics and markers hold nothing so large, but everybody who
 reaches the brokers can write it there. Sources read such batches in parts (`kafka_batches`).
 """
 
@@ -20,7 +20,7 @@ PASSED: Final = "passed-batch"
 
 
 class Fetched(dict[Any, Any]):
-    """What the library has fetched and not given out, by partition. Takes the place of its own dict, and looks at what comes in."""
+    """Records that the library has fetched and not given out, by partition. Takes the place of its own dict; checks every new entry."""
 
     def __setitem__(self, partition: Any, result: Any) -> None:
         records = getattr(result, "_partition_records", None)
@@ -44,7 +44,7 @@ class Batches:
         self._data, self._rows = data, iter(table)
 
     def next_batch(self) -> Any:
-        """The next one, or what stands for it."""
+        """The next batch, or the record that stands in for it."""
         batch, row = self._inner.next_batch(), next(self._rows)
         codec = int(row[kafka.ATTRIBUTES] & kafka.CODEC_MASK)
         if row[kafka.MAGIC] < kafka.FORMAT or not codec:

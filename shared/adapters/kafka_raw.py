@@ -1,7 +1,7 @@
 """Reading Kafka fast, for sources: columns of a partition's records without an object a record.
 
 The library's reader makes a ConsumerRecord of nine fields for each record; here compiled code takes the batches that it fetched apart
-(`kafka_batches`). What an ordinary reader would not return is left out in the same way: records of aborted transactions, control
+(`kafka_batches`). Records that an ordinary reader would not return are left out: those of aborted transactions, control
 batches, records before the position. Every batch's CRC is verified.
 """
 
@@ -25,7 +25,7 @@ from tidemark.shared.ports.log import TopicPartition
 _UNTIL_TAKEN_S: Final = 3_600.0
 """No bound: the library is to wait until the reader says so."""
 _MUCH_BYTES: Final = 64 * 1024
-"""An answer of so much is asked for again at once: there is more, and what a request costs is little beside it."""
+"""An answer of so much is asked for again at once: there is more, and the cost of a request is little beside it."""
 
 
 def answer_of(theirs: Any) -> PartitionAnswer:
@@ -63,16 +63,16 @@ class RawReader:
         """Connect; LogUnavailable if no broker answers."""
         await self._reader.start()
         self._fetcher._records = {}  # noqa: SLF001 - what unpacks to much is not passed here, but given out in parts
-        # The library asks a broker again for other partitions while what came of one lies here, and then for that one when the broker
-        # has answered, which may be long. Here it asks for all together, when `_let_fetch` says so.
+        # While records of one partition lie here, the library asks their broker for the other partitions, and for this one only after the
+        # broker has answered, which may be long. Here it asks for all together, when `_let_fetch` says so.
         self._fetcher._prefetch_backoff = _UNTIL_TAKEN_S  # noqa: SLF001
 
     async def assign(self, positions: Mapping[TopicPartition, Offset]) -> None:
-        """Read these from here; replaces what was assigned. LogError names a partition that does not exist."""
+        """Read these partitions from these offsets; replaces the last assignment. LogError names a partition that does not exist."""
         await self._reader.assign(positions)
 
     async def seek(self, partition: TopicPartition, offset: Offset) -> None:
-        """Go on from here in one partition; what was fetched ahead of it is discarded."""
+        """Go on from here in one partition; records fetched ahead of it are discarded."""
         await self._reader.seek(partition, offset)
 
     def pause(self, partitions: Sequence[TopicPartition]) -> None:
@@ -101,13 +101,13 @@ class RawReader:
         return None if found is None else int(found)
 
     async def offsets_at(self, time_ms: int, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, Offset]:
-        """The first offsets whose timestamp is at or after a time (ms); the end where there is none. LogError."""
+        """The first offsets whose timestamp is at or after a time (ms); the end if there is no such record. LogError."""
         return await self._reader.offsets_at(time_ms, partitions)
 
     async def fetch(self, max_bytes: int, timeout_ms: int) -> list[RawPartition]:
-        """What is there, waiting at most so long for the first; [] after the time.
+        """The records that are there, waiting at most so long for the first; [] after the time.
 
-        It stops behind the first batch that brings what was taken to `max_bytes` or more: so it exceeds that by less than
+        It stops behind the first batch with which it reaches `max_bytes` or more: so it exceeds that by less than
         one batch. At most one element a partition.
 
         Raises:
@@ -166,7 +166,7 @@ class RawReader:
             except KAFKA_ERRORS as error:
                 if not found:
                     raise await self._reader.failure(error) from error
-                # What was taken before goes out first; the position stands before the failure, which comes
+                # Batches taken before go out first; the position stands before the failure, which comes
                 # again.
                 return
             taken_bytes += size_bytes
@@ -175,7 +175,7 @@ class RawReader:
                 unread = {int(np.searchsorted(columns[0], at)): why for at, why in records.unread.items()}
                 found.append(RawPartition(partition.topic, partition.partition, *columns, unread=unread))
         if taken_bytes >= _MUCH_BYTES or any(self._used.get(at) is not result for at, result in fetched.items()):
-            # What was taken of one partition is fetched anew while the others are worked on, not only when all are used up.
+            # A partition whose records were taken is fetched anew while the others are worked on, not only when all are used up.
             for result in fetched.values():
                 result._backoff = 0  # noqa: SLF001
             self._ask_again()
@@ -210,14 +210,14 @@ class RawReader:
         return taken
 
     def _ask_again(self) -> None:
-        """Ask for more of what is used up."""
+        """Ask for more of the partitions that are used up."""
         used, self._used = self._used, {}
         for at, result in used.items():
             if self._fetcher._records.get(at) is result:  # noqa: SLF001
                 self._let_fetch(at)
 
     def _let_fetch(self, at: Any) -> None:
-        """Drop what lies here of a partition, so that more is fetched."""
+        """Drop the records of a partition that lie here, so that more are fetched."""
         fetcher = self._fetcher
         del fetcher._records[at]  # noqa: SLF001
         fetcher._notify(fetcher._wait_consume_future)  # noqa: SLF001

@@ -1,6 +1,6 @@
 """Reading Kafka without consumer groups: partitions and positions are assigned, never reset on their own.
 
-An outage is an error here, not an empty answer: what waits for a marker or an end must not take silence for
+An outage is an error here, not an empty answer: a caller that waits for a marker or an end must not take silence for
 the end (S3, W4).
 """
 
@@ -72,7 +72,7 @@ class KafkaReader:
             raise
 
     async def assign(self, positions: Mapping[TopicPartition, Offset]) -> None:
-        """Read these from here; replaces what was assigned. LogError names a partition that does not exist."""
+        """Read these partitions from these offsets; replaces the last assignment. LogError names a partition that does not exist."""
         await self._require(positions)
         if positions:
             # The library learns leaders beside its own `assign`: a short fetch would find none, and take that for an outage.
@@ -96,7 +96,7 @@ class KafkaReader:
                 )
 
     async def seek(self, partition: TopicPartition, offset: Offset) -> None:
-        """Go on from here in one partition; what was fetched ahead of it is discarded."""
+        """Go on from here in one partition; records fetched ahead of it are discarded."""
         self.state(partition)
         self._consumer.seek(theirs(partition), offset)
 
@@ -105,7 +105,7 @@ class KafkaReader:
         return Offset(self.state(partition).position)
 
     async def offsets_at(self, time_ms: int, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, Offset]:
-        """The first offsets whose timestamp is at or after a time (ms); the end where there is none."""
+        """The first offsets whose timestamp is at or after a time (ms); the end if there is no such record."""
         if not partitions:
             return {}
         asked = [theirs(partition) for partition in partitions]
@@ -142,7 +142,7 @@ class KafkaReader:
         self._consumer.resume(*(theirs(partition) for partition in partitions))
 
     async def fetch(self, max_records: int, timeout_ms: int) -> list[LogRecord]:
-        """What is there, at most so many, waiting at most so long for the first; [] after the time.
+        """The records that are there, at most so many, waiting at most so long for the first; [] after the time.
 
         Raises:
             OffsetOutOfRange: a position is not in the log; every call says so until a seek or an assignment.
@@ -186,7 +186,7 @@ class KafkaReader:
         return bool(self.state(partition).paused)
 
     async def failure(self, error: BaseException) -> LogError:
-        """The port's error for one of fetching; for a position out of range with what the log has."""
+        """The port's error for one of fetching; for a position out of range with the offsets that the log has."""
         if not isinstance(error, errors.OffsetOutOfRangeError):
             return translated(error, "reader: fetching")
         ((partition, position),) = error.args[0].items()

@@ -1,4 +1,4 @@
-"""What a topic's settings say that it refuses of records."""
+"""The records that a topic refuses, read from its settings."""
 
 from collections.abc import Mapping
 from typing import Final

@@ -1,4 +1,4 @@
-"""How to reach a Kafka cluster, and the limits of what this process holds of it. Secrets never show in a repr."""
+"""How to reach a Kafka cluster, and the limits of the records that this process holds of it. Secrets never show in a repr."""
 
 import ssl
 from collections.abc import Mapping
@@ -54,7 +54,7 @@ class KafkaSettings:
     """The broker holds a fetch so long when there is nothing; a seek or resume may wait for it."""
     fetch_gather_ms: int = 100
     """A source asks a broker again so long after an answer that was small, or after a tenth of its checkpoints' interval if that is less:
-    what comes meanwhile comes together. 0: at once."""
+    records of the meantime then come together. 0: at once."""
     fetch_bytes_max: int = knob(32 << 20)
     """Of one answer."""
     partition_fetch_bytes_max: int = knob(4 << 20)
@@ -159,7 +159,7 @@ def settings_from(config: Mapping[str, Any], place: str, **given: str) -> KafkaS
 
 
 def _said(error: msgspec.ValidationError, config: Mapping[str, Any], place: str) -> str:
-    """The first setting that does not fit, else how they contradict each other. What was found may be a secret: its kind is told."""
+    """The first setting that does not fit, else how they contradict each other. A value may be a secret: only its kind is told."""
     hints = get_type_hints(KafkaSettings)
     kinds = {str: "a text", bool: "true or false", int: "a whole number", type(None): "null"}
     for name, value in config.items():

@@ -1,7 +1,7 @@
 """Transactions on Kafka under an identity (S1, S3).
 
 The library's commit can return normally although a batch was refused: every batch's result is awaited before.
-Any error breaks the writer, and its producer is thrown away: what was open is aborted by the broker when the
+Any error breaks the writer, and its producer is thrown away: the broker aborts an open transaction when the
 identity is opened anew, or after its time-out.
 """
 
@@ -30,7 +30,7 @@ class KafkaTransaction:
         self._lanes: dict[TopicPartition, asyncio.Lock] = {}
         self._sent: list[asyncio.Future[Any]] = []
         self._answers: list[tuple[TopicPartition, int, asyncio.Future[Any]]] = []
-        """Of every batch: where it went, how many records it has, and what the broker said."""
+        """Of every batch: its partition, its number of records, and the broker's answer."""
         self._ended = False
 
     async def send_batch(self, partition: TopicPartition, records: Sequence[NewRecord]) -> None:
@@ -60,7 +60,7 @@ class KafkaTransaction:
     async def _admit(self, partition: TopicPartition, columns: RecordColumns) -> None:
         """LogError for a record that is too large, or that has no content, and for a partition that is not there.
 
-        The library takes the first record of a batch whatever its size; the broker would refuse the batch.
+        The library takes the first record of a batch of any size; the broker would refuse the batch.
         """
         keys = columns.keys
         sizes = np.diff(buffers(columns.values)[1]) + (0 if keys is None else np.diff(buffers(keys)[1]))
@@ -189,7 +189,7 @@ class KafkaTransactionalWriter:
         return type(first)(str(first))
 
     async def close(self) -> None:
-        """Let go; idempotent; aborts what is open, if the broker answers."""
+        """Release all resources; idempotent; aborts an open transaction, if the broker answers."""
         if self.closed:
             return
         self.closed = True

@@ -1,7 +1,7 @@
-"""Compressed batches of Kafka whose records may be many thousand times what came: how much is unpacked at once is bounded.
+"""Compressed batches of Kafka, which may unpack to many thousand times their bytes: a bound holds for each step of unpacking.
 
 A batch that unpacks to more than the bound goes out in parts, each of whole records, and the rest stays packed until it is asked for. So
-memory is bounded whatever a batch holds. A record that is itself above the bound is passed, and told with its size.
+memory is bounded for every batch. A record that is itself above the bound is passed, and told with its size.
 """
 
 import zlib
@@ -22,7 +22,7 @@ UNPACK: Final[Mapping[int, Callable[[bytes], bytes]]] = {
 }  # fmt: skip
 """By the number of a compression in a batch's attributes."""
 _TIMES_MAX: Final[Mapping[int, int]] = {GZIP: 1_032, SNAPPY: 64, LZ4: 255}
-"""What a byte may unpack to, where the format bounds it."""
+"""The most bytes that one byte may unpack to, where the format bounds it."""
 _STREAMS: Final[Mapping[int, str]] = {GZIP: "gzip", LZ4: "lz4", ZSTD: "zstd"}
 _HEAD_BYTES_MAX: Final = 32
 """Of a record: its length, attributes, time and offset."""
@@ -30,7 +30,7 @@ _MORE: Final = 0x80
 _SEVEN: Final = 0x7F
 _BITS: Final = 7
 _VARINT_BITS_MAX: Final = 70
-"""Bits of the longest number of variable length: what has more is none."""
+"""Bits of the longest number of variable length: more bits are no number."""
 
 
 class BatchCut(Exception):
@@ -38,7 +38,7 @@ class BatchCut(Exception):
 
 
 def unpacked(packed: bytes, codec: int) -> bytes | None:
-    """What a batch's records unpack to; None where that is more than UNPACKED_BYTES_MAX. Raises what its library does."""
+    """The unpacked records of a batch; None if they are more than UNPACKED_BYTES_MAX. Raises the errors of its library."""
     if codec == SNAPPY or len(packed) * _TIMES_MAX.get(codec, UNPACKED_BYTES_MAX) <= UNPACKED_BYTES_MAX:
         return UNPACK[codec](packed)  # snappy's block says its size: 64 times the packed bytes at the most
     found = bytearray()
@@ -51,7 +51,7 @@ def unpacked(packed: bytes, codec: int) -> bytes | None:
 
 
 def unpacks_to_more(packed: bytes, codec: int) -> bool:
-    """Whether a batch's records unpack to more than UNPACKED_BYTES_MAX, looked at in parts; no for what cannot be unpacked."""
+    """Whether a batch's records unpack to more than UNPACKED_BYTES_MAX, looked at in parts; no for a batch that cannot be unpacked."""
     if codec not in _STREAMS or len(packed) * _TIMES_MAX.get(codec, UNPACKED_BYTES_MAX) <= UNPACKED_BYTES_MAX:
         return False
     try:
@@ -59,7 +59,7 @@ def unpacks_to_more(packed: bytes, codec: int) -> bool:
         while count <= UNPACKED_BYTES_MAX and (more := len(stream.read(PART_BYTES))):
             count += more
     except (OSError, zlib.error, BatchCut):
-        return False  # the library says what is wrong with it
+        return False  # the library reports the error
     return count > UNPACKED_BYTES_MAX
 
 

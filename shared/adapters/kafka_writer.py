@@ -42,7 +42,7 @@ class Producer:
         self._discarded = False
 
     async def start(self) -> None:
-        """Connect, and take the identity if there is one: fences earlier holders and ends what they left open."""
+        """Connect, and take the identity if there is one: fences earlier holders and ends transactions that they left open."""
         try:
             async with asyncio.timeout(self.settings.delivery_timeout_ms / 1000):
                 await self.raw.start()
@@ -61,7 +61,7 @@ class Producer:
 
     @property
     def error(self) -> LogError | None:
-        """What broke it."""
+        """The error that broke it."""
         return self._error
 
     def broken(self, error: LogError) -> LogError:
@@ -123,7 +123,7 @@ class KafkaWriter:
                 self._fail(error)
                 raise
         result: asyncio.Future[Offset] = asyncio.get_running_loop().create_future()
-        # Who hands over need not await each result: `flush` raises what went wrong.
+        # The caller need not await each result: `flush` raises the error.
         result.add_done_callback(lambda f: f.cancelled() or f.exception())
         self._watch(result)
         sent.add_done_callback(lambda f: self._answered(f, result, doing))
@@ -199,7 +199,7 @@ class KafkaWriter:
         self._producer.check()
 
     async def close(self) -> None:
-        """Let go; idempotent. What was not acknowledged may or may not be in the log."""
+        """Release all resources; idempotent. Unacknowledged records may or may not be in the log."""
         self.closed = True
         self._fail(LogUnavailable(f"{self._producer.name}: closed before the record was acknowledged"))
         await self._producer.close()

@@ -1,4 +1,4 @@
-"""Listings of folders that are whole, or an error: what is not listed is taken for not there, and may be deleted for it."""
+"""Listings of folders that are whole, or an error: a file that is not listed counts as gone, and may be deleted for it."""
 
 from typing import Any
 
@@ -13,9 +13,9 @@ def raise_unless_gone(error: OSError) -> None:
 
 
 def listing_of(filesystem: Any, path: str) -> list[str]:
-    """All files and objects below a path of an fsspec file system, as it names them; [] where there is no such path. Blocks; OSError.
+    """All files and objects below a path of an fsspec file system, as it names them; [] if there is no such path. Blocks; OSError.
 
-    fsspec's own walk passes over what it cannot read, if not told otherwise.
+    fsspec's own walk passes over folders that it cannot read, if not told otherwise.
     """
     filesystem.invalidate_cache()
     kind = type(filesystem)
@@ -29,7 +29,7 @@ def listing_of(filesystem: Any, path: str) -> list[str]:
 
 
 def folders_of(filesystem: Any, path: str) -> list[str]:
-    """What lies directly below a path, as the file system names it; [] where there is no such path. Blocks; OSError."""
+    """The entries directly below a path, as the file system names them; [] if there is no such path. Blocks; OSError."""
     filesystem.invalidate_cache()
     try:
         return [found["name"] for found in filesystem.ls(path, detail=True) if found["type"] == "directory"]

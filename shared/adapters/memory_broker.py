@@ -1,8 +1,8 @@
 """The log that several `MemoryLog` clients share: topics, partitions, offsets, transactions; no await, no faults.
 
 It does what Kafka does where the protocol can tell: a transaction's end takes an offset in each of its
-partitions; read-committed readers stop at the last stable offset and skip what was aborted; opening an
-identity fences older holders and aborts what they left open; an open transaction ends by itself after a
+partitions; read-committed readers stop at the last stable offset and skip aborted records; opening an
+identity fences older holders and aborts their open transactions; an open transaction ends by itself after a
 time-out. Nothing is compacted; keys and null values are kept.
 """
 
@@ -41,7 +41,7 @@ class OpenTransaction:
 
 
 class _Stored(NamedTuple):
-    """What an offset holds; `record` is None for the marker that ends a transaction."""
+    """The entry at an offset; `record` is None for the marker that ends a transaction."""
 
     record: LogRecord | None
     transaction: OpenTransaction | None
@@ -69,7 +69,7 @@ class _Identity:
 
 
 class MemoryBroker:
-    """Topics in memory, and who may write to them under which identity."""
+    """Topics in memory, and the identities under which writers may write to them."""
 
     def __init__(
         self,
@@ -140,7 +140,7 @@ class MemoryBroker:
         return Offset(self._partition(at).end)
 
     def delete_records(self, at: TopicPartition, before: Offset) -> None:
-        """Let go of what lies below an offset."""
+        """Delete the records below an offset."""
         partition = self._partition(at)
         if before > partition.end:
             raise LogError(
@@ -186,7 +186,7 @@ class MemoryBroker:
             self._waiting.get(at, {}).pop(event, None)
 
     def _wake(self, at: TopicPartition) -> None:
-        """Something changed there: only who reads it looks."""
+        """Something changed there: only its readers look."""
         for event in self._waiting.pop(at, ()):
             event.set()
 
@@ -207,7 +207,7 @@ class MemoryBroker:
         return self._append(at, records, None)
 
     def open_identity(self, identity: str) -> int:
-        """Fence earlier holders, abort what they left open; the new holder's epoch."""
+        """Fence earlier holders, abort their open transactions; the new holder's epoch."""
         holder = self._identities.setdefault(identity, _Identity())
         if holder.open is not None:
             self._finish(holder.open, "aborted")

@@ -1,6 +1,6 @@
 """The coordinator's store in memory, for simulation and trial: several clients share one `MemoryCommitState`.
 
-With faults, a change may be refused, or its answer lost: then it has happened, or happens a little later
+With faults, a change may be refused, or its answer lost. Then it has happened, or happens a little later
 unless a take-over of leadership comes first and voids it, as with a database whose connection broke.
 """
 
@@ -31,7 +31,7 @@ T = TypeVar("T")
 
 @dataclass(slots=True)
 class MemoryCommitState:
-    """What the store holds."""
+    """The content of the store."""
 
     holder: str = ""
     token: LeaderToken = NO_LEADER
@@ -53,13 +53,13 @@ class MemoryCommitStore:
         self._late: set[asyncio.Task[None]] = set()
         self._lease = LeaseWatch()
         self.changes = 0
-        """What this client knows to be confirmed."""
+        """The number of changes that this client knows to be confirmed."""
 
     async def open(self) -> None:
         """Nothing is to be made, nothing is durable."""
 
     async def close(self) -> None:
-        """Nothing is to be let go; what is on its way arrives."""
+        """There is nothing to release; changes that are on their way arrive."""
 
     # --- leadership
 
@@ -115,7 +115,7 @@ class MemoryCommitStore:
         await self._change(insert)
 
     async def update(self, expected: Expected, row: ProcessorRow) -> None:
-        """Replace what may change without a commit."""
+        """Replace the columns that may change without a commit."""
         check_update(expected, row)
         await self._change(lambda: self._write(expected, row))
 
@@ -167,7 +167,7 @@ class MemoryCommitStore:
         self._require(expected)
         self._state.rows[row.name] = row
 
-    # --- what belongs to a job, and connections
+    # --- rows of a job, and connections
 
     async def lineage(self, job: JobId) -> list[LineageEntry]:
         """All generations, oldest first."""
@@ -247,7 +247,7 @@ class MemoryCommitStore:
         return result
 
     async def _arrive(self, change: Callable[[], object]) -> None:
-        """A change whose client has given up; nobody hears whether it was still possible."""
+        """A change of a client that has given up; nobody hears whether it was still possible."""
         await self._faults.pause()
         try:
             change()

@@ -1,6 +1,6 @@
 """The log in memory: clients of a `MemoryBroker`, with the faults that a real log has.
 
-For simulation and for trying out. What a client hands over travels beside the caller, in one lane a
+For simulation and for trying out. Records that a client hands over travel beside the caller, in one lane a
 partition, so that records of different partitions overtake each other, answers come late, and a lost
 connection leaves a prefix of each lane recorded. Errors are those of the port; a writer is unusable after the
 first (F2).
@@ -43,7 +43,7 @@ class MemoryReader:
         self.closed = False
 
     async def assign(self, positions: Mapping[TopicPartition, Offset]) -> None:
-        """Read these from here; replaces what was assigned."""
+        """Read these partitions from these offsets; replaces the last assignment."""
         await self._faults.pause()
         for partition in positions:
             self._broker.begin(partition)
@@ -77,7 +77,7 @@ class MemoryReader:
         self._change.set()
 
     async def fetch(self, max_records: int, timeout_ms: int) -> list[LogRecord]:
-        """What is there, at most so many, waiting at most so long for the first; [] after the time."""
+        """The records that are there, at most so many, waiting at most so long for the first; [] after the time."""
         if max_records < 1:
             raise ValueError(f"fetch: expected max_records ≥ 1, found {max_records}")
         await self._faults.pause()
@@ -163,7 +163,7 @@ class MemoryWriter:
                 self._fail(error)
                 raise
             future: asyncio.Future[Offset] = asyncio.get_running_loop().create_future()
-            # Who hands over need not await each result: `flush` raises what went wrong.
+            # The caller need not await each result: `flush` raises the error.
             future.add_done_callback(lambda f: f.cancelled() or f.exception())
             self._lanes.setdefault(partition, deque()).append((record, future))
             self._pending += 1
@@ -179,7 +179,7 @@ class MemoryWriter:
         self._raise_if_broken()
 
     async def close(self) -> None:
-        """Let go; idempotent. Of what was not acknowledged a drawn prefix of each lane is in the log."""
+        """Release all resources; idempotent. Of the unacknowledged records a drawn prefix of each lane is in the log."""
         self.closed = True
         self._fail(LogUnavailable(f"writer {self._client}: closed before the record was acknowledged"))
         while self._tasks:
@@ -266,7 +266,7 @@ class MemoryLog:
 
     @property
     def broker(self) -> MemoryBroker:
-        """What it is a client of."""
+        """The broker that it is a client of."""
         return self._broker
 
     async def create_topic(self, topic: str, partitions: int, config: Mapping[str, str] | None = None) -> None:
@@ -334,7 +334,7 @@ class MemoryLog:
         return writer
 
     async def transactional_writer(self, identity: str) -> MemoryTransactionalWriter:
-        """Fence earlier holders of the identity and abort what they left open."""
+        """Fence earlier holders of the identity and abort their open transactions."""
         lost = await self._ask("init")
         epoch = self._broker.open_identity(identity)
         self._answer(lost, "init")
@@ -343,13 +343,13 @@ class MemoryLog:
         return writer
 
     async def close(self) -> None:
-        """Let go of everything, as a process does that ends: what was under way may or may not happen."""
+        """Release everything, as a process does that ends: calls under way may or may not happen."""
         for part in self._opened:
             await part.close()
         self._opened.clear()
 
     def _keep(self, part: _Part) -> None:
-        """Remember what to close, and forget what is closed."""
+        """Remember a part that is to be closed, and forget those that are closed."""
         self._opened = [opened for opened in self._opened if not opened.closed]
         self._opened.append(part)
 

@@ -35,7 +35,7 @@ class MemoryTransaction:
             self._written.append(Written(partition, first, len(records)))
 
     async def written(self) -> Sequence[Written]:
-        """Where what was handed over lies."""
+        """The places of the records that were handed over."""
         self._check()
         return tuple(self._written)
 
@@ -122,7 +122,7 @@ class MemoryTransactionalWriter:
             self._broker.end_transaction(self._identity, self._epoch, state)
 
     async def close(self) -> None:
-        """Let go; idempotent; aborts what is open, where the log can be reached."""
+        """Release all resources; idempotent; aborts an open transaction, if the log can be reached."""
         self.closed = True
         if self._open and self._error is None and self._broker.holds(self._identity, self._epoch):
             self._broker.end_transaction(self._identity, self._epoch, "aborted")

@@ -1,4 +1,4 @@
-"""Whether a database refuses who asks. A driver tells that as it tells an outage, without a code: only the server's words differ."""
+"""Whether a database refuses a client. A driver tells a refusal as it tells an outage, without a code: only the server's words differ."""
 
 import re
 from typing import Final

@@ -1,4 +1,4 @@
-"""The file of a SQLite database: whether it is the one that was opened, and what SQLite says where it is damaged."""
+"""The file of a SQLite database: whether it is the one that was opened, and SQLite's message if it is damaged."""
 
 import re
 from pathlib import Path
@@ -31,7 +31,7 @@ class SqliteFile:
             self._identity, self._bytes = (found.st_dev, found.st_ino), found.st_size
 
     def changed(self) -> str:
-        """What has become of the file; "" while it is the one that was opened."""
+        """How the file has changed; "" while it is the one that was opened."""
         if self._path is None or self._identity is None:
             return ""
         try:
@@ -47,7 +47,7 @@ class SqliteFile:
 
 
 def damage(error: BaseException) -> str:
-    """What SQLite says of a damaged file; "" for any other error."""
+    """SQLite's message on a damaged file; "" for any other error."""
     original = getattr(error, "orig", None) or error
     code = getattr(original, "sqlite_errorcode", 0) or 0
     said = str(original)

@@ -1,4 +1,4 @@
-"""What file systems raise of a place that cannot be reached now: time mends it (C10)."""
+"""The errors of file systems for a place that cannot be reached now: time mends it (C10)."""
 
 import sys
 

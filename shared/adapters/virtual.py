@@ -7,7 +7,7 @@ Rules:
   (as long as the program iterates over no set of strings or objects, whose order Python draws anew per
   process);
 - time advances only when nothing is ready to run, and then exactly to the next timer;
-- nothing ready and no timer left is a deadlock and raises at once, naming what every task waits for; steps
+- nothing ready and no timer left is a deadlock and raises at once, naming the object of every wait; steps
   without end at one instant, and time beyond a limit, raise too: a simulation always ends.
 """
 
@@ -38,7 +38,7 @@ class VirtualLoop(BaseEventLoop):
     """An event loop on virtual time: `select` never blocks, it moves the clock.
 
     shuffle: step tasks that are ready together in an order drawn from the chooser, instead of first come,
-    first served. It shows what a program silently assumes of asyncio's order; a task's own steps stay in
+    first served. It shows silent assumptions of a program on asyncio's order; a task's own steps stay in
     order.
     """
 
@@ -66,7 +66,7 @@ class VirtualLoop(BaseEventLoop):
         return self._virtual_s
 
     def select(self, timeout: float | None) -> list[Any]:
-        """What the base class calls between turns: no I/O is ever ready; time moves to the next timer.
+        """The base class calls this between turns: no I/O is ever ready; time moves to the next timer.
 
         Raises:
             SimulationStuck: nothing is ready and no timer is set; or a limit is passed.
@@ -182,7 +182,7 @@ def _fail(future: "asyncio.Future[Any]", error: Exception) -> None:
 
 @dataclass(frozen=True, slots=True)
 class VirtualWorld:
-    """What a simulated program gets: its time, its concurrency, and the one source of choices."""
+    """The parts that a simulated program gets: its time, its concurrency, and the one source of choices."""
 
     clock: VirtualClock
     executor: InlineExecutor
@@ -197,7 +197,7 @@ def run_virtual(
     shuffle: bool = False,
     limit_ms: int = LIMIT_MS,
 ) -> T:
-    """Run `main` on virtual time until it returns; cancel what it left running; give back its result.
+    """Run `main` on virtual time until it returns; cancel the tasks that it left running; give back its result.
 
     Raises:
         SimulationStuck: see VirtualLoop; the tasks left are cancelled first.

@@ -145,9 +145,7 @@ class Pace:
             return
         self._compared = rows, took_ms
         each_ms = max(0.0, (took_ms - before_ms) / (rows - before_rows))
-        if before_rows and (
-            each_ms or _alike(took_ms, before_ms)
-        ):  # otherwise the later vertices have become slower or faster
+        if before_rows and (each_ms or _alike(took_ms, before_ms)):  # else later vertices are slower or faster now
             self._fixed_ms = min(took_ms, before_ms, max(0.0, took_ms - each_ms * rows))
 
     def validate(self, task: str) -> None:
