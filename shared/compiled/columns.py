@@ -29,7 +29,7 @@ ARROW: Final[Mapping[CellType, pa.DataType]] = {
 
 @dataclass(frozen=True)
 class Tagged:
-    """What n documents have at one path."""
+    """The values of n documents at one path."""
 
     tags: Uint8s
     """Shape (n,), see `tidemark.shared.compiled.tags`."""

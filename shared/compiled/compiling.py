@@ -1,13 +1,13 @@
-"""How functions of this room are compiled, and where their machine code is kept.
+"""Compilation of this package's functions, and the place of their machine code.
 
 - CC1 A function is compiled when its module is imported, for the types that it names; nothing is compiled while data flows.
 - CC2 Machine code lies beside the source (`__pycache__`), or in the user's cache where that folder cannot be written, made by
   `python -m tidemark.shared.compiled`: `make setup`, the images and the first local installation run it. It is for any processor of the
-  architecture, and fits the text of this whole room: a file that changes makes all of it stale.
-- CC3 Where it is not there, or stale, it is compiled anew and kept if the folder can be written; if not, the process uses what it compiled.
-- CC4 Compiled functions release the interpreter's lock. They raise nothing: what they find is data.
-- CC5 They make no arrays: `borrowed` counts no holder, so what it lends has to be their caller's. Of an array of their own nobody would
-  know that it is still in use, and another thread would get its memory.
+  architecture, and fits the text of the whole package: a change in one file makes all of it stale.
+- CC3 Missing or stale code is compiled anew, and kept if the folder can be written; if not, only this process uses it.
+- CC4 Compiled functions release the interpreter's lock. They raise nothing: findings are data.
+- CC5 They make no arrays: `borrowed` counts no holder, so it may only lend arrays of the caller. An array of their own would not be known
+  to be in use, and another thread would get its memory.
 """
 
 from collections.abc import Callable
@@ -21,7 +21,7 @@ from tidemark.shared.compiled.keeping import folder, stamp
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-# Machine code that is made on one machine is read on another, whose processor may lack what this one has.
+# Machine code that is made on one machine is read on another, whose processor may lack features of this one.
 _CONFIG: Any = numba.config
 _CONFIG.CPU_NAME = "generic"
 _CONFIG.CPU_FEATURES = ""
@@ -62,7 +62,7 @@ class _Kept(caching.FunctionCache):
 
 
 def compiled(signature: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Compile a function for these types now, or load what was compiled (CC1, CC2)."""
+    """Compile a function for these types now, or load its machine code (CC1, CC2)."""
 
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
         dispatcher: Any = numba.njit(nogil=True, error_model="numpy")(function)

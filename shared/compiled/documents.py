@@ -19,7 +19,7 @@ _UTF8_ERRORS: Final = "surrogatepass"
 
 @dataclass(frozen=True, slots=True)
 class Documents:
-    """What documents have at some paths."""
+    """The values of documents at some paths."""
 
     sure: Bools
     """Shape (n,): which are documents, and are read (J1); the others are the plain interpreter's, their cells are MISSING."""
@@ -29,7 +29,7 @@ class Documents:
 def read(values: pa.BinaryArray, paths: Sequence[Path], *, trusted: bool = False) -> Documents:
     """Read JSON texts, shape (n,). Paths: from a document inwards, each of at least one name.
 
-    trusted: they are what the plain interpreter rendered, canonical (J4).
+    trusted: the plain interpreter rendered the texts, canonical (J4).
     """
     tree = _tree(tuple(sorted(set(paths))))
     text, bounds = buffers(values)
@@ -72,7 +72,7 @@ def _columns(tree: "Tree", cells: _Cells, text: Uint8s, form: Literal["json", "p
 def cells_of(
     kinds: Uint8s, numbers: Int64s, begins: Int32s, ends: Int32s, text: Uint8s, form: Literal["json", "packed"] = "json"
 ) -> Tagged:
-    """Cells whose values stand in a text."""
+    """Cells with values that stand in a text."""
     return Tagged(kinds, numbers, begins, ends, text, form, _strings)
 
 
@@ -106,7 +106,7 @@ def instants(texts: pa.StringArray) -> tuple[Int64s, Bools]:
 
 @dataclass(frozen=True, slots=True)
 class Tree:
-    """Paths as a tree of names: the document is node 0, what is below a node comes right behind it."""
+    """Paths as a tree of names: the document is node 0, and the nodes below a node come right behind it."""
 
     nodes: Mapping[Path, int]
     arrays: tuple[Uint8s, Int64s, Int64s, Int64s, Int64s]

@@ -1,4 +1,4 @@
-"""Values in the compact codec, as compiled writers put them: byte for byte what `tidemark.shared.language.values.encode_value` makes."""
+"""Values in the compact codec, as compiled writers put them: byte for byte as `tidemark.shared.language.values.encode_value`."""
 
 from typing import Final
 
@@ -38,7 +38,7 @@ def _put_whole(out, to, number):
 
 @part
 def put_string_head(out, to, size):
-    """Write what stands before the characters of a string."""
+    """Write the header before the characters of a string."""
     if size < 32:
         out[to] = np.uint8(0xA0 | size)
         return to + 1
@@ -67,7 +67,7 @@ def put_count(out, to, count):
 
 @part
 def put_head(out, begin, to, count, is_list):
-    """Write the header of an object or an array whose content stands from begin + 1 to `to`; the place behind the content."""
+    """Write the header of an object or an array with content from begin + 1 to `to`; the place behind the content."""
     if count > _FIXED_MAX:
         width = 2 if count < 2**16 else 4
         move_bytes(out, begin + 1 + width, begin + 1, to - begin - 1)

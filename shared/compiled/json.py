@@ -1,10 +1,10 @@
-"""One pass over JSON documents: whether each is strict JSON, and what stands at the paths that are asked for.
+"""One pass over JSON documents: whether each is strict JSON, and the values at the paths that are asked for.
 
 - J1 A document is *sure* where this pass and the plain interpreter (`shared.language.values.parse_json`) surely agree, on that it is
-  a document and on every value in it. What is not sure is asked of the interpreter: whatever is malformed, and what is rare.
-- J2 Of fields of one name in an object the last counts; so does what is below it.
-- J3 What the interpreter reads as a typed value (`{"$date": …}`) is one here; it has no fields.
-- J4 *Trusted* texts are what the interpreter has rendered, canonical: in these, typed values that this pass does not know are OTHER.
+  a document and on every value in it. The interpreter reads the documents that are not sure: malformed and rare ones.
+- J2 Of fields of one name in an object the last counts, with all below it.
+- J3 A typed value of the interpreter (`{"$date": …}`) is one here; it has no fields.
+- J4 *Trusted* texts were rendered by the interpreter, canonical: in these, typed values that this pass does not know are OTHER.
 """
 
 from typing import Final
@@ -36,7 +36,7 @@ UNESCAPED_BYTES: Final = 1024
 _OPEN, _CLOSE, _LIST, _LIST_END, _COMMA, _COLON, _DOLLAR = (ord(c) for c in "{}[],:$")
 _OBJECT: Final = 1
 _MAY_BE_TYPED: Final = 2
-"""An object whose first field makes a typed value, if it is the only one."""
+"""An object with a first field that makes a typed value, if it is the only one."""
 _NONE: Final = -1
 _DATE, _INT, _LONG, _DOUBLE, _OID, _DECIMAL, _END, _UNKNOWN = range(1, 9)
 _TYPED: Final = (
@@ -116,7 +116,7 @@ def _whole(text, at, end):
 
 @part
 def _of_text(text, begin, end, kind):
-    """(tag, value) of a typed value whose content is a string without escapes; tag 0 where it is not known."""
+    """(tag, value) of a typed value written as a string without escapes; tag 0 where it is not known."""
     if kind == _DATE:
         known, ms = instant(text, begin, end)
         return tags.DATE if known else 0, ms
@@ -171,7 +171,7 @@ def _double_of_text(text, begin, end):
 
 @part
 def _of_number(text, at, end, kind):
-    """(behind it, tag, value) of a typed value whose content is a number; tag 0 where it is not known."""
+    """(behind it, tag, value) of a typed value written as a number; tag 0 where it is not known."""
     after, tag, found = number(text, at, end)
     if after < 0 or tag == tags.DOUBLE:
         return after, tags.DOUBLE if after >= 0 and kind == _DOUBLE else 0, found
@@ -269,7 +269,7 @@ def child_of(tree, node, source, begin, length):
 
 @part
 def _field(text, begin, close, saved, tree, node, scratch):
-    """The node of the field whose name lies in the text, 0 if it is not asked for; _NONE where that cannot be told."""
+    """The node of the field with the name in the text, 0 if it is not asked for; _NONE where that cannot be told."""
     if node < 0 or tree[2][node] == 0:
         return np.int64(0)
     if saved == 0:
@@ -281,7 +281,7 @@ def _field(text, begin, close, saved, tree, node, scratch):
 
 @part
 def below(cells, tree, node, row, tag):
-    """What is asked for below a node becomes this."""
+    """Give this tag to all nodes below a node."""
     for at in range(node + 1, (tree[4][node] + 1) if node else 0):
         cells[0][at, row] = tag
 
@@ -294,7 +294,7 @@ def put(cells, node, row, tag, found, begin, end):
 
 @part
 def _after(text, at, end, frames, depth, cells, tree, row, trusted):
-    """(place, depth) behind a value, the ends of what holds it, and a comma; (-1, 0) where something else follows."""
+    """(place, depth) behind a value, the ends of the objects and arrays around it, and a comma; (-1, 0) if another character follows."""
     while depth:
         at = skip_space(text, at, end)
         if at >= end:
@@ -345,7 +345,7 @@ def _opened(text, at, end, size):
 
 @part
 def _document(text, at, end, size, tree, cells, row, frames, scratch, trusted):
-    """Whether it is sure (J1); what it has at the paths of the tree is in the cells of the row."""
+    """Whether the document is sure (J1). Its values at the paths of the tree are in the cells of the row."""
     at = skip_space(text, at, end)
     if at >= end or byte_at(text, at) != _OPEN:
         return False

@@ -1,9 +1,9 @@
 """Kafka's record batches (format 2, `DefaultRecordBatch`) taken apart.
 
-- KB1 What is read is what the client library reads record by record: offsets, times, keys and values; headers are passed.
-- KB2 A reader of committed records is not shown those of aborted transactions (KIP-98); nobody is shown control batches.
-- KB3 Each record's parts have to end where its length says, and the last record of a batch where the batch ends; a batch of which that
-  is not so is named, and nothing of it is given out.
+- KB1 The result is that of the client library, which reads record by record: offsets, times, keys and values; headers are passed.
+- KB2 A reader of committed records does not see those of aborted transactions (KIP-98); no reader sees control batches.
+- KB3 Each record's parts have to end where its length says, and the last record of a batch where the batch ends; a batch that
+  breaks this is named, and none of its records is given out.
 """
 
 from typing import Final
@@ -164,8 +164,8 @@ def intact(data, table, bytes_max, out):
 def visible(data, table, producers, firsts, active, state, committed, out):
     """Which batches of a table are for readers (KB2), shape (n,).
 
-    producers, firsts: the aborted transactions that the broker named, by first offset. active, state: whose records are left out now,
-    `state[0]` of them, and how many transactions have begun, `state[1]`: kept from one table to the next; `active` has room for all.
+    producers, firsts: the aborted transactions that the broker named, by first offset. active, state: the producers left
+    out now, `state[0]` of them, and the number of transactions begun, `state[1]`: kept from table to table; `active` has room for all.
     """
     text = borrowed(data)
     for i in range(len(table)):
@@ -225,7 +225,7 @@ def _record(data, at, end, row, base, first_time, columns):
 
 @compiled(types.int64(_BYTES, _TABLE, _TABLE))
 def records(data, table, columns):
-    """Take apart batches whose records lie, not compressed, from BEGIN to END; the first that is none (KB3), -1 if all are.
+    """Take apart batches with uncompressed records from BEGIN to END; the first batch that is malformed (KB3), -1 if none is.
 
     columns: shape (6, n), to be filled: offsets, times, where keys begin, their bytes (below 0: null), where values begin, their bytes.
     """

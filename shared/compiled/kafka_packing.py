@@ -1,7 +1,7 @@
 """Records as Kafka's batches hold them (format 2), packed from columns.
 
-- KP1 What is packed is, byte for byte, what the client library packs record by record.
-- KP2 As many records as fit are packed, the first always; what is left begins the next batch.
+- KP1 The bytes are those of the client library, which packs record by record.
+- KP2 As many records as fit are packed, the first always; the rest begins the next batch.
 """
 
 from typing import Final
@@ -17,7 +17,7 @@ RECORD_BYTES_MAX: Final = 40
 HEADER_BYTES_MAX: Final = 20
 """Of one header, beside its name and its value."""
 ROWS, BYTES, LATEST = range(3)
-"""What `pack` tells: how many records it took, their bytes, the latest of their times."""
+"""The results of `pack`: number of records taken, their bytes, the latest of their times."""
 
 
 @part

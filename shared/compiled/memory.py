@@ -76,7 +76,7 @@ def double_bits(_context: Any, number: Any) -> Any:
 
 @intrinsic
 def borrowed(_context: Any, array: Any) -> Any:
-    """The same array, without a count of who holds it: the caller does. Counting would cost at each call of a part."""
+    """The same array, without a count of its holders: the caller holds it. Counting would cost at each call of a part."""
 
     def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         struct = context.make_array(signature.args[0])(context, builder, args[0])

@@ -1,4 +1,4 @@
-"""One pass over documents in the compact codec (`tidemark.shared.language.values.codec`): what stands at the paths that are asked for.
+"""One pass over documents in the compact codec (`tidemark.shared.language.values.codec`): the values at the paths that are asked for.
 
 The codec is MessagePack; a `bin` holds a typed value, its first byte says which. Our own code wrote the documents: nothing is checked but
 that no byte outside of a document is looked at.
@@ -34,7 +34,7 @@ def _signed(text, at, size):
 
 @rare
 def _sized(text, at, code):
-    """(tag, value, begin of the content, its bytes, fields or items in it) of a value whose header has a size of its own."""
+    """(tag, value, begin of the content, its bytes, fields or items in it) of a value that has its size in the header."""
     none = np.int64(0)
     if code <= 0xC6:  # bin
         width = 1 << (code - 0xC4)
@@ -103,7 +103,7 @@ def is_text(text, at, size):
 
 @part
 def _document(text, at, end, tree, cells, row, frames):
-    """What a document has at the paths of the tree, into the cells of the row. frames: node and fields left, by depth."""
+    """Read a document's values at the paths of the tree into the cells of the row. frames: node and fields left, by depth."""
     _, _, at, _, count = header(text, at)
     frames[0, 0], frames[1, 0], depth = 0, count, 1
     while depth and at < end:

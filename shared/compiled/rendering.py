@@ -1,9 +1,9 @@
-"""Rows to JSON texts, or to the compact codec: what stands in documents' own texts, or in the codec, with some fields from columns.
+"""Rows to JSON texts, or to the compact codec, from documents in either form, with some fields from columns.
 
-- R1 What is written is, byte for byte, what the interpreter makes of the documents: `shared.language.values.render_json`, relaxed, or
+- R1 The output is, byte for byte, the interpreter's rendering of the documents: `shared.language.values.render_json`, relaxed, or
   `encode_doc`.
-- R2 Values that nobody touched are copied from what they came in; of JSON without its spaces, with the escapes and the forms
-  of numbers that R1 wants.
+- R2 Untouched values are copied from their input; JSON without its spaces, with the escapes and the forms of numbers that R1
+  wants.
 - R3 A row that this code does not surely write (typed values that it does not know, names that stand twice) is marked; the interpreter
   writes it.
 
@@ -27,7 +27,7 @@ from tidemark.shared.compiled.writing import put_all, put_date, put_double, put_
 ASK: Final = 255
 """A cell of which the document says whether it is null or missing; it says nothing else of the field (B1)."""
 ENCODED: Final = 254
-"""A cell whose value lies in the compact codec."""
+"""A cell with a value in the compact codec."""
 _DEPTH_MAX: Final = 1000
 """Of values in each other; deeper ones are the interpreter's."""
 _NAMES_MAX: Final = 4096
@@ -102,7 +102,7 @@ def _known_name(out, begin, end, names, used):
 
 @part
 def _put_string(codec, text, at, end, size, out, to):
-    """(behind it, behind what was written) of a JSON string that opens at a place; (-1, …) if it is none."""
+    """(behind it, behind the output) of a JSON string that opens at a place; (-1, …) if it is none."""
     close, saved = string_end(text, at + 1, end, size) if at < end and byte_at(text, at) == QUOTE else (-1, 0)
     if close < 0:
         return -1, to
@@ -136,7 +136,7 @@ def _put_name(codec, text, at, end, size, out, to):
 
 @rare
 def put_value(codec, text, at, end, size, out, to, frames, names, used_before):
-    """(behind it, behind what was written) of the value at a place; (-1, …) where the interpreter has to write it (R3).
+    """(behind it, behind the output) of the value at a place; (-1, …) where the interpreter has to write it (R3).
 
     frames: by depth: the bracket, the names of the object around, where it was begun, and the fields or items so far.
     """
@@ -256,7 +256,7 @@ def _put_packed(codec, text, at, end, size, out, to, frames):
 
 @part
 def _column_of(out, begin, end, texts, text_ends):
-    """The column whose name, as it is written was written; -1 if there is none."""
+    """The column with this name, as it was written; -1 if there is none."""
     low = 0
     for column in range(len(text_ends)):
         high = text_ends[column]
@@ -272,7 +272,7 @@ def _column_of(out, begin, end, texts, text_ends):
 
 @part
 def _place(codec, cells, row, column, null, out, mark, to, frames):
-    """What a column says of a field whose name was written from `mark` to `to`; `mark` if nothing. null: what the document has is.
+    """Write a column's value of the field with the name from `mark` to `to`; `mark` if it has none. null: the document's own value is null.
 
     -1 where the interpreter has to write it (R3).
     """
@@ -290,7 +290,7 @@ def _place(codec, cells, row, column, null, out, mark, to, frames):
 
 @part
 def _comma(codec, out, to, count):
-    """Behind what parts a field from those in front of it."""
+    """Write the separator before a field; the place behind it."""
     if codec or not count:
         return to
     out[to] = _COMMA
@@ -321,7 +321,7 @@ def _end(codec, cells, row, columns, out, top, to, count, frames):
 
 @part
 def _json_row(codec, text, at, end, size, cells, row, columns, out, to, frames, names):
-    """Behind what was written of a row whose document is JSON; -1 where the interpreter has to (R3)."""
+    """The place behind the output of a row with a JSON document; -1 where the interpreter has to write it (R3)."""
     texts, text_ends, placed = columns
     at, top, count = skip_space(text, at, end), to, 0
     out[to] = _OPEN
@@ -393,7 +393,7 @@ def _packed_row(codec, text, at, end, size, cells, row, columns, out, to, frames
 
 
 def room_to_work(columns: int) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.int64], npt.NDArray[np.uint64]]:
-    """What `render` and `encode` work in, for so many columns (CC5)."""
+    """The working memory of `render` and `encode`, for so many columns (CC5)."""
     return np.empty(columns, np.bool_), np.empty((6, _DEPTH_MAX + 1), np.int64), np.empty(_NAMES_MAX + 1, np.uint64)
 
 
@@ -402,10 +402,10 @@ _INT64_ROWS: Final = types.Array(types.int64, 2, "C", readonly=True)
 
 
 def _writer(*, codec: bool) -> Any:
-    """Write the rows one behind the other; how many bytes they take. A row of which `sure` becomes false is empty (R3).
+    """Write the rows one behind the other; how many bytes they take. A row where `sure` becomes false is empty (R3).
 
     text, bounds: the documents, JSON or `encoded`. texts, text_ends: the names of k columns, as they are written, in JSON with colons.
-    kinds to ends: shape (k, n): what the columns say of the fields: tag, value, and place in `strings` (of a string its characters,
+    kinds to ends: shape (k, n): the columns' values of the fields: tag, value, and place in `strings` (of a string its characters,
     of ENCODED the value, of OTHER, which the codec does not have, its JSON). out: with room. offsets: shape (n + 1,), where rows begin.
     sure: shape (n,). placed, stack, known: to work in, see `room_to_work`.
     """

@@ -1,4 +1,4 @@
-"""The parts of a JSON text: strings, numbers, instants. Strict: what is not surely well formed is reported, never repaired.
+"""The parts of a JSON text: strings, numbers, instants. Strict: a part that is not surely well formed is reported, never repaired.
 
 All functions take a text (bytes, shape (n,)), a place in it, and `end`, behind the last byte that may be looked at.
 """
@@ -21,7 +21,7 @@ _QUOTES: Final = np.uint64(0x2222222222222222)
 _BACKSLASHES: Final = np.uint64(0x5C5C5C5C5C5C5C5C)
 _SPACES: Final = np.uint64(0x2020202020202020)
 _DIGITS_MAX: Final = 19
-"""Digits that fit 64 bits; what has more is read exactly, but slower."""
+"""Digits that fit 64 bits; longer numbers are read exactly, but slower."""
 _EXPONENT_MAX: Final = 100_000
 """Larger exponents mean the same: zero, or no finite number."""
 _INT64_MAX: Final = np.uint64(2**63 - 1)
@@ -49,9 +49,9 @@ def odd_bytes(word):
 
 @part
 def string_end(text, at, end, size):
-    """(place of the closing quote, bytes that escapes take beyond what they stand for) of a string whose content begins at `at`.
+    """(place of the closing quote, bytes that escapes take beyond their characters) of a string that begins at `at`.
 
-    (-1, 0) for what is none, in UTF-8. size: of all of the text.
+    (-1, 0) if it is no string in UTF-8. size: of all of the text.
     """
     saved = 0
     while True:

@@ -1,4 +1,4 @@
-"""What stands in a cell of a column whose rows may differ in type."""
+"""The type of a cell in a column with rows that may differ in type."""
 
 from typing import Final
 
@@ -16,6 +16,6 @@ ARRAY: Final = 9
 OTHER: Final = 10
 """Any other typed value: a decimal, an id, binary data, …"""
 SPREAD: Final = 11
-"""An array is on the way to the path: what the path gives is made of its items."""
+"""An array is on the way to the path: the path's value is made of its items."""
 COUNT: Final = 12
 """How many tags there are."""

@@ -1,4 +1,4 @@
-"""Values of any types, one a cell, in the compact codec: written from what columns have, read as columns, and arrays taken apart.
+"""Values of any types, one a cell, in the compact codec: written from columns, read as columns, and arrays taken apart.
 
 A cell is an encoded value; a null cell stands for a missing one.
 """
@@ -24,7 +24,7 @@ from tidemark.shared.compiled.rendering import ENCODED, encode, put_value, room_
 _GROWTH: Final = 3
 """How many times as long as its JSON a value may be: a double has nine bytes."""
 _HEAD_BYTES: Final = 16
-"""What a number takes at the most, or a header."""
+"""The most bytes of a number, or of a header."""
 
 
 def write(cells: Tagged) -> tuple[pa.BinaryArray, Bools]:
@@ -44,7 +44,7 @@ def write(cells: Tagged) -> tuple[pa.BinaryArray, Bools]:
 
 
 def read(cells: pa.BinaryArray) -> Tagged:
-    """What encoded values are."""
+    """Encoded values as a column."""
     text, bounds = buffers(cells)
     found = _empty(len(cells))
     _read(text, bounds, *found)
@@ -52,7 +52,7 @@ def read(cells: pa.BinaryArray) -> Tagged:
 
 
 def read_inside(cells: pa.BinaryArray, path: Path) -> Tagged:
-    """What encoded values have at a path."""
+    """The column of a path inside encoded values."""
     kinds = read(cells).tags
     objects = kinds == tags.OBJECT
     documents = pc.if_else(pa.array(objects), cells, pa.scalar(b"", pa.binary()))
@@ -71,7 +71,7 @@ def read_inside(cells: pa.BinaryArray, path: Path) -> Tagged:
 
 
 def items(cells: pa.BinaryArray) -> tuple[Int64s, pa.BinaryArray]:
-    """(how many items arrays have, shape (n,), -1 of what is none; the items of all, one behind the other)."""
+    """(number of items of each array, shape (n,), -1 where it is no array; the items of all, one behind the other)."""
     text, bounds = buffers(cells)
     counts = np.empty(len(cells), np.int64)
     offsets = np.empty(_count(text, bounds, counts) + 1, np.int64)
@@ -92,7 +92,7 @@ def arrays(counts: Int64s, cells: pa.BinaryArray, there: Bools) -> pa.BinaryArra
 
 
 def objects(base: pa.BinaryArray, names: Sequence[str], parts: Sequence[pa.BinaryArray]) -> pa.BinaryArray:
-    """Encoded objects with fields written over, or behind the others; one whose part is missing goes. No bytes: an empty object."""
+    """Encoded objects with fields written over, or behind the others; a field with a missing part goes. No bytes: an empty object."""
     count, text = len(base), [name.encode("utf-8", "surrogatepass") for name in names]
     written = [_name(name) for name in text]
     data = [buffers(part) for part in parts]

@@ -1,4 +1,4 @@
-"""The parts of a JSON text that is written: what `msgspec.json.encode` writes of whole numbers, doubles, strings; and instants.
+"""The parts of a JSON text that is written: whole numbers, doubles, strings, as `msgspec.json.encode` writes them; and instants.
 
 All functions write into `out` (bytes) at `to`, where there is room, and give the place behind.
 """
@@ -18,7 +18,7 @@ _YEAR_10000_MS: Final = 253_402_300_800_000
 """ISO 8601 has four digits for years."""
 _HEX: Final = np.frombuffer(b"0123456789abcdef", dtype=np.uint8)
 _SHORT: Final = np.zeros(32, dtype=np.uint8)
-"""What stands behind a backslash for a control character; 0: only its number."""
+"""The character behind a backslash for a control character; 0: only its number."""
 for _code, _letter in ((8, b"b"), (9, b"t"), (10, b"n"), (12, b"f"), (13, b"r")):
     _SHORT[_code] = _letter[0]
 _DATE, _LONG = (np.frombuffer(text, dtype=np.uint8) for text in (b'{"$date":"', b'{"$date":{"$numberLong":"'))

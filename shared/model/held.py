@@ -11,7 +11,7 @@ find its match."""
 
 
 class Hold(Struct, frozen=True):
-    """An operator whose output watermark is below its input watermark."""
+    """An operator that keeps its output watermark below its input watermark."""
 
     operator: str
     """Its stage, e.g. `$tumblingWindow`."""

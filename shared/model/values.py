@@ -6,7 +6,7 @@ Rules:
   that would fit 32 bits), `float`, `Decimal` (at most 34 digits), `str`, `Date`, `ObjectId`, `Binary`, `Regex`, `Timestamp`,
   `MinKey`, `MaxKey`, `list` (array), `dict` (document, its fields in order, keys `str`).
 - V2 Values are never changed in place: code that changes a document builds a new one that may share parts with the old.
-- V3 `MISSING` is what an absent field evaluates to; it never stands inside a list or a dict.
+- V3 `MISSING` is the value of an absent field; it never stands inside a list or a dict.
 - V4 Types are told apart with `type(v) is …`, never with `isinstance` or `==`: `Date(5) == 5 == Long(5)` for Python.
   `tidemark.shared.language.values` has the comparison, equality and keys that MongoDB defines.
 """

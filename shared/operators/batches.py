@@ -5,11 +5,11 @@ Rules:
 - B1 A declared field (`shared.language.schema`) is a typed column, a null cell a missing or null field; every other field of a document
   lies in REST, and so does the explicit null of a declared one: where a cell is null, REST decides between null and missing.
 - B2 Straight from the source, RAW (the record's JSON) stands where REST would: a row is parsed only where a stage looks at all of it.
-  A typed column speaks for its field, whatever RAW or REST say of it, but for null (B1).
+  A typed column decides the value of its field, not RAW or REST, but for null (B1).
 - B3 An untyped batch (`batch_of`) has REST and engine columns only. Typed columns stay typed as long as a stage is vectorised.
 - B4 A long column whose field has the metadata `NARROW` holds whole numbers whose size alone says int or long, as sums do.
 - B6 A tagged column has values of any types: each cell is an encoded value, which tells its type; a null cell is a missing field. A column
-  with the mark `missing` or `null` says itself what its null cells are; RAW and REST are not asked.
+  with the mark `missing` or `null` decides the meaning of its null cells; RAW and REST are not read.
 - B7 A loose column has a type that its batch's values happen to have: nothing outside of the batch may hang on it, as a file's schema.
 - B5 Columns that begin with two underscores are the engine's: no document has them, and they stay with their rows.
 """
@@ -92,7 +92,7 @@ def user_columns(batch: pa.RecordBatch | pa.Table) -> list[str]:
 
 
 def declared_columns(batch: pa.RecordBatch | pa.Table) -> list[str]:
-    """The typed columns whose types are more than their batch's (B7), in order."""
+    """The typed columns with types that outlast their batch (B7), in order."""
     return [name for name in user_columns(batch) if not is_loose(batch.schema.field(name))]
 
 

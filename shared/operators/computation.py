@@ -10,11 +10,11 @@ Rules (LANGUAGE.md, Computations; protocol W1, E1):
 - A4 Late (`order: eventTime` alone): event time below the record's own limit (with `lateness: split`, its split's watermark before it less
   allowedLateness), or below the input watermark. Late records are handed back, not applied.
 - A5 A document takes the time of its record or timer; that of a processing-time timer the later of the output watermark and the
-  time of what set it.
-- A6 What one call yields is in the order of (time, key, the key's sequence). With A1 that makes the whole output independent of
+  time of the record or timer that set it.
+- A6 The documents of one call are in the order of (time, key, the key's sequence). With A1 that makes the whole output independent of
   how often the watermark moved.
-- A7 End of input: the watermark MAX_TIME. What is left is applied as ever up to a key's last record. The event-time timers then pending
-  fire once, then the processing-time ones; what is set meanwhile is discarded and counted.
+- A7 End of input: the watermark MAX_TIME. The rest is applied as ever up to a key's last record. The event-time timers then pending
+  fire once, then the processing-time ones; timers set meanwhile are discarded and counted.
   So a timer that sets the next goes on while records follow, by whatever steps the watermark came there.
 - A8 A callback happens whole or not at all. One that raises is tried again, `attempts_max` times in all, each time with the state and
   timers of before; then it is reported as a failure, for the dead letter queue, and the rest goes on.

@@ -220,7 +220,7 @@ class Key:
         return self._state
 
     def pack(self) -> bytes | None:
-        """The state's bytes as of now; None for a key whose state was never touched."""
+        """The state's bytes as of now; None for a key with untouched state."""
         if self._packed is None and self._state is not None:
             self._packed = self._codec.encode(self._state)
         return self._packed

@@ -1,9 +1,9 @@
 """JSON records to typed columns of declared fields, and the records as they came beside them.
 
-- DE1 The plain path defines the result: `parse_json`, then `fit` to the schema. The compiled reader reads what it is sure of, and its cells
+- DE1 The plain path defines the result: `parse_json`, then `fit` to the schema. The compiled reader reads the sure values; its cells
   fit by the same rules; every other record is read the plain way, alone.
 - DE2 A record that the plain path takes and the reader is not sure of goes on in the form in which the interpreter renders it, canonical:
-  behind this point the reader reads every record (`trusted`), whatever path somebody asks for.
+  behind this point the reader reads every record (`trusted`), whatever path a stage asks for.
 - DE3 One record is one row.
 """
 

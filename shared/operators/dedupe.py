@@ -1,4 +1,4 @@
-"""Which records are repeats: those whose id was seen within the horizon (LANGUAGE.md, `recordId`).
+"""Repeats: records with an id that was seen within the horizon (LANGUAGE.md, `recordId`).
 
 Rules:
 

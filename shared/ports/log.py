@@ -1,4 +1,4 @@
-"""The log: topics of partitions of records with offsets. Kafka, or memory. No consumer groups: readers are told what to read.
+"""The log: topics of partitions of records with offsets. Kafka, or memory. No consumer groups: readers are told where to read.
 
 Errors: `LogUnavailable` may pass by waiting (no broker, no leader). `LogError` will not; `LogDenied`, a wrong password, is one of them.
 After any of them from a writer the writer is unusable: close it and open a new one (F2).

@@ -1,7 +1,7 @@
-"""Seals of the records of an installation's own topics. Only a holder of the installation's key can have written a sealed record.
+"""Seals of the records of an installation's own topics. Only a holder of one of its keys can have written a sealed record.
 
-A seal binds the record to topic and partition, and all of it: key, value, headers. It is a MAC (HMAC-SHA256), no encryption: who may read
-the topics reads them.
+A seal binds the record to topic and partition, and all of it: key, value, headers. It is a MAC (HMAC-SHA256), no encryption: readers of
+the topics see the records.
 """
 
 import hashlib
