@@ -230,7 +230,7 @@ class _Broken(Exception):
 
 
 def _unpacked(data: bytes, table: Int64s, codec: int, room: int) -> npt.NDArray[np.uint8]:
-    """The records of compressed batches, one behind the other; the table gets their places. A batch that exceeds `room` is left out."""
+    """The records of compressed batches, one behind the other; the table gets their places. _Broken for a batch above `room`."""
     if codec not in UNPACK:
         raise _Broken(0, f"is compressed in a way that is not known ({codec})")
     found: list[bytes] = []

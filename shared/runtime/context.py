@@ -1,4 +1,4 @@
-"""What a worker gives to its service's tasks, and what a service provides."""
+"""The parts that a worker gives to its service's tasks, and those that a service provides."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field

@@ -233,7 +233,7 @@ class Context:
     ops: int = 0
     outage_seen_ms: int | None = None
     contradicted: str = ""
-    """The point in which the store is behind what others have seen, found in this event."""
+    """A contradiction found in this event: others have seen more than the store has."""
     out: list[CoordinatorCommand] = field(default_factory=list)
 
     def fresh(self) -> str:

@@ -1,4 +1,4 @@
-"""One split of a source task: its state beside its records, and the parts of it that are reported, and to whom."""
+"""One split of a source task: its state beside its records, and the reports of it to others."""
 
 from dataclasses import dataclass, field
 from typing import Self
