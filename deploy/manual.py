@@ -1,7 +1,7 @@
 """The reference pages of the manual, made from the declarations that documents are read with: `python -m tidemark.deploy.manual docs`.
 
-`docs/reference/` has nothing that is written by hand; a test sees that it is what this gives. `docs/files/tidemark.schema.json` is for
-editors.
+`docs/reference/` has nothing that is written by hand; a test compares it with the output of this module.
+`docs/files/tidemark.schema.json` is for editors.
 """
 
 import json
@@ -105,7 +105,7 @@ def _is_duration(option: Schema) -> bool:
 
 
 def _type(schema: Schema) -> str:
-    """What an option takes, in a few words."""
+    """The values that an option takes, in a few words."""
     if "$ref" in schema:
         name = str(schema["$ref"]).rpartition("/")[2]
         return _WORDS.get(name, name)

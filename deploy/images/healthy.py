@@ -10,7 +10,7 @@ _ANSWER_BYTES_MAX: Final = 4096
 
 
 def ready(port: int) -> tuple[bool, str]:
-    """Whether /readyz on this port of the loopback address answers 200, and what it says. OSError."""
+    """Whether /readyz on this port of the loopback address answers 200, and the text of the answer. OSError."""
     with _encrypted(socket.create_connection(("127.0.0.1", port), _TIMEOUT_S)) as connection:
         connection.sendall(b"GET /readyz HTTP/1.0\r\nHost: localhost\r\n\r\n")
         with connection.makefile("rb") as answer:
@@ -19,7 +19,7 @@ def ready(port: int) -> tuple[bool, str]:
 
 
 def _encrypted(connection: socket.socket) -> socket.socket:
-    """With TLS where the services listen with it; whose certificate it is, is of no matter to who asks itself."""
+    """With TLS where the services listen with it. The certificate is not checked: the process asks itself."""
     if not os.environ.get("TIDEMARK_TLS_CERTIFICATE"):
         return connection
     import ssl  # noqa: PLC0415 - only where it is needed: this is run every few seconds

@@ -1,4 +1,4 @@
-"""Prints the lock file on standard input less the packages named behind --without: an image has what its service uses."""
+"""Prints the lock file on standard input less the packages named behind --without: an image has only the packages that its service uses."""
 
 import argparse
 import re

@@ -1,4 +1,4 @@
-"""What the images are built from: the files of the commit, and beside them the packages that were fetched before.
+"""The build context of the images: the files of the commit, and beside them the packages that were fetched before.
 
 So a build needs no network, and has none: the engine's namespace has no way out.
 """
@@ -14,7 +14,7 @@ ROOT: Final = Path(__file__).resolve().parents[2]
 
 
 def make_context(shell: Shell, folder: Path, cache: Path) -> Path:
-    """A folder with the tree of HEAD, and wheels and jars in deploy/images/cache. cache: keeps what was fetched."""
+    """A folder with the tree of HEAD, and wheels and jars in deploy/images/cache. cache: keeps the fetched files."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     here = Shell(shell.record, ROOT)

@@ -1,6 +1,6 @@
 """A container engine for the time of the verification, where none runs: its own data, socket and network.
 
-It lives in a network namespace of its own, which has no way out: what runs there reaches itself alone, and nothing of the machine's
+It lives in a network namespace of its own, which has no way out: containers there reach only each other, and nothing of the machine's
 network is changed. Needs root, and the programs dockerd (Debian: docker.io), unshare and ip.
 """
 

@@ -75,7 +75,7 @@ def _root(shell: Shell, work: Path, suite: str) -> Path:
 
 
 def _clone(shell: Shell, root: Path) -> None:
-    """The commit, and what this machine knows of authorities and names."""
+    """The commit, and the machine's certificate authorities and name servers."""
     shutil.rmtree(root / _CLONE, ignore_errors=True)
     shell.run("git", "clone", "--quiet", "--no-hardlinks", ROOT, root / _CLONE)
     named = (os.environ.get(name) for name in _TRUST)

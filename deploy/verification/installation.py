@@ -1,4 +1,4 @@
-"""The compose installation as the verification handles it: commands of compose, what runs where, how far the job is."""
+"""The compose installation as the verification handles it: commands of compose, running containers, progress of the job."""
 
 import json
 import time
@@ -34,7 +34,7 @@ class Installation:
     scale: dict[str, int] = field(default_factory=dict)
 
     def up(self) -> None:
-        """Start what is not there, as many of each as `scale` says."""
+        """Start the missing containers, as many of each service as `scale` says."""
         numbers = [word for name, count in self.scale.items() for word in ("--scale", f"{name}={count}")]
         self.shell.run(*self.compose, "up", "--detach", "--no-build", *numbers)
 

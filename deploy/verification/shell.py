@@ -1,4 +1,4 @@
-"""Commands of other programs, each written to the record with how long it took and what it said last."""
+"""Commands of other programs, each written to the record with its duration and its last output."""
 
 import os
 import subprocess
@@ -18,7 +18,7 @@ class CommandFailed(Exception):
 
 @dataclass(slots=True)
 class Record:
-    """The verification's log: what was done and found, on standard output and in a file."""
+    """The verification's log: steps and findings, on standard output and in a file."""
 
     path: Path
     began: float = field(default_factory=time.monotonic)

@@ -31,7 +31,7 @@ exec postgres -D "$data" -c listen_addresses='*'
 
 @dataclass(frozen=True, slots=True)
 class Standin:
-    """An image: its packages, and what is done to the root folder before it is imported."""
+    """An image: its packages, and the changes to the root folder before it is imported."""
 
     variable: str
     """Which setting of the compose file names the image."""
@@ -69,7 +69,7 @@ def make_standins(shell: Shell, folder: Path) -> dict[str, str]:
         made[standin.variable] = standin.name
         root = folder / standin.name.replace("/", "-").replace(":", "-")
         there = shell.run("docker", "images", "--quiet", "--no-trunc", standin.name, told=False).strip()
-        # Made again it would be another image, and whatever is built on it, too.
+        # Made again it would be another image, and so would every image built on it.
         complete = root / "complete"
         as_wished = complete.exists() and complete.read_text() == _wish(standin)
         if there and as_wished:

@@ -1,4 +1,4 @@
-"""What is done to the installation, step by step, and what must hold after each."""
+"""The steps that are taken with the installation, and the conditions that must hold after each."""
 
 import shutil
 import sys
@@ -65,7 +65,7 @@ def build(installation: Installation) -> None:
 
 
 def begin(installation: Installation) -> None:
-    """`up` alone runs the job, in containers that cannot do what they need not."""
+    """`up` alone runs the job, in containers without needless capabilities."""
     installation.up()
     installation.until_healthy((*_KEPT, *SERVICES))
     installation.until("the job commits", lambda s: s["state"] == "RUNNING" and s["commits"] > 1)
@@ -122,12 +122,12 @@ def scale(installation: Installation) -> None:
 
 
 def kill(installation: Installation) -> None:
-    """Whatever is killed while events flow, the job goes on; whether its result is exact is seen at the end."""
+    """The job goes on whichever service is killed while events flow; the end of the verification shows whether its result is exact."""
     shell = installation.shell
     for service in ("source", "operator", "spark", "sink", "coordinator", "control", "gateway", *_KEPT):
         installation.ensure_fed()
         shell.run("docker", "kill", installation.containers(service)[0])
-        installation.up()  # what was killed by hand the engine does not start by itself
+        installation.up()  # The engine does not restart a container that was killed by hand.
         installation.until_healthy((service,))
         installation.until_goes_on(f"the job goes on after {service} was killed")
     for service in ("operator", "kafka"):
@@ -189,7 +189,7 @@ def finish(installation: Installation, fed_s: float) -> None:
 
 
 def compare(installation: Installation, result: Path) -> None:
-    """What is in the volume is what the oracle derives from the raw data."""
+    """The files in the volume are those that the oracle derives from the raw data."""
     shutil.rmtree(result, ignore_errors=True)
     sink = installation.containers("sink")[0]
     installation.shell.run("docker", "cp", f"{sink}:/var/lib/tidemark/out", result)

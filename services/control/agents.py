@@ -1,9 +1,10 @@
 """Commands from a topic, taken by a Faust agent: the same as by REST, for systems that speak Kafka rather than HTTP.
 
-What makes this sound, for the library alone does not (each is a rule here):
+The library alone does not make this sound; these rules do:
 - values are taken raw and decoded inside the `try`: an exception in an agent would lose the message;
-- what fails goes to the dead letter topic with its reason, and is answered on the events topic; then the agent goes on. Secrets do not
-  lie there: what hides none is kept as it came, what is no JSON is hidden whole, and the letter says where in the topic the command lies;
+- a command that fails goes to the dead letter topic with its reason, and is answered on the events topic; then the agent goes on.
+  Secrets do not lie there: a message without secrets is kept as it came, one that is no JSON is hidden whole, and the letter says where
+  in the topic the command lies;
 - at least once, and every command has an id: a repeated one is carried out once;
 - a command is signed with the token of control, has an id, and says until when it counts (`signature.py`);
 - nothing is kept in tables; topics are made before the app starts; the app runs in this process' loop, and its crash or the brokers'
@@ -38,7 +39,7 @@ _decoder: Final = msgspec.json.Decoder(Command)
 
 
 BY_TOPIC: Final = "commands topic"
-"""Who signed a command there has the token of control."""
+"""The signer of a command on this topic has the token of control."""
 
 
 @dataclass(slots=True)
@@ -166,7 +167,7 @@ class Agents:
             self.events.tell("answer", request, name, done=True)
 
     async def _carry_out(self, command: Command) -> None:
-        """What fails for want of brokers or coordinator is tried again: the id makes that harmless."""
+        """A command that fails for want of brokers or coordinator is tried again: its id makes that harmless."""
         for tries in range(1, self._settings.agents_tries_max + 1):
             try:
                 await self.commands.carry_out(command)

@@ -1,4 +1,4 @@
-"""What the routes do. Reading answers what is known, with a word where that may be old; changing asks the coordinator."""
+"""Handlers of the routes. A read answers from the read model and says if that may be old; a change asks the coordinator."""
 
 from dataclasses import dataclass
 from importlib.resources import files
@@ -49,7 +49,7 @@ class Api:
     executor: Executor
     audit_log: Audit
     agents_state: Any = None
-    """Callable: what the agents do, for readiness."""
+    """Callable: the state of the agents, for readiness."""
 
     # --- about the service ------------------------------------------------------------------------------------------------
 
@@ -202,7 +202,7 @@ class Api:
         return await self._do(do.Stop(name=name, request=request_id, drain=body.drain, until=body.until))
 
     async def skip(self, request: web.Request, body: routes.SkipBody) -> web.Response:
-        """Pass over what is refused."""
+        """Pass over the rows that a target refuses."""
         name, request_id = request.match_info["name"], _request_id(request)
         return await self._do(do.Skip(name=name, request=request_id, epoch=body.epoch, vertex=body.vertex))
 
@@ -236,7 +236,7 @@ class Api:
         return status
 
     def _told(self, value: Any) -> web.Response:
-        """With a header that says why what is told may be old."""
+        """The answer, with a header that says why it may be old."""
         away = self.model.away()
         return answer(value, headers={STALE_HEADER: away.replace("\n", " ")[:200]} if away else None)
 

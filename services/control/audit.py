@@ -1,6 +1,6 @@
-"""Who changed what, or tried to: each request that is no reading, as a line of the log and an event, and the latest by REST.
+"""The audit: each request that changes something or tries to, as a line of the log and an event, and the latest by REST.
 
-The log and the topic of events are what lasts; what is shown by REST is of this process since its start.
+The log and the topic of events last; REST shows only the requests to this process since its start.
 """
 
 import uuid
@@ -49,7 +49,7 @@ class Audit:
         self.tell("audit", uuid.uuid4().hex, processor, user=user, role=role, what=what, **facts)
 
     def middleware(self) -> Any:
-        """Around the guard: who is turned away is noted, too."""
+        """Around the guard, so that rejected requests are noted, too."""
 
         @web.middleware
         async def noted(request: web.Request, handler: Next) -> web.StreamResponse:

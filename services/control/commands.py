@@ -1,4 +1,4 @@
-"""What can be asked for, by REST or on the commands topic: checked here, decided by the coordinator.
+"""The commands, by REST or on the commands topic: checked here, decided by the coordinator.
 
 Each command carries the id of its request: the coordinator answers a repeated one as before and does not carry it out again.
 """
@@ -40,7 +40,7 @@ from tidemark.shared.runtime.topics import check_topics
 NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 Document: TypeAlias = str | dict[str, Any]
 Whole: TypeAlias = Annotated[int, Meta(ge=0, le=2**63 - 1)]
-"""Offsets, checkpoints, counts: what messages hold."""
+"""Offsets, checkpoints, counts: the whole numbers that messages can hold."""
 
 
 class _Command(Struct, frozen=True, tag_field="command", forbid_unknown_fields=True, kw_only=True):
@@ -66,7 +66,7 @@ class Start(_Command, frozen=True, tag="start"):
 
 
 class Stop(_Command, frozen=True, tag="stop"):
-    """Stop at a checkpoint; with `drain` end the input (at `until` by split, else with what is there now), close all windows and finish."""
+    """Stop at a checkpoint; with `drain` end the input (at `until` by split, else at the present end), close all windows and finish."""
 
     drain: bool = False
     until: dict[str, Whole] = {}
@@ -81,11 +81,11 @@ class Modify(_Command, frozen=True, tag="modify", rename={"resume": "resumeFromC
 
 
 class Drop(_Command, frozen=True, tag="drop"):
-    """Forget a stopped processor and delete what it stored."""
+    """Forget a stopped processor and delete the data that it stored."""
 
 
 class Skip(_Command, frozen=True, tag="skip"):
-    """Pass over what a target refuses of a commit, when the processor starts next."""
+    """Pass over the rows of a commit that a target refuses, when the processor starts next."""
 
     epoch: Whole
     vertex: str | None = None
@@ -138,7 +138,7 @@ class Commands:
         return request
 
     async def foresee(self, processor: Processor) -> None:
-        """Problem with what a run would refuse, where this process sees what tasks see: unset variables, topics that are not there."""
+        """Problem if a run would refuse the document for a reason that this process sees as tasks do: unset variables, missing topics."""
         if not self.settings.logs:
             return
         connections = Briefly("control")
@@ -196,7 +196,7 @@ class Commands:
 
 
 def check_connection(name: str, value: Mapping[str, Any]) -> None:
-    """Problem for what is no connection."""
+    """Problem if the value is no connection."""
     problems = Problems()
     read_connections({name: dict(value)}, "connections", Scope(problems))
     try:

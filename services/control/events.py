@@ -1,7 +1,7 @@
-"""What happens, told on a topic for other systems: states of processors, commits, too much late data, answers to commands.
+"""Events on a topic for other systems: states of processors, commits, too much late data, answers to commands.
 
 At least once: every event has an id that is the same whenever it is told again (a service that starts tells again what the registry
-still holds: the present state of each processor at least), so that who reads them can drop repeats. JSON, keyed by processor.
+still holds: the present state of each processor at least), so that readers can drop repeats. JSON, keyed by processor.
 """
 
 from collections import deque
@@ -22,11 +22,11 @@ from tidemark.shared.runtime.topics import Topics
 
 _log = structlog.get_logger()
 _PAUSE_MS = 100
-"""Between two looks for events: what came meanwhile is written together."""
+"""Between two looks for events: those that came meanwhile are written together."""
 
 
 def _shown(status: ProcessorStatus) -> tuple[Any, ...]:
-    """What is an event when it changes; `changes` alone where a reader of the registry saw only the last of several."""
+    """The fields whose change is an event; `changes` alone where a reader of the registry saw only the last of several."""
     return status.state, status.generation, status.job, status.changes
 
 
@@ -60,7 +60,7 @@ class Events:
         self._waiting.append((processor, msgspec.json.encode(event)))
 
     def status(self, before: ProcessorStatus | None, now: ProcessorStatus | None) -> None:
-        """A status is new, or gone: what of it is an event."""
+        """Tell the events that follow from a new, changed or removed status."""
         if now is None:
             if before is not None:
                 self._alerted.pop(before.name, None)

@@ -1,4 +1,4 @@
-"""What a document names outside, looked at where this process sees what tasks see: topics of sources."""
+"""Checks of the things outside that a document names, made where this process sees the same as tasks: topics of sources."""
 
 from dataclasses import replace
 from typing import Final
@@ -40,7 +40,7 @@ async def missing_topics(processor: Processor, connections: Connections) -> list
 
 
 class Briefly(Connections):
-    """Connections of who asks once, and does not wait for a cluster that is away."""
+    """Connections for a single question, which does not wait for a cluster that is away."""
 
     def kafka_settings(self, connection: Connection) -> KafkaSettings:
         """See `Connections`."""

@@ -1,6 +1,6 @@
-"""What the service knows, rebuilt from topics at each start: processors, tasks as workers tell of them, connections.
+"""The service's read model, rebuilt from topics at each start: processors, tasks as workers tell of them, connections.
 
-Readers without a group: every replica reads all. While the brokers are away it keeps what it knew, and says since when.
+Readers without a group: every replica reads all. While the brokers are away it keeps its last state, and says since when.
 """
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -129,7 +129,7 @@ class ReadModel:
                         topic.read = topic.read or position >= end
                         topic.away = ""
             except OffsetOutOfRange as error:
-                # It stood still for longer than the topic is kept, or the topic was made anew: what counts now is told again.
+                # It stood still for longer than the topic is kept, or the topic was made anew: the present state is told again.
                 _log.warning("control.overtaken", topic=topic.partition.topic, reason=str(error))
                 position = None
             except LogError as error:
@@ -148,7 +148,7 @@ class ReadModel:
         report = self.unreadable.read(record, lambda found: decode_report(found.value or b"", self.runtime.wire))
         if isinstance(report, Heartbeat):
             now_ms = self.clock.monotonic_ms()
-            # Who was heard last stands last.
+            # The worker heard last stands last.
             self.workers.pop(report.place, None)
             self.workers[report.place] = SeenWorker(report, now_ms)
             oldest_ms = now_ms - 6 * self.settings.silent_ms_max

@@ -39,14 +39,14 @@ class StartBody(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class StopBody(Struct, frozen=True, forbid_unknown_fields=True):
-    """At a checkpoint, windows stay open; `drain`: the input ends (at `until` by split, else with what is there) and windows close."""
+    """At a checkpoint, windows stay open; `drain`: the input ends (at `until` by split, else at the present end) and windows close."""
 
     drain: bool = False
     until: dict[str, Whole] = {}
 
 
 class ModifyBody(Struct, frozen=True, forbid_unknown_fields=True):
-    """What is to change; what is not named stays."""
+    """The changes; anything not named stays."""
 
     document: Document | None = None
     parallelism: dict[str, Whole] | None = None
@@ -54,7 +54,7 @@ class ModifyBody(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class SkipBody(Struct, frozen=True, forbid_unknown_fields=True):
-    """What is passed over: what the sink at `vertex` (every one that waits, without it) is refused of commit `epoch`."""
+    """The rows of commit `epoch` to pass over: the target of the sink at `vertex` (without it: of every waiting sink) refuses them."""
 
     epoch: Whole
     vertex: str | None = None
@@ -89,7 +89,7 @@ class Route:
     """Without a token: liveness alone."""
     content: str = "application/json"
     needs: Role | None = None
-    """Who may ask, where that is not a viewer for GET and an operator for all else."""
+    """The role that a request needs, where that is not viewer for GET and operator for all else."""
 
     @property
     def role(self) -> Role:

@@ -120,7 +120,7 @@ class ControlService:
         return self.model.away() or ("" if self.model.ready() else "the registry is still being read")
 
     def measures(self) -> Iterator[Measure]:
-        """What it knows of processors; tasks tell of themselves where they are."""
+        """The service's measures of processors; tasks serve their own."""
         yield Measure("commands_waiting", "gauge", "Commands that wait for the coordinator", self.commands.waiting)
         for topic, count in self.model.unreadable.counts.items():
             yield unreadable_measure(topic, count)

@@ -1,4 +1,4 @@
-"""What can be set about the control service (TIDEMARK_EXTRA, JSON)."""
+"""Settings of the control service (TIDEMARK_EXTRA, JSON)."""
 
 from dataclasses import dataclass
 
@@ -64,7 +64,7 @@ class ControlSettings:
     agents_session_timeout_s: int = 10
     """The brokers give an agent that is silent for so long up; another takes its commands."""
     retry_ms: int = 1_000
-    """Between two tries of what is away."""
+    """Between two tries to reach a system that is away."""
     look_ms: int = 1_000
     """How often late data are looked for."""
     events_kept_ms: int = 7 * 24 * 3_600_000
@@ -75,10 +75,10 @@ class ControlSettings:
     events_max: int = 10_000
     """Events that wait for the broker; beyond it the oldest are let go, with a word in the log."""
     engine: Engine = knob("spark")
-    """What documents are validated for."""
+    """The engine that documents are validated for."""
 
     def __post_init__(self) -> None:
-        """Raise ValueError for what cannot work."""
+        """Raise ValueError for settings that cannot work."""
         check_positive(self, "control", but=frozenset({"port"}))
         if self.connections_max < self.requests_max:
             raise ValueError(

@@ -106,7 +106,7 @@ class Lookups:
         return self._rows.finish(looking, buckets)
 
     async def _ask(self, wanted: Mapping[bytes, Wanted]) -> dict[bytes, Sequence[Found]]:
-        """What the table has, asked for a bounded number of keys at a time."""
+        """The table's rows, asked for a bounded number of keys at a time."""
         found: dict[bytes, Sequence[Found]] = {}
         left, rows = iter(wanted.items()), 0
         while some := dict(islice(left, self._settings.keys_max)):

@@ -1,6 +1,6 @@
 """Cold keys in RocksDB, on a local disk: state larger than memory (`shared/operators/computation_keys.py` has the contract).
 
-Neither log nor sync: what it holds is a copy of what the task's snapshots hold, and goes with the task.
+Neither log nor sync: it is a copy of state that the task's snapshots hold, and is removed with the task.
 """
 
 import fcntl
@@ -25,7 +25,7 @@ class RocksKeys:
     """`ColdKeys` in a folder, made here, which `close` removes."""
 
     def __init__(self, folder: Path, buffer_bytes: int = 16 << 20) -> None:
-        """`buffer_bytes`: of what is written, in memory; twice that at the most."""
+        """`buffer_bytes`: of writes kept in memory; twice that at the most."""
         self._folder = folder
         options = Options(raw_mode=True)
         options.create_if_missing(True)
@@ -58,14 +58,14 @@ class RocksKeys:
             yield entry[0][len(prefix) :], entry[1]
 
     def close(self) -> None:
-        """Remove what is there."""
+        """Remove the files."""
         self._store.close()
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def _told(self, call: Callable[[], T]) -> T:
         try:
             return call()
-        except Exception as error:  # the library raises bare exceptions, whatever the disk says
+        except Exception as error:  # The library raises bare exceptions for every fault of the disk.
             raise OperatorError(
                 f"keyed state in {self._folder}: {error}; see that the disk has room and can be written to, raise keys_in_memory"
                 " in TIDEMARK_RUNTIME, or run more tasks"
@@ -107,7 +107,7 @@ class Scratch:
         return Stores(self.root, self.prefix, self._buffer_bytes)
 
     def sweep(self) -> None:
-        """Remove what killed workers left, of this place or of one that is no more; for a folder that one installation has to itself."""
+        """Remove the files of killed workers, of this place or of one that is no more; for a folder that one installation has to itself."""
         for left in self.root.glob(f"{_FOLDERS}*"):
             # Names that are drawn have no hyphen: of places that begin alike each has its own folders.
             own = left.name.startswith(self.prefix) and "-" not in left.name.removeprefix(self.prefix)
@@ -115,7 +115,7 @@ class Scratch:
                 shutil.rmtree(left, ignore_errors=True)
 
     def sweep_deserted(self) -> None:
-        """Remove what processes left that worked for this worker and have ended."""
+        """Remove the files of ended processes that worked for this worker."""
         for left in self.root.glob(f"{self.prefix}*"):
             if _is_deserted(left, own=False):
                 shutil.rmtree(left, ignore_errors=True)

@@ -81,7 +81,7 @@ class OperatorService:
         return OperatorBody(context, chain, key_by, lookups, users, own)
 
     async def _users(self, context: TaskContext) -> Users:
-        """What stands around the code of users in this task. Where one of its processes has died, it runs apart whatever is set."""
+        """The environment of users' code in this task. Where one of its processes has died, the code runs apart whatever is set."""
         outside = context.outside
         deaths = Deaths(outside.blobs, context.assign, outside.unique, outside.settings.deaths)
         await deaths.open()

@@ -1,4 +1,4 @@
-"""What can be set about the operator service (TIDEMARK_EXTRA, JSON). What decides results stands in a document's `options.limits`."""
+"""Settings of the operator service (TIDEMARK_EXTRA, JSON). Settings that decide results stand in a document's `options.limits`."""
 
 from dataclasses import dataclass
 
@@ -14,13 +14,13 @@ class OperatorSettings:
     scratch: str = knob("")
     """A folder for keyed state beyond memory; "": the system's for temporary files."""
     beside_rows: int = 1_000
-    """So many rows of a batch are worked on beside the loop, whatever is done to them."""
+    """Batches of so many rows are worked on beside the loop, whichever the stage."""
     close_wait_ms: int = 5_000
     """How long a task that is stopped waits for the call that is being worked on."""
     apart: bool = knob(True)
     """Each computation of each task runs in a process of its own; false: in the worker's, until one of the task's has ended it."""
     memory_bytes_max: int = knob(4 << 30)
-    """What such a process may take of memory for data (RLIMIT_DATA)."""
+    """The memory for data that such a process may take (RLIMIT_DATA)."""
     processes_max: int = knob(16)
     """Processes that such a one may be, with those that it starts."""
     build_ms_max: int = 45_000
@@ -29,7 +29,7 @@ class OperatorSettings:
     """How long one batch, watermark or snapshot may take there."""
 
     def __post_init__(self) -> None:
-        """Raise ValueError for what cannot work."""
+        """Raise ValueError for settings that cannot work."""
         check_positive(self, "operator")
 
 

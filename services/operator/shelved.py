@@ -1,6 +1,7 @@
-"""Tables on a local disk, mapped: what of a task's state is larger than memory, as the system has room for it.
+"""Tables on a local disk, mapped: a task's state can be larger than memory, and the system pages it as it has room.
 
-A file has no name once it is mapped: it goes with what reads it, also where the process is killed. It is a copy of what snapshots hold.
+A file has no name once it is mapped: it is freed with its last reader, also where the process is killed. It is a copy of state that
+snapshots hold.
 """
 
 import mmap

@@ -1,4 +1,4 @@
-"""What stands around the code of users in a task: where it runs, where its cold keys lie, in which callback its process died."""
+"""The environment of users' code in a task: its process, the place of its cold keys, and the callback in which its process died."""
 
 from dataclasses import dataclass, replace
 
@@ -27,7 +27,7 @@ class Users:
         return replace(operators, guard=self.deaths, cooling=self.cooling)
 
     async def close(self, executor: Executor, *, idle: bool) -> None:
-        """`idle`: no callback runs. One that does not end may still be reading what lies on the disk; its child is ended."""
+        """`idle`: no callback runs. A callback that does not end may still be reading files on the disk; its child is ended."""
         if self.deaths is not None and idle:
             self.deaths.close()
         if self.stores is not None and idle:

@@ -1,7 +1,7 @@
-"""A Spark stage's task: collects an epoch's segments, runs the step at its end, announces what the step wrote (protocol, section 8).
+"""A Spark stage's task: collects an epoch's segments, runs the step at its end, announces its output (protocol, section 8).
 
-The driver speaks the in-band protocol on small frames. What comes by reference stays by reference; small inline partials of an epoch are
-written together as one segment (P1); rows that may be late are few, and judged here.
+The driver speaks the in-band protocol on small frames. Segments that come by reference stay by reference; small inline partials of an
+epoch are written together as one segment (P1); rows that may be late are few, and judged here.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -87,7 +87,7 @@ class SparkBody(ReceivingBody):
         return self._step
 
     async def _on_spark(self, work: Callable[[], T]) -> T:
-        """Work that waits for Spark. SparkUnavailable where it is away; whatever else goes wrong is raised as it is."""
+        """Work that waits for Spark. SparkUnavailable where it is away; other errors are raised as they are."""
         try:
             return await self._context.outside.executor.blocking(work)
         except Exception as error:
@@ -127,7 +127,7 @@ class SparkBody(ReceivingBody):
         return await self._run(epoch)
 
     async def copy(self, epoch: Epoch, committed: Epoch) -> Copied:
-        """The manifest, and what it lists."""
+        """The manifest, and the segments that it lists."""
         del committed
         self._epoch = Epoch(epoch + 1)
         stored = _Stored(self._state, self._stepped_ms, self._stepped_now_ms, self._output_ms)
@@ -143,7 +143,7 @@ class SparkBody(ReceivingBody):
         added += await self._written(loose, epoch)
         self._segments, self._inline, self._rows = [], [], []
         prefix = blob_name(assign.job, assign.vertex, assign.generation, epoch, outside.unique())
-        # W5: never before the last step's, whatever the machine's clock says after a restore.
+        # W5: never before the last step's, even if the machine's clock is behind after a restore.
         now_ms = max(self._now_ms, self._stepped_now_ms, outside.clock.now_ms())
         times = Times(self._stepped_ms, self._input_ms, self._stepped_now_ms, now_ms)
         outside.passing("step-running", epoch)
@@ -185,7 +185,7 @@ class SparkBody(ReceivingBody):
     async def _open_sessions(
         self, batches: Sequence[pa.RecordBatch], added: Sequence[StateSegment], closed_ms: int
     ) -> pa.Table:
-        """What rows without a window may join: sessions in the state, and those that this epoch has brought so far."""
+        """The sessions that rows without a window may join: those in the state, and those that this epoch has brought so far."""
         alone = [batch.filter(pc.is_null(batch.column(WSTART))) for batch in batches]
         keys = sorted({key for batch in alone for key in batch.column(SESSION).unique().to_pylist()})
         if not keys:
@@ -196,7 +196,7 @@ class SparkBody(ReceivingBody):
         return pa.concat_tables([found, intervals(decode_batch(body.ipc) for body in self._inline)])
 
     async def _written(self, loose: Sequence[pa.Table], epoch: Epoch) -> list[StateSegment]:
-        """P1: what came inline in this epoch becomes one segment."""
+        """P1: the inline partials of this epoch become one segment."""
         tables = [*loose, *(pa.Table.from_batches([decode_batch(b.ipc)]) for b in self._inline)]
         if not tables:
             return []
@@ -214,7 +214,7 @@ class SparkBody(ReceivingBody):
         return self._output_ms
 
     def holds(self) -> Sequence[Hold]:
-        """What was read since the last step waits for the next; what that step left open, for the allowed lateness or its rows' times."""
+        """Input read since the last step waits for the next; windows left open wait for the allowed lateness or their rows' times."""
         name = self._plan.spec.stage.name
         found = []
         if self._stepped_ms < self._input_ms:
@@ -230,7 +230,7 @@ class SparkBody(ReceivingBody):
         return MAX_TIME
 
     def counters(self) -> Mapping[str, int]:
-        """Steps, jobs, what was late; and the starts of the first and the last open window, ms, the latter where windows have one size."""
+        """Steps, jobs, late rows; and the starts of the first and the last open window, ms, the latter where windows have one size."""
         counts = {**self._counts, "segments": len(self._state.segments)}
         if self._state.segments:
             counts[MIN_OPEN] = min(s.min_start_ms for s in self._state.segments)

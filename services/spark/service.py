@@ -43,7 +43,7 @@ class KeptSession:
             return self._session
 
     def _forget_if_ended(self) -> None:
-        """What ran on a session whose JVM was killed fails with it; the next generation's stages ask for the session anew."""
+        """Work on a session whose JVM was killed fails with it; the next generation's stages ask for the session anew."""
         if self._session is not None and has_ended(self._session):
             _log.error("spark.ended", how="Spark's JVM has ended (killed, or out of memory); another one is started")
             forget_session(self._session)

@@ -1,4 +1,4 @@
-"""What of Spark's troubles time may mend (C10): its JVM has ended or cannot begin, its executors find no room or no file handles.
+"""Spark's passing troubles (C10): its JVM has ended or cannot begin, its executors find no room or no file handles.
 
 Spark tells them as text, the executors' as the end of a Python traceback, so they are known by words. All else is the stage's own failure.
 """

@@ -55,7 +55,7 @@ class Gap(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Feed:
-    """What to send.
+    """The records to send.
 
     `partitions[p]` are the (key, value) pairs of partition p in order; `left_ms[p]`, int64 of the same
     length, is when each is sent: UTC milliseconds of 2013.

@@ -1,6 +1,6 @@
-"""The report's figures, as inline SVG: what left against what was expected, alerts marked; watermark; late flights.
+"""The report's figures, as inline SVG: departures against expectation, alerts marked; watermark; late flights.
 
-Colours mean the same in all of them: blue is what departed, grey what was expected, red an hour without any departure,
+Colours mean the same in all of them: blue is departures, grey the expectation, red an hour without any departure,
 orange too few, green too many.
 """
 
@@ -55,7 +55,7 @@ Hour = tuple[str, int]
 
 @dataclass(frozen=True, slots=True)
 class Data:
-    """What the figures show."""
+    """The data that the figures show."""
 
     counts: Mapping[Hour, int]
     expected: Mapping[Hour, float]

@@ -54,7 +54,7 @@ def build(folder: Path) -> Path:
 
 
 def read(folder: Path) -> plots.Data:
-    """What the figures show, from the folder."""
+    """The data that the figures show, read from the folder."""
     counts = _counts(folder / "counts")
     progress = folder / PROGRESS
     return plots.Data(
@@ -67,7 +67,7 @@ def read(folder: Path) -> plots.Data:
 
 
 def expectations(counts: Mapping[plots.Hour, int]) -> dict[plots.Hour, float]:
-    """What ExpectedCounts says of each hour, given these counts."""
+    """The expectation that ExpectedCounts gives for each hour, given these counts."""
     model = Harness(ExpectedCounts, key="origin")
     for (origin, hour), n in sorted(counts.items(), key=lambda c: (c[0][1], c[0][0])):
         model.watermark(hour)

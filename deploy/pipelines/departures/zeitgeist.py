@@ -2,9 +2,9 @@
 
 Two computations, both keyed by airport and in the order of event time:
 
-    hourly counts ──> ExpectedCounts ──> counts, and what to expect of the next hour ──> SpikeAndDip ──> alerts
+    hourly counts ──> ExpectedCounts ──> counts, and the expectation of the next hour ──> SpikeAndDip ──> alerts
 
-- `ExpectedCounts` learns. A timer at the end of each hour takes that hour into the model, counted or not, and says what is to be expected
+- `ExpectedCounts` learns. A timer at the end of each hour takes that hour into the model, counted or not, and gives the expectation
   of the hour that begins. Counts pass through it unchanged.
 - `SpikeAndDip` judges. An expectation sets a timer at the last instant of its hour. The timer fires once the watermark says that
   nothing more can come, so that an hour without a count is absent, not merely slow; a topic that stands still
@@ -52,7 +52,7 @@ class Learning:
 
 @dataclass(slots=True)
 class Model:
-    """What one airport's hours of the week were like."""
+    """The counts that one airport's hours of the week usually have."""
 
     origin: str = ""
     departures: int = 0
@@ -94,7 +94,7 @@ class Thresholds:
     expected_min: float = 5.0
     """An hour without departures is absent if so many were expected; below it silence is nothing special."""
     score_min: float = 2.5
-    """Any hour is a dip or a spike if it is so many standard deviations away from what was expected (Poisson: √expected)."""
+    """Any hour is a dip or a spike if it is so many standard deviations away from the expectation (Poisson: √expected)."""
 
 
 @dataclass(slots=True)

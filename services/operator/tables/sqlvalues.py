@@ -1,7 +1,7 @@
 """Values of the language as parameters of a query, and cells of a database as values of the language.
 
-A parameter may only be left out where no cell of the column's type can equal the value: what the database finds is checked again, what it
-does not find is lost.
+A parameter may only be left out where no cell of the column's type can equal the value: rows that the database finds are checked
+again, rows that it does not find are lost.
 """
 
 import datetime as dt
@@ -96,8 +96,8 @@ _POSTGRESQL: Final[tuple[tuple[type[Any], Parameter | None], ...]] = (
 def parameter_of(column: sa.Column[Any], dialect: str) -> Parameter | None:
     """How values become parameters for a column; None where the database may see other equalities than the language does.
 
-    SQLite keeps dates as text in whatever form they were written, and cells of any type in any column: only numbers and texts, which its
-    affinities keep apart, are asked for.
+    SQLite keeps dates as text in the form in which they were written, and cells of any type in any column: only numbers and texts, which
+    its affinities keep apart, are asked for.
     """
     kind = column.type
     if isinstance(kind, sa.DateTime):

@@ -1,8 +1,8 @@
 """The contract of accumulators: partial, merge, finish.
 
-- A1 `finish(merge(a, b))` depends on what was added to a and b, never on how it was split over them, in which order it was added or
-  which of the two stands first. (Rows with equal order keys, which only the parts of one `$unwind`-ed record have, keep the order in
-  which they were added, and belong into one partial.)
+- A1 `finish(merge(a, b))` depends on the values added to a and b, never on how they were split over them, in which order they were
+  added or which of the two stands first. (Rows with equal order keys, which only the parts of one `$unwind`-ed record have, keep the
+  order in which they were added, and belong into one partial.)
 - A2 `decode(encode(state))` behaves as `state`.
 - A3 A state belongs to its caller: `add` and `merge` may change the states they are given, which are used no more.
 """
@@ -26,7 +26,7 @@ class Accumulator:
     op: str
     """`$sum`, `$topN`, …"""
     input: Expr
-    """What is evaluated on each document: the input, or the output of `$top` and its kin."""
+    """The expression that is evaluated on each document: the input, or the output of `$top` and its kin."""
     path: str
     n: int | None = None
     """How many, for those that end in N; None where the group's key decides."""
@@ -57,7 +57,7 @@ class Implementation(ABC, Generic[S]):
 
     @abstractmethod
     def add(self, state: S, value: Value, order_key: OrderKey) -> S:
-        """A state and one more value, as `accumulator_input` gave it, MISSING included. ExpressionError for what cannot be added."""
+        """A state and one more value, as `accumulator_input` gave it, MISSING included. ExpressionError if it cannot be added."""
 
     @abstractmethod
     def merge(self, left: S, right: S) -> S:
@@ -81,16 +81,16 @@ AnyImplementation: TypeAlias = Implementation[Any]
 
 
 class Kept(Implementation[list[S]]):
-    """What is kept of all that was added, cut to that by `keep`."""
+    """Keeps the added values that `keep` selects."""
 
     empty = list
 
     @abstractmethod
     def keep(self, state: list[S]) -> list[S]:
-        """What is kept of it."""
+        """The values of the state that are kept."""
 
     def merge(self, left: list[S], right: list[S]) -> list[S]:
-        """What is kept of both."""
+        """The values of both states that are kept."""
         left.extend(right)
         return self.keep(left)
 

@@ -1,6 +1,6 @@
-"""Many values at once: what `add`, one value after the other, would make of the states of consecutive groups (A1).
+"""Many values at once, with the result that `add`, one value after the other, would give for the states of consecutive groups (A1).
 
-A form in bulk is there for values of one type without surprises; whatever else is among them, they are added one by one.
+A form in bulk is there for values of one type without surprises; with any other value among them, all are added one by one.
 """
 
 from collections.abc import Callable, Sequence
@@ -64,7 +64,7 @@ _SMALL: Final = 16
 
 @dataclass(frozen=True)
 class Given:
-    """What rows add, group after group."""
+    """The values that rows add, group after group."""
 
     column: pa.Array | None
     """Values of one type, and nulls: int32 ints, int64 longs, float64 doubles, timestamps dates; None where they have another form."""

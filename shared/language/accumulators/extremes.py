@@ -33,7 +33,7 @@ class Descending:
 
 
 def sort_values(document: Value, keys: tuple[SortKey, ...]) -> list[Any]:
-    """What a document is sorted by: per key a value; of an array the least item, descending the greatest; missing is null."""
+    """A document's sort values: one per key; of an array the least item, descending the greatest; missing is null."""
     result: list[Any] = []
     for key in keys:
         items = [None if item is MISSING else item for item in values_at(document, key.names)]

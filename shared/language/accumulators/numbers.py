@@ -44,7 +44,7 @@ def _untagged(value: bytes | int) -> int:
 
 
 class _Exact(Implementation[G]):
-    """What states themselves add and merge."""
+    """For states that add and merge themselves."""
 
     def __init__(self, finish: Callable[[G], Value]) -> None:
         self._finish: Callable[[G], Value] = finish
@@ -109,7 +109,7 @@ class Count(Implementation[int]):
     empty = int
 
     def add(self, state: int, value: Value, order_key: OrderKey) -> int:
-        """One more, whatever it is."""
+        """One more, of any value."""
         return state + 1
 
     def merge(self, left: int, right: int) -> int:

@@ -17,7 +17,7 @@ from tidemark.shared.language.values.types import is_finite, is_integral, is_num
 from tidemark.shared.model.values import Value
 
 N_MAX: Final = 100_000
-"""The largest `n`: what is kept for a group stays bounded."""
+"""The largest `n`: it bounds the values kept for a group."""
 PERCENTILES_MAX: Final = 1000
 """Points of one `$percentile`: part of the language."""
 _ONE: Final = Literal(1)
@@ -69,7 +69,7 @@ def _n(tree: Any, path: str, scope: Scope) -> dict[str, Any]:
 
 
 def whole_n(value: Value) -> int:
-    """An `n`; ExpressionError for what is none."""
+    """An `n`; ExpressionError if the value is none."""
     if not is_integral(value) or not 1 <= int(value) <= N_MAX:
         raise ExpressionError(f"n is a whole number from 1 to {N_MAX}, found {value!r}", VALUE)
     return int(value)
@@ -99,7 +99,7 @@ def _top(name: str, tree: Any, path: str, scope: Scope) -> Accumulator | None:
 
 
 def _plain_value(tree: Any) -> Value:
-    """The value of a constant, None for what is none."""
+    """The value of a constant, None if the tree is none."""
     try:
         return from_json(tree)
     except ExtendedJsonError:

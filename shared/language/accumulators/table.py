@@ -1,4 +1,4 @@
-"""Which implementation an accumulator has, and what it is given for a document."""
+"""The implementation of each accumulator, and the input that it is given for a document."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -65,9 +65,9 @@ def implementation(accumulator: Accumulator) -> AnyImplementation:
 
 
 def accumulator_input(accumulator: Accumulator, env: Environment) -> Value:
-    """What `add` is given for a document: the input's value, MISSING included; `[sort values, output]` for `$top` and its kin.
+    """The value that `add` is given for a document: the input's value, MISSING included; `[sort values, output]` for `$top` and its kin.
 
-    Where the key says how many: `[n, that]`. ExpressionError where the input fails on the document, or n is none.
+    Where the key gives n: `[n, value]`. ExpressionError where the input fails on the document, or n is none.
     """
     value = evaluate(accumulator.input, env)
     if accumulator.sort_by:

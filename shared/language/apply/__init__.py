@@ -1,4 +1,4 @@
-"""Stateless stages applied to single documents: the definition of what they do."""
+"""Stateless stages applied to single documents: the definition of their results."""
 
 from tidemark.shared.language.apply.lookup import apply_lookup, lookup_keys, lookup_variables
 from tidemark.shared.language.apply.stages import (

@@ -1,8 +1,8 @@
 """`$lookup` on a document, given the foreign documents; and which of them it need look at, so that a table can be asked for few rows.
 
-What narrows them are equalities that every match must meet, taken from `localField` and `foreignField`, and from the `$match` stages with
-which the pipeline begins: `$expr` with `$eq` of a field and a variable or constant, also within `$and`; fields that equal a constant. What
-is found by them is checked again by the lookup itself, so a condition may let too much through, but never too little.
+They are narrowed by equalities that every match must meet, taken from `localField` and `foreignField`, and from the `$match` stages with
+which the pipeline begins: `$expr` with `$eq` of a field and a variable or constant, also within `$and`; fields that equal a constant. The
+lookup itself checks the documents found again, so a condition may let too much through, but never too little.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -63,7 +63,7 @@ class Narrowing:
         return tuple(names for names, _ in self._conditions)
 
     def wanted(self, document: Document, env: Environment) -> list[Wanted]:
-        """What a document looks for, null for missing. ExpressionError where a variable fails on it, or it looks for too much."""
+        """The values that a document looks for, null for missing. ExpressionError if a variable fails on it or it looks for too much."""
         variables = env.bind(lookup_variables(self.stage, env)) if self.stage.let else env
         choices = []
         for _, local in self._conditions:
@@ -86,7 +86,7 @@ class Narrowing:
 
 
 def key_of(wanted: Wanted) -> bytes:
-    """The canonical bytes of what is looked for."""
+    """The canonical bytes of the wanted values."""
     return b"".join(canonical_key(value) for value in wanted)
 
 
@@ -107,13 +107,13 @@ def _of_expr(expr: Expr | None, variables: set[str]) -> Iterator[tuple[Names, Ex
             for arg in args:
                 yield from _of_expr(arg, variables)
         case Call("$eq", (FieldPath((name,)), other)) | Call("$eq", (other, FieldPath((name,)))):
-            # Of longer paths `$eq` sees an array of what lies in arrays, which no item would find.
+            # At longer paths `$eq` sees an array of the values within arrays, which no item would equal.
             if isinstance(other, Literal) or (isinstance(other, Variable) and other.name in variables):
                 yield (name,), other
 
 
 def lookup_keys(foreign: Value, names: Sequence[str]) -> frozenset[bytes]:
-    """The canonical keys by which a foreign document is found at a path: what an equality of the query language looks at; missing is null.
+    """The canonical keys by which a foreign document is found at a path: the values that a query's equality sees; missing is null.
 
     None for an index beyond an array, which no equality reaches.
     """
@@ -121,7 +121,7 @@ def lookup_keys(foreign: Value, names: Sequence[str]) -> frozenset[bytes]:
 
 
 def local_values(document: Value, names: Sequence[str]) -> list[Value]:
-    """What a document looks for at a path: the items of an array, not the array itself; null (or MISSING) where there is no value."""
+    """The values that a document looks for at a path: the items of an array, not the array itself; null (or MISSING) without a value."""
     found: list[Value] = []
     for value in values_at(document, names):
         if type(value) is list:

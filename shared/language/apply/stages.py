@@ -1,4 +1,4 @@
-"""Stages on documents: the definition of what they do. Documents are never changed in place; results may share parts with them."""
+"""Stages on documents: the definition of their results. Documents are never changed in place; results may share parts with them."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -194,7 +194,7 @@ _VARIABLES: Final = {"DESCEND": _DESCEND, "PRUNE": _PRUNE, "KEEP": _KEEP}
 
 
 def redact(stage: Redact, document: Document, env: Environment) -> Document | None:
-    """What is kept of a document; None if it is pruned as a whole."""
+    """The kept part of a document; None if it is pruned as a whole."""
     kept = _document(stage, document, env.bind(_VARIABLES))
     return None if kept is MISSING else kept
 
@@ -227,8 +227,8 @@ def _value(stage: Redact, value: Value, env: Environment) -> Value:
 def apply_group(stage: Group, rows: Iterable[tuple[Document, OrderKey]], env: Environment) -> list[Document]:
     """One document a key, in the order of the keys' first rows as they come.
 
-    The key of equal values (1 and 1.0) is that of the least order key. ExpressionError where an expression fails on a row; who keeps the
-    rest of the rows filters such rows out before.
+    The key of equal values (1 and 1.0) is that of the least order key. ExpressionError where an expression fails on a row; a caller that
+    keeps the other rows filters such rows out before.
     """
     accumulators = [implementation(field.accumulator) for field in stage.fields]
     groups: dict[bytes, tuple[list[Any], list[Any]]] = {}
@@ -266,7 +266,7 @@ def apply_count(stage: Count, documents: Sequence[Document]) -> list[Document]:
 
 
 def apply_stage(stage: Stateless, document: Document, env: Environment) -> Outcome:
-    """What a stage makes of a document; `env` gives time, metadata and variables, its own document is not looked at."""
+    """A stage's outcomes for a document; `env` gives time, metadata and variables, its own document is not looked at."""
     try:
         return _APPLY[type(stage)](stage, document, env.on(document))
     except ExpressionError as e:
@@ -274,7 +274,7 @@ def apply_stage(stage: Stateless, document: Document, env: Environment) -> Outco
 
 
 def apply_stages(stages: Sequence[Stateless], document: Document, env: Environment) -> Iterator[Outcome]:
-    """What a chain makes of a document: the outcomes at its end, and failures on the way; in order, one by one."""
+    """A chain's outcomes for a document, and failures on the way; in order, one by one."""
     if not stages:
         yield Passed((document,))
         return

@@ -1,7 +1,7 @@
-"""What may change in a document while its processor goes on from a checkpoint, and what may not.
+"""The changes to a document with which its processor can go on from a checkpoint, and those with which it cannot.
 
-State belongs to the source (positions, watermarks, record ids), to windows, to joins and to computations. Where what made the state
-changes, a checkpoint cannot be resumed from, and the processor has to start without state (`resumeFromCheckpoint: false`). Stateless
+State belongs to the source (positions, watermarks, record ids), to windows, to joins and to computations. Where the part that made the
+state changes, a checkpoint cannot be resumed from, and the processor has to start without state (`resumeFromCheckpoint: false`). Stateless
 stages and options may change; sinks and computations may be added and removed.
 """
 
@@ -83,7 +83,7 @@ def _shape(window: Window) -> Any:
 
 
 def _groups(window: Window) -> Any:
-    """What may be done before a window closes: the stages up to the first `$group`."""
+    """The stages that may run before a window closes: those up to the first `$group`."""
     for i, stage in enumerate(window.pipeline):
         if isinstance(stage, Group):
             return meaning(window.pipeline[: i + 1])

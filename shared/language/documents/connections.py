@@ -13,7 +13,7 @@ REFERENCE: Final = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 
 
 def _unshown(kind: Kind, expected: str) -> Kind:
-    """The same kind, but an error says what kind of thing was found, not what: a secret may stand in the wrong place, too."""
+    """The same kind, but an error names only the kind of value found, not the value: a secret may stand in the wrong place, too."""
 
     def read(tree: Any, path: str, scope: Scope) -> Any:
         if type(tree) is (str if kind is STRING else dict) and tree != "":
