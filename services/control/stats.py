@@ -1,4 +1,4 @@
-"""Statistics of a processor, with the names that MongoDB Atlas gives them, and what of them is late or slow (W5).
+"""Statistics of a processor, with the names that MongoDB Atlas gives them, and a diagnosis: late or slow (W5).
 
 Counts are those of the running generation's tasks, since each began. An operator here is a vertex of the physical plan, several stages
 that are fused in one; `README.md` says which of Atlas' fields are not here, and which are ours.
@@ -129,7 +129,7 @@ def shown_watermark(explained: Explained) -> dict[str, Any]:
 def diagnosis(event_lag_ms: int | None, processing_lag_ms: int, *, nothing_left: bool = False) -> str:
     """W5: work that waits is a slow system, whatever its event times; event times that are behind while none waits are late data.
 
-    nothing_left: all that is there has been read; then no data are late, there are none.
+    nothing_left: the whole input has been read; then no data are late, for there are none.
     """
     if processing_lag_ms >= SLOW_MS:
         return "slow system"
@@ -141,7 +141,7 @@ def diagnosis(event_lag_ms: int | None, processing_lag_ms: int, *, nothing_left:
 
 
 def late_fraction(beats: Iterable[TaskBeat]) -> float | None:
-    """Of the splits' records, those behind their watermark, in the life of the splits: what a percentile strategy achieves."""
+    """The fraction of the splits' records that came behind their watermark, in the life of the splits: a percentile strategy's result."""
     splits = [split for beat in beats for _, split in _told(beat)]
     seen = sum(split.seen for split in splits)
     return sum(split.late for split in splits) / seen if seen else None

@@ -1,4 +1,4 @@
-"""What the coordinator asks of planning: vertices, edges, task counts; refused in the user's words."""
+"""Planning for the coordinator: vertices, edges, task counts; a refusal uses the user's words."""
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
@@ -122,7 +122,7 @@ def own_connections(document: str) -> frozenset[str]:
 
 
 def check_reach(processor: Processor, own: Collection[str], allowed: Allowed) -> None:
-    """InvalidDocument for what is known before any value is put in: secrets that a document names itself, places, classes."""
+    """InvalidDocument for errors that show before any value is put in: secrets that a document names itself, places, classes."""
     found = []
     for name, connection in processor.connections.items():
         for value in closed_values(connection.settings, allowed.variables):
@@ -179,7 +179,7 @@ def _continued(
 
 
 def _check_open_windows(old: PhysicalPlan, new: PhysicalPlan) -> None:
-    """What open windows hold has columns: of declared fields, of accumulators' states, of whole rows. Another plan may expect others."""
+    """The state of open windows has columns: of declared fields, of accumulators' states, of whole rows. Another plan may expect others."""
     forms = {name: _form(window) for name, window in _windows(old)}
     for name, window in _windows(new):
         if forms.get(name, _form(window)) != _form(window):

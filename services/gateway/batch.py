@@ -18,7 +18,7 @@ _MISSING: Final = object()
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """What a request says of its records."""
+    """The options that a request gives for its records."""
 
     content_type: str
     key_field: str = ""
@@ -29,7 +29,7 @@ class Shape:
     """Without a field: a record's id is this and its number."""
 
     def placed_by(self, record: NewRecord) -> bytes | None:
-        """What decides on a record's partition, so that a repeat meets its first sending there; None: any will do.
+        """The bytes that decide on a record's partition, so that a repeat goes where it was first sent; None: any partition.
 
         Its key; else its own id, whatever batch it comes with; else its batch's.
         """

@@ -115,7 +115,7 @@ class GatewayService:
         self._stopped.set()
 
     async def _look(self) -> None:
-        """Who is not ready gets no batches, and would never learn by one that the brokers are back: so they are asked."""
+        """Ask the brokers whether they are back: a gateway that is not ready gets no batches and would never learn it from one."""
         while True:
             try:
                 await self._log.list_topics()
@@ -126,7 +126,7 @@ class GatewayService:
             await self._clock.sleep_ms(self._settings.look_ms)
 
     def measures(self) -> Iterator[Measure]:
-        """What came and went."""
+        """Acknowledged records, refused batches, bytes in flight."""
         yield Measure("gateway_records_total", "counter", "Records acknowledged", self._written)
         yield Measure("gateway_refused_total", "counter", "Batches answered 429", self._refused)
         yield Measure("gateway_in_flight_bytes", "gauge", "Of batches under way", self._in_flight_bytes)
@@ -149,7 +149,7 @@ class GatewayService:
 
     async def _records(self, request: web.Request, shape: Shape, room: "_Room") -> list[NewRecord]:
         body = await self._body(request)
-        room.change(len(body))  # what was packed takes more than it said
+        room.change(len(body))  # the body is larger unpacked than it declared
         return records_of(body, shape, self._settings.record_bytes_max, self._settings.records_max)
 
     async def _body(self, request: web.Request) -> bytes:
@@ -211,7 +211,7 @@ class GatewayService:
 
 @dataclass(slots=True)
 class _Room:
-    """What one request takes of the bytes in flight: of its body as it came, then as it is."""
+    """One request's share of the bytes in flight: first its packed body, then the unpacked one."""
 
     service: GatewayService
     size: int = 0
@@ -243,7 +243,7 @@ async def build(settings: ProcessSettings) -> GatewayService:
     """A gateway to the cluster that the settings name."""
     gateway = gateway_settings(settings)
     token = read_token(gateway.token_file)
-    # The identities are the place's: a gateway that comes back ends what its predecessor left open, which would hold readers up.
+    # The identities are the place's: a gateway that comes back ends its predecessor's open transactions, which would hold readers up.
     log = KafkaLog(kafka_settings(settings))
     executor = AsyncExecutor(settings.runtime.threads, settings.runtime.calls_waiting_max)
     service = GatewayService(log, SystemClock(), executor, settings.place, settings.prefix, gateway, token)

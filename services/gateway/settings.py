@@ -1,4 +1,4 @@
-"""What can be set about the gateway (TIDEMARK_EXTRA, JSON)."""
+"""Settings of the gateway (TIDEMARK_EXTRA, JSON)."""
 
 from dataclasses import dataclass
 
@@ -19,7 +19,7 @@ class GatewaySettings:
     token_file: str = knob("")
     """Holds the token; made, for its owner alone, where it is not there. "": the token is TIDEMARK_TOKEN's."""
     topics: tuple[str, ...] = knob(())
-    """What may be written to; (): every topic of the cluster but Tidemark's own and the broker's."""
+    """Topics that may be written to; (): every topic of the cluster but Tidemark's own and the broker's."""
     batch_bytes_max: int = knob(4 * 1024 * 1024)
     """Of a request."""
     record_bytes_max: int = knob(900_000)
@@ -39,12 +39,12 @@ class GatewaySettings:
     writers: int = 4
     """Batches that are written at the same time, each in a transaction of its own."""
     topics_age_ms_max: int = 10_000
-    """What topics there are, with their partitions, is asked again after so long."""
+    """The list of topics and their partitions is asked for again after so long."""
     look_ms: int = 5_000
     """Between two questions whether the brokers answer, for readiness."""
 
     def __post_init__(self) -> None:
-        """Raise ValueError for what cannot work."""
+        """Raise ValueError for settings that cannot work."""
         check_positive(self, "gateway", but=frozenset({"port", "topics_age_ms_max"}))
         if self.record_bytes_max > self.batch_bytes_max:
             raise ValueError(

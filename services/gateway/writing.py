@@ -1,6 +1,6 @@
 """Batches into topics: each in one transaction, so that readers see all of it or nothing, and the answer comes after the commit.
 
-A writer whose transaction went wrong is thrown away: whether its batch was written is then not known, and the caller is told so.
+If a transaction fails, its writer is thrown away. It is then unknown whether the batch was written, and the caller is told so.
 """
 
 import asyncio
@@ -25,7 +25,7 @@ from tidemark.shared.ports.log import (
 
 _log = structlog.get_logger()
 PlacedBy = Callable[[NewRecord], bytes | None]
-"""What decides on a record's partition; None: any will do."""
+"""The bytes that decide on a record's partition; None: any partition."""
 
 
 class NotWritten(Exception):
@@ -91,7 +91,7 @@ class BatchWriter:
             transaction = await writer.begin()
             for partition, records in divided.items():
                 await transaction.send_batch(partition, records)
-            # What the brokers refuse they say before the commit.
+            # The brokers report a refusal before the commit.
             await transaction.written()
         except LogError as error:
             self._asked_ms = None
@@ -111,7 +111,7 @@ class BatchWriter:
             raise
 
     async def _throw_away(self, number: int) -> None:
-        """What it had open is aborted, by the next of its identity at the latest."""
+        """Its open transaction is aborted, by the next writer of its identity at the latest."""
         writer = self._open.pop(number, None)
         if writer is not None:
             try:
@@ -122,7 +122,7 @@ class BatchWriter:
     def _divided(
         self, topic: str, partitions: int, records: Sequence[NewRecord], placed_by: PlacedBy
     ) -> dict[TopicPartition, list[NewRecord]]:
-        """As Kafka's own clients divide by key; what nothing places goes, batch by batch, round the partitions."""
+        """As Kafka's own clients divide by key; records without such bytes go, batch by batch, round the partitions."""
         self._turn += 1
         found: dict[TopicPartition, list[NewRecord]] = {}
         for record in records:

@@ -19,7 +19,7 @@ AnyDocument: TypeAlias = Mapping[str, Any] | str | Path
 
 
 def text_of(document: AnyDocument) -> str:
-    """The text of a document. Unreadable for a path without one; TypeError for what is no document."""
+    """The text of a document. Unreadable for a path without one; TypeError if it is no document."""
     match document:
         case Path():
             return read_document(document)
@@ -33,7 +33,7 @@ def text_of(document: AnyDocument) -> str:
 
 
 def validate(document: AnyDocument) -> list[str]:
-    """What `tidemark run` would refuse, each as `place: what`; [] where nothing is wrong. Nothing is connected. Unreadable, TypeError."""
+    """The reasons why `tidemark run` would refuse it, each `place: reason`; [] if none. Connects to nothing. Unreadable, TypeError."""
     try:
         processor, _ = planned(text_of(document), "spark")
     except InvalidDocument as error:

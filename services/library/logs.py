@@ -1,4 +1,4 @@
-"""What services log while a program uses them as a library."""
+"""The services' logging while a program uses them as a library."""
 
 import logging
 
@@ -8,6 +8,6 @@ from tidemark.services.cli.process import quiet
 
 
 def keep_quiet() -> None:
-    """Log warnings alone, on standard error, unless the program has configured structlog: then what is logged is its matter."""
+    """Log only warnings, on standard error. A program that has configured structlog decides itself."""
     if not structlog.is_configured():
         quiet(logging.WARNING)

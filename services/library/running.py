@@ -98,7 +98,7 @@ class Run:
         return status
 
     def stop(self, *, drain: bool = False) -> ProcessorStatus:
-        """Stop behind a checkpoint; drain: read what is there first, and close all windows. RunEnded if it fails meanwhile."""
+        """Stop behind a checkpoint; drain: read to the present end first, and close all windows. RunEnded if it fails meanwhile."""
         if self.status().state not in _ENDED:
             self._ask(self._stop(drain=drain))
         return self.wait()

@@ -34,7 +34,7 @@ _OF_TIME: Final = (
     "partitionIdleTimeout",
     "maxEventTimeJump",
 )
-"""Of `$source`: what rows of the caller's keep. The rest says where and how it reads."""
+"""Options of `$source` that count for the caller's rows, too. The others say where and how it reads."""
 
 
 class TryOutFailed(Exception):
@@ -43,7 +43,7 @@ class TryOutFailed(Exception):
 
 @dataclass(frozen=True, slots=True)
 class TryOutResult:
-    """What came out, in the order of its release."""
+    """The output, in the order of its release."""
 
     documents: list[dict[str, Any]]
     """Dates are `datetime` in UTC."""
@@ -70,8 +70,9 @@ def try_out(
 ) -> TryOutResult:
     """Run it until its input ends, in memory and on virtual time, by the operators that real tasks run.
 
-    rows: read in place of what the document's `$source` reads, whose event time, schema and watermark stay; its sink is left out. None: the
-    document reads for itself. engine: `spark` takes windows through a Spark session of its own. limit: stop once so many have come out.
+    rows: read in place of the input of the document's `$source`, whose event time, schema and watermark stay; its sink is left out.
+    None: the document reads for itself. engine: `spark` takes windows through a Spark session of its own. limit: stop once so many have
+    come out.
 
     Raises:
         TryOutFailed: says where and why.

@@ -1,7 +1,7 @@
-"""A computation in a process of its own, as an operator of a task: whatever users' code does to its process, the worker goes on.
+"""A computation in a process of its own, as an operator of a task: the worker survives any fault of users' code.
 
 - Rules of `shared/operators/computation.py` hold there as here: the child runs the same operator.
-- A callback that is watched (deaths.py) is told to this process before it runs. So the note that outlives a death names it.
+- A callback that is watched (deaths.py) is reported to this process before it runs. So the note that outlives a death names it.
 - A child that has ended, or took too long, is not replaced: its task fails, and the next generation's has the state of the last commit.
 """
 
@@ -35,15 +35,15 @@ _KINDS: Final[Mapping[str, type[Exception]]] = {
     "OperatorError": OperatorError,
     **{name: kind for name, kind in vars(problems).items() if isinstance(kind, type)},
 }
-"""What a computation raises for people to read, by name."""
+"""The errors of a computation that are meant for people, by name."""
 
 
 _KEPT_BYTES: Final = 16 << 20
-"""Freed memory that a child keeps for what it allocates next."""
+"""Freed memory that a child keeps for its next allocations."""
 
 
 class ComputationEnded(ComputationError):
-    """The process of a computation has ended: which stage, how, and in what."""
+    """The process of a computation has ended: names the stage, the exit and the callback."""
 
 
 class ComputeApart(Operator):
@@ -118,7 +118,7 @@ class ComputeApart(Operator):
         return self._child.pid
 
     def close(self) -> None:
-        """End the child, whatever it does."""
+        """End the child, even if it is busy."""
         self._child.end()
 
     # --- asking -----------------------------------------------------------------------------------------------------------
@@ -198,7 +198,7 @@ class Computations:
         return [made.pid for made in self._made]
 
     def close(self) -> None:
-        """End all of them, and remove what they kept on the disk."""
+        """End all of them, and remove their files on the disk."""
         while self._made:
             self._made.pop().close()
         self._scratch.sweep_deserted()

@@ -1,6 +1,6 @@
-"""What a worker and the process of a computation tell each other: a head in MessagePack, then Arrow batches or state parts.
+"""Messages between a worker and the process of a computation: a head in MessagePack, then Arrow batches or state parts.
 
-Nothing that comes from the child is anything but data: its code is the user's.
+Everything that comes from the child is treated as data alone: its code is the user's.
 """
 
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ from msgspec import Struct, msgpack
 
 
 class Question(Struct, frozen=True, array_like=True):
-    """A call of the operator's; at most one message follows: a batch, a state part, or what to build."""
+    """A call of the operator's; at most one message follows: a batch, a state part, or the operator's parts to build."""
 
     call: str
     watching: bool = False
@@ -41,7 +41,7 @@ class Allowed(Struct, frozen=True, array_like=True):
 
 
 class Answer(Struct, frozen=True, array_like=True, tag=True):
-    """What the call gave: batches first, then the state parts that are there, one message each."""
+    """The result of the call: batches first, then the state parts that are there, one message each."""
 
     outs: tuple[tuple[str, str], ...] = ()
     """Port and content of each batch."""
@@ -52,7 +52,7 @@ class Answer(Struct, frozen=True, array_like=True, tag=True):
     full: bool = False
     counters: dict[str, int] = {}
     error: tuple[str, str] | None = None
-    """Kind and text of what was raised."""
+    """Kind and text of the error raised."""
 
 
 Said = Entering | Left | Answer
@@ -70,7 +70,7 @@ class Sends(Protocol):
 
 
 def send(send_one: Sends, head: Struct, payloads: Sequence[pa.RecordBatch | bytes] = ()) -> None:
-    """A head and what follows it."""
+    """A head and the payloads that follow it."""
     send_one(msgpack.encode(head))
     for payload in payloads:
         send_one(payload if isinstance(payload, bytes) else _encoded(payload))

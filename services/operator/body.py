@@ -1,7 +1,7 @@
 """An operator's task: a chain of fused operators between its in edges and its out edges.
 
-What may take long runs on a thread: a watermark that lets a join pair what a million rows waited for, or a user's slow computation,
-must not keep the worker from saying that it is alive. Calls still come one at a time; heartbeats read meanwhile what was true before.
+Long work runs on a thread: a watermark that lets a join pair a million waiting rows, or a user's slow computation, must not
+keep the worker from its heartbeats. Calls still come one at a time; heartbeats meanwhile report the state before the call.
 """
 
 import threading
@@ -35,7 +35,7 @@ _NONE: Final = Users()
 
 
 class OperatorBody(ReceivingBody):
-    """Gives rows, watermarks and time to the chain; keeps of a `copy` edge what belongs to its key groups."""
+    """Gives rows, watermarks and time to the chain; of a `copy` edge it keeps the rows of its key groups."""
 
     def __init__(
         self,
@@ -95,7 +95,7 @@ class OperatorBody(ReceivingBody):
         return await self._beside(self._chain.on_batch, batch, body.content, tag)
 
     async def _work(self, call: Callable[..., T], *args: Any) -> T:
-        """What is not about rows: beside the loop where the chain is more than stages that pass rows on."""
+        """Work other than rows: beside the loop where the chain is more than stages that pass rows on."""
         return await self._beside(call, *args) if self._long else call(*args)
 
     async def _beside(self, call: Callable[..., T], *args: Any) -> T:
@@ -118,7 +118,7 @@ class OperatorBody(ReceivingBody):
         return batch.take(pa.array(np.flatnonzero(owners == self._context.assign.index)))
 
     async def advance(self, watermark_ms: int) -> Sequence[Out]:
-        """The watermark through the chain, which is told the time first: what closes now goes out as of now."""
+        """The watermark through the chain, which is told the time first: windows that close now go out as of now."""
         return await self._work(self._advance, self._now(), watermark_ms)
 
     def _advance(self, now_ms: int, watermark_ms: int) -> Sequence[Out]:
@@ -129,12 +129,12 @@ class OperatorBody(ReceivingBody):
         return await self._work(self._chain.on_processing_time, self._now(now_ms))
 
     def _now(self, told_ms: int = MIN_TIME) -> int:
-        """W5: the wall clock, or what was told, and never less than before, a restored snapshot's time included."""
+        """W5: the wall clock, or the time it was told, and never less than before, a restored snapshot's time included."""
         self._now_ms = max(self._now_ms, told_ms, self._context.outside.clock.now_ms())
         return self._now_ms
 
     async def flush(self, epoch: Epoch) -> Sequence[Out]:
-        """What is held for batching."""
+        """The rows held for batching."""
         del epoch
         return await self._work(self._chain.before_barrier)
 
@@ -166,12 +166,12 @@ class OperatorBody(ReceivingBody):
         return self._chain.next_processing_time()
 
     def counters(self) -> Mapping[str, int]:
-        """Rows read, and what the operators count."""
+        """Rows read, and the operators' counters."""
         asked = {} if self._lookups is None else self._lookups.counters()
         return {"rows": self._rows, **asked, **self._chain.counters()}
 
     async def close(self) -> None:
-        """Let go of the lookup's table and of what lies on the disk, and say that it was in good order."""
+        """Let go of the lookup's table and the files on the disk, and note that the task closed in good order."""
         self._wanted = False
         wait_s = self._settings.close_wait_ms / 1000
         idle = await self._context.outside.executor.blocking(self._working.acquire, True, wait_s)

@@ -33,7 +33,7 @@ from tidemark.shared.process.allocator import arrow_on_heaps, keep_freed
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToBuild:
-    """What the operator is made of. From the worker to its child only, so that it may be pickled."""
+    """The parts of the operator. From the worker to its child only, so that it may be pickled."""
 
     spec: ComputeSpec
     context: TaskContext
@@ -67,7 +67,7 @@ class AskingGuard:
 
 
 class Answering:
-    """Carries out what is asked, one question after the other."""
+    """Carries out the worker's questions, one after the other."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
@@ -76,7 +76,7 @@ class Answering:
         self._operator: ComputeOperator | None = None
 
     def answer(self, question: Question, payload: bytes) -> tuple[Answer, list[bytes | object]]:
-        """What the call gives, and what follows the answer."""
+        """The result of the call, and the messages that follow the answer."""
         self._guard.watching = question.watching
         outs: list[Out] = []
         parts: dict[StatePart, bytes | None] = {}
@@ -126,7 +126,7 @@ class Answering:
 
 
 def work(connection: Connection) -> None:
-    """Answer until the worker closes the connection. What ends this process, ends it: the worker sees that, and says so."""
+    """Answer until the worker closes the connection. An error ends this process; the worker sees that and reports it."""
     answering = Answering(connection)
     while True:
         try:

@@ -1,13 +1,14 @@
-"""In which callback of users' code the process died: counted where it outlives the process, so that no record kills a processor for ever.
+"""Deaths of a process by callback of users' code, counted in the blob store, so that no record kills a processor for ever.
 
 Rules:
 - A task that runs users' code leaves a note in the blob store as it begins, and says in it when it is closed in good order. Notes are
   named as blobs are (job / vertex / generation / epoch / name, C12), by the first epoch that may follow the last commit: a commit that
-  passes it takes the note away, and with it what was suspected, for what was being applied is then done.
+  passes it removes the note and with it the suspicion, for the callbacks of that time have then been applied.
 - A task that finds an earlier generation's note without a good end *watches*: before each callback its note says which one, behind it
   that none runs. Between deaths nothing is written.
 - A callback in which the process has died `deaths_max` times is not called any more: the reason goes to the dead letter queue with it.
-- Watching ends `commits_watched` commits after it began. Who kills behind that is found by the next generation, which begins nearer to it.
+- Watching ends `commits_watched` commits after it began. A callback that kills later is found by the next generation, which begins
+  nearer to it.
 - Nobody is suspected of the death of a process in which none of these callbacks ran.
 """
 
@@ -33,7 +34,7 @@ _GENERATION, _EPOCH, _NAME = 2, 3, 4
 
 
 class _Said(msgspec.Struct, array_like=True):
-    """What a note says."""
+    """The content of a note."""
 
     left: bool = False
     """The task was closed in good order."""
@@ -64,7 +65,7 @@ class Deaths:
         self.watching = False
 
     async def open(self) -> None:
-        """Learn what earlier generations left, and leave a note."""
+        """Read the notes of earlier generations, and leave one."""
         prefix = f"{self._assign.job}/{self._assign.vertex}"
         for name in await self._blobs.list(prefix):
             parts = name.split("/")
@@ -128,7 +129,7 @@ class Deaths:
     # --- the task's life --------------------------------------------------------------------------------------------------
 
     def committed(self, epoch: Epoch) -> None:
-        """Checkpoints up to this one are committed: the note may be gone; who still watches begins another."""
+        """Checkpoints up to this one are committed: the note may be gone; a task that still watches begins another."""
         if epoch <= self._committed:
             return
         self._committed = epoch
@@ -143,7 +144,7 @@ class Deaths:
             self.leave()
 
     def died(self) -> None:
-        """The process that the callbacks run in has ended, and this one lives: what the note says of them stays."""
+        """The process of the callbacks has ended, and this one lives: the note's content about them stays."""
         self._died = True
 
     def close(self) -> None:

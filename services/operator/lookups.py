@@ -1,6 +1,6 @@
 """A `$lookup`'s way out of its task: one question a batch, answers kept where the stage says so, outages waited out.
 
-What comes back may differ from one day to the next. It need not be the same at a replay: rows that were enriched leave this task in
+The answers may differ from one day to the next. It need not be the same at a replay: rows that were enriched leave this task in
 frames behind which the epoch's barrier stands, and nothing outside sees them before that epoch is committed. A replay asks again only for
 rows of which nothing was committed, so no effect ever has two answers.
 """
@@ -88,7 +88,7 @@ class Lookups:
         self._counts = {"lookups": 0, "questions": 0, "cached": 0}
 
     async def enrich(self, batch: pa.RecordBatch) -> Sequence[Out]:
-        """The rows with what the table has about each. TableUnavailable when it was away for too long; TableRefused."""
+        """The rows with the table's rows for each. TableUnavailable when the table was away for too long; TableRefused."""
         looking = self._rows.begin(batch)
         self._counts["lookups"] += looking.count
         now_ms = self._clock.now_ms()

@@ -85,7 +85,7 @@ def _all(parts: Iterable[Fields]) -> Fields:
 
 
 def reads(stage: InnerStage) -> Fields:
-    """The top-level fields that a stage looks at to do its work; what it passes on untouched is not among them."""
+    """The top-level fields that a stage looks at to do its work; fields that it passes on untouched are not among them."""
     match stage:
         case Match():
             return query_fields(stage.predicate)
@@ -124,7 +124,7 @@ def _tree(tree: Branch) -> Fields:
 
 
 def _expressions(tree: Branch) -> Fields:
-    """What the expressions inside a branch read; the branch's own names are inside its field."""
+    """The fields that the expressions inside a branch read; the branch's own names are inside its field."""
     found: list[Fields] = []
     for _, leaf in tree.fields:
         if isinstance(leaf, Computed):

@@ -1,4 +1,4 @@
-"""Errors in the user's document: all of them at once, each with its place, what was expected and what was found."""
+"""Errors in the user's document: all of them at once, each with its place, the expectation and the finding."""
 
 import difflib
 from collections.abc import Iterable, Mapping, Sequence
@@ -22,7 +22,7 @@ class DocumentError:
     nearest: str | None = None
 
     def __str__(self) -> str:
-        """One line: place, line, what is wrong, the accepted values, the nearest name."""
+        """One line: place, line, error, the accepted values, the nearest name."""
         line = "" if self.line is None else f"line {self.line}"
         place = f"{self.path} ({line})" if self.path and line else self.path or line
         text = f"{place}: {self.message}" if place else self.message
@@ -48,10 +48,10 @@ class Problems:
     lines: Mapping[str, int] = field(default_factory=dict)
     errors: list[DocumentError] = field(default_factory=list)
     warnings: list[DocumentError] = field(default_factory=list)
-    """What a document may say, and hardly means."""
+    """Parts of a document that are valid, but hardly meant."""
 
     def warn(self, path: str, message: str) -> None:
-        """Note what is no error, but does not do what it looks like."""
+        """Note a part that is no error, but does not do what it seems to."""
         if len(self.warnings) < ERRORS_MAX:
             self.warnings.append(DocumentError(path, message, self.line_of(path)))
 
@@ -82,7 +82,7 @@ _SHOWN_MAX = 40
 _NAME_MAX_CHARS = 100
 """A name within an error: for readers."""
 _STEM_CHARS = 3
-"""What two names share to be near: for readers."""
+"""The length of the common beginning by which two names are near: for readers."""
 _ALIKE, _VERY_ALIKE = 0.66, 0.8
 _MEANT: Final[Mapping[str, str]] = {
     "$total": "$sum", "$add": "$sum", "$mean": "$avg", "$average": "$avg", "$len": "$size", "$length": "$size", "$collect": "$push",
@@ -93,17 +93,17 @@ _MEANT: Final[Mapping[str, str]] = {
     "$filter": "$match", "$groupBy": "$group", "$window": "$tumblingWindow", "$tumble": "$tumblingWindow", "$hop": "$hoppingWindow",
     "$slidingWindow": "$hoppingWindow", "$sink": "$emit", "$output": "$emit", "$write": "$emit", "$into": "$merge",
 }  # fmt: skip
-"""Names of other languages, and what they are called here; looked at where the second is accepted and the first is not."""
+"""Names of other languages, and their names here; looked at where the second is accepted and the first is not."""
 
 
 def meant_by(found: str, names: Sequence[str]) -> str | None:
-    """The accepted name for what other languages call so."""
+    """The accepted name for a name of other languages."""
     name = _MEANT.get(found)
     return name if name in names else None
 
 
 def nearest_of(found: str, names: Sequence[str]) -> str | None:
-    """The name that is most like what was found, in any case; None if none is."""
+    """The name that is most like the one found, in any case; None if none is."""
     if len(found) > _NAME_MAX_CHARS:  # a look at each would take as long as the text is
         return None
     close = difflib.get_close_matches(found, names, n=1, cutoff=_ALIKE)

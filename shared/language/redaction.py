@@ -1,8 +1,8 @@
-"""What of documents and settings may be shown.
+"""The parts of documents and settings that may be shown.
 
-Of a connection what is known to be public: settings by a list of names, and of an address no password and no parameter that is not listed.
-Elsewhere (log lines) everything but secrets: a value is a secret by the name of its setting (password, secret, token, key, …) or, in an
-address, by its place (`user:password@host`). A reference `${NAME}` is shown: it says where the secret is, not what it is.
+Of a connection, the parts known to be public: settings by a list of names, and of an address no password and no parameter that is not
+listed. Elsewhere (log lines) everything but secrets: a value is a secret by the name of its setting (password, secret, token, key, …)
+or, in an address, by its place (`user:password@host`). A reference `${NAME}` is shown: it says where the secret is, not what it is.
 """
 
 import re
@@ -76,14 +76,14 @@ PUBLIC: Final = frozenset(
         "application_name",
     ]
 )
-"""Settings whose values are shown. One that is not here is hidden, whatever it is called."""
+"""Settings whose values are shown. All others are hidden."""
 _TRANSPARENT: Final = frozenset({"config", "client_kwargs"})
 """Tables of settings."""
 _PARAMETER: Final = re.compile(r"[?;#&]([^?;#&=]*)(=?)([^?;#&]*)")
 
 
 def shown_connection(value: Any) -> Any:
-    """What everybody may see of a connection: names of settings, and the values of those that are `PUBLIC`."""
+    """The public part of a connection: names of settings, and the values of those that are `PUBLIC`."""
     if not isinstance(value, Mapping):
         return _hidden(value)
     return {key: _shown_setting(str(key), item) for key, item in value.items()}
@@ -110,7 +110,7 @@ def _hidden(value: Any) -> Any:
 
 
 def _address(text: str) -> str:
-    """Without password, and with no parameter's value that is not public; who comes without a password may be a token."""
+    """Without password, and with no parameter's value that is not public; a user name without a password may be a token."""
     scheme, separator, rest = text.rpartition("://") if "://" in text else ("", "", text)
     begins = _PARAMETER.search(rest) if separator else None
     if begins and "@" in rest[begins.start() :]:
@@ -166,7 +166,7 @@ def redacted_text(text: str) -> str:
 
 
 def redacted_document(tree: Any) -> Any:
-    """A processor's document: of its connections what is public; the pipeline, which holds no secret, as it is."""
+    """A processor's document: the public parts of its connections; the pipeline, which holds no secret, as it is."""
     if not isinstance(tree, Mapping):
         return tree
     return {key: _connections(value) if key == "connections" else value for key, value in tree.items()}

@@ -1,6 +1,6 @@
 """Declared fields of a source: `$source.schema`.
 
-A declared field is a typed Arrow column; what is not declared travels in one untyped part. `string` must be there and be a string;
+A declared field is a typed Arrow column; the other fields travel in one untyped part. `string` must be there and be a string;
 `string?` may also be null or missing. A document that breaks this goes to the dead letters.
 """
 
@@ -87,7 +87,7 @@ def fit(document: Document, schema: Schema) -> Document | SchemaMismatch:
 
 
 def misfit(field: Field, found: str) -> SchemaMismatch:
-    """What is said of a field whose value is of a type that does not fit, or is `null` or `missing`."""
+    """The message for a field whose value is of a type that does not fit, or is `null` or `missing`."""
     is_ = " and is" if found in ("null", "missing") else ", found"
     return SchemaMismatch(f"{field.name} is declared as {field.declared}{is_} {found}", field.name)
 
@@ -118,7 +118,7 @@ def _convert(value: Any, found: str, declared: FieldTypeName) -> Value:
 
 
 def parse_schema(tree: Any, path: str, problems: Problems) -> Schema:
-    """`{field: type, …}`, a trailing `?` for what may be null or missing."""
+    """`{field: type, …}`, a trailing `?` for a field that may be null or missing."""
     if type(tree) is not dict:
         problems.add(path, f"expected an object of field: type, found {tree!r}")
         return NO_SCHEMA

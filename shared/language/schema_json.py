@@ -1,7 +1,7 @@
 """The JSON Schema of processor documents, generated from the same declarations that documents are read with; for editors.
 
-It is as strict as a schema can be without knowing names: closed objects, accepted words, operators by name. What needs more than one
-place (a source first, defined variables, projections that do not mix) is said by `documents.parse`.
+It is as strict as a schema can be without knowing names: closed objects, accepted words, operators by name. Rules that
+concern more than one place (a source first, defined variables, projections that do not mix) are checked by `documents.parse`.
 """
 
 from collections.abc import Mapping

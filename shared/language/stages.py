@@ -72,7 +72,7 @@ class PositionHorizon:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceBase(StageBase):
-    """What every source takes. Expressions are evaluated on the decoded document."""
+    """The options of every source. Expressions are evaluated on the decoded document."""
 
     time_field: Expr | None = None
     """The event time, a date; None: the record's own timestamp (documents and script: the arrival)."""
@@ -208,7 +208,7 @@ class Connection:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Match(StageBase):
-    """Lets through what the predicate is true of."""
+    """Lets through the documents that the predicate is true of."""
 
     predicate: Predicate
 
@@ -232,7 +232,7 @@ class Computed:
 
 @dataclass(frozen=True, slots=True)
 class Branch:
-    """What happens to the fields inside a field, through arrays too."""
+    """The changes to the fields inside a field, through arrays too."""
 
     fields: tuple[tuple[str, "Leaf"], ...]
 
@@ -287,7 +287,7 @@ class Redact(StageBase):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Validate(StageBase):
-    """Lets through what the validator is true of; the rest is discarded, dead-lettered, or stops the processor (`error`)."""
+    """Lets through the documents that the validator is true of; the rest is discarded, dead-lettered, or stops the processor (`error`)."""
 
     validator: Predicate
     validation_action: Literal["discard", "dlq", "error"] = "discard"
@@ -343,7 +343,7 @@ InnerStage: TypeAlias = Stateless | Group | Sort | Limit | Count
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WindowBase(StageBase):
-    """What all windows take. With `processingTime` there is no lateness (0) and no idle time-out."""
+    """The options of all windows. With `processingTime` there is no lateness (0) and no idle time-out."""
 
     pipeline: tuple[InnerStage, ...]
     boundary: Boundary = "eventTime"
@@ -509,8 +509,8 @@ WhenNotMatched = Literal["insert", "discard", "fail"]
 class Merge(StageBase):
     """Rows of a table, found by the fields `on`. `delete` and `fail` on a match as they say.
 
-    table, when_matched and when_not_matched may be expressions, evaluated on each document. A pipeline in when_matched makes of the row
-    that is there what it becomes; it sees the `let` variables.
+    table, when_matched and when_not_matched may be expressions, evaluated on each document. A pipeline in when_matched turns the row
+    that is there into the new one; it sees the `let` variables.
     """
 
     connection_name: str
@@ -522,7 +522,7 @@ class Merge(StageBase):
 
     @property
     def is_constant(self) -> bool:
-        """Whether neither the table nor what becomes of a row hangs on the document."""
+        """Whether neither the table nor the new row depends on the document."""
         return all(type(each) is str for each in (self.table, self.when_matched, self.when_not_matched))
 
 

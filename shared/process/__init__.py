@@ -1,1 +1,1 @@
-"""What the processes of all services share: settings from the environment, ports, logs, signals."""
+"""Shared by the processes of all services: settings from the environment, ports, logs, signals."""

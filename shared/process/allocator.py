@@ -4,7 +4,7 @@ A source works through megabytes of answers and columns, some dozens of times a 
 block above 128 KiB, back to the system as soon as they are free; the next batch has the same pages cleared and mapped again. That was a
 seventh of a source's processor time.
 
-What is kept is kept a heap, and by default every thread has a heap of its own, beside those of Arrow's allocator, a segment a thread. So
+Freed memory is kept by heap, and by default every thread has a heap of its own, beside those of Arrow's allocator, a segment a thread. So
 a process whose work goes from thread to thread takes memory that nobody uses: an operator with 2 MiB of columns at the most held 33 MiB
 for them, and came to rest only after minutes. Few heaps, and there Arrow's columns on them, make the bound one of the process.
 """
@@ -20,11 +20,11 @@ M_ARENA_MAX: Final = -8
 _MMAP_BYTES_MAX: Final = 32 << 20
 """The most that the C library takes as its bound for blocks of their own."""
 _OWN: Final = ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_", "GLIBC_TUNABLES")
-"""Who sets one of these has tuned the allocator, and is left alone."""
+"""A user who sets one of these has tuned the allocator; it is left alone."""
 
 
 def keep_freed(kept_bytes: int) -> bool:
-    """Keep up to so much freed memory at the top of each heap, for what is allocated next; blocks above it are still given back at once.
+    """Keep up to so much freed memory at the top of each heap, for the next allocations; blocks above it are still given back at once.
 
     False, and nothing has changed, where the environment tunes the allocator, or the C library has no such setting (it is not glibc).
     """

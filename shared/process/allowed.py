@@ -1,4 +1,4 @@
-"""What documents of an installation may reach, whatever they name: folders, URLs, hosts, modules of computations, values.
+"""The targets outside that documents of an installation may reach: folders, URLs, hosts, modules of computations, values.
 
 `TIDEMARK_ALLOW`, JSON, says so; without it all but what is the installation's own, addresses of this machine's link (where clouds keep
 their machines' passwords) and, unless it is said, the machine itself (loopback).
@@ -27,7 +27,7 @@ _CHAIN: Final = re.compile(r"^[A-Za-z][A-Za-z0-9+.-]*::|::[A-Za-z][A-Za-z0-9+.-]
 """Of file systems inside of file systems (`zip://a::s3://b/c`): each could lead elsewhere."""
 _LOCAL_SCHEMES: Final = ("", "file", "local")
 _MACHINES: Final = ("/proc", "/sys", "/dev", "/run/secrets", "/var/run/secrets")
-"""Where the system, and who runs containers, keep what processes know: `/proc/self/environ` is one's environment."""
+"""Folders where the system and container engines keep secrets of processes: `/proc/self/environ` is a process' environment."""
 _HOST_OPTIONS: Final = ("host", "hostaddr")
 _CLASS: Final = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*")
 _DEPTH_MAX: Final = 32
@@ -35,7 +35,7 @@ _DEPTH_MAX: Final = 32
 
 
 class NotAllowed(WrongSetup):
-    """A document names what this installation does not let it reach: says where, what, and which setting decides."""
+    """A document names a target that this installation does not let it reach: gives the place, the target, and the setting that decides."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ class Allowed:
     schemes: tuple[str, ...] = knob(())
     """Of URLs, such as `s3`; paths of this machine are `file`."""
     hosts: tuple[str, ...] = knob(())
-    """Names or addresses, `*` for any part; what is named here may be on this machine or its link, too."""
+    """Names or addresses, `*` for any part; hosts named here may be on this machine or its link, too."""
     loopback: bool = knob(False)
     """This machine itself."""
     modules: tuple[str, ...] = knob(())
@@ -208,7 +208,7 @@ def _host_of(server: str) -> str:
 
 
 def _address(name: str) -> "ipaddress.IPv4Address | ipaddress.IPv6Address | None":
-    """What the system takes for an address, odd forms (`0x7f.1`, `2130706433`) included."""
+    """The address that the system makes of a name, odd forms (`0x7f.1`, `2130706433`) included."""
     try:
         address = ipaddress.ip_address(name.partition("%")[0])
     except ValueError:

@@ -1,4 +1,4 @@
-"""What a document's connections lead to, for the process that uses them."""
+"""The targets of a document's connections, for the process that uses them."""
 
 import os
 from collections.abc import Mapping
@@ -66,9 +66,9 @@ class Connections:
         self._place = place
         self._allowed = read_allowed(os.environ) if allowed is None else allowed
         self.values = Values.of(os.environ, self._allowed) if values is None else values
-        """What `${NAME}` stands for."""
+        """The values that `${NAME}` stands for."""
         self._clients_max = clients_max
-        # By all settings, secrets too: who has another password is another client, even under the same name.
+        # By all settings, secrets too: another password makes another client, even under the same name.
         self._logs: dict[KafkaSettings, KafkaLog] = {}
 
     def get(self, processor: Processor, name: str) -> Connection:

@@ -1,4 +1,4 @@
-"""What a run of any installation would refuse of a document that is right in itself: found before anything starts, nothing is connected."""
+"""Reasons for which a run of any installation would refuse a valid document: found before anything starts, without connecting."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -10,7 +10,7 @@ from tidemark.shared.planning import PlanError, plan_processor
 
 
 def never_runs(processor: Processor, variables: Mapping[str, str]) -> Iterator[DocumentError]:
-    """What cannot be planned, and variables of connections that are not set."""
+    """Parts that cannot be planned, and variables of connections that are not set."""
     try:
         plan_processor(processor)
     except PlanError as error:

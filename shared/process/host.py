@@ -26,7 +26,7 @@ GIVES_UP: Final = "gives up: "
 
 
 class Stoppable(Protocol):
-    """What a signal ends."""
+    """An object that a signal ends."""
 
     async def run(self) -> None:
         """Work until stopped."""
@@ -70,7 +70,7 @@ def configure_logs(settings: ProcessSettings) -> None:
 
 
 def begin(run: Callable[[ProcessSettings], int]) -> int:
-    """Read the settings, send logs where they belong, and run. The exit status: of what ran, 2 for settings."""
+    """Read the settings, send logs where they belong, and run. The exit status: that of `run`, or 2 for wrong settings."""
     try:
         settings = read_settings()
     except (ProcessSettingsError, SettingsError) as error:
@@ -112,7 +112,7 @@ async def _run(settings: ProcessSettings, build: Callable[[ProcessSettings], Awa
     log = structlog.get_logger()
     try:
         service = await build(settings)
-        # What was loaded and built stays: the collector need not look through it again and again.
+        # Objects loaded so far stay: the collector need not look through them again and again.
         gc.collect()
         gc.freeze()
         loop = asyncio.get_running_loop()

@@ -26,7 +26,7 @@ class _Order:
 
 
 def killing_at(place: str, orders: str) -> Callable[[Phase, Epoch], None]:
-    """What `Outside.passing` does under such orders. ProcessSettingsError for one that is not as the module says."""
+    """The function that `Outside.passing` calls under such orders. ProcessSettingsError for orders not of the module's form."""
     mine = [_order(text) for owner, _, text in (o.partition("=") for o in orders.split(";") if o) if owner == place]
 
     def passing(reached: Phase, epoch: Epoch) -> None:

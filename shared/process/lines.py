@@ -6,7 +6,7 @@ from typing import TextIO
 class Lines:
     """A text stream for loggers whose writes never fail.
 
-    A service waits an outage out; were its own log the one thing that raises then, the log would end the service.
+    A service waits an outage out; if its own log raised then, the log would end the service.
     """
 
     def __init__(self, stream: TextIO) -> None:
@@ -15,7 +15,7 @@ class Lines:
         """Writes that were refused since the last that was not."""
 
     def write(self, text: str) -> int:
-        """Write, after a word about what was lost before; the number of characters taken, all of them."""
+        """Write, after a note about lost text; the number of characters taken, all of them."""
         try:
             if self.lost:
                 self._stream.write(f"{self.lost} log writes were lost: the disk was full or the stream closed\n")
@@ -27,7 +27,7 @@ class Lines:
         return len(text)
 
     def flush(self) -> None:
-        """Hand on what the stream buffers, if it can be."""
+        """Flush the stream's buffer, if possible."""
         try:
             self._stream.flush()
         except (OSError, ValueError):

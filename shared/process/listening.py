@@ -1,4 +1,4 @@
-"""Listening: with TLS where a certificate is set, and with a bound on connections: who opens many and asks nothing keeps nobody out.
+"""Listening: with TLS where a certificate is set, and with a bound on connections, so that idle clients keep nobody out.
 
 The library counts no connections, and waits for a first request for ever: each would hold a file of the process.
 """
@@ -68,7 +68,7 @@ class Connections:
         return _Site(self, runner, host, port, tls)
 
     def connected(self, server: web.Server) -> asyncio.BaseProtocol:
-        """Who talks to a new one."""
+        """The protocol of a new connection."""
         if len(server.connections) >= self._connections_max:
             return _Refusing()
         handler = server()

@@ -9,8 +9,8 @@ from tidemark.shared.ports.clock import Clock
 
 _INTERVAL_MS: Final = 10_000
 """Of a repeated warning one line in so long, with the number that was held back: for people."""
-# Warnings that are told apart, so that each is logged once in a while; beyond it counting begins anew, with what
-# was held back.
+# Warnings that are told apart, so that each is logged once in a while; beyond it counting begins anew, with the
+# counts held back.
 _KINDS_MAX: Final = 1_000
 
 

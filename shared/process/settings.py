@@ -1,4 +1,4 @@
-"""A process' settings, from the environment. What is wrong is said with the variable's name."""
+"""A process' settings, from the environment. Errors name the variable."""
 
 import os
 import re
@@ -24,14 +24,14 @@ _PORT_MAX = 65_535
 _KEPT_BYTES = 64 << 20
 """Of `kept_bytes`."""
 _KEPT_BYTES_MAX = 2**31 - 1
-"""The range of `kept_bytes`: what the C library takes."""
+"""The range of `kept_bytes`: the largest value that the C library takes."""
 _HEAPS = 2
 _HEAPS_MAX = 1024
 """The range of `heaps`."""
 
 
 class ProcessSettingsError(ValueError):
-    """A variable is missing or wrong: names it, says what is expected and what was found."""
+    """A variable is missing or wrong: gives its name, the expected value and the one found."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class ProcessSettings:
     place: str
     """TIDEMARK_PLACE: this worker's seat, kept over restarts: `operator-0`."""
     incarnation: WorkerIncarnation = field(default_factory=lambda: WorkerIncarnation(uuid.uuid4().hex))
-    """TIDEMARK_INCARNATION: names this process alone, where who starts it will tell the coordinator of its end; made up where not set."""
+    """TIDEMARK_INCARNATION: names this process alone, if its starter tells the coordinator of its end; made up where not set."""
     prefix: str = "tidemark"
     """TIDEMARK_PREFIX: of topics."""
     kafka_config: Mapping[str, Any] = field(default_factory=dict, repr=False)
@@ -74,7 +74,7 @@ class ProcessSettings:
     tls_key: str = ""
     """TIDEMARK_TLS_KEY: PEM file with its key."""
     kept_bytes: int = _KEPT_BYTES
-    """TIDEMARK_KEPT_BYTES: freed memory that the process keeps for what it allocates next, at most, a heap (`allocator.py`)."""
+    """TIDEMARK_KEPT_BYTES: freed memory that the process keeps for its next allocations, at most, a heap (`allocator.py`)."""
     heaps: int = _HEAPS
     """TIDEMARK_HEAPS: heaps that all threads of the process share."""
 
@@ -151,21 +151,21 @@ def read_table(environment: Mapping[str, str], name: str) -> dict[str, Any]:
     try:
         return msgspec.json.decode(raw, type=dict[str, Any])
     except msgspec.DecodeError as error:
-        # What was found is not shown: it may hold a password.
+        # The value found is not shown: it may hold a password.
         message = f"{_PREFIX}{name}: expected a JSON object; found {len(raw)} characters that are none ({error})"
         raise ProcessSettingsError(message) from error
 
 
 def settings_of(table: Mapping[str, Any], kind: type[T], place: str, *, others: bool = False) -> T:
-    """A dataclass of settings from a table of the user's. ProcessSettingsError names what is unknown or wrong, and where.
+    """A dataclass of settings from a table of the user's. ProcessSettingsError names the unknown or wrong setting and its place.
 
-    others: what is unknown at the top may be another service's, for all may be given one table.
+    others: an unknown setting at the top may be another service's, for all may be given one table.
     """
     _check_known(table, kind, place, others=others)
     try:
         return msgspec.convert(table, kind)
     except (msgspec.ValidationError, ValueError) as error:
-        # A secret may stand in the wrong place: what was found is not shown.
+        # A secret may stand in the wrong place: the value found is not shown.
         message = f"{place}: {_ENUM.sub('unknown value, which is not shown here', str(error))}"
         raise ProcessSettingsError(message) from None
 

@@ -15,7 +15,7 @@ from tidemark.shared.wire.seals import Keys
 VARIABLE: Final = "TIDEMARK_SIGNING_KEYS"
 FILE_VARIABLE: Final = f"{VARIABLE}_FILE"
 _KEY_BYTES: Final = 32
-"""Of a key that is made: what HMAC-SHA256 has use for."""
+"""Length of a new key, as HMAC-SHA256 uses it."""
 
 
 def read_keys(environment: Mapping[str, str]) -> Keys:
@@ -37,7 +37,7 @@ def read_keys(environment: Mapping[str, str]) -> Keys:
 
 
 def _from_file(path: Path) -> str:
-    """What is in the file; it is made whole, its owner's alone, by who comes first."""
+    """The content of the file; the first process to come makes it, whole and readable by its owner alone."""
     try:
         if not path.exists():
             temporary = path.with_name(f"{path.name}.{secrets.token_hex(8)}")
@@ -56,7 +56,7 @@ def _from_file(path: Path) -> str:
 
 
 def sealed_log(kafka: KafkaSettings, keys: Keys, prefix: str = "tidemark") -> SealedLog:
-    """The log of a cluster, with what is below the prefix sealed. LogError as `KafkaLog`."""
+    """The log of a cluster, with topics below the prefix sealed. LogError as `KafkaLog`."""
     return SealedLog(KafkaLog(kafka), keys, prefix)
 
 

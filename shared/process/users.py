@@ -1,7 +1,7 @@
-"""Who may ask a service that listens. Its own token is an admin's; a file names others, each with a role and their token's digest.
+"""The users of a service that listens. Its own token is an admin's; a file names others, each with a role and their token's digest.
 
-A line is `NAME ROLE DIGEST`, the SHA-256 of the token in hexadecimal (`printf %s TOKEN | sha256sum`): who reads the file has no token. It
-is read again when it has changed; one that cannot be read then leaves those who were known, and is named in the log.
+A line is `NAME ROLE DIGEST`, the SHA-256 of the token in hexadecimal (`printf %s TOKEN | sha256sum`): a reader of the file has no token. It
+is read again when it has changed; if it cannot be read then, the known users stay and the log names it.
 """
 
 import hashlib
@@ -19,9 +19,9 @@ from tidemark.shared.process.settings import ProcessSettingsError
 _log = structlog.get_logger()
 Role: TypeAlias = Literal["viewer", "operator", "admin"]
 ROLES: Final[tuple[Role, ...]] = get_args(Role)
-"""Each may do what those before it may, and more."""
+"""Each role may do all that those before it may, and more."""
 OWN: Final = "installation"
-"""The name of who has the service's own token."""
+"""The user's name for the service's own token."""
 _LINE: Final = re.compile(r"(\S{1,128}) +(viewer|operator|admin) +([0-9a-f]{64})")
 _FILE_BYTES_MAX: Final = 1 << 20
 """Some ten thousand users: the file is small, or none of ours."""
@@ -29,7 +29,7 @@ _FILE_BYTES_MAX: Final = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class User:
-    """Who asks."""
+    """A user, by name and role."""
 
     name: str
     role: Role
@@ -40,7 +40,7 @@ class User:
 
 
 class Users:
-    """All who may ask."""
+    """All users."""
 
     def __init__(self, token: str, file: str = "") -> None:
         """`token`: the service's own. `file`: of the others; "": there are none. ProcessSettingsError."""
@@ -55,7 +55,7 @@ class Users:
                 raise ProcessSettingsError(f"{file}: expected a file of users ({error})") from error
 
     def of(self, secret: bytes) -> User | None:
-        """Whose token this is."""
+        """The user of this token."""
         self._look()
         given = _digest(secret)
         found = None
@@ -89,7 +89,7 @@ class Users:
                 expected = f"NAME, one of {', '.join(ROLES)}, and the SHA-256 of a token in hexadecimal"
                 raise ProcessSettingsError(
                     f"{file}, line {number}: expected {expected}"
-                )  # what was found may be a token
+                )  # the value found may be a token
             name, role, digest = match.groups()
             found[digest] = User(name, role)  # type: ignore[arg-type]
         self._others = found

@@ -1,4 +1,4 @@
-"""What `${NAME}` in a connection stands for: a variable that the installation opens to documents, or a secret.
+"""The values of `${NAME}` in connections: a variable that the installation opens to documents, or a secret.
 
 Secrets have a store of their own: a folder with a file of each (`TIDEMARK_SECRETS`, as Kubernetes and Compose mount them), and variables
 `TIDEMARK_SECRET_NAME`. Nothing else of a process' environment is reached. A connection of the registry may name secrets; one that a
@@ -16,7 +16,7 @@ from tidemark.shared.process.settings import ProcessSettingsError
 FOLDER_VARIABLE: Final = "TIDEMARK_SECRETS"
 _PREFIX: Final = "TIDEMARK_SECRET_"
 _BYTES_MAX: Final = 1 << 20
-"""Of a secret: what Kubernetes keeps at most."""
+"""Size of a secret: the most that Kubernetes keeps."""
 
 
 @dataclass(frozen=True, slots=True)

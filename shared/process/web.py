@@ -1,4 +1,4 @@
-"""What services with an HTTP server share: who may ask, and errors as answers with place, expectation and finding."""
+"""Shared by services with an HTTP server: authorisation, and errors as answers with place, expectation and finding."""
 
 import base64
 import zlib
@@ -19,7 +19,7 @@ Next = Callable[[web.Request], Awaitable[web.StreamResponse]]
 BAD_REQUEST, UNAUTHORIZED, FORBIDDEN, NOT_FOUND, CONFLICT, UNSUPPORTED = 400, 401, 403, 404, 409, 415
 TOO_SLOW, TOO_LARGE, UNPROCESSABLE, TOO_MANY, INTERNAL, UNAVAILABLE, NO_ANSWER = 408, 413, 422, 429, 500, 503, 504
 USER: Final = web.RequestKey("user", User)
-"""Who asks, among what a request carries."""
+"""Key of a request's user."""
 
 
 @dataclass(slots=True)
@@ -50,7 +50,7 @@ class Problem(Exception):
 
 
 def broker_away(reason: str) -> Problem:
-    """What needs Kafka cannot be done now."""
+    """A request that needs Kafka cannot be answered now."""
     return Problem(
         UNAVAILABLE,
         "Kafka",
@@ -64,7 +64,7 @@ def broker_away(reason: str) -> Problem:
 def guard(users: Users, open_paths: Collection[str], least: Callable[[web.Request], Role] = lambda _: "viewer") -> Any:
     """Bearer token for everything; for reading also as the password of a browser's prompt, which other sites cannot use to change.
 
-    least: the role that a request takes. A handler finds who asks under USER.
+    least: the role that a request takes. A handler finds the user under USER.
     """
 
     @web.middleware
@@ -105,7 +105,7 @@ def _password(encoded: str) -> bytes:
 def crowded(requests_max: int, open_paths: Collection[str]) -> Any:
     """At most so many requests are being answered; more are told to come again: each holds its body in memory.
 
-    `open_paths`: those that are always answered, such as liveness: who is busy is alive.
+    `open_paths`: those that are always answered, such as liveness: a busy service is alive.
     """
     under_way = 0
 
@@ -127,14 +127,14 @@ def crowded(requests_max: int, open_paths: Collection[str]) -> Any:
 
 
 UNPACKS: Final = False
-"""`auto_decompress` of a `web.AppRunner` whose bodies `read_body` reads: the library would unpack before anybody asks for room."""
+"""`auto_decompress` of a `web.AppRunner` whose bodies `read_body` reads: the library would unpack before room is reserved."""
 _ENCODINGS: Final = {"gzip": 16 + zlib.MAX_WBITS, "deflate": zlib.MAX_WBITS}
 
 
 async def read_body(
     request: web.Request, wait_ms: int, clock: Clock, executor: Executor, on_error: Callable[[BaseException], None]
 ) -> bytes:
-    """The whole body, unpacked, if it comes in time: who is silent keeps others' room no longer. Problem; web.HTTPRequestEntityTooLarge.
+    """The whole body, unpacked, if it comes in time, so that a silent client gives up its room. Problem; web.HTTPRequestEntityTooLarge.
 
     The application's `client_max_size` bounds it packed and unpacked.
     """
@@ -152,7 +152,7 @@ async def read_body(
 
 
 def unpacked(packed: bytes, wbits: int, most: int) -> bytes:
-    """The bytes, or so many of them that they are more than `most`. Problem for what is no such stream, or is cut."""
+    """The bytes, or so many of them that they are more than `most`. Problem if it is no such stream, or is cut."""
     data = b""
     while packed:
         stream = zlib.decompressobj(wbits)
@@ -192,7 +192,7 @@ async def _packed_body(
 
 @web.middleware
 async def answering(request: web.Request, handler: Next) -> web.StreamResponse:
-    """Whatever goes wrong is an answer in JSON, with place, expectation and finding."""
+    """Every error becomes an answer in JSON, with place, expectation and finding."""
     try:
         return await handler(request)
     except Problem as problem:

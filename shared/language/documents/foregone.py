@@ -1,8 +1,8 @@
-"""What the text of a document foretells of every record: constants that can only fail are errors, those that were hardly meant warnings.
+"""Errors foretold for every record by a document's text: constants that can only fail are errors, doubtful ones are warnings.
 
-The interpreter itself is asked. A call with constants among its arguments is tried with a sample of every type in place of what it reads
-from a record: where all fail, so will each record that comes to it. An error stands where the call is evaluated for each record; in a
-branch that a record may not take (`$cond`, `$switch`, the body of `$map`) somebody may mean it, and it is a warning.
+The interpreter itself is asked. A call with constants among its arguments is tried with a sample of every type in place of the values
+that it reads from a record: where all fail, so will each record that comes to it. An error stands where the call is evaluated for each
+record; in a branch that a record may not take (`$cond`, `$switch`, the body of `$map`) somebody may mean it, and it is a warning.
 """
 
 import itertools
@@ -44,9 +44,9 @@ from tidemark.shared.language.values.types import is_nan, is_number
 from tidemark.shared.model.values import Binary, Date, ObjectId, Regex, Timestamp
 
 TRIES_MAX: Final = 200_000
-"""Evaluations for one document: bounds what reading a document costs; calls behind them are not tried."""
+"""Evaluations for one document: bounds the cost of reading it; calls behind them are not tried."""
 _UNITS_MAX: Final = 100_000
-"""What one trial may produce."""
+"""The units that one trial may produce."""
 _SAMPLES: Final[tuple[Any, ...]] = (
     1, 0.5, "a", True, Date(0), [1], {"k": 1}, -1, 0, Decimal(1), "1", "2024-01-01T00:00:00Z", [["k", 1]], [{"k": "a", "v": 1}], [],
     {}, [[1]], ["a"], Binary(b"a" * 8), ObjectId(b"a" * 12), "61" * 12, "00112233-4455-6677-8899-aabbccddeeff", Regex("a"),
@@ -75,7 +75,7 @@ class _Found:
 
 
 def foretell(pipeline: Iterable[StageBase], tree: Any, problems: Problems) -> None:
-    """Note what can be told of the stages of a document; `tree` is its text as it was read."""
+    """Note the errors that can be foretold of the stages of a document; `tree` is its text as it was read."""
     trials = _Trials(problems)
     made = _names_made(tree)
     for found in _expressions(tuple(pipeline), "", each=True):
@@ -176,7 +176,7 @@ class _Trials:
 
 @dataclass(frozen=True, slots=True)
 class _Trial:
-    """A call, or what stands for one, and the arguments that samples are put into."""
+    """A call, or an expression in its place, and the arguments that samples are put into."""
 
     op: str
     args: tuple[Expr | None, ...]
@@ -192,7 +192,7 @@ _READS_OR_LETTERS: Final = frozenset({"$getField", "$toObjectId", "$toUUID", "$c
 
 
 def _trial_of(expr: Expr) -> _Trial | None:
-    """What to try of an expression; None where nothing can be told. Of a loop it is the input: its body sees the items."""
+    """The trial of an expression; None where nothing can be foretold. For a loop it tries the input: its body sees the items."""
     match expr:
         case Call(op, args, path) if op not in _LAZY:
             signature = OPERATORS[op].signature
@@ -214,14 +214,14 @@ def _is_at(error: str, call: str) -> bool:
 
 
 def _is_long(op: str, literals: Iterable[Any]) -> bool:
-    """Whether what a trial costs may hang on more than the length of the text."""
+    """Whether the cost of a trial may depend on more than the length of the text."""
     return op == "$range" and any(
         is_number(value) and not is_nan(value) and abs(value) > _UNITS_MAX for value in literals
     )
 
 
 def _filled(arg: Expr | None, sample: Any) -> Any:
-    """A value as an argument may have it, with a sample in place of what it reads."""
+    """A value as an argument may have it, with a sample in place of the values that it reads."""
     match arg:
         case Literal(value):
             return value
@@ -288,7 +288,7 @@ def _is_reference(value: Any) -> bool:
 
 
 def _names_made(tree: Any) -> frozenset[str]:
-    """Every name that a document writes as the name of a field: in schemas, in its own documents, as what a stage makes."""
+    """Every name that a document writes as the name of a field: in schemas, in its own documents, as the output of a stage."""
     found: set[str] = set()
     waiting = [tree]
     while waiting:

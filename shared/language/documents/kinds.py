@@ -1,7 +1,7 @@
 """Kinds of options: how one is read from the tree, and its JSON Schema. Stages declare their options with these, once.
 
-A kind's `read` notes errors in the scope's problems and then gives None. What an option fills of the parsed stage is its own name in snake
-case, of a duration with `_ms`; what is not written has the default that the stage declares.
+A kind's `read` notes errors in the scope's problems and then gives None. An option fills the field of the parsed stage that has its name in
+snake case, of a duration with `_ms`; an option that is not written has the default that the stage declares.
 """
 
 import re
@@ -25,7 +25,7 @@ DURATION_MAX_MS: Final = 2**53
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """One kind of option: `read(tree, path, scope)`, the JSON Schema of what it accepts, and the unit that ends its fields' names."""
+    """One kind of option: `read(tree, path, scope)`, the JSON Schema of accepted values, and the unit that ends its fields' names."""
 
     read: Callable[[Any, str, Scope], Any]
     schema: dict[str, Any]
@@ -55,7 +55,7 @@ _CAPITAL: Final = re.compile(r"[A-Z]")
 
 
 class Read(dict[str, Any]):
-    """The options that were read, by name; `get` gives None for what was not written. `fields`: the same by what they fill."""
+    """The options that were read, by name; `get` gives None for one that was not written. `fields`: the same by the fields they fill."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -63,7 +63,7 @@ class Read(dict[str, Any]):
 
 
 def read_options(tree: Any, path: str, scope: Scope, options: Sequence[Option], what: str = "") -> Read:
-    """Read a closed object: unknown, missing and wrong options are noted, what is right is returned."""
+    """Read a closed object: unknown, missing and wrong options are noted, valid ones are returned."""
     name = what or path.rpartition(".")[2]
     if type(tree) is not dict:
         scope.problems.add(path, f"{name} takes an object, found {_shown(tree)}", accepted=[o.name for o in options])
@@ -263,7 +263,7 @@ PATH: Final = Kind(read_names, {"type": "string", "minLength": 1})
 
 
 def read_later(tree: Any, path: str, scope: Scope) -> Any:  # noqa: ARG001 - a kind's signature
-    """What is read when what it depends on is known: as it is written."""
+    """For options that are read later, when those that they depend on are known: the tree as it is written."""
     return tree
 
 
@@ -350,7 +350,7 @@ def with_options(doc: str, options: tuple[Option, ...], build: Callable[[Read, s
 
 
 def made_of(doc: str, options: tuple[Option, ...], stage: Callable[..., Any]) -> StageSpec:
-    """A stage that is what its options fill."""
+    """A stage whose fields are filled by its options."""
     return with_options(doc, options, lambda found, path, _: stage(path=path, **found.fields))
 
 

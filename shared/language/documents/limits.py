@@ -11,7 +11,7 @@ from tidemark.shared.language.problems import Problems
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """An option: its name in a document, the least and the most it may be, and what it bounds."""
+    """An option: its name in a document, its least and its greatest value, and the quantity that it bounds."""
 
     name: str
     least: int
@@ -53,6 +53,6 @@ LIMITS: Final = Kind(_read, closed_schema(_OPTIONS))
 
 
 def limits_of(options: Any) -> Limits:
-    """The limits that a document's `options` give the stages, which are read before them; what is wrong is noted with the options."""
+    """The limits that a document's `options` give the stages, which are read before them; errors are noted with the options."""
     tree = options.get("limits") if type(options) is dict else None
     return DEFAULTS if tree is None else _read(tree, "", Scope(Problems()))

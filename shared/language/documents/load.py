@@ -19,9 +19,9 @@ from tidemark.shared.language.problems import ERRORS_MAX, DocumentError, Invalid
 NODES_MAX: Final = 1_000_000
 """Default bound of the values in one document, aliases written out."""
 DEPTH_MAX: Final = 300
-"""Levels of a document: bounds what Python's stack has to hold."""
+"""Levels of a document: bounds the use of Python's stack."""
 SIZE_MAX_BYTES: Final = 16 * 1024 * 1024
-"""A document's text: bounds what is read before any option is known."""
+"""A document's text: bounds the input before any option is known."""
 DIGITS_MAX: Final = 1_000
 """Of one whole number: reading more takes time that grows with their square."""
 
@@ -31,7 +31,7 @@ _TRUTHS: Final = {
     **{word: "true" for yes in ("yes", "on") for word in (yes, yes.title(), yes.upper())},
     **{word: "false" for no in ("no", "off") for word in (no, no.title(), no.upper())},
 }
-"""What YAML 1.1 takes for truth values, without the single letters."""
+"""The words that YAML 1.1 takes for truth values, without the single letters."""
 _INT: Final = re.compile(r"[-+]?[0-9]+|0x[0-9a-fA-F]+|0o[0-7]+")
 _OCTAL: Final = re.compile(r"[-+]?0[0-9]+")
 _FLOAT: Final = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
@@ -39,7 +39,7 @@ _SPECIAL: Final = re.compile(r"([-+]?)\.(inf|Inf|INF)|\.(nan|NaN|NAN)")
 _CORE: Final = "tag:yaml.org,2002:"
 _TAGS: Final = frozenset(
     {"str", "int", "float", "bool", "null", "timestamp", "merge", "value", "yaml", "map", "seq"}
-)  # what YAML 1.1 takes plain scalars for, and collections
+)  # the types that YAML 1.1 takes plain scalars for, and collections
 _LOADER: Final = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
@@ -58,17 +58,17 @@ class Loaded(NamedTuple):
     lines: dict[str, int]
     """Of each place; empty for JSON."""
     errors: tuple[DocumentError, ...] = ()
-    """What may be read in two ways: names that stand twice, of which the first counts; numbers with leading zeros."""
+    """Parts that may be read in two ways: names that stand twice, of which the first counts; numbers with leading zeros."""
     warnings: tuple[DocumentError, ...] = ()
     """Texts that are truth values for other readers of YAML."""
 
 
 def load_all(text: str) -> Loaded:
-    """As `load`, but what may be read in two ways is told beside the tree."""
+    """As `load`, but parts that may be read in two ways are reported beside the tree."""
     if len(text) > SIZE_MAX_BYTES:
         raise _invalid(f"the document has {len(text)} characters, at most {SIZE_MAX_BYTES} are allowed")
     if text.lstrip().startswith("{"):
-        # Flow style YAML begins with a brace, too: where it is no JSON, YAML's parser says what is wrong, with the line.
+        # Flow style YAML begins with a brace, too: if it is no JSON, YAML's parser reports the error, with the line.
         with contextlib.suppress(msgspec.DecodeError):
             twice: list[DocumentError] = []
             try:
@@ -79,7 +79,7 @@ def load_all(text: str) -> Loaded:
             _bounded(tree)
             return Loaded(tree, {}, tuple(twice))
     try:
-        # Composing calls itself for each level, in C: only what is not too deep may come to it.
+        # Composing calls itself for each level, in C: so depth is checked before.
         _shallow(text)
         node = yaml.compose(text, Loader=_LOADER)
     except yaml.MarkedYAMLError as e:
@@ -107,7 +107,7 @@ def _too_many(line: int | None = None) -> InvalidDocument:
 
 
 def _shallow(text: str) -> None:
-    """InvalidDocument for YAML of too many levels; YAMLError for what is none."""
+    """InvalidDocument for YAML of too many levels; YAMLError if it is no YAML."""
     depth = 0
     for event in yaml.parse(text, Loader=_LOADER):
         if isinstance(event, yaml.CollectionStartEvent):
@@ -207,7 +207,7 @@ class _Reader:
 
 def _scalar(node: Any) -> Any:
     text: str = node.value
-    if node.style:  # quoted or a block: a string, whatever it looks like (the C parser says '' for plain)
+    if node.style:  # quoted or a block: a string, in any form (the C parser says '' for plain)
         return text
     if text in _NULL:
         return None

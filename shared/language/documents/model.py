@@ -60,7 +60,7 @@ class Processor:
     options: Options = Options()
     connections: Mapping[str, Connection] = field(default_factory=dict)
     warnings: tuple[DocumentError, ...] = ()
-    """What the document says and hardly means."""
+    """Parts of the document that are valid, but hardly meant."""
 
     @property
     def source(self) -> Source:

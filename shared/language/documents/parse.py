@@ -110,7 +110,7 @@ DOCUMENT_OPTIONS: Final = (
     Option("pipeline", Kind(read_pipeline, {"$ref": "#/$defs/pipeline"}), "the stages", required=True),
     Option("options", Kind(_options, closed_schema(_OPTIONS)), "of the processor as a whole"),
 )
-"""What a processor's document has."""
+"""The options of a processor's document."""
 
 
 def parse(document: str | Mapping[str, Any], *, known_connections: Mapping[str, Connection] | None = None) -> Processor:

@@ -203,7 +203,7 @@ _INTO: Final = (
 
 
 def _into(tree: Any, path: str, scope: Scope) -> tuple[str, str | Expr] | None:
-    """The connection, and the table or what gives it."""
+    """The connection, and the table or the expression that gives it."""
     found = read_options(tree, path, scope, _INTO)
     parts = [found[name] for name in (["table"] if "table" in found else ["db", "coll"]) if name in found]
     if "connectionName" not in found:

@@ -12,7 +12,7 @@ from tidemark.shared.language.values.extended_json import SPECIAL
 from tidemark.shared.language.values.types import is_number
 
 Entry: TypeAlias = tuple[tuple[str, ...], Leaf, str]
-"""A path's names, what happens there, and the place in the document."""
+"""A path's names, the leaf there, and the place in the document."""
 Mode = Literal["inclusion", "exclusion"]
 _KEEP: Final = Keep()
 _DROP: Final = Drop()

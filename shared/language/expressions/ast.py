@@ -50,7 +50,7 @@ class Variable:
 
 @dataclass(frozen=True, slots=True)
 class Meta:
-    """`{$meta: "stream.window.start"}`: a path into what the engine knows about the document, without the leading `stream`."""
+    """`{$meta: "stream.window.start"}`: a path into the engine's metadata of the document, without the leading `stream`."""
 
     names: tuple[str, ...]
 

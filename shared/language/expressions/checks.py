@@ -87,7 +87,7 @@ _TOGETHER: Final[dict[str, tuple[str, Callable[[Operator, tuple[Expr | None, ...
 
 
 def check_constants(operator: Operator, args: tuple[Expr | None, ...], path: str, scope: Scope) -> None:
-    """Note the constant arguments of a call that the operator would refuse whatever the document; null never is."""
+    """Note the constant arguments of a call that the operator would refuse for every document; null never is."""
     if not isinstance(operator.signature, Named):
         return
     together = _TOGETHER.get(operator.name)

@@ -1,4 +1,4 @@
-"""What an expression is evaluated in: the document, the time, variables, metadata, and what it may still spend."""
+"""The environment of an expression: the document, the time, variables, metadata, and the units that it may still spend."""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -8,12 +8,12 @@ from tidemark.shared.language.expressions.errors import SIZE, ExpressionError
 from tidemark.shared.model.values import MISSING, Date, Document, Value
 
 RESULT_UNITS_MAX: Final = 16 * 1024 * 1024
-"""Default bound of what one evaluation may produce and do: characters, array items and fields, and what steps of loops take."""
+"""Default bound of one evaluation's units: characters, array items and fields that it produces, and steps of loops."""
 
 LOOP_STEP_UNITS: Final = 8
-"""What an item of `$map`, `$filter`, `$reduce` and `$sortArray` takes: a step of a loop costs more time than a character."""
+"""The units of an item of `$map`, `$filter`, `$reduce` and `$sortArray`: a step of a loop costs more time than a character."""
 CALL_UNITS: Final = 4
-"""What an operator takes inside of a loop, and one for each argument."""
+"""The units of an operator inside of a loop, and one for each argument."""
 _TEXT_BITS: Final = 6
 """Inside of a loop an item that an operator reads takes a unit, a character a 64th."""
 DEPTH_MAX: Final = 150
@@ -21,7 +21,7 @@ DEPTH_MAX: Final = 150
 
 _EMPTY: Final[dict[str, Any]] = {}
 Meta: TypeAlias = Document | Callable[[], Document]
-"""A document, or who makes it: most expressions do not ask."""
+"""A document, or a function that makes it: most expressions do not ask."""
 
 
 @dataclass(slots=True)
@@ -65,13 +65,13 @@ class Environment:
 
     @property
     def meta(self) -> Document:
-        """What `$meta` reads; made when it is first asked for."""
+        """The document that `$meta` reads; made when it is first asked for."""
         if callable(self._meta):
             self._meta = self._meta()
         return self._meta
 
     def become(self, root: Document, now: Date | None, meta: Meta, left: int) -> None:
-        """Stand for another document, with so much of its budget left: for who goes through many, one after the other."""
+        """Stand for another document, with so much of its budget left: for callers that go through many, one after the other."""
         self.root = self.current = root
         self.now = now
         self._meta = meta
@@ -97,7 +97,7 @@ class Environment:
         return Environment(root, now=self.now, meta=self._meta, variables=self.variables, budget=whole)
 
     def read(self, values: Iterable[Any]) -> None:
-        """Take what it costs to go through values whole: their parts as often as they stand there. ExpressionError beyond the bounds."""
+        """Charge the units of going through values whole: their parts as often as they stand there. ExpressionError beyond the bounds."""
         left, items, characters = self.budget.left, 0, 0
         stack: list[tuple[Any, int]] = [(values, 0)]
         while stack:

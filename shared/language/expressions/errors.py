@@ -1,4 +1,4 @@
-"""What an expression raises at run time: the document goes to the dead letters, the others go on (D1)."""
+"""Errors of an expression at run time: the document goes to the dead letters, the others go on (D1)."""
 
 from collections.abc import Sequence
 from typing import Final

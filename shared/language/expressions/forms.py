@@ -42,7 +42,7 @@ META_NAMES: Final = (
     "stream.window.end",
     "stream.window.partition",
 )
-"""What `{$meta: …}` may name."""
+"""The names that `{$meta: …}` accepts."""
 
 
 _OF_CHANGES: Final = frozenset({"stream.source.operationType", "stream.source.db", "stream.source.coll"})
@@ -213,14 +213,14 @@ def _expr(tree: Any, path: str, scope: Scope, parse: Parse) -> Expr:
 
 
 def _current_date(tree: Any, path: str, scope: Scope, _: Parse) -> Expr:
-    """`$currentDate`: when the record arrived, as `$$NOW`, so that what is read again gives the same."""
+    """`$currentDate`: when the record arrived, as `$$NOW`, so that a record that is read again gives the same."""
     if tree not in ({}, []):
         scope.problems.add(path, f"$currentDate takes no arguments: {{}}, found {tree!r}")
     return Variable("NOW", ())
 
 
 def _meta(tree: Any, path: str, scope: Scope, _: Parse) -> Expr:
-    """`$meta`: what the engine knows about a document, such as its window."""
+    """`$meta`: the engine's metadata of a document, such as its window."""
     if type(tree) is str and tree in _OF_CHANGES:
         scope.problems.add(path, f"{tree} is told of change streams of MongoDB, which are no source here")
     elif type(tree) is not str or tree not in META_NAMES:

@@ -1,4 +1,4 @@
-"""The plain interpreter: it defines what an expression gives on a document.
+"""The plain interpreter: it defines the value of an expression on a document.
 
 `evaluate` is pure: the same expression and environment give the same value, and nothing it returns is changed later (values may share
 parts with the document).
@@ -47,7 +47,7 @@ def _field_path(expr: FieldPath, env: Environment) -> Value:
 
 
 def _along(value: Value, env: Environment) -> Value:
-    """What a path gives; one of items of an array takes their number inside of a loop."""
+    """The value at a path; one of items of an array takes their number inside of a loop."""
     if env.variables and type(value) is list:
         env.spend(len(value))
     return value
@@ -116,7 +116,7 @@ def _call(expr: Call, env: Environment) -> Value:
 
 
 def _until_null(exprs: tuple[Expr | None, ...], env: Environment) -> list[Value]:
-    """The arguments up to the first that is null or missing: what stands behind it may fail, and nobody asks for it."""
+    """The arguments up to the first that is null or missing: later ones may fail, and are not evaluated."""
     args: list[Value] = []
     for expr in exprs:
         args.append(evaluate(expr, env) if expr is not None else ABSENT)
@@ -139,7 +139,7 @@ def _let(expr: Let, env: Environment) -> Value:
 
 
 def _bounded(value: Value, env: Environment) -> Value:
-    """What a form that binds variables gives: it may share parts so often that nobody could go through it."""
+    """The result of a form that binds variables, within bounds: it may share parts so often that nobody could go through it."""
     if type(value) is list or type(value) is dict:
         env.read((value,))
     return value

@@ -10,7 +10,7 @@ _INDEX_DIGITS = 9
 
 
 def read_path(value: Value, names: Sequence[str]) -> Value:
-    """The value at a path; on an array, the array of what its documents have there (documents without it are passed over)."""
+    """The value at a path; on an array, the array of its documents' values there (documents without it are passed over)."""
     for i, name in enumerate(names):
         if type(value) is dict:
             value = value.get(name, MISSING)

@@ -1,4 +1,4 @@
-"""What the parser knows at a place of the document: where to put errors, and which variables are bound."""
+"""The parser's knowledge at a place of the document: where to put errors, and which variables are bound."""
 
 from dataclasses import dataclass, replace
 

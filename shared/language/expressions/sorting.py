@@ -55,7 +55,7 @@ def sort_array(items: Sequence[Any], keys: Sequence[SortKey]) -> list[Any]:
 
 
 def _plain_key(value: Value, key: SortKey) -> tuple[Any, ...]:
-    """The orderable form of what stands at a path that goes through no array."""
+    """The orderable form of the value at a path that goes through no array."""
     for name in key.names:
         if type(value) is dict:
             value = value.get(name, MISSING)

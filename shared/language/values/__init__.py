@@ -1,4 +1,4 @@
-"""What MongoDB defines on values: types, order, equality, keys, arithmetic; extended JSON and the compact codec."""
+"""MongoDB's definitions on values: types, order, equality, keys, arithmetic; extended JSON and the compact codec."""
 
 from tidemark.shared.language.values.codec import (
     CodecError,

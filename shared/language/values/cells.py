@@ -15,7 +15,7 @@ _MS: Final = dt.timedelta(milliseconds=1)
 
 
 def value_of(cell: Any) -> Value:
-    """A cell as a value; NULL is null. What has no counterpart is text."""
+    """A cell as a value; NULL is null. A cell without counterpart becomes text."""
     match cell:
         case None | bool() | float() | str() | Decimal():
             return cell

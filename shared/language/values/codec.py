@@ -106,7 +106,7 @@ def _in_list(items: list[Any]) -> list[Any]:
 
 
 def encode_value(value: Value, max_bytes: int = SIZE_MAX_BYTES) -> bytes:
-    """The bytes of any value but MISSING; CodecError beyond `max_bytes` or for what is no value."""
+    """The bytes of any value but MISSING; CodecError beyond `max_bytes` or if it is no value."""
     try:
         packer = msgpack.Packer(default=_tag, strict_types=True, unicode_errors="surrogatepass")
         data: bytes = packer.pack(value)
@@ -118,7 +118,7 @@ def encode_value(value: Value, max_bytes: int = SIZE_MAX_BYTES) -> bytes:
 
 
 def decode_value(data: bytes, max_bytes: int = SIZE_MAX_BYTES) -> Value:
-    """The value of these bytes; CodecError for what `encode_value` cannot have made."""
+    """The value of these bytes; CodecError for bytes that `encode_value` cannot have made."""
     if len(data) > max_bytes:
         raise CodecError(f"{len(data)} bytes to decode, at most {max_bytes} are allowed")
     try:

@@ -44,7 +44,7 @@ SIZE_MAX_BYTES: Final = 64 * 1024 * 1024
 
 
 class ExtendedJsonError(ValueError):
-    """What is no extended JSON; the text says where and what was expected."""
+    """The text is no extended JSON; the message gives the place and the expectation."""
 
 
 _OID: Final = re.compile(r"[0-9a-fA-F]{24}")
@@ -189,7 +189,7 @@ def _big(value: int) -> float:
 
 
 def parse_json(text: str | bytes, max_bytes: int = SIZE_MAX_BYTES, depth_max: int = DEPTH_MAX) -> Value:
-    """The value of an extended JSON text; ExtendedJsonError with the place for what is none."""
+    """The value of an extended JSON text; ExtendedJsonError with the place if it is none."""
     if len(text) > max_bytes:
         raise ExtendedJsonError(f"{len(text)} bytes of JSON, at most {max_bytes} are allowed")
     try:

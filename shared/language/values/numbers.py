@@ -15,7 +15,7 @@ DECIMAL: Final = Context(
 )
 """IEEE 754 decimal128."""
 QUIET: Final = Context(prec=34, rounding=ROUND_HALF_EVEN, Emin=-6143, Emax=6144, capitals=1, clamp=1, traps=[])
-"""The same without traps: what is not defined is NaN."""
+"""The same without traps: undefined results are NaN."""
 _NAN: Final = Decimal("NaN")
 _DOUBLE_DIGITS: Final = Context(prec=15, rounding=ROUND_HALF_EVEN, Emin=-6143, Emax=6144)
 

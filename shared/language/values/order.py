@@ -60,7 +60,7 @@ def sort_key(value: Value) -> tuple[Any, ...]:
 
 
 def rank(value: Value) -> int:
-    """The place of a value's type in the order: what two values must share to be compared by `$match`'s $gt and the like."""
+    """The place of a value's type in the order: two values must share it to be compared by `$match`'s $gt and the like."""
     return (
         int(sort_key(value)[0])
         if type(value) is not dict and type(value) is not list

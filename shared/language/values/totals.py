@@ -55,7 +55,7 @@ class Total:
     special: float = 0.0
 
     def add(self, value: Value) -> None:
-        """Take in a value; what is no number is passed over."""
+        """Take in a value; values other than numbers are passed over."""
         kind = type(value)
         if kind not in NUMBER_TYPES:
             return
@@ -117,7 +117,7 @@ class Deviation:
     special: bool = False
 
     def add(self, value: Value) -> None:
-        """Take in a value; what is no number is passed over."""
+        """Take in a value; values other than numbers are passed over."""
         if type(value) not in NUMBER_TYPES:
             return
         self.count += 1

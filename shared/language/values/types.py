@@ -38,7 +38,7 @@ _NAMES: Final[dict[type, str]] = {
 
 
 def type_name(value: Value) -> str:
-    """BSON's name of a value's type; `missing` for MISSING. TypeError for what is no value (V1)."""
+    """BSON's name of a value's type; `missing` for MISSING. TypeError if it is no value (V1)."""
     kind = type(value)
     if kind is int:
         return "int" if INT32_MIN <= value <= INT32_MAX else "long"

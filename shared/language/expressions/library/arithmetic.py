@@ -76,7 +76,7 @@ def check_method(name: str, method: Value) -> None:
 
 
 def check_points(points: Value) -> None:
-    """ExpressionError for what is no array of fractions."""
+    """ExpressionError if it is no array of fractions."""
     if type(points) is not list or not points or not all(is_number(p) and is_finite(p) and 0 <= p <= 1 for p in points):
         raise fail("p of $percentile is an array of numbers from 0 to 1", TYPE)
 

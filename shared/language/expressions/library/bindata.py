@@ -1,4 +1,4 @@
-"""Binary data from strings and numbers, and back: what `$convert` does by `format`, `subtype` and `byteOrder`."""
+"""Binary data from strings and numbers, and back: `$convert` with `format`, `subtype` and `byteOrder`."""
 
 import base64
 import binascii

@@ -161,7 +161,7 @@ class Parts:
 
     @property
     def week(self) -> int:
-        """0 to 53: weeks begin on Sundays, and what is before the first Sunday is week 0."""
+        """0 to 53: weeks begin on Sundays, and days before the first Sunday are week 0."""
         return (self.day_of_year + 6 - self.weekday) // 7
 
     @property

@@ -267,7 +267,7 @@ def target_of(to: Value) -> str | None:
 def _convert(
     value: Value, to: Value, on_error: Deferred | Absent, on_null: Deferred | Absent, form: Value, order: Value
 ) -> Value:
-    """A value in another type; onError for what does not convert, onNull for null and missing."""
+    """A value in another type; onError if it does not convert, onNull for null and missing."""
     target = target_of(to)
     if is_null(value):
         return None if isinstance(on_null, Absent) else on_null()

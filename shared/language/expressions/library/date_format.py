@@ -91,7 +91,7 @@ _READ: Final = {
 
 
 def reader_of(form: str) -> re.Pattern[str]:
-    """The pattern that reads dates of a format; ExpressionError for what is none."""
+    """The pattern that reads dates of a format; ExpressionError if it is no format."""
     pieces: list[str] = []
     seen: set[str] = set()
     i = 0
@@ -184,7 +184,7 @@ _ZONE: Final = rf"\s*(?P<zone>Z|UTC|GMT|[+-]\d\d(?::?\d\d)?|{'|'.join(_ABBREVIAT
 _FORMS: Final = tuple(re.compile(date + clock + _ZONE, re.IGNORECASE) for date in _DATES for clock in _CLOCKS)
 _NOON: Final = 12
 _BLANKS: Final = " \t\n\v\f\r\0\u00a0"
-"""What may stand around a date."""
+"""The characters that may stand around a date."""
 
 
 def _read(text: str) -> Iterator[Mapping[str, str]]:
@@ -203,7 +203,7 @@ def _month_of_name(text: str) -> int:
 
 
 def _local_ms(by: Mapping[str, str]) -> int | None:
-    """What a clock and a calendar show, taken for UTC, ms; None where there is no such day or time."""
+    """The reading of a clock and a calendar, taken for UTC, ms; None where there is no such day or time."""
     year, month, day = int(by["y"]), _month_of_name(by["m"]), int(by["d"])
     hour, minute, second = (int(by.get(name, "0")) for name in "HMS")
     if "half" in by:

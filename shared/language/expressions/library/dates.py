@@ -67,7 +67,7 @@ def _date_to_string(date: Value, form: Value, timezone: Value, on_null: Deferred
 def _date_from_string(
     text: Value, form: Value, timezone: Value, on_error: Deferred | Absent, on_null: Deferred | Absent
 ) -> Value:
-    """A date out of text; onError for what is none, onNull for null and missing."""
+    """A date out of text; onError if it is none, onNull for null and missing."""
     if is_null(text):
         return None if isinstance(on_null, Absent) else on_null()
     try:

@@ -151,7 +151,7 @@ def _regex_find_all(value: Value, regex: Value, options: Value) -> list[Any]:
 _UPPER: Final = str.maketrans(string.ascii_lowercase, string.ascii_uppercase)
 _LOWER: Final = str.maketrans(string.ascii_uppercase, string.ascii_lowercase)
 BLANKS: Final = "\0\t\n\v\f\r \u00a0\u1680\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009\u200a"
-"""What `$trim` takes away."""
+"""The characters that `$trim` takes away."""
 
 
 def need_string(name: str, value: Value, what: str = "strings") -> str:
