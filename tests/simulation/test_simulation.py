@@ -93,9 +93,9 @@ def test_seeds_draw_what_they_are_said_to(what: str, seed: int) -> None:
 
 
 def _checks(**store: Any) -> Checks:
-    world: Any = SimpleNamespace(
-        now_ms=lambda: 0, say=lambda _: None, store=SimpleNamespace(**{"rows": {}, "commits": {}, **store})
-    )
+    state = SimpleNamespace(**{"rows": {}, "commits": {}, **store})
+    copies = SimpleNamespace(in_force=lambda: state)
+    world: Any = SimpleNamespace(now_ms=lambda: 0, say=lambda _: None, store=state, copies=copies)
     return Checks(world)
 
 
