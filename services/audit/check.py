@@ -92,7 +92,7 @@ async def _audited(
     done = recompute(
         processor, splits, stands, name, topics_of(processor), accepts=accepts, code=plan.code, running=plan.tasks
     )
-    by_epoch = _is_function_of_positions(processor)
+    by_epoch = _is_function_of_positions(processor) and not _has_tasks_without_splits(plan, splits, commits)
     whole = [f"{table.vertex}: {table.why}" for table in tables.values() if isinstance(table, Unread)]
     for vertex, output in outputs.items():
         line = expected[vertex].line if vertex in expected else line_of_document
@@ -141,6 +141,13 @@ def _is_function_of_positions(processor: Processor) -> bool:
     waits = isinstance(source, KafkaSource) and source.partition_idle_timeout_ms is not None
     aligned = processor.options.alignment_timeout_ms is None
     return processor.options.lateness == "split" and not waits and aligned
+
+
+def _has_tasks_without_splits(plan: RunningPlan, splits: Sequence[SplitRecords], commits: Sequence[Commit]) -> bool:
+    """Whether a source task had nothing to read at a commit: when it said that it is idle, or at its end, nobody notes (W3, E1)."""
+    tasks = plan.tasks.get(plan_processor(parse(plan.document), engine="local").vertices[0].id, 1)
+    ordinals = {split.split: split.ordinal for split in splits}
+    return any(len({ordinals[split] % tasks for split in commit.stands}) < tasks for commit in commits)
 
 
 async def audit_local(name: ProcessorName, data_dir: Path) -> Audited:

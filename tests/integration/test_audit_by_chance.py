@@ -58,10 +58,11 @@ async def audited(
     source: dict[str, Any],
     options: dict[str, Any],
     forged: str = "",
+    sources: int = 0,
 ) -> Audited:
     """Records one after the other, of every partition in turn, through these stages; the audit of what came out.
 
-    forged: a topic to which somebody adds a record.
+    forged: a topic to which somebody adds a record. sources: tasks of the source, if not one for each partition.
     """
     document: dict[str, Any] = {
         "connections": {
@@ -93,7 +94,7 @@ async def audited(
         log = sealed(MemoryLog(it.broker))
         await log.create_topic("in", parts)
         await log.create_topic("results", 1)
-        await it.create(document, source=parts)
+        await it.create(document, source=sources or parts)
         await it.start()
         writer = await log.writer("feeder")
         for part, record in _records(parts):
@@ -178,3 +179,22 @@ def test_letters_of_what_is_certain_are_wanted_beside_others(tmp_path: Path) -> 
     found: Audited = run_virtual(lambda world: audited(world, tmp_path, stages, parts=2, source={}, options={}))
     assert found.dead_letters == len([n for n in range(COUNT) if n % 20 == 0])
     assert any(what.startswith("dlq: ") for what in found.unchecked), found.unchecked
+
+
+def test_the_epoch_of_the_end_is_not_accused(tmp_path: Path) -> None:
+    """A task without splits may say its end an epoch after the last record was read: what that lets close comes then, and is compared."""
+    stages = [_window(allowedLateness=0)]
+    options = {"checkpoint": {"interval": {"size": 50, "unit": "ms"}}}
+
+    def run(forged: str) -> Audited:
+        found: Audited = run_virtual(
+            lambda world: audited(
+                world, tmp_path / forged, stages, parts=1, source={}, options=options, forged=forged, sources=3
+            )
+        )
+        return found
+
+    found = run("")
+    assert found.unchecked == ()
+    with pytest.raises(AuditFailed, match="forged"):
+        run("results")
