@@ -93,21 +93,20 @@ def open_session(name: str, master: str = "local[2]", settings: Mapping[str, str
     return session
 
 
-def has_ended(session: SparkSession) -> bool:
-    """Whether the JVM of a session has ended, by any cause: it no longer answers."""
-    kept: object = session
-    if not isinstance(kept, SparkSession):  # Spark Connect: its JVM is not ours
+def forget_ended() -> bool:
+    """Let go of a JVM of this process that has ended, by whatever cause, so that `open_session` starts one. Whether there was one.
+
+    PySpark would give out the dead one for ever: that of a session, and that of one which ended while its session was being started.
+    """
+    gateway: Any = SparkContext._gateway  # noqa: SLF001 - PySpark tells of its JVM's process nowhere else
+    if gateway is None or gateway.proc.poll() is None:  # none yet, of Spark Connect, or alive
         return False
-    gateway: Any = kept.sparkContext._gateway  # noqa: SLF001 - PySpark tells of its JVM's process nowhere else
-    return gateway.proc.poll() is not None
-
-
-def forget_session(session: SparkSession) -> None:
-    """Let go of a session with an ended JVM, so that `open_session` starts one: PySpark would give out the dead one for ever."""
-    context: Any = session.sparkContext
-    context._gateway.proc.stdin.close()  # noqa: SLF001 - by this pipe the JVM would hear of our end
-    context._jsc = None  # noqa: SLF001 - a stop would ask the JVM
-    context.stop()
+    gateway.proc.stdin.close()  # by this pipe the JVM would hear of our end
+    context: Any = SparkContext._active_spark_context  # noqa: SLF001
+    if context is not None:
+        context._jsc = None  # noqa: SLF001 - a stop would ask the JVM
+        context.stop()
     with SparkContext._lock:  # noqa: SLF001 - what PySpark keeps for the process' next context
         SparkContext._gateway, SparkContext._jvm = None, None  # noqa: SLF001
     SparkSession._instantiatedSession = SparkSession._activeSession = None  # noqa: SLF001
+    return True

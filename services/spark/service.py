@@ -18,7 +18,7 @@ from tidemark.shared.runtime.body import TaskBody
 from tidemark.shared.runtime.context import TaskContext
 from tidemark.shared.runtime.worker import Worker
 from tidemark.spark_stages.manifest import StepBounds
-from tidemark.spark_stages.session import forget_session, has_ended, open_session, warm_up
+from tidemark.spark_stages.session import forget_ended, open_session, warm_up
 from tidemark.spark_stages.step import SparkStep
 
 _log = structlog.get_logger()
@@ -44,9 +44,8 @@ class KeptSession:
 
     def _forget_if_ended(self) -> None:
         """Work on a session whose JVM was killed fails with it; the next generation's stages ask for the session anew."""
-        if self._session is not None and has_ended(self._session):
+        if forget_ended():
             _log.error("spark.ended", how="Spark's JVM has ended (killed, or out of memory); another one is started")
-            forget_session(self._session)
             self._session = None
 
     def begin_group(self, name: str) -> None:

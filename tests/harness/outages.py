@@ -188,8 +188,7 @@ def spark_in_process() -> Iterator[None]:
     names: dict[str, Callable[..., Any]] = {
         "open_session": _opened,
         "warm_up": lambda _: None,
-        "has_ended": lambda _: _Session.dead,
-        "forget_session": lambda _: None,
+        "forget_ended": lambda: _Session.dead,
     }
     real = {name: getattr(spark_service, name) for name in names}
     for name, made in names.items():
