@@ -12,6 +12,7 @@ Rules:
 """
 
 import asyncio
+import math
 import random
 from asyncio.base_events import BaseEventLoop
 from collections.abc import Awaitable, Callable, Coroutine
@@ -52,7 +53,8 @@ class VirtualLoop(BaseEventLoop):
     ) -> None:
         super().__init__()
         self._virtual_s = 0.0
-        self._clock_resolution = 1e-9
+        # The base class runs timers that are due before time + resolution: no timer may run before its time.
+        self._clock_resolution = math.ulp(0.0)
         # The base class polls through this attribute; the loop is its own selector.
         self._selector = self
         self._chooser = chooser
@@ -78,6 +80,7 @@ class VirtualLoop(BaseEventLoop):
         if timeout > 0:
             timers: list[asyncio.TimerHandle] = self._scheduled  # type: ignore[attr-defined]
             self._virtual_s = max(self._virtual_s, timers[0].when())
+            self._clock_resolution = math.ulp(self._virtual_s)
             self._still_steps = 0
             if self._virtual_s > self._limit_s:
                 raise SimulationStuck(

@@ -40,6 +40,21 @@ def _race(seed: int, *, shuffle: bool) -> list[str]:
     return run_virtual(main, seed=seed, shuffle=shuffle)
 
 
+def test_no_timer_runs_before_its_time() -> None:
+    """Timers that differ by rounding alone see no earlier time than their own: a wait for a deadline ends at it."""
+    early: list[float] = []
+
+    async def main(world: VirtualWorld) -> None:
+        loop = asyncio.get_running_loop()
+        whens = [4.375 + n * 3e-10 for n in range(4)]
+        for when in whens:
+            loop.call_at(when, lambda when=when: early.append(when) if loop.time() < when else None)
+        await world.clock.sleep_ms(5_000)
+
+    run_virtual(main)
+    assert early == []
+
+
 @pytest.mark.parametrize("shuffle", [False, True])
 def test_a_seed_repeats_its_interleaving(shuffle: bool) -> None:
     """The same seed gives the same interleaving; other seeds give others."""

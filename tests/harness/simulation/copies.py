@@ -37,7 +37,8 @@ class Copies:
         self._lately: deque[Copy] = deque(maxlen=KEPT)
         self._other: Copy | None = None
         self._put_ms = 0
-        self._fallen_to = NO_LEADER
+        self._fallen_to = (NO_LEADER, 0)
+        """The leader of the copy that the store fell back to, and its changes."""
 
     async def keep(self) -> None:
         """Copy it whenever it has changed."""
@@ -56,13 +57,15 @@ class Copies:
         self._other = newest
         lost = newest.state.changes - older.state.changes
         self._world.say(f"the store falls back to {older.at_ms} ms: {lost} changes are lost")
-        self._fallen_to = older.state.token
+        self._fallen_to = (older.state.token, older.state.changes)
         self._put(older)
 
     def in_force(self) -> MemoryCommitState:
-        """What decisions rest on: the newest, until the older one is led; what was asked for before the fall still happens."""
+        """What decisions rest on: the newest, until the older one is led or changed by its own leader, whom nobody had told of
+        what was lost; what was asked for before the fall still happens."""
         store = self._world.store
-        return store if self._other is None or store.token != self._fallen_to else self._other.state
+        untouched = self._fallen_to == (store.token, store.changes)
+        return self._other.state if self._other is not None and untouched else store
 
     def put_other_back(self) -> None:
         """By the operator: whoever led said that what is in place has lost something. Two that say it of one copy mean one thing."""

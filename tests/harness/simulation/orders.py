@@ -148,6 +148,9 @@ class User:
     async def _repaired(self) -> bool:
         """What the product says that a user may order where it has FAILED; False where it must not have."""
         world, reason = self._world, self._world.reason()
+        if world.remade and "not found in the cluster" in reason:  # it was looked for before it was made anew
+            await self.started()
+            return True
         if world.remade and "made anew" in reason:
             await self.started(resume=False)
             return True
