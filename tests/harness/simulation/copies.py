@@ -61,8 +61,9 @@ class Copies:
         self._put(older)
 
     def in_force(self) -> MemoryCommitState:
-        """What decisions rest on: the newest, until the older one is led or changed by its own leader, whom nobody had told of
-        what was lost; what was asked for before the fall still happens."""
+        """What decisions rest on: the newest, until the older one is led, or its own leader changes it, having heard of no loss.
+        What was asked for before the fall still happens.
+        """
         store = self._world.store
         untouched = self._fallen_to == (store.token, store.changes)
         return self._other.state if self._other is not None and untouched else store
