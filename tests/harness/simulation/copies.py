@@ -61,7 +61,8 @@ class Copies:
         self._put(older)
 
     def in_force(self) -> MemoryCommitState:
-        """What decisions rest on: the newest, until the older one is led, or its own leader changes it, having heard of no loss.
+        """What decisions rest on: the newest, until the older one is led or changed by a leader that heard of no loss.
+
         What was asked for before the fall still happens.
         """
         store = self._world.store
