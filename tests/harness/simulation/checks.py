@@ -88,7 +88,9 @@ class Checks:
         self.digest = hashlib.sha256()
         """Of all that was written: two runs of a seed have the same."""
         self.history: dict[JobId, dict[Epoch, Epoch]] = defaultdict(dict)
-        """Predecessors by committed epoch."""
+        """Predecessors by committed epoch, as the store in place has them."""
+        self._ever: dict[JobId, set[Epoch]] = defaultdict(set)
+        """All that was committed. What the store told before it fell back is still released."""
         self.in_flight = 0
         """Commits whose channels carry frames (C13)."""
         self._markers: dict[str, Epoch] = {}
@@ -135,6 +137,7 @@ class Checks:
                 f"commit {commit.epoch} names {commit.predecessor} as its predecessor, the last is {max(chain)}"
             )
         chain[commit.epoch] = commit.predecessor
+        self._ever[commit.job].add(commit.epoch)
         self.in_flight += not is_aligned(commit)
         told = {(t.vertex, t.index): t.protocol.output_watermark_ms for t in commit.tasks}
         plan = (row.job, row.plan_version)
@@ -148,7 +151,7 @@ class Checks:
 
     def passing(self, process: "SimProcess", phase: Phase, epoch: Epoch) -> None:
         """A phase is reached: what is released is committed."""
-        if phase == "releasing" and not any(epoch in chain for chain in self.history.values()):
+        if phase == "releasing" and not any(epoch in epochs for epochs in self._ever.values()):
             self.breach(f"{process.place} releases {epoch}, which is not committed")
 
     def visible(self, records: list[LogRecord]) -> None:
@@ -190,7 +193,7 @@ class Checks:
         if not epoch and all(row.job != job for row in self._world.store.rows.values()):
             return  # who stood still over the drop begins the markers anew: they are nobody's, and are swept (`nobodys`)
         last = self._markers.get(identity)
-        if epoch and epoch not in self.history[job]:
+        if epoch and epoch not in self._ever[job]:
             self.breach(f"{identity} has released {epoch}, which is not committed")
         if last is not None and epoch <= last:
             self.breach(f"{identity} has released {epoch} behind {last}")
