@@ -20,7 +20,7 @@ class OperatorSettings:
     apart: bool = knob(True)
     """Each computation of each task runs in a process of its own; false: in the worker's, until one of the task's has ended it."""
     memory_bytes_max: int = knob(4 << 30)
-    """The memory for data that such a process may take (RLIMIT_DATA) beyond the product's own, bytes."""
+    """The memory for data that such a process may take (RLIMIT_DATA), bytes."""
     processes_max: int = knob(16)
     """Processes that such a one may be, with those that it starts."""
     build_ms_max: int = 45_000

@@ -125,15 +125,9 @@ def _begin(work: Work, theirs: Connection, memory_bytes_max: int) -> None:
     if os.getppid() != server:
         os._exit(1)  # it died before the tie was made
     hard = resource.getrlimit(resource.RLIMIT_DATA)[1]
-    most = _data_bytes() + memory_bytes_max  # the server's data are shared, and machine code reserves more than it uses
-    most = most if hard == resource.RLIM_INFINITY else min(most, hard)
+    most = memory_bytes_max if hard == resource.RLIM_INFINITY else min(memory_bytes_max, hard)
     resource.setrlimit(resource.RLIMIT_DATA, (most, most))
     work(theirs)
-
-
-def _data_bytes() -> int:
-    """Bytes of data that this process has mapped, as RLIMIT_DATA counts them (proc(5), statm)."""
-    return int(Path("/proc/self/statm").read_text().split()[5]) * resource.getpagesize()
 
 
 def session_size(leader: int, most: int) -> int:

@@ -96,6 +96,11 @@ def declared_columns(batch: pa.RecordBatch | pa.Table) -> list[str]:
     return [name for name in user_columns(batch) if not is_loose(batch.schema.field(name))]
 
 
+def is_untyped(batch: pa.RecordBatch) -> bool:
+    """Whether REST is all that its documents have (B3)."""
+    return REST in batch.schema.names and not user_columns(batch)
+
+
 def engine_columns(batch: pa.RecordBatch, without: Iterable[str] = ()) -> dict[str, pa.Array]:
     """The engine's columns of a batch by name, but for some."""
     left_out = set(without)

@@ -11,19 +11,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidemark.shared.compiled import values
-from tidemark.shared.language.kernels.arrays import encoded as encoded_cells
-from tidemark.shared.language.kernels.base import TIMESTAMP, Column, ColumnType
 from tidemark.shared.language.values import decode_doc, encode_value, render_json
 from tidemark.shared.model.plan import DLQ
-from tidemark.shared.model.values import Binary, Date, Document, Value, long
+from tidemark.shared.model.values import INT32_MAX, INT32_MIN, Binary, Date, Document, Long, Value, long
 from tidemark.shared.operators.base import ARRIVAL, PART, PLACE, POS, REST, SRCKEY, TS, WSTART, Out
-from tidemark.shared.operators.batches import rest_of
+from tidemark.shared.operators.batches import NO_FIELDS, is_untyped, rest_of
 from tidemark.shared.operators.context import TaskContext, source_place
-from tidemark.shared.operators.encoded import encoded
 
 LATE: Final = "Input document arrived late."
 LATE_CODE: Final = "DocumentLate"
@@ -80,7 +77,7 @@ def dead_letters(
     parts = {
         "processorName": _same(context.processor, count),
         "instanceName": _same(context.instance, count),
-        "dlqTime": _typed("date", arrivals.cast(TIMESTAMP)),
+        "dlqTime": _whole(Date, arrivals),
         "operatorName": _same(operator, count),
         "errInfo": _objects(info, count),
         "doc": _documents(rows, ordered),
@@ -97,15 +94,30 @@ def dead_letters(
 def _documents(rows: pa.RecordBatch, failures: Sequence[Failure]) -> pa.BinaryArray:
     """The `doc` of each row's dead letter, encoded."""
     given = [None if f.document is None else encode_value(f.document) for f in failures]
-    own = encoded(rows) if None in given else None
-    if own is None:
+    if None not in given:
         return pa.array(given, pa.binary())
+    if is_untyped(rows):
+        own = rows.column(REST).fill_null(NO_FIELDS)
+    else:
+        from tidemark.shared.operators.encoded import encoded  # noqa: PLC0415 - machine code: computations' children load none
+
+        own = encoded(rows)
     return own if not any(given) else pc.coalesce(pa.array(given, pa.binary()), own)
 
 
 def _objects(parts: Mapping[str, pa.BinaryArray], count: int) -> pa.BinaryArray:
     """An object a row, of encoded parts; a missing one is left out."""
-    return values.objects(pa.repeat(pa.scalar(b"", pa.binary()), count), list(parts), list(parts.values()))
+    fields = np.zeros(count, np.int64)
+    pieces = []
+    for name, part in parts.items():
+        fields += part.is_valid().to_numpy(zero_copy_only=False)
+        pieces.append(pc.binary_join_element_wise(pa.scalar(encode_value(name), pa.binary()), part, b""))
+    heads = pa.array(
+        [encode_value(dict.fromkeys(names))[0:1] for names in (map(str, range(n)) for n in range(16))], pa.binary()
+    )
+    return pc.binary_join_element_wise(
+        heads.take(pa.array(fields)), *pieces, b"", null_handling="replace", null_replacement=b""
+    )
 
 
 def _same(value: Value, count: int) -> pa.BinaryArray:
@@ -118,9 +130,16 @@ def _cells(given: Sequence[str | int | None]) -> pa.BinaryArray:
     return pa.array([known[value] for value in given], pa.binary())
 
 
-def _typed(kind: ColumnType, cells: pa.Array) -> pa.BinaryArray:
-    """Encoded cells of a column, a null one missing."""
-    return encoded_cells(Column(kind, cells, missing=True, absent=True))[0]
+def _whole(kind: type[Date | Long], cells: pa.Array) -> pa.BinaryArray:
+    """Whole numbers, encoded; a null one missing."""
+    numbers = cells.fill_null(0).to_numpy()
+    if kind is Long and not ((numbers >= INT32_MIN) & (numbers <= INT32_MAX)).all():
+        return pa.array([None if n is None else encode_value(long(n)) for n in cells.to_pylist()], pa.binary())
+    head = np.frombuffer(encode_value(kind(0))[:-8], np.uint8)  # its number follows, in eight bytes
+    out = np.empty((len(numbers), len(head) + 8), np.uint8)
+    out[:, : len(head)], out[:, len(head) :] = head, numbers.astype(">i8").view(np.uint8).reshape(-1, 8)
+    found = pa.FixedSizeBinaryArray.from_buffers(pa.binary(out.shape[1]), len(out), [None, pa.py_buffer(out)])
+    return pc.if_else(cells.is_valid(), found.cast(pa.binary()), None)
 
 
 def _bounded(letters: pa.BinaryArray, engine: Mapping[str, pa.Array], bytes_max: int) -> pa.RecordBatch:
@@ -159,11 +178,11 @@ def _source(rows: pa.RecordBatch, context: TaskContext, origin: Origin | None) -
         found["topic"] = _cells([topic for topic, _ in shown])
     if POS in names:
         positions = rows.column(POS)
-        found["offset"] = _typed("long", pc.if_else(known, pc.bit_wise_and(positions, PLACE), None))
+        found["offset"] = _whole(Long, pc.if_else(known, pc.bit_wise_and(positions, PLACE), None))
         if origin is not None:
             there = positions.is_valid()
             found["file"] = pc.if_else(there, _same(origin.file, count), None)
-            found["position"] = _typed("long", pc.subtract(positions, origin.begin))
+            found["position"] = _whole(Long, pc.subtract(positions, origin.begin))
     if SRCKEY in names:
         keys = rows.column(SRCKEY).to_pylist()
         found["key"] = pa.array([None if key is None else encode_value(Binary(key)) for key in keys], pa.binary())

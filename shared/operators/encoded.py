@@ -20,6 +20,7 @@ from tidemark.shared.operators.batches import (
     empty_of,
     is_narrow,
     is_tagged,
+    is_untyped,
     user_columns,
     values_of,
 )
@@ -98,7 +99,7 @@ class Overlay:
 
 def encoded(batch: pa.RecordBatch, without: Sequence[str] = ()) -> pa.BinaryArray:
     """The document of each row, encoded, but for the fields `without`; shape (n,), no nulls."""
-    if REST in batch.schema.names and not user_columns(batch) and not without:
+    if not without and is_untyped(batch):
         return batch.column(REST).fill_null(NO_FIELDS)
     overlay, count = Overlay.of(batch, encode_value, without), batch.num_rows
     out = np.empty(overlay.room(_GROWTH, _CELL_BYTES) + _CELL_BYTES, np.uint8)
