@@ -80,9 +80,10 @@ class MemoryCommitStore:
             state.holder, state.expires_ms = holder, now_ms + lease_ms
             state.token = LeaderToken(state.token + 1)
             state.rows = {name: replace(row, leader=state.token) for name, row in state.rows.items()}
+            state.changes += 1
             return state.token
 
-        return await self._change(take)
+        return await self._change(take, counts=False)
 
     async def renew(self, token: LeaderToken, lease_ms: int, now_ms: int) -> bool:
         """Keep the lease; False if it is no longer ours."""

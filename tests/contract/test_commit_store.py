@@ -60,6 +60,17 @@ async def test_C8_leadership_has_one_holder_and_growing_tokens(another: Opener) 
     assert await two.renew(third, LEASE_MS, NOW_MS + 6_000 + LEASE_MS)
 
 
+async def test_C8_who_asks_in_vain_changes_nothing(another: Opener) -> None:
+    """A candidate that gets no lease counts as no change: a copy that has lost some would catch up with what was told."""
+    one, two = await another(), await another()
+    await lead(one, "a")
+    changes = one.changes
+    for _ in range(3):
+        assert await two.lead("b", LEASE_MS, NOW_MS) is None
+    await lead(one, "a")
+    assert one.changes == changes + 1
+
+
 async def test_C8_a_lease_of_a_clock_that_is_ahead_does_not_outlive_its_holder(another: Opener) -> None:
     """While it is renewed it holds; a candidate that has seen it unchanged for its length takes it, whatever time it is said to end."""
     one, two = await another(), await another()
