@@ -15,6 +15,11 @@ def violations(machine: CoordinatorMachine) -> list[str]:
     if machine.role is not Role.LEADS:
         return []
     found = []
+    due_ms = machine.due_ms()
+    if due_ms is not None and machine.last_ms is not None and due_ms <= machine.last_ms:
+        found.append(
+            f"at {machine.last_ms} something is due at {due_ms}, which was not decided: ticks come without end"
+        )
     for processor in machine.processors.values():
         p = processor.state
         found += [f"{p.name}: {v}" for v in (*_checkpoints(p), *_commits(p), *_generation(p), *_bounds(p))]

@@ -107,9 +107,10 @@ class CoordinatorMachine:
 
     def due_ms(self) -> int | None:
         """When the next `Tick` has something to do at the latest that cannot wait for the ordinary one: a checkpoint, or a generation."""
-        if self.role is not Role.LEADS:
+        if self.role is not Role.LEADS or self.last_ms is None:
             return None
-        return min((due for p in self.processors.values() if (due := p.due_ms()) is not None), default=None)
+        now_ms = self.last_ms
+        return min((due for p in self.processors.values() if (due := p.due_ms(now_ms)) is not None), default=None)
 
     # --- leadership -------------------------------------------------------------------------------------------------------
 

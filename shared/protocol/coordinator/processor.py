@@ -120,14 +120,19 @@ class ProcessorMachine:
             cleanup.clean(p, now_ms)
             status.publish(p, now_ms)
 
-    def due_ms(self) -> int | None:
-        """When time alone makes the next decision, ms; None if something else must come first."""
+    def due_ms(self, now_ms: int) -> int | None:
+        """When time alone makes the next decision, ms; None if something else must come first, and what was due by now waits for that."""
         p = self.state
         if p.write is not None:
             return None
+        due_ms = None
         if p.phase is Phase.RUNNING and p.flight is None and not p.held and not p.final():
-            return running.next_start_ms(p)
-        return p.resume_at_ms if p.phase is Phase.WAITING else None
+            due_ms = running.next_start_ms(p)
+        elif p.phase is Phase.WAITING:
+            due_ms = p.resume_at_ms
+        if due_ms is None or (due_ms := max(due_ms, p.retry_at_ms)) <= now_ms:
+            return None
+        return due_ms
 
     def _decide(self, now_ms: int) -> None:
         p = self.state
