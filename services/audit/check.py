@@ -126,6 +126,8 @@ def can_be_computed_again(processor: Processor) -> None:
             raise NotAuditable(
                 f"{stage.path}: what the table answered then cannot be asked for now; no audit can compute it again"
             )
+        if isinstance(stage, KafkaEmit) and stage.registry is not None:
+            raise NotAuditable(f"{stage.path}.schemaRegistry: an audit asks no registry, and compares JSON alone")
 
 
 def _status(status: str, commit: Commit) -> Status:
@@ -162,6 +164,8 @@ async def source_records(processor: Processor, commits: Sequence[Commit], log: L
     if not isinstance(stage, KafkaSource):
         message = f"{stage.path}: only Kafka sources can be read again for an audit"
         raise NotAuditable(message)
+    if stage.registry is not None:
+        raise NotAuditable(f"{stage.path}.schemaRegistry: an audit asks no registry, and reads JSON alone")
     splits = []
     for split, stand in sorted(commits[-1].stands.items()):
         topic, _, number = split.rpartition("-")

@@ -5,6 +5,7 @@ that cannot be reached, or that denies access, is an error, too. It does not loo
 """
 
 import asyncio
+import contextlib
 import os
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -38,18 +39,20 @@ from tidemark.shared.language.redaction import redacted_line
 from tidemark.shared.language.stages import FileEmit, FileSource, InlineTable, KafkaEmit, Lookup, Merge
 from tidemark.shared.language.stages import KafkaSource as KafkaStage
 from tidemark.shared.ports.log import LogError
+from tidemark.shared.ports.registry import RegistryDenied, RegistryUnavailable, SchemaUnknown
 from tidemark.shared.ports.setup import WrongSetup
 from tidemark.shared.ports.sink import TargetDenied, TargetRefused, TargetUnavailable
 from tidemark.shared.ports.tables import TableDenied, TableRefused, TableUnavailable
 from tidemark.shared.process.allowed import OWNER
 from tidemark.shared.process.connections import Connections, filesystem_at
+from tidemark.shared.process.registered import refused_schemas
 from tidemark.shared.runtime.settings import LookupSettings
 
 ANSWER_S_MAX: Final = 20
 """For one broker, database or file system: longer, and it is said not to answer."""
 _SAID: Final = (
     InvalidDocument, LogError, WrongSetup, TargetRefused, TargetDenied, TargetUnavailable, TableRefused, TableDenied, TableUnavailable,
-    OSError, exc.SQLAlchemyError,
+    RegistryUnavailable, RegistryDenied, OSError, exc.SQLAlchemyError,
 )  # fmt: skip
 """Errors of connectors; their messages are written for people."""
 
@@ -71,6 +74,15 @@ class _Looks:
         """Topics are there."""
         log = self.connections.log(self.connections.get(self.processor, stage.connection_name))
         await topics_there(log, stage.topics, self.cluster(stage.connection_name), self.clock)
+        return ()
+
+    async def registry(self, stage: KafkaStage | KafkaEmit, name: str) -> Iterable[str]:
+        """A schema registry answers, and would take the schemas."""
+        registry = self.connections.registry(self.connections.get(self.processor, name))
+        if isinstance(stage, KafkaEmit):
+            return await refused_schemas(stage, registry)
+        with contextlib.suppress(SchemaUnknown):  # any answer will do
+            await registry.schema(0)
         return ()
 
     async def files(self, stage: FileSource) -> Iterable[str]:
@@ -160,6 +172,8 @@ _Ask = Callable[[], Awaitable[Iterable[str]]]
 def _asked(looks: _Looks) -> Iterator[tuple[str, str | None, _Ask]]:
     """Of each place that leads outside: where it stands, its connection, and how it is looked at."""
     for stage in all_stages(looks.processor.pipeline):
+        if isinstance(stage, KafkaStage | KafkaEmit) and stage.registry is not None:
+            yield stage.path, stage.registry, partial(looks.registry, stage, stage.registry)
         match stage:
             case KafkaStage():
                 yield stage.path, stage.connection_name, partial(looks.source, stage)

@@ -6,6 +6,9 @@ from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
 
+import numpy as np
+import pyarrow as pa
+
 from tidemark.services.audit.installed import local_installation
 from tidemark.services.cli.folders import NoInstallation, chosen
 from tidemark.services.cli.reading import Unreadable, read_document
@@ -13,11 +16,14 @@ from tidemark.services.local.address import BROKER_VARIABLE
 from tidemark.services.local.supervisor import is_running, read_state
 from tidemark.services.sink.connectors.destination import LocalDestination
 from tidemark.services.sink.connectors.released import released_files
+from tidemark.services.source.connectors.registered import RegisteredRecords
+from tidemark.shared.adapters.executor import AsyncExecutor
 from tidemark.shared.language.documents import FileDlq, KafkaDlq, Processor, parse
 from tidemark.shared.language.stages import KafkaSource
 from tidemark.shared.language.values import ExtendedJsonError, parse_json, to_json
 from tidemark.shared.model.checkpoint import TaskHandle
-from tidemark.shared.model.ids import NO_EPOCH, Offset, ProcessorName
+from tidemark.shared.model.ids import NO_EPOCH, Offset, ProcessorName, SplitId
+from tidemark.shared.model.records import RawBatch
 from tidemark.shared.model.values import Document
 from tidemark.shared.ports.log import Log, LogRecord, TopicPartition
 from tidemark.shared.process.allowed import OWNER
@@ -132,6 +138,23 @@ def _size_bytes(task: TaskHandle) -> int:
     return inside + sum(blob.size_bytes for blob in task.blobs)
 
 
+async def _as_json(
+    processor: Processor, source: KafkaSource, connections: Connections, values: Sequence[bytes]
+) -> Sequence[bytes]:
+    """Records' values as the source reads them: with a schema registry, those that are none of its records stay as they are."""
+    if source.registry is None:
+        return values
+    registry = connections.registry(connections.get(processor, source.registry))
+    executor, count = AsyncExecutor(), len(values)
+    records = RegisteredRecords(registry, source, executor, processor.options.limits.record_bytes_max)
+    places = np.arange(count, dtype=np.int64)
+    try:
+        found = await records.decoded(RawBatch(SplitId("sample"), 0, places, places, pa.array(values, pa.binary())))
+    finally:
+        await executor.close()
+    return [value.as_py() for value in found.values]
+
+
 async def sampled(file: Path, data_dir: Path | None, limit: int) -> tuple[str, list[Document], int]:
     """A document's text, the newest records of its source's topics as documents, and how many were none. Unreadable."""
     text = read_document(file)
@@ -146,11 +169,12 @@ async def sampled(file: Path, data_dir: Path | None, limit: int) -> tuple[str, l
             cluster = connections.kafka_settings(connections.get(processor, source.connection_name)).bootstrap
             raise Unreadable(f"{source.path}.topic: the topic {missing[0]} is not in the cluster {cluster}")
         records = [record for topic in source.topics for record in await newest(log, topic, limit)]
-    records = sorted(records, key=lambda record: record.timestamp_ms)[-limit:]
+        records = sorted(records, key=lambda record: record.timestamp_ms)[-limit:]
+        values = await _as_json(processor, source, connections, [record.value or b"" for record in records])
     documents: list[Document] = []
-    for record in records:
+    for data in values:
         try:
-            value = parse_json(record.value or b"")
+            value = parse_json(data)
         except ExtendedJsonError:
             continue
         if type(value) is dict:

@@ -12,7 +12,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from tidemark.services.control.errors import invalid_document
-from tidemark.services.control.outside import Briefly, missing_topics
+from tidemark.services.control.outside import Briefly, refused_outside
 from tidemark.services.control.readmodel import ReadModel
 from tidemark.services.control.settings import ControlSettings
 from tidemark.shared.language.documents import InvalidDocument, Processor, parse
@@ -144,7 +144,7 @@ class Commands:
         connections = Briefly("control")
         try:
             errors = list(never_runs(processor, connections.values))
-            errors = errors or await missing_topics(processor, connections)
+            errors = errors or await refused_outside(processor, connections)
         finally:
             await connections.close()
         if errors:

@@ -12,6 +12,7 @@ from tidemark.services.sink.connectors.files import FileSink
 from tidemark.services.sink.connectors.kafka import KafkaSink
 from tidemark.services.sink.connectors.kafkarecords import Takes
 from tidemark.services.sink.connectors.objects import ObjectDestination
+from tidemark.services.sink.connectors.registered import RegisteredForms
 from tidemark.services.sink.connectors.sql import SqlSink, engine_at
 from tidemark.services.sink.connectors.staging import PartStore
 from tidemark.services.sink.settings import SinkSettings
@@ -55,7 +56,8 @@ class RealSinks:
                 connection = self._connections.get(processor, stage.connection_name)
                 takes = Takes.of(self._connections.kafka_settings(connection), context.outside.topics.prefix)
                 log, parts = self._connections.log(connection), self._parts(context, vertex, index)
-                return KafkaSink(stage, log, parts, context.outside.clock, self._settings.kafka, takes)
+                forms = forms_of(self._connections, processor, stage)
+                return KafkaSink(stage, log, parts, context.outside.clock, self._settings.kafka, takes, forms)
             case FileEmit():
                 return self._files(context, processor, stage)
             case Merge():
@@ -105,6 +107,13 @@ class RealSinks:
         for engine in self._engines.values():
             engine.dispose()
         await self._connections.close()
+
+
+def forms_of(connections: Connections, processor: Processor, stage: KafkaEmit) -> RegisteredForms | None:
+    """The forms of a stage's records where it names a schema registry."""
+    if stage.registry is None:
+        return None
+    return RegisteredForms(connections.registry(connections.get(processor, stage.registry)), stage)
 
 
 def encoding_of(stage: FileEmit, connection: Connection | None) -> Encoding:

@@ -5,6 +5,7 @@ from typing import Any, Final, Protocol
 
 from tidemark.services.source.connectors.files import FileSource, FileSourceSettings
 from tidemark.services.source.connectors.kafka import KafkaSource, KafkaSourceSettings
+from tidemark.services.source.connectors.registered import RegisteredRecords
 from tidemark.services.source.connectors.sample import SampleSource
 from tidemark.services.source.connectors.script import DocumentsSource, ScriptSource
 from tidemark.services.source.settings import SourceSettings
@@ -70,13 +71,20 @@ class RealSources:
                     splits_max=self._settings.splits_max,
                     cluster=kafka.bootstrap,
                 )
-                return KafkaSource(settings, self._connections.log(connection), reader, outside.clock)
+                records = self._registered(outside, processor, stage)
+                return KafkaSource(settings, self._connections.log(connection), reader, outside.clock, records)
             case FileStage():
                 return file_source(self._connections, outside, processor, stage, self._settings)
             case SampleStage():
                 return SampleSource(outside.clock)
             case DocumentsStage() | ScriptStage():
                 return own_documents(processor, stage, outside.clock)
+
+    def _registered(self, outside: Outside, processor: Processor, stage: KafkaStage) -> RegisteredRecords | None:
+        if stage.registry is None:
+            return None
+        registry = self._connections.registry(self._connections.get(processor, stage.registry))
+        return RegisteredRecords(registry, stage, outside.executor, processor.options.limits.record_bytes_max)
 
     def set_time(self, time_ms: int) -> None:
         """The clock is the machine's."""

@@ -32,6 +32,8 @@ PUBLIC: Final = frozenset(
         "type",
         "bootstrapServers",
         "url",
+        "schemaRegistryUrls",
+        "provider",
         "path",
         "security_protocol",
         "sasl_mechanism",

@@ -102,7 +102,8 @@ class StartAtOffsets:
 
 
 StartAt: TypeAlias = Literal["earliest", "latest"] | StartAtTime | StartAtOffsets
-KeyFormat = Literal["binData", "string", "json", "int", "long", "double"]
+KeyFormat = Literal["binData", "string", "json", "int", "long", "double", "schemaRegistry"]
+"""With the last, a key is one of a schema registry; the source's connector makes it JSON."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,6 +116,8 @@ class KafkaSource(SourceBase):
     until: Literal["latest"] | StartAtOffsets | None = None
     key_format: KeyFormat = "binData"
     key_format_error: Literal["dlq", "passThrough"] = "dlq"
+    registry: str | None = None
+    """The connection of a schema registry: values are records of its schemas."""
 
 
 FileFormat = Literal["json", "csv", "parquet"]
@@ -202,7 +205,7 @@ class Connection:
     """A connection by name: its type and settings, `${NAME}` references not yet replaced (`documents.connections.resolve`)."""
 
     name: str
-    type: Literal["kafka", "files", "sql", "gateway", "sample"]
+    type: Literal["kafka", "files", "sql", "gateway", "sample", "schemaRegistry"]
     settings: Mapping[str, Value] = field(default_factory=dict, repr=False)
 
 
@@ -468,6 +471,32 @@ DateFormat = Literal["default", "ISO8601"]
 Compression = Literal["none", "gzip", "snappy", "lz4", "zstd"]
 
 
+SubjectStrategy = Literal["TopicNameStrategy", "RecordNameStrategy", "TopicRecordNameStrategy"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RegisteredSchema:
+    """A schema that records are written by, and how a registry knows it."""
+
+    type: Literal["avro", "json"]
+    text: str
+    """Its JSON."""
+    name: str
+    """The full name of an Avro record; the title of a JSON Schema; "" if it has none."""
+    auto_register_schemas: bool = True
+    subject_name_strategy: SubjectStrategy = "TopicNameStrategy"
+
+    def subject(self, topic: str, part: Literal["key", "value"]) -> str:
+        """Under which the registry has the schema."""
+        match self.subject_name_strategy:
+            case "TopicNameStrategy":
+                return f"{topic}-{part}"
+            case "RecordNameStrategy":
+                return self.name
+            case "TopicRecordNameStrategy":
+                return f"{topic}-{self.name}"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KafkaEmit(StageBase):
     """A record a document. `topic` is a constant expression or one evaluated on each document, as are key, headers and tombstone_when."""
@@ -482,6 +511,10 @@ class KafkaEmit(StageBase):
     compression_type: Compression = "none"
     tombstone_when: Expr | None = None
     """Where it is true the record has a null value."""
+    registry: str | None = None
+    """The connection of a schema registry that knows the two schemas."""
+    value_schema: RegisteredSchema | None = None
+    key_schema: RegisteredSchema | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

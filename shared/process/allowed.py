@@ -66,6 +66,8 @@ class Allowed:
                 self._check_host(_host_of(server.strip()), f"{where}.bootstrapServers")
         if "url" in settings:
             self.check_place(str(settings["url"]), f"{where}.url")
+        for url in settings.get("schemaRegistryUrls", ()):
+            self.check_place(str(url), f"{where}.schemaRegistryUrls")
         options = [(name, settings[name]) for name in ("config", "catalog") if name in settings]
         for place, text in (found for name, value in options for found in _texts(value, f"{where}.{name}")):
             name = place.rpartition(".")[2]

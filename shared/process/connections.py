@@ -8,6 +8,7 @@ import fsspec
 
 from tidemark.shared.adapters.kafka_log import KafkaLog
 from tidemark.shared.adapters.kafka_settings import KafkaSettings, settings_from
+from tidemark.shared.adapters.registry import RegistrySettings, RestRegistry, registry_settings
 from tidemark.shared.language.documents import Processor, resolve
 from tidemark.shared.language.redaction import redacted_line
 from tidemark.shared.language.stages import Connection
@@ -70,6 +71,7 @@ class Connections:
         self._clients_max = clients_max
         # By all settings, secrets too: another password makes another client, even under the same name.
         self._logs: dict[KafkaSettings, KafkaLog] = {}
+        self._registries: dict[RegistrySettings, RestRegistry] = {}
 
     def get(self, processor: Processor, name: str) -> Connection:
         """The connection, with its values put in. ConnectionMissing, NotAllowed; InvalidDocument for a name that stands for nothing."""
@@ -109,7 +111,17 @@ class Connections:
             self._logs[settings] = KafkaLog(settings)
         return self._logs[settings]
 
+    def registry(self, connection: Connection) -> RestRegistry:
+        """The client of a schema registry. TooManyConnections."""
+        settings = registry_settings(connection.settings)
+        if settings not in self._registries:
+            check_room(len(self._registries), self._clients_max, f"schema registry {connection.name!r}")
+            self._registries[settings] = RestRegistry(settings)
+        return self._registries[settings]
+
     async def close(self) -> None:
         """Let go of all clients."""
         for log in self._logs.values():
             await log.close()
+        for registry in self._registries.values():
+            await registry.close()

@@ -3,10 +3,12 @@
 import itertools
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from tests.contract.sinks_support import Inline
+from tests.harness.registry import MemoryRegistry
 from tidemark.services.sink.connectors.destination import LocalDestination, sha256
 from tidemark.services.sink.connectors.filerows import Encoding, Table
 from tidemark.services.sink.connectors.files import FileSink, FileSinkSettings
@@ -15,22 +17,26 @@ from tidemark.services.sink.connectors.kafkamarkers import MarkerReading
 from tidemark.services.sink.connectors.kafkarecords import Takes
 from tidemark.services.sink.connectors.memory import MemorySink, MemoryTarget
 from tidemark.services.sink.connectors.objects import ObjectDestination
+from tidemark.services.sink.connectors.registered import RegisteredForms
 from tidemark.services.sink.connectors.released import read_released_rows, released_files
 from tidemark.services.sink.connectors.sql import SqlSink, SqlSinkSettings, engine_of
 from tidemark.services.sink.connectors.staging import BlobNamer, PartStore
 from tidemark.shared.adapters.clock import SystemClock
 from tidemark.shared.adapters.memory_broker import MemoryBroker
 from tidemark.shared.adapters.memory_log import MemoryLog
+from tidemark.shared.language.avro import parse_schema, reader_of
 from tidemark.shared.language.expressions.ast import Expr
 from tidemark.shared.language.expressions.parse import parse_expression
 from tidemark.shared.language.expressions.scope import Scope
 from tidemark.shared.language.problems import Problems
-from tidemark.shared.language.stages import EmitFormat, KafkaEmit, Merge
+from tidemark.shared.language.stages import EmitFormat, KafkaEmit, Merge, RegisteredSchema
+from tidemark.shared.language.values import parse_json
 from tidemark.shared.model.checkpoint import BlobRef
 from tidemark.shared.model.ids import Offset
 from tidemark.shared.ports.blobs import BlobUnavailable, Note
 from tidemark.shared.ports.clock import Executor
 from tidemark.shared.ports.log import Log, LogRecord, TopicPartition
+from tidemark.shared.ports.registry import MAGIC
 from tidemark.shared.ports.sink import Sink
 
 
@@ -204,6 +210,48 @@ class KafkaWorld:
 
     async def visible(self) -> list[int]:
         return [json.loads(record.value or b"")["id"] for record in await self.records()]
+
+
+class AvroWorld(KafkaWorld):
+    """The same, with values and keys of a schema registry."""
+
+    value: ClassVar[dict[str, Any]] = {
+        "type": "record",
+        "name": "Row",
+        "fields": [
+            {"name": "id", "type": "long"},
+            {"name": "name", "type": ["null", "string"]},
+            {"name": "even", "type": "boolean"},
+        ],
+    }
+
+    def __init__(self, log: Log | None = None, **options: Any) -> None:
+        super().__init__(log)
+        self.registry = MemoryRegistry()
+        schemas = [
+            RegisteredSchema(type="avro", text=json.dumps(tree), name=name, **options)
+            for tree, name in ((self.value, "Row"), ("string", "string"))
+        ]
+        self.stage = replace(self.stage, registry="r", value_schema=schemas[0], key_schema=schemas[1])
+
+    def sink(self) -> KafkaSink:
+        store = PartStore(self.blobs, names_for(f"a{next(self.attempts)}"), inline_bytes_max=700)
+        forms = RegisteredForms(self.registry, self.stage)
+        return KafkaSink(self.stage, self.log, store, SystemClock(), self.settings, self.takes, forms)
+
+    async def documents(self) -> list[dict[str, Any]]:
+        """All committed values, read by the schemas that they name."""
+        found = []
+        for record in await self.records():
+            data = record.value or b""
+            assert data[0] == MAGIC
+            schema = await self.registry.schema(int.from_bytes(data[1:5], "big"))
+            read: dict[str, Any] = parse_json(reader_of(parse_schema(json.loads(schema.text)))(data[5:]))
+            found.append(read)
+        return found
+
+    async def visible(self) -> list[int]:
+        return [int(document["id"]) for document in await self.documents()]
 
 
 class SqlWorld:

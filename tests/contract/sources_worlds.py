@@ -3,7 +3,7 @@
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -11,16 +11,21 @@ from fsspec.implementations.local import LocalFileSystem
 
 from tests.contract.sinks_support import Inline
 from tests.harness.raw_log import LogRawReader
+from tests.harness.registry import MemoryRegistry
 from tidemark.services.gateway.writing import BatchWriter
 from tidemark.services.source.connectors.files import FileSource, FileSourceSettings
 from tidemark.services.source.connectors.kafka import KafkaSource, KafkaSourceSettings
+from tidemark.services.source.connectors.registered import RegisteredRecords
 from tidemark.services.source.connectors.script import DocumentsSource, ScriptSource
 from tidemark.shared.adapters.clock import SystemClock
 from tidemark.shared.adapters.kafka_partitions import partition_of_key
 from tidemark.shared.adapters.memory_broker import MemoryBroker
 from tidemark.shared.adapters.memory_log import MemoryLog
+from tidemark.shared.language.avro import parse_schema, writer_of
 from tidemark.shared.language.stages import DataStep, StartAt, WatermarkStep
+from tidemark.shared.language.stages import KafkaSource as KafkaStage
 from tidemark.shared.ports.log import NewRecord, TopicPartition
+from tidemark.shared.ports.registry import header_of
 from tidemark.shared.ports.source import Source
 
 CLOCK = SystemClock()
@@ -63,10 +68,13 @@ class KafkaLanes:
             await self.grow(len(self.lanes))
         writer = await self.log.writer("feeder")
         for number in numbers:
-            await (await writer.send(TopicPartition("in", lane), NewRecord(json.dumps({"n": number}).encode())))
+            await (await writer.send(TopicPartition("in", lane), self.record(number)))
         await writer.flush()
         await writer.close()
         self.lanes[lane] += numbers
+
+    def record(self, number: int) -> NewRecord:
+        return NewRecord(json.dumps({"n": number}).encode())
 
     async def grow(self, partitions: int) -> None:
         """The topic with more partitions."""
@@ -75,6 +83,37 @@ class KafkaLanes:
         else:
             self.broker.add_partitions("in", partitions)
         self.lanes += [[] for _ in range(partitions - len(self.lanes))]
+
+
+class AvroLanes(KafkaLanes):
+    """The same in Avro; odd numbers are of a later version of the schema. Keys are Avro, too."""
+
+    def __init__(self, *, until: StartAt | None = None, **options: Any) -> None:
+        super().__init__(until=until)
+        self.registry = MemoryRegistry()
+        fields = [{"name": "n", "type": "int"}]
+        versions = [fields, [*fields, {"name": "note", "type": ["null", "string"], "default": None}]]
+        trees = [{"type": "record", "name": "N", "fields": each} for each in versions]
+        self.numbers = [self.registry.content.add("in-value", tree) for tree in trees]
+        self.writers = [writer_of(parse_schema(tree)) for tree in trees]
+        self.key_number = self.registry.content.add("in-key", "string")
+        self.stage = KafkaStage(
+            path="$source",
+            connection_name="k",
+            topics=("in",),
+            registry="r",
+            key_format="schemaRegistry",
+            **options,
+        )
+
+    def source(self) -> KafkaSource:
+        records = RegisteredRecords(self.registry, self.stage, Inline(), 1024)
+        return KafkaSource(self.settings, self.log, LogRawReader(self.log), CLOCK, records)
+
+    def record(self, number: int) -> NewRecord:
+        version = number % 2
+        value = header_of(self.numbers[version]) + self.writers[version]({"n": number})
+        return NewRecord(value, header_of(self.key_number) + writer_of(parse_schema("string"))("k"))
 
 
 class GatewayLanes(KafkaLanes):

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.contract.sinks_support import IDENTITY, JOB, Target, Task, World, batch_of, row_of
-from tests.contract.sinks_targets import FilesWorld, KafkaWorld, MemoryWorld, ObjectsWorld, SqlWorld
+from tests.contract.sinks_targets import AvroWorld, FilesWorld, KafkaWorld, MemoryWorld, ObjectsWorld, SqlWorld
 from tidemark.services.sink.connectors.staging import decode_handle
 from tidemark.shared.adapters.executor import AsyncExecutor
 from tidemark.shared.model.ids import Epoch, VertexId
@@ -27,6 +27,7 @@ TARGETS: dict[str, Callable[[Path], Target]] = {
     "csv": lambda path: FilesWorld(path, "csv"),
     "objects": lambda _: ObjectsWorld(),
     "kafka": lambda _: KafkaWorld(),
+    "kafka-avro": lambda _: AvroWorld(),
     # Inserting what is there would fail: so a row released twice is an error, not an invisible update.
     "sqlite": lambda path: SqlWorld(f"sqlite:///{path}/t.db", when_matched="fail"),
     "sqlite-merge": lambda path: SqlWorld(f"sqlite:///{path}/t.db"),

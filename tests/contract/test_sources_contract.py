@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.contract.sources_worlds import (
+    AvroLanes,
     DocumentLanes,
     FileLanes,
     GatewayLanes,
@@ -23,6 +24,7 @@ from tidemark.shared.runtime.body import Fetched
 
 BOUNDED: dict[str, Callable[[Path], World]] = {
     "kafka-until": lambda _: KafkaLanes(until="latest"),
+    "avro-until": lambda _: AvroLanes(until="latest"),
     "gateway-until": lambda _: GatewayLanes(until="latest"),
     "json": lambda path: FileLanes(path, "json", ordered=False, follow=False),
     "csv": lambda path: FileLanes(path, "csv", ordered=False, follow=False),
@@ -35,6 +37,7 @@ BOUNDED: dict[str, Callable[[Path], World]] = {
 }
 GROWING: dict[str, Callable[[Path], World]] = {
     "kafka": lambda _: KafkaLanes(),
+    "avro": lambda _: AvroLanes(),
     "gateway": lambda _: GatewayLanes(),
     "json-follow": lambda path: FileLanes(path, "json", ordered=False, follow=True),
     "csv-follow": lambda path: FileLanes(path, "csv", ordered=False, follow=True),

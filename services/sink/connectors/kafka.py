@@ -27,10 +27,12 @@ from tidemark.services.sink.connectors.kafkamarkers import (
     ranges_of,
 )
 from tidemark.services.sink.connectors.kafkarecords import RecordMaker, Takes
-from tidemark.services.sink.connectors.kafkaruns import Held, Run, decode_runs, encode_runs
+from tidemark.services.sink.connectors.kafkaruns import Held, Int64s, Run, decode_runs, encode_runs
 from tidemark.services.sink.connectors.kafkatopics import Topics
 from tidemark.services.sink.connectors.markers import check_open, is_due
+from tidemark.services.sink.connectors.registered import RegisteredForms, Unregistered
 from tidemark.services.sink.connectors.staging import Part, PartStore, Staging
+from tidemark.shared.language.expressions.ast import Literal
 from tidemark.shared.language.stages import KafkaEmit
 from tidemark.shared.model.checkpoint import MirrorRow
 from tidemark.shared.model.ids import Epoch, Offset
@@ -81,10 +83,12 @@ class KafkaSink:
         clock: Clock,
         settings: KafkaSinkSettings | None = None,
         takes: Takes | None = None,
+        forms: RegisteredForms | None = None,
     ) -> None:
         self._settings = settings or KafkaSinkSettings()
         self._stage = stage
-        self._maker = RecordMaker(stage, takes or Takes())
+        self._forms = forms
+        self._maker = RecordMaker(stage, takes or Takes(), forms)
         self._log = log
         self._clock = clock
         self._accepting = Topics(log, takes or Takes())
@@ -107,6 +111,8 @@ class KafkaSink:
         self._identity = identity
         self._staging = Staging(self._parts, restored_from)
         self._held = Held()
+        if self._forms is not None and isinstance(topic := self._stage.topic, Literal):
+            await self._forms.prepare(str(topic.value))
         async with self._on_target("opening"):
             await self._throw_away()
             await self._log.create_topic(markers_of(identity).topic, 1, TOPIC_CONFIG)
@@ -132,7 +138,7 @@ class KafkaSink:
         """See `Sink.accept`. After TargetUnavailable nothing of the batch was taken: it may be handed over again."""
         while self._is_full():
             await self._keep_part()
-        made, rejected = self._maker.runs(batch)
+        made, rejected = await self._made(batch)
         try:
             with self._said("looking topics up"):
                 missing = await self._accepting.missing({run.topic for _, run in made})
@@ -149,6 +155,17 @@ class KafkaSink:
         for run in taken:
             self._held.add(run)
         return sorted(rejected, key=lambda found: found.row)
+
+    async def _made(self, batch: pa.RecordBatch) -> tuple[list[tuple[Int64s, Run]], list[Rejected]]:
+        """Records of the batch's rows, once a schema registry has told the numbers of their schemas."""
+        if self._forms is not None:
+            self._forms.begin()
+        while True:
+            try:
+                return self._maker.runs(batch)
+            except Unregistered as missing:
+                assert self._forms is not None
+                await self._forms.ask(missing.topic)
 
     def _is_full(self) -> bool:
         settings = self._settings

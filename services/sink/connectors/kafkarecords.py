@@ -6,6 +6,7 @@ Key formats are those of Kafka's own serializers: int and long big-endian, strin
 import re
 import struct
 from dataclasses import dataclass
+from functools import partial
 from itertools import groupby
 from typing import Any, Final
 
@@ -14,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidemark.services.sink.connectors.kafkaruns import Int64s, Run, size_of, sizes_of
+from tidemark.services.sink.connectors.registered import NotWritten, RegisteredForms
 from tidemark.services.sink.connectors.rendered import rendered
 from tidemark.shared.adapters.kafka_settings import KafkaSettings
 from tidemark.shared.language.expressions.ast import Expr, FieldPath, Literal
@@ -22,7 +24,7 @@ from tidemark.shared.language.expressions.errors import ExpressionError
 from tidemark.shared.language.expressions.interpreter import evaluate
 from tidemark.shared.language.stages import KafkaEmit, KeyFormat
 from tidemark.shared.language.values import is_relaxed, render_json, type_name, written
-from tidemark.shared.model.values import INT32_MAX, INT32_MIN, MISSING, Binary, Date, Document, Long
+from tidemark.shared.model.values import INT32_MAX, INT32_MIN, MISSING, Binary, Date, Document, Long, Value
 from tidemark.shared.operators.base import ARRIVAL, TS
 from tidemark.shared.operators.batches import documents_of
 from tidemark.shared.ports.log import NewRecord, RecordColumns
@@ -68,8 +70,10 @@ class Takes:
 class RecordMaker:
     """Rows to records; rows that a broker would refuse are told instead (S6)."""
 
-    def __init__(self, stage: KafkaEmit, takes: Takes) -> None:
+    def __init__(self, stage: KafkaEmit, takes: Takes, forms: RegisteredForms | None = None) -> None:
+        """`forms`: of a stage with a schema registry; `runs` then raises `Unregistered` until it has the numbers of all schemas."""
         self._stage = stage
+        self._forms = forms
         self._record_bytes_max = takes.record_bytes_max
         self._headers_max = takes.headers_max
         self._prefix = takes.prefix
@@ -86,6 +90,7 @@ class RecordMaker:
         plain = (
             stage.headers is None
             and stage.tombstone_when is None
+            and stage.registry is None
             and is_relaxed(stage.output_format, stage.date_format)
         )
         if not plain or not isinstance(topic, str) or not self._may_write(topic) or not batch.num_rows:
@@ -112,7 +117,7 @@ class RecordMaker:
             time_ms = None if times is None else times[row].as_py()
             try:
                 made.append((row, *self._record(document, environment, time_ms)))
-            except _Refused as refused:
+            except (_Refused, NotWritten) as refused:
                 rejected.append(Rejected(row, str(refused)))
             except ExpressionError as error:
                 rejected.append(Rejected(row, f"{self._stage.path}: {error}"))
@@ -126,12 +131,12 @@ class RecordMaker:
             raise _Refused(f"{stage.path}.topic: expected a name of letters, digits, '.', '_' and '-', found {found}")
         if reason := refusal(topic, self._prefix):
             raise _Refused(f"{stage.path}.topic: {reason}")
-        key = None if stage.key is None else key_bytes(evaluate(stage.key, environment), stage.key_format)
+        key = None if stage.key is None else self._key(evaluate(stage.key, environment), topic)
         headers = () if stage.headers is None else header_pairs(evaluate(stage.headers, environment), self._headers_max)
         tombstone = stage.tombstone_when is not None and _condition(evaluate(stage.tombstone_when, environment))
         if tombstone and key is None:
             raise _Refused(f"{stage.path}.config.tombstoneWhen: a record without a value needs a key, found none")
-        value = None if tombstone else written(document, stage.output_format, stage.date_format)
+        value = None if tombstone else self._value(document, topic)
         record = NewRecord(value, key, headers, time_ms)
         size_bytes = size_of(record)
         if size_bytes > self._record_bytes_max:
@@ -140,6 +145,15 @@ class RecordMaker:
                 " are allowed; project fields away, or raise the limits of topic and sink"
             )
         return topic, record
+
+    def _key(self, value: Value, topic: str) -> bytes | None:
+        if self._forms is None or self._stage.key_schema is None or value is None or value is MISSING:
+            return key_bytes(value, self._stage.key_format)
+        return self._forms.key(value, topic)
+
+    def _value(self, document: Document, topic: str) -> bytes:
+        text = partial(written, document, self._stage.output_format, self._stage.date_format)
+        return text() if self._forms is None else self._forms.value(document, text, topic)
 
 
 def _may_be_topic(name: str) -> bool:
@@ -190,6 +204,7 @@ def key_bytes(value: Any, key_format: KeyFormat) -> bytes | None:
         case "double" if kind is float:
             return struct.pack(">d", value)
         case _:
+            # Of a schema registry's keys the schema decides; it is asked before.
             raise _Refused(f"$emit.config.key: keyFormat is {key_format}, found a value of type {type_name(value)}")
 
 

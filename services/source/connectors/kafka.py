@@ -17,6 +17,7 @@ from typing import Final
 import numpy as np
 
 from tidemark.services.source.connectors.raw import RawReader
+from tidemark.services.source.connectors.registered import RegisteredRecords
 from tidemark.shared.language.stages import StartAt, StartAtOffsets, StartAtTime
 from tidemark.shared.model.checkpoint import KnownSplit
 from tidemark.shared.model.ids import Offset, SplitId
@@ -101,13 +102,23 @@ async def topics_there(log: Log, names: Sequence[str], cluster: str, clock: Cloc
 
 
 class KafkaSource:
-    """`Source` over Kafka. `log` answers questions about topics, `reader` reads them."""
+    """`Source` over Kafka. `log` answers questions about topics, `reader` reads them; `records` are those of a schema registry."""
 
-    def __init__(self, settings: KafkaSourceSettings, log: Log, reader: RawReader, clock: Clock) -> None:
+    def __init__(
+        self,
+        settings: KafkaSourceSettings,
+        log: Log,
+        reader: RawReader,
+        clock: Clock,
+        records: RegisteredRecords | None = None,
+    ) -> None:
         self._settings = settings
         self._log = log
         self._reader = reader
         self._clock = clock
+        self._records = records
+        self._undecoded: list[RawBatch] = []
+        """Fetched, and waiting for a schema registry that is away; their splits' positions are in front of them."""
         self._splits: dict[SplitId, _Split] = {}
 
     async def splits(self) -> Mapping[SplitId, int]:
@@ -225,11 +236,10 @@ class KafkaSource:
     async def fetch(self, max_bytes: int, timeout_ms: int) -> Sequence[RawBatch]:
         """See `Source.fetch`."""
         try:
-            fetched = await self._reader.fetch(max_bytes, timeout_ms)
+            batches = await self._fetched(max_bytes, timeout_ms)
         except LogUnavailable:
             self._forget_answers()
             raise
-        batches = [batch for records in fetched if (batch := self._batch(records)) is not None]
         now = self._clock.monotonic_ms()
         for split in self._splits.values():
             if not split.finished:
@@ -240,6 +250,18 @@ class KafkaSource:
                 split.answer, split.answered_ms = answer, now
         self._pause_finished()
         return batches
+
+    async def _fetched(self, max_bytes: int, timeout_ms: int) -> Sequence[RawBatch]:
+        if not self._undecoded:
+            fetched = await self._reader.fetch(max_bytes, timeout_ms)
+            batches = [batch for records in fetched if (batch := self._batch(records)) is not None]
+            if self._records is None:
+                return batches
+            self._undecoded = batches
+        assert self._records is not None
+        decoded = [await self._records.decoded(batch) for batch in self._undecoded]
+        self._undecoded = []
+        return decoded
 
     def _batch(self, records: RawPartition) -> RawBatch | None:
         """Records as a batch of their split, without those at or behind its end; None if nothing is left."""

@@ -4,7 +4,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final
 
-from tidemark.shared.language.documents.kinds import DOCUMENT, STRING, Kind, Option, choice, read_options
+from tidemark.shared.language.documents.kinds import DOCUMENT, STRING, Kind, Option, choice, one_or_more, read_options
 from tidemark.shared.language.expressions.scope import Scope
 from tidemark.shared.language.problems import Problems, join
 from tidemark.shared.language.stages import Connection
@@ -42,8 +42,12 @@ def _one_of(*names: str) -> Kind:
 _TEXT: Final = _unshown(STRING, "a non-empty string")
 _TABLE: Final = _unshown(DOCUMENT, "an object")
 _TYPE: Final = Option(
-    "type", _one_of("kafka", "files", "sql", "gateway", "sample"), "what is at the other end", required=True
+    "type",
+    _one_of("kafka", "files", "sql", "gateway", "sample", "schemaRegistry"),
+    "what is at the other end",
+    required=True,
 )
+_URLS: Final = one_or_more(_TEXT)
 SETTINGS: Final = {
     "kafka": (
         Option("bootstrapServers", _TEXT, "host:port, separated by commas", required=True),
@@ -65,6 +69,16 @@ SETTINGS: Final = {
         Option("config", _TABLE, "of the engine"),
     ),
     "sample": (),
+    "schemaRegistry": (
+        Option(
+            "schemaRegistryUrls",
+            _URLS,
+            "the registry's addresses, one or a list: the next is asked where one is away",
+            required=True,
+        ),
+        Option("schemaRegistryAuthentication", _TABLE, "{type: USER_INFO, username, password}"),
+        Option("provider", _one_of("CONFLUENT"), "accepted and without effect: its REST is spoken"),
+    ),
 }
 """The options of each type of connection."""
 

@@ -1,7 +1,7 @@
 """A processor's document, from text or a tree, to its typed form; all its errors at once."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -184,6 +184,8 @@ def _check_connections(pipeline: tuple[Stage, ...], options: Options, known: Kno
                 _check_connections(inner, Options(), known, problems)
         kind = type(stage).__name__
         _check_connection(getattr(stage, "from_", stage), kind, stage.path + _INSIDE.get(kind, ""), known, problems)
+        if (registry := getattr(stage, "registry", None)) is not None:
+            _check_named(registry, ("schemaRegistry",), f"{stage.path}.schemaRegistry", known, problems)
     if options.dlq is not None:
         _check_connection(options.dlq, type(options.dlq).__name__, "options.dlq", known, problems)
 
@@ -193,6 +195,10 @@ def _check_connection(holder: Any, kind: str, path: str, known: Known, problems:
     wanted = _WANTED.get(kind)
     if name is None or wanted is None or (name == SAMPLE_CONNECTION and kind == "SampleSource"):
         return
+    _check_named(name, wanted, path, known, problems)
+
+
+def _check_named(name: str, wanted: Sequence[str], path: str, known: Known, problems: Problems) -> None:
     connection = known.connections.get(name)
     if connection is None:
         if known.all:

@@ -129,7 +129,7 @@ def _reset(tree: Any, path: str, scope: Scope) -> str | None:
     return None if found is None else _RESETS.get(found, found)
 
 
-_KEY_FORMAT: Final = choice("binData", "string", "json", "int", "long", "double")
+_KEY_FORMAT: Final = choice("binData", "string", "json", "int", "long", "double", "schemaRegistry")
 _CONFIG: Final = closed(
     Option(
         "auto_offset_reset",
@@ -187,9 +187,11 @@ _TIMING: Final = (
     Option("maxEventTimeJump", duration(least=1), "a document further ahead than this goes to the dead letters"),
 )  # fmt: skip
 _CONNECTION: Final = Option("connectionName", STRING, "the connection to read from", required=True)
+_REGISTRY: Final = closed(Option("connectionName", STRING, "the registry's connection", required=True, into="registry"))
 _KAFKA: Final = (
     _CONNECTION,
     Option("topic", one_or_more(STRING), "a topic, or a list of them", required=True, into="topics"),
+    Option("schemaRegistry", _REGISTRY, "records are Avro or JSON by the schemas of a registry"),
     Option("config", _CONFIG, "how the topic is read"),
     Option("until", _position(("latest",), time=False), "latest, or offsets by partition: then the source ends"),
     Option("partitionCount", integer(1), "accepted and without effect: the brokers know their partitions", into=None),
@@ -204,6 +206,11 @@ _FILES: Final = (
     *_TIMING,
 )
 _DOCUMENTS: Final = (Option("documents", list_of(DOCUMENT), "the documents", required=True), *_TIMING)
+
+
+def _check_registry(found: Read, path: str, scope: Scope) -> None:
+    if found.fields.get("key_format") == "schemaRegistry" and "registry" not in found.fields:
+        scope.problems.add(join(path, "config.keyFormat"), "keys of a schema registry need $source.schemaRegistry")
 
 
 def _check_ids(found: Read, path: str, scope: Scope) -> None:
@@ -314,6 +321,7 @@ def _read(tree: Any, path: str, scope: Scope) -> Source | None:
     made, options = _KINDS[kind]
     found = read_options(tree, path, scope, options)
     _check_ids(found, path, scope)
+    _check_registry(found, path, scope)
     return None if len(scope.problems.errors) > before else made(path=path, **found.fields)
 
 

@@ -1,0 +1,116 @@
+"""Documents and keys as records of a schema registry: the number of the schema, then Avro, or JSON.
+
+The document holds the schema; the registry's number for it stays the same, so the bytes are a function of document and row. They are staged
+with the number in them: a release asks no registry. Numbers are asked for when the sink opens, or when a topic first comes.
+"""
+
+import json
+from collections.abc import Callable
+from typing import Final, Literal
+
+from tidemark.shared.language.avro import AvroError, parse_schema, writer_of
+from tidemark.shared.language.stages import KafkaEmit, RegisteredSchema
+from tidemark.shared.language.values import render_json
+from tidemark.shared.model.values import Document, Value
+from tidemark.shared.ports.registry import (
+    RegistryDenied,
+    RegistryUnavailable,
+    SchemaRefused,
+    SchemaRegistry,
+    SchemaUnknown,
+    header_of,
+)
+from tidemark.shared.ports.sink import TargetDenied, TargetRefused, TargetUnavailable
+from tidemark.shared.process.registered import SCHEMA_TYPES
+
+Part = Literal["key", "value"]
+_SUBJECTS_MAX: Final = 10_000
+"""Whose numbers are kept: as many as one sink may have topics; beyond it the oldest is asked for again."""
+
+
+class Unregistered(Exception):
+    """The numbers of a topic's schemas are not known yet: `ask` for them, and come again."""
+
+    def __init__(self, topic: str) -> None:
+        super().__init__(topic)
+        self.topic = topic
+
+
+class NotWritten(Exception):
+    """Why a row cannot become a record."""
+
+
+class RegisteredForms:
+    """One sink's records."""
+
+    def __init__(self, registry: SchemaRegistry, stage: KafkaEmit) -> None:
+        self._registry = registry
+        self._path = stage.path
+        found: dict[Part, RegisteredSchema | None] = {"key": stage.key_schema, "value": stage.value_schema}
+        self._schemas = {part: schema for part, schema in found.items() if schema is not None}
+        self._write: dict[Part, Callable[[Value], bytes]] = {
+            part: writer_of(parse_schema(json.loads(schema.text))) if schema.type == "avro" else render_json
+            for part, schema in self._schemas.items()
+        }
+        self._headers: dict[str, bytes] = {}
+        """By subject."""
+        self._unknown: dict[str, str] = {}
+        """Why subjects have no number, as far as the batch in hand has asked."""
+
+    async def prepare(self, topic: str) -> None:
+        """Ask for the numbers of a topic's schemas. An unknown one, which is not to be registered, may come later."""
+        await self.ask(topic)
+        self.begin()
+
+    def begin(self) -> None:
+        """Another batch: ask again for schemas that were unknown."""
+        self._unknown.clear()
+
+    async def ask(self, topic: str) -> None:
+        """Have the numbers of a topic's schemas. TargetUnavailable, TargetDenied, TargetRefused."""
+        for part, schema in self._schemas.items():
+            subject = schema.subject(topic, part)
+            if subject in self._headers or subject in self._unknown:
+                continue
+            try:
+                register = schema.auto_register_schemas
+                number = await self._registry.number(subject, SCHEMA_TYPES[schema.type], schema.text, register=register)
+            except SchemaUnknown as error:
+                self._unknown[subject] = str(error)
+            except SchemaRefused as error:
+                raise TargetRefused(f"{self._path}.schemaRegistry.{part}Schema: {error}") from error
+            except RegistryUnavailable as error:
+                raise TargetUnavailable(str(error)) from error
+            except RegistryDenied as error:
+                raise TargetDenied(str(error)) from error
+            else:
+                if len(self._headers) >= _SUBJECTS_MAX:
+                    del self._headers[next(iter(self._headers))]
+                self._headers[subject] = header_of(number)
+
+    def key(self, value: Value, topic: str) -> bytes:
+        """A key's record. Unregistered, NotWritten."""
+        return self._record("key", value, self._write["key"], topic)
+
+    def value(self, document: Document, text: Callable[[], bytes], topic: str) -> bytes:
+        """A document's record; `text` gives its JSON. Unregistered, NotWritten."""
+        schema = self._schemas.get("value")
+        if schema is None:
+            return text()
+        return self._record(
+            "value", document, self._write["value"] if schema.type == "avro" else lambda _: text(), topic
+        )
+
+    def _record(self, part: Part, value: Value, write: Callable[[Value], bytes], topic: str) -> bytes:
+        subject = self._schemas[part].subject(topic, part)
+        header = self._headers.get(subject)
+        if header is None and subject in self._unknown:
+            raise NotWritten(
+                f"{self._path}.schemaRegistry: {self._unknown[subject]}; register it, or set autoRegisterSchemas"
+            )
+        if header is None:
+            raise Unregistered(topic)
+        try:
+            return header + write(value)
+        except AvroError as error:
+            raise NotWritten(f"{self._path}.schemaRegistry.{part}Schema: {error}") from error

@@ -1,0 +1,142 @@
+"""Records of a schema registry as the JSON that sources read: Avro by the schema that each was written with, and JSON behind its number.
+
+A record that is none (another first byte, a number that the registry does not know, bytes that are no record of the schema) stays as it is,
+with the reason. A registry that is away is an outage: the same records are asked for again.
+"""
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Final, TypeAlias
+
+import pyarrow as pa
+
+from tidemark.shared.language.avro import AvroError, Schema, SchemaError, parse_schema, reader_of
+from tidemark.shared.language.stages import KafkaSource
+from tidemark.shared.model.records import RawBatch
+from tidemark.shared.ports.clock import Executor
+from tidemark.shared.ports.log import LogDenied, LogUnavailable
+from tidemark.shared.ports.registry import (
+    HEADER_BYTES,
+    MAGIC,
+    KnownSchema,
+    RegistryDenied,
+    RegistryUnavailable,
+    SchemaRegistry,
+    SchemaUnknown,
+)
+
+_READERS_MAX: Final = 1_000
+"""Of schemas; beyond it the oldest is made anew when it is needed."""
+_Reader: TypeAlias = Callable[[bytes], bytes]
+
+
+class _NoRecord(Exception):
+    """Why bytes are no record of the registry."""
+
+
+class RegisteredRecords:
+    """One source's records."""
+
+    def __init__(self, registry: SchemaRegistry, stage: KafkaSource, executor: Executor, record_bytes_max: int) -> None:
+        self._registry = registry
+        self._keys = stage.key_format == "schemaRegistry"
+        self._keys_must = stage.key_format_error == "dlq"
+        self._executor = executor
+        self._record_bytes_max = record_bytes_max
+        self._readers: dict[int, _Reader | str] = {}
+        """By schema; the reason where its records cannot be read."""
+
+    async def decoded(self, batch: RawBatch) -> RawBatch:
+        """The same records, values (and keys) as JSON. LogUnavailable, LogDenied: nothing was taken, ask again."""
+        columns = [batch.values, batch.keys] if self._keys and batch.keys is not None else [batch.values]
+        numbers = {number for column in columns for number in _numbers(column) if number is not None}
+        readers: Mapping[int, _Reader | str] = {number: await self._reader(number) for number in sorted(numbers)}
+        return await self._executor.blocking(self._read, batch, readers)
+
+    async def _reader(self, number: int) -> _Reader | str:
+        if number in self._readers:
+            return self._readers[number]
+        try:
+            known = await self._registry.schema(number)
+        except SchemaUnknown as error:
+            return str(error)  # not kept: it may be a registry that lags behind
+        except RegistryUnavailable as error:
+            raise LogUnavailable(str(error)) from error
+        except RegistryDenied as error:
+            raise LogDenied(str(error)) from error
+        if len(self._readers) >= _READERS_MAX:
+            del self._readers[next(iter(self._readers))]
+        self._readers[number] = found = _reader_of(known, number)
+        return found
+
+    def _read(self, batch: RawBatch, readers: Mapping[int, _Reader | str]) -> RawBatch:
+        values, unread = self._column(batch.values, readers)
+        keys = batch.keys
+        if self._keys and keys is not None:
+            keys, wrong = self._column(keys, readers)
+            if self._keys_must:
+                unread = {**{row: f"its key: {why}" for row, why in wrong.items()}, **unread}
+        return replace(batch, values=values, keys=keys, unread={**unread, **batch.unread})
+
+    def _column(
+        self, column: pa.BinaryArray, readers: Mapping[int, _Reader | str]
+    ) -> tuple[pa.BinaryArray, dict[int, str]]:
+        """The records as JSON, and why some stay as they are."""
+        found: list[bytes | None] = []
+        unread: dict[int, str] = {}
+        for row, data in enumerate(column.to_pylist()):
+            try:
+                found.append(None if data is None else self._one(data, readers))
+            except (_NoRecord, AvroError) as error:
+                unread[row] = str(error)
+                found.append(data)
+        return pa.array(found, pa.binary()), unread
+
+    def _one(self, data: bytes, readers: Mapping[int, _Reader | str]) -> bytes:
+        number = _number(data)
+        if number is None:
+            raise _NoRecord(
+                f"expected a record of the schema registry, which begins with byte {MAGIC} and four of the schema's number, found"
+                f" {data[:HEADER_BYTES].hex(' ') or 'nothing'}"
+            )
+        reader = readers[number]
+        if isinstance(reader, str):
+            raise _NoRecord(reader)
+        try:
+            text = reader(data[HEADER_BYTES:])
+        except AvroError as error:
+            raise _NoRecord(f"no record of schema {number}: {error}") from error
+        if len(text) > self._record_bytes_max:
+            raise _NoRecord(
+                f"schema {number}: as JSON it has {len(text)} bytes, at most {self._record_bytes_max} are allowed"
+                " (options.limits.recordBytes)"
+            )
+        return text
+
+
+def _number(data: bytes) -> int | None:
+    """The number of a record's schema; None if the bytes have none."""
+    if len(data) < HEADER_BYTES or data[0] != MAGIC:
+        return None
+    return int.from_bytes(data[1:HEADER_BYTES], "big")
+
+
+def _numbers(column: pa.BinaryArray) -> set[int | None]:
+    return {_number(data) for data in column.to_pylist() if data is not None}
+
+
+def _reader_of(known: KnownSchema, number: int) -> _Reader | str:
+    """The reader of a schema's records, or why there is none."""
+    match known.type:
+        case "JSON":
+            return lambda data: data
+        case "AVRO":
+            try:
+                read: tuple[Schema, ...] = ()
+                for reference in known.references:
+                    read += (parse_schema(json.loads(reference.text), known=read),)
+                return reader_of(parse_schema(json.loads(known.text), known=read))
+            except (SchemaError, ValueError) as error:
+                return f"schema {number} of the registry: {error}"
+    return f"schema {number} of the registry is of type {known.type}, and records of AVRO and JSON are read"

@@ -1,0 +1,202 @@
+"""A registry of schemas by Confluent's REST. Schemas are asked for once and kept; redirects are not followed, answers are bounded.
+
+Several addresses are one registry: where one is away, the next is asked.
+"""
+
+import json
+from base64 import b64encode
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+from urllib.parse import quote, urlsplit
+
+import aiohttp
+
+from tidemark.shared.ports.registry import (
+    KnownSchema,
+    RegistryDenied,
+    RegistryUnavailable,
+    SchemaRefused,
+    SchemaType,
+    SchemaUnknown,
+)
+from tidemark.shared.ports.setup import WrongSetup
+
+_ANSWER_BYTES_MAX: Final = 16 * 1024 * 1024
+"""Of one answer: a schema, some of them of megabytes."""
+_KEPT_MAX: Final = 10_000
+"""Schemas and numbers that are kept; beyond it the oldest goes."""
+_REFERENCES_MAX: Final = 100
+"""Schemas that one schema refers to, and those that they refer to."""
+_TIMEOUT_S: Final = 10
+"""For one answer: longer, and the registry counts as away."""
+_JSON: Final = "application/vnd.schemaregistry.v1+json"
+
+
+@dataclass(frozen=True, slots=True)
+class RegistrySettings:
+    """Addresses, and the user that asks."""
+
+    urls: tuple[str, ...]
+    username: str = ""
+    password: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    status: int
+    body: Any
+    """JSON; the text where it is none."""
+
+    @property
+    def reason(self) -> str:
+        found = self.body.get("message", "") if isinstance(self.body, dict) else self.body
+        return str(found)[:500]
+
+    @property
+    def code(self) -> int:
+        found = self.body.get("error_code") if isinstance(self.body, dict) else None
+        return found if isinstance(found, int) else self.status
+
+
+class RestRegistry:
+    """`SchemaRegistry` over HTTP."""
+
+    def __init__(self, settings: RegistrySettings) -> None:
+        self._settings = settings
+        self._session: aiohttp.ClientSession | None = None
+        self._schemas: dict[int, KnownSchema] = {}
+        self._numbers: dict[tuple[str, SchemaType, str], int] = {}
+
+    @property
+    def place(self) -> str:
+        """The addresses, for messages; without secrets."""
+        return ", ".join(urlsplit(url).netloc.rpartition("@")[2] or url for url in self._settings.urls)
+
+    async def schema(self, number: int) -> KnownSchema:
+        """See `SchemaRegistry.schema`."""
+        if number not in self._schemas:
+            answer = await self._ask("GET", f"schemas/ids/{number}")
+            if answer.status == 404:  # noqa: PLR2004 - not found
+                raise SchemaUnknown(f"the schema registry {self.place} has no schema {number}: {answer.reason}")
+            self._keep(self._schemas, number, await self._known(self._well(answer), [_REFERENCES_MAX]))
+        return self._schemas[number]
+
+    async def _known(self, body: Any, left: list[int]) -> KnownSchema:
+        """A schema with those that it refers to. left: how many more there may be."""
+        references: list[KnownSchema] = []
+        for each in body.get("references") or ():
+            left[0] -= 1
+            if left[0] < 0:
+                raise SchemaUnknown(f"a schema refers to more than {_REFERENCES_MAX} others")
+            place = f"subjects/{quote(str(each['subject']), safe='')}/versions/{int(each['version'])}"
+            references.append(await self._known(self._well(await self._ask("GET", place)), left))
+        flat = [inner for each in references for inner in (*each.references, each)]
+        return KnownSchema(body.get("schemaType", "AVRO"), str(body["schema"]), tuple(dict.fromkeys(flat)))
+
+    async def number(self, subject: str, kind: SchemaType, text: str, *, register: bool) -> int:
+        """See `SchemaRegistry.number`."""
+        key = (subject, kind, text)
+        if key not in self._numbers:
+            place = f"subjects/{quote(subject, safe='')}" + ("/versions" if register else "")
+            answer = await self._ask("POST", place, _schema_body(kind, text))
+            if not register and answer.status == 404:  # noqa: PLR2004 - not found
+                raise SchemaUnknown(
+                    f"the schema registry {self.place} has no such schema under {subject}: {answer.reason}"
+                )
+            if answer.status in (409, 422):
+                raise SchemaRefused(
+                    f"the schema registry {self.place} refuses the schema under {subject}: {answer.reason}"
+                )
+            self._keep(self._numbers, key, int(self._well(answer)["id"]))
+        return self._numbers[key]
+
+    async def refused(self, subject: str, kind: SchemaType, text: str) -> str:
+        """See `SchemaRegistry.refused`."""
+        place = f"compatibility/subjects/{quote(subject, safe='')}/versions/latest?verbose=true"
+        answer = await self._ask("POST", place, _schema_body(kind, text))
+        if answer.status == 404:  # noqa: PLR2004 - the subject's first schema
+            return ""
+        if answer.status == 422:  # noqa: PLR2004 - no schema at all
+            return answer.reason
+        body = self._well(answer)
+        if body.get("is_compatible", True):
+            return ""
+        told = "; ".join(str(each) for each in body.get("messages", ()))
+        return f"incompatible with the latest under {subject}" + (f": {told[:500]}" if told else "")
+
+    async def _ask(self, method: str, place: str, body: Mapping[str, Any] | None = None) -> _Answer:
+        """The first address that answers."""
+        failed = ""
+        for url in self._settings.urls:
+            try:
+                answer = await self._answer(method, f"{url.rstrip('/')}/{place}", body)
+            except (aiohttp.ClientError, TimeoutError, OSError) as error:
+                failed = f"{type(error).__name__}: {error}".replace(f"{urlsplit(url).netloc.rpartition('@')[0]}@", "")
+                continue
+            if answer.status < 500 and answer.status != 429:  # noqa: PLR2004 - 429: later
+                return answer
+            failed = f"status {answer.status}: {answer.reason}"
+        raise RegistryUnavailable(f"schema registry {self.place}: {failed}")
+
+    async def _answer(self, method: str, url: str, body: Mapping[str, Any] | None) -> _Answer:
+        headers = {"Accept": f"{_JSON}, application/json"}
+        if self._settings.username:
+            user = b64encode(f"{self._settings.username}:{self._settings.password}".encode()).decode()
+            headers["Authorization"] = f"Basic {user}"
+        if body is not None:
+            headers["Content-Type"] = _JSON
+        data = None if body is None else json.dumps(body).encode()
+        async with self._opened().request(
+            method, url, data=data, headers=headers, allow_redirects=False, timeout=aiohttp.ClientTimeout(_TIMEOUT_S)
+        ) as answer:
+            found = await answer.content.read(_ANSWER_BYTES_MAX + 1)
+            while len(found) <= _ANSWER_BYTES_MAX and not answer.content.at_eof():
+                found += await answer.content.read(_ANSWER_BYTES_MAX + 1 - len(found))
+            if len(found) > _ANSWER_BYTES_MAX:
+                return _Answer(413, f"an answer of more than {_ANSWER_BYTES_MAX} bytes")
+            try:
+                return _Answer(answer.status, json.loads(found))
+            except ValueError:
+                return _Answer(answer.status, found[:500].decode(errors="replace"))
+
+    def _well(self, answer: _Answer) -> Any:
+        """The body of an answer that is none of the foreseen refusals."""
+        if answer.status == 200 and isinstance(answer.body, dict):  # noqa: PLR2004 - well
+            return answer.body
+        raise RegistryDenied(
+            f"schema registry {self.place}: expected an answer of a schema registry, found status {answer.status}"
+            f" (code {answer.code}): {answer.reason}; look at address, user and password of the connection"
+        )
+
+    def _opened(self) -> aiohttp.ClientSession:
+        if self._session is None:
+            self._session = aiohttp.ClientSession(trust_env=False)
+        return self._session
+
+    @staticmethod
+    def _keep(kept: dict[Any, Any], key: Any, value: Any) -> None:
+        if len(kept) >= _KEPT_MAX:
+            del kept[next(iter(kept))]
+        kept[key] = value
+
+    async def close(self) -> None:
+        """Let go of the connections."""
+        if self._session is not None:
+            await self._session.close()
+            self._session = None
+
+
+def _schema_body(kind: SchemaType, text: str) -> dict[str, Any]:
+    """A schema as the registry takes it; of Avro without its type, which older registries do not know."""
+    return {"schema": text} if kind == "AVRO" else {"schema": text, "schemaType": kind}
+
+
+def registry_settings(settings: Mapping[str, Any]) -> RegistrySettings:
+    """Of a connection, its values put in. WrongSetup."""
+    urls: Sequence[str] = settings["schemaRegistryUrls"]
+    for url in urls:
+        if urlsplit(url).scheme not in ("http", "https") or not urlsplit(url).hostname:
+            raise WrongSetup("schemaRegistryUrls: expected http://host:port or https://…, found another address")
+    user = settings.get("schemaRegistryAuthentication", {})
+    return RegistrySettings(tuple(urls), str(user.get("username", "")), str(user.get("password", "")))

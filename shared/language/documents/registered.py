@@ -1,0 +1,98 @@
+"""`$emit.schemaRegistry`: the schemas that records are written by, read and checked with the document."""
+
+import json
+from typing import Any, Final
+
+from tidemark.shared.language.avro import SchemaError, parse_schema, writer_of
+from tidemark.shared.language.documents.kinds import (
+    BOOLEAN,
+    STRING,
+    Kind,
+    Option,
+    Read,
+    choice,
+    closed,
+    closed_schema,
+    read_later,
+    read_options,
+)
+from tidemark.shared.language.expressions.scope import Scope
+from tidemark.shared.language.problems import join
+from tidemark.shared.language.stages import RegisteredSchema
+
+_OPTIONS: Final = closed(
+    Option(
+        "autoRegisterSchemas",
+        BOOLEAN,
+        "register the schema where the registry does not have it (default true); else documents are dead letters until it is there",
+    ),
+    Option(
+        "subjectNameStrategy",
+        choice("TopicNameStrategy", "RecordNameStrategy", "TopicRecordNameStrategy"),
+        "the subject is topic-value or topic-key (default), the record's name, or topic-name",
+    ),
+)
+_TREE: Final = Kind(read_later, {"anyOf": [{"type": kind} for kind in ("object", "array", "string")]})
+_WORDS: Final = (
+    Option("type", choice("avro", "json"), "avro, or json: JSON behind the id of a JSON Schema", required=True),
+    Option("schema", _TREE, "the schema", required=True, into="tree"),
+    Option("options", _OPTIONS, "how the registry knows it"),
+)
+
+
+def _registered(tree: Any, path: str, scope: Scope) -> RegisteredSchema | None:
+    before = len(scope.problems.errors)
+    found = read_options(tree, path, scope, _WORDS)
+    fields = dict(found.fields)
+    schema = fields.pop("tree", None)
+    name = _name(found.get("type"), schema, join(path, "schema"), scope) if "schema" in found else ""
+    if fields.get("subject_name_strategy", "TopicNameStrategy") != "TopicNameStrategy" and not name:
+        scope.problems.add(join(path, "options.subjectNameStrategy"), "needs a schema with a name (of JSON: title)")
+    if len(scope.problems.errors) > before:
+        return None
+    return RegisteredSchema(text=json.dumps(schema, separators=(",", ":"), ensure_ascii=False), name=name, **fields)
+
+
+def _name(kind: str | None, schema: Any, path: str, scope: Scope) -> str:
+    """The schema's name, "" if it has none; a wrong schema is noted."""
+    if kind == "json":
+        if type(schema) is not dict:
+            scope.problems.add(path, "a JSON Schema is an object")
+            return ""
+        title = schema.get("title", "")
+        return title if type(title) is str else ""
+    try:
+        read = parse_schema(schema)
+        writer_of(read)
+    except SchemaError as error:
+        scope.problems.add(path, f"no schema of Avro: {error}")
+        return ""
+    return read.name
+
+
+_SCHEMA: Final = Kind(_registered, closed_schema(_WORDS))
+REGISTRY: Final = closed(
+    Option("connectionName", STRING, "the registry's connection", required=True, into="registry"),
+    Option("valueSchema", _SCHEMA, "what documents are written by"),
+    Option("keySchema", _SCHEMA, "what config.key is written by, in place of keyFormat"),
+)
+
+
+def check_schemas(tree: Any, found: Read, path: str, scope: Scope) -> None:
+    """Note options of `$emit` that have no meaning beside schemas."""
+    registry = found.get("schemaRegistry")
+    if registry is None:
+        return
+    config = tree.get("config")
+    written = config if type(config) is dict else {}
+    value, key = registry.get("valueSchema"), registry.get("keySchema")
+    if "valueSchema" not in registry and "keySchema" not in registry:
+        scope.problems.add(join(path, "schemaRegistry"), "needs valueSchema, keySchema or both")
+    if value is not None and value.type == "avro":
+        for name in ("outputFormat", "dateFormat"):
+            if name in written:
+                scope.problems.add(join(path, f"config.{name}"), "tells how JSON is written, and values are Avro")
+    if key is not None and "key" not in written:
+        scope.problems.add(join(path, "schemaRegistry.keySchema"), "needs config.key, whose values it is for")
+    if key is not None and "keyFormat" in written:
+        scope.problems.add(join(path, "config.keyFormat"), "the key is written by keySchema: leave this out")

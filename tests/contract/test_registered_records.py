@@ -1,0 +1,211 @@
+"""Kafka's source and sink with a schema registry: what is no record, outages, evolution, refusals."""
+
+import json
+from typing import Any
+
+import pytest
+
+from tests.contract.sinks_support import Task, World, batch_of
+from tests.contract.sinks_targets import AvroWorld, expression
+from tests.contract.sources_worlds import AvroLanes
+from tests.harness.opening import open_splits
+from tidemark.shared.language.stages import KafkaEmit, RegisteredSchema
+from tidemark.shared.model.records import RawBatch
+from tidemark.shared.ports.log import LogDenied, LogUnavailable, NewRecord, TopicPartition
+from tidemark.shared.ports.registry import header_of
+from tidemark.shared.ports.sink import TargetDenied, TargetRefused, TargetUnavailable
+
+
+async def lanes(*records: NewRecord, **options: Any) -> AvroLanes:
+    """One partition with numbers 0 and 1, then these records."""
+    world = AvroLanes(**options)
+    await world.add(0, [0, 1])
+    writer = await world.log.writer("other")
+    for record in records:
+        await (await writer.send(TopicPartition("in", 0), record))
+    await writer.flush()
+    await writer.close()
+    return world
+
+
+async def all_of(world: AvroLanes) -> RawBatch:
+    source = world.source()
+    await open_splits(source)
+    (batch,) = await source.fetch(1 << 20, 10)
+    return batch
+
+
+async def test_records_are_read_by_the_schema_of_each() -> None:
+    """Versions of a schema side by side: each record has the fields of its own, each value with its type."""
+    batch = await all_of(await lanes())
+    assert batch.values.to_pylist() == [b'{"n":0}', b'{"n":1,"note":null}']
+    assert batch.keys is not None
+    assert batch.keys.to_pylist() == [b'"k"', b'"k"']
+    assert batch.unread == {}
+
+
+async def test_what_is_no_record_keeps_its_bytes_and_has_a_reason() -> None:
+    """A foreign first byte, an unknown schema, damaged bytes, another type of schema, a foreign key: named, and the rest is read."""
+    world = AvroLanes()
+    proto = world.registry.content.add("other", "message A {}", "PROTOBUF")
+    key = world.record(0).key
+    bad = [
+        NewRecord(b'{"n":5}', key),
+        NewRecord(header_of(77) + b"\x00", key),
+        NewRecord(header_of(world.numbers[1]) + b"\x04\x08", key),
+        NewRecord(header_of(proto) + b"\x00", key),
+        NewRecord(world.record(6).value, b"plain"),
+        NewRecord(None, key),
+    ]
+    world = await lanes(*bad)
+    world.registry.content.add("other", "message A {}", "PROTOBUF")
+    batch = await all_of(world)
+    assert [batch.values[row].as_py() for row in (2, 3, 4, 5)] == [each.value for each in bad[:4]]
+    assert batch.values[7].as_py() is None
+    said = dict(sorted(batch.unread.items()))
+    assert list(said) == [2, 3, 4, 5, 6]
+    for row, word in zip(
+        said, ("begins with byte 0", "no schema 77", "union has 2 types", "PROTOBUF", "its key"), strict=True
+    ):
+        assert word in said[row]
+
+
+async def test_keys_may_pass_through() -> None:
+    """With `keyFormatError: passThrough` a foreign key is no failure, and stays as it is."""
+    value = AvroLanes().record(6).value
+    batch = await all_of(await lanes(NewRecord(value, b"plain"), key_format_error="passThrough"))
+    assert batch.unread == {}
+    assert batch.keys is not None
+    assert batch.keys.to_pylist()[2] == b"plain"
+
+
+async def test_a_registry_that_is_away_is_waited_for_and_nothing_is_lost() -> None:
+    """While it is away fetching is an outage and positions stay; then come the same records, and the registry was asked once a schema."""
+    world = await lanes()
+    source = world.source()
+    splits = await open_splits(source)
+    world.registry.content.away = 3
+    for _ in range(3):
+        with pytest.raises(LogUnavailable, match="away"):
+            await source.fetch(1 << 20, 10)
+        assert [status.next_position for status in source.status()] == [split.begin for split in splits.values()]
+    (batch,) = await source.fetch(1 << 20, 10)
+    assert len(batch.values) == 2
+    await world.add(0, list(range(2, 50)))
+    (batch,) = await source.fetch(1 << 20, 10)
+    assert len(batch.values) == 48
+    assert sorted(world.registry.content.asked.values()) == [1, 1, 4]
+
+
+async def test_a_registry_that_denies_fails_the_source() -> None:
+    """A wrong password is no outage."""
+    world = await lanes()
+    world.registry.denied = True
+    with pytest.raises(LogDenied, match="password"):
+        await all_of(world)
+
+
+async def test_a_record_that_grows_beyond_the_bound_is_told() -> None:
+    """As JSON a record is at most `recordBytes` long."""
+    world = AvroLanes()
+    number = world.registry.content.add("other", {"type": "array", "items": "null"})
+    world = await lanes(NewRecord(header_of(number) + bytes([0x90, 0x4E, 0])))
+    world.registry.content.add("other", {"type": "array", "items": "null"})
+    assert "recordBytes" in (await all_of(world)).unread[2]
+
+
+# --- sink -------------------------------------------------------------------------------------------------------------
+
+
+async def begun(target: AvroWorld) -> Task:
+    task = Task(World(target))
+    await task.start()
+    return task
+
+
+async def test_rows_that_do_not_fit_the_schema_are_refused_before_staging() -> None:
+    """The row is named with the field's place, and the others are taken (S6)."""
+    target = AvroWorld()
+    task = await begun(target)
+    fields = [{"name": "id", "type": {"type": "enum", "name": "E", "symbols": ["a"]}}]
+    tree = {"type": "record", "name": "Row", "fields": fields}
+    target.stage = KafkaEmit(
+        path="$emit",
+        connection_name="c",
+        topic=expression("out"),
+        registry="r",
+        value_schema=RegisteredSchema(type="avro", text=json.dumps(tree), name="Row"),
+    )
+    target.registry.content.subjects.clear()
+    sink = target.sink()
+    await sink.open(task.world.identity, task.marker)
+    (refused,) = await sink.accept(batch_of([1]))
+    assert "$emit.schemaRegistry.valueSchema: id: expected one of a" in refused.reason or "name" in refused.reason
+
+
+async def test_an_incompatible_schema_stops_the_sink_at_its_begin() -> None:
+    """What the registry refuses can never be written: the processor fails with the registry's reason."""
+    target = AvroWorld()
+    target.registry.content.add("out-value", {"type": "record", "name": "Row", "fields": []})
+    with pytest.raises(TargetRefused, match=r"valueSchema.*id"):
+        await begun(target)
+
+
+async def test_without_auto_registration_rows_wait_for_no_schema() -> None:
+    """Rows are refused with the reason as long as the registry lacks the schema; once it is there, the next are written."""
+    target = AvroWorld(auto_register_schemas=False)
+    target.registry.content.add("out-key", "string")
+    task = await begun(target)
+    (refused, *_) = await task.sink.accept(batch_of([0, 1, 2]))
+    assert "no such schema under out-value" in refused.reason
+    target.registry.content.add("out-value", target.value)
+    await task.accept()
+    await task.stage()
+    await task.commit()
+    await task.release()
+    assert sorted(await target.visible()) == [0, 1, 2]
+
+
+async def test_a_registry_that_is_away_is_an_outage_of_the_target() -> None:
+    """Opening is tried again, and a batch is taken whole after it, or not at all."""
+    target = AvroWorld()
+    target.registry.content.away = 1
+    with pytest.raises(TargetUnavailable, match="away"):
+        await begun(target)
+    task = await begun(target)
+    target.registry.denied = True
+    await task.accept()
+    with pytest.raises(TargetDenied):
+        await begun(target)
+
+
+async def test_bytes_are_the_same_after_a_restart() -> None:
+    """Another attempt stages the same bytes for the same rows: registry and schema give the same number."""
+    target = AvroWorld()
+    staged: list[list[bytes]] = []
+    for _ in range(2):
+        target.blobs.objects.clear()
+        task = await begun(target)
+        await task.accept()
+        await task.accept()
+        await task.stage()
+        staged.append(list(target.blobs.objects.values()))
+    assert staged[0] == staged[1]
+    assert staged[0]
+
+
+async def test_a_topic_of_each_document_has_its_own_subject() -> None:
+    """With a topic by expression the schemas are registered under each topic's subject, once."""
+    target = AvroWorld()
+    target.stage = KafkaEmit(
+        path="$emit",
+        connection_name="c",
+        topic=expression({"$cond": ["$even", "evens", "odds"]}),
+        registry="r",
+        value_schema=target.stage.value_schema,
+    )
+    task = await begun(target)
+    await task.accept()
+    await task.accept()
+    assert sorted(target.registry.content.subjects) == ["evens-value", "odds-value"]
+    assert set(target.registry.content.asked.values()) == {1}
