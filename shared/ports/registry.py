@@ -11,6 +11,7 @@ from tidemark.shared.model.failures import Lasting, Outage
 MAGIC: Final = 0
 """The first byte of a record of a registry's schema; four bytes with the schema's number follow, the highest first."""
 HEADER_BYTES: Final = 5
+"""Of the wire format: the magic byte and a number of 32 bits."""
 SchemaType = Literal["AVRO", "JSON", "PROTOBUF"]
 
 

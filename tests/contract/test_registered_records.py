@@ -9,11 +9,18 @@ from tests.contract.sinks_support import Task, World, batch_of
 from tests.contract.sinks_targets import AvroWorld, expression
 from tests.contract.sources_worlds import AvroLanes
 from tests.harness.opening import open_splits
+from tests.harness.registry import Registry
+from tidemark.services.cli import connected
+from tidemark.services.cli.connected import refused_by_what_is_there
+from tidemark.services.control.outside import refused_by_registries
+from tidemark.shared.language.documents import InvalidDocument, parse
 from tidemark.shared.language.stages import KafkaEmit, RegisteredSchema
 from tidemark.shared.model.records import RawBatch
 from tidemark.shared.ports.log import LogDenied, LogUnavailable, NewRecord, TopicPartition
 from tidemark.shared.ports.registry import header_of
 from tidemark.shared.ports.sink import TargetDenied, TargetRefused, TargetUnavailable
+from tidemark.shared.process.allowed import OWNER, Allowed, NotAllowed
+from tidemark.shared.process.connections import Connections
 
 
 async def lanes(*records: NewRecord, **options: Any) -> AvroLanes:
@@ -209,3 +216,74 @@ async def test_a_topic_of_each_document_has_its_own_subject() -> None:
     await task.accept()
     assert sorted(target.registry.content.subjects) == ["evens-value", "odds-value"]
     assert set(target.registry.content.asked.values()) == {1}
+
+
+# --- the document -----------------------------------------------------------------------------------------------------
+
+ORDER = {"type": "record", "name": "Order", "fields": [{"name": "id", "type": "long"}]}
+VALUE = {"connectionName": "r", "valueSchema": {"type": "avro", "schema": ORDER}}
+
+
+def document(url: str = "http://registry:8081", **emit: Any) -> dict[str, Any]:
+    return {
+        "connections": {
+            "k": {"type": "kafka", "bootstrapServers": "b:1"},
+            "r": {"type": "schemaRegistry", "schemaRegistryUrls": url},
+        },
+        "pipeline": [
+            {"$source": {"connectionName": "k", "topic": "in", "schemaRegistry": {"connectionName": "r"}}},
+            {"$emit": {"connectionName": "k", "topic": "out", "schemaRegistry": VALUE, **emit}},
+        ],
+    }
+
+
+@pytest.mark.parametrize(
+    ("emit", "said"),
+    [
+        ({"schemaRegistry": {**VALUE, "connectionName": "k"}}, "expected schemaRegistry"),
+        ({"schemaRegistry": {"connectionName": "r"}}, "needs valueSchema"),
+        ({"config": {"outputFormat": "canonicalJson"}}, "values are Avro"),
+        ({"schemaRegistry": {**VALUE, "keySchema": {"type": "avro", "schema": "string"}}}, "needs config.key"),
+        (
+            {"schemaRegistry": {"connectionName": "r", "valueSchema": {"type": "avro", "schema": "int32"}}},
+            "unknown type",
+        ),
+        (
+            {"schemaRegistry": {"connectionName": "r", "valueSchema": {"type": "protobuf", "schema": ""}}},
+            "unknown value",
+        ),
+    ],
+)
+def test_a_wrong_use_of_a_registry_is_an_error_of_the_document(emit: dict[str, Any], said: str) -> None:
+    """Schemas, connections and options without a meaning are named before anything runs."""
+    with pytest.raises(InvalidDocument, match=said):
+        parse(document(**emit))
+
+
+async def test_check_and_create_name_a_schema_that_the_registry_refuses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An incompatible schema is an error before anything starts, and nothing is registered; a registry that is away is none of `create`."""
+    monkeypatch.setattr(connected, "ANSWER_S_MAX", 3)  # no broker is there
+    server = await Registry().start()
+    server.add("out-value", {"type": "record", "name": "Order", "fields": []})
+    processor = parse(document(server.url))
+    connections = Connections("check", allowed=OWNER, values={})
+    try:
+        (error,) = await refused_by_registries(processor, connections)
+        assert error.path == "pipeline[1].$emit"
+        assert "READER_FIELD_MISSING_DEFAULT_VALUE" in error.message
+        told = [str(each) for each in await refused_by_what_is_there(processor)]
+        assert any("READER_FIELD_MISSING_DEFAULT_VALUE" in each for each in told)
+        assert list(server.subjects) == ["out-value"]
+        server.away = 5
+        assert await refused_by_registries(processor, connections) == []
+    finally:
+        await connections.close()
+        await server.stop()
+
+
+def test_documents_reach_registries_where_the_installation_lets_them() -> None:
+    """A registry on this machine, or on a host that is not listed, is refused as other targets are."""
+    for url, allowed in (("http://127.0.0.1:8081", Allowed()), ("http://other:8081", Allowed(hosts=("registry",)))):
+        with pytest.raises(NotAllowed, match="schemaRegistryUrls"):
+            Connections("x", allowed=allowed, values={}).get(parse(document(url)), "r")
+    assert Connections("x", allowed=Allowed(hosts=("registry",)), values={}).get(parse(document()), "r").name == "r"

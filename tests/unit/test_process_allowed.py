@@ -41,12 +41,13 @@ def of_kind(kind: str, host: str) -> Connection:
         "sql": {"url": f"postgresql://user:word@{host}:5432/db"},
         "files": {"path": "s3://bucket/x", "config": {"client_kwargs": {"endpoint_url": f"http://{host}:9000"}}},
         "sftp": {"path": "/x", "config": {"deep": [{"host": host.strip("[]")}]}},
+        "registry": {"schemaRegistryUrls": ("https://away.example", f"http://{host}:8081")},
         "query": {"url": f"postgresql:///db?host={host}"},
     }
     return Connection("c", "kafka", made[kind])
 
 
-@pytest.mark.parametrize("kind", ["kafka", "sql", "files", "sftp", "query"])
+@pytest.mark.parametrize("kind", ["kafka", "sql", "files", "sftp", "registry", "query"])
 @pytest.mark.parametrize("host", [*HERE, *LINK])
 def test_this_machine_and_its_link_are_closed(kind: str, host: str) -> None:
     """Whatever form an address has, and wherever in a connection it stands; an installation may open the machine, or name a host."""

@@ -204,7 +204,6 @@ def key_bytes(value: Any, key_format: KeyFormat) -> bytes | None:
         case "double" if kind is float:
             return struct.pack(">d", value)
         case _:
-            # Of a schema registry's keys the schema decides; it is asked before.
             raise _Refused(f"$emit.config.key: keyFormat is {key_format}, found a value of type {type_name(value)}")
 
 

@@ -30,6 +30,7 @@ _ITEMS_MIN: Final = 10_000
 """A record may have so many items that take no byte."""
 _VARINT_BITS: Final = 63
 _DAY_MS: Final = 86_400_000
+"""The unit of `date`."""
 _TICKS: Final = {"ms": 1, "us": 1_000, "ns": 1_000_000}
 """In a millisecond."""
 _FLOAT, _DOUBLE = struct.Struct("<f"), struct.Struct("<d")

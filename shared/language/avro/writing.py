@@ -26,6 +26,7 @@ from tidemark.shared.language.values.types import type_name
 from tidemark.shared.model.values import INT32_MAX, INT32_MIN, INT64_MAX, INT64_MIN, MISSING, Binary, Date, Long, Value
 
 _DAY_MS: Final = 86_400_000
+"""The unit of `date`."""
 _TICKS: Final = {"ms": 1, "us": 1_000, "ns": 1_000_000}
 _EXACT: Final = 2.0**53
 _UUID: Final = 4
