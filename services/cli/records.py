@@ -4,7 +4,7 @@ import os
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -22,17 +22,14 @@ from tidemark.shared.language.documents import FileDlq, KafkaDlq, Processor, par
 from tidemark.shared.language.stages import KafkaSource
 from tidemark.shared.language.values import ExtendedJsonError, parse_json, to_json
 from tidemark.shared.model.checkpoint import TaskHandle
-from tidemark.shared.model.ids import NO_EPOCH, Offset, ProcessorName, SplitId
+from tidemark.shared.model.ids import NO_EPOCH, ProcessorName, SplitId
 from tidemark.shared.model.records import RawBatch
 from tidemark.shared.model.values import Document
-from tidemark.shared.ports.log import Log, LogRecord, TopicPartition
+from tidemark.shared.ports.log import Log, TopicPartition
 from tidemark.shared.process.allowed import OWNER
 from tidemark.shared.process.connections import Connections
 from tidemark.shared.protocol.coordinator.record import decode_plan
-from tidemark.shared.runtime.reading import up_to_now
-from tidemark.shared.runtime.settings import RuntimeSettings
-
-_READING: Final = RuntimeSettings(topic_records_max=1_000)
+from tidemark.shared.runtime.reading import newest
 
 
 @asynccontextmanager
@@ -74,17 +71,6 @@ async def _topics_of(log: Log, name: str) -> list[dict[str, Any]]:
     for place in places:
         kept[place.topic] += ends[place] - begins[place]
     return [{"connection": name, "topic": t, "partitions": n, "records": kept[t]} for t, n in counts.items()]
-
-
-async def newest(log: Log, topic: str, limit: int) -> list[LogRecord]:
-    """At most `limit` records, those written last, oldest first."""
-    places = [TopicPartition(topic, number) for number in range((await log.list_topics()).get(topic, 0))]
-    begins, ends = (await log.begin_offsets(places), await log.end_offsets(places)) if places else ({}, {})
-    found: list[LogRecord] = []
-    for place in places:
-        begin = Offset(max(begins[place], ends[place] - limit))
-        found += [each async for each in up_to_now(log, place, _READING, committed_only=True, begin=begin)]
-    return sorted(found, key=lambda record: (record.timestamp_ms, record.partition, record.offset))[-limit:]
 
 
 async def dead_letters(name: str, data_dir: Path, limit: int) -> list[Any]:

@@ -1,7 +1,11 @@
 """Handlers of the routes. A read answers from the read model and says if that may be old; a change asks the coordinator."""
 
+import difflib
+import json
+from collections import Counter
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
-from importlib.resources import files
 from itertools import islice
 from pathlib import Path
 from typing import Any, Final
@@ -12,23 +16,30 @@ from aiohttp import web
 from tidemark.services.control import commands as do
 from tidemark.services.control import routes
 from tidemark.services.control.audit import DEEDS_MAX, Audit
+from tidemark.services.control.history import CHECKPOINTS_MAX
 from tidemark.services.control.logs import lines_of
 from tidemark.services.control.openapi import describe
+from tidemark.services.control.outside import Briefly, letters_of, try_connection
+from tidemark.services.control.plan import Plans
 from tidemark.services.control.readmodel import ReadModel
 from tidemark.services.control.settings import ControlSettings
 from tidemark.services.control.stats import SCALE_MAX, shown_time, shown_watermark, stats_of
 from tidemark.shared.language.documents import InvalidDocument
 from tidemark.shared.language.documents.load import load
 from tidemark.shared.language.redaction import redacted_document
+from tidemark.shared.language.values import to_json
 from tidemark.shared.model.ids import ProcessorName
 from tidemark.shared.model.messages import ProcessorStatus
 from tidemark.shared.model.time import MIN_TIME
 from tidemark.shared.ports.clock import Clock, Executor
+from tidemark.shared.process.connections import Connections
 from tidemark.shared.process.web import BAD_REQUEST, NOT_FOUND, UNAVAILABLE, Problem, broker_away
 from tidemark.shared.runtime.watermark import explain_watermark
 
 STALE_HEADER: Final = "Tidemark-Stale"
 REQUEST_HEADER: Final = "Idempotency-Key"
+CHANGES_MAX: Final = 2_000
+"""Lines of a comparison."""
 
 
 def answer(value: Any, status: int = 200, headers: dict[str, str] | None = None) -> web.Response:
@@ -48,8 +59,12 @@ class Api:
     clock: Clock
     executor: Executor
     audit_log: Audit
+    plans: Plans
     agents_state: Any = None
     """Callable: the state of the agents, for readiness."""
+    connect_briefly: Callable[[], Connections] = lambda: Briefly("control")
+    ending: bool = False
+    """The service stops: live events end."""
 
     # --- about the service ------------------------------------------------------------------------------------------------
 
@@ -71,18 +86,12 @@ class Api:
         """The description of the routes."""
         return answer(describe(routes.ROUTES))
 
-    async def page(self, _request: web.Request, _body: Any) -> web.Response:
-        """The page, whole in one file."""
-        text = files("tidemark.services.control").joinpath("page.html").read_text()
-        policy = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; connect-src 'self'"
-        return web.Response(text=text, content_type="text/html", headers={"Content-Security-Policy": policy})
-
     # --- reading ----------------------------------------------------------------------------------------------------------
 
     async def processors(self, _request: web.Request, _body: Any) -> web.Response:
         """All, by name."""
         self._known()
-        return self._told({"processors": [self._shown(status) for _, status in sorted(self.model.statuses.items())]})
+        return self._told(self._all())
 
     async def processor(self, request: web.Request, _body: Any) -> web.Response:
         """One, with its document."""
@@ -129,6 +138,55 @@ class Api:
         folder, bytes_max = Path(self.settings.logs), self.settings.log_bytes_max
         return self._told({"lines": await self.executor.blocking(lines_of, folder, status, limit, bytes_max)})
 
+    async def plan(self, request: web.Request, _body: Any) -> web.Response:
+        """Vertices, edges, figures."""
+        return self._told(self._plan(self._status(request)))
+
+    async def checkpoints(self, request: web.Request, _body: Any) -> web.Response:
+        """Those of which this process has heard."""
+        status = self._status(request)
+        limit = _number(request, "limit", 100, CHECKPOINTS_MAX)
+        found = reversed(self.model.history.of(status.job).checkpoints.values())
+        return self._told({"checkpoints": [each.shown(status.released) for each in islice(found, limit)]})
+
+    async def history(self, request: web.Request, _body: Any) -> web.Response:
+        """Points in time."""
+        points = [
+            {
+                "time": shown_time(point.at_ms),
+                "watermark": None if point.watermark_ms is None else shown_time(point.watermark_ms),
+                "sourceWatermark": None if point.source_ms is None else shown_time(point.source_ms),
+                "processingTimeLagMillis": point.lag_ms,
+            }
+            for point in self.model.history.of(self._status(request).job).points
+        ]
+        return self._told({"points": points})
+
+    async def letters(self, request: web.Request, _body: Any) -> web.Response:
+        """Those written last, the newest first, and how many of them have each code."""
+        status = self._status(request)
+        limit, code = _number(request, "limit", 100, self.settings.log_lines_max), request.query.get("code", "")
+        processor, connections = self.commands.check(status.document), self.connect_briefly()
+        try:
+            found = await letters_of(processor, connections, self.settings.log_lines_max)
+        finally:
+            await connections.close()
+        letters = [to_json(each, canonical=False) for each in found if each.get("processorName") in (None, status.name)]
+        letters.sort(key=lambda letter: str(letter.get("dlqTime")))
+        codes = Counter(_code(each) for each in letters)
+        shown = [each for each in reversed(letters) if code in ("", _code(each))]
+        return self._told({"letters": shown[:limit], "codes": dict(codes.most_common())})
+
+    async def live(self, request: web.Request, _body: Any) -> web.StreamResponse:
+        """The plan, as long as the client listens and the processor is there."""
+        self._status(request)
+        return await self._stream(request, lambda: self._plan(self._status(request)))
+
+    async def live_all(self, request: web.Request, _body: Any) -> web.StreamResponse:
+        """The list, as long as the client listens."""
+        self._known()
+        return await self._stream(request, self._all)
+
     async def workers(self, _request: web.Request, _body: Any) -> web.Response:
         """Those that were heard of lately."""
         self._known()
@@ -159,9 +217,16 @@ class Api:
     # --- changing ---------------------------------------------------------------------------------------------------------
 
     async def validate(self, _request: web.Request, body: routes.DocumentBody) -> web.Response:
-        """Judged against the registry's connections."""
+        """Judged against the registry's connections, and compared with what a processor has."""
         self.commands.check(body.document)
-        return answer({"valid": True})
+        if not body.against:
+            return answer({"valid": True})
+        status = self._status_of(body.against)
+        tree = load(body.document)[0] if isinstance(body.document, str) else body.document
+        sides = (_lines(load(status.document)[0]), _lines(tree))
+        return answer(
+            {"valid": True, "changes": list(difflib.unified_diff(*sides, "running", "new", lineterm=""))[:CHANGES_MAX]}
+        )
 
     async def create(self, request: web.Request, body: routes.CreateBody) -> web.Response:
         """A new processor."""
@@ -211,6 +276,19 @@ class Api:
         name, request_id = request.match_info["name"], _request_id(request)
         return await self._do(do.Connect(name=name, request=request_id, connection=body))
 
+    async def probe(self, request: web.Request, _body: Any) -> web.Response:
+        """Asked from here, as workers would."""
+        self._known()
+        name, connections = request.match_info["name"], self.connect_briefly()
+        connection = self.commands.registered().get(name)
+        if connection is None:
+            raise Problem(NOT_FOUND, "name", "a connection of the registry", f"there is no connection named {name}")
+        try:
+            said = await try_connection(connection, connections, self.executor)
+        finally:
+            await connections.close()
+        return answer({"answers": said})
+
     async def disconnect(self, request: web.Request, _body: Any) -> web.Response:
         """Delete a connection."""
         name, request_id = request.match_info["name"], _request_id(request)
@@ -226,9 +304,27 @@ class Api:
         if not self.model.ready():
             raise broker_away(self.model.away() or "the registry is still being read")
 
+    def _all(self) -> dict[str, Any]:
+        return {"processors": [self._shown(status) for _, status in sorted(self.model.statuses.items())]}
+
+    def _plan(self, status: ProcessorStatus) -> dict[str, Any]:
+        return self.plans.shown(status, self.model.tasks(status), self.model.history)
+
+    async def _stream(self, request: web.Request, look: Callable[[], dict[str, Any]]) -> web.StreamResponse:
+        stream = web.StreamResponse(headers={"Content-Type": "text/event-stream", "Cache-Control": "no-store"})
+        await stream.prepare(request)
+        with suppress(ConnectionError):  # The listener left.
+            while not self.ending:
+                await stream.write(b"data: " + msgspec.json.encode(look()) + b"\n\n")
+                await self.clock.sleep_ms(self.settings.look_ms)
+        return stream
+
     def _status(self, request: web.Request) -> ProcessorStatus:
+        return self._status_of(request.match_info["name"])
+
+    def _status_of(self, text: str) -> ProcessorStatus:
         self._known()
-        name = ProcessorName(request.match_info["name"])
+        name = ProcessorName(text)
         status = self.model.statuses.get(name)
         if status is None:
             finding = f"there is no processor named {name}"
@@ -254,12 +350,29 @@ class Api:
             "releasedEpoch": status.released,
             "commits": status.commits,
             "watermark": shown_time(min(watermarks, default=MIN_TIME)),
+            "inputPerSecond": self._input_rate(status),
             "lagMillis": max((beat.counters.get("lagMs", 0) for beat in tasks.values()), default=0),
         }
+
+    def _input_rate(self, status: ProcessorStatus) -> float | None:
+        job = self.model.history.of(status.job)
+        found = [job.rates(v).get("inRows") for v, service in status.services.items() if service == "source"]
+        known = [each for each in found if each is not None]
+        return round(sum(known), 1) if known and status.state == "RUNNING" else None
 
 
 def _request_id(request: web.Request) -> str:
     return request.headers.get(REQUEST_HEADER, "")
+
+
+def _code(letter: Any) -> str:
+    info = letter.get("errInfo")
+    return str(info.get("code") or "") if isinstance(info, dict) else ""
+
+
+def _lines(tree: Any) -> list[str]:
+    """A document's lines, as far as they may be shown."""
+    return json.dumps(redacted_document(tree), indent=2, ensure_ascii=False).splitlines()
 
 
 def _number(request: web.Request, name: str, default: int, most: int) -> int:

@@ -19,6 +19,7 @@ from tidemark.shared.language.documents import InvalidDocument, Processor, parse
 from tidemark.shared.language.documents.connections import read_connections
 from tidemark.shared.language.expressions.scope import Scope
 from tidemark.shared.language.problems import Problems
+from tidemark.shared.language.stages import Connection
 from tidemark.shared.model.ids import Epoch, Offset, ProcessorName, VertexId
 from tidemark.shared.model.messages import (
     CreateProcessor,
@@ -152,7 +153,7 @@ class Commands:
 
     def check(self, document: Document) -> Processor:
         """The document, with the registry's connections that it does not bring; Problem with every error of it."""
-        known = read_connections(self.model.connections, "connections", Scope(Problems()))
+        known = self.registered()
         try:
             processor = parse(document, known_connections=known)
             check_topics(processor, self.model.topics.prefix)
@@ -162,6 +163,10 @@ class Commands:
         except PlanError as error:
             raise Problem(422, "document", "a pipeline that can be planned", str(error)) from error
         return replace(processor, connections={**known, **processor.connections})
+
+    def registered(self) -> dict[str, Connection]:
+        """The registry's connections, as far as they are shown."""
+        return read_connections(self.model.connections, "connections", Scope(Problems()))
 
     async def ask_sample(self, name: str, limit: int) -> list[Any]:
         """Some output documents of a running processor."""

@@ -47,7 +47,7 @@ def describe(routes: Sequence[Route]) -> dict[str, Any]:
                 "page": {
                     "type": "http",
                     "scheme": "basic",
-                    "description": "Any name, the token as password; reads only",
+                    "description": "Any name, the token as password; changes with header Tidemark-Console alone",
                 },
             },
         },
@@ -74,7 +74,7 @@ def _operation(route: Route, body: Any) -> dict[str, Any]:
         "parameters": parameters,
         "responses": {str(status): _answer(route, status, text) for status, text in _answers(route).items()},
         **({} if route.open else {"x-role": route.role}),
-        "security": [] if route.open else [{"token": []}, *([{"page": []}] if route.method == "GET" else [])],
+        "security": [] if route.open else [{"token": []}, {"page": []}],
     }
     if body is not None:
         found["requestBody"] = {"required": True, "content": {"application/json": {"schema": body}}}
@@ -96,7 +96,7 @@ def _answers(route: Route) -> dict[int, str]:
         common[403] = f"the token of a user below {route.role}"
     if route.method != "GET":
         common |= {
-            403: f"the token of a user below {route.role}, or as a page's password, which may only read",
+            403: f"the token of a user below {route.role}, or as a password without header Tidemark-Console",
             409: "refused, with the reason",
             504: "the coordinator has not answered: ask again with the same id",
         }

@@ -1,18 +1,27 @@
-"""Checks of the things outside that a document names, made where this process sees the same as tasks: topics of sources, and schemas."""
+"""Questions to the systems outside that documents and connections name: are topics there, schemas fit, dead letters, a sign of life."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import Final
 
+import sqlalchemy as sa
+
 from tidemark.shared.adapters.kafka_settings import KafkaSettings
-from tidemark.shared.language.documents import Processor, all_stages
+from tidemark.shared.language.documents import FileDlq, InvalidDocument, KafkaDlq, Processor, all_stages
 from tidemark.shared.language.problems import DocumentError, join
-from tidemark.shared.language.redaction import redacted_line
+from tidemark.shared.language.redaction import HIDDEN, redacted_line
 from tidemark.shared.language.stages import Connection, KafkaEmit, KafkaSource
+from tidemark.shared.language.values import ExtendedJsonError, parse_json
+from tidemark.shared.model.values import Document
+from tidemark.shared.ports.clock import Executor
 from tidemark.shared.ports.log import LogError
-from tidemark.shared.ports.registry import RegistryDenied, RegistryUnavailable
+from tidemark.shared.ports.registry import RegistryDenied, RegistryUnavailable, SchemaUnknown
 from tidemark.shared.ports.setup import WrongSetup
-from tidemark.shared.process.connections import Connections
+from tidemark.shared.process.connections import Connections, filesystem_at
 from tidemark.shared.process.registered import refused_schemas
+from tidemark.shared.process.web import CONFLICT, NOT_FOUND, Problem
+from tidemark.shared.runtime.reading import newest
 
 ANSWER_MS_MAX: Final = 3_000
 """For a cluster to answer whether topics are there."""
@@ -70,3 +79,93 @@ class Briefly(Connections):
     def kafka_settings(self, connection: Connection) -> KafkaSettings:
         """See `Connections`."""
         return replace(super().kafka_settings(connection), request_timeout_ms=ANSWER_MS_MAX)
+
+
+def _known(connection: Connection | None) -> None:
+    """Problem for a connection whose secrets are its own: the registry tells nobody of them."""
+    if connection is not None and HIDDEN in str(connection.settings):
+        raise Problem(
+            CONFLICT,
+            f"connections.{connection.name}",
+            "secrets by name (${NAME}), which this service may have, too",
+            "secrets in the connection itself, which the coordinator alone knows",
+        )
+
+
+async def letters_of(processor: Processor, connections: Connections, limit: int) -> list[Document]:
+    """The newest dead letters of the processor's queue, oldest first. Problem."""
+    match processor.options.dlq:
+        case KafkaDlq(name, topic):
+            _known(processor.connections.get(name))
+            with _saying(f"connections.{name}"):
+                records = await newest(connections.log(connections.get(processor, name)), topic, limit)
+            return [_letter(record.value) for record in records]
+        case FileDlq():
+            remedy = "`tidemark dlq` reads files; or let options.dlq name a topic"
+            raise Problem(NOT_FOUND, "options.dlq", "a topic, which this service reads", "files", remedy)
+        case None:
+            remedy = "options.dlq names a place for them"
+            raise Problem(NOT_FOUND, "options.dlq", "a topic of dead letters", "none: they are kept nowhere", remedy)
+
+
+def _letter(data: bytes | None) -> Document:
+    try:
+        found = parse_json(data or b"null")
+    except ExtendedJsonError as error:
+        found = {"errInfo": {"reason": f"no letter: {error}", "code": "Unreadable"}}
+    return found if type(found) is dict else {"doc": found}
+
+
+async def try_connection(unresolved: Connection, connections: Connections, executor: Executor) -> str:
+    """Whether the other side answers: what it said. Problem if it does not."""
+    _known(unresolved)
+    where = f"connections.{unresolved.name}"
+    with _saying(where):
+        connection = connections.resolved(unresolved)
+        match connection.type:
+            case "kafka" | "gateway":
+                count = len(await connections.log(connection).list_topics())
+                return f"the brokers answer; this service sees {count} topics"
+            case "files":
+                there = await executor.blocking(_is_there, connection, where)
+                return f"the folder {'is there' if there else 'is not there yet: a sink makes it'}"
+            case "sql":
+                return await executor.blocking(_asked, connection)
+            case "schemaRegistry":
+                with suppress(SchemaUnknown):
+                    await connections.registry(connection).schema(1)
+                return "the registry answers"
+            case other:
+                return f"a connection of type {other} leads nowhere outside: there is nothing to test"
+
+
+def _is_there(connection: Connection, where: str) -> bool:
+    settings = connection.settings
+    filesystem, path = filesystem_at(str(settings["path"]), where, settings.get("config", {}))
+    return bool(filesystem.exists(path))
+
+
+def _asked(connection: Connection) -> str:
+    """One statement, with the driver that sinks use."""
+    url = str(connection.settings["url"]).replace("postgresql://", "postgresql+psycopg://", 1)
+    engine = sa.create_engine(url, poolclass=sa.NullPool)
+    with engine.connect() as found:
+        found.execute(sa.text("select 1"))
+    return f"the database answers ({engine.dialect.name})"
+
+
+_SAID: Final = (
+    WrongSetup, InvalidDocument, LogError, RegistryUnavailable, RegistryDenied, OSError, ValueError, sa.exc.SQLAlchemyError,
+)  # fmt: skip
+"""Errors of the other side, or on the way to it; their messages are written for people."""
+
+
+@contextmanager
+def _saying(where: str) -> Iterator[None]:
+    """Errors of the other side, in its words and without secrets."""
+    try:
+        yield
+    except _SAID as error:
+        remedy = "this service must reach it as workers do: network, TIDEMARK_ALLOW, secrets"
+        finding = redacted_line(str(error)) or type(error).__name__
+        raise Problem(CONFLICT, where, "an answer", finding, remedy) from error

@@ -9,6 +9,7 @@ from typing import Any
 
 import structlog
 
+from tidemark.services.control.history import History
 from tidemark.services.control.settings import ControlSettings
 from tidemark.shared.model.ids import Offset, Place, ProcessorName, TaskId
 from tidemark.shared.model.messages import Heartbeat, ProcessorStatus, TaskBeat
@@ -18,7 +19,7 @@ from tidemark.shared.runtime.reading import Unreadable, reading
 from tidemark.shared.runtime.registry import Connections, Registry
 from tidemark.shared.runtime.settings import RuntimeSettings
 from tidemark.shared.runtime.topics import Topics
-from tidemark.shared.wire.messages import decode_report
+from tidemark.shared.wire.messages import decode_command, decode_report
 
 _log = structlog.get_logger()
 
@@ -57,6 +58,7 @@ class ReadModel:
     """Told of every status that is new, with the one before; of a processor that was dropped, None."""
     workers: dict[Place, SeenWorker] = field(default_factory=dict)
     unreadable: Unreadable = field(default_factory=Unreadable)
+    history: History = field(default_factory=History)
     _connections: Connections = field(init=False)
     _registry: Registry = field(init=False)
     _followed: list[_Topic] = field(default_factory=list)
@@ -82,8 +84,10 @@ class ReadModel:
             _Topic(TopicPartition(self.topics.registry, 0), self._take_status),
             _Topic(TopicPartition(self.topics.connections, 0), self._connections.take),
             _Topic(TopicPartition(self.topics.reports, 0), self._take_report, from_end=True),
+            _Topic(TopicPartition(self.topics.commands, 0), self._take_command, from_end=True),
         ]
-        return [executor.spawn(self._follow(t), f"read {t.partition.topic}", on_error) for t in self._followed]
+        handles = [executor.spawn(self._follow(t), f"read {t.partition.topic}", on_error) for t in self._followed]
+        return [*handles, executor.spawn(self._look(), "look at processors", on_error)]
 
     def away(self) -> str:
         """Why the topics cannot be read now; empty if they can."""
@@ -108,6 +112,12 @@ class ReadModel:
         """Workers that have been heard of lately, by place."""
         oldest_ms = self.clock.monotonic_ms() - self.settings.silent_ms_max
         return [seen.beat for _, seen in sorted(self.workers.items()) if seen.at_ms >= oldest_ms]
+
+    async def _look(self) -> None:
+        while True:
+            await self.clock.sleep_ms(self.settings.look_ms)
+            for status in [each for each in self.statuses.values() if each.state == "RUNNING"]:
+                self.history.look(status, self.tasks(status), self.clock.now_ms())
 
     # --- reading ----------------------------------------------------------------------------------------------------------
 
@@ -142,10 +152,20 @@ class ReadModel:
         before = self.statuses.get(ProcessorName((record.key or b"").decode(errors="replace")))
         name = self._registry.take(record)
         if name is not None:
-            self.on_status(before, self.statuses.get(name))
+            now = self.statuses.get(name)
+            if before is not None and (now is None or now.job != before.job):
+                self.history.jobs.pop(before.job, None)
+            self.on_status(before, now)
+
+    def _take_command(self, record: LogRecord) -> None:
+        command = self.unreadable.read(record, lambda found: decode_command(found.value or b"", self.runtime.wire))
+        if command is not None:
+            self.history.take(command, record.timestamp_ms)
 
     def _take_report(self, record: LogRecord) -> None:
         report = self.unreadable.read(record, lambda found: decode_report(found.value or b"", self.runtime.wire))
+        if report is not None:
+            self.history.take(report, record.timestamp_ms)
         if isinstance(report, Heartbeat):
             now_ms = self.clock.monotonic_ms()
             # The worker heard last stands last.

@@ -27,9 +27,10 @@ class CreateBody(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class DocumentBody(Struct, frozen=True, forbid_unknown_fields=True):
-    """A document to be judged."""
+    """A document to be judged; `against` names a processor whose document it is compared with."""
 
     document: Document
+    against: str = ""
 
 
 class StartBody(Struct, frozen=True, forbid_unknown_fields=True):
@@ -53,6 +54,10 @@ class ModifyBody(Struct, frozen=True, forbid_unknown_fields=True):
     resumeFromCheckpoint: bool = True  # noqa: N815 - the language's word
 
 
+class EmptyBody(Struct, frozen=True, forbid_unknown_fields=True):
+    """Nothing is to be said."""
+
+
 class SkipBody(Struct, frozen=True, forbid_unknown_fields=True):
     """The rows of commit `epoch` to pass over: the target of the sink at `vertex` (without it: of every waiting sink) refuses them."""
 
@@ -68,9 +73,9 @@ class Query:
     """A parameter behind the question mark."""
 
     name: str
-    type: Literal["integer", "boolean"]
+    type: Literal["integer", "boolean", "string"]
     text: str
-    default: int | bool
+    default: int | bool | str
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,22 +104,53 @@ class Route:
 
 _LIMIT: Final = Query("limit", "integer", "at most so many", 10)
 _LINES: Final = Query("limit", "integer", "at most so many lines", 100)
+_MANY: Final = Query("limit", "integer", "at most so many", 100)
 _DEEDS: Final = Query("limit", "integer", "at most so many, the latest first", 100)
 _VERBOSE: Final = Query("verbose", "boolean", "each operator, too", default=False)
 _SCALE: Final = Query("scale", "integer", "sizes in so many bytes: 1024 for KiB", 1)
+_CODE: Final = Query("code", "string", "those with this code alone, such as DocumentLate", "")
+_EVENTS: Final = "text/event-stream"
 _CHANGED: Final = {200: "done; `request` is the id under which a repeat is known", 409: "refused, with the reason"}
 _MADE: Final = {201: "created", 409: "refused, with the reason", 422: "all errors of the document"}
 _JUDGED: Final = {200: "no errors", 422: "all errors of the document"}
 _MODIFIED: Final = {**_CHANGED, 422: "all errors of the document"}
 _SHOWN: Final = {200: "documents, not all of them committed yet", 409: "it does not run"}
 _WRITTEN: Final = {200: "written", 422: "what is wrong with it"}
+_DRAWN: Final = {
+    200: "a page",
+    400: "a page with the error",
+    404: "a page with the error",
+    409: "a page with the error",
+}
+_LETTERS: Final = {
+    200: "the letters",
+    404: "there is no such processor, or no queue that can be read here",
+    409: "the brokers refuse",
+}
+_TESTED: Final = {200: "it answers", 404: "there is none of this name", 409: "it does not answer, and why"}
 _ONE: Final = {200: "as it is known", 404: "there is none of this name"}
+
+_CONSOLE: Final = "/console/processors/{name}"
+_PAGES: Final[tuple[tuple[str, str, str, Role | None], ...]] = (
+    ("/", "page_processors", "processors", None),
+    (_CONSOLE, "page_processor", "one processor, its graph with figures", None),
+    (f"{_CONSOLE}/checkpoints", "page_checkpoints", "its checkpoints", None),
+    (f"{_CONSOLE}/time", "page_time", "event time, and what holds the watermark", None),
+    (f"{_CONSOLE}/dead-letters", "page_letters", "late records and other dead letters", None),
+    (f"{_CONSOLE}/logs", "page_logs", "log lines", None),
+    (f"{_CONSOLE}/document", "page_document", "its document", None),
+    ("/console/connections", "page_connections", "connections", None),
+    ("/console/workers", "page_workers", "workers", None),
+    ("/console/audit", "page_audit", "who changed what", "admin"),
+)
+ASSETS: Final = {"console.css": "text/css", "console.js": "text/javascript"}
 
 ROUTES: Final = (
     Route("GET", "/healthz", "liveness", "Whether the process lives", open=True),
     Route("GET", "/readyz", "readiness", "Whether Kafka answers and all is known", answers={200: "ready", 503: "not ready, and why"}),
     Route("GET", "/openapi.json", "openapi", "This description"),
-    Route("GET", "/", "page", "A page that shows what runs", content="text/html"),
+    *(Route("GET", path, page, f"Console: {text}", content="text/html", needs=needs, answers=_DRAWN) for path, page, text, needs in _PAGES),
+    *(Route("GET", f"/console/{name}", f"asset_{name[8:]}", f"Console: {kind}", content=kind) for name, kind in ASSETS.items()),
     Route("GET", "/v1/processors", "processors", "All processors"),
     Route("POST", "/v1/processors", "create", "Register a processor", CreateBody, answers=_MADE),
     Route("POST", "/v1/validate", "validate", "Judge a document", DocumentBody, answers=_JUDGED, needs="viewer"),
@@ -128,9 +164,17 @@ ROUTES: Final = (
     Route("GET", "/v1/processors/{name}/watermark", "watermark", "What holds its watermark back now", answers=_ONE),
     Route("GET", "/v1/processors/{name}/sample", "sample", "Some output documents of a running processor", query=(_LIMIT,), answers=_SHOWN),
     Route("GET", "/v1/processors/{name}/logs", "logs", "What services have logged about it", query=(_LINES,), answers=_ONE),
+    Route("GET", "/v1/processors/{name}/plan", "plan", "Its vertices with their figures, and edges", answers=_ONE),
+    Route("GET", "/v1/processors/{name}/checkpoints", "checkpoints", "Its checkpoints, the newest first", query=(_MANY,), answers=_ONE),
+    Route("GET", "/v1/processors/{name}/history", "history", "Event time and lag of the last minutes", answers=_ONE),
+    Route("GET", "/v1/processors/{name}/dead-letters", "letters", "Its newest dead letters, late records among them", query=(_MANY, _CODE),
+          answers=_LETTERS),
+    Route("GET", "/v1/processors/{name}/live", "live", "Its plan once a second, as server-sent events", answers=_ONE, content=_EVENTS),
+    Route("GET", "/v1/live", "live_all", "All processors once a second, as server-sent events", content=_EVENTS),
     Route("GET", "/v1/workers", "workers", "Workers, their slots and what they host"),
     Route("GET", "/v1/audit", "audit", "Who changed what, or tried to, here and lately", query=(_DEEDS,), needs="admin"),
     Route("GET", "/v1/connections", "connections", "The registry of connections, without secrets"),
     Route("PUT", "/v1/connections/{name}", "connect", "Write a connection", dict[str, Any], answers=_WRITTEN, needs="admin"),
+    Route("POST", "/v1/connections/{name}/test", "probe", "Ask its other side for a sign of life", EmptyBody, answers=_TESTED),
     Route("DELETE", "/v1/connections/{name}", "disconnect", "Delete a connection", answers=_CHANGED, needs="admin"),
 )  # fmt: skip

@@ -6,6 +6,7 @@ import msgspec
 from aiohttp import web
 
 from tidemark.services.control.api import Api
+from tidemark.services.control.console import Console
 from tidemark.services.control.routes import ROUTES, Handler, Route
 from tidemark.shared.process.users import Role, Users
 from tidemark.shared.process.web import BAD_REQUEST, Next, Problem, answering, crowded, guard, read_body
@@ -20,7 +21,7 @@ def application(api: Api, users: Users, *outer: Any) -> web.Application:
         resource = request.match_info.route.resource
         return roles.get((request.method, resource.canonical if resource is not None else ""), "viewer")
 
-    guarded = guard(users, open_paths, least)
+    guarded = guard(users, open_paths, least, page_header="Tidemark-Console")
     app = web.Application(
         client_max_size=api.settings.body_bytes_max,
         middlewares=[
@@ -31,8 +32,10 @@ def application(api: Api, users: Users, *outer: Any) -> web.Application:
             crowded(api.settings.requests_max, open_paths),
         ],
     )
+    console = Console(api)
     for route in ROUTES:
-        app.router.add_route(route.method, route.path, _served(route, getattr(api, route.handler), api))
+        of = console if route.handler.startswith(("page_", "asset_")) else api
+        app.router.add_route(route.method, route.path, _served(route, getattr(of, route.handler), api))
     return app
 
 

@@ -17,6 +17,7 @@ from tidemark.services.control.api import Api
 from tidemark.services.control.audit import Audit
 from tidemark.services.control.commands import Commands
 from tidemark.services.control.events import Events
+from tidemark.services.control.plan import Plans
 from tidemark.services.control.readmodel import ReadModel
 from tidemark.services.control.server import application
 from tidemark.services.control.settings import ControlSettings, control_settings
@@ -66,7 +67,7 @@ class ControlService:
         self.client = Client(log, topics, clock, lambda: uuid.uuid4().hex, runtime)
         self.commands = Commands(self.client, self.model, settings)
         self.audit = Audit(clock)
-        self.api = Api(self.model, self.commands, settings, clock, executor, self.audit)
+        self.api = Api(self.model, self.commands, settings, clock, executor, self.audit, Plans(settings.engine))
         self.agents: Agents | None = None
         if settings.commands_valid_ms_max > runtime.topics_kept_ms:
             message = (
@@ -100,6 +101,7 @@ class ControlService:
             await self._listen(runner)
             await self._stopped.wait()
         finally:
+            self.api.ending = True
             await runner.cleanup()
             if self.agents is not None:
                 await self.agents.stop()

@@ -59,7 +59,7 @@ def stats_of(status: ProcessorStatus, tasks: Tasks, now_ms: int, *, verbose: boo
         **_lags(tasks, watermark_ms, now_ms),
     }
     if verbose:
-        operators = [_operator(status, vertex, beats) for vertex, beats in _by_vertex(tasks).items()]
+        operators = operator_stats(status, tasks)
         stats["operatorStats"] = operators
         costly = sorted(operators, key=lambda each: -each["executionTimeMillis"])[:COSTLY]
         stats["costliest"] = ", ".join(each["name"] for each in costly)
@@ -164,6 +164,11 @@ def _nothing_left(tasks: Tasks) -> bool:
     """Every split has been read to where it ends now."""
     splits = [split for beat in tasks.values() for _, split in _told(beat)]
     return bool(splits) and all(split.finished or (split.atEnd and not split.more) for split in splits)
+
+
+def operator_stats(status: ProcessorStatus, tasks: Tasks) -> list[dict[str, Any]]:
+    """Of each vertex, by name."""
+    return [_operator(status, vertex, beats) for vertex, beats in _by_vertex(tasks).items()]
 
 
 def _operator(status: ProcessorStatus, vertex: VertexId, beats: list[TaskBeat]) -> dict[str, Any]:

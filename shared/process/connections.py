@@ -78,9 +78,13 @@ class Connections:
         if name not in processor.connections:
             message = f"connection {name!r} is not among {sorted(processor.connections)}"
             raise ConnectionMissing(message)
-        connection = resolve(processor.connections[name], self.values)
-        self._allowed.check_connection(connection)
-        return connection
+        return self.resolved(processor.connections[name])
+
+    def resolved(self, connection: Connection) -> Connection:
+        """With its values put in. NotAllowed; InvalidDocument for a name that stands for nothing."""
+        found = resolve(connection, self.values)
+        self._allowed.check_connection(found)
+        return found
 
     def place_of(self, processor: Processor, name: str | None, path: str, where: str) -> tuple[str, Mapping[str, Any]]:
         """A path, below that of a connection if one is named, and the config of its file system. Raises as `get`."""

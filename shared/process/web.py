@@ -61,10 +61,16 @@ def broker_away(reason: str) -> Problem:
     )
 
 
-def guard(users: Users, open_paths: Collection[str], least: Callable[[web.Request], Role] = lambda _: "viewer") -> Any:
+def guard(
+    users: Users,
+    open_paths: Collection[str],
+    least: Callable[[web.Request], Role] = lambda _: "viewer",
+    page_header: str = "",
+) -> Any:
     """Bearer token for everything; for reading also as the password of a browser's prompt, which other sites cannot use to change.
 
-    least: the role that a request takes. A handler finds the user under USER.
+    least: the role that a request takes. page_header: a request that has it may change things by that password, too: browsers send no
+    header of its own for another site, unless this service said that it may. A handler finds the user under USER.
     """
 
     @web.middleware
@@ -84,7 +90,8 @@ def guard(users: Users, open_paths: Collection[str], least: Callable[[web.Reques
                 headers={"WWW-Authenticate": 'Basic realm="tidemark"'},
             )
         request[USER] = user
-        if by_page and request.method not in ("GET", "HEAD"):
+        from_page = bool(page_header) and page_header in request.headers
+        if by_page and request.method not in ("GET", "HEAD") and not from_page:
             raise Problem(FORBIDDEN, "header Authorization", "Bearer, where something is changed", "Basic")
         if not user.may(needed := least(request)):
             raise Problem(

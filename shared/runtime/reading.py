@@ -83,6 +83,17 @@ async def up_to_now(
                     yield record
 
 
+async def newest(log: Log, topic: str, limit: int, settings: RuntimeSettings = _DEFAULT) -> list[LogRecord]:
+    """At most `limit` records, those written last and are committed, oldest first. LogUnavailable."""
+    places = [TopicPartition(topic, number) for number in range((await log.list_topics()).get(topic, 0))]
+    begins, ends = (await log.begin_offsets(places), await log.end_offsets(places)) if places else ({}, {})
+    found: list[LogRecord] = []
+    for place in places:
+        begin = Offset(max(begins[place], ends[place] - limit))
+        found += [each async for each in up_to_now(log, place, settings, committed_only=True, begin=begin)]
+    return sorted(found, key=lambda record: (record.timestamp_ms, record.partition, record.offset))[-limit:]
+
+
 async def patiently(
     clock: Clock,
     ask: Callable[[], Awaitable[T]],

@@ -52,7 +52,11 @@ class Asked:
         """Status and decoded answer."""
         headers = {**BEARER, **more.pop("headers", {})}
         async with self.session.request(method, self.url + path, json=body, headers=headers, **more) as answer:
-            return answer.status, json.loads(await answer.read())
+            if answer.content_type == "application/json":
+                return answer.status, json.loads(await answer.read())
+            # Events do not end: one of them is enough.
+            events = answer.content_type == "text/event-stream"
+            return answer.status, (await answer.content.readline() if events else await answer.read()).decode()
 
     async def until(self, name: str, state: str) -> dict[str, Any]:
         """Wait for a state, as the service shows it."""
@@ -217,9 +221,8 @@ async def test_no_output_shows_a_secret(asked: Asked, tmp_path: Path) -> None:
                 told.append(json.dumps(answer))
         for route in ROUTES:
             for name in ("p", "q") if route.method == "GET" else ():
-                url = asked.url + route.path.replace("{name}", name)
-                async with asked.session.get(url, headers=BEARER) as answered:
-                    told.append(f"{route.path}: {await answered.text()}")
+                url = route.path.replace("{name}", name)
+                told.append(f"{route.path}: {(await asked.ask('GET', url))[1]}")
         stored = there.broker._topics[topics.events][0].stored
         told += [str(entry.record.value) for entry in stored if entry.record is not None]
         for handle in handles:
@@ -301,7 +304,7 @@ async def test_no_route_answers_without_the_token(asked: Asked) -> None:
             assert (answer.status == 403) == (route.method != "GET"), route.path
     async with asked.session.get(asked.url, headers={"Authorization": f"Basic {basic}"}) as answer:
         assert answer.content_type == "text/html"
-        assert "/v1/processors" in await answer.text()
+        assert "/console/console.js" in await answer.text()
 
 
 async def test_each_role_may_do_what_is_its_own_and_no_more(asked: Asked) -> None:
@@ -316,6 +319,7 @@ async def test_each_role_may_do_what_is_its_own_and_no_more(asked: Asked) -> Non
         "/v1/processors/{name}",
         "/v1/audit",
         "/v1/connections/{name}",
+        "/console/audit",
     }  # fmt: skip
 
 
@@ -415,7 +419,7 @@ async def test_whatever_is_asked_is_answered_as_described(asked: Asked, tmp_path
         body = None if content is None else _made_up(content["schema"], told["components"]["schemas"], draw)
         status, answer = await asked.ask(method.upper(), f"{path.replace('{name}', name)}?{query}", body)
         assert str(status) in operation["responses"], (method, path, name, query, body, status, answer)
-        assert status < 400 or answer["error"].keys() >= {"place", "expectation", "finding"}
+        assert status < 400 or "trouble" in answer or answer["error"].keys() >= {"place", "expectation", "finding"}
         statuses.add(status)
     assert statuses >= {200, 400, 404, 422}
 

@@ -1,0 +1,160 @@
+"""The console: pages of what REST answers to the same user. It asks the handlers of `Api`, so it knows and hides what REST does."""
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from importlib.resources import files
+from typing import Any, Final
+
+import msgspec
+from aiohttp import web
+
+from tidemark.services.control import pages
+from tidemark.services.control.api import STALE_HEADER, Api
+from tidemark.services.control.html import Html, tag
+from tidemark.services.control.pages import Drawn, View
+from tidemark.services.control.routes import ASSETS
+from tidemark.shared.process.web import USER, Problem
+
+HEADERS: Final = {
+    "Content-Security-Policy": "default-src 'none'; style-src 'self'; script-src 'self'; connect-src 'self'; img-src data:;"
+    " base-uri 'none'; form-action 'self'; frame-ancestors 'none'",
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cache-Control": "no-store",
+}
+"""Nothing is loaded from, or sent to, elsewhere; no script or style stands in a page."""
+_VIEWS: Final = (
+    ("", "Graph"),
+    ("/checkpoints", "Checkpoints"),
+    ("/time", "Event time"),
+    ("/dead-letters", "Dead letters"),
+    ("/logs", "Logs"),
+    ("/document", "Document"),
+)
+_ALL: Final = "/v1/live"
+Ask = Callable[[web.Request, Any], Awaitable[web.Response]]
+
+
+@dataclass(slots=True)
+class Console:
+    """Handlers of pages, by the names that the routes give."""
+
+    api: Api
+
+    async def asset_css(self, _request: web.Request, _body: Any) -> web.Response:
+        """The style."""
+        return _asset("console.css")
+
+    async def asset_js(self, _request: web.Request, _body: Any) -> web.Response:
+        """The script."""
+        return _asset("console.js")
+
+    async def page_processors(self, request: web.Request, _body: Any) -> web.Response:
+        """All of them."""
+        return await self._page(request, "Processors", pages.processors, self.api.processors, stream=_ALL)
+
+    async def page_processor(self, request: web.Request, _body: Any) -> web.Response:
+        """Graph and figures."""
+        asked = (self.api.processor, self.api.stats, self.api.plan)
+        return await self._page(request, "Graph", pages.graph, *asked, stream=_own(request))
+
+    async def page_checkpoints(self, request: web.Request, _body: Any) -> web.Response:
+        """How long they took, and where."""
+        return await self._page(request, "Checkpoints", pages.checkpoints, self.api.checkpoints, stream=_own(request))
+
+    async def page_time(self, request: web.Request, _body: Any) -> web.Response:
+        """Watermarks against the clock, and the reason why they stand there."""
+        asked = (self.api.history, self.api.watermark)
+        return await self._page(request, "Event time", pages.event_time, *asked, stream=_own(request))
+
+    async def page_letters(self, request: web.Request, _body: Any) -> web.Response:
+        """Dead letters by code."""
+        return await self._page(request, "Dead letters", pages.letters, self.api.letters)
+
+    async def page_logs(self, request: web.Request, _body: Any) -> web.Response:
+        """Log lines."""
+        return await self._page(request, "Logs", pages.logs, self.api.logs)
+
+    async def page_document(self, request: web.Request, _body: Any) -> web.Response:
+        """The document, to be read or changed."""
+        return await self._page(request, "Document", pages.document, self.api.processor)
+
+    async def page_connections(self, request: web.Request, _body: Any) -> web.Response:
+        """The registry."""
+        return await self._page(request, "Connections", pages.connections, self.api.connections)
+
+    async def page_workers(self, request: web.Request, _body: Any) -> web.Response:
+        """Who works."""
+        return await self._page(request, "Workers", pages.workers, self.api.workers, stream=_ALL)
+
+    async def page_audit(self, request: web.Request, _body: Any) -> web.Response:
+        """Who did what."""
+        return await self._page(request, "Audit", pages.audit, self.api.audit)
+
+    async def _page(
+        self, request: web.Request, title: str, draw: Callable[..., Drawn], *asked: Ask, stream: str | None = None
+    ) -> web.Response:
+        """A page of what the handlers answer. stream: the events at which its living part is asked for again."""
+        name, status, stale = request.match_info.get("name", ""), 200, ""
+        try:
+            answers = [await ask(request, None) for ask in asked]
+            stale = answers[0].headers.get(STALE_HEADER, "")
+            bodies = [msgspec.json.decode(answer.body or b"") for answer in answers]  # type: ignore[arg-type]
+            drawn = draw(View(name, request[USER], request.query.get("code", "")), *bodies)
+        except Problem as problem:
+            status = problem.status
+            said = f"{problem.place}: expected {problem.expectation}; {problem.finding}"
+            drawn = Drawn(tag("p", said, f"; {problem.remedy}" if problem.remedy else "", class_="trouble"))
+        old = tag("p", f"Kafka does not answer; this is what was known: {stale}", class_="trouble") if stale else None
+        main = tag(
+            "main",
+            tag("h1", f"{name}: {title.lower()}" if name else title),
+            _views(name, request.path) if name else None,
+            tag("div", old, drawn.living, id="live", data_stream=stream),
+            drawn.staying,
+            tag("div", id="said", role="status"),
+            id="main",
+        )
+        head = tag(
+            "head",
+            tag("meta", charset="utf-8"),
+            tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
+            tag("title", f"{name} · {title} · Tidemark" if name else f"{title} · Tidemark"),
+            tag("link", rel="icon", href="data:,"),
+            tag("link", rel="stylesheet", href="/console/console.css"),
+            tag("script", src="/console/console.js", defer=True),
+        )
+        text = f"<!doctype html>\n{tag('html', head, tag('body', _header(request), main), lang='en')}\n"
+        return web.Response(text=text, status=status, content_type="text/html", headers=HEADERS)
+
+
+def _asset(name: str) -> web.Response:
+    text = files("tidemark.services.control").joinpath(name).read_text()
+    return web.Response(text=text, content_type=ASSETS[name], headers=HEADERS)
+
+
+def _own(request: web.Request) -> str:
+    return f"/v1/processors/{request.match_info['name']}/live"
+
+
+def _header(request: web.Request) -> Html:
+    user = request[USER]
+    links = [("/", "Processors"), ("/console/connections", "Connections"), ("/console/workers", "Workers")]
+    if user.may("admin"):
+        links.append(("/console/audit", "Audit"))
+    return tag(
+        "header",
+        tag("a", "To the content", href="#main", class_="skip"),
+        tag("strong", "Tidemark"),
+        _links("Installation", links, request.path),
+        tag("span", f"{user.name}, {user.role}", class_="hint"),
+    )
+
+
+def _views(name: str, path: str) -> Html:
+    return _links(f"Views of {name}", [(f"/console/processors/{name}{view}", text) for view, text in _VIEWS], path)
+
+
+def _links(label: str, links: list[tuple[str, str]], path: str) -> Html:
+    items = [tag("li", tag("a", t, href=h, aria_current="page" if h == path else None)) for h, t in links]
+    return tag("nav", tag("ul", items), aria_label=label)

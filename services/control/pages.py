@@ -1,0 +1,385 @@
+"""What the console's pages show: each a function of REST's answers."""
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final
+
+from tidemark.services.control import drawing
+from tidemark.services.control.html import Child, Html, pairs, table, tag
+from tidemark.services.control.words import NONE, moment, number, rate, share, size, span
+from tidemark.shared.language.redaction import HIDDEN
+from tidemark.shared.process.users import User
+
+Answer = dict[str, Any]
+_NEW: Final = {
+    "pipeline": [
+        {"$source": {"connectionName": "broker", "topic": "in", "timeField": "$at"}},
+        {"$emit": {"connectionName": "broker", "topic": "out"}},
+    ]
+}
+_NEAR: Final = 10
+"""The clock is drawn where it is not further from the watermarks than so many times their own range."""
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """Of whom, and for whom."""
+
+    name: str
+    """Of the processor; "": of the installation."""
+    user: User
+    code: str
+    """Of dead letters, to which the page is narrowed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Drawn:
+    """The part of a page that is drawn anew while one looks, and the part below it that stays, with fields and buttons."""
+
+    living: Child
+    staying: Child = None
+
+
+# --- processors -----------------------------------------------------------------------------------------------------------
+
+
+def processors(view: View, found: Answer) -> Drawn:
+    """The list; who may, makes one."""
+    rows = (
+        (
+            tag("a", p["name"], href=f"/console/processors/{p['name']}"),
+            _state(p["state"]),
+            rate(p["inputPerSecond"]),
+            moment(p["watermark"]),
+            span(p["lagMillis"]),
+            f"{p['epoch']:,} ({p['releasedEpoch']:,} released)",
+            p["reason"] or NONE,
+        )
+        for p in found["processors"]
+    )
+    heads = ("Processor", "State", "Input", "Watermark", "Lag of work", "Checkpoint", "Why")
+    listed = table("Processors", heads, rows, "No processor is registered.")
+    if not view.user.may("operator"):
+        return Drawn(listed)
+    path = "/v1/processors"
+    made = tag(
+        "details",
+        tag("summary", "New processor"),
+        tag("p", tag("label", "Name ", tag("input", id="name", autocomplete="off"))),
+        _editor(json.dumps(_NEW, indent=2)),
+        _actions(
+            _button("Validate", "POST", "/v1/validate", document="document"),
+            _button("Create", "POST", path, document="document", name="name"),
+            _button("Create and start", "POST", path, {"start": True}, document="document", name="name"),
+        ),
+    )
+    return Drawn(listed, made)
+
+
+def graph(view: View, shown: Answer, stats: Answer, plan: Answer) -> Drawn:
+    """One processor: its figures, its graph, its vertices; who may, starts and stops it."""
+    s, vertices = stats["stats"], plan["vertices"]
+    figures = (
+        ("State", _state(shown["state"])),
+        ("Why", shown["reason"] or NONE),
+        ("Watermark", moment(s["watermark"])),
+        ("Event-time lag", span(s["eventTimeLagMillis"])),
+        ("Lag of work", span(s["processingTimeLagMillis"])),
+        ("Late or slow", s["diagnosis"]),
+        ("In", number(s["inputMessageCount"])),
+        ("Out", number(s["outputMessageCount"])),
+        ("Late", f"{number(s['lateMessageCount'])} ({share(s['lateFraction'])})"),
+        ("Dead letters", number(s["dlqMessageCount"])),
+        ("Checkpoint", f"{number(shown['epoch'])}, {number(shown['releasedEpoch'])} released"),
+        ("State size", size(s["stateSize"])),
+    )
+    waits = [tag("p", f"{v['name']} waits: {text}", class_="trouble") for v in vertices for text in v["waits"]]
+    placed = ((f"{task['vertex']}/{task['index']}", task["worker"]) for task in shown["tasks"])
+    more = tag(
+        "details",
+        tag("summary", "Edges, operators, tasks"),
+        tag("ul", [tag("li", edge["text"]) for edge in plan["edges"]]),
+        table("Operators", ("Vertex", "Operators"), ((v["name"], "; ".join(v["operators"])) for v in vertices)),
+        table("Tasks", ("Task", "Worker"), placed),
+    )
+    drawn = drawing.graph(vertices, plan["edges"])
+    return Drawn((pairs(figures), waits, drawn, _vertices(vertices), more), _deeds(view))
+
+
+def _vertices(vertices: Iterable[Answer]) -> Html:
+    rows = (
+        (
+            v["name"],
+            drawing.state_of(v),
+            f"{v['service']} × {v['tasks']}",
+            rate(v["inputPerSecond"]),
+            rate(v["outputPerSecond"]),
+            moment(v.get("watermark")),
+            span(v["lagMillis"]),
+            share(v["busyFraction"]),
+            share(v["heldBackFraction"]),
+            number(v["lateMessageCount"]),
+            number(v.get("dlqMessageCount")),
+            number(v.get("executionMicrosPerMessage")),
+            size(v.get("stateSize")),
+            ", ".join(v["interpreted"]) or "none",
+        )
+        for v in vertices
+    )
+    heads = (
+        "Vertex", "Is", "Runs as", "In", "Out", "Watermark", "Lag of work", "Busy", "Held back", "Late", "Dead", "µs a row", "State",
+        "Interpreted",
+    )  # fmt: skip
+    return table("Vertices", heads, rows)
+
+
+def _deeds(view: View) -> Html | None:
+    name, path = view.name, f"/v1/processors/{view.name}"
+    deeds = []
+    if view.user.may("operator"):
+        anew = f"Start {name} without state? It reads its input from the beginning, and writes its output again."
+        ends = f"Drain {name}? Its input ends where it ends now, all windows close, and it finishes."
+        deeds += [
+            _button("Start", "POST", f"{path}/start"),
+            _button("Start without state", "POST", f"{path}/start", {"resume": False}, risky=True, confirm=anew),
+            _button("Stop", "POST", f"{path}/stop", confirm=f"Stop {name} at a checkpoint?"),
+            _button("Drain", "POST", f"{path}/stop", {"drain": True}, risky=True, confirm=ends),
+        ]
+    if view.user.may("admin"):
+        lost = f"Drop {name}? Its checkpoints and all that it stored are deleted; its output stays."
+        deeds.append(_button("Drop", "DELETE", path, confirm=lost, next="/", risky=True))
+    return _actions(*deeds) if deeds else None
+
+
+def checkpoints(_view: View, found: Answer) -> Drawn:
+    """A bar and a row each."""
+    seen = found["checkpoints"]
+    drawn = [
+        (c["durationMillis"] or 0, _bar(c), f"{c['epoch']}: {span(c['durationMillis'])}")
+        for c in reversed(seen)
+        if c["durationMillis"] is not None or c["state"] == "aborted"
+    ]
+    longest = max((value for value, _, _ in drawn), default=0)
+    rows = (
+        (
+            f"{c['epoch']:,}",
+            _state(c["state"]),
+            moment(c["began"]),
+            span(c["durationMillis"]),
+            span(c["releaseMillis"]),
+            NONE if c["aligned"] is None else "aligned" if c["aligned"] else "unaligned",
+            size(c["stateBytes"]),
+            size(c["writtenBytes"]),
+            tag("details", tag("summary", _slowest(c["tasks"])), tag("ul", [tag("li", _part(t)) for t in c["tasks"]])),
+        )
+        for c in seen
+    )
+    heads = ("Checkpoint", "Is", "Began", "Took", "Then released in", "Barriers", "State", "Written", "By task")
+    label = f"How long the last {len(drawn)} checkpoints took; the longest {span(longest)}"
+    picture = drawing.bars(label, drawn) if drawn else None
+    empty = "None has been seen since this service began."
+    return Drawn((picture, table("Checkpoints, the newest first", heads, rows, empty)))
+
+
+def _bar(checkpoint: Answer) -> str:
+    if checkpoint["state"] == "aborted":
+        return "aborted"
+    return "unaligned" if checkpoint["aligned"] is False else "aligned"
+
+
+def _slowest(tasks: Iterable[Answer]) -> str:
+    known = [task for task in tasks if task["durationMillis"] is not None]
+    found = max(known, key=lambda task: int(task["durationMillis"]), default=None)
+    return "none" if found is None else f"{found['task']} last, {span(found['durationMillis'])}"
+
+
+def _part(task: Answer) -> str:
+    aligned = "" if task["aligned"] else ", unaligned"
+    return f"{task['task']}: {span(task['durationMillis'])}, {size(task['stateBytes'])}{aligned}"
+
+
+def event_time(_view: View, history: Answer, watermark: Answer) -> Drawn:
+    """The plot, and in words what holds the watermark."""
+    told = watermark["watermark"]
+    held = tag("strong", told["summary"] or "Nothing holds it.")
+    summary = tag("p", f"The watermark at the sinks is {moment(told['watermark'])}. ", held)
+    steps = [
+        tag(
+            "li",
+            tag("strong", f"{s['vertex']}/{s['task']}" + (f" {s['split']}" if s["split"] else "")),
+            f" {s['why']}. It gives out {moment(s['watermark'])}; of the delay, {span(s['keepsMillis'])} arise here.",
+            f" Last event {moment(s['lastEvent'])}." if s["lastEvent"] else "",
+            f" It stands there since {moment(s['since'])}." if s["since"] else "",
+            aria_current="true" if place == told["culprit"] else None,
+        )
+        for place, s in enumerate(told["steps"])
+    ]
+    words = (tag("h2", "What holds the watermark"), summary, tag("ol", steps, class_="steps"))
+    return Drawn((_plot(history["points"]), words))
+
+
+def _plot(points: list[Answer]) -> Html:
+    """Event time against processing time, with the clock where it is near."""
+    names = {"watermark": "watermark at the sinks", "sourceWatermark": "watermark of the sources"}
+    known = sorted((_ms(p[key]), p[key]) for p in points for key in names if p[key])
+    if not known:
+        return tag("p", "No watermark has been seen yet; figures are kept while this service runs.", class_="none")
+    xs = [_ms(p["time"]) for p in points]
+    lines: dict[str, list[float | None]] = {
+        text: [_ms(p[key]) if p[key] else None for p in points] for key, text in names.items()
+    }
+    label = f"Event time (up) against processing time (right): watermarks from {moment(known[0][1])} to {moment(known[-1][1])}"
+    if xs[-1] - known[-1][0] < _NEAR * max(known[-1][0] - known[0][0], 60_000):
+        lines["the clock"] = list(xs)
+        known = sorted([*known, *((x, p["time"]) for x, p in zip(xs, points, strict=True))])
+    ends = (moment(points[0]["time"]), moment(points[-1]["time"]))
+    return drawing.plot(label, xs, lines, ends, (moment(known[0][1]), moment(known[-1][1])))
+
+
+def _ms(time: str) -> float:
+    return datetime.fromisoformat(time).timestamp() * 1000
+
+
+def letters(view: View, found: Answer) -> Drawn:
+    """By code."""
+    options = [
+        tag("option", f"{code} ({count})", value=code, selected=code == view.code)
+        for code, count in found["codes"].items()
+    ]
+    select = tag("select", tag("option", "all", value=""), options, name="code")
+    chosen = tag("form", tag("label", "Code ", select), tag("button", "Show"), method="get", class_="actions")
+    rows = (
+        (
+            _arrival(letter),
+            letter.get("operatorName", NONE),
+            letter.get("errInfo", {}).get("code", NONE),
+            tag(
+                "details",
+                tag("summary", letter.get("errInfo", {}).get("reason", NONE)),
+                tag("pre", json.dumps(letter, indent=2, ensure_ascii=False), tabindex=0),
+            ),
+        )
+        for letter in found["letters"]
+    )
+    command = tag("code", f"tidemark redrive {view.name}")
+    hint = tag("p", "Late records go through the windows that they missed with ", command, ".", class_="hint")
+    heads = ("Arrived", "Operator", "Code", "Reason, and the letter")
+    return Drawn((chosen, table("Dead letters, the newest first", heads, rows, "No dead letters."), hint))
+
+
+def _arrival(letter: Answer) -> str:
+    found = letter.get("dlqTime", NONE)
+    return moment(str(found["$date"] if isinstance(found, dict) and "$date" in found else found))
+
+
+def logs(_view: View, found: Answer) -> Drawn:
+    """Newest first."""
+    own = ("timestamp", "level", "event")
+    rows = (
+        (
+            moment(str(line.get("timestamp", NONE))),
+            tag("span", str(line.get("level", NONE)), class_=str(line.get("level", ""))),
+            str(line.get("event", NONE)),
+            ", ".join(f"{key}={value}" for key, value in line.items() if key not in own),
+        )
+        for line in reversed(found["lines"])
+    )
+    return Drawn(table("Log lines, the newest first", ("Time", "Level", "Event", "With"), rows, "No lines."))
+
+
+def document(view: View, shown: Answer) -> Drawn:
+    """To be read; who may, changes it."""
+    text = json.dumps(shown["document"], indent=2, ensure_ascii=False)
+    if not view.user.may("operator"):
+        return Drawn(None, tag("pre", text, tabindex=0))
+    deeds = [_button("Validate and compare", "POST", "/v1/validate", {"against": view.name}, document="document")]
+    hint = None
+    if HIDDEN in text:
+        words = (
+            f"It holds secrets, shown as {HIDDEN}: name secrets of the installation instead, or use `tidemark modify`."
+        )
+        hint = tag("p", words, class_="hint")
+    else:
+        asked = f"Modify {view.name}? If it runs, it goes on with this document at its next checkpoint."
+        path = f"/v1/processors/{view.name}"
+        deeds.append(_button("Modify", "PATCH", path, confirm=asked, document="document"))
+    return Drawn(None, (_editor(text), _actions(*deeds), hint))
+
+
+# --- the installation -----------------------------------------------------------------------------------------------------
+
+
+def connections(view: View, found: Answer) -> Drawn:
+    """The registry; who may, tests them."""
+    tests = view.user.may("operator")
+    rows = (
+        (
+            name,
+            each.get("type", NONE),
+            *((_button(f"Test {name}", "POST", f"/v1/connections/{name}/test"),) if tests else ()),
+            ", ".join(f"{k}: {json.dumps(v) if isinstance(v, dict) else v}" for k, v in each.items() if k != "type"),
+        )
+        for name, each in sorted(found["connections"].items())
+    )
+    heads = ("Connection", "Type", *(("Test",) if tests else ()), "Settings")
+    return Drawn(table("Connections of the registry", heads, rows, "The registry has no connection."))
+
+
+def workers(_view: View, found: Answer) -> Drawn:
+    """Their slots, and what they host."""
+    rows = (
+        (
+            w["place"],
+            w["service"],
+            f"{w['host']}, {w['pid']}",
+            f"{len(w['processors'])} of {w['slots']}",
+            ", ".join(w["tasks"]) or NONE,
+        )
+        for w in found["workers"]
+    )
+    heads = ("Worker", "Service", "Host, process", "Slots taken", "Tasks")
+    return Drawn(table("Workers heard of lately", heads, rows, "No worker has been heard of lately."))
+
+
+def audit(_view: View, found: Answer) -> Drawn:
+    """Newest first."""
+    rows = (
+        (
+            moment(d["time"]),
+            f"{d['user']} ({d['role']})" if d["user"] else "nobody known",
+            d["what"],
+            d.get("status", NONE),
+            d.get("finding") or NONE,
+        )
+        for d in found["deeds"]
+    )
+    heads = ("Time", "User", "Asked for", "Answer", "Finding")
+    return Drawn(table("Changes through this process, the newest first", heads, rows, "Nothing has been changed."))
+
+
+# --- parts ----------------------------------------------------------------------------------------------------------------
+
+
+def _state(state: str) -> Html:
+    return tag("span", state, class_=f"state {state.replace(' ', '-')}")
+
+
+def _editor(text: str) -> Child:
+    label = tag("label", "Document (YAML or JSON)", for_="document")
+    return label, tag("textarea", text, id="document", spellcheck="false")
+
+
+def _actions(*buttons: Html) -> Html:
+    return tag("div", buttons, class_="actions")
+
+
+def _button(
+    text: str, method: str, path: str, body: dict[str, Any] | None = None, *, risky: bool = False, **data: str
+) -> Html:
+    """Asks REST. data: `confirm`, a question; `document` and `name`, ids of fields; `next`, where to go when it is done."""
+    given = {f"data_{key}": value for key, value in data.items()}
+    shown = json.dumps(body) if body else None
+    kind = "risky" if risky else None
+    return tag("button", text, type="button", data_method=method, data_path=path, data_body=shown, class_=kind, **given)

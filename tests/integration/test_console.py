@@ -1,0 +1,258 @@
+"""The console's pages, and the routes that they show, of a real control service in front of a processor that runs."""
+
+import base64
+import json
+import logging
+from collections.abc import AsyncIterator
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.harness.console import NAME, Shown, console, token_of
+from tidemark.services.cli.process import quiet
+from tidemark.services.control import drawing, html, words
+from tidemark.services.control.routes import ROUTES
+from tidemark.shared.process.users import ROLES
+
+P = f"/v1/processors/{NAME}"
+PAGES = [route.path.replace("{name}", NAME) for route in ROUTES if route.content == "text/html"]
+VOID = {"meta", "link", "input"}
+
+
+@pytest.fixture(autouse=True)
+def _quiet() -> None:
+    quiet(logging.CRITICAL)
+
+
+@pytest.fixture
+async def shown(tmp_path: Path) -> AsyncIterator[Shown]:
+    async with console(tmp_path) as shown:
+        yield shown
+
+
+class Read(HTMLParser):
+    """The elements of a page, in order, each with its attributes; `wrong` has what is not well formed."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.found: list[tuple[str, dict[str, str | None]]] = []
+        self.open: list[str] = []
+        self.wrong: list[str] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.found.append((tag, dict(attrs)))
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        if not self.open or self.open.pop() != tag:
+            self.wrong.append(f"</{tag}>")
+
+    def of(self, *tags: str) -> list[dict[str, str | None]]:
+        return [attributes for tag, attributes in self.found if tag in tags]
+
+
+def faults(text: str, role: str) -> list[str]:
+    """What keeps a page from keyboards, readers of screens and a strict policy."""
+    page = Read(text)
+    found = [*page.wrong, *page.open]
+    ids = [a["id"] for _, a in page.found if a.get("id")]
+    labels = {a.get("for") for a in page.of("label")}
+    found += [f"{tag} {name}" for tag, a in page.found for name in a if name == "style" or name.startswith("on")]
+    found += [f"id {each} twice" for each in set(ids) if ids.count(each) > 1]
+    found += [f"{len(page.of(tag))} {tag}" for tag in ("h1", "main") if len(page.of(tag)) != 1]
+    found += ["th without scope" for a in page.of("th") if a.get("scope") not in ("row", "col")]
+    found += [f"{tag} without a name" for tag in ("nav", "svg") for a in page.of(tag) if not a.get("aria-label")]
+    found += ["field without a label" for a in page.of("textarea") if a.get("id") not in labels]
+    found += [f"{len(page.of('table'))} tables, captions {len(page.of('caption'))}"] * (
+        len(page.of("table")) != len(page.of("caption"))
+    )
+    found += [f"{a} leads elsewhere" for a in page.of("a", "link", "script") for v in a.values() if v and "//" in v]
+    found += ["a viewer's button" for a in page.of("button") if role == "viewer" and "data-path" in a]
+    return found
+
+
+async def test_each_page_is_whole_for_each_role(shown: Shown) -> None:
+    """Landmarks, names, scopes, labels; no inline style or script, nothing from elsewhere; viewers see no button, operators no audit."""
+    for role in ROLES:
+        for path in PAGES:
+            headers = {"Authorization": f"Bearer {token_of(role)}"}
+            async with shown.session.get(shown.url + path, headers=headers) as answer:
+                refused = path == "/console/audit" and role != "admin"
+                assert answer.status == (403 if refused else 200), path
+                if refused:
+                    continue
+                text, policy = await answer.text(), answer.headers["Content-Security-Policy"]
+            assert faults(text, role) == [], (path, role)
+            assert "unsafe" not in policy
+            assert "default-src 'none'" in policy
+
+
+async def test_pages_show_what_runs(shown: Shown) -> None:
+    """Each view of a processor has its facts, from the answers of REST."""
+    told = {path: (await shown.ask("GET", path))[1] for path in PAGES}
+    own = f"/console/processors/{NAME}"
+    for path, facts in {
+        "/": [f'href="{own}"', "RUNNING"],
+        own: [
+            "source-1 × 1",
+            "window-1",
+            "emit-1",
+            "µs a row",
+            "pipeline[1].$redact: expression",
+            "Start without state",
+        ],
+        f"{own}/checkpoints": ["aligned", "source-1/0", "How long the last"],
+        f"{own}/time": ["watermark at the sinks", "What holds the watermark", "the clock"],
+        f"{own}/dead-letters": ["DocumentLate", "DecodeFailure", "tidemark redrive clicks"],
+        f"{own}/logs": ["sink.slow", "took_ms=812"],
+        f"{own}/document": ["$tumblingWindow", "Validate and compare"],
+        "/console/connections": ["sasl_password", "Test broker"],
+        "/console/workers": ["source-0", "clicks: source-1/0"],
+        "/console/audit": ["PUT /v1/connections/broker"],
+    }.items():
+        assert [fact for fact in facts if fact not in told[path]] == [], path
+    assert told["/console/connections"].count("***") == 0
+    status, text = await shown.ask("GET", "/console/processors/none")
+    assert (status, faults(text, "admin")) == (404, [])
+
+
+async def test_rest_has_what_the_console_has(shown: Shown) -> None:
+    """Plan with figures, checkpoints by task, history, dead letters by code, a comparison, a test of a connection; and live."""
+    plan = json.loads((await shown.ask("GET", f"{P}/plan"))[1])
+    names = [vertex["name"] for vertex in plan["vertices"]]
+    assert names == ["source-1", "window-1", "emit-1", "dlq"]
+    assert {(e["from"], e["to"]) for e in plan["edges"]} >= {("source-1", "window-1"), ("window-1", "emit-1")}
+    assert plan["vertices"][0]["inputPerSecond"] > 0
+    assert sum(vertex["lateMessageCount"] for vertex in plan["vertices"]) > 0
+    found = json.loads((await shown.ask("GET", f"{P}/checkpoints?limit=3"))[1])["checkpoints"]
+    assert len(found) == 3
+    done = [
+        each
+        for each in json.loads((await shown.ask("GET", f"{P}/checkpoints"))[1])["checkpoints"]
+        if each["state"] == "released"
+    ]
+    assert {task["task"] for task in done[-1]["tasks"]} == {f"{name}/0" for name in names}
+    assert done[-1]["aligned"]
+    assert done[-1]["stateBytes"] > 0
+    assert done[-1]["durationMillis"] >= max(task["durationMillis"] for task in done[-1]["tasks"])
+    points = json.loads((await shown.ask("GET", f"{P}/history"))[1])["points"]
+    known = [point for point in points if point["watermark"]]
+    assert known == sorted(known, key=lambda point: str(point["watermark"]))
+    assert all(point["watermark"] <= point["time"] for point in known)
+    letters = json.loads((await shown.ask("GET", f"{P}/dead-letters?code=DocumentLate&limit=2"))[1])
+    assert [letter["errInfo"]["code"] for letter in letters["letters"]] == ["DocumentLate"] * 2
+    assert set(letters["codes"]) == {"DocumentLate", "DecodeFailure"}
+    async with shown.session.get(
+        f"{shown.url}{P}/live", headers={"Authorization": f"Bearer {token_of('viewer')}"}
+    ) as live:
+        events = [json.loads((await live.content.readuntil(b"\n\n")).removeprefix(b"data: ")) for _ in range(2)]
+    assert [vertex["name"] for vertex in events[1]["vertices"]] == names
+
+
+async def test_a_document_is_compared_with_the_running_one(shown: Shown) -> None:
+    """Validation with `against` gives the lines that differ; the same document differs in none."""
+    document = json.loads((await shown.ask("GET", P))[1])["document"]
+    for change, expected in ((None, []), ("counted", ['-"topic":"counts"', '+"topic":"counted"'])):
+        if change:
+            document["pipeline"][-1]["$emit"]["topic"] = change
+        status, text = await shown.ask("POST", "/v1/validate", {"document": document, "against": NAME})
+        assert status == 200
+        changes: list[str] = json.loads(text)["changes"]
+        assert [line.replace(" ", "") for line in changes[2:] if line[0] in "+-"] == expected
+    assert (await shown.ask("POST", "/v1/validate", {"document": document, "against": "none"}))[0] == 404
+
+
+async def test_a_connection_is_tested(shown: Shown, tmp_path: Path) -> None:
+    """The other side answers, or the answer says which connection failed and how; secrets that the registry hides cannot be tried."""
+    there = {
+        "files": {"type": "files", "path": str(tmp_path)},
+        "base": {"type": "sql", "url": f"sqlite:///{tmp_path}/base.db"},
+        "away": {"type": "sql", "url": "postgresql://127.0.0.1:1/d"},
+        "hidden": {"type": "kafka", "bootstrapServers": "b:1", "config": {"sasl_password": "s3cr3t"}},
+        "plain": {"type": "kafka", "bootstrapServers": "memory"},
+    }
+    for name, value in there.items():
+        assert (await shown.ask("PUT", f"/v1/connections/{name}", value))[0] == 200
+    while set(json.loads((await shown.ask("GET", "/v1/connections"))[1])["connections"]) < there.keys():
+        pass
+
+    async def asked(name: str) -> tuple[int, str]:
+        return await shown.ask("POST", f"/v1/connections/{name}/test", {})
+
+    for name, expected in {
+        "files": (200, "the folder is there"),
+        "base": (200, "the database answers"),
+        "plain": (200, "the brokers answer"),
+        "away": (409, "connections.away"),
+        "hidden": (409, "connections.hidden"),
+        "broker": (409, "KAFKA_PASSWORD"),
+        "none": (404, "there is no connection"),
+    }.items():
+        status, text = await asked(name)
+        assert status == expected[0], (name, text)
+        assert expected[1] in text, name
+
+
+async def test_a_page_changes_things_by_its_own_header_alone(shown: Shown) -> None:
+    """A password as browsers send it for any site's form changes nothing; with the header, which no other site can send, it does."""
+    secret = base64.b64encode(f"me:{token_of('operator')}".encode()).decode()
+    given = {"Authorization": f"Basic {secret}"}
+    for headers, status in ((given, 403), ({**given, "Tidemark-Console": "1"}, 200)):
+        async with shown.session.post(f"{shown.url}{P}/stop", json={}, headers=headers) as answer:
+            assert answer.status == status
+            assert "Access-Control-Allow-Headers" not in answer.headers
+    preflight = {
+        "Origin": "null",
+        "Access-Control-Request-Method": "POST",
+        "Access-Control-Request-Headers": "tidemark-console",
+    }
+    async with shown.session.options(f"{shown.url}{P}/stop", headers=preflight) as answer:
+        assert answer.status == 401
+        assert not any(name.startswith("Access-Control") for name in answer.headers)
+
+
+def test_whatever_is_no_markup_is_escaped() -> None:
+    """Texts and attributes of records, logs and names stay texts."""
+    bad = '<script x="1">&'
+    shown = html.tag("a", bad, [bad, html.tag("b", bad)], None, 3, title=bad, hidden=True, id=None)
+    page = Read(shown)
+    assert [tag for tag, _ in page.found] == ["a", "b"]
+    assert page.found[0][1] == {"title": bad, "hidden": None}
+    assert "<script" not in html.table(bad, [bad], [[bad, bad]])
+
+
+def test_a_graph_keeps_its_vertices_apart() -> None:
+    """Of chains, joins and unions no two boxes lie over each other, and each edge goes down or to dead letters."""
+    for edges in ([(0, 1), (1, 2), (2, 3)], [(0, 2), (1, 2), (2, 3), (0, 4), (3, 4)], [(0, 3), (1, 3), (2, 3), (3, 4)]):
+        vertices: list[dict[str, Any]] = [_vertex(f"v{n}", queue=n == 4) for n in range(5)]
+        drawn = drawing.graph(vertices, [{"from": f"v{a}", "to": f"v{b}"} for a, b in edges])
+        boxes = [(float(str(a["x"])), float(str(a["y"]))) for a in Read(drawn).of("rect")]
+        assert len(boxes) == 5
+        for i, (x, y) in enumerate(boxes):
+            assert all(abs(x - u) >= drawing.WIDTH or abs(y - v) >= drawing.HEIGHT for u, v in boxes[i + 1 :])
+        assert all(boxes[a][1] < boxes[b][1] or b == 4 for a, b in edges)
+
+
+def _vertex(name: str, *, queue: bool) -> dict[str, Any]:
+    figures = dict.fromkeys(("inputPerSecond", "outputPerSecond", "busyFraction", "heldBackFraction"))
+    facts = {"waits": [], "lagMillis": 0, "label": "", "tasks": 1, "lateMessageCount": 0}
+    return {"name": name, "isDeadLetterQueue": queue, **figures, **facts}
+
+
+def test_figures_read_well() -> None:
+    """Units fit the size, and what is not known is a dash."""
+    assert [words.span(ms) for ms in (None, 0, 999, 1_500, 90_000, 7_200_000, 172_800_000)] == [
+        "–", "0 ms", "999 ms", "1.5 s", "1.5 min", "2.0 h", "2.0 d",
+    ]  # fmt: skip
+    assert [words.size(b) for b in (None, 10, 2_048, 3 << 20, 5 << 40)] == [
+        "–",
+        "10 B",
+        "2.0 KiB",
+        "3.0 MiB",
+        "5,120.0 GiB",
+    ]
+    assert [words.number(v) for v in (None, 0, 2.25, 12_345.6)] == ["–", "0", "2.2", "12,346"]
