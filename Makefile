@@ -19,8 +19,8 @@ COMPILED := $(VENV)/.readers-compiled
 LOG := .tidemark/setup.log
 
 # Everything that needs neither broker nor Spark runs first, on both cores: most mistakes show there within a minute.
-PURE := not (kafka or spark or postgres or e2e or slow or bench or long)
-REAL := (kafka or spark or postgres or e2e or slow) and not (bench or long)
+PURE := not (kafka or spark or postgres or e2e or slow or bench or long or browser)
+REAL := (kafka or spark or postgres or e2e or slow) and not (bench or long or browser)
 INSTALL := $(BIN)/python -m pip install --disable-pip-version-check
 PYTEST := $(BIN)/python -m pytest
 # Of `make simulate`.
@@ -148,6 +148,17 @@ chaos: setup ## real processes under kills, pauses, cuts and full disks (MINUTES
 .PHONY: long
 long: setup ## tests that take minutes each: memory under a slow target, workers that come and go
 	$(PYTEST) -m long --timeout 0 --ignore tests/outages $(ARGS)
+
+AXE := .tidemark/axe
+AXE_DIGEST := 39bed7d72308f6d620789c169d699bfd7e8da80f65b545821a6b2215c3e83107
+# Finds what keeps a page from readers of screens and keyboards; for tests alone, not a part of the product.
+$(AXE)/package/axe.min.js:
+	@mkdir -p $(AXE) && cd $(AXE) && npm pack --silent axe-core@4.11.0 > /dev/null && echo '$(AXE_DIGEST)  axe-core-4.11.0.tgz' | sha256sum --check --quiet
+	@tar -xzf $(AXE)/axe-core-4.11.0.tgz -C $(AXE) package/axe.min.js package/LICENSE && touch $@
+
+.PHONY: browser
+browser: setup $(AXE)/package/axe.min.js ## the console in Chromium (apt-get install chromium; npm): axe, keys, a phone's width; pictures in out/console/
+	$(PYTEST) -m browser tests/browser $(ARGS)
 
 .PHONY: simulate
 simulate: setup ## the whole system on virtual time, with faults; SEEDS=FROM-TO (ARGS='--shrink --trace' shows how a seed fails)

@@ -33,7 +33,8 @@ if (live?.dataset.stream) {
 
 const line = (name, text, kind) => Object.assign(document.createElement(name), { textContent: text, className: kind ?? "" });
 const show = (...nodes) => said.replaceChildren(...nodes);
-const changed = (text) => line("div", text, text.startsWith("+") ? "added" : text.startsWith("-") ? "removed" : "");
+const KINDS = { "+": "added", "-": "removed" };
+const changed = (text) => line("div", text, /^([+]{3}|-{3}) /.test(text) ? "hint" : KINDS[text[0]]);
 const tell = (found) => {
   if (found.error) {
     const { place, expectation, finding, remedy, errors } = found.error;
