@@ -1,5 +1,6 @@
 """From the last stage of a pipeline to a connector that the sink's tasks write to."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 from urllib.parse import urlparse
@@ -53,7 +54,7 @@ class RealSinks:
         stage = stage_of(head)
         match stage:
             case KafkaEmit():
-                connection = self._connections.get(processor, stage.connection_name)
+                connection = _compressing(self._connections.get(processor, stage.connection_name), stage)
                 takes = Takes.of(self._connections.kafka_settings(connection), context.outside.topics.prefix)
                 log, parts = self._connections.log(connection), self._parts(context, vertex, index)
                 forms = forms_of(self._connections, processor, stage)
@@ -114,6 +115,15 @@ def forms_of(connections: Connections, processor: Processor, stage: KafkaEmit) -
     if stage.registry is None:
         return None
     return RegisteredForms(connections.registry(connections.get(processor, stage.registry)), stage)
+
+
+def _compressing(connection: Connection, stage: KafkaEmit) -> Connection:
+    """The connection, with the compression that the stage names."""
+    if stage.compression_type is None:
+        return connection
+    compression = None if stage.compression_type == "none" else stage.compression_type
+    config = {**connection.settings.get("config", {}), "compression": compression}
+    return replace(connection, settings={**connection.settings, "config": config})
 
 
 def encoding_of(stage: FileEmit, connection: Connection | None) -> Encoding:

@@ -13,8 +13,6 @@ from tidemark.shared.computation.problems import StateError
 from tidemark.shared.language.limits import DEFAULTS
 from tidemark.shared.model.values import Date, Long
 
-"""Encoded state that one key may have."""
-
 
 def _encode_value(value: Any) -> Any:
     if type(value) in (Date, Long):

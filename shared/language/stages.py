@@ -508,7 +508,8 @@ class KafkaEmit(StageBase):
     headers: Expr | None = None
     output_format: OutputFormat = "relaxedJson"
     date_format: DateFormat = "default"
-    compression_type: Compression = "none"
+    compression_type: Compression | None = None
+    """None: as the connection says."""
     tombstone_when: Expr | None = None
     """Where it is true the record has a null value."""
     registry: str | None = None

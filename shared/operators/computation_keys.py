@@ -116,8 +116,6 @@ class Due:
         return set(self._times)
 
 
-"""1 had no `highest`: there the highest that is known is the sequence."""
-
 OrderKey = tuple[int, int]
 """(ordinal of the split or sender's sequence, position): how records of one key and time follow one another."""
 
@@ -145,6 +143,7 @@ class _KeySnapshot(msgspec.Struct, array_like=True):
     timers: list[Pending]
     waiting: list[tuple[int, OrderKey, bytes]]
     highest: int = 0
+    """Version 1 had none: its sequence stands for it."""
 
 
 _ENCODER: Final = msgspec.msgpack.Encoder()

@@ -34,11 +34,13 @@ from tidemark.shared.adapters.kafka_settings import KafkaSettings
 from tidemark.shared.adapters.memory_broker import MemoryBroker
 from tidemark.shared.adapters.memory_log import MemoryLog
 from tidemark.shared.adapters.virtual import VirtualWorld, run_virtual
+from tidemark.shared.language.documents import parse
 from tidemark.shared.language.expressions.ast import Literal
 from tidemark.shared.language.stages import KafkaEmit
 from tidemark.shared.model.ids import Epoch, JobId, VertexId
 from tidemark.shared.operators.base import ARRIVAL, TS
 from tidemark.shared.operators.batches import batch_of
+from tidemark.shared.planning import WriteHead
 from tidemark.shared.ports.sink import Identity, TargetRefused
 from tidemark.shared.process.connections import Connections, TooManyConnections
 from tidemark.shared.process.settings import ProcessSettings, ProcessSettingsError
@@ -210,6 +212,24 @@ def test_a_process_has_pools_for_so_many_databases(tmp_path: Path) -> None:
     assert sinks._engine(f"sqlite:///{tmp_path}/a.db", 1) is first
     with pytest.raises(TooManyConnections, match=r"database: .*connections_max=1"):
         sinks._engine(f"sqlite:///{tmp_path}/b.db", 1)
+
+
+@pytest.mark.parametrize(
+    ("written", "told"),
+    [("", "gzip"), (", config: {compression_type: zstd}", "zstd"), (", config: {compression_type: none}", None)],
+)
+def test_a_topic_is_written_as_its_stage_compresses(written: str, told: str | None) -> None:
+    """The stage's `compression_type` counts before that of the connection's config."""
+    connections = Connections("p")
+    document = parse(
+        "connections: {k: {type: kafka, bootstrapServers: 'b:1', config: {compression: gzip}}}\n"
+        f"pipeline: [{{$source: {{connectionName: k, topic: t}}}}, {{$emit: {{connectionName: k, topic: o{written}}}}}]"
+    )
+    plan = SimpleNamespace(tasks={}, services={})
+    outside = SimpleNamespace(blobs=None, clock=None, topics=SimpleNamespace(prefix="tidemark"))
+    context: Any = SimpleNamespace(assign=SimpleNamespace(job=IDENTITY.job, generation=1, plan=plan), outside=outside)
+    sink: Any = RealSinks(connections).make(context, document, WriteHead(document.pipeline[-1]), VertexId("emit-1"), 0)
+    assert sink._log._settings.compression == told
 
 
 def _manifest(epoch: int) -> Manifest:

@@ -56,7 +56,9 @@ _CONFIG: Final = closed(
     Option("headers", EXPRESSION, "an object, or a list of {k, v}"),
     *_WRITTEN,
     Option(
-        "compression_type", choice("none", "gzip", "snappy", "lz4", "zstd"), "compression of batches (default none)"
+        "compression_type",
+        choice("none", "gzip", "snappy", "lz4", "zstd"),
+        "compression of batches (default: `compression` of the connection's config, else none)",
     ),
     Option("tombstoneWhen", EXPRESSION, "where it is true the record has no value"),
     Option("acks", _ACKS, "accepted and without effect: output always waits for all replicas", into=None),
