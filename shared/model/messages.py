@@ -95,22 +95,23 @@ class Assign(Struct, frozen=True, tag=True):
     """From where the mirror is to be read: earlier commits are released (C9)."""
 
 
-class StartSources(Struct, frozen=True, tag=True):
-    """All tasks of the generation have restored: sources may take input (R1)."""
-
+class _OfGeneration(Struct, frozen=True):
     job: JobId
     generation: Generation
+
+
+class StartSources(_OfGeneration, frozen=True, tag=True):
+    """All tasks of the generation have restored: sources may take input (R1)."""
+
     target_ms: int = 0
     """The time that an epoch may take behind its barrier (F9); 0: any time."""
     first_rows: int = 0
     """Of a source task's first epoch."""
 
 
-class StartCheckpoint(Struct, frozen=True, tag=True):
+class StartCheckpoint(_OfGeneration, frozen=True, tag=True):
     """Take checkpoint `epoch`; `committed` is the last committed one (C5)."""
 
-    job: JobId
-    generation: Generation
     epoch: Epoch
     committed: Epoch
     ended: Epoch = NO_EPOCH
@@ -125,62 +126,47 @@ class StartCheckpoint(Struct, frozen=True, tag=True):
     """Every task waits for its barriers, for something changes behind this checkpoint (C13, R4)."""
 
 
-class AbortCheckpoint(Struct, frozen=True, tag=True):
+class AbortCheckpoint(_OfGeneration, frozen=True, tag=True):
     """Checkpoint `epoch` will not be committed (C5, C10)."""
 
-    job: JobId
-    generation: Generation
     epoch: Epoch
 
 
-class CommitHint(Struct, frozen=True, tag=True):
+class CommitHint(_OfGeneration, frozen=True, tag=True):
     """Checkpoint `epoch` is committed; a hint, the mirror is the word (C9)."""
 
-    job: JobId
-    generation: Generation
     epoch: Epoch
 
 
-class TellSplits(Struct, frozen=True, tag=True):
+class TellSplits(_OfGeneration, frozen=True, tag=True):
     """Every source task reports again the splits that it found and was not told to read: another coordinator leads (I1)."""
 
-    job: JobId
-    generation: Generation
 
-
-class ReadSplits(Struct, frozen=True, tag=True):
+class ReadSplits(_OfGeneration, frozen=True, tag=True):
     """The processor's row lists these splits of a source's task: it reads them (I1)."""
 
-    job: JobId
-    generation: Generation
     vertex: VertexId
     index: int
     splits: dict[SplitId, KnownSplit]
 
 
-class TellEnds(Struct, frozen=True, tag=True):
+class TellEnds(_OfGeneration, frozen=True, tag=True):
     """A drain: every source task takes no more input and says where its splits end, the named ones at these offsets (I3)."""
 
-    job: JobId
-    generation: Generation
     until: dict[str, Offset]
 
 
-class Drain(Struct, frozen=True, tag=True):
+class Drain(_OfGeneration, frozen=True, tag=True):
     """The processor's row has the ends of a drain: the splits of this source's task are read up to them (I3, E2)."""
 
-    job: JobId
-    generation: Generation
     vertex: VertexId
     index: int
     splits: dict[SplitId, KnownSplit]
 
 
-class HoldInput(Struct, frozen=True, tag=True):
+class HoldInput(_OfGeneration, frozen=True, tag=True):
     """Sources wait (`held`) or go on: too many checkpoints wait for their release (C11, F8)."""
 
-    job: JobId
-    generation: Generation
     held: bool
 
 
@@ -190,11 +176,8 @@ class CoordinatorBeat(Struct, frozen=True, tag=True):
     leader: LeaderToken
 
 
-class StopTasks(Struct, frozen=True, tag=True):
+class StopTasks(_OfGeneration, frozen=True, tag=True):
     """Every task of this job whose generation is at most this one stops at once, and writes nothing more."""
-
-    job: JobId
-    generation: Generation
 
 
 class WorkerWanted(Struct, frozen=True, tag=True):
@@ -212,11 +195,9 @@ class WorkerUnwanted(Struct, frozen=True, tag=True):
     worker: WorkerIncarnation
 
 
-class Sample(Struct, frozen=True, tag=True):
+class Sample(_OfGeneration, frozen=True, tag=True):
     """Every sink task of the job reports its last input on the `samples` topic: at most `limit` documents each."""
 
-    job: JobId
-    generation: Generation
     request: str
     limit: int
 
@@ -242,15 +223,17 @@ Command = (
 # --- reports: workers to coordinator ----------------------------------------------------------------------------------
 
 
-class Register(Struct, frozen=True, tag=True):
-    """A worker's process has started; `place` names its seat over restarts (R1)."""
-
+class _Process(Struct, frozen=True):
     worker: WorkerIncarnation
     place: Place
     service: str
     slots: int
     pid: int
     host: str
+
+
+class Register(_Process, frozen=True, tag=True):
+    """A worker's process has started; `place` names its seat over restarts (R1)."""
 
 
 class TaskBeat(Struct, frozen=True):
@@ -273,15 +256,9 @@ class TaskBeat(Struct, frozen=True):
     """Reasons outside of the task that keep it from going on, or from releasing."""
 
 
-class Heartbeat(Struct, frozen=True, tag=True):
+class Heartbeat(_Process, frozen=True, tag=True):
     """Sent at a fixed interval; its absence loses the worker (R1)."""
 
-    worker: WorkerIncarnation
-    place: Place
-    service: str
-    slots: int
-    pid: int
-    host: str
     tasks: tuple[TaskBeat, ...] = ()
 
 
@@ -306,66 +283,49 @@ class Echo(Struct, frozen=True, tag=True):
     """By its monotonic clock."""
 
 
-class TaskRestored(Struct, frozen=True, tag=True):
+class _WorkerReport(Struct, frozen=True):
+    worker: WorkerIncarnation
+    job: JobId
+    generation: Generation
+
+
+class _TaskReport(_WorkerReport, frozen=True):
+    vertex: VertexId
+    index: int
+
+
+class TaskRestored(_TaskReport, frozen=True, tag=True):
     """The task stands where the checkpoint left it and can receive."""
 
-    worker: WorkerIncarnation
-    job: JobId
-    generation: Generation
-    vertex: VertexId
-    index: int
 
-
-class SplitsFound(Struct, frozen=True, tag=True):
+class SplitsFound(_TaskReport, frozen=True, tag=True):
     """Splits that a source's task has found and was not told to read, with where each would begin and end (I1)."""
 
-    worker: WorkerIncarnation
-    job: JobId
-    generation: Generation
-    vertex: VertexId
-    index: int
     splits: dict[SplitId, KnownSplit]
     gone: tuple[SplitId, ...] = ()
     """Splits of its assignment that are no longer there: files that were deleted."""
 
 
-class EndsFound(Struct, frozen=True, tag=True):
+class EndsFound(_TaskReport, frozen=True, tag=True):
     """A source task's splits with their ends; it reads nothing until it is told that the row has them (I3)."""
 
-    worker: WorkerIncarnation
-    job: JobId
-    generation: Generation
-    vertex: VertexId
-    index: int
     splits: dict[SplitId, KnownSplit]
 
 
-class Ack(Struct, frozen=True, tag=True):
+class Ack(_WorkerReport, frozen=True, tag=True):
     """The task's part of checkpoint `epoch` is durable, and the broker has all its frames up to the barrier (C7)."""
 
-    worker: WorkerIncarnation
-    job: JobId
-    generation: Generation
     epoch: Epoch
     handle: TaskHandle
 
 
-class CheckpointWanted(Struct, frozen=True, tag=True):
+class CheckpointWanted(_WorkerReport, frozen=True, tag=True):
     """A task asks for a checkpoint before the interval is over (F8)."""
 
-    worker: WorkerIncarnation
-    job: JobId
-    generation: Generation
 
-
-class TaskFailed(Struct, frozen=True, tag=True):
+class TaskFailed(_TaskReport, frozen=True, tag=True):
     """The task has stopped with an error. `permanent`: trying again will not help; the processor is FAILED (S6)."""
 
-    worker: WorkerIncarnation
-    job: JobId
-    generation: Generation
-    vertex: VertexId
-    index: int
     reason: str
     permanent: bool = False
     outage: bool = False
@@ -423,76 +383,63 @@ class ReadPositions(Struct, frozen=True):
 # --- requests: users (command line, control service) to coordinator ----------------------------------------------------
 
 
-class CreateProcessor(Struct, frozen=True, tag=True):
-    """Register a processor; `parallelism` by vertex or by service (`source`, `operator`, `sink`), default 1."""
-
+class _OfRequest(Struct, frozen=True):
     request: str
     name: ProcessorName
+
+
+class CreateProcessor(_OfRequest, frozen=True, tag=True):
+    """Register a processor; `parallelism` by vertex or by service (`source`, `operator`, `sink`), default 1."""
+
     document: str
     parallelism: dict[str, int] = {}
 
 
-class StartProcessor(Struct, frozen=True, tag=True):
+class StartProcessor(_OfRequest, frozen=True, tag=True):
     """Start, from the last checkpoint unless `resume` is false."""
 
-    request: str
-    name: ProcessorName
     resume: bool = True
 
 
-class StopProcessor(Struct, frozen=True, tag=True):
+class StopProcessor(_OfRequest, frozen=True, tag=True):
     """Stop; with `drain` the input ends (at `until` by split, else at its present end) and everything is released (E2)."""
 
-    request: str
-    name: ProcessorName
     drain: bool = False
     until: dict[str, Offset] = {}
 
 
-class ModifyProcessor(Struct, frozen=True, tag=True):
+class ModifyProcessor(_OfRequest, frozen=True, tag=True):
     """Replace the document or the parallelism: a new plan version, at a checkpoint."""
 
-    request: str
-    name: ProcessorName
     document: str | None = None
     parallelism: dict[str, int] | None = None
     resume_from_checkpoint: bool = True
 
 
-class DropProcessor(Struct, frozen=True, tag=True):
+class DropProcessor(_OfRequest, frozen=True, tag=True):
     """Forget a stopped processor and delete all that it stored."""
 
-    request: str
-    name: ProcessorName
 
-
-class SkipRelease(Struct, frozen=True, tag=True):
+class SkipRelease(_OfRequest, frozen=True, tag=True):
     """Pass over the records of commit `epoch` that a target refuses, at the processor's next start; the rest is released (S6)."""
 
-    request: str
-    name: ProcessorName
     epoch: Epoch
     vertex: VertexId | None = None
     """The sink; None: every one that has not released the commit."""
 
 
-class SampleProcessor(Struct, frozen=True, tag=True):
+class SampleProcessor(_OfRequest, frozen=True, tag=True):
     """Show some output documents of a running processor: `Sampled` come on the `samples` topic, one a sink task."""
 
-    request: str
-    name: ProcessorName
     limit: int = 10
 
 
-class PutConnection(Struct, frozen=True, tag=True):
-    """Write a connection that stages of later documents may name into the registry, or delete it.
+class PutConnection(_OfRequest, frozen=True, tag=True):
+    """Write the connection of this name, which stages of later documents may name, into the registry, or delete it.
 
     Existing processors keep the connection as it was when they were planned.
     """
 
-    request: str
-    name: ProcessorName
-    """The connection's name."""
     value: str | None
     """JSON, as in a document's `connections`; None: it goes."""
 
@@ -518,11 +465,9 @@ class Sampled(Struct, frozen=True):
     documents: tuple[bytes, ...]
 
 
-class Answered(Struct, frozen=True, tag=True):
+class Answered(_OfRequest, frozen=True, tag=True):
     """A request has been decided: `error` is empty, or says why not."""
 
-    request: str
-    name: ProcessorName
     error: str
 
 

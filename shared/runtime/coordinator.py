@@ -20,8 +20,6 @@ from tidemark.shared.model.messages import (
     CoordinatorBeat,
     Echo,
     Request,
-    WorkerUnwanted,
-    WorkerWanted,
 )
 from tidemark.shared.model.processors import ProcessorRow
 from tidemark.shared.ports.blobs import BlobError
@@ -234,12 +232,6 @@ class CoordinatorDriver:
                 self._answer(request, name, error)
             case do.AppendMirror():
                 self._mirror_queue.put_nowait((term, command))
-            case do.SpawnWorker(service, there):
-                _log.info("coordinator.worker_wanted", service=service)
-                self._command(WorkerWanted(service, there))
-            case do.RetireWorker(place, worker):
-                _log.info("coordinator.worker_unwanted", worker=place)
-                self._command(WorkerUnwanted(place, worker))
             case (
                 do.StoreCreate()
                 | do.StoreUpdate()

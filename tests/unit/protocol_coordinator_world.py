@@ -31,6 +31,8 @@ from tidemark.shared.model.messages import (
     Request,
     StartProcessor,
     StartSources,
+    WorkerUnwanted,
+    WorkerWanted,
 )
 from tidemark.shared.model.processors import ProcessorRow
 from tidemark.shared.protocol.coordinator import commands as do
@@ -152,6 +154,10 @@ class World(WorkersSide):
                 else:
                     self.give(node, ev.LeadershipLost(now))
                     node.wants_lead = True
+            case do.Publish(command=WorkerWanted(service=service)):
+                self.spawns.append(service)
+            case do.Publish(command=WorkerUnwanted(place=place)):
+                self.retires.append(place)
             case do.Publish(command=command):
                 self.publish(node, command)
             case do.PublishStatus(status=status):
@@ -160,10 +166,6 @@ class World(WorkersSide):
                 self.status.pop(name, None)
             case do.Answer(request=request, error=error):
                 node.answers[request] = error
-            case do.SpawnWorker(service=service):
-                self.spawns.append(service)
-            case do.RetireWorker(place=place):
-                self.retires.append(place)
             case do.MakePlan(op=op, document=document, parallelism=parallelism):
                 plan = plan_of(document, parallelism, self.code)
                 event = ev.PlanRefused(now, op, plan) if isinstance(plan, str) else ev.PlanMade(now, op, plan)

@@ -228,7 +228,8 @@ def test_a_topic_is_written_as_its_stage_compresses(written: str, told: str | No
     plan = SimpleNamespace(tasks={}, services={})
     outside = SimpleNamespace(blobs=None, clock=None, topics=SimpleNamespace(prefix="tidemark"))
     context: Any = SimpleNamespace(assign=SimpleNamespace(job=IDENTITY.job, generation=1, plan=plan), outside=outside)
-    sink: Any = RealSinks(connections).make(context, document, WriteHead(document.pipeline[-1]), VertexId("emit-1"), 0)
+    emit: Any = document.pipeline[-1]
+    sink: Any = RealSinks(connections).make(context, document, WriteHead(emit), VertexId("emit-1"), 0)
     assert sink._log._settings.compression == told
 
 

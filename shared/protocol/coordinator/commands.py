@@ -15,9 +15,7 @@ from tidemark.shared.model.ids import (
     JobId,
     LeaderToken,
     Offset,
-    Place,
     ProcessorName,
-    WorkerIncarnation,
 )
 from tidemark.shared.model.messages import Command, ProcessorStatus, RunningPlan
 from tidemark.shared.model.processors import Expected, ProcessorRow
@@ -41,55 +39,54 @@ class ProveLeadership:
 
 
 @dataclass(frozen=True, slots=True)
-class StoreCreate:
+class _Operation:
+    op: OpId
+
+
+@dataclass(frozen=True, slots=True)
+class _Change(_Operation):
+    expected: Expected
+
+
+@dataclass(frozen=True, slots=True)
+class StoreCreate(_Operation):
     """`CommitStore.create`."""
 
-    op: OpId
     row: ProcessorRow
 
 
 @dataclass(frozen=True, slots=True)
-class StoreUpdate:
+class StoreUpdate(_Change):
     """`CommitStore.update`."""
 
-    op: OpId
-    expected: Expected
     row: ProcessorRow
 
 
 @dataclass(frozen=True, slots=True)
-class StoreNewGeneration:
+class StoreNewGeneration(_Change):
     """`CommitStore.new_generation`; the row may have a new job (E2)."""
 
-    op: OpId
-    expected: Expected
     row: ProcessorRow
     entry: LineageEntry
 
 
 @dataclass(frozen=True, slots=True)
-class StoreCommit:
+class StoreCommit(_Change):
     """`CommitStore.commit`."""
 
-    op: OpId
-    expected: Expected
     row: ProcessorRow
     commit: CommitRow
 
 
 @dataclass(frozen=True, slots=True)
-class StoreDrop:
+class StoreDrop(_Change):
     """`CommitStore.drop`."""
-
-    op: OpId
-    expected: Expected
 
 
 @dataclass(frozen=True, slots=True)
-class StoreForget:
+class StoreForget(_Operation):
     """`CommitStore.forget_commits`: nothing resumes from these or releases them any more (C11)."""
 
-    op: OpId
     leader: LeaderToken
     job: JobId
     epochs: tuple[Epoch, ...]
@@ -98,10 +95,9 @@ class StoreForget:
 
 
 @dataclass(frozen=True, slots=True)
-class StoreConnection:
+class StoreConnection(_Operation):
     """`CommitStore.put_connection`, then tell the connections topic, without secrets."""
 
-    op: OpId
     leader: LeaderToken
     name: str
     value: str | None
@@ -145,10 +141,9 @@ class Answer:
 
 
 @dataclass(frozen=True, slots=True)
-class MakePlan:
+class MakePlan(_Operation):
     """Plan a document; answered by `PlanMade` or `PlanRefused`. `previous`: the plan that runs or ran, if its state is to be kept."""
 
-    op: OpId
     name: ProcessorName
     document: str
     parallelism: dict[str, int]
@@ -164,19 +159,17 @@ class TopicWanted:
 
 
 @dataclass(frozen=True, slots=True)
-class CreateTopics:
+class CreateTopics(_Operation):
     """Make topics that may exist already, and the job's mirror; answered by `TopicsReady` or `TopicsFailed`."""
 
-    op: OpId
     job: JobId
     topics: tuple[TopicWanted, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class DeleteTopics:
+class DeleteTopics(_Operation):
     """Delete those that exist; answered by `Deleted` or `DeletionFailed`."""
 
-    op: OpId
     topics: tuple[str, ...]
 
 
@@ -190,30 +183,27 @@ class Floor:
 
 
 @dataclass(frozen=True, slots=True)
-class DeleteRecords:
+class DeleteRecords(_Operation):
     """Delete below these offsets; answered by `Deleted` or `DeletionFailed` (C12)."""
 
-    op: OpId
     floors: tuple[Floor, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class TrimMirror:
+class TrimMirror(_Operation):
     """Delete the rows of a job's mirror below an offset; answered by `Deleted` or `DeletionFailed` (C9, C12)."""
 
-    op: OpId
     job: JobId
     before: Offset
 
 
 @dataclass(frozen=True, slots=True)
-class DeleteBlobs:
+class DeleteBlobs(_Operation):
     """Delete the names below `<job>/` of which `retention.blob_may_go` says so; answered by `Deleted` or `DeletionFailed` (C12).
 
     `up_to`: the last committed checkpoint; None: the whole job goes.
     """
 
-    op: OpId
     job: JobId
     up_to: Epoch | None
     keep: frozenset[str]
@@ -228,27 +218,10 @@ class BlobWanted:
 
 
 @dataclass(frozen=True, slots=True)
-class WriteBlobs:
+class WriteBlobs(_Operation):
     """Make these durable; answered by `BlobsWritten`, references in the same order, or `BlobsFailed` (C7)."""
 
-    op: OpId
     blobs: tuple[BlobWanted, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class SpawnWorker:
-    """A wish to a supervisor, if there is one: one more worker of this service, besides those at these places."""
-
-    service: str
-    there: tuple[Place, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class RetireWorker:
-    """A wish to a supervisor: this worker hosts nothing and is one too many."""
-
-    place: Place
-    worker: WorkerIncarnation
 
 
 CoordinatorCommand = (
@@ -273,6 +246,4 @@ CoordinatorCommand = (
     | TrimMirror
     | DeleteBlobs
     | WriteBlobs
-    | SpawnWorker
-    | RetireWorker
 )

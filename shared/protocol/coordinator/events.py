@@ -25,10 +25,24 @@ class StoredProcessor:
 
 
 @dataclass(frozen=True, slots=True)
-class LeadershipTaken:
+class _At:
+    now_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class _OfOperation(_At):
+    op: OpId
+
+
+@dataclass(frozen=True, slots=True)
+class _Failed(_OfOperation):
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class LeadershipTaken(_At):
     """This coordinator leads, and has read everything since."""
 
-    now_ms: int
     token: LeaderToken
     processors: tuple[StoredProcessor, ...]
     mark: str = ""
@@ -36,83 +50,61 @@ class LeadershipTaken:
 
 
 @dataclass(frozen=True, slots=True)
-class LeadershipLost:
+class LeadershipLost(_At):
     """The lease is no longer ours."""
-
-    now_ms: int
 
 
 @dataclass(frozen=True, slots=True)
-class Tick:
+class Tick(_At):
     """Time goes on; at least a few times in each checkpoint interval."""
 
-    now_ms: int
     read_to_ms: int | None = None
     """Reports that were made before this have been read; None: all that were made."""
 
 
 @dataclass(frozen=True, slots=True)
-class ReportReceived:
+class ReportReceived(_At):
     """A worker has spoken."""
 
-    now_ms: int
     report: Report
 
 
 @dataclass(frozen=True, slots=True)
-class RequestReceived:
+class RequestReceived(_At):
     """A user wants something."""
 
-    now_ms: int
     request: Request
 
 
 @dataclass(frozen=True, slots=True)
-class StoreDone:
+class StoreDone(_OfOperation):
     """The change is durable; exactly one row was touched (C8)."""
 
-    now_ms: int
-    op: OpId
-
 
 @dataclass(frozen=True, slots=True)
-class StoreStale:
+class StoreStale(_OfOperation):
     """The row was not as expected (a taken name, for `StoreCreate`); nothing was changed."""
 
-    now_ms: int
-    op: OpId
-
 
 @dataclass(frozen=True, slots=True)
-class StoreAmbiguous:
+class StoreAmbiguous(_OfOperation):
     """The answer was lost: the change may or may not have happened (C8)."""
 
-    now_ms: int
-    op: OpId
-
 
 @dataclass(frozen=True, slots=True)
-class StoreAway:
+class StoreAway(_OfOperation):
     """The store cannot be reached; nothing was changed."""
 
-    now_ms: int
-    op: OpId
-
 
 @dataclass(frozen=True, slots=True)
-class StoreFull:
+class StoreFull(_Failed):
     """There is no room for the rows that a request adds; nothing was changed. `reason` is for the user."""
 
-    now_ms: int
-    op: OpId
-    reason: str
-
 
 @dataclass(frozen=True, slots=True)
-class MirrorAppended:
+class MirrorAppended(_At):
     """The broker has the row (C9)."""
 
-    now_ms: int
     job: JobId
     epoch: Epoch
     offset: Offset = Offset(0)  # noqa: RUF009 - a number
@@ -120,10 +112,9 @@ class MirrorAppended:
 
 
 @dataclass(frozen=True, slots=True)
-class MirrorFailed:
+class MirrorFailed(_At):
     """The row may or may not be there; it will be appended again: repeats are harmless (C9)."""
 
-    now_ms: int
     job: JobId
     epoch: Epoch
 
@@ -165,93 +156,66 @@ class PlannedPipeline:
 
 
 @dataclass(frozen=True, slots=True)
-class PlanMade:
+class PlanMade(_OfOperation):
     """Answer to `MakePlan`."""
 
-    now_ms: int
-    op: OpId
     plan: PlannedPipeline
 
 
 @dataclass(frozen=True, slots=True)
-class PlanRefused:
+class PlanRefused(_Failed):
     """Answer to `MakePlan`: the document cannot run, or its state cannot be kept."""
 
-    now_ms: int
-    op: OpId
-    reason: str
-
 
 @dataclass(frozen=True, slots=True)
-class TopicsReady:
+class TopicsReady(_OfOperation):
     """Answer to `CreateTopics`."""
 
-    now_ms: int
-    op: OpId
-
 
 @dataclass(frozen=True, slots=True)
-class TopicsFailed:
+class TopicsFailed(_Failed):
     """Answer to `CreateTopics`. `permanent`: the broker refuses, waiting does not help."""
 
-    now_ms: int
-    op: OpId
-    reason: str
     permanent: bool = False
 
 
 @dataclass(frozen=True, slots=True)
-class BlobsWritten:
+class BlobsWritten(_OfOperation):
     """Answer to `WriteBlobs`: references in its order."""
 
-    now_ms: int
-    op: OpId
     refs: tuple[BlobRef, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class BlobsFailed:
+class BlobsFailed(_Failed):
     """Answer to `WriteBlobs`: tried again under other names."""
 
-    now_ms: int
-    op: OpId
-    reason: str
-
 
 @dataclass(frozen=True, slots=True)
-class Deleted:
+class Deleted(_OfOperation):
     """Answer to the Delete commands."""
 
-    now_ms: int
-    op: OpId
-
 
 @dataclass(frozen=True, slots=True)
-class DeletionFailed:
+class DeletionFailed(_Failed):
     """Answer to the Delete commands: tried again later."""
 
-    now_ms: int
-    op: OpId
-    reason: str
-
 
 @dataclass(frozen=True, slots=True)
-class StatusFound:
+class StatusFound(_At):
     """The registry has a word about a processor that is another leader's (C8).
 
     `overtaken`: it lies behind the words of this leader, so those that keep the last word alone have lost them.
     """
 
-    now_ms: int
     name: ProcessorName
     overtaken: bool
 
 
 @dataclass(frozen=True, slots=True)
-class OutageSeen:
+class OutageSeen(_At):
     """The driver cannot reach the broker or the blob store; repeated while it lasts (C10: time-outs during an outage do not count)."""
 
-    now_ms: int
     what: str = field(default="broker")
 
 

@@ -10,8 +10,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from tidemark.shared.model.ids import Place, ProcessorName, TaskId, WorkerIncarnation
-from tidemark.shared.model.messages import Heartbeat, Register
-from tidemark.shared.protocol.coordinator.commands import CoordinatorCommand, RetireWorker, SpawnWorker
+from tidemark.shared.model.messages import Heartbeat, Register, WorkerUnwanted, WorkerWanted
+from tidemark.shared.protocol.coordinator.commands import CoordinatorCommand, Publish
 from tidemark.shared.protocol.coordinator.settings import CoordinatorSettings
 
 _DIGITS = re.compile(r"(\d+)")
@@ -162,7 +162,7 @@ class Workers:
         if waiting or now_ms < self.settle_until_ms:
             return []
         self.wished[service] = now_ms
-        return [SpawnWorker(service, tuple(worker.place for worker in self._of(service)))]
+        return [Publish(WorkerWanted(service, tuple(worker.place for worker in self._of(service))))]
 
     def retire(self, now_ms: int) -> list[CoordinatorCommand]:
         """Wish away workers that have hosted nothing for long, the last places first, never below `workers_min` of a service.
@@ -181,7 +181,7 @@ class Workers:
                 if now_ms - worker.empty_since_ms < self.settings.retire_idle_ms:
                     break
                 worker.retired_ms = now_ms
-                out.append(RetireWorker(worker.place, worker.incarnation))
+                out.append(Publish(WorkerUnwanted(worker.place, worker.incarnation)))
         return out
 
     def _retiring(self, worker: Worker, now_ms: int) -> bool:
