@@ -5,6 +5,7 @@ waits for its target does not keep rows from being staged: checkpoints go on unt
 """
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass
 from functools import partial
 from typing import Final, TypeVar
@@ -26,14 +27,14 @@ from tidemark.shared.operators.batches import documents_of
 from tidemark.shared.operators.dead_letters import WOULD_REFUSE, Failure, dead_letters
 from tidemark.shared.planning import WriteHead
 from tidemark.shared.ports.clock import Handle
-from tidemark.shared.ports.log import LogUnavailable, TopicPartition
+from tidemark.shared.ports.log import TopicPartition
 from tidemark.shared.ports.sink import Identity, Sink, TargetRefused, TargetUnavailable
 from tidemark.shared.protocol.release import ReleaseMachine, ReleaseNow
 from tidemark.shared.runtime.body import Copied, ReceivingBody
 from tidemark.shared.runtime.context import TaskContext
 from tidemark.shared.runtime.exchange import digest_of, load_body
 from tidemark.shared.runtime.mirror import within
-from tidemark.shared.runtime.reading import reading
+from tidemark.shared.runtime.reading import followed
 from tidemark.shared.wire.messages import decode_mirror_row
 
 T = TypeVar("T")
@@ -144,22 +145,16 @@ class SinkBody(ReceivingBody):
     # --- the mirror (C9) ----------------------------------------------------------------------------------------------------
 
     async def _follow(self, enough: Callable[[], bool]) -> None:
-        outside = self._context.outside
-        while not enough():
-            try:
-                async with reading(outside.log) as reader:
-                    await reader.assign({self._topic: self._position})
-                    while not enough():
-                        for record in await reader.fetch(
-                            outside.settings.topic_records_max, outside.settings.fetch_timeout_ms
-                        ):
-                            row = decode_mirror_row(record.value or b"", outside.settings.wire)
-                            for release in self._releases:
-                                await self._mirrored(release, row)
-                            self._position = Offset(record.offset + 1)
-            except LogUnavailable as error:
-                _log.warning("sink.log_away", task=str(self._context.task), reason=str(error))
-                await outside.clock.sleep_ms(self._settings.target_wait_ms)
+        outside, begin = self._context.outside, self._position
+        rows = followed(
+            outside.log, outside.clock, self._topic, outside.settings, begin=begin, goes_on=lambda: not enough()
+        )
+        async with aclosing(rows):
+            async for record in rows:
+                row = decode_mirror_row(record.value or b"", outside.settings.wire)
+                for release in self._releases:
+                    await self._mirrored(release, row)
+                self._position = Offset(record.offset + 1)
 
     async def _mirrored(self, release: _Release, row: MirrorRow) -> None:
         step = release.machine.mirrored(row)

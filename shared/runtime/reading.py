@@ -3,7 +3,7 @@
 Unreadable records of internal topics are counted, named in the log and skipped. Everybody who reaches the brokers can write such.
 """
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Final, TypeVar
@@ -130,7 +130,7 @@ async def followed(
     begin: Offset | None = None,
     goes_on: Callable[[], bool] = lambda: True,
     on_away: Callable[[], None] = lambda: None,
-) -> AsyncIterator[LogRecord]:
+) -> AsyncGenerator[LogRecord, None]:
     """Every record of a partition, while it goes on. Outages are waited out; records deleted meanwhile are passed over.
 
     begin: from there; None: from its beginning. on_away: told of each outage.
