@@ -79,7 +79,7 @@ def test_C12_who_stood_still_for_longer_than_a_topic_is_kept_goes_on_with_what_i
             await (await writer.send(at, NewRecord(value)))
         await log.delete_records({at: Offset(2)})
         assert (await anext(found)).value == b"kept"
-        await found.aclose()  # type: ignore[attr-defined]
+        await found.aclose()
 
     run_virtual(main)
 
