@@ -373,6 +373,28 @@ def test_C8_a_drop_that_was_decided_does_not_drop_the_next_of_the_name(one_leade
     assert (world.row.job, world.row.desired) == (job, "stopped")
 
 
+def test_C8_what_is_asked_while_a_row_is_deleted_is_decided_behind_it() -> None:
+    """It waited behind the drop's write: a creation makes the next of the name, everything else finds none. Nothing is said to be done."""
+    world = started()
+    world.pass_ms(1_500)
+    world.request(StopProcessor("stop", NAME))
+    world.pass_ms(2_000)
+    job = world.row.job
+    world.fate = lambda c: None if isinstance(c, do.StoreDrop) else "done"
+    world.request(DropProcessor("drop", NAME))
+    world.pass_ms(1_000)
+    world.request(StopProcessor("late stop", NAME))
+    world.request(ModifyProcessor("late change", NAME, DOCUMENT, None))
+    world.request(CreateProcessor("again", NAME, DOCUMENT, {}))
+    assert {"drop", "late stop", "late change", "again"}.isdisjoint(answers(world))
+    world.fate = lambda _: "done"
+    world.settle()
+    assert (answers(world)["drop"], answers(world)["again"]) == ("", "")
+    assert "no processor named flights" in answers(world)["late stop"]
+    assert "no processor named flights" in answers(world)["late change"]
+    assert world.row.job != job
+
+
 def test_a_drop_whose_deletions_fail_is_tried_again_after_a_while_and_says_why() -> None:
     """A folder that cannot be written, or brokers that refuse, are not asked without a pause; when they let it, all goes."""
     world = started()

@@ -225,6 +225,10 @@ class CoordinatorMachine:
             if machine.dropped:
                 del self.processors[machine.state.name]
                 self._remember(machine.state.name, machine.state.answers)
+                for request in (
+                    machine.state.requests
+                ):  # they came while the row was being deleted: of no processor, or of the next
+                    self._request(request)
         for creation in list(self.creations.values()):
             self._create_again(creation, now_ms)
         self.ctx.out.extend(self.ctx.workers.retire(now_ms))

@@ -31,6 +31,7 @@ from tidemark.shared.model.ids import Epoch, TaskId, VertexId, WorkerIncarnation
 from tidemark.shared.model.messages import (
     Ack,
     CheckpointWanted,
+    DropProcessor,
     EndsFound,
     Heartbeat,
     Released,
@@ -208,7 +209,8 @@ class ProcessorMachine:
     def _gone(self) -> None:
         p = self.state
         self.dropped = True
-        for request in p.requests:
+        for request in [r for r in p.requests if isinstance(r, DropProcessor)]:
+            p.requests.remove(request)
             p.answer(request.request, "")
         p.emit(do.RetractStatus(p.name))
 
