@@ -123,10 +123,10 @@ class ControlService:
 
     def measures(self) -> Iterator[Measure]:
         """The service's measures of processors; tasks serve their own."""
-        yield Measure("commands_waiting", "gauge", "Commands that wait for the coordinator", self.commands.waiting)
+        yield Measure("commands_waiting", self.commands.waiting)
         for topic, count in self.model.unreadable.counts.items():
             yield unreadable_measure(topic, count)
-        yield Measure("processors_known", "gauge", "Processors in the registry", len(self.model.statuses))
+        yield Measure("processors_known", len(self.model.statuses))
 
     def _broken(self, error: BaseException) -> None:
         _log.error("control.broken", error=repr(error), exc_info=error)

@@ -127,9 +127,9 @@ class GatewayService:
 
     def measures(self) -> Iterator[Measure]:
         """Acknowledged records, refused batches, bytes in flight."""
-        yield Measure("gateway_records_total", "counter", "Records acknowledged", self._written)
-        yield Measure("gateway_refused_total", "counter", "Batches answered 429", self._refused)
-        yield Measure("gateway_in_flight_bytes", "gauge", "Of batches under way", self._in_flight_bytes)
+        yield Measure("gateway_records_total", self._written)
+        yield Measure("gateway_refused_total", self._refused)
+        yield Measure("gateway_in_flight_bytes", self._in_flight_bytes)
 
     # --- the route --------------------------------------------------------------------------------------------------------
 

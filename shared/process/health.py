@@ -10,19 +10,23 @@ No secret and no document is told here; it listens on the loopback address unles
 """
 
 from collections.abc import Iterable, Iterator
+from itertools import accumulate
+from typing import Final
 
 from aiohttp import web
 from prometheus_client import CollectorRegistry, PlatformCollector, ProcessCollector
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.registry import Collector
 
+from tidemark.shared.model.spans import BOUNDS_MS, Spans
 from tidemark.shared.process.listening import address_of, tls_of
 from tidemark.shared.process.settings import ProcessSettings, ProcessSettingsError
 from tidemark.shared.runtime.measures import Measure, Observed
 
 PREFIX = "tidemark_"
 UNAVAILABLE = 503
+_FAMILIES: Final = {"counter": CounterMetricFamily, "gauge": GaugeMetricFamily, "histogram": HistogramMetricFamily}
 
 
 class _Figures(Collector):
@@ -36,16 +40,29 @@ class _Figures(Collector):
 
 
 def families(measures: Iterable[Measure]) -> Iterator[Metric]:
-    """Figures of one name are one family. ValueError where two of them do not have the same labels."""
-    found: dict[str, Metric] = {}
+    """Figures of one name are one family. ValueError for a figure that does not have the labels of its metric."""
+    found: dict[str, CounterMetricFamily | GaugeMetricFamily | HistogramMetricFamily] = {}
     for measure in measures:
-        names = sorted(measure.labels)
+        metric, value = measure.metric, measure.value
+        if set(metric.labels) != set(measure.labels):
+            raise ValueError(f"{measure.name}: expected the labels {metric.labels}, found {tuple(measure.labels)}")
         family = found.get(measure.name)
         if family is None:
-            kind = CounterMetricFamily if measure.kind == "counter" else GaugeMetricFamily
-            family = found[measure.name] = kind(PREFIX + measure.name, measure.text, labels=names)
-        family.add_metric([measure.labels[name] for name in names], measure.value)  # type: ignore[attr-defined]
+            family = found[measure.name] = _FAMILIES[metric.kind](
+                PREFIX + measure.name, metric.text, labels=metric.labels
+            )
+        labels = [measure.labels[name] for name in metric.labels]
+        if isinstance(value, Spans):
+            family.add_metric(labels, _buckets(value), value.sum_ms / 1000)  # type: ignore[arg-type]
+        else:
+            family.add_metric(labels, value)  # type: ignore[arg-type, call-arg]
     yield from found.values()
+
+
+def _buckets(spans: Spans) -> list[tuple[str, float]]:
+    """Upper bounds in seconds, each with the number of spans up to it."""
+    bounds = [str(bound_ms / 1000) for bound_ms in BOUNDS_MS]
+    return list(zip([*bounds, "+Inf"], map(float, accumulate(spans.counts)), strict=True))
 
 
 class HealthServer:

@@ -162,11 +162,12 @@ class CoordinatorDriver:
 
     def measures(self) -> Iterator[Measure]:
         """Of every processor, where this one leads."""
-        yield Measure("leads", "gauge", "1 for the coordinator that leads", int(self._token is not None))
+        yield Measure("leads", int(self._token is not None))
         for topic, count in self._unreadable.counts.items():
             yield unreadable_measure(topic, count)
         for machine in self._machine.processors.values():
-            yield from of_processor(status_of(machine.state), len(machine.state.unreleased()))
+            state = machine.state
+            yield from of_processor(status_of(state), len(state.unreleased()), state.times.timings)
 
     def _away(self) -> None:
         """C10: the brokers take nothing, though reading may go well."""

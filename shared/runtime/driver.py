@@ -11,6 +11,7 @@ from collections.abc import Mapping, MutableMapping, Sequence
 
 from tidemark.shared.model.checkpoint import BlobRef, TaskHandle
 from tidemark.shared.model.ids import Epoch, Offset, StatePart
+from tidemark.shared.model.time import MAX_TIME, MIN_TIME
 from tidemark.shared.ports.log import TopicPartition
 from tidemark.shared.protocol.errors import LocalError, PeerError
 from tidemark.shared.protocol.task import commands as do
@@ -155,7 +156,7 @@ class TaskDriver:
                 began_ms = self.wiring.clock.monotonic_ms()
                 await self._do(command)
                 self.site.working = False
-                self.meter.busy_ms += self.wiring.clock.monotonic_ms() - began_ms
+                self.meter.worked(self.wiring.clock.monotonic_ms() - began_ms)
 
     async def _do(self, command: WorkCommand) -> None:
         body = self.body
@@ -194,6 +195,8 @@ class TaskDriver:
 
     def _acknowledge(self, command: do.Acknowledge) -> None:
         self.meter.acknowledged(command.parts, command.blobs, self.wiring.clock.monotonic_ms())
+        if MIN_TIME + 1 < self.machine.sender.watermark_ms < MAX_TIME - 1:
+            self.meter.lags.add(self.wiring.clock.now_ms() - self.machine.sender.watermark_ms)
         handle = TaskHandle(
             vertex=self.wiring.task.vertex,
             index=self.wiring.task.index,

@@ -1,12 +1,13 @@
 """Counts of a task's work since it began, made by its driver: for heartbeats, `stats` and metrics. No decision depends on them."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from tidemark.shared.model.checkpoint import BlobRef, PartHandle
 from tidemark.shared.model.frames import Body, Inline
 from tidemark.shared.model.plan import DLQ
 from tidemark.shared.model.records import RawBatch
+from tidemark.shared.model.spans import Spans
 from tidemark.shared.operators.base import Out
 from tidemark.shared.runtime.body import Fetched, Given
 
@@ -33,11 +34,22 @@ class Meter:
     snapshot_ms: int = 0
     """From the last snapshot's copy to its acknowledgement."""
     snapshot_since_ms: int = 0
+    snapshots: Spans = field(default_factory=Spans)
+    """All of them."""
+    steps: Spans = field(default_factory=Spans)
+    """The body's calls."""
+    lags: Spans = field(default_factory=Spans)
+    """Event-time lag, of the output watermark behind the clock, at each snapshot."""
     output_ms: int | None = None
     output_since_ms: int = 0
     """The output watermark that was told last, and since when it stands there, UTC, ms."""
     oldest_ms: int | None = None
     """W5: when the oldest work that is not yet done arrived, wall clock; None: there is none."""
+
+    def worked(self, span_ms: int) -> None:
+        """A call of the body is over."""
+        self.busy_ms += span_ms
+        self.steps.add(span_ms)
 
     def stands(self, output_ms: int, wall_ms: int) -> int:
         """Since when the output watermark has been this, as far as this was asked before; UTC, ms."""
@@ -96,6 +108,7 @@ class Meter:
         self.state_bytes = size + sum(blob.size_bytes for blob in blobs if blob.name not in holders)
         self.state_bytes_max = max(self.state_bytes_max, self.state_bytes)
         self.snapshot_ms = now_ms - self.snapshot_since_ms
+        self.snapshots.add(self.snapshot_ms)
 
     def counters(self, now_ms: int, wall_ms: int) -> Mapping[str, int]:
         """By name, for heartbeats. now_ms: monotonic; wall_ms: UTC."""

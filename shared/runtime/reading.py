@@ -41,8 +41,7 @@ class Unreadable:
 
 def unreadable_measure(topic: str, count: int) -> Measure:
     """The count of unreadable records, as a measure."""
-    text = "Records of an internal topic that were skipped, for they say nothing"
-    return Measure("unreadable_records_total", "counter", text, count, {"topic": topic})
+    return Measure("unreadable_records_total", count, {"topic": topic})
 
 
 def key_of(record: LogRecord) -> str:

@@ -145,7 +145,7 @@ class SourceIntake:
         self._input.taking(began_ms, one_by_one=fetched.one_by_one)
         outs = await self._body.take(fetched, now_ms, began_ms)
         meter.gave(outs)
-        meter.busy_ms += clock.monotonic_ms() - began_ms
+        meter.worked(clock.monotonic_ms() - began_ms)
         meter.oldest_ms = oldest_work(fetched)
         produced = await self._produced(outs, fetched)
         self._carry_out(self._input.taken(machine.sender.epoch, rows=fetched.rows > 0))

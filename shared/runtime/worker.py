@@ -176,12 +176,13 @@ class Worker:
     def measures(self) -> Iterator[Measure]:
         """Of every task that is here."""
         tasks = self._heartbeat().tasks
-        yield Measure("tasks", "gauge", "Tasks that this worker hosts", len(tasks))
-        yield Measure("slots", "gauge", "Processors of which it hosts tasks at most", self._outside.settings.slots)
+        yield Measure("tasks", len(tasks))
+        yield Measure("slots", self._outside.settings.slots)
         for topic, count in self._outside.unreadable.counts.items():
             yield unreadable_measure(topic, count)
         for beat in tasks:
-            yield from of_task(beat)
+            hosted = self._tasks.get((beat.job, TaskId(beat.vertex, beat.index)))
+            yield from of_task(beat, hosted.driver.meter if hosted is not None and hosted.driver is not None else None)
 
     def _broken(self, error: BaseException) -> None:
         self._error = self._error or error

@@ -75,7 +75,17 @@ async def test_what_is_counted_is_told(tmp_path: Path) -> None:
     assert found["tidemark_task_state_bytes"][task] > 0
     assert found["tidemark_tasks"][frozenset()] == 1
     assert found["tidemark_checkpoints_total"][processor] >= 4
-    assert found["tidemark_checkpoint_seconds"][processor] < 60
+    for name in ("checkpoint", "release", "end_to_end"):
+        counted = found[f"tidemark_{name}_seconds_count"][processor]
+        waiting = found["tidemark_release_lag_checkpoints"][processor] if name != "checkpoint" else 0
+        assert counted == found["tidemark_checkpoints_total"][processor] - waiting, name
+        buckets = {
+            labels: value for labels, value in found[f"tidemark_{name}_seconds_bucket"].items() if processor <= labels
+        }
+        assert max(buckets.values()) == buckets[processor | {("le", "+Inf")}] == counted
+        assert 0 <= found[f"tidemark_{name}_seconds_sum"][processor] < 60 * counted
+    for name in ("step", "snapshot"):
+        assert found[f"tidemark_task_{name}_seconds_count"][task] > 0
     assert found["tidemark_processor_state"][processor | {("state", "RUNNING")}] == 1
     assert found["tidemark_leads"][frozenset()] == 1
     assert "process_resident_memory_bytes" in found

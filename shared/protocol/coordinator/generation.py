@@ -181,7 +181,7 @@ def begun(p: ProcessorState, began: Began, now_ms: int) -> None:
         p.released.clear()
         p.mirror = Mirror()
     p.lineage.append(began.entry)
-    p.times = EpochTimes()
+    p.times = EpochTimes(timings=p.times.timings)
     p.numbers = Numbers(began.block.given, began.block.end)
     p.run = Run(p.kept.purpose, works_of(p.plan, p.kept), since_ms=now_ms)
     p.phase = Phase.PREPARING

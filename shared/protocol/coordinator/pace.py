@@ -4,12 +4,25 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 
 from tidemark.shared.model.ids import NO_EPOCH, Epoch
+from tidemark.shared.model.spans import Spans
 from tidemark.shared.protocol.coordinator.settings import CoordinatorSettings
 
 _SHRINKS = 10
 """With each generation that ends without a commit the first epoch of the next has so many times fewer rows."""
 _TIMEOUTS = 3
 """An epoch aims at this part of the checkpoint time-out at most."""
+
+
+@dataclass(slots=True)
+class Timings:
+    """Of a processor while this coordinator leads."""
+
+    checkpoints: Spans = field(default_factory=Spans)
+    """From a checkpoint's start to its commit."""
+    releases: Spans = field(default_factory=Spans)
+    """From the commit until all sinks have released."""
+    latencies: Spans = field(default_factory=Spans)
+    """From the barrier in front of an epoch to its release everywhere: the longest that a record of it took, once it was read."""
 
 
 @dataclass(slots=True)
@@ -23,17 +36,27 @@ class EpochTimes:
     _waiting: dict[Epoch, tuple[int, int]] = field(default_factory=dict)
     """Committed, not yet released: how long until the commit, and when that was. As many as C11 lets wait."""
     _released_at_ms: int = 0
+    timings: Timings = field(default_factory=Timings)
+    _behind_ms: dict[Epoch, int] = field(default_factory=dict)
+    """Of those that wait: when the barrier in front of the epoch began."""
+    _began_ms: int | None = None
+    """The last committed checkpoint."""
 
     def committed(self, epoch: Epoch, took_ms: int, now_ms: int) -> None:
         """The epoch is committed, so long after its start."""
         self._waiting[epoch] = took_ms, now_ms
+        began_ms = now_ms - took_ms
+        self._behind_ms[epoch] = began_ms if self._began_ms is None else self._began_ms
+        self._began_ms = began_ms
+        self.timings.checkpoints.add(took_ms)
 
     def look(self, unreleased: Collection[Epoch], now_ms: int) -> None:
         """Epochs that no sink has still to release have ended by now."""
         for epoch in [e for e in self._waiting if e not in unreleased]:
             self.ended, self.ended_ms = epoch, self._so_far_ms(epoch, now_ms)
             self._released_at_ms = now_ms
-            del self._waiting[epoch]
+            self.timings.releases.add(now_ms - self._waiting.pop(epoch)[1])
+            self.timings.latencies.add(now_ms - self._behind_ms.pop(epoch))
 
     def told(self, target_ms: int, now_ms: int) -> tuple[Epoch, int, Epoch, int]:
         """The last epoch that ended, and its time; one whose release takes too long, and its time by now."""
