@@ -380,7 +380,7 @@ class CoordinatorDriver:
 
     async def _begin_term(self, token: LeaderToken) -> None:
         """Read the store, however long it takes; then lead."""
-        while (found := await self._read_store()) is None:
+        while (found := await self._read_store(token)) is None:
             await self._outside.clock.sleep_ms(self._outside.settings.retry_ms)
         mark, stored, connections = found
         for one in stored:
@@ -400,12 +400,15 @@ class CoordinatorDriver:
         _log.info("coordinator.leads", holder=self._holder, leader=token, processors=len(stored))
         self._post(self._term, ev.LeadershipTaken(self._now(), token, tuple(stored), mark))
 
-    async def _read_store(self) -> tuple[str, list[ev.StoredProcessor], dict[str, str]] | None:
+    async def _read_store(self, token: LeaderToken) -> tuple[str, list[ev.StoredProcessor], dict[str, str]] | None:
         """Everything that a leader knows when it begins; None while something is away."""
         try:
             await self._undecided.learn()
             mark = await mark_of(self._outside)
-            return mark, await self._stored(await self._store.processors()), await self._store.connections()
+            stored, connections = await self._stored(await self._store.processors()), await self._store.connections()
+            # Reads do not count changes, a renewal does: all was read from the copy that gave the lease.
+            await self._store.renew(token, self._lease_ms, self._outside.clock.now_ms())
+            return mark, stored, connections
         except (StoreUnavailable, Ambiguous, LogUnavailable) as error:
             _log.warning("coordinator.leadership_waits", reason=str(error))
             self._waits_for = str(error) or type(error).__name__

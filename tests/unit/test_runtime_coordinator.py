@@ -457,6 +457,28 @@ def test_C8_a_leader_that_the_store_still_names_stops_when_another_tells_more() 
     on_virtual_time(story)
 
 
+class FallingStore(NotedStore):
+    """A database that is replaced by an older copy of itself when a new leader reads it."""
+
+    async def processors(self) -> list[ProcessorRow]:
+        self._state.changes = 0
+        return await super().processors()
+
+
+def test_C8_a_store_that_fell_back_behind_its_lease_is_not_told_of() -> None:
+    """What a leader has read of an older copy, it neither decides on nor tells."""
+
+    async def story(stand: Stand) -> dict[str, "asyncio.Task[None]"]:
+        task = stand.start("coordinator-0", kind=FallingStore)
+        with pytest.raises(StoreLost, match="counts 0 changes, but had confirmed 1"):
+            await task
+        registry = TopicPartition(Topics().registry, 0)
+        assert [record async for record in up_to_now(stand.log, registry)] == []
+        return {}
+
+    assert [holder for holder, _ in on_virtual_time(story)] == ["coordinator-0"]
+
+
 class LateStore(NotedStore):
     """A database that is not there at first."""
 

@@ -35,6 +35,8 @@ COORDINATOR = (
     Mutant("F9", "a release that goes on is not told", EPOCH_TIMES, "so_far_ms := self._so_far_ms(oldest, now_ms)) > target_ms:", "so_far_ms := self._so_far_ms(oldest, now_ms)) < 0:", ON_PACE),
     Mutant("F9", "after a failure the first epoch is as large", EPOCH_TIMES, " // int(_SHRINKS**failures)", "", ON_CHECKPOINTS),
     Mutant("C7", "most acks are enough", CHECKPOINTS, "        return len(self.acks) == len(self.tasks)", "        return len(self.acks) >= len(self.tasks) - 1", ON_CHECKPOINTS),
+    Mutant("C8", "what waits behind a drop is answered as done", PROCESSOR, "[r for r in p.requests if isinstance(r, DropProcessor)]", "list(p.requests)", ON_REQUESTS),
+    Mutant("C8", "what waits behind a drop is forgotten", MACHINE, "                    self._request(request)\n", "                    pass\n", ON_REQUESTS),
     Mutant("C7", "anybody's ack counts", PROCESSOR, "        if p.run.holders.get(task) != report.worker and not (", "        if False and not (", ON_CHECKPOINTS),
     Mutant("C7", "rows grow without a bound", CHECKPOINTS, "        excess = self.inline_bytes() - limit_bytes\n", "        excess = 0\n", ON_CHECKPOINTS),
     Mutant("C7", "the commit does not wait for the blobs", RUNNING, "        p.emit(do.WriteBlobs(flight.moving, tuple(blobs)))\n        return\n", "        p.emit(do.WriteBlobs(flight.moving, tuple(blobs)))\n", ON_CHECKPOINTS),

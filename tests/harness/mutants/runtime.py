@@ -85,6 +85,7 @@ RUNTIME = (
     Mutant("C12", "nobody's topics stay", SWEEPING, "        await outside.log.delete_topics([t for t in topics if _ids(mark, (t,)) & dead])\n", "", ON_SWEEPING),
     Mutant("C12", "what was told just now goes", "shared/runtime/upkeep.py", "delete_records(self._seen[0])", "delete_records(ends)", ON_BOUNDS),
     Mutant("F6", "a row that no frame holds goes in one", EXCHANGE, "            if len(data) > self._inline_bytes_max:", "            if False:", ON_BOUNDS),
+    Mutant("C8", "what a leader reads may be of an older copy", COORDINATOR, "            await self._store.renew(token, self._lease_ms, self._outside.clock.now_ms())\n", "", ON_LOST),
     Mutant("C8", "readers heed a lower token", FENCING, "        if token < self.token:", "        if False:", (*ON_LEADERS, *ON_WORKER)),
     Mutant("C8", "tokens are not told", FENCING, "    told: Headers = ((HEADER, str(token).encode()),)", "    told: Headers = ()", (*ON_LEADERS, *ON_WORKER)),
     Mutant("C8", "workers obey any leader", WORKER, "            if self._fence.admits(record):", "            if True:", ON_WORKER),
