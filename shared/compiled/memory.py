@@ -75,6 +75,16 @@ def double_bits(_context: Any, number: Any) -> Any:
 
 
 @intrinsic
+def double_of_bits(_context: Any, bits: Any) -> Any:
+    """The double with these bits."""
+
+    def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return builder.bitcast(args[0], ir.DoubleType())
+
+    return types.float64(types.int64), code
+
+
+@intrinsic
 def borrowed(_context: Any, array: Any) -> Any:
     """The same array, without a count of its holders: the caller holds it. Counting would cost at each call of a part."""
 

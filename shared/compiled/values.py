@@ -40,7 +40,7 @@ def write(cells: Tagged) -> tuple[pa.BinaryArray, Bools]:
         cells.text, cells.tags, cells.numbers, cells.begins, cells.ends, packed, out, offsets, sure, stack, known
     )
     out.resize(size, refcheck=False)
-    return _binary(offsets, out, there), sure
+    return binary_of(offsets, out, there), sure
 
 
 def read(cells: pa.BinaryArray) -> Tagged:
@@ -78,7 +78,7 @@ def items(cells: pa.BinaryArray) -> tuple[Int64s, pa.BinaryArray]:
     out = np.empty(int(bounds[-1] - bounds[0]) if len(cells) else 0, np.uint8)
     size = _items(text, bounds, counts, offsets, out)
     out.resize(size, refcheck=False)
-    return counts, _binary(offsets, out, None)
+    return counts, binary_of(offsets, out, None)
 
 
 def arrays(counts: Int64s, cells: pa.BinaryArray, there: Bools) -> pa.BinaryArray:
@@ -88,7 +88,7 @@ def arrays(counts: Int64s, cells: pa.BinaryArray, there: Bools) -> pa.BinaryArra
     offsets = np.empty(len(counts) + 1, np.int64)
     size = _arrays(text, bounds, counts, there, offsets, out)
     out.resize(size, refcheck=False)
-    return _binary(offsets, out, there)
+    return binary_of(offsets, out, there)
 
 
 def objects(base: pa.BinaryArray, names: Sequence[str], parts: Sequence[pa.BinaryArray]) -> pa.BinaryArray:
@@ -114,7 +114,7 @@ def objects(base: pa.BinaryArray, names: Sequence[str], parts: Sequence[pa.Binar
         np.zeros_like(begins), begins, ends, strings, out, offsets, sure, *room_to_work(len(parts)),
     )  # fmt: skip
     out.resize(size, refcheck=False)
-    return _binary(offsets, out, None)
+    return binary_of(offsets, out, None)
 
 
 def _name(text: bytes) -> bytes:
@@ -127,7 +127,8 @@ def _empty(count: int) -> tuple[npt.NDArray[np.uint8], Int64s, npt.NDArray[np.in
     return np.zeros(count, np.uint8), np.zeros(count, np.int64), np.zeros(count, np.int32), np.zeros(count, np.int32)
 
 
-def _binary(offsets: Int64s, out: npt.NDArray[np.uint8], there: Bools | None) -> pa.BinaryArray:
+def binary_of(offsets: Int64s, out: npt.NDArray[np.uint8], there: Bools | None) -> pa.BinaryArray:
+    """Cells of these bytes, null where none is `there`."""
     nulls = 0 if there is None else int(np.count_nonzero(~there))
     valid = bitmap(there) if there is not None and nulls else None
     places = pa.py_buffer(offsets.astype(np.int32))

@@ -8,15 +8,30 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tidemark.shared.compiled import tags, values
+from tidemark.shared.compiled.documents import cells_of
+from tidemark.shared.language.kernels.arrays import encoded
 from tidemark.shared.language.kernels.base import ARROW, Bools, Column, ColumnType, doubted, filled, nulls_of, without
 from tidemark.shared.language.values import encode_docs, type_name
 from tidemark.shared.model.values import INT32_MAX, INT32_MIN, MISSING, Date, Long, Missing, Value
-from tidemark.shared.operators.batches import TAGGED_FIELD, Empty, column_field, values_of
+from tidemark.shared.operators.batches import (
+    ARROW_TYPES,
+    TAGGED_FIELD,
+    Empty,
+    column_field,
+    empty_of,
+    is_narrow,
+    is_tagged,
+    values_of,
+)
 from tidemark.shared.operators.batches import column_of as arrow_of
 
 _TYPES: Final[Mapping[type, ColumnType]] = {
     str: "string", int: "int", Long: "long", float: "double", bool: "bool", Date: "date", dict: "object",
 }  # fmt: skip
+
+KINDS: Final[Mapping[pa.DataType, ColumnType]] = {kind: name for name, kind in ARROW_TYPES.items() if name != "decimal"}
+"""What a typed column has, by its Arrow type."""
 
 
 def column_of_cells(cells: list[Any]) -> Column:
@@ -93,6 +108,22 @@ def tagged(values: Iterable[Value]) -> pa.BinaryArray:
     whole = list(values)
     packed = iter(encode_docs(value for value in whole if value is not MISSING))
     return pa.array([None if value is MISSING else next(packed) for value in whole], pa.binary())
+
+
+def encoded_cells(column: pa.Array, field: pa.Field) -> pa.BinaryArray:
+    """A column whose field says what its null cells are, as a tagged one has it (B6)."""
+    if is_tagged(field):
+        return column
+    kind = KINDS.get(column.type)
+    if kind is None:
+        return tagged(values_of(column, field))
+    absent = empty_of(field) == "missing"
+    if not is_narrow(field):
+        return encoded(Column(kind, column, missing=absent, absent=absent))[0]
+    kinds = np.where(column.is_null().to_numpy(zero_copy_only=False), tags.MISSING if absent else tags.NULL, tags.INT)
+    zeros = np.zeros(len(column), np.int32)
+    numbers = column.fill_null(0).to_numpy()
+    return values.write(cells_of(kinds.astype(np.uint8), numbers, zeros, zeros, zeros.view(np.uint8), "packed"))[0]
 
 
 _EMPTIES: Final = {type(None), type(MISSING)}

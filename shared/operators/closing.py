@@ -6,14 +6,20 @@ order within a window, and POS, are the same wherever it is closed.
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tidemark.shared.compiled import values
 from tidemark.shared.language.apply import apply_sort
+from tidemark.shared.language.expressions.ast import SortKey
+from tidemark.shared.language.kernels import Unvectorised
+from tidemark.shared.language.kernels.arrays import encoded
 from tidemark.shared.language.stages import Count, Group, Limit, Sort
+from tidemark.shared.language.values.ranks import order_of
 from tidemark.shared.model.plan import OUT
 from tidemark.shared.model.time import MIN_TIME
 from tidemark.shared.operators import general_group, typed_group
@@ -34,7 +40,7 @@ from tidemark.shared.operators.base import (
 from tidemark.shared.operators.batches import batch_of, select, with_column
 from tidemark.shared.operators.context import TaskContext
 from tidemark.shared.operators.dead_letters import dead_letters
-from tidemark.shared.operators.frame import partial_documents
+from tidemark.shared.operators.frame import Frame, partial_documents
 from tidemark.shared.operators.grouping import Groups, Merge, groups_of, numbers_of
 from tidemark.shared.operators.keygroups import murmur2_column
 from tidemark.shared.operators.program import through
@@ -238,18 +244,34 @@ def _windowed(
             orders = [numbers_of(batch.column(n)) for n in (_ORDER if _ORDER in batch.schema.names else TS, PART, POS)]
             rows = with_column(batch, PART, _no_split(batch.num_rows))  # no row is a record of its own any more
             rows = with_column(rows, _RUN, pa.array(runs))
-            windows, values, failures = general_group.regrouped(stage, rows, _RUN, orders, context.topic)
-            engine = _gathered(plan, batch, starts, runs, np.array(windows, dtype=np.int64))
+            windows, columns_of, failures = general_group.regrouped(stage, rows, _RUN, orders, context.topic)
+            engine = _gathered(plan, batch, starts, runs, windows)
             letters = dead_letters(batch, failures, stage.name, context)
-            return general_group.batch_of_groups(stage, values, engine), letters
+            return general_group.batch_of_groups(stage, columns_of, engine), letters
 
 
 def _order(stage: Sort, batch: pa.RecordBatch, runs: Int64s) -> Int64s:
     """The rows, window after window, in the order of a `$sort`; equal ones as they stood."""
     names = frozenset(key.names[0] for key in stage.keys)
+    frame = Frame(batch, names)
+    frame.prepare(key.names for key in stage.keys)
+    found = [_key_of(frame, key) for key in stage.keys]
+    if None not in found:
+        ranked = [part for each in reversed(found) if each is not None for part in reversed(each)]
+        return np.lexsort((*ranked, runs))
     documents = [{**d, _ORDER: i} for i, d in enumerate(partial_documents(batch, names - {_ORDER}))]
     order = np.array([d[_ORDER] for d in apply_sort(stage, documents)], dtype=np.int64)
     return order[np.argsort(runs[order], kind="stable")]
+
+
+def _key_of(frame: Frame, key: SortKey) -> tuple[npt.NDArray[Any], npt.NDArray[Any]] | None:
+    """Numbers in the order of a sort key, those of the types first; None where only the documents can tell."""
+    try:
+        cells, unsure = encoded(frame.at(key.names))
+    except Unvectorised:
+        return None
+    found = None if unsure is not None else order_of(values.read(cells))
+    return found if found is None or not key.descending else (~found[0], ~found[1])
 
 
 def _placed(batch: pa.RecordBatch, places: Int64s) -> pa.RecordBatch:

@@ -37,7 +37,6 @@ from tidemark.shared.language.kernels.expressions import by_kernel
 from tidemark.shared.model.values import MISSING, Document, Value
 from tidemark.shared.operators.base import ARRIVAL, EVENT, PART, TS, WEND, WSTART
 from tidemark.shared.operators.batches import (
-    ARROW_TYPES,
     TAGGED_FIELD,
     Empty,
     column_field,
@@ -49,7 +48,7 @@ from tidemark.shared.operators.batches import (
     user_columns,
     values_of,
 )
-from tidemark.shared.operators.cells import column_of, patched, tagged, whole_column
+from tidemark.shared.operators.cells import KINDS, column_of, patched, tagged, whole_column
 from tidemark.shared.operators.context import Topics
 from tidemark.shared.operators.dead_letters import Failure
 from tidemark.shared.operators.extracted import extracted, fields_of
@@ -60,7 +59,6 @@ _NOTICED: Final = RESULT_UNITS_MAX - 65_536
 """A row with more than this left has spent so little that a stage's expressions together cannot exceed the limit."""
 DIFFERENT_PART: Final = 4
 """An expression of a column is interpreted once for each different cell where at most one in so many is different."""
-_KINDS: Final[Mapping[pa.DataType, Any]] = {kind: name for name, kind in ARROW_TYPES.items()}
 _METAS: Final[Mapping[Path, tuple[str, str]]] = {
     ("window", "start"): (WSTART, "date"),
     ("window", "end"): (WEND, "date"),
@@ -209,7 +207,7 @@ class Frame(Rows):
             like = replace(like, missing=bool(array.null_count), absent=True)
         if is_narrow(named):
             return whole_column(array, "int", like)
-        kind = _KINDS.get(array.type)
+        kind = KINDS.get(array.type)
         if kind is not None:
             return replace(like, type=kind, values=array)
         if pa.types.is_struct(array.type):

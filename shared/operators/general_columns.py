@@ -13,30 +13,30 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from tidemark.shared.language.accumulators.base import Accumulator, AnyImplementation, OrderKey, TooManyValues
+from tidemark.shared.compiled import values
+from tidemark.shared.language.accumulators.base import Accumulator, AnyImplementation, TooManyValues
 from tidemark.shared.language.accumulators.bulk import Given
 from tidemark.shared.language.accumulators.table import accumulator_input
 from tidemark.shared.language.expressions.ast import Expr, FieldPath, Literal, ObjectExpr
 from tidemark.shared.language.expressions.errors import ExpressionError
 from tidemark.shared.language.fields import expression_paths, reads
 from tidemark.shared.language.stages import Group
-from tidemark.shared.model.values import INT32_MAX, INT32_MIN, MISSING, Value
+from tidemark.shared.language.values import encode_value
+from tidemark.shared.model.values import MISSING, Value
 from tidemark.shared.operators.base import ARRIVAL, PART, POS, TS
-from tidemark.shared.operators.batches import is_narrow, is_tagged, values_of
-from tidemark.shared.operators.cells import tagged
+from tidemark.shared.operators.batches import values_of
+from tidemark.shared.operators.cells import encoded_cells, tagged
 from tidemark.shared.operators.context import Topics
 from tidemark.shared.operators.dead_letters import Failure
 from tidemark.shared.operators.frame import Computed, Frame
-from tidemark.shared.operators.grouping import Merge, groups_of, numbers_of, together
+from tidemark.shared.operators.grouping import Groups, Merge, groups_of, together
 from tidemark.shared.operators.window_plan import WindowPlan
 
 Int64s = npt.NDArray[np.int64]
 _REFUSING: Final = frozenset({"$concatArrays", "$mergeObjects", "$setUnion"})
 """Accumulators that do not take every value."""
-_TELLING: Final = frozenset({"$push", "$addToSet", "$approxCountDistinct"})
-"""Accumulators to which null is a value and a missing field is none."""
+NULL: Final = encode_value(None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,51 +55,32 @@ class Column:
             return [self.constant] * len(rows)
         return values_of(self.cells.array.take(pa.array(rows)), self.cells.field)
 
-    def given(self, rows: Int64s, op: str) -> Given:
-        """The values of these rows as the accumulator wants them: to most null is as good as missing."""
-        column = None
-        if op not in _TELLING and not self.listed:
-            column = self._column(rows)
-        return Given(column, lambda: _taken(op, self.values(rows)))
-
-    def _column(self, rows: Int64s) -> pa.Array | None:
-        """As numbers or dates of one type; None where they have another form."""
+    def encoded(self, rows: Int64s) -> pa.BinaryArray:
+        """The same as encoded cells, null for a missing one."""
+        if self.listed:
+            return tagged([self.listed[row] for row in rows.tolist()])
         if self.cells is None:
-            plain = type(self.constant) is int and INT32_MIN <= self.constant <= INT32_MAX
-            return pa.array(np.full(len(rows), self.constant, dtype=np.int32)) if plain else None
-        array, named = self.cells.array, self.cells.field
-        if is_tagged(named) or not (pa.types.is_integer(array.type) or pa.types.is_floating(array.type)):
-            return None
-        if is_narrow(named):
-            bounds = pc.min_max(array).as_py()
-            if bounds["min"] is None or not INT32_MIN <= bounds["min"] <= bounds["max"] <= INT32_MAX:
-                return None
-            array = array.cast(pa.int32())
-        return array.take(pa.array(rows))
+            cell = None if self.constant is MISSING else encode_value(self.constant)
+            return pa.repeat(pa.scalar(cell, pa.binary()), len(rows))
+        return encoded_cells(self.cells.array.take(pa.array(rows)), self.cells.field)
 
 
 @dataclass(frozen=True, slots=True)
 class Members:
     """The rows of each window and key, group after group, in their order."""
 
-    windows: Sequence[tuple[Any, ...]]
-    """By group."""
-    ids: Sequence[Value]
-    """By group: the `_id` of its first row."""
-    bounds: Sequence[int]
-    """Where groups begin, and, last, where the last one ends."""
+    windows: Sequence[pa.Array]
+    """By column of the window, a cell a group."""
+    ids: pa.BinaryArray
+    """By group: the `_id` of its first row, encoded."""
     inputs: Sequence[Given]
-    """By accumulator: the value that each row adds."""
-    places: Sequence[Int64s]
-    """The parts of the rows' order keys."""
-    first_orders: Sequence[OrderKey]
-    """By group: the least order key."""
-    extras: Sequence[Sequence[int | None]]
-    """By extra column and group."""
-
-    def orders(self) -> list[OrderKey]:
-        """The rows' order keys."""
-        return list(zip(*(column.tolist() for column in self.places), strict=True))
+    """By accumulator: the values that rows add."""
+    counts: Int64s
+    """By group: its rows."""
+    first_orders: Sequence[Int64s]
+    """The parts of the least order key of each group."""
+    extras: Sequence[pa.Array]
+    """By extra column, a cell a group."""
 
 
 def members(
@@ -121,9 +102,9 @@ def members(
     errors: dict[int, ExpressionError] = {}
     key = _key(group.id, frame, errors)
     inputs = [_input(field.accumulator, frame, errors) for field in group.fields]
-    for accumulator, field, values in zip(accumulators, group.fields, inputs, strict=True):
+    for accumulator, field, column in zip(accumulators, group.fields, inputs, strict=True):
         if field.accumulator.op in _REFUSING:
-            _refused(accumulator, values, places, errors)
+            _refused(accumulator, column, places, errors)
     failures = [Failure(row, e.reason, e.code, e.path or group.path) for row, e in sorted(errors.items())]
     groups = groups_of([rows.column(name) for name in window] + _coded(key.values(), rows.num_rows), rows.num_rows)
     order = np.lexsort(places[::-1]) if ordered else np.arange(rows.num_rows)
@@ -133,64 +114,38 @@ def members(
         order = order[kept[order]]
     order, bounds = together(groups, order)
     starts = bounds[:-1][np.diff(bounds) > 0]  # a group may have lost all its rows
-    taken, firsts = pa.array(order), order[starts] if ordered else _firsts(groups.codes[order], places, order)
+    bounds = np.append(starts, len(order))
+    codes = np.repeat(np.arange(len(starts)), np.diff(bounds))
+    inside, of_order = Groups(codes, starts), [place[order] for place in places]
+    firsts = order[starts if ordered else first_rows(inside, of_order)]
     found = Members(
-        list(zip(*(rows.column(name).take(pa.array(firsts)).to_pylist() for name in window), strict=True)),
-        _ids({name: column.values(firsts) for name, column in key.items()}),
-        [*starts.tolist(), len(order)],
-        [column.given(order, field.accumulator.op) for field, column in zip(group.fields, inputs, strict=True)],
-        [column[order] for column in places],
-        list(zip(*(column[firsts].tolist() for column in places), strict=True)),
-        [_extremes(rows.column(name).take(taken), how, starts) for name, how in extras.items()],
+        [rows.column(name).take(pa.array(firsts)) for name in window],
+        _ids({name: column.encoded(firsts) for name, column in key.items()}),
+        [Given(column.encoded(order), bounds, of_order) for column in inputs],
+        np.diff(bounds),
+        [place[firsts] for place in places],
+        [inside.reduced(rows.column(name).take(pa.array(order)), how) for name, how in extras.items()],
     )
     return found, failures
 
 
-def _firsts(codes: Int64s, places: Sequence[Int64s], order: Int64s) -> Int64s:
-    """The row of the least order key of each group, where rows of a group stand together in `order`; codes: of these rows."""
-    if not len(order):
-        return order
-    times = places[0][order]
-    starts = np.flatnonzero(np.diff(codes, prepend=-1))
-    least = np.repeat(np.minimum.reduceat(times, starts), np.diff(starts, append=len(codes)))
-    best = np.flatnonzero(times == least)
-    rows = order[best]
-    best = best[np.lexsort((places[2][rows], places[1][rows], codes[best]))]
-    found: Int64s = order[best[np.flatnonzero(np.diff(codes[best], prepend=-1))]]
+def first_rows(groups: Groups, places: Sequence[Int64s]) -> Int64s:
+    """The row of the least order key of each group, shape (m,); of equal ones the first."""
+    times, codes = places[0], groups.codes
+    least = np.full(len(groups.firsts), np.iinfo(np.int64).max)
+    np.minimum.at(least, codes, times)
+    best = np.flatnonzero(times == least[codes])
+    best = best[np.lexsort((places[2][best], places[1][best], codes[best]))]
+    found: Int64s = best[np.flatnonzero(np.diff(codes[best], prepend=-1))]
     return found
 
 
-def _extremes(column: pa.Array, how: Merge, starts: Int64s) -> list[int | None]:
-    """By group, the least or greatest number of a column that stands group after group; None where all are null."""
-    if not len(starts):
-        return []
-    there = column.is_valid().to_numpy(zero_copy_only=False)
-    bound = np.iinfo(np.int64).max if how == "min" else np.iinfo(np.int64).min
-    numbers = np.where(there, numbers_of(column), bound)
-    found = (np.minimum if how == "min" else np.maximum).reduceat(numbers, starts).tolist()
-    some = np.logical_or.reduceat(there, starts).tolist()
-    return [number if any_there else None for number, any_there in zip(found, some, strict=True)]
-
-
-def _ids(parts: Mapping[str, Sequence[Value]]) -> list[Value]:
+def _ids(parts: Mapping[str, pa.BinaryArray]) -> pa.BinaryArray:
     """The keys of groups: the only part, "", or objects of the parts that are not missing."""
     if "" in parts:
-        return [None if value is MISSING else value for value in parts[""]]
-    return [
-        {name: value for name, value in zip(parts, each, strict=True) if value is not MISSING}
-        for each in zip(*parts.values(), strict=True)
-    ]
-
-
-def _taken(op: str, values: Sequence[Value]) -> Sequence[Value]:
-    """As accumulators want them: for most of them null is as good as missing, and known to their forms in bulk."""
-    if op in _TELLING or MISSING not in map(_missing, values):
-        return values
-    return [None if value is MISSING else value for value in values]
-
-
-def _missing(value: Value) -> Value:
-    return value if value is MISSING else None
+        return parts[""].fill_null(NULL)
+    count = len(next(iter(parts.values())))
+    return values.objects(pa.repeat(pa.scalar(b"", pa.binary()), count), list(parts), list(parts.values()))
 
 
 # --- expressions ------------------------------------------------------------------------------------------------------

@@ -13,14 +13,14 @@ import pyarrow as pa
 
 from tidemark.shared.language.stages import SessionWindow
 from tidemark.shared.language.values import encode_value
-from tidemark.shared.model.values import MISSING
 from tidemark.shared.operators.base import WEND, WSTART, Out
-from tidemark.shared.operators.batches import column_field, int64s, select, values_of, with_column
+from tidemark.shared.operators.batches import column_field, int64s, select, with_column
+from tidemark.shared.operators.cells import encoded_cells
 from tidemark.shared.operators.context import TaskContext
 from tidemark.shared.operators.dead_letters import dead_letters
 from tidemark.shared.operators.event_time import rows_of
 from tidemark.shared.operators.frame import evaluated
-from tidemark.shared.operators.keygroups import canonical_values
+from tidemark.shared.operators.keygroups import canonical_cells
 from tidemark.shared.operators.window_plan import SESSION, SESSION_KEY
 
 Int64s = npt.NDArray[np.int64]
@@ -112,8 +112,7 @@ def keyed(stage: SessionWindow, batch: pa.RecordBatch, context: TaskContext) -> 
 
 def _keyed_by(named: pa.Field, cells: pa.Array, batch: pa.RecordBatch) -> pa.RecordBatch:
     """SESSION and SESSION_KEY of keys that are a column; a missing key is null's."""
-    coded = cells.dictionary_encode(null_encoding="encode")
-    values = [None if value is MISSING else value for value in values_of(coded.dictionary, named)]
-    for name, found in ((SESSION, canonical_values(values)), (SESSION_KEY, [encode_value(value) for value in values])):
-        batch = with_column(batch, name, pa.array(found, pa.binary()).take(coded.indices))
-    return batch
+    values = encoded_cells(cells, named).fill_null(encode_value(None))
+    coded = values.dictionary_encode()
+    batch = with_column(batch, SESSION, canonical_cells(coded.dictionary).take(coded.indices))
+    return with_column(batch, SESSION_KEY, values)

@@ -3,24 +3,24 @@
 from itertools import pairwise
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.property.language_strategies import NUMBERS, VALUES
-from tidemark.shared.language.accumulators.bulk import Given, adder
+from tidemark.shared.compiled import keys
+from tidemark.shared.language.accumulators import bulk
 from tidemark.shared.language.accumulators.numbers import pack_int
 from tidemark.shared.language.accumulators.parse import ACCUMULATOR_NAMES, parse_accumulator
 from tidemark.shared.language.accumulators.table import accumulator_input, implementation
 from tidemark.shared.language.expressions.environment import Environment
 from tidemark.shared.language.expressions.scope import Scope
 from tidemark.shared.language.problems import Problems
-from tidemark.shared.language.values import encode_value, sort_key
+from tidemark.shared.language.values import canonical_key, encode_value, sort_key
 from tidemark.shared.language.values.totals import Total
-from tidemark.shared.model.values import Date, long
-from tidemark.shared.operators.batches import is_tagged
-from tidemark.shared.operators.cells import column_of
+from tidemark.shared.model.values import MISSING, Date, long
 
 _ARGUMENTS: dict[str, Any] = {
     "$count": {},
@@ -117,46 +117,63 @@ _ALIKE = st.sampled_from(
     ]
 )
 _COLUMNS = st.tuples(_ALIKE, st.booleans()).flatmap(
-    lambda t: st.lists(t[0] | st.none() if t[1] else t[0], min_size=1, max_size=60)
+    lambda t: st.lists(t[0] | st.none() | st.just(MISSING) if t[1] else t[0], min_size=1, max_size=60)
 )
-_IN_BULK = [
-    "$sum",
-    "$avg",
-    "$count",
-    "$min",
-    "$max",
-    "$minN",
-    "$percentile",
-    "$median",
-    "$approxCountDistinct",
-    "$last",
-]
+_IN_BULK = [name for name in ACCUMULATOR_NAMES if name not in ("$top", "$bottom", "$topN", "$bottomN")]
+
+
+def _encoded(values: list[Any]) -> pa.BinaryArray:
+    return pa.array([None if value is MISSING else encode_value(value) for value in values], pa.binary())
 
 
 @pytest.mark.parametrize("name", _IN_BULK)
 @settings(max_examples=100)
-@given(values=_COLUMNS, cuts=st.lists(st.integers(1, 59), max_size=4))
-def test_values_in_bulk_are_values_one_by_one(name: str, values: list[Any], cuts: list[int]) -> None:
+@given(values=_COLUMNS, cuts=st.lists(st.integers(1, 59), max_size=4), whole=st.lists(st.integers(1, 4), max_size=2))
+def test_values_in_bulk_are_values_one_by_one(name: str, values: list[Any], cuts: list[int], whole: list[int]) -> None:
     """Group by group the same result, stored and merged too, whatever types the values have."""
     how = implementation(_accumulator(name))
+    rows = _taken(name, [{} if value is MISSING else {"v": value} for value in values]) or [{}]
+    values = [row.get("v", MISSING) for row in rows]
     bounds = sorted({0, len(values), *(cut for cut in cuts if cut < len(values))})
     orders = [(i // 3, 0, i) for i in range(len(values))]
-    field, column = column_of(values)
-    typed = not is_tagged(field) and column.type in (pa.int32(), pa.int64(), pa.float64())
-    forms = [Given(None, lambda: values), *([Given(column, lambda: values)] if typed else [])]
-    for given_values in forms:
-        _check_bulk(how, values, bounds, orders, adder(how, given_values, bounds, lambda: orders))
+    places = [np.array(part) for part in zip(*orders, strict=True)]
+    found = bulk.states(how, bulk.Given(_encoded(values), np.array(bounds), places))
+    alone = [_alone(how, values, orders, begin, end) for begin, end in pairwise(bounds)]
+    assert _finished(how, found) == [encode_value(how.finish(state)) for state in alone]
+    together = sorted({0, len(alone), *(place for place in whole if place < len(alone))})
+    wanted = []
+    for begin, end in pairwise(together):
+        state = _stored(how, alone[begin])
+        for other in alone[begin + 1 : end]:
+            state = how.merge(state, _stored(how, other))
+        wanted.append(encode_value(how.finish(state)))
+    assert _finished(how, bulk.merged(how, found, np.array(together))) == wanted
 
 
-def _check_bulk(how: Any, values: list[Any], bounds: list[int], orders: list[Any], add: Any) -> None:
-    for group, (begin, end) in enumerate(pairwise(bounds)):
-        alone = how.init()
-        for value, order in zip(values[begin:end], orders[begin:end], strict=True):
-            alone = how.add(alone, value, order)
-        found = add(how.init(), group)
-        assert encode_value([how.finish(_stored(how, found))]) == encode_value([how.finish(alone)])
-        twice = how.merge(_stored(how, alone), _stored(how, alone))
-        assert encode_value([how.finish(add(found, group))]) == encode_value([how.finish(twice)])
+def _alone(how: Any, values: list[Any], orders: list[Any], begin: int, end: int) -> Any:
+    state = how.init()
+    for value, order in zip(values[begin:end], orders[begin:end], strict=True):
+        state = how.add(state, value, order)
+    return state
+
+
+def _finished(how: Any, states: pa.BinaryArray) -> list[bytes]:
+    """As they are finished in columns; the states decode to the same."""
+    found: list[bytes] = bulk.finished(how, states).to_pylist()
+    assert found == [encode_value(how.finish(how.decode(state))) for state in states.to_pylist()]
+    return found
+
+
+@given(st.lists(VALUES | NUMBERS, min_size=1, max_size=20), st.booleans())
+def test_canonical_bytes_of_encoded_values(values: list[Any], lasting: bool) -> None:
+    """Where they are sure they are those of the values; those that do not last tell values apart as these do."""
+    found, sure = keys.canonical(_encoded(values), lasting=lasting)
+    told = [
+        (bytes(cell), canonical_key(value)) for cell, value, s in zip(found.to_pylist(), values, sure, strict=True) if s
+    ]
+    if lasting:
+        assert all(cell == wanted for cell, wanted in told)
+    assert all((a == b) == (wanted_a == wanted_b) for a, wanted_a in told for b, wanted_b in told)
 
 
 @given(count=st.integers(0, 2**40), wide=st.integers(0, 3), whole=st.integers(), units=st.integers(-(2**2200), 2**2200),

@@ -2,12 +2,12 @@
 
 from typing import Any
 
-import numpy as np
+import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.property.language_strategies import DOCUMENTS, NUMBERS, VALUES
-from tidemark.shared.language.accumulators.bulk import units_by_group
+from tidemark.shared.compiled import values as compiled_values
 from tidemark.shared.language.values import (
     append_field,
     canonical_key,
@@ -22,7 +22,8 @@ from tidemark.shared.language.values import (
     sort_key,
     type_name,
 )
-from tidemark.shared.language.values.totals import Deviation, Total, units_of
+from tidemark.shared.language.values.ranks import order_of
+from tidemark.shared.language.values.totals import Deviation, Total
 from tidemark.shared.model.values import MISSING, Long
 
 
@@ -120,18 +121,21 @@ def test_totals_do_not_depend_on_order_or_split(numbers: list[Any], random: Any,
     assert _totals(shuffled, cut) == _totals(numbers, len(numbers))
 
 
-@given(st.lists(st.tuples(st.floats(allow_nan=False, allow_infinity=False), st.integers(0, 3)), max_size=30))
-def test_array_sums_are_the_exact_sums(rows: list[tuple[float, int]]) -> None:
-    """The sums of arrays by group are, to the last unit, those that one number after the other gives."""
-    values = np.array([value for value, _ in rows], dtype=np.float64)
-    groups = np.array([group for _, group in rows], dtype=np.int64)
-    wanted = [sum(units_of(value) for value, mine in rows if mine == group) for group in range(4)]
-    assert units_by_group(values, groups, 4) == wanted
-
-
 @given(st.lists(st.floats(-1e6, 1e6), min_size=3, max_size=12), st.randoms(use_true_random=False), st.integers(0, 12))
 def test_totals_of_doubles_do_not_depend_on_order_or_split(numbers: list[Any], random: Any, cut: int) -> None:
     """T1 where it is hardest: doubles alone, whose running sums round."""
     shuffled = list(numbers)
     random.shuffle(shuffled)
     assert _totals(shuffled, cut) == _totals(numbers, len(numbers))
+
+
+@given(
+    st.lists(NUMBERS | VALUES | st.sampled_from([None, 0.0, -0.0, 2**53 + 1, float(2**53), float("nan")]), max_size=12)
+)
+def test_numbers_of_a_column_stand_in_the_order_of_its_values(values: list[Any]) -> None:
+    """Two cells compare as their values do, or the column says that it cannot tell."""
+    found = order_of(compiled_values.read(pa.array([encode_value(value) for value in values], pa.binary())))
+    if found is not None:
+        told = list(zip(*(part.tolist() for part in found), strict=True))
+        keys = [sort_key(value) for value in values]
+        assert all((a < b) == (x < y) for a, x in zip(told, keys, strict=True) for b, y in zip(told, keys, strict=True))

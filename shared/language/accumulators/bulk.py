@@ -1,9 +1,10 @@
-"""Many values at once, with the result that `add`, one value after the other, would give for the states of consecutive groups (A1).
+"""States of many groups at once, encoded: with the result that `add`, `merge` and `finish`, one value after the other, would give (A1).
 
-A form in bulk is there for values of one type without surprises; with any other value among them, all are added one by one.
+An accumulator has a form in columns here, or its values are added one by one. A form says of which groups it is not sure: those are added
+one by one, too.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Final, TypeAlias
@@ -12,245 +13,326 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from tidemark.shared.language.accumulators.base import AnyImplementation, OrderKey
+from tidemark.shared.compiled import keys, tags, totals, values
+from tidemark.shared.compiled.columns import Tagged
+from tidemark.shared.compiled.documents import cells_of
+from tidemark.shared.language.accumulators.base import AnyImplementation, bounded
 from tidemark.shared.language.accumulators.extremes import Extremes
-from tidemark.shared.language.accumulators.numbers import Count, TotalOf
+from tidemark.shared.language.accumulators.numbers import Count, DeviationOf, TotalOf
+from tidemark.shared.language.accumulators.ordered import AddToSet, Ends, Push
 from tidemark.shared.language.accumulators.sketches import ApproxCountDistinct, Percentiles, hash_of
-from tidemark.shared.language.values.numbers import DOUBLE, INT, LONG
+from tidemark.shared.language.values.codec import decode_value, encode_docs
+from tidemark.shared.language.values.ranks import ranks
 from tidemark.shared.language.values.totals import Total
-from tidemark.shared.model.values import Date, Long, Value
+from tidemark.shared.model.values import MISSING, Long, Value
 
-ROWS_MAX: Final = 1 << 26
-"""Rows of one call: sums of halves of mantissas stay whole in doubles."""
-_FRACTION_BITS: Final = 52
-_HALF_BITS: Final = 26
-_EXPONENTS: Final = 2048
-
-
-def units_by_group(values: npt.NDArray[np.float64], groups: npt.NDArray[np.int64], count: int) -> list[int]:
-    """For each group 0 … count − 1 the exact sum of its values in units of 2⁻¹⁰⁷⁴.
-
-    values: finite doubles, shape (rows,). groups: the group of each, shape (rows,), below `count`. At most ROWS_MAX rows.
-    """
-    assert len(values) <= ROWS_MAX
-    bits = np.ascontiguousarray(values, dtype=np.float64).view(np.int64)
-    exponent = (bits >> _FRACTION_BITS) & (_EXPONENTS - 1)
-    mantissa = bits & ((1 << _FRACTION_BITS) - 1)
-    mantissa |= (exponent > 0).astype(np.int64) << _FRACTION_BITS
-    signed = np.where(bits < 0, -mantissa, mantissa)
-    shift = np.maximum(exponent, 1) - 1
-    places, inverse = np.unique(groups * _EXPONENTS + shift, return_inverse=True)
-    high = signed >> _HALF_BITS  # rounds down, so that the low half is never negative
-    low = signed - (high << _HALF_BITS)
-    highs = np.bincount(inverse, weights=high.astype(np.float64), minlength=len(places))
-    lows = np.bincount(inverse, weights=low.astype(np.float64), minlength=len(places))
-    totals = [0] * count
-    for place, upper, lower in zip(places.tolist(), highs.tolist(), lows.tolist(), strict=True):
-        group, by = divmod(place, _EXPONENTS)
-        totals[group] += ((int(upper) << _HALF_BITS) + int(lower)) << by
-    return totals
-
-
-Add: TypeAlias = Callable[[Any, int], Any]
-"""A state, and the number of a group whose values it takes in; the state with them."""
-Bounds: TypeAlias = Sequence[int]
-"""Where groups begin, and, last, where the last one ends: group i has the values from bounds[i] to bounds[i + 1]."""
-_TYPES: Final[dict[type, pa.DataType]] = {int: pa.int32(), Long: pa.int64(), float: pa.float64()}
-_NO_ORDER: Final[OrderKey] = (0, 0, 0)
-_NONE: Final = type(None)
+Bools: TypeAlias = npt.NDArray[np.bool_]
+Int64s: TypeAlias = npt.NDArray[np.int64]
+Sure: TypeAlias = tuple[pa.BinaryArray, Bools | None]
+"""Cells of groups, and of which of them a form is sure, shape (m,); None for all."""
+_NULL: Final = b"\xc0"
 _SMALL: Final = 16
 """Groups of so few values are counted one by one: arrays would be slower."""
 
 
 @dataclass(frozen=True)
 class Given:
-    """The values that rows add, group after group."""
+    """The values that rows add, group after group, with their order keys."""
 
-    column: pa.Array | None
-    """Values of one type, and nulls: int32 ints, int64 longs, float64 doubles, timestamps dates; None where they have another form."""
-    _listed: Callable[[], Sequence[Value]]
-
-    @cached_property
-    def listed(self) -> Sequence[Value]:
-        """The values."""
-        return self._listed()
+    cells: pa.BinaryArray
+    """Encoded, null for a missing one."""
+    bounds: Int64s
+    """Where groups begin, and, last, where the last one ends: group i has the rows from bounds[i] to bounds[i + 1], at least one."""
+    places: Sequence[Int64s]
+    """The parts of the order keys, shape (n,) each; rows of a group come in their order if the accumulator asks for it."""
 
     @cached_property
-    def numbers(self) -> pa.Array | None:
-        """The values as a column, where they are numbers of one type, or nulls."""
-        if self.column is not None:
-            return self.column if self.column.type in _TYPES.values() else None
-        kinds = set(map(type, self.listed)) - {_NONE}
-        kind = _TYPES.get(next(iter(kinds))) if len(kinds) == 1 else None
-        try:
-            return None if kind is None else pa.array(self.listed, kind)
-        except (pa.ArrowInvalid, OverflowError):  # ints beyond 32 bits are longs
-            return None
+    def tagged(self) -> Tagged:
+        """The values as a column."""
+        return values.read(self.cells)
+
+    @cached_property
+    def groups(self) -> Int64s:
+        """The group of each row, shape (n,)."""
+        return np.repeat(np.arange(len(self.bounds) - 1), np.diff(self.bounds))
+
+    def any_row(self, rows: Bools) -> Bools:
+        """The groups that have one of these rows, shape (m,)."""
+        found: Bools = np.bincount(self.groups[rows], minlength=len(self.bounds) - 1) > 0
+        return found
+
+    def listed(self, begin: int, end: int) -> list[Value]:
+        """The values of some rows, MISSING included."""
+        return [MISSING if cell is None else decode_value(cell) for cell in self.cells[begin:end].to_pylist()]
 
 
-def adder(
-    accumulator: AnyImplementation, given: Given, bounds: Bounds, orders: Callable[[], Sequence[OrderKey]]
-) -> Add:
-    """How the values of groups are added; `orders` gives their order keys, for accumulators that ask for them."""
-    bulk = _BULK.get(type(accumulator))
-    found = None if bulk is None else bulk(accumulator, given, bounds)
-    return _one_by_one(accumulator, given.listed, bounds, orders) if found is None else found
+def states(accumulator: AnyImplementation, given: Given) -> pa.BinaryArray:
+    """The encoded states of the groups, shape (m,). TooManyValues where one would keep too many."""
+    form = _FORMS.get(type(accumulator))
+    found = None if form is None or not len(given.bounds[1:]) else form.add(accumulator, given)
+    count = len(given.bounds) - 1
+    return _completed(found, count, lambda groups: (_added(accumulator, given, group) for group in groups))
 
 
-def _one_by_one(
-    accumulator: AnyImplementation, values: Sequence[Value], bounds: Bounds, orders: Callable[[], Sequence[OrderKey]]
-) -> Add:
-    keys = orders() if accumulator.ordered else None
+def merged(accumulator: AnyImplementation, cells: pa.BinaryArray, bounds: Int64s) -> pa.BinaryArray:
+    """One encoded state for each of consecutive groups of encoded states, shape (m,). bounds: as in `Given`."""
 
-    def add(state: Any, group: int) -> Any:
-        for i in range(bounds[group], bounds[group + 1]):
-            state = accumulator.add(state, values[i], _NO_ORDER if keys is None else keys[i])
-        return state
+    def one(group: int) -> bytes:
+        first, *others = cells[bounds[group] : bounds[group + 1]].to_pylist()
+        state = accumulator.decode(first)
+        for other in others:
+            state = accumulator.merge(state, accumulator.decode(other))
+        return accumulator.encode(state)
 
-    return add
-
-
-def _count(_: Count, __: Given, bounds: Bounds) -> Add:
-    return lambda state, group: state + bounds[group + 1] - bounds[group]
+    form = _FORMS.get(type(accumulator))
+    found = None if form is None or not len(bounds[1:]) else form.merge(accumulator, cells, bounds)
+    return _completed(found, len(bounds) - 1, lambda groups: map(one, groups))
 
 
-# --- totals -----------------------------------------------------------------------------------------------------------
+def finished(accumulator: AnyImplementation, cells: pa.BinaryArray) -> pa.BinaryArray:
+    """The encoded values of encoded states, shape (n,)."""
+    form = _FORMS.get(type(accumulator))
+    found = None if form is None or form.finish is None or not len(cells) else form.finish(accumulator, cells)
+
+    def by_hand(rows: Sequence[int]) -> list[bytes]:
+        return encode_docs(accumulator.finish(accumulator.decode(cells[row].as_py())) for row in rows)
+
+    return _completed(found, len(cells), by_hand)
 
 
-def _total(_: TotalOf, given: Given, bounds: Bounds) -> Add | None:
-    cells = given.numbers
-    if cells is None or not len(cells):
+def _completed(found: Sure | None, count: int, by_hand: Callable[[Sequence[int]], Iterable[bytes]]) -> pa.BinaryArray:
+    """The cells of a form, with those of which it is not sure made one by one."""
+    if found is None:
+        return pa.array(list(by_hand(range(count))), pa.binary())
+    cells, sure = found
+    if sure is None or bool(sure.all()):
+        return cells
+    rows = np.flatnonzero(~sure)
+    order = np.arange(count)
+    order[rows] = count + np.arange(len(rows))
+    return pa.concat_arrays([cells, pa.array(list(by_hand(rows.tolist())), pa.binary())]).take(pa.array(order))
+
+
+def _added(accumulator: AnyImplementation, given: Given, group: int) -> bytes:
+    """The state of one group, its values added one by one."""
+    begin, end = int(given.bounds[group]), int(given.bounds[group + 1])
+    listed = given.listed(begin, end)
+    many = _MANY.get(type(accumulator))
+    state = None if many is None or end - begin < _SMALL else many(accumulator, listed)
+    if state is None:
+        state = accumulator.init()
+        orders = zip(*(place[begin:end].tolist() for place in given.places), strict=True)
+        for value, order in zip(listed, orders, strict=True):
+            state = accumulator.add(state, value, order)
+    return accumulator.encode(state)
+
+
+# --- numbers ----------------------------------------------------------------------------------------------------------
+
+
+def _whole(numbers: Int64s) -> pa.BinaryArray:
+    """Whole numbers, encoded: ints, and longs beyond 32 bits."""
+    zeros = np.zeros(len(numbers), np.int32)
+    kinds = np.full(len(numbers), tags.INT, np.uint8)
+    return values.write(cells_of(kinds, numbers, zeros, zeros, zeros.view(np.uint8), "packed"))[0]
+
+
+def _total(_: Any, given: Given) -> Sure:
+    return totals.add(given.tagged, given.bounds, deviation=False)
+
+
+def _total_finished(accumulator: TotalOf, cells: pa.BinaryArray) -> Sure:
+    found, sure = totals.finish(cells, average=accumulator.rounds is Total.average)
+    return values.write(found)[0], sure
+
+
+def _counted(_: Any, cells: pa.BinaryArray, bounds: Int64s) -> Sure:
+    return _whole(np.add.reduceat(values.read(cells).numbers, bounds[:-1])), None
+
+
+# --- extremes ---------------------------------------------------------------------------------------------------------
+
+_COMPARED: Final = (tags.BOOL, tags.INT, tags.LONG, tags.DOUBLE, tags.STRING, tags.DATE)
+"""Types whose equal values are the same, but for zeros of doubles."""
+
+
+def _extreme(accumulator: Extremes, given: Given) -> Sure | None:
+    """The least or greatest value of groups with values of one type."""
+    if accumulator.most != 1:
         return None
-    counts = np.diff(bounds)
-    if cells.null_count:
-        there = cells.is_valid().to_numpy(zero_copy_only=False)
-        counts = np.add.reduceat(there.astype(np.int64), bounds[:-1])
-    if pa.types.is_floating(cells.type):
-        return _doubles(cells.fill_null(0.0).to_numpy(zero_copy_only=False), bounds, counts.tolist())
-    numbers = cells.fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
-    if max(-int(numbers.min()), int(numbers.max())) * len(numbers) >= 2**62:
+    cells, starts = given.tagged, given.bounds[:-1]
+    there = (cells.tags != tags.MISSING) & (cells.tags != tags.NULL)
+    most = np.maximum.reduceat(np.where(there, cells.tags, 0), starts)
+    least = np.minimum.reduceat(np.where(there, cells.tags, 255), starts)
+    some = most > 0
+    sure = ~some | ((most == least) & np.isin(most, _COMPARED))
+    places = ranks(cells)
+    first, none = (np.maximum, np.iinfo(np.int64).min) if accumulator.greatest else (np.minimum, np.iinfo(np.int64).max)
+    best = first.reduceat(np.where(there, places, none), starts)
+    if cells.has(tags.DOUBLE):
+        sure &= ~((most == tags.DOUBLE) & ((best == 0) | (best == -1)))  # both zeros
+        sure &= ~given.any_row((cells.tags == tags.DOUBLE) & np.isnan(cells.numbers.view(np.float64)))
+    rows = np.flatnonzero(there & (places == best[given.groups]))
+    groups, firsts = np.unique(given.groups[rows], return_index=True)
+    found = given.cells.take(pa.array(rows[firsts]))
+    counts = np.zeros(len(starts), np.int64)
+    counts[groups] = 1
+    return values.arrays(counts, found, np.ones(len(starts), np.bool_)), sure
+
+
+def _extreme_of(accumulator: Extremes, cells: pa.BinaryArray, bounds: Int64s) -> Sure | None:
+    """The extremes of states: of the values in them."""
+    counts, items = values.items(cells)
+    ends = np.concatenate(([0], np.cumsum(counts)))[bounds]
+    filled = np.flatnonzero(np.diff(ends) > 0)
+    empty = np.diff(ends) == 0
+    if accumulator.most != 1 or not len(filled):
         return None
-    wide = INT if pa.types.is_int32(cells.type) else LONG
-    sums: list[int] = np.add.reduceat(numbers, bounds[:-1]).tolist()
-    of_group = counts.tolist()
-
-    def add(state: Total, group: int) -> Total:
-        return _with(state, Total(of_group[group], wide, sums[group])) if of_group[group] else state
-
-    return add
+    found = _extreme(accumulator, Given(items, np.append(ends[:-1][filled], ends[-1]), ()))
+    assert found is not None
+    some, some_sure = found
+    order, sure = np.full(len(empty), len(filled)), np.ones(len(empty), np.bool_)
+    order[filled], sure[filled] = np.arange(len(filled)), some_sure
+    return pa.concat_arrays([some, pa.array([b"\x90"], pa.binary())]).take(pa.array(order)), sure
 
 
-def _doubles(values: npt.NDArray[np.float64], bounds: Bounds, counts: Sequence[int]) -> Add | None:
-    if not bool(np.isfinite(values).all()):
+def _extreme_finished(accumulator: Extremes, cells: pa.BinaryArray) -> Sure | None:
+    return None if accumulator.most != 1 else (_alone(*values.items(cells)) if accumulator.alone else cells, None)
+
+
+def _alone(counts: Int64s, items: pa.BinaryArray) -> pa.BinaryArray:
+    """The item of each array of one, null of an empty one."""
+    places = pa.array(np.cumsum(counts) - counts, mask=counts == 0)
+    return items.take(places).fill_null(_NULL)
+
+
+# --- values with order keys -------------------------------------------------------------------------------------------
+
+
+def _packed(counts: Int64s, places: Sequence[Int64s], cells: pa.BinaryArray) -> pa.BinaryArray:
+    """States of so many entries each (`ordered.pack_entries`)."""
+    rows = len(cells)
+    every = np.ones(rows, np.bool_)
+    orders = values.arrays(np.full(rows, 3), _whole(np.column_stack(places).astype(np.int64).ravel()), every)
+    both = pa.concat_arrays([orders, cells]).take(pa.array(np.arange(2 * rows).reshape(2, rows).T.ravel()))
+    return values.arrays(counts, values.arrays(np.full(rows, 2), both, every), np.ones(len(counts), np.bool_))
+
+
+def _unpacked(cells: pa.BinaryArray) -> tuple[Int64s, list[Int64s], pa.BinaryArray]:
+    """(how many entries each state has, the parts of their order keys, their values)."""
+    counts, entries = values.items(cells)
+    both = values.items(entries)[1]
+    rows = np.arange(0, 2 * len(entries), 2)
+    numbers = values.read(values.items(both.take(pa.array(rows)))[1]).numbers.reshape(-1, 3)
+    return counts, [np.ascontiguousarray(part) for part in numbers.T], both.take(pa.array(rows + 1))
+
+
+def _entries(accumulator: Any, given: Given) -> Sure:
+    """Entries of the rows that count, in the order of the rows."""
+    cells = given.cells.fill_null(_NULL) if isinstance(accumulator, Ends) else given.cells
+    rows, sure = _chosen(accumulator, cells, given.groups, len(given.bounds) - 1)
+    counts = np.bincount(given.groups[rows], minlength=len(given.bounds) - 1)
+    return _packed(counts, [place[rows] for place in given.places], cells.take(pa.array(rows))), sure
+
+
+def _entries_of(accumulator: Any, cells: pa.BinaryArray, bounds: Int64s) -> Sure:
+    counts, places, found = _unpacked(cells)
+    groups = np.repeat(np.repeat(np.arange(len(bounds) - 1), np.diff(bounds)), counts)
+    order = np.lexsort((*places[::-1], groups))
+    found, groups = found.take(pa.array(order)), groups[order]
+    rows, sure = _chosen(accumulator, found, groups, len(bounds) - 1)
+    kept = [place[order][rows] for place in places]
+    return _packed(np.bincount(groups[rows], minlength=len(bounds) - 1), kept, found.take(pa.array(rows))), sure
+
+
+def _chosen(
+    accumulator: Ends | Push | AddToSet, cells: pa.BinaryArray, groups: Int64s, count: int
+) -> tuple[Int64s, Bools | None]:
+    """The rows that a state keeps, of groups with rows that stand together and in order; and of which groups that is sure."""
+    if isinstance(accumulator, Ends):
+        starts = np.searchsorted(groups, np.arange(count + 1))
+        rank = np.arange(len(groups)) - starts[groups]
+        if accumulator.last:
+            rank = np.diff(starts)[groups] - 1 - rank
+        return np.flatnonzero(rank < accumulator.most), None
+    rows = (
+        np.flatnonzero(cells.is_valid().to_numpy(zero_copy_only=False)) if cells.null_count else np.arange(len(cells))
+    )
+    sure: Bools | None = None
+    if isinstance(accumulator, AddToSet):
+        found, known = keys.canonical(cells.take(pa.array(rows)), lasting=False)
+        sure = np.ones(count, np.bool_)
+        sure[groups[rows[~known]]] = False
+        codes = found.dictionary_encode().indices.to_numpy().astype(np.int64)
+        firsts = np.unique(groups[rows] * (int(codes.max(initial=0)) + 1) + codes, return_index=True)[1]
+        rows = rows[np.sort(firsts)]
+    kept = np.bincount(groups[rows], minlength=count)
+    bounded(int((kept if sure is None else kept[sure]).max(initial=0)), accumulator.values_max, accumulator.name)
+    return rows, sure
+
+
+def _entries_finished(accumulator: Any, cells: pa.BinaryArray) -> Sure:
+    counts, places, found = _unpacked(cells)
+    groups = np.repeat(np.arange(len(counts)), counts)
+    found = found.take(pa.array(np.lexsort((*places[::-1], groups))))
+    if isinstance(accumulator, Ends) and accumulator.alone:
+        return _alone(counts, found), None
+    return values.arrays(counts, found, np.ones(len(counts), np.bool_)), None
+
+
+# --- sketches ---------------------------------------------------------------------------------------------------------
+
+
+def _quantiles(accumulator: Percentiles, listed: Sequence[Value]) -> Any:
+    if not set(map(type, listed)) <= {int, float, Long}:
         return None
-    groups = np.repeat(np.arange(len(counts), dtype=np.int64), np.diff(bounds))
-    units = units_by_group(values, groups, len(counts))
-
-    def add(state: Total, group: int) -> Total:
-        return _with(state, Total(counts[group], DOUBLE, units=units[group])) if counts[group] else state
-
-    return add
-
-
-def _with(state: Total, more: Total) -> Total:
-    if not state.count:
-        return more
-    state.merge(more)
+    numbers = np.array(listed, dtype=np.float64) + 0.0
+    if bool(np.isnan(numbers).any()):
+        return None
+    found, counts = np.unique(numbers, return_counts=True)
+    bits = found.view(np.int64)
+    ordered = np.where(bits >= 0, bits, -(bits & 0x7FFF_FFFF_FFFF_FFFF) - 1)
+    state = accumulator.init()
+    state.put_all(found.tolist(), counts.tolist(), ordered.tolist())
     return state
 
 
-# --- extremes, sketches -----------------------------------------------------------------------------------------------
-
-
-def _extreme(accumulator: Extremes, given: Given, bounds: Bounds) -> Add | None:
-    """The least or greatest value of a group, where equal values are the same, but for zeros."""
-    if accumulator.most != 1:
+def _distinct(accumulator: ApproxCountDistinct, listed: Sequence[Value]) -> Any:
+    if set(map(type, listed)) not in ({str}, {int}):
         return None
-    if given.numbers is not None:
-        return _extreme_number(accumulator, given.numbers, bounds)
-    values = given.listed
-    if set(map(type, values)) - {_NONE} not in ({str}, {Date}):
-        return None
-    first = max if accumulator.greatest else min
-
-    def add(state: list[Any], group: int) -> list[Any]:
-        some: list[Any] = [value for value in values[bounds[group] : bounds[group + 1]] if value is not None]
-        return accumulator.add(state, first(some), _NO_ORDER) if some else state
-
-    return add
+    state = accumulator.init()
+    for value in set(listed):
+        state.put(hash_of(value))
+    return state
 
 
-def _extreme_number(accumulator: Extremes, cells: pa.Array, bounds: Bounds) -> Add | None:
-    """Of doubles without NaN, and of ints; a long of 32 bits and an int are different values."""
-    if pa.types.is_int64(cells.type) or not len(cells):
-        return None
-    there = cells.is_valid().to_numpy(zero_copy_only=False)
-    numbers = cells.fill_null(0).to_numpy(zero_copy_only=False)
-    if bool((numbers != numbers).any()):  # noqa: PLR0124 - NaN
-        return None
-    kind = np.float64 if numbers.dtype.kind == "f" else np.int64
-    bound = np.inf if kind is np.float64 else np.iinfo(np.int64).max
-    far = np.where(there, numbers.astype(kind), -bound if accumulator.greatest else bound)
-    best = (np.maximum if accumulator.greatest else np.minimum).reduceat(far, bounds[:-1]).tolist()
-    any_there = np.logical_or.reduceat(there, bounds[:-1]).tolist()
-
-    def add(state: list[Any], group: int) -> list[Any]:
-        if not any_there[group]:
-            return state
-        rows = slice(bounds[group], bounds[group + 1])
-        # Zeros are equal and may differ in their signs.
-        zeros = numbers[rows][(numbers[rows] == 0) & there[rows]].tolist() if best[group] == 0 else [best[group]]
-        for value in zeros:
-            state = accumulator.add(state, value, _NO_ORDER)
-        return state
-
-    return add
-
-
-def _quantiles(accumulator: Percentiles, given: Given, bounds: Bounds) -> Add | None:
-    cells = given.numbers
-    if cells is None and not set(map(type, given.listed)) <= {int, float, Long}:
-        return None
-    if cells is not None and cells.null_count:
-        return None
-    plain = given.listed if cells is None else cells.to_numpy()
-    numbers = np.array(plain, dtype=np.float64) + 0.0
-    if bool(np.isnan(numbers).any()):
-        return None
-
-    def add(state: Any, group: int) -> Any:
-        begin, end = bounds[group], bounds[group + 1]
-        if end - begin < _SMALL:
-            for number in numbers[begin:end].tolist():
-                state = accumulator.add(state, number, _NO_ORDER)
-            return state
-        found, counts = np.unique(numbers[begin:end], return_counts=True)
-        bits = found.view(np.int64)
-        keys = np.where(bits >= 0, bits, -(bits & 0x7FFF_FFFF_FFFF_FFFF) - 1)
-        state.put_all(found.tolist(), counts.tolist(), keys.tolist())
-        return state
-
-    return add
-
-
-def _distinct(_: ApproxCountDistinct, given: Given, bounds: Bounds) -> Add | None:
-    values = given.listed
-    if set(map(type, values)) not in ({str}, {int}):
-        return None
-    hashes = {value: hash_of(value) for value in set(values)}
-
-    def add(state: Any, group: int) -> Any:
-        for value in set(values[bounds[group] : bounds[group + 1]]):
-            state.put(hashes[value])
-        return state
-
-    return add
-
-
-_BULK: Final[dict[type, Callable[[Any, Given, Bounds], Add | None]]] = {
-    Count: _count,
-    TotalOf: _total,
-    Extremes: _extreme,
+_MANY: Final[dict[type, Callable[[Any, Sequence[Value]], Any]]] = {
     Percentiles: _quantiles,
     ApproxCountDistinct: _distinct,
+}
+"""How many values of one group are added at once; None where they are odd."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Form:
+    """An accumulator in columns; each function gives None where it has no form, `finish` is None where states are always decoded."""
+
+    add: Callable[[Any, Given], Sure | None]
+    merge: Callable[[Any, pa.BinaryArray, Int64s], Sure | None]
+    finish: Callable[[Any, pa.BinaryArray], Sure | None] | None
+
+
+_ENTRIES: Final = _Form(_entries, _entries_of, _entries_finished)
+_FORMS: Final[dict[type, _Form]] = {
+    Count: _Form(lambda _, given: (_whole(np.diff(given.bounds)), None), _counted, lambda _, cells: (cells, None)),
+    TotalOf: _Form(_total, lambda _, cells, bounds: totals.merge(cells, bounds, deviation=False), _total_finished),
+    DeviationOf: _Form(
+        lambda _, given: totals.add(given.tagged, given.bounds, deviation=True),
+        lambda _, cells, bounds: totals.merge(cells, bounds, deviation=True),
+        None,
+    ),
+    Extremes: _Form(_extreme, _extreme_of, _extreme_finished),
+    Ends: _ENTRIES,
+    Push: _ENTRIES,
+    AddToSet: _ENTRIES,
 }

@@ -155,7 +155,7 @@ class Extremes(Kept[Any]):
     def __init__(self, n: int, *, greatest: bool, alone: bool) -> None:
         self.most = n
         self.greatest = greatest
-        self._alone = alone
+        self.alone = alone
 
     def add(self, state: list[Any], value: Value, order_key: OrderKey) -> list[Any]:
         """Keeps the value if it is among the n."""
@@ -181,6 +181,6 @@ class Extremes(Kept[Any]):
 
     def finish(self, state: list[Any]) -> Value:
         """The value, null without any; or the array."""
-        if self._alone:
+        if self.alone:
             return state[0] if state else None
         return list(state)

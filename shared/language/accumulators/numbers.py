@@ -47,7 +47,7 @@ class _Exact(Implementation[G]):
     """For states that add and merge themselves."""
 
     def __init__(self, finish: Callable[[G], Value]) -> None:
-        self._finish: Callable[[G], Value] = finish
+        self.rounds: Callable[[G], Value] = finish
 
     def add(self, state: G, value: Value, order_key: OrderKey) -> G:
         """Numbers are added; the rest is passed over."""
@@ -61,7 +61,7 @@ class _Exact(Implementation[G]):
 
     def finish(self, state: G) -> Value:
         """The sum, the average, or the deviation."""
-        return self._finish(state)
+        return self.rounds(state)
 
 
 class TotalOf(_Exact[Total]):

@@ -46,15 +46,15 @@ class Ends(Entries):
     """`$first`, `$firstN`, `$last`, `$lastN`: the n at one end, in order; a missing value is null."""
 
     def __init__(self, n: int, *, last: bool, alone: bool) -> None:
-        self._n = n
-        self._last = last
-        self._alone = alone
+        self.most = n
+        self.last = last
+        self.alone = alone
 
     def add(self, state: list[Entry], value: Value, order_key: OrderKey) -> list[Entry]:
         """Keeps the value if it is among the n."""
-        if len(state) >= self._n:
-            far = state[0][0] if self._last else state[-1][0]
-            if (order_key < far) if self._last else (order_key >= far):
+        if len(state) >= self.most:
+            far = state[0][0] if self.last else state[-1][0]
+            if (order_key < far) if self.last else (order_key >= far):
                 return state
         state.append((order_key, None if value is MISSING else value))
         return self.keep(state)
@@ -63,15 +63,15 @@ class Ends(Entries):
         """The n at one end."""
         if len(state) > 1:
             state.sort(key=_by_order)
-            if self._last:
-                del state[: -self._n]
+            if self.last:
+                del state[: -self.most]
             else:
-                del state[self._n :]
+                del state[self.most :]
         return state
 
     def finish(self, state: list[Entry]) -> Value:
         """The value, or the array."""
-        if self._alone:
+        if self.alone:
             return state[0][1] if state else None
         return [value for _, value in state]
 
@@ -82,18 +82,18 @@ class Push(Entries):
     name = "$push"
 
     def __init__(self, values_max: int = DEFAULTS.group_values_max) -> None:
-        self._values_max = values_max
+        self.values_max = values_max
 
     def add(self, state: list[Entry], value: Value, order_key: OrderKey) -> list[Entry]:
         """One more."""
         if value is not MISSING:
             state.append((order_key, value))
-            bounded(len(state), self._values_max, self.name)
+            bounded(len(state), self.values_max, self.name)
         return state
 
     def keep(self, state: list[Entry]) -> list[Entry]:
         """All."""
-        bounded(len(state), self._values_max, self.name)
+        bounded(len(state), self.values_max, self.name)
         return state
 
     def finish(self, state: list[Entry]) -> Value:
@@ -129,7 +129,7 @@ class AddToSet(Implementation[dict[bytes, Entry]]):
     name = "$addToSet"
 
     def __init__(self, values_max: int = DEFAULTS.group_values_max) -> None:
-        self._values_max = values_max
+        self.values_max = values_max
 
     def add(self, state: dict[bytes, Entry], value: Value, order_key: OrderKey) -> dict[bytes, Entry]:
         """Keeps the value if it is new, or earlier than its equal."""
@@ -139,7 +139,7 @@ class AddToSet(Implementation[dict[bytes, Entry]]):
         known = state.get(key)
         if known is None or order_key < known[0]:
             state[key] = (order_key, value)
-            bounded(len(state), self._values_max, self.name)
+            bounded(len(state), self.values_max, self.name)
         return state
 
     def merge(self, left: dict[bytes, Entry], right: dict[bytes, Entry]) -> dict[bytes, Entry]:
@@ -148,7 +148,7 @@ class AddToSet(Implementation[dict[bytes, Entry]]):
             known = left.get(key)
             if known is None or entry[0] < known[0]:
                 left[key] = entry
-        bounded(len(left), self._values_max, self.name)
+        bounded(len(left), self.values_max, self.name)
         return left
 
     def finish(self, state: dict[bytes, Entry]) -> Value:
