@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidemark.shared.language.apply import Discarded, Failure, Passed, ValidationStop, apply_stage
-from tidemark.shared.language.apply.stages import add_to_value, computes, exclude_value, include_value
+from tidemark.shared.language.apply.stages import add_to_value, computes, include_value
 from tidemark.shared.language.expressions.ast import Call, Expr, FieldPath, ObjectExpr, Variable, fields_used
 from tidemark.shared.language.expressions.environment import RESULT_UNITS_MAX, Environment
 from tidemark.shared.language.expressions.interpreter import evaluate
@@ -39,11 +39,12 @@ from tidemark.shared.language.stages import (
 )
 from tidemark.shared.language.values import encode_value
 from tidemark.shared.model.values import MISSING, Document, Value
-from tidemark.shared.operators import dead_letters
+from tidemark.shared.operators import dead_letters, inside
 from tidemark.shared.operators.base import RAW, REST, OperatorError, Out
 from tidemark.shared.operators.batches import (
     TAGGED_FIELD,
     batch_of,
+    column_field,
     documents_of,
     empty_of,
     engine_columns,
@@ -52,7 +53,7 @@ from tidemark.shared.operators.batches import (
     select,
     user_columns,
 )
-from tidemark.shared.operators.cells import column_of
+from tidemark.shared.operators.cells import encoded_cells
 from tidemark.shared.operators.context import TaskContext
 from tidemark.shared.operators.frame import Computed as Cells
 from tidemark.shared.operators.frame import Frame
@@ -270,10 +271,9 @@ def _excluded(stage: Project | Unset, staged: Staged, context: TaskContext) -> N
     gone: list[str] = []
     for name, leaf in stage.fields.fields:
         if isinstance(leaf, Branch):
-            cells = frame.each(lambda env, leaf=leaf, name=name: exclude_value(leaf, env.root.get(name, MISSING)))  # type: ignore[misc]
-            staged.interpreted += cells.interpreted_rows
-            if not _nowhere(cells):
-                new[name] = (cells.field.with_name(name), cells.array)
+            cells = _of_field(name, frame, staged)
+            if cells.null_count < len(cells):
+                new[name] = (TAGGED_FIELD.with_name(name), inside.without(leaf, cells))
         elif not unwritten(batch, name):
             new[name] = (TAGGED_FIELD.with_name(name), pa.nulls(batch.num_rows, pa.binary()))
         elif name in batch.schema.names:
@@ -286,13 +286,24 @@ def _excluded(stage: Project | Unset, staged: Staged, context: TaskContext) -> N
 def _rooted(stage: ReplaceRoot, staged: Staged, context: TaskContext) -> None:
     if not isinstance(stage.new_root, ObjectExpr):
         added = _merged_into_root(stage)
-        if added is None or staged.batch.nbytes > RESULT_UNITS_MAX:
+        if added is None or _largest(staged.batch) > RESULT_UNITS_MAX:
             _whole(stage, staged, context)
         else:
             _merged(stage, added, staged, context)
         return
     frame = _frame(stage, staged, context)
     _made_of(stage, staged, context, frame, {name: frame.computed(expr) for name, expr in stage.new_root.fields})
+
+
+def _largest(batch: pa.RecordBatch) -> int:
+    """Bytes that no row has more of."""
+    total = 0
+    for column in batch.columns:
+        if pa.types.is_binary(column.type) or pa.types.is_string(column.type):
+            total += pc.max(pc.binary_length(column)).as_py() or 0
+        elif pa.types.is_nested(column.type):
+            total += column.nbytes
+    return total
 
 
 def _merged_into_root(stage: ReplaceRoot) -> ObjectExpr | None:
@@ -327,25 +338,31 @@ def _or_as_it_was(value: Value, name: str, env: Environment) -> Value:
     return env.root.get(name, MISSING) if value is MISSING else value
 
 
+def _of_field(name: str, frame: Frame, staged: Staged) -> pa.BinaryArray:
+    """The values of a field, encoded; null for a missing one."""
+    cells = frame.computed(FieldPath((name,)))
+    staged.interpreted += cells.interpreted_rows
+    return encoded_cells(cells.array, cells.field)
+
+
 def _unwound(stage: Unwind, staged: Staged, context: TaskContext) -> None:
     """Rows as often as the array has items; only the fields that change are looked at."""
     batch = staged.batch
-    names = {stage.names[0], *(stage.include_array_index or ())[:1]}
+    index_path = stage.include_array_index or ()
+    names = {stage.names[0], *index_path[:1]}
     frame = Frame(batch, names, context.topic)
-    places: list[int] = []
-    documents: list[Document] = []
-    for row, env in enumerate(frame.environments(np.arange(batch.num_rows))):
-        outcome = _applied(stage, env.root, env)
-        assert isinstance(outcome, Passed), "$unwind does not fail"
-        places += [row] * len(outcome.documents)
-        documents += outcome.documents
-    staged.interpreted += batch.num_rows
-    staged.batch = batch.take(pa.array(places, pa.int64()))
-    new: _Named = {}
-    for name in sorted(names):
-        named, array = column_of([document.get(name, MISSING) for document in documents])
-        new[name] = (named.with_name(name), array)
-    _replace(staged, new)
+    frame.prepare((name,) for name in names)
+    fields = {name: _of_field(name, frame, staged) for name in sorted(names)}
+    top = stage.names[0]
+    arrays = inside.at(fields[top], *stage.names[1:])
+    rows, items, indices = inside.unwound(arrays, keep_empty=stage.preserve_null_and_empty_arrays)
+    fields = {name: cells.take(pa.array(rows)) for name, cells in fields.items()}
+    fields[top] = inside.put(fields[top], stage.names[1:], items)
+    if index_path:
+        cells = encoded_cells(indices, column_field(indices.type, empty="null"))
+        fields[index_path[0]] = inside.put(fields[index_path[0]], index_path[1:], cells)
+    staged.batch = batch.take(pa.array(rows))
+    _replace(staged, {name: (TAGGED_FIELD.with_name(name), cells) for name, cells in fields.items()})
 
 
 # --- whole documents --------------------------------------------------------------------------------------------------

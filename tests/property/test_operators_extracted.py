@@ -426,3 +426,11 @@ def test_a_field_that_is_written_over_keeps_its_place(stage: dict[str, Any]) -> 
     rows = batch([{"z": 1, "i": 1, "n": {"p": 1}}] * 3, encoded=False)
     wanted = ["z", "i", "n", *(["new"] if stage != {"$unset": "new"} else [])]
     assert [list(d) for d in documents_of(through(chain, rows, NOWHERE).batch)] == [wanted] * 3
+
+
+def test_rows_are_changed_in_columns_however_large_their_batch_is() -> None:
+    """What one evaluation may produce bounds a row: many rows together are not interpreted for being many."""
+    rows = batch([{"i": i, "s": "x" * 65_536} for i in range(300)], encoded=False)
+    _, stages = parsed([{"$replaceWith": {"$mergeObjects": ["$$ROOT", {"z": "$i"}]}}])
+    assert rows.nbytes > RESULT_UNITS_MAX
+    assert through(stages, rows, NOWHERE).interpreted == 0

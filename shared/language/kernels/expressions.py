@@ -249,6 +249,8 @@ def _extreme(sign: int) -> Callable[[Call, Rows], Column]:
         if len(expr.args) < 2:  # noqa: PLR2004 - one may be an array
             raise Unvectorised
         given = [column_of(arg, rows) for arg in expr.args if arg is not None]
+        if any(column.type in ("object", "array") for column in given):
+            raise Unvectorised  # they compare by what is in them
         first, *others = (replace(column, missing=False, absent=False, cells=None) for column in given)
         for other in others:
             signs, doubt = compare_columns(other, first)

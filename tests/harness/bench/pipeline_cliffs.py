@@ -6,6 +6,7 @@ stands on a cliff. A pipeline's best is the sum of the least that the kinds of i
 `python -m tests.harness.bench.pipeline_cliffs [SEED] [PIPELINES]` prints the steepest, each with its rate and the stage that limits it.
 """
 
+import gc
 import json
 import random
 import sys
@@ -26,6 +27,8 @@ FLOOR_NS: Final = 100.0
 """What any stage may cost a row."""
 _FEW: Final = 10
 """Where less than one row in so many reaches a stage, it tells nothing of what its kind costs."""
+_NOISE: Final = 5
+"""A stage that costs less than such a part of all before it is not told from their noise: no kind has its best there."""
 _FIFTH: Final = 5
 """A pipeline that costs more times its best has less than a fifth of its stages' rate."""
 _WINDOWS: Final = ("$tumblingWindow", "$hoppingWindow", "$sessionWindow")
@@ -181,8 +184,9 @@ def cliffs(seed: int, count: int, rows: int = ROWS, rounds: int = 2) -> list[Cli
         measured.append((pipeline, costs))
     least: dict[str, float] = {}
     for pipeline, costs in measured:
-        for kind, ns, entering in _steps(pipeline, costs, rows):
-            if entering * _FEW >= rows:
+        befores = [0.0, *(ns for ns, _ in costs)]
+        for (kind, ns, entering), before in zip(_steps(pipeline, costs, rows), befores, strict=False):
+            if entering * _FEW >= rows and ns * _NOISE >= before:
                 least[kind] = min(least.get(kind, float("inf")), ns / entering)
     return sorted((_cliff(*each, rows, least) for each in measured), key=lambda cliff: cliff.steepness, reverse=True)
 
@@ -222,4 +226,5 @@ def table(found: Sequence[Cliff], most: int) -> str:
 if __name__ == "__main__":
     numbers = [int(word) for word in sys.argv[1:]]
     seed, count = [*numbers, *(1, 200)[len(numbers) :]]
+    gc.freeze()  # as a service does when it has loaded its modules
     sys.stdout.write(table(cliffs(seed, count), 40) + "\n")

@@ -1,0 +1,79 @@
+"""Encoded values changed inside: fields left out or written at a path, and arrays unwound; each with the result of `language.apply`."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tidemark.shared.compiled import tags, values
+from tidemark.shared.language.stages import Branch
+
+_NO_OBJECT = pa.scalar(b"", pa.binary())
+
+
+def without(tree: Branch, cells: pa.BinaryArray) -> pa.BinaryArray:
+    """Values without the dropped fields, in documents and in the items of arrays (`exclude_value`)."""
+    kinds = values.read(cells).tags
+    made = cells
+    if bool((kinds == tags.OBJECT).any()):
+        base, objects = _objects(cells, kinds)
+        parts = [
+            without(leaf, at(base, name)) if isinstance(leaf, Branch) else _nothing(cells) for name, leaf in tree.fields
+        ]
+        made = pc.if_else(objects, values.objects(base, [name for name, _ in tree.fields], parts), cells)
+    if bool((kinds == tags.ARRAY).any()):
+        counts, items = values.items(cells)
+        arrays = counts >= 0
+        inner = values.arrays(np.maximum(counts, 0), without(tree, items), arrays)
+        made = pc.if_else(pa.array(arrays), inner, made)
+    return made
+
+
+def at(cells: pa.BinaryArray, *names: str) -> pa.BinaryArray:
+    """The values at a path of documents alone, null where there is none."""
+    for name in names:
+        base, _ = _objects(cells, values.read(cells).tags)
+        cells, sure = values.write(values.read_inside(base, (name,)))
+        assert bool(sure.all()), "no array is on the way to a field of an object"
+    return cells
+
+
+def put(cells: pa.BinaryArray, names: Sequence[str], new: pa.BinaryArray) -> pa.BinaryArray:
+    """Values with another one at a path of documents, or without it where it is null (`set_path`)."""
+    if not names:
+        return new
+    kinds = values.read(cells).tags
+    base, objects = _objects(cells, kinds)
+    made = values.objects(base, names[:1], [put(at(base, names[0]), names[1:], new)])
+    return pc.if_else(pc.and_(pc.invert(objects), new.is_null()), cells, made)
+
+
+def unwound(cells: pa.BinaryArray, *, keep_empty: bool) -> tuple[npt.NDArray[np.int64], pa.BinaryArray, pa.Array]:
+    """(the row of each item, the items, their indices, null where there was no array); other values stand for themselves.
+
+    keep_empty: null, missing and empty arrays leave a row.
+    """
+    counts, items = values.items(cells)
+    kinds = values.read(cells).tags
+    empty = (counts == 0) | (kinds == tags.NULL) | (kinds == tags.MISSING)
+    times = np.where(empty, int(keep_empty), np.where(counts < 0, 1, counts))
+    rows = np.repeat(np.arange(len(cells)), times)
+    inside = (counts > 0)[rows]
+    begins = np.cumsum(times) - times
+    index = np.arange(len(rows)) - begins[rows]
+    first = np.cumsum(np.maximum(counts, 0)) - np.maximum(counts, 0)
+    alone = pc.if_else(pa.array(counts == 0), pa.scalar(None, pa.binary()), cells)
+    places = np.where(inside, first[rows] + index, len(items) + rows)
+    return rows, pa.concat_arrays([items, alone]).take(pa.array(places)), pa.array(index, mask=~inside)
+
+
+def _objects(cells: pa.BinaryArray, kinds: npt.NDArray[np.uint8]) -> tuple[pa.BinaryArray, pa.BooleanArray]:
+    """(the objects, and no bytes for other values; which they are)."""
+    objects = pa.array(kinds == tags.OBJECT)
+    return pc.if_else(objects, cells, _NO_OBJECT), objects
+
+
+def _nothing(cells: pa.BinaryArray) -> pa.BinaryArray:
+    return pa.nulls(len(cells), pa.binary())
