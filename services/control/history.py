@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias
 
-from tidemark.services.control.stats import shown_time
+from tidemark.services.control.stats import is_queue, shown_time
 from tidemark.shared.model.checkpoint import TaskHandle
 from tidemark.shared.model.ids import Epoch, JobId, TaskId, VertexId
 from tidemark.shared.model.messages import (
@@ -26,8 +26,8 @@ from tidemark.shared.model.messages import (
 from tidemark.shared.model.time import MAX_TIME, MIN_TIME
 from tidemark.shared.protocol.coordinator.retention import parse_blob_name
 
-CHECKPOINTS_MAX: Final = 200
-"""Of a job: at four a second the last 50 s, at one a minute the last three hours."""
+CHECKPOINTS_MAX: Final = 100
+"""Of a job: at four a second the last 25 s, at one a minute the last hours."""
 POINTS_MAX: Final = 600
 """Of a job: ten minutes at one a second."""
 JOBS_MAX: Final = 1_000
@@ -111,7 +111,6 @@ class Point:
     source_ms: int | None
     lag_ms: int
     """Age of the oldest work that waits (W5)."""
-    counts: Counts
 
 
 @dataclass(slots=True)
@@ -120,14 +119,16 @@ class Job:
 
     checkpoints: OrderedDict[Epoch, Checkpoint] = field(default_factory=OrderedDict)
     points: deque[Point] = field(default_factory=lambda: deque(maxlen=POINTS_MAX))
+    counts: deque[tuple[int, Counts]] = field(default_factory=lambda: deque(maxlen=RATE_POINTS + 1))
+    """At the last points: when, UTC ms, and what each vertex had counted."""
 
     def rates(self, vertex: VertexId) -> dict[str, float]:
         """Of a vertex over the last points: counters a second, by the counter's name; of times, ms in a second."""
-        recent = [p for p in list(self.points)[-RATE_POINTS - 1 :] if vertex in p.counts]
-        if len(recent) < 2 or recent[-1].at_ms <= recent[0].at_ms:  # noqa: PLR2004 - a rate is between two points
+        recent = [(at_ms, counts[vertex]) for at_ms, counts in self.counts if vertex in counts]
+        if len(recent) < 2 or recent[-1][0] <= recent[0][0]:  # noqa: PLR2004 - a rate is between two points
             return {}
-        seconds = (recent[-1].at_ms - recent[0].at_ms) / 1000
-        first, last = recent[0].counts[vertex], recent[-1].counts[vertex]
+        (first_ms, first), (last_ms, last) = recent[0], recent[-1]
+        seconds = (last_ms - first_ms) / 1000
         # Counters begin again with a generation.
         return {name: max(0, last[name] - first[name]) / seconds for name in last}
 
@@ -177,15 +178,10 @@ class History:
             s: [b for t, b in tasks.items() if status.services.get(t.vertex) == s] for s in ("source", "sink")
         }
         lag_ms = max((beat.counters.get("lagMs", 0) for beat in tasks.values()), default=0)
-        self.of(status.job).points.append(
-            Point(
-                now_ms,
-                _known(beat.input_watermark_ms for beat in by_service["sink"] if beat.vertex != "dlq"),
-                _known(beat.output_watermark_ms for beat in by_service["source"]),
-                lag_ms,
-                counts,
-            )
-        )
+        job = self.of(status.job)
+        job.counts.append((now_ms, counts))
+        reached = _known(b.input_watermark_ms for b in by_service["sink"] if not is_queue(b.vertex))
+        job.points.append(Point(now_ms, reached, _known(b.output_watermark_ms for b in by_service["source"]), lag_ms))
 
     def _of(self, job: JobId, epoch: Epoch, generation: int) -> Checkpoint:
         checkpoints = self.of(job).checkpoints

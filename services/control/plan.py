@@ -20,10 +20,10 @@ _PLANS_MAX: Final = 100
 
 @dataclass(slots=True)
 class Plans:
-    """Plans by document. A document may name connections of the registry: a plan does not need them."""
+    """Plans by document and the vertices that run. A document may name connections of the registry: a plan does not need them."""
 
     engine: Engine
-    _known: dict[str, dict[str, Any]] = field(default_factory=dict)
+    _known: dict[tuple[str, frozenset[VertexId]], dict[str, Any]] = field(default_factory=dict)
 
     def shown(self, status: ProcessorStatus, tasks: Tasks, history: History) -> dict[str, Any]:
         """Vertices in the order of the data, with their figures, and edges."""
@@ -53,18 +53,18 @@ class Plans:
         return {"vertices": vertices, "edges": described["edges"], "interpreted": described["interpreted"]}
 
     def _described(self, status: ProcessorStatus) -> dict[str, Any]:
-        found = self._known.get(status.document)
-        if found is None or {v["name"] for v in found["vertices"]} != set(status.services):
-            self._known.pop(status.document, None)
+        key = status.document, frozenset(status.services)
+        found = self._known.get(key)
+        if found is None:
             while len(self._known) >= _PLANS_MAX:
                 self._known.pop(next(iter(self._known)))
-            found = self._known[status.document] = self._describe(status)
+            found = self._known[key] = self._describe(status)
         return found
 
     def _describe(self, status: ProcessorStatus) -> dict[str, Any]:
         try:
             processor = parse(status.document)
-            plan = plan_processor(processor, engine=self.engine, collects=True)
+            plan = plan_processor(processor, engine=self.engine)
         except (InvalidDocument, PlanError):  # Of another release: what runs is known all the same.
             bare = [
                 {"name": v, "service": s, "label": "", "operators": [], "interpreted": []}
