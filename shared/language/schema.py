@@ -4,6 +4,7 @@ A declared field is a typed Arrow column; the other fields travel in one untyped
 `string?` may also be null or missing. A document that breaks this goes to the dead letters.
 """
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from decimal import Decimal
@@ -68,7 +69,8 @@ def fit(document: Document, schema: Schema) -> Document | SchemaMismatch:
     """The document with its declared fields in their declared types, or why that cannot be.
 
     What loses nothing is converted: an int to a long, int and long to a double or decimal (a double holds whole numbers up to 2⁵³
-    exactly; others do not fit), a whole long within 32 bits to an int. Nothing is parsed out of strings.
+    exactly; others do not fit), a whole long within 32 bits to an int, a double to the shortest decimal that stands for it.
+    Nothing is parsed out of strings.
     """
     changed: Document | None = None
     for field in schema.fields:
@@ -114,6 +116,8 @@ def _convert(value: Any, found: str, declared: FieldTypeName) -> Value:
         return float(value)
     if declared == "decimal" and found in ("int", "long"):
         return Decimal(int(value))
+    if declared == "decimal" and found == "double" and math.isfinite(value):
+        return Decimal(repr(value))
     return MISSING
 
 

@@ -8,9 +8,11 @@
 """
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
@@ -18,7 +20,7 @@ import pyarrow as pa
 from tidemark.shared.compiled import documents, tags
 from tidemark.shared.compiled.columns import TAGS, Path, Tagged
 from tidemark.shared.language.schema import Field, Schema, SchemaMismatch, fit, misfit
-from tidemark.shared.language.values import ExtendedJsonError, parse_json, render_json
+from tidemark.shared.language.values import ExtendedJsonError, from_json, parse_json, render_json
 from tidemark.shared.language.values.instants import parse_iso
 from tidemark.shared.model.values import INT32_MAX, INT32_MIN, Document
 from tidemark.shared.operators.base import RAW
@@ -197,10 +199,25 @@ def _one(row: int, text: bytes | None, schema: Schema) -> Document | Bad:
         return Bad(row, f"The record does not decode: {e}", "DecodeFailure", "", None)
     if type(value) is not dict:
         return Bad(row, f"The record is no document but {type(value).__name__}.", "DecodeFailure", "", None)
-    fitted = fit(_whole(value, schema), schema)
+    fitted = fit(_exact(_whole(value, schema), text, schema), schema)
     if isinstance(fitted, SchemaMismatch):
         return Bad(row, fitted.reason, MISMATCH, fitted.path, render_json(value, canonical=True))
     return fitted
+
+
+def _exact(document: Document, text: bytes, schema: Schema) -> Document:
+    """JSON's numbers are decimals, digit by digit (34 of them), where a decimal is declared: a double would not have all of them."""
+    names = [f.name for f in schema.fields if f.type == "decimal" and type(document.get(f.name)) is float]
+    if not names:
+        return document
+    raw = msgspec.json.decode(text, type=dict[str, msgspec.Raw])
+    found: Document = {}
+    for name in names:
+        digits = bytes(raw[name]) if name in raw else b"{"
+        if not digits.startswith(b"{"):
+            with suppress(ExtendedJsonError):  # beyond a decimal's exponents: the double is judged
+                found[name] = from_json({"$numberDecimal": digits.decode()})
+    return {**document, **found}
 
 
 def _whole(document: Document, schema: Schema) -> Document:

@@ -9,6 +9,10 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from tidemark.services.sink.connectors.sqlvalues import Misfit, _decimal_of
+from tidemark.shared.language.accumulators.base import Accumulator
+from tidemark.shared.language.accumulators.table import implementation
+from tidemark.shared.language.expressions.ast import FieldPath
 from tidemark.shared.language.problems import Problems
 from tidemark.shared.language.schema import NO_SCHEMA, Schema, parse_schema
 from tidemark.shared.language.values import ExtendedJsonError, encode_docs, encode_value, parse_json
@@ -163,7 +167,30 @@ def test_one_bad_record_spoils_no_other(rows: int) -> None:
 def test_a_declared_decimal_is_one() -> None:
     """A decimal has no column of its own, but its document has it as declared, and the other fields are typed."""
     declared = parse_schema({"s": "string", "n": "decimal"}, "schema", Problems({}))
-    found = decode(pa.array([b'{"s":"a","n":5}', b'{"s":"a","n":1.5}'], type=pa.binary()), declared)
+    found = decode(pa.array([b'{"s":"a","n":5}', b'{"s":"a","n":"1.5"}'], type=pa.binary()), declared)
     assert documents_of(found.batch) == [{"s": "a", "n": Decimal(5)}]
     assert type(documents_of(found.batch)[0]["n"]) is Decimal
     assert [b.row for b in found.bad] == [1]
+
+
+@given(st.decimals(allow_nan=False, allow_infinity=False, places=4, min_value=-(10**28), max_value=10**28))
+def test_money_is_read_digit_by_digit(amount: Decimal) -> None:
+    """A JSON number in a field that is declared as decimal is that decimal, however many digits it has (up to 34)."""
+    schema = parse_schema({"amount": "decimal"}, "schema", Problems({}))
+    found = decode(pa.array([f'{{"amount": {amount}}}'.encode()], pa.binary()), schema)
+    assert found.bad == ()
+    assert documents_of(found.batch) == [{"amount": amount}]
+
+
+def test_sums_of_money_fit_their_column() -> None:
+    """Amounts as JSON numbers, summed, go into numeric(12, 2) exactly, where the same sum of doubles does not."""
+    schema = parse_schema({"amount": "decimal"}, "schema", Problems({}))
+    texts = [b'{"amount": 0.1}', b'{"amount": 0.2}', b'{"amount": 1000000000.07}']
+    state = implementation(Accumulator("$sum", FieldPath(("amount",)), "total"))
+    total = state.init()
+    for document in documents_of(decode(pa.array(texts, pa.binary()), schema).batch):
+        total = state.add(total, document["amount"], b"")
+    money = _decimal_of(12, 2)
+    assert money(state.finish(total)) == Decimal("1000000000.37")
+    with pytest.raises(Misfit, match="declare money as decimal"):
+        money(0.1 + 0.2)

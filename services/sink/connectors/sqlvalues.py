@@ -73,7 +73,8 @@ def _decimal_of(precision: int | None, scale: int | None) -> Convert:
         kept = len("".join(map(str, digits)).rstrip("0"))
         behind = -exponent - (len(digits) - kept)
         if scale is not None and kept and behind > scale:
-            raise Misfit(f"expected at most {scale} digits behind the point, found {value}")
+            hint = "; declare money as decimal in $source.schema, or $round it" if type(value) is float else ""
+            raise Misfit(f"expected at most {scale} digits behind the point, found {value}{hint}")
         if precision is not None and kept and number.adjusted() >= precision - (scale or 0):
             raise Misfit(f"expected a number below 10^{precision - (scale or 0)}, found {value}")
         return number
