@@ -26,7 +26,17 @@ from tidemark.services.audit.tables import TableRead, Unread, compare, read_tabl
 from tidemark.services.audit.writers import Writer, no_writers, stages_into
 from tidemark.services.sink.connecting import stage_of
 from tidemark.shared.language.documents import InvalidDocument, Processor, all_stages, parse, resolve
-from tidemark.shared.language.stages import Connection, FileEmit, Join, KafkaEmit, KafkaSource, Lookup, Merge, Union
+from tidemark.shared.language.stages import (
+    Connection,
+    FileEmit,
+    Https,
+    Join,
+    KafkaEmit,
+    KafkaSource,
+    Lookup,
+    Merge,
+    Union,
+)
 from tidemark.shared.model.ids import NO_EPOCH, ProcessorName, SplitId, VertexId
 from tidemark.shared.model.messages import RunningPlan
 from tidemark.shared.model.processors import ProcessorRow
@@ -122,9 +132,9 @@ def can_be_computed_again(processor: Processor) -> None:
             raise NotAuditable(
                 f"{stage.path}: an audit computes again what comes from one source, and here streams meet"
             )
-        if isinstance(stage, Lookup):
+        if isinstance(stage, Lookup | Https):
             raise NotAuditable(
-                f"{stage.path}: what the table answered then cannot be asked for now; no audit can compute it again"
+                f"{stage.path}: what was answered then cannot be asked for now; no audit can compute it again"
             )
         if isinstance(stage, KafkaEmit) and stage.registry is not None:
             raise NotAuditable(f"{stage.path}.schemaRegistry: an audit asks no registry, and compares JSON alone")

@@ -6,12 +6,11 @@ keep the worker from its heartbeats. Calls still come one at a time; heartbeats 
 
 import threading
 from collections.abc import Callable, Mapping, MutableMapping, Sequence
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Protocol, TypeVar
 
 import numpy as np
 import pyarrow as pa
 
-from tidemark.services.operator.lookups import Lookups
 from tidemark.services.operator.settings import OperatorSettings
 from tidemark.services.operator.users import Users
 from tidemark.shared.model.frames import Body
@@ -34,6 +33,22 @@ _DEFAULTS: Final = OperatorSettings()
 _NONE: Final = Users()
 
 
+class Enrichment(Protocol):
+    """I/O in front of the chain: a lookup, or requests."""
+
+    async def enrich(self, batch: pa.RecordBatch) -> Sequence[Out]:
+        """The rows with what was found for each, and dead letters. An outage that lasts too long is raised."""
+        ...
+
+    def counters(self) -> Mapping[str, int]:
+        """Totals since the task began."""
+        ...
+
+    async def close(self) -> None:
+        """Let go."""
+        ...
+
+
 class OperatorBody(ReceivingBody):
     """Gives rows, watermarks and time to the chain; of a `copy` edge it keeps the rows of its key groups."""
 
@@ -42,7 +57,7 @@ class OperatorBody(ReceivingBody):
         context: TaskContext,
         chain: Chain,
         key_by: Operator | None,
-        lookups: Lookups | None = None,
+        lookups: Enrichment | None = None,
         users: Users = _NONE,
         settings: OperatorSettings = _DEFAULTS,
     ) -> None:

@@ -7,16 +7,18 @@ from pathlib import Path
 
 from tidemark.services.operator import child
 from tidemark.services.operator.apart import Computations
-from tidemark.services.operator.body import OperatorBody
+from tidemark.services.operator.body import Enrichment, OperatorBody
 from tidemark.services.operator.connecting import table_of
 from tidemark.services.operator.deaths import Deaths
 from tidemark.services.operator.lookups import Lookups
+from tidemark.services.operator.requests import Requests
 from tidemark.services.operator.rockskeys import Scratch
 from tidemark.services.operator.settings import OperatorSettings, operator_settings
 from tidemark.services.operator.shelved import shelved
 from tidemark.services.operator.users import Users
 from tidemark.shared.adapters.children import ForkedChildren
 from tidemark.shared.language.expressions.ast import loops
+from tidemark.shared.language.stages import Https
 from tidemark.shared.model.ids import Place
 from tidemark.shared.operators.build import build_chain, build_operator
 from tidemark.shared.operators.computation_keys import Cooling
@@ -60,12 +62,7 @@ class OperatorService:
         key_by = None
         if specs and isinstance(specs[0], KeyBySpec):
             key_by, specs = build_operator(specs[0], operators), specs[1:]
-        lookups = None
-        if isinstance(context.vertex.head, LookupHead):
-            stage = context.vertex.head.stage
-            processor, settings = context.processor, outside.settings.lookup
-            table = table_of(self._connections, processor, stage, settings, outside.executor, outside.clock)
-            lookups = Lookups(stage, table, outside.clock, settings, operators)
+        lookups = self._enrichment(context)
         if self._scratch is not None:
             operators = replace(operators, shelve=partial(shelved, self._scratch.root))
         users = Users()
@@ -79,6 +76,18 @@ class OperatorService:
         # Where an expression goes through items a row may take seconds.
         own = replace(self._settings, beside_rows=1) if loops(context.vertex.chain) else self._settings
         return OperatorBody(context, chain, key_by, lookups, users, own)
+
+    def _enrichment(self, context: TaskContext) -> Enrichment | None:
+        if not isinstance(context.vertex.head, LookupHead):
+            return None
+        stage, processor, outside = context.vertex.head.stage, context.processor, context.outside
+        settings, operators = outside.settings.lookup, context.operators
+        if isinstance(stage, Https):
+            connection, job = self._connections.get(processor, stage.connection_name), context.assign.job
+            client = self._connections.http()
+            return Requests(stage, connection, client, outside.clock, outside.executor, settings, operators, job)
+        table = table_of(self._connections, processor, stage, settings, outside.executor, outside.clock)
+        return Lookups(stage, table, outside.clock, settings, operators)
 
     async def _users(self, context: TaskContext) -> Users:
         """The environment of users' code in this task. Where one of its processes has died, the code runs apart whatever is set."""

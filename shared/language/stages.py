@@ -205,7 +205,7 @@ class Connection:
     """A connection by name: its type and settings, `${NAME}` references not yet replaced (`documents.connections.resolve`)."""
 
     name: str
-    type: Literal["kafka", "files", "sql", "gateway", "sample", "schemaRegistry"]
+    type: Literal["kafka", "files", "sql", "gateway", "sample", "schemaRegistry", "https"]
     settings: Mapping[str, Value] = field(default_factory=dict, repr=False)
 
 
@@ -432,6 +432,27 @@ class CachedLookup(Lookup):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Https(StageBase):
+    """A request for each document; the answer becomes the field `as_`."""
+
+    connection_name: str
+    subpath: Expr | None = None
+    """Below the connection's URL."""
+    parameters: tuple[tuple[str, Expr], ...] = ()
+    method: Literal["GET", "POST", "PUT", "PATCH", "DELETE"] = "GET"
+    headers: tuple[tuple[str, Expr], ...] = ()
+    as_: tuple[str, ...] = ()
+    on_error: Literal["dlq", "ignore", "fail"] = "dlq"
+    payload: tuple["Stateless", ...] | None = None
+    """Stages that make the body of the document; None: the document itself, where the method has a body."""
+    connection_timeout_s: int = 30
+    request_timeout_s: int = 60
+    parse_json_strings: bool = False
+    parallelism: int = 16
+    """Requests of one task at a time."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Compute(StageBase):
     """`$compute`: a user's computation, `class_` as `module:Class`; `key` a field path's or expression's value."""
 
@@ -463,7 +484,7 @@ class Union(StageBase):
     pipelines: "tuple[tuple[Stage, ...], ...]"
 
 
-Relational: TypeAlias = Lookup | CachedLookup | Compute | Join | Union
+Relational: TypeAlias = Lookup | CachedLookup | Https | Compute | Join | Union
 
 
 OutputFormat = Literal["relaxedJson", "canonicalJson", "basicJson"]

@@ -19,6 +19,7 @@ from tidemark.shared.language.stages import (
     CachedLookup,
     Computed,
     Group,
+    Https,
     InlineTable,
     InnerStage,
     Join,
@@ -313,7 +314,9 @@ def _front(spec: FrontSpec) -> str:
     return f"{', '.join(parts)}, watermark {type(source.watermark).__name__}"
 
 
-def _lookup(stage: Lookup) -> str:
+def _lookup(stage: Lookup | Https) -> str:
+    if isinstance(stage, Https):
+        return f"{stage.name} {stage.method} to {stage.connection_name}: a request a row, {stage.parallelism} at a time"
     columns = [".".join(names) for names in Narrowing(stage).columns]
     table = (
         "the document's own"

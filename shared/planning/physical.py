@@ -31,6 +31,7 @@ from tidemark.shared.language.stages import (
     DocumentsSource,
     FileEmit,
     HoppingWindow,
+    Https,
     Join,
     KafkaEmit,
     Lookup,
@@ -150,7 +151,7 @@ class _Planner:
             return (self._compute(stage, ends),)
         if isinstance(stage, Union):
             return (*ends, *(end for inner in stage.pipelines for end in self._pipeline(inner, sinks_last=False)))
-        if isinstance(stage, Lookup):
+        if isinstance(stage, Lookup | Https):
             return tuple(self._lookup(stage, end) for end in ends)
         if isinstance(stage, Join):
             return (self._join(stage, ends),)
@@ -252,10 +253,11 @@ class _Planner:
                 self._connect(end, draft, OUT, "key")
         return draft
 
-    def _lookup(self, stage: Lookup, end: Draft) -> Draft:
-        """A vertex of its own for each end, in which the table is asked."""
+    def _lookup(self, stage: Lookup | Https, end: Draft) -> Draft:
+        """A vertex of its own for each end, in which the table or server is asked."""
         head = LookupHead(stage)
-        draft = Draft(self._name("lookup"), "operator", head, [], [stage.name])
+        name = "lookup" if isinstance(stage, Lookup) else "https"
+        draft = Draft(self._name(name), "operator", head, [], [stage.name])
         draft.from_source, draft.windowed, draft.scattered = end.from_source, end.windowed, end.scattered
         self._connect(end, self._add(draft), OUT, "spread", by_reference=end.steps)
         return draft

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from tidemark.shared.language.documents import FileDlq, KafkaDlq
-from tidemark.shared.language.stages import Lookup, Sink, Source
+from tidemark.shared.language.stages import Https, Lookup, Sink, Source
 from tidemark.shared.operators.specs import StepSpec
 
 
@@ -16,9 +16,9 @@ class ReadHead:
 
 @dataclass(frozen=True, slots=True)
 class LookupHead:
-    """A lookup: I/O, so it stands before the pure operators of its vertex."""
+    """A lookup, or requests: I/O, so it stands before the pure operators of its vertex."""
 
-    stage: Lookup
+    stage: Lookup | Https
 
 
 @dataclass(frozen=True, slots=True)

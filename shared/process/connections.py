@@ -6,12 +6,14 @@ from typing import Any
 
 import fsspec
 
+from tidemark.shared.adapters.http import AioHttpClient
 from tidemark.shared.adapters.kafka_log import KafkaLog
 from tidemark.shared.adapters.kafka_settings import KafkaSettings, settings_from
 from tidemark.shared.adapters.registry import RegistrySettings, RestRegistry, registry_settings
 from tidemark.shared.language.documents import Processor, resolve
 from tidemark.shared.language.redaction import redacted_line
 from tidemark.shared.language.stages import Connection
+from tidemark.shared.ports.http import HttpClient
 from tidemark.shared.ports.setup import WrongSetup
 from tidemark.shared.process.allowed import Allowed, below, read_allowed
 from tidemark.shared.process.values import Values
@@ -72,6 +74,7 @@ class Connections:
         # By all settings, secrets too: another password makes another client, even under the same name.
         self._logs: dict[KafkaSettings, KafkaLog] = {}
         self._registries: dict[RegistrySettings, RestRegistry] = {}
+        self._http = AioHttpClient()
 
     def get(self, processor: Processor, name: str) -> Connection:
         """The connection, with its values put in. ConnectionMissing, NotAllowed; InvalidDocument for a name that stands for nothing."""
@@ -123,9 +126,14 @@ class Connections:
             self._registries[settings] = RestRegistry(settings)
         return self._registries[settings]
 
+    def http(self) -> HttpClient:
+        """The client of all servers that are asked by HTTP."""
+        return self._http
+
     async def close(self) -> None:
         """Let go of all clients."""
         for log in self._logs.values():
             await log.close()
         for registry in self._registries.values():
             await registry.close()
+        await self._http.close()

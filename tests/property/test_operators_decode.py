@@ -189,7 +189,7 @@ def test_sums_of_money_fit_their_column() -> None:
     state = implementation(Accumulator("$sum", FieldPath(("amount",)), "total"))
     total = state.init()
     for document in documents_of(decode(pa.array(texts, pa.binary()), schema).batch):
-        total = state.add(total, document["amount"], b"")
+        total = state.add(total, document["amount"], (0, 0, 0))
     money = _decimal_of(12, 2)
     assert money(state.finish(total)) == Decimal("1000000000.37")
     with pytest.raises(Misfit, match="declare money as decimal"):

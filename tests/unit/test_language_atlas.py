@@ -68,7 +68,6 @@ def test_a_change_stream_is_refused_by_name(source: dict[str, Any], place: str) 
         ({"$emit": {"connectionName": "a", "stream": "clicks"}}, "$emit.stream: Kinesis is no target here"),
         ({"$iceberg": {"connectionName": "a"}}, "$iceberg is not supported: use $emit with path and format iceberg"),
         ({"$setStreamMeta": {"stream.kind": "$kind"}}, "$setStreamMeta is not supported: compute a field"),
-        ({"$https": {"connectionName": "a"}}, "$https is not supported"),
         ({"$externalFunction": {}}, "$externalFunction is not supported: write a $compute"),
     ],
 )  # fmt: skip

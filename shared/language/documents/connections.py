@@ -43,7 +43,7 @@ _TEXT: Final = _unshown(STRING, "a non-empty string")
 _TABLE: Final = _unshown(DOCUMENT, "an object")
 _TYPE: Final = Option(
     "type",
-    _one_of("kafka", "files", "sql", "gateway", "sample", "schemaRegistry"),
+    _one_of("kafka", "files", "sql", "gateway", "sample", "schemaRegistry", "https"),
     "what is at the other end",
     required=True,
 )
@@ -78,6 +78,10 @@ SETTINGS: Final = {
         ),
         Option("schemaRegistryAuthentication", _TABLE, "{type: USER_INFO, username, password}"),
         Option("provider", _one_of("CONFLUENT"), "accepted and without effect: its REST is spoken"),
+    ),
+    "https": (
+        Option("url", _TEXT, "https://host/path, or http", required=True),
+        Option("headers", _TABLE, "sent with each request: the place for keys and tokens"),
     ),
 }
 """The options of each type of connection."""

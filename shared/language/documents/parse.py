@@ -165,6 +165,7 @@ _WANTED: Final = {
     "SampleSource": ("sample",),
     "FileEmit": ("files",),
     "Merge": ("sql",),
+    "Https": ("https",),
     "Lookup": ("sql", "files"),
     "CachedLookup": ("sql", "files"),
     "KafkaDlq": ("kafka",),

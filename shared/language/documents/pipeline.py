@@ -54,7 +54,6 @@ _ELSEWHERE: Final = {
     "$externalFunction": "is not supported: write a $compute",
     "$iceberg": "is not supported: use $emit with path and format iceberg",
     "$setStreamMeta": "is not supported: compute a field, and project it away in front of the sink",
-    "$https": "is not supported: write a $compute or use a $lookup",
 }
 _RELATIONAL: Final = relational(read_pipeline)
 STAGES: Final[dict[str, StageSpec]] = {

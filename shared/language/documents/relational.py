@@ -6,6 +6,7 @@ from functools import partial
 from typing import Any, Final
 
 from tidemark.shared.language.documents.kinds import (
+    BOOLEAN,
     DOCUMENT,
     EXPRESSION,
     PATH,
@@ -26,10 +27,11 @@ from tidemark.shared.language.documents.kinds import (
     read_stage,
     with_options,
 )
+from tidemark.shared.language.documents.stateless import STATELESS
 from tidemark.shared.language.documents.windows import INNER
 from tidemark.shared.language.expressions.scope import Scope
 from tidemark.shared.language.problems import join
-from tidemark.shared.language.stages import CachedLookup, Compute, InlineTable, Join, Lookup, TableRef, Union
+from tidemark.shared.language.stages import CachedLookup, Compute, Https, InlineTable, Join, Lookup, TableRef, Union
 
 _OUTSIDE: Final = dict.fromkeys(
     ("$source", "$emit", "$merge", "$tumblingWindow", "$hoppingWindow", "$sessionWindow", "$join", "$union", "$compute", "$lookup",
@@ -178,6 +180,59 @@ def _union_spec(read_pipeline: ReadPipeline) -> StageSpec:
     return made_of("Other streams flow into this one.", (pipelines,), Union)
 
 
+def _expressions(tree: Any, path: str, scope: Scope) -> tuple[tuple[str, Any], ...] | None:
+    if type(tree) is not dict or not all(type(name) is str and name for name in tree):
+        scope.problems.add(path, "expected an object of name: expression")
+        return None
+    return tuple((name, EXPRESSION.read(item, join(path, name), scope)) for name, item in tree.items())
+
+
+_EXPRESSIONS: Final = Kind(_expressions, {"type": "object", "additionalProperties": EXPRESSION.schema})
+_IN_BODY: Final = ("$project", "$addFields", "$set", "$unset", "$replaceRoot", "$replaceWith")
+
+
+def _payload(tree: Any, path: str, scope: Scope) -> tuple[Any, ...] | None:
+    if type(tree) is not list:
+        scope.problems.add(path, "expected a list of stages")
+        return None
+    specs = {name: STATELESS[name] for name in _IN_BODY}
+    found = tuple(read_stage(item, f"{path}[{i}]", scope, specs, {}) for i, item in enumerate(tree))
+    return None if None in found else found
+
+
+_ERRORS: Final = choice("dlq", "ignore", "fail")
+
+
+def _on_error(tree: Any, path: str, scope: Scope) -> Any:
+    """Atlas' text writes the words in several cases."""
+    return _ERRORS.read(tree.lower() if type(tree) is str else tree, path, scope)
+
+
+_HTTPS_CONFIG: Final = closed(
+    Option("connectionTimeoutSec", integer(1, 3_600), "to connect (default 30)", into="connection_timeout_s"),
+    Option("requestTimeoutSec", integer(1, 3_600), "to answer (default 60)", into="request_timeout_s"),
+    Option("parseJsonStrings", BOOLEAN, "texts in the answer that are JSON become what they say (default false)"),
+    Option("parallelism", integer(1, 1_000), "requests of one task at a time (default 16)"),
+)
+_HTTPS: Final = (
+    Option("connectionName", STRING, "the connection of type https", required=True),
+    Option("path", EXPRESSION, "below the connection's URL", into="subpath"),
+    Option("parameters", _EXPRESSIONS, "of the query: numbers, strings or booleans"),
+    Option("method", choice("GET", "POST", "PUT", "PATCH", "DELETE"), "of the request (default GET)"),
+    Option("headers", _EXPRESSIONS, "strings; they go before those of the connection"),
+    Option("as", PATH, "the field that takes the answer", required=True),
+    Option(
+        "onError", Kind(_on_error, _ERRORS.schema), "what becomes of a document whose request is refused (default dlq)"
+    ),
+    Option(
+        "payload",
+        Kind(_payload, {"type": "array"}),
+        "stages that make the body (default: the document, where there is a body)",
+    ),
+    Option("config", _HTTPS_CONFIG, "how requests are sent"),
+)
+
+
 def relational(read_pipeline: ReadPipeline) -> dict[str, StageSpec]:
     """The specs; `read_pipeline` reads a whole pipeline that starts with a source."""
     return {
@@ -185,6 +240,7 @@ def relational(read_pipeline: ReadPipeline) -> dict[str, StageSpec]:
         "$cachedLookup": with_options(
             "A $lookup that keeps answers for a while.", _CACHED, partial(_looked_up, CachedLookup)
         ),
+        "$https": made_of("Asks a server about each document.", _HTTPS, Https),
         "$compute": with_options(
             "A computation of the user's, with state and timers by key.",
             _COMPUTE,

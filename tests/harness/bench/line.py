@@ -15,7 +15,7 @@ from tidemark.services.operator.lookups import Lookups
 from tidemark.services.operator.tables.held import HeldTable
 from tidemark.shared.adapters.clock import SystemClock
 from tidemark.shared.language.documents import parse
-from tidemark.shared.language.stages import InlineTable
+from tidemark.shared.language.stages import InlineTable, Lookup
 from tidemark.shared.model.frames import Content
 from tidemark.shared.model.ids import SplitId, VertexId
 from tidemark.shared.model.plan import OUT, Vertex
@@ -111,6 +111,7 @@ class Line:
         return outs
 
     def _looked_up(self, head: LookupHead, entering: Sequence[tuple[str, Out]]) -> list[tuple[str, Out]]:
+        assert isinstance(head.stage, Lookup)
         assert isinstance(head.stage.from_, InlineTable)
         lookups = Lookups(head.stage, HeldTable(head.stage.from_.documents), SystemClock(), LookupSettings(), CONTEXT)
 

@@ -1,0 +1,47 @@
+"""`HttpClient` by aiohttp."""
+
+import aiohttp
+
+from tidemark.shared.ports.http import AnswerTooLong, HttpAnswer, HttpRequest, ServerAway
+
+
+class AioHttpClient:
+    """One pool of connections."""
+
+    def __init__(self) -> None:
+        self._session: aiohttp.ClientSession | None = None
+
+    async def ask(self, request: HttpRequest) -> HttpAnswer:
+        """See `HttpClient.ask`."""
+        if self._session is None:
+            # The caller bounds how many requests there are at a time; no cookies: a request depends on nothing before it.
+            self._session = aiohttp.ClientSession(
+                connector=aiohttp.TCPConnector(limit=0), cookie_jar=aiohttp.DummyCookieJar(), trust_env=False
+            )
+        times = aiohttp.ClientTimeout(total=request.connect_s + request.answer_s, sock_connect=request.connect_s)
+        try:
+            async with self._session.request(
+                request.method,
+                request.url,
+                headers=list(request.headers),
+                data=request.body,
+                allow_redirects=False,
+                timeout=times,
+            ) as answer:
+                body = bytearray()
+                async for some in answer.content.iter_any():
+                    body += some
+                    if len(body) > request.answer_bytes_max:
+                        raise AnswerTooLong(f"the answer has more than {request.answer_bytes_max} bytes")
+                named = "Content-Type" in answer.headers
+                return HttpAnswer(answer.status, answer.content_type.lower() if named else "", bytes(body))
+        except aiohttp.InvalidURL as error:
+            raise ValueError(f"no URL: {error}") from error
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            raise ServerAway(f"{type(error).__name__}: {error}") from error
+
+    async def close(self) -> None:
+        """Let go of the connections."""
+        if self._session is not None:
+            await self._session.close()
+            self._session = None
