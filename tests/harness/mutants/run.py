@@ -55,7 +55,7 @@ class Copy:
                 command, cwd=self.root, env=environment, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False
             )
         except subprocess.TimeoutExpired:
-            return _FAILED, f"hung for {_TIMEOUT_S} s"
+            return _FAILED, f"FAILED all of them: no end within {_TIMEOUT_S} s"
         return done.returncode, "\n".join(done.stdout.splitlines()[-15:])
 
     def changed(self, mutant: Mutant) -> tuple[int, str]:
@@ -93,11 +93,18 @@ def survivors(mutants: Iterable[Mutant], *, reals: bool) -> list[str]:
             if not sound[key]:
                 continue
             code, said = copy.changed(mutant)
-            sys.stdout.write(f"{'noticed ' if code == _FAILED else 'SURVIVED'}  {mutant.name}\n")
+            by = f"\n            by {_by(said)}" if code == _FAILED else ""
+            sys.stdout.write(f"{'noticed ' if by else 'SURVIVED'}  {mutant.name}{by}\n")
             sys.stdout.flush()
             if code != _FAILED:
                 found.append(f"{mutant.name}: pytest ended with {code}:\n{said}")
     return found
+
+
+def _by(said: str) -> str:
+    """The test that failed and its error, from the end of what pytest said."""
+    told = [line.partition(" ")[2] for line in said.splitlines() if line.startswith(("FAILED ", "ERROR "))]
+    return told[0] if told else said
 
 
 def table() -> str:
