@@ -56,7 +56,9 @@ class Copy:
             )
         except subprocess.TimeoutExpired:
             return _FAILED, f"FAILED all of them: no end within {_TIMEOUT_S} s"
-        return done.returncode, "\n".join(done.stdout.splitlines()[-15:])
+        lines = done.stdout.splitlines()
+        named = (at for at, line in enumerate(lines) if line.startswith(("FAILED ", "ERROR ")))
+        return done.returncode, "\n".join(lines[next(named, -15) :])
 
     def changed(self, mutant: Mutant) -> tuple[int, str]:
         """The tests of the mutant's rule, without the clause."""
@@ -103,8 +105,7 @@ def survivors(mutants: Iterable[Mutant], *, reals: bool) -> list[str]:
 
 def _by(said: str) -> str:
     """The test that failed and its error, from the end of what pytest said."""
-    told = [line.partition(" ")[2] for line in said.splitlines() if line.startswith(("FAILED ", "ERROR "))]
-    return told[0] if told else said
+    return said.partition("\n")[0].removeprefix("FAILED ")
 
 
 def table() -> str:
