@@ -25,6 +25,8 @@ from tidemark.shared.runtime.reading import newest
 
 ANSWER_MS_MAX: Final = 3_000
 """For a cluster to answer whether topics are there."""
+LETTERS_BYTES_MAX: Final = 8 * 1024 * 1024
+"""Of dead letters that one answer is made from: a document may let each be large, and anyone may ask at the same time."""
 
 
 async def refused_outside(processor: Processor, connections: Connections) -> list[DocumentError]:
@@ -98,7 +100,8 @@ async def letters_of(processor: Processor, connections: Connections, limit: int)
         case KafkaDlq(name, topic):
             _known(processor.connections.get(name))
             with _saying(f"connections.{name}"):
-                records = await newest(connections.log(connections.get(processor, name)), topic, limit)
+                log = connections.log(connections.get(processor, name))
+                records = await newest(log, topic, limit, bytes_max=LETTERS_BYTES_MAX)
             return [_letter(record.value) for record in records]
         case FileDlq():
             remedy = "`tidemark dlq` reads files; or let options.dlq name a topic"

@@ -3,6 +3,7 @@
 Unreadable records of internal topics are counted, named in the log and skipped. Everybody who reaches the brokers can write such.
 """
 
+from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -82,14 +83,26 @@ async def up_to_now(
                     yield record
 
 
-async def newest(log: Log, topic: str, limit: int, settings: RuntimeSettings = _DEFAULT) -> list[LogRecord]:
-    """At most `limit` records, those written last and are committed, oldest first. LogUnavailable."""
+async def newest(
+    log: Log, topic: str, limit: int, settings: RuntimeSettings = _DEFAULT, *, bytes_max: int | None = None
+) -> list[LogRecord]:
+    """At most `limit` records, those written last and committed, oldest first. LogUnavailable.
+
+    bytes_max: of all their values; where they are larger there are fewer. Each partition has an equal part of it.
+    """
     places = [TopicPartition(topic, number) for number in range((await log.list_topics()).get(topic, 0))]
     begins, ends = (await log.begin_offsets(places), await log.end_offsets(places)) if places else ({}, {})
     found: list[LogRecord] = []
     for place in places:
         begin = Offset(max(begins[place], ends[place] - limit))
-        found += [each async for each in up_to_now(log, place, settings, committed_only=True, begin=begin)]
+        kept: deque[LogRecord] = deque(maxlen=limit)
+        size = 0
+        async for record in up_to_now(log, place, settings, committed_only=True, begin=begin):
+            kept.append(record)
+            size += len(record.value or b"")
+            while bytes_max is not None and size > bytes_max // len(places):
+                size -= len(kept.popleft().value or b"")
+        found += kept
     return sorted(found, key=lambda record: (record.timestamp_ms, record.partition, record.offset))[-limit:]
 
 
