@@ -56,6 +56,20 @@ def _over(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
             lambda p: {p[0]: [p[1]]}
         ),
         st.tuples(inner, st.integers(-3, 3)).map(lambda p: {"$arrayElemAt": list(p)}),
+        st.tuples(inner, st.integers(1, 3)).map(
+            lambda p: {"$filter": {"input": p[0], "as": "i", "cond": {"$gt": ["$$i", 0]}, "limit": p[1]}}
+        ),
+        st.tuples(
+            inner, st.lists(st.integers(-3, 3), min_size=1, max_size=2).filter(lambda n: n[-1] > 0 or len(n) < 2)
+        ).map(lambda p: {"$slice": [p[0], *p[1]]}),
+        inner.map(lambda e: {"$reverseArray": [e]}),
+        st.tuples(
+            st.sampled_from(["$concatArrays", "$setUnion", "$setIntersection"]), st.lists(inner, min_size=1, max_size=3)
+        ).map(lambda p: {p[0]: p[1]}),
+        st.tuples(inner, inner).map(lambda p: {"$setDifference": list(p)}),
+        st.tuples(inner, st.sampled_from([1, -1, {"x": 1}, {"x": -1, "y": 1}])).map(
+            lambda p: {"$sortArray": {"input": p[0], "sortBy": p[1]}}
+        ),
         st.tuples(st.sampled_from(["$in", "$eq", "$ifNull", "$max", "$min"]), inner, inner).map(
             lambda p: {p[0]: list(p[1:])}
         ),

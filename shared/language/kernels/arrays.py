@@ -4,7 +4,7 @@ Arrays and objects are encoded values (`tidemark.shared.compiled.values`); of wh
 So are rows that spend more than a small part of what one evaluation may produce: the interpreter counts them.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final, TypeAlias
 
@@ -26,6 +26,7 @@ from tidemark.shared.language.expressions.ast import (
     MapArray,
     ObjectExpr,
     ReduceArray,
+    SortArray,
     walk,
 )
 from tidemark.shared.language.expressions.environment import LOOP_STEP_UNITS, RESULT_UNITS_MAX
@@ -46,6 +47,7 @@ from tidemark.shared.language.kernels.base import (
     without,
 )
 from tidemark.shared.language.values import encode_value
+from tidemark.shared.language.values.ranks import order_of
 from tidemark.shared.model.values import Value
 
 Int64s: TypeAlias = npt.NDArray[np.int64]
@@ -265,15 +267,26 @@ def _map(expr: MapArray, rows: Rows, of: Of) -> Column:
 
 
 def _filter(expr: FilterArray, rows: Rows, of: Of) -> Column:
-    if expr.limit is not None:
-        raise Unvectorised
+    most = _filter_most(expr)
     source = _Arrays(of(expr.source, rows), rows, expr.condition)
     inner = Bound(rows, source.rows, {_name(expr.variable): source.items})
     condition = of(expr.condition, inner) if inner.size or not rows.size else booleans(np.zeros(0, np.bool_))
     kept = truth_of(condition)
+    if most is not None:
+        before = np.concatenate(([0], np.cumsum(kept)))
+        kept &= before[:-1] - before[(np.cumsum(source.counts) - source.counts)[source.rows]] < most
     counts = np.bincount(source.rows[kept], minlength=rows.size)
     made = values.arrays(counts, source.items.filter(pa.array(kept)), source.are)
     return _made(made, "array", either(source.unsure, source.by_row(condition.doubt)), rows)
+
+
+def _filter_most(expr: FilterArray) -> int | None:
+    """How many items are kept of each array; None for all."""
+    if expr.limit is None:
+        return None
+    if not isinstance(expr.limit, Literal) or type(expr.limit.value) is not int or expr.limit.value < 1:
+        raise Unvectorised
+    return expr.limit.value
 
 
 def _reduce(expr: ReduceArray, rows: Rows, of: Of) -> Column:
@@ -360,6 +373,112 @@ def _split(expr: Call, rows: Rows, of: Of) -> Column:
     return _made(values.arrays(counts, cells, there), "array", column.doubt, rows)
 
 
+# --- items of some arrays, chosen and put into order ------------------------------------------------------------------
+
+
+class _Items:
+    """The items of some arrays of each row: of which row and array they are, and where they stand in it, shape (k,)."""
+
+    def __init__(self, args: Sequence[Expr], rows: Rows, of: Of) -> None:
+        self.arrays = [_Arrays(of(arg, rows), rows) for arg in args]
+        self.size = rows.size
+        self.are = np.logical_and.reduce([array.are for array in self.arrays])
+        self.unsure = either(*(array.unsure for array in self.arrays))
+        self.items = pa.concat_arrays([array.items for array in self.arrays])
+        self.rows = np.concatenate([array.rows for array in self.arrays])
+        self.array = np.repeat(np.arange(len(args)), [len(array.rows) for array in self.arrays])
+        self.places = np.concatenate(
+            [np.arange(len(a.rows)) - (np.cumsum(a.counts) - a.counts)[a.rows] for a in self.arrays]
+        )
+
+    def order(self, items: pa.BinaryArray | None = None, path: Path = ()) -> tuple[Int64s, Int64s]:
+        """Numbers that stand in the order of the items, or of their values at a path; Unvectorised where documents must be asked."""
+        found = self.items if items is None else items
+        numbers = order_of(values.read_inside(found, path) if path else values.read(found))
+        if numbers is None:
+            raise Unvectorised
+        return numbers[0].astype(np.int64), numbers[1]
+
+    def made(self, chosen: Int64s, rows: Rows) -> Column:
+        """Arrays of these items, which stand row after row."""
+        chosen = chosen[self.are[self.rows[chosen]]]
+        counts = np.bincount(self.rows[chosen], minlength=self.size)
+        return _made(values.arrays(counts, self.items.take(pa.array(chosen)), self.are), "array", self.unsure, rows)
+
+
+Choose: TypeAlias = Callable[[_Items, Call], Int64s]
+
+
+def _of_items(choose: Choose) -> Callable[[Call, Rows, Of], Column]:
+    """An operator whose result are items of its arrays; null where one of them is null."""
+
+    def apply(expr: Call, rows: Rows, of: Of) -> Column:
+        args = [arg for arg in expr.args if arg is not None]
+        if not args:
+            raise Unvectorised
+        found = _Items(args[:1] if expr.op == "$slice" else args, rows, of)
+        return found.made(choose(found, expr), rows)
+
+    return apply
+
+
+def _sliced(found: _Items, expr: Call) -> Int64s:
+    wanted: list[int] = []
+    for arg in expr.args[1:]:
+        if isinstance(arg, Literal) and type(arg.value) is int:
+            wanted.append(arg.value)
+        elif arg is not None:
+            raise Unvectorised
+    if len(wanted) > 1 and wanted[1] < 1:
+        raise Unvectorised
+    counts = found.arrays[0].counts[found.rows]
+    at = wanted[0]
+    if len(wanted) == 1:
+        return np.flatnonzero(found.places < at if at >= 0 else found.places >= counts + at)
+    first = np.maximum(counts + at, 0) if at < 0 else at
+    return np.flatnonzero((found.places >= first) & (found.places < first + wanted[1]))
+
+
+def _different(found: _Items) -> tuple[Int64s, Int64s, Int64s]:
+    """(items row after row, in the order over all values; where those begin that are equal; of how many arrays these are)."""
+    classes, numbers = found.order()
+    order = np.lexsort((found.places, found.array, numbers, classes, found.rows))
+    keys = np.stack((found.rows[order], classes[order], numbers[order]))
+    new = np.ones(len(order), np.bool_)
+    new[1:] = (keys[:, 1:] != keys[:, :-1]).any(axis=0)
+    starts = np.flatnonzero(new)
+    changes = new.copy()
+    changes[1:] |= found.array[order][1:] != found.array[order][:-1]
+    return order, starts, np.add.reduceat(changes.astype(np.int64), starts) if len(starts) else starts
+
+
+def _union(found: _Items, _: Call) -> Int64s:
+    order, starts, _counts = _different(found)
+    return order[starts]
+
+
+def _intersection(found: _Items, _: Call) -> Int64s:
+    order, starts, counts = _different(found)
+    chosen: Int64s = order[starts[counts == len(found.arrays)]]
+    return chosen
+
+
+def _difference(found: _Items, _: Call) -> Int64s:
+    order, starts, counts = _different(found)
+    alone: Int64s = order[starts[(counts == 1) & (found.array[order[starts]] == 0)]]
+    chosen: Int64s = alone[np.lexsort((found.places[alone], found.rows[alone]))]
+    return chosen
+
+
+def _sort_array(expr: SortArray, rows: Rows, of: Of) -> Column:
+    found = _Items([expr.source], rows, of)
+    parts: list[Int64s] = []
+    for key in reversed(expr.keys):
+        classes, numbers = found.order(path=tuple(key.names))
+        parts += [~numbers, ~classes] if key.descending else [numbers, classes]
+    return found.made(np.lexsort((*parts, found.rows)), rows)
+
+
 # --- what arrays are asked --------------------------------------------------------------------------------------------
 
 
@@ -426,18 +545,25 @@ FORMS: Final[Mapping[type, Callable[[Any, Rows, Of], Column]]] = {
     MapArray: _map,
     ObjectExpr: _object,
     ReduceArray: _reduce,
+    SortArray: _sort_array,
 }
 """Forms that have kernels where their parts have."""
 
 CALLS: Final[Mapping[str, Callable[[Call, Rows, Of], Column]]] = {
     "$arrayElemAt": _element(None),
+    "$concatArrays": _of_items(lambda found, _: np.argsort(found.rows, kind="stable")),
     "$first": _element(0),
     "$getField": _get_field,
     "$in": _contains,
     "$isArray": _is_array,
     "$last": _element(-1),
     "$mergeObjects": _merge_objects,
+    "$reverseArray": _of_items(lambda found, _: np.lexsort((-found.places, found.rows))),
+    "$setDifference": _of_items(_difference),
+    "$setIntersection": _of_items(_intersection),
+    "$setUnion": _of_items(_union),
     "$size": _size,
+    "$slice": _of_items(_sliced),
     "$split": _split,
 }
 """Operators on arrays and objects that have kernels."""
