@@ -28,7 +28,8 @@ def how(stage: dict[str, Any]) -> dict[str, str]:
         ({"$add": ["$k", 1]}, "interpreted"),
         ({"$reduce": {"input": "$x", "initialValue": 0, "in": {"$add": ["$$value", "$$this.n"]}}}, "kernel"),
         ({"$add": [1, {"$size": "$x"}]}, "kernel"),
-        ({"$map": {"input": "$x", "in": {"$reverseArray": "$$this"}}}, "interpreted"),
+        ({"$map": {"input": "$x", "in": {"$reverseArray": "$$this"}}}, "kernel"),
+        ({"$map": {"input": "$x", "in": {"$objectToArray": "$$this"}}}, "interpreted"),
         ({"$let": {"vars": {"CURRENT": "$x"}, "in": "$y"}}, "interpreted"),
     ],
 )
