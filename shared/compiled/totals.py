@@ -27,6 +27,7 @@ _MASK: Final = 0xFFFFFFFF
 _HEAD_BYTES: Final = 48
 """The most bytes of a state beside those of its sums of doubles."""
 _WHOLE_BYTES: Final = 16
+"""A longer sum of whole numbers is added by the plain implementation: one of 64 bits takes 2⁶³ rows to get there."""
 _GUARD_BITS: Final = 2
 """Bits behind the last unit that decide the rounding of an average."""
 _DOUBLE_BITS: Final = 53
