@@ -139,7 +139,7 @@ async def try_connection(unresolved: Connection, connections: Connections, execu
                     await connections.registry(connection).schema(1)
                 return "the registry answers"
             case other:
-                return f"a connection of type {other} leads nowhere outside: there is nothing to test"
+                return f"a connection of type {other} is not tested: nothing has been asked"
 
 
 def _is_there(connection: Connection, where: str) -> bool:
