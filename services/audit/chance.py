@@ -10,31 +10,13 @@ from typing import Any, Final
 from tidemark.shared.language.documents import Processor
 from tidemark.shared.language.stages import SessionWindow, Window
 from tidemark.shared.model.ids import VertexId
-from tidemark.shared.model.plan import PhysicalPlan, Vertex
-from tidemark.shared.operators.base import TS, WM
-from tidemark.shared.operators.batches import int64s
+from tidemark.shared.model.plan import PhysicalPlan
 from tidemark.shared.operators.build import Chain
 from tidemark.shared.operators.compute import ComputeOperator
 from tidemark.shared.operators.specs import ComputeSpec, InOrderSpec, StepSpec
 from tidemark.shared.planning import DeadLetterHead
 
 _NOT_NOTED: Final = "which is not noted"
-
-
-def judged_on_arrival(vertex: Vertex) -> bool:
-    """Whether it is the watermark at a record's arrival that says if it is late (A4)."""
-    return any(
-        isinstance(spec, ComputeSpec)
-        and spec.stage.order == "eventTime"
-        and not (spec.lateness == "split" and spec.from_source)
-        for spec in vertex.chain
-    )
-
-
-def may_be_late(batch: Any) -> bool:
-    """Whether a row is behind its own split's watermark: no other can make it late."""
-    names = batch.schema.names
-    return WM in names and bool((int64s(batch.column(TS)) < int64s(batch.column(WM))).any())
 
 
 def by_chance(
@@ -59,8 +41,9 @@ def by_chance(
             why = _why(spec, in_order=in_order or one_channel)
             if why is None and isinstance(spec, ComputeSpec):
                 why = _of_timers(spec, chains[vertex.id])
-                if why is None and vertex.id in late:
-                    why = f"{spec.stage.path}: how far other splits were when a record came decided whether it was late, {_NOT_NOTED}"
+            if why is None and vertex.id in late and isinstance(spec, ComputeSpec | StepSpec):
+                path = spec.stage.path if isinstance(spec, ComputeSpec) else spec.window.stage.path
+                why = f"{path}: how far other splits were when a record came decided whether it was late, {_NOT_NOTED}"
             if why is not None:
                 found.setdefault(vertex.id, why)
     return found

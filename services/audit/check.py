@@ -37,7 +37,8 @@ from tidemark.shared.language.stages import (
     Merge,
     Union,
 )
-from tidemark.shared.model.ids import NO_EPOCH, ProcessorName, SplitId, VertexId
+from tidemark.shared.model.checkpoint import SplitStand
+from tidemark.shared.model.ids import NO_EPOCH, Epoch, ProcessorName, SplitId, VertexId
 from tidemark.shared.model.messages import RunningPlan
 from tidemark.shared.model.processors import ProcessorRow
 from tidemark.shared.model.splits import Status
@@ -95,7 +96,7 @@ async def _audited(
     splits = await source_records(processor, commits, installed.log)
     source = processor.source
     left = await unread(row, source, commits, installed.log) if isinstance(source, KafkaSource) else ()
-    stands = [(c.epoch, {s: Stand(st.next, _status(st.status, c)) for s, st in c.stands.items()}) for c in commits]
+    stands = _stands(processor, commits)
     read = [table for table in tables.values() if isinstance(table, TableRead)]
     expected = await _expected(processor, installed)
     accepts = {table.vertex: table.rejected for table in read} | {v: at.accept for v, at in expected.items()}
@@ -138,6 +139,31 @@ def can_be_computed_again(processor: Processor) -> None:
             )
         if isinstance(stage, KafkaEmit) and stage.registry is not None:
             raise NotAuditable(f"{stage.path}.schemaRegistry: an audit asks no registry, and compares JSON alone")
+
+
+def _stands(processor: Processor, commits: Sequence[Commit]) -> list[tuple[Epoch, Mapping[SplitId, Stand]]]:
+    """Where splits stood at each barrier, and which of them were idle on the way there."""
+    source = processor.source
+    may_idle = isinstance(source, KafkaSource) and source.partition_idle_timeout_ms is not None
+    found: list[tuple[Epoch, Mapping[SplitId, Stand]]] = []
+    before: Mapping[SplitId, SplitStand] | None = None
+    for commit in commits:
+        stands = {
+            split: Stand(stand.next, _status(stand.status, commit), may_idle and _idled(split, stand, before))
+            for split, stand in commit.stands.items()
+        }
+        found.append((commit.epoch, stands))
+        before = commit.stands
+    return found
+
+
+def _idled(split: SplitId, stand: SplitStand, before: Mapping[SplitId, SplitStand] | None) -> bool:
+    """Whether a split was idle since the commit before, or came since; also where an earlier release did not note it."""
+    if before is not None and split not in before:
+        return True
+    last = None if before is None else before[split]
+    idle = "idle" in (stand.status, None if last is None else last.status)
+    return idle or stand.idled is None or stand.idled >= (stand.begin if last is None else last.next)
 
 
 def _status(status: str, commit: Commit) -> Status:

@@ -8,13 +8,14 @@ another engine ran them.
 from bisect import bisect_left
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 import numpy as np
 import pyarrow as pa
 
-from tidemark.services.audit.chance import by_chance, judged_on_arrival, may_be_late
+from tidemark.services.audit.chance import by_chance
+from tidemark.services.audit.reach import Reach, SplitReach, judges_of
 from tidemark.shared.language.documents import Processor
 from tidemark.shared.model.checkpoint import KnownSplit
 from tidemark.shared.model.ids import FIRST_OFFSET, NO_EPOCH, Epoch, SplitId, VertexId
@@ -60,6 +61,8 @@ class Stand:
 
     next: int
     status: Status
+    idled: bool = False
+    """It was idle, or not there yet, at some time since the barrier before."""
 
 
 @dataclass(slots=True)
@@ -81,10 +84,13 @@ class Recomputed:
     epochs: list[EpochDone]
     chance: Mapping[VertexId, str]
     """Vertices with output that depends on more than the records, each with the reason."""
+    plan: PhysicalPlan
 
     def reasons(self, sink: VertexId) -> list[str]:
         """Why documents of a sink hang on more than the records; none where all are compared."""
-        senders = {sender for epoch in self.epochs for sender in epoch.senders.get(sink, ())}
+        senders = {
+            edge.sender for edge in self.plan.inputs_of(sink)
+        }  # one that sent nothing here may have sent some there
         return sorted({self.chance[vertex] for vertex in (sink, *senders) if vertex in self.chance})
 
     def certain(self, epoch: EpochDone, sink: VertexId) -> list[Document]:
@@ -104,8 +110,7 @@ class _World:
     done: EpochDone = field(default_factory=lambda: EpochDone(NO_EPOCH))
     admitted: Positions = frozenset()
     accepts: Mapping[VertexId, Accept] = field(default_factory=dict)
-    late: set[VertexId] = field(default_factory=set)
-    """Vertices to which a record may have come too late, by the pace of other splits."""
+    reach: Reach = field(default_factory=Reach)
 
     def build(self) -> None:
         for vertex in self.plan.vertices:
@@ -123,8 +128,6 @@ class _World:
                 if edge.receiver not in self.chains:
                     self._arrive(sender, edge.receiver, out.batch)
                 else:
-                    if judged_on_arrival(self.plan.vertex(edge.receiver)) and may_be_late(out.batch):
-                        self.late.add(edge.receiver)
                     self.send(edge.receiver, self.chains[edge.receiver].on_batch(out.batch, out.content, edge.tag))
 
     def _arrive(self, sender: VertexId, sink: VertexId, batch: pa.RecordBatch) -> None:
@@ -139,7 +142,7 @@ class _World:
         if failures:
             self.send(sink, dead_letters(batch, failures, self.plan.vertex(sink).label, self.context))
 
-    def read(self, source: VertexId, batch: RawBatch) -> None:
+    def read(self, source: VertexId, batch: RawBatch, *, idled: bool) -> None:
         if self.front is None:
             message = "the plan has no source"
             raise ValueError(message)
@@ -147,6 +150,7 @@ class _World:
         self.input.judged(self.front.watermarks({batch.split}), 0)
         for out in outs:
             if out.port == OUT:
+                self.reach.read(batch.partition, out.batch, idled=idled)
                 self.send(source, self.chains[source].on_batch(self._admit(out.batch), out.content, ""))
             else:
                 self.send(source, [out])
@@ -214,6 +218,11 @@ def recompute(  # noqa: PLR0913 - a document, its records, and what was known of
         TaskContext(name, topic=topic, letter_bytes_max=processor.options.limits.letter_bytes_max, code=code),
         admitted=admitted,
         accepts=accepts or {},
+        reach=Reach(
+            judges_of(plan.vertices),
+            unbounded=processor.options.alignment_timeout_ms is not None
+            and any(stand.idled for _, stands in epochs for stand in stands.values()),
+        ),
     )
     world.build()
     source = world.plan.vertices[0].id
@@ -232,27 +241,33 @@ def recompute(  # noqa: PLR0913 - a document, its records, and what was known of
         for together in passed:
             for split in splits:
                 if split.split in stands and split.split in together:
-                    _read(world, source, split, places, min(together[split.split], stands[split.split].next))
+                    until = min(together[split.split], stands[split.split].next)
+                    _read(world, source, split, places, replace(stands[split.split], next=until))
             world.flush()
         for split in splits:
             stand = stands.get(split.split)
             if stand is not None:
-                _read(world, source, split, places, stand.next)
+                _read(world, source, split, places, stand)
                 world.input.become([split.split], stand.status)
         world.settle(source)
+        at = {
+            known[split].ordinal: SplitReach(watermark_ms, stands[split].idled, stands[split].status == "finished")
+            for split, watermark_ms in front.watermarks(known).items()
+        }
+        world.reach.at_barrier(at)
         counters = world.counters()
         world.done.records = counters["records"] - before["records"]
         world.done.duplicates = counters["duplicates"] - before["duplicates"]
         done.append(world.done)
-    return Recomputed(done, by_chance(plan, processor, len(splits), world.chains, world.late))
+    return Recomputed(done, by_chance(plan, processor, len(splits), world.chains, world.reach.late), plan)
 
 
-def _read(world: _World, source: VertexId, split: SplitRecords, places: dict[SplitId, int], until: int) -> None:
-    """The records of a split below a position that have not been read yet."""
-    stop = bisect_left(split.positions, until)
+def _read(world: _World, source: VertexId, split: SplitRecords, places: dict[SplitId, int], stand: Stand) -> None:
+    """The records of a split in front of where it stood that have not been read yet."""
+    stop = bisect_left(split.positions, stand.next)
     while (begin := places[split.split]) < stop:
         end = places[split.split] = min(begin + _ROWS_AT_ONCE, stop)
-        world.read(source, _batch(split, begin, end))
+        world.read(source, _batch(split, begin, end), idled=stand.idled)
 
 
 def _batch(split: SplitRecords, begin: int, end: int) -> RawBatch:

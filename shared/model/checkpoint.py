@@ -102,7 +102,10 @@ class SplitStand(Struct, frozen=True, omit_defaults=True):
     begin: Offset
     """Where the split began in the life of the job."""
     status: str
-    """active, idle or finished (W3, E1): with the positions, all that the source's watermark at the barrier depends on."""
+    """active, idle or finished (W3, E1): at the barrier."""
+    idled: Offset | None = None
+    """The position at which its task last saw it idle (W4), -1 for never; None: not noted. With the positions and statuses of all barriers,
+    all that bounds the receivers' watermarks."""
 
 
 class KnownSplit(Struct, frozen=True, array_like=True, omit_defaults=True):

@@ -120,7 +120,6 @@ CASES: dict[str, tuple[list[dict[str, Any]], dict[str, Any], dict[str, Any], str
     "clock": ([_compute(TICKS, config={"domain": "processing"})], {}, {}, "timers of processing time"),
     "processing time": ([_window(boundary="processingTime")], {}, {}, "processing time"),
     "idle": ([_window(idleTimeout={"size": 1, "unit": "second"})], {}, {}, "idleTimeout"),
-    "merged": ([_compute(MARKS)], {}, {"lateness": "merged"}, "late"),
     "unaligned": (
         [_compute(MARKS, order="arrival")],
         {"recordId": "$id"},
@@ -149,11 +148,20 @@ def test_what_the_moment_decided_is_not_accused(tmp_path: Path, case: str) -> No
         ([_compute(MARKS, order="arrival")], 1, {}, {}),
         ([_compute(MARKS, order="arrival")], 2, {"recordId": "$id"}, {}),
         ([_compute(MARKS)], 2, {}, {}),
+        ([_compute(MARKS)], 2, {}, {"lateness": "merged"}),
         ([_compute(TICKS)], 2, {}, {}),
         ([_window(allowedLateness=0)], 2, {}, {}),
         ([_window(allowedLateness=0)], 2, {}, {"lateness": "merged"}),
     ],
-    ids=["one partition", "in order behind ids", "by event time", "timers by event time", "window", "merged window"],
+    ids=[
+        "one partition",
+        "in order behind ids",
+        "by event time",
+        "merged",
+        "timers by event time",
+        "window",
+        "merged window",
+    ],
 )
 def test_what_positions_decide_is_compared(
     tmp_path: Path, stages: list[dict[str, Any]], parts: int, source: dict[str, Any], options: dict[str, Any]

@@ -1,7 +1,7 @@
 """One split of a source task: its state beside its records, and the reports of it to others."""
 
 from dataclasses import dataclass, field
-from typing import Self
+from typing import Final, Self
 
 from tidemark.shared.model.checkpoint import KnownSplit, SplitStand
 from tidemark.shared.model.held import SplitHeld
@@ -9,6 +9,8 @@ from tidemark.shared.model.ids import Epoch, Offset, SplitId
 from tidemark.shared.model.splits import Noted, Status
 from tidemark.shared.model.time import MIN_TIME
 from tidemark.shared.protocol.watermarks import InputProgress
+
+_NEVER: Final = Offset(-1)
 
 
 @dataclass(slots=True)
@@ -25,6 +27,8 @@ class Split:
     at_end_since_ms: int | None = None
     """Monotonic; None: it is not known to be at its end."""
     more: bool = False
+    idled: Offset = _NEVER
+    """The position at which it was idle last; in a restored split, of this generation alone."""
     away: bool = False
     """See `Noted`: its rows say so until it has caught up."""
     returned: Epoch | None = None
@@ -44,6 +48,7 @@ class Split:
         """The split of a snapshot; one that the snapshot does not name starts at its beginning. now_ms: UTC."""
         progress = InputProgress(watermark_ms, idle=noted.status == "idle", ended=noted.status == "finished")
         position = known.begin if checkpoint is None else checkpoint
+        idled = position if progress.idle else _NEVER
         since_ms = (
             now_ms if watermark_ms > MIN_TIME else 0
         )  # no snapshot has the time: the restore is the earliest known
@@ -51,6 +56,7 @@ class Split:
             known,
             position,
             progress,
+            idled=idled,
             away=noted.away,
             catch_up_ms=noted.catch_up_ms,
             since_ms=since_ms,
@@ -82,6 +88,8 @@ class Split:
         if self.progress.idle and status == "active":
             self.away, self.returned, self.catch_up_ms = True, None, None
         self.progress.idle, self.progress.ended = status == "idle", status == "finished"
+        if self.progress.idle:
+            self.idled = self.position
         self.changed = True
 
     def catch_up(self, task_ms: int) -> None:
@@ -100,7 +108,7 @@ class Split:
 
     def stand(self, name: SplitId) -> SplitStand:
         """As an acknowledgement has it (C2)."""
-        return SplitStand(name, self.position, self.known.begin, self.status)
+        return SplitStand(name, self.position, self.known.begin, self.status, self.idled)
 
     def held(self, timeout_ms: int | None, now_ms: int) -> SplitHeld:
         """The split as heartbeats report it, without the strategy's part. timeout_ms: of idleness; now_ms: monotonic."""
