@@ -17,13 +17,13 @@ from typing import Any, get_args
 from tidemark.services.audit.expected import Expected, Line, expected_at_topic, expected_in_files, line_of_document
 from tidemark.services.audit.history import AuditFailed, Commit, NotAuditable, first_offset, read_history
 from tidemark.services.audit.input import unread
-from tidemark.services.audit.installed import Installation, local_installation
-from tidemark.services.audit.outputs import Output, Releases, file_output, topic_output
+from tidemark.services.audit.installed import AuditedInstallation, local_installation
+from tidemark.services.audit.outputs import Output, VertexReleases, file_output, topic_output
 from tidemark.services.audit.reading import held_records
 from tidemark.services.audit.recompute import Recomputed, SplitRecords, Stand, recompute
 from tidemark.services.audit.report import Audited, AuditedEpoch
 from tidemark.services.audit.tables import TableRead, Unread, compare, read_table, table_output
-from tidemark.services.audit.writers import Writer, no_writers, stages_into
+from tidemark.services.audit.writers import JobTables, no_writers, stages_into
 from tidemark.services.sink.connecting import stage_of
 from tidemark.shared.language.documents import InvalidDocument, Processor, all_stages, parse, resolve
 from tidemark.shared.language.stages import (
@@ -53,7 +53,7 @@ from tidemark.shared.protocol.coordinator.record import decode_plan
 __all__ = ["AuditFailed", "Audited", "NotAuditable", "audit", "audit_local"]
 
 
-async def audit(name: ProcessorName, installed: Installation) -> Audited:
+async def audit(name: ProcessorName, installed: AuditedInstallation) -> Audited:
     """Audit a processor. Raises AuditFailed with the first discrepancy, NotAuditable where something needed is gone."""
     row = await installed.row_of(name)
     plan = decode_plan(row.plan)
@@ -71,7 +71,7 @@ async def _audited(
     row: ProcessorRow,
     plan: RunningPlan,
     processor: Processor,
-    installed: Installation,
+    installed: AuditedInstallation,
     tables: Mapping[VertexId, TableRead | Unread],
 ) -> Audited:
     name, since = row.name, plan.since
@@ -248,10 +248,10 @@ async def _still_there(log: Log, partition: TopicPartition, split: SplitId, comm
 
 
 async def _tables(
-    row: ProcessorRow, processor: Processor, installed: Installation
+    row: ProcessorRow, processor: Processor, installed: AuditedInstallation
 ) -> dict[VertexId, TableRead | Unread]:
     """The tables that `$merge` stages write into, as they are now. A table is read if no other job is known to write it."""
-    writers: list[Writer] = []
+    writers: list[JobTables] = []
     for other in await installed.store.processors():
         document = parse(decode_plan(other.plan).document)
         stages = [stage for stage in all_stages(document.pipeline) if isinstance(stage, Merge)]
@@ -260,7 +260,7 @@ async def _tables(
             for stage in stages
             if isinstance(stage.table, str)
         ]
-        writers.append(Writer(other.job, tuple(written)))
+        writers.append(JobTables(other.job, tuple(written)))
     found: dict[VertexId, TableRead | Unread] = {}
     for vertex in plan_processor(processor, engine="local").vertices:
         if not isinstance(vertex.head, WriteHead) or not isinstance(stage := vertex.head.stage, Merge):
@@ -294,14 +294,14 @@ async def _outputs(
     processor: Processor,
     row: ProcessorRow,
     commits: Sequence[Commit],
-    installed: Installation,
+    installed: AuditedInstallation,
     tables: Mapping[VertexId, TableRead | Unread],
 ) -> dict[VertexId, Output]:
     found: dict[VertexId, Output] = {}
     for vertex in plan_processor(processor, engine="local").vertices:
         if not isinstance(vertex.head, WriteHead | DeadLetterHead):
             continue
-        what = Releases(row.job, vertex.id, commits, ended=row.state == "FINISHED")
+        what = VertexReleases(row.job, vertex.id, commits, ended=row.state == "FINISHED")
         match stage_of(vertex.head):
             case KafkaEmit() as stage:
                 found[vertex.id] = await topic_output(installed.log, stage, what)
@@ -321,7 +321,7 @@ async def _outputs(
     return found
 
 
-async def _expected(processor: Processor, installed: Installation) -> dict[VertexId, Expected]:
+async def _expected(processor: Processor, installed: AuditedInstallation) -> dict[VertexId, Expected]:
     """The rows that topics and files would not have taken, and the form of documents there."""
     found: dict[VertexId, Expected] = {}
     for vertex in plan_processor(processor, engine="local").vertices:

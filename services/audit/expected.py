@@ -18,7 +18,7 @@ from tidemark.services.audit.recompute import Accept
 from tidemark.services.sink.connectors.filerows import Encoding, RowBuffer
 from tidemark.services.sink.connectors.formats import text_of
 from tidemark.services.sink.connectors.kafkarecords import RecordMaker, Takes, key_bytes
-from tidemark.services.sink.connectors.kafkatopics import Topics
+from tidemark.services.sink.connectors.kafkatopics import TopicLimits
 from tidemark.shared.adapters.kafka_settings import KafkaSettings
 from tidemark.shared.language.expressions.ast import Literal
 from tidemark.shared.language.expressions.environment import Environment
@@ -74,7 +74,7 @@ def line_of_document(document: Document) -> Line:
 async def expected_at_topic(stage: KafkaEmit, connection: Connection, log: Log, prefix: str) -> Expected:
     """A topic's rules are those that it has now. LogError."""
     takes = replace(_takes_of(connection.settings.get("config", {})), prefix=prefix)
-    maker, topics = RecordMaker(stage, takes), Topics(log, takes)
+    maker, topics = RecordMaker(stage, takes), TopicLimits(log, takes)
     known = {name for name in await log.list_topics() if not is_internal(name, prefix)}
     await topics.look_up(known & {str(stage.topic.value)} if isinstance(stage.topic, Literal) else known)
 

@@ -235,7 +235,7 @@ def first_offset(commits: Sequence[Commit], split: SplitId) -> Offset:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class ReleaseStep:
     """A step of a release, as a marker or a manifest tells it."""
 
     epoch: Epoch
@@ -248,8 +248,8 @@ class Step:
 
 
 def released_steps(
-    identity: Identity, steps: Sequence[Step], commits: Sequence[Commit]
-) -> Iterator[tuple[Step, Commit]]:
+    identity: Identity, steps: Sequence[ReleaseStep], commits: Sequence[Commit]
+) -> Iterator[tuple[ReleaseStep, Commit]]:
     """The steps that release something, each with its commit. AuditFailed at the first that the commits do not allow."""
     named = {commit.epoch: commit for commit in commits if identity in commit.staged}
     marker: Epoch | None = None
@@ -272,7 +272,7 @@ def released_steps(
         marker, part, parts = step.epoch, step.part, step.parts
 
 
-def _begins(step: Step, marker: Epoch | None, named: Mapping[Epoch, Commit]) -> None:
+def _begins(step: ReleaseStep, marker: Epoch | None, named: Mapping[Epoch, Commit]) -> None:
     """An identity begins, or comes back, at a checkpoint that has nothing of it, and passes over no commit that names it."""
     if step.predecessor != marker or step.parts != 1 or not step.empty:
         raise AuditFailed(_said(step, f"an empty beginning behind {marker}"))
@@ -281,6 +281,6 @@ def _begins(step: Step, marker: Epoch | None, named: Mapping[Epoch, Commit]) -> 
         raise AuditFailed(_said(step, f"commit {passed}, which is passed over"))
 
 
-def _said(step: Step, expected: str) -> str:
+def _said(step: ReleaseStep, expected: str) -> str:
     of = f"part {step.part} of {step.parts} of " if step.parts > 1 else ""
     return f"{step.place}: says {of}commit {step.epoch} behind {step.predecessor}, expected {expected}"

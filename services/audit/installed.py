@@ -29,7 +29,7 @@ from tidemark.shared.runtime.topics import Topics
 
 
 @dataclass(frozen=True, slots=True)
-class Installation:
+class AuditedInstallation:
     """The parts of an installation that an audit reads."""
 
     store: CommitStore
@@ -49,7 +49,7 @@ class Installation:
 
 
 @asynccontextmanager
-async def local_installation(data_dir: Path) -> AsyncIterator[Installation]:
+async def local_installation(data_dir: Path) -> AsyncIterator[AuditedInstallation]:
     """The installation in a folder of this machine: without a broker, one is started on it for the time."""
     store = SqlCommitStore(f"sqlite:///{(data_dir / 'coordinator.db').resolve()}")
     blobs = DirectoryBlobs(data_dir / "blobs", AsyncExecutor())
@@ -69,7 +69,7 @@ async def local_installation(data_dir: Path) -> AsyncIterator[Installation]:
     values = {**os.environ, **environment, BROKER_VARIABLE: bootstrap}
     log = open_log(data_dir, bootstrap, "audit", values)
     try:
-        yield Installation(store, blobs, log, Values(values, tuple(values)))
+        yield AuditedInstallation(store, blobs, log, Values(values, tuple(values)))
     finally:
         await log.close()
         await store.close()

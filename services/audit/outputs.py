@@ -19,7 +19,7 @@ import pyarrow as pa
 from msgspec import structs
 
 from tidemark.services.audit.expected import Line, line_of, line_of_record, table_line
-from tidemark.services.audit.history import AuditFailed, Commit, Identity, NotAuditable, Step, released_steps
+from tidemark.services.audit.history import AuditFailed, Commit, Identity, NotAuditable, ReleaseStep, released_steps
 from tidemark.services.audit.reading import committed_records, held_records
 from tidemark.services.sink.connecting import encoding_of
 from tidemark.services.sink.connectors.destination import Destination, LocalDestination
@@ -82,7 +82,7 @@ class Output:
 
 
 @dataclass(frozen=True, slots=True)
-class Releases:
+class VertexReleases:
     """The vertex with the outputs to look at, and the commits that may have been released."""
 
     job: JobId
@@ -100,7 +100,7 @@ class Releases:
         return sorted({identity for commit in self.commits for identity in commit.staged if identity[0] == self.vertex})
 
 
-async def topic_output(log: Log, stage: KafkaEmit, what: Releases) -> Output:
+async def topic_output(log: Log, stage: KafkaEmit, what: VertexReleases) -> Output:
     """The records of a Kafka sink. AuditFailed at the first that is not as the markers say."""
     output = Output()
     own: list[tuple[WrittenRange, Epoch]] = []
@@ -121,10 +121,10 @@ async def topic_output(log: Log, stage: KafkaEmit, what: Releases) -> Output:
     return output
 
 
-def _marked(identity: Identity, markers: Sequence[tuple[Marker, str]], what: Releases) -> None:
+def _marked(identity: Identity, markers: Sequence[tuple[Marker, str]], what: VertexReleases) -> None:
     """Markers follow the commits one by one, and name the digest of the staged data."""
     known = {place: marker for marker, place in markers if what.known(marker.epoch)}
-    steps = [Step(m.epoch, m.predecessor, m.part, m.parts, m.digest == "", place) for place, m in known.items()]
+    steps = [ReleaseStep(m.epoch, m.predecessor, m.part, m.parts, m.digest == "", place) for place, m in known.items()]
     for step, commit in released_steps(identity, steps, what.commits):
         found, expected = known[step.place].digest, digest_of(commit.staged[identity])
         if found != expected:
@@ -153,7 +153,7 @@ async def _markers(log: Log, topic: str) -> list[tuple[Marker, str]]:
     return found
 
 
-async def _foreign(log: Log, what: Releases, topics: set[str]) -> dict[str, list[WrittenRange]] | None:
+async def _foreign(log: Log, what: VertexReleases, topics: set[str]) -> dict[str, list[WrittenRange]] | None:
     """The ranges that others wrote under markers into these topics: earlier jobs, other sinks. None where some have lost markers."""
     mine = f"{TOPIC_PREFIX}{what.job}.{what.vertex}."
     found: dict[str, list[WrittenRange]] = defaultdict(list)
@@ -256,7 +256,7 @@ def _json_line(record: LogRecord, place: str) -> Line:
 # --- files --------------------------------------------------------------------------------------------------------------------
 
 
-def file_output(stage: FileEmit, connection: Connection | None, what: Releases) -> Output:
+def file_output(stage: FileEmit, connection: Connection | None, what: VertexReleases) -> Output:
     """The rows of a file sink, at a connection with its values put in.
 
     AuditFailed at the first file or manifest that is not as commits and manifests say.
@@ -311,7 +311,7 @@ def _as_committed(
         return
     by_epoch = {manifest.epoch: manifest for manifest in chain}
     steps = [
-        Step(
+        ReleaseStep(
             Epoch(m.epoch),
             None if m.predecessor is None else Epoch(m.predecessor),
             1,

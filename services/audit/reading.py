@@ -27,7 +27,7 @@ class TooMuchHeld(Exception):
     """A command would hold more than it may: a sentence for the user."""
 
 
-class Held:
+class HeldRecords:
     """The records of one topic that a command holds, counted."""
 
     def __init__(self, topic: str) -> None:
@@ -48,7 +48,7 @@ class Held:
 
 async def held_records(log: Log, topic: str, only: int | None = None, within: range | None = None) -> list[LogRecord]:
     """As `committed_records`, all at once; `within`: of these offsets alone. TooMuchHeld; LogUnavailable."""
-    held = Held(topic)
+    held = HeldRecords(topic)
     return [
         held.take(record)
         async for record in committed_records(log, topic, only)

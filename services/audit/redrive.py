@@ -24,8 +24,8 @@ from tidemark.services.audit.corrections import (
     windows_of,
 )
 from tidemark.services.audit.history import read_history
-from tidemark.services.audit.installed import Installation, local_installation
-from tidemark.services.audit.reading import Held, committed_records
+from tidemark.services.audit.installed import AuditedInstallation, local_installation
+from tidemark.services.audit.reading import HeldRecords, committed_records
 from tidemark.services.audit.recompute import Stand
 from tidemark.shared.language.documents import KafkaDlq, Processor, parse
 from tidemark.shared.language.stages import KafkaSource
@@ -70,7 +70,7 @@ class Letters:
     until: dict[str, int]
 
 
-async def redrive(name: ProcessorName, installed: Installation, topic: str | None = None) -> Redriven:
+async def redrive(name: ProcessorName, installed: AuditedInstallation, topic: str | None = None) -> Redriven:
     """Correct the windows of a processor for the late records that were not redriven yet. CannotRedrive; AuditFailed."""
     row = await installed.row_of(name)
     processor = parse(decode_plan(row.plan).document)
@@ -147,7 +147,7 @@ async def _last(log: Log, markers: str, job: JobId) -> Redriven | None:
 
 async def _letters(log: Log, topic: str, name: ProcessorName, until: Mapping[str, int]) -> Letters:
     """The processor's letters on both sides of where the last redrive ended."""
-    found, held = Letters([], [], {}), Held(topic)
+    found, held = Letters([], [], {}), HeldRecords(topic)
     async for record in committed_records(log, topic):
         partition = str(record.partition)
         found.until[partition] = record.offset + 1
@@ -158,7 +158,7 @@ async def _letters(log: Log, topic: str, name: ProcessorName, until: Mapping[str
     return found
 
 
-async def _records(row: ProcessorRow, processor: Processor, installed: Installation) -> Records:
+async def _records(row: ProcessorRow, processor: Processor, installed: AuditedInstallation) -> Records:
     commits = await read_history(row, installed.store, installed.blobs, installed.log, installed.topics)
     if not commits:
         message = f"{row.name} has committed nothing yet"

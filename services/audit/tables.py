@@ -23,7 +23,7 @@ from sqlalchemy import exc
 
 from tidemark.services.audit.expected import Line, line_of
 from tidemark.services.audit.history import AuditFailed, Commit, NotAuditable
-from tidemark.services.audit.outputs import Output, Releases
+from tidemark.services.audit.outputs import Output, VertexReleases
 from tidemark.services.audit.reading import TooMuchHeld
 from tidemark.services.audit.recompute import EpochDone
 from tidemark.services.audit.scratch import Row, filled, folded, rows_of
@@ -154,7 +154,7 @@ def _said(error: exc.SQLAlchemyError) -> str:
 # --- the staged documents -------------------------------------------------------------------------------------------------
 
 
-async def table_output(read: TableRead, what: Releases, blobs: BlobStore) -> Output:
+async def table_output(read: TableRead, what: VertexReleases, blobs: BlobStore) -> Output:
     """The documents released into the table, from the commits' handles. AuditFailed for markers that no commit allows."""
     output = Output()
     parts = PartStore(blobs, str)

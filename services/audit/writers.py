@@ -15,20 +15,20 @@ from tidemark.shared.model.ids import JobId
 
 
 @dataclass(frozen=True, slots=True)
-class Writer:
+class JobTables:
     """A job, and the tables that its `$merge` stages write into: (url, table as the document names it)."""
 
     job: JobId
     tables: tuple[tuple[str, str], ...]
 
 
-def stages_into(writers: Sequence[Writer], url: str, table: str) -> int:
+def stages_into(writers: Sequence[JobTables], url: str, table: str) -> int:
     """How many stages write into this table."""
     place = _place(url, table)
     return sum(_place(*written) == place for writer in writers for written in writer.tables)
 
 
-def no_writers(writers: Sequence[Writer], job: JobId, table: str) -> frozenset[JobId]:
+def no_writers(writers: Sequence[JobTables], job: JobId, table: str) -> frozenset[JobId]:
     """The jobs of which none but this one may write into the table, wherever their databases are: none of theirs has its name."""
     return frozenset(
         w.job for w in writers if w.job == job or _bare(table) not in {_bare(name) for _, name in w.tables}

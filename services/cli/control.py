@@ -11,7 +11,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from tidemark.services.cli.reading import Unreadable, read_document
+from tidemark.services.cli.reading import NoDocument, read_document
 from tidemark.services.cli.remote import RemoteFailed, find, is_here, path_of
 from tidemark.shared.language.problems import InvalidDocument
 
@@ -47,7 +47,7 @@ def failing() -> Iterator[None]:
         yield
     except BrokenPipeError:
         raise  # The reader of the pipe has closed it: there is nobody to write an error to.
-    except (RemoteFailed, InvalidDocument, Unreadable, OSError) as error:
+    except (RemoteFailed, InvalidDocument, NoDocument, OSError) as error:
         from rich.console import Console
 
         Console(stderr=True, soft_wrap=True).print(str(error), style="red", markup=False, highlight=False)

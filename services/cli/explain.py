@@ -10,7 +10,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tidemark.services.cli.reading import Unreadable, read_document
+from tidemark.services.cli.reading import NoDocument, read_document
 from tidemark.shared.language.documents import InvalidDocument, Processor, parse
 from tidemark.shared.language.problems import DocumentError
 from tidemark.shared.model.plan import PhysicalPlan
@@ -28,7 +28,7 @@ def validate(file: Path, *, here: bool = True, connect: bool = False, as_json: b
     """
     try:
         processor, _ = planned(read_document(file), "spark")
-    except (InvalidDocument, PlanError, Unreadable) as error:
+    except (InvalidDocument, PlanError, NoDocument) as error:
         return _judged(file, None, list(getattr(error, "errors", [DocumentError("", str(error))])), [], as_json=as_json)
     from tidemark.services.cli.foreseen import refused_by_a_run
     from tidemark.services.local.address import BROKER_VARIABLE
@@ -90,7 +90,7 @@ def _planned(file: Path, engine: Engine) -> tuple[Processor, PhysicalPlan] | Non
     """The document and its plan. Errors of the document go to standard error."""
     try:
         return planned(read_document(file), engine)
-    except (InvalidDocument, PlanError, Unreadable) as error:
+    except (InvalidDocument, PlanError, NoDocument) as error:
         sys.stderr.write(f"{error}\n")
         return None
 

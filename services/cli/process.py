@@ -13,7 +13,7 @@ from typing import IO, TYPE_CHECKING, Any
 import structlog
 
 from tidemark.services.cli.in_memory import Outcome, TryOut, try_out
-from tidemark.services.cli.reading import Unreadable, read_document
+from tidemark.services.cli.reading import NoDocument, read_document
 from tidemark.shared.language.documents import InvalidDocument, parse
 from tidemark.shared.language.values import render_json, to_json
 from tidemark.shared.model.ids import ProcessorName
@@ -113,7 +113,7 @@ def process(
                 "`tidemark process --help` shows them\n"
             )
             return _USAGE
-    except (ProcessError, Unreadable) as error:
+    except (ProcessError, NoDocument) as error:
         sys.stderr.write(f"{error}\n")
         return 1
     except BrokenPipeError:

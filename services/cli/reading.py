@@ -8,7 +8,7 @@ _SUFFIXES: Final = (".yaml", ".yml", ".json")
 _SHOWN: Final = 5
 
 
-class Unreadable(Exception):
+class NoDocument(Exception):
     """A file is no document. The message says what was expected and found, and which files are there."""
 
 
@@ -18,15 +18,15 @@ def read_document(file: Path) -> str:
     try:
         return file.read_text(encoding="utf-8")
     except FileNotFoundError:
-        raise Unreadable(f"{file}: {expected}, found no such file{_beside(file)}") from None
+        raise NoDocument(f"{file}: {expected}, found no such file{_beside(file)}") from None
     except IsADirectoryError:
-        raise Unreadable(f"{file}: {expected}, found a folder{_beside(file)}") from None
+        raise NoDocument(f"{file}: {expected}, found a folder{_beside(file)}") from None
     except UnicodeDecodeError as error:
-        raise Unreadable(
+        raise NoDocument(
             f"{file}: {expected} in UTF-8, found byte {file.read_bytes()[error.start]} at {error.start}: save it as UTF-8 text"
         ) from None
     except OSError as error:
-        raise Unreadable(f"{file}: {expected}, which cannot be read: {error.strerror}") from None
+        raise NoDocument(f"{file}: {expected}, which cannot be read: {error.strerror}") from None
 
 
 def no_file(stage: str, glob: str) -> str:

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from tidemark.services.audit.installed import local_installation
 from tidemark.services.cli.folders import NoInstallation, chosen
-from tidemark.services.cli.reading import Unreadable, read_document
+from tidemark.services.cli.reading import NoDocument, read_document
 from tidemark.services.local.address import BROKER_VARIABLE
 from tidemark.services.local.supervisor import is_running, read_state
 from tidemark.services.sink.connectors.destination import LocalDestination
@@ -95,7 +95,7 @@ async def _letters(processor: Processor, connections: Connections, limit: int) -
             files = released_files(LocalDestination(place.removeprefix("file://"), "dlq"))
             return [_document(line) for released in files for line in released.data.splitlines()]
         case None:
-            raise Unreadable("the processor keeps no dead letters: options.dlq of its document names a place for them")
+            raise NoDocument("the processor keeps no dead letters: options.dlq of its document names a place for them")
 
 
 def _document(data: bytes | None) -> Document:
@@ -147,13 +147,13 @@ async def sampled(file: Path, data_dir: Path | None, limit: int) -> tuple[str, l
     processor = parse(text)
     source = processor.source
     if not isinstance(source, KafkaSource):
-        raise Unreadable(f"{file}: --sample reads a topic, and {processor.pipeline[0].path} reads none")
+        raise NoDocument(f"{file}: --sample reads a topic, and {processor.pipeline[0].path} reads none")
     async with _connected(data_dir) as connections:
         log = connections.log(connections.get(processor, source.connection_name))
         missing: Sequence[str] = sorted(set(source.topics) - (await log.list_topics()).keys())
         if missing:
             cluster = connections.kafka_settings(connections.get(processor, source.connection_name)).bootstrap
-            raise Unreadable(f"{source.path}.topic: the topic {missing[0]} is not in the cluster {cluster}")
+            raise NoDocument(f"{source.path}.topic: the topic {missing[0]} is not in the cluster {cluster}")
         records = [record for topic in source.topics for record in await newest(log, topic, limit)]
         records = sorted(records, key=lambda record: record.timestamp_ms)[-limit:]
         values = await _as_json(processor, source, connections, [record.value or b"" for record in records])

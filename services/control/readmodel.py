@@ -16,7 +16,7 @@ from tidemark.shared.model.messages import Heartbeat, ProcessorStatus, TaskBeat
 from tidemark.shared.ports.clock import Clock, Executor, Handle
 from tidemark.shared.ports.log import Log, LogError, LogRecord, OffsetOutOfRange, TopicPartition
 from tidemark.shared.runtime.reading import Unreadable, reading
-from tidemark.shared.runtime.registry import Connections, Registry
+from tidemark.shared.runtime.registry import KnownConnections, Registry
 from tidemark.shared.runtime.settings import RuntimeSettings
 from tidemark.shared.runtime.topics import Topics
 from tidemark.shared.wire.messages import decode_command, decode_report
@@ -59,14 +59,14 @@ class ReadModel:
     workers: dict[Place, SeenWorker] = field(default_factory=dict)
     unreadable: Unreadable = field(default_factory=Unreadable)
     history: History = field(default_factory=History)
-    _connections: Connections = field(init=False)
+    _connections: KnownConnections = field(init=False)
     _registry: Registry = field(init=False)
     _followed: list[_Topic] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         """Nothing is known yet."""
         self._registry = Registry(self.runtime.wire, unreadable=self.unreadable)
-        self._connections = Connections(unreadable=self.unreadable)
+        self._connections = KnownConnections(unreadable=self.unreadable)
 
     @property
     def statuses(self) -> dict[ProcessorName, ProcessorStatus]:

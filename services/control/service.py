@@ -26,7 +26,7 @@ from tidemark.shared.adapters.executor import AsyncExecutor
 from tidemark.shared.adapters.kafka_settings import KafkaSettings
 from tidemark.shared.ports.clock import Clock, Executor
 from tidemark.shared.ports.log import Log
-from tidemark.shared.process.listening import Connections, address_of, tls_of
+from tidemark.shared.process.listening import ServerConnections, address_of, tls_of
 from tidemark.shared.process.settings import ProcessSettings, ProcessSettingsError, kafka_settings
 from tidemark.shared.process.signing import own_log
 from tidemark.shared.process.token import read_token
@@ -80,7 +80,7 @@ class ControlService:
             self.api.agents_state = partial(getattr, self.agents, "state")
             self.model.on_status = self.events.status
             self.audit.tell = self.events.tell
-        self._connections = Connections(clock, settings.connections_max, settings.request_wait_ms)
+        self._connections = ServerConnections(clock, settings.connections_max, settings.request_wait_ms)
         self._application = application(self.api, Users(token, settings.users_file), self._connections.asked)
         self._stopped = asyncio.Event()
         self._error: BaseException | None = None

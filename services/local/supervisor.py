@@ -92,7 +92,7 @@ class LocalSettings:
 
 
 @dataclass(slots=True)
-class Child:
+class SupervisedProcess:
     """A place and the process that sits there now."""
 
     place: str
@@ -116,7 +116,7 @@ class LocalCluster:
         broker = BrokerSettings(data_dir=self.settings.data_dir / "kafka", port=self.settings.port)
         self._broker_settings = limited_broker(broker, self._outer)
         self._on_restart = on_restart or (lambda _place, _status: None)
-        self._children: dict[str, Child] = {}
+        self._children: dict[str, SupervisedProcess] = {}
         self._watchers: dict[str, asyncio.Task[None]] = {}
         self._lock = FolderLock(self.settings.data_dir)
         self._broker: LocalBroker | None = None
@@ -174,7 +174,7 @@ class LocalCluster:
 
     def add(self, service: str, place: str) -> None:
         """One more process."""
-        child = self._children[place] = Child(place, service)
+        child = self._children[place] = SupervisedProcess(place, service)
         self._watch(place, self._keep(child))
 
     async def remove(self, place: str) -> None:
@@ -306,7 +306,7 @@ class LocalCluster:
         if folder.stat().st_uid == os.getuid():
             folder.chmod(_OWNERS)
 
-    async def _keep(self, child: Child) -> None:
+    async def _keep(self, child: SupervisedProcess) -> None:
         while not self._stop.is_set():
             incarnation = child.incarnation = WorkerIncarnation(uuid.uuid4().hex)
             with (self._logs() / f"{child.place}.log").open("ab") as log:
@@ -348,7 +348,9 @@ class LocalCluster:
                     _log.error("supervisor.broker", reason=str(error))
                     await asyncio.sleep(self.settings.restart_wait_ms_max / 1000)
 
-    async def _spawn(self, child: Child, log: IO[bytes], incarnation: WorkerIncarnation) -> asyncio.subprocess.Process:
+    async def _spawn(
+        self, child: SupervisedProcess, log: IO[bytes], incarnation: WorkerIncarnation
+    ) -> asyncio.subprocess.Process:
         return await asyncio.create_subprocess_exec(
             *self.command(child.service),
             stdin=asyncio.subprocess.DEVNULL,
@@ -362,7 +364,7 @@ class LocalCluster:
         program = [sys.executable, "-m", f"tidemark.services.{service}"]
         return tethered(program, self.settings.niceness if service in _YIELDING else 0)
 
-    def _environment(self, child: Child) -> dict[str, str]:
+    def _environment(self, child: SupervisedProcess) -> dict[str, str]:
         data = self.settings.data_dir.resolve()
         paths = [str(Path.cwd()), *filter(None, [os.environ.get("PYTHONPATH")])]
         return {
@@ -392,7 +394,7 @@ class LocalCluster:
     def _environment_value(self, name: str, default: str) -> str:
         return self.settings.environment.get(name, os.environ.get(name, default))
 
-    def _extra(self, child: Child, data: Path) -> dict[str, str]:
+    def _extra(self, child: SupervisedProcess, data: Path) -> dict[str, str]:
         """Settings of the service itself, those that were given last."""
         made: dict[str, Any] = {}
         if child.service == "coordinator":
@@ -417,7 +419,7 @@ class LocalCluster:
         given = json.loads(self._environment_value("TIDEMARK_EXTRA", "{}"))
         return {"TIDEMARK_EXTRA": json.dumps({**made, **given})}
 
-    async def _end(self, child: Child) -> None:
+    async def _end(self, child: SupervisedProcess) -> None:
         process = child.process
         if process is None or process.returncode is not None:
             return

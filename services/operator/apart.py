@@ -13,7 +13,17 @@ from typing import Final
 import pyarrow as pa
 from msgspec import msgpack
 
-from tidemark.services.operator.asking import SAID, Allowed, Answer, Entering, Left, Question, Said, batch_from, send
+from tidemark.services.operator.asking import (
+    SAID,
+    CallAllowed,
+    CallAnswer,
+    Entering,
+    Left,
+    Question,
+    Said,
+    batch_from,
+    send,
+)
 from tidemark.services.operator.child import ToBuild
 from tidemark.services.operator.deaths import Deaths
 from tidemark.services.operator.rockskeys import Scratch
@@ -56,7 +66,7 @@ class ComputeApart(Operator):
         self._child = child
         self._deaths = deaths
         self._settings = settings
-        self._standing = Answer()
+        self._standing = CallAnswer()
 
     def build(self, told: ToBuild) -> None:
         """Load the class there. ComputationError, also of one that ends its process or does not come to an end."""
@@ -142,15 +152,15 @@ class ComputeApart(Operator):
         self._standing = answer
         return outs, parts
 
-    def _answer(self, wait_ms: int) -> Answer:
+    def _answer(self, wait_ms: int) -> CallAnswer:
         while True:
             said: Said = SAID.decode(self._child.receive(wait_ms))
             match said:
                 case Entering(call):
-                    self._child.send(msgpack.encode(Allowed(self._deaths.enter(call))))
+                    self._child.send(msgpack.encode(CallAllowed(self._deaths.enter(call))))
                 case Left():
                     self._deaths.leave()
-                case Answer():
+                case CallAnswer():
                     return said
 
     def _error(self, kind: str, text: str) -> Exception:

@@ -25,7 +25,7 @@ class Question(Struct, frozen=True, array_like=True):
 
 
 class Entering(Struct, frozen=True, array_like=True, tag=True):
-    """A callback would run; `Allowed` answers it."""
+    """A callback would run; `CallAllowed` answers it."""
 
     call: bytes
 
@@ -34,13 +34,13 @@ class Left(Struct, frozen=True, array_like=True, tag=True):
     """No callback runs; nothing answers it."""
 
 
-class Allowed(Struct, frozen=True, array_like=True):
+class CallAllowed(Struct, frozen=True, array_like=True):
     """Whether it may: a reason where not."""
 
     reason: str | None = None
 
 
-class Answer(Struct, frozen=True, array_like=True, tag=True):
+class CallAnswer(Struct, frozen=True, array_like=True, tag=True):
     """The result of the call: batches first, then the state parts that are there, one message each."""
 
     outs: tuple[tuple[str, str], ...] = ()
@@ -55,10 +55,10 @@ class Answer(Struct, frozen=True, array_like=True, tag=True):
     """Kind and text of the error raised."""
 
 
-Said = Entering | Left | Answer
+Said = Entering | Left | CallAnswer
 SAID = msgpack.Decoder(Said)
 QUESTION = msgpack.Decoder(Question)
-ALLOWED = msgpack.Decoder(Allowed)
+ALLOWED = msgpack.Decoder(CallAllowed)
 
 
 class Sends(Protocol):

@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from tidemark.services.operator.settings import OperatorSettings
-from tidemark.services.operator.users import Users
+from tidemark.services.operator.users import UsersCode
 from tidemark.shared.model.frames import Body
 from tidemark.shared.model.held import Hold
 from tidemark.shared.model.ids import Epoch, StatePart
@@ -30,7 +30,7 @@ T = TypeVar("T")
 _NEVER: Final = 2**63
 """Rows, above which partials would be merged to be counted."""
 _DEFAULTS: Final = OperatorSettings()
-_NONE: Final = Users()
+_NONE: Final = UsersCode()
 
 
 class Enrichment(Protocol):
@@ -58,7 +58,7 @@ class OperatorBody(ReceivingBody):
         chain: Chain,
         key_by: Operator | None,
         lookups: Enrichment | None = None,
-        users: Users = _NONE,
+        users: UsersCode = _NONE,
         settings: OperatorSettings = _DEFAULTS,
     ) -> None:
         self._settings = settings

@@ -11,8 +11,8 @@ from msgspec import msgpack
 from tidemark.services.operator.asking import (
     ALLOWED,
     QUESTION,
-    Allowed,
-    Answer,
+    CallAllowed,
+    CallAnswer,
     Entering,
     Left,
     Question,
@@ -55,7 +55,7 @@ class AskingGuard:
     def enter(self, call: bytes) -> str | None:
         """See `CallGuard.enter`."""
         self._say(Entering(call))
-        allowed: Allowed = ALLOWED.decode(self._connection.recv_bytes())
+        allowed: CallAllowed = ALLOWED.decode(self._connection.recv_bytes())
         return allowed.reason
 
     def leave(self) -> None:
@@ -75,7 +75,7 @@ class Answering:
         self._restored: dict[StatePart, bytes] = {}
         self._operator: ComputeOperator | None = None
 
-    def answer(self, question: Question, payload: bytes) -> tuple[Answer, list[bytes | object]]:
+    def answer(self, question: Question, payload: bytes) -> tuple[CallAnswer, list[bytes | object]]:
         """The result of the call, and the messages that follow the answer."""
         self._guard.watching = question.watching
         outs: list[Out] = []
@@ -100,7 +100,7 @@ class Answering:
                 message = f"no such call: {question.call}"
                 raise ValueError(message)
         operator = self._opened()
-        head = Answer(
+        head = CallAnswer(
             tuple((out.port, out.content) for out in outs),
             tuple((part, data is not None) for part, data in parts.items()),
             operator.output_watermark(),
@@ -137,5 +137,5 @@ def work(connection: Connection) -> None:
         try:
             head, payloads = answering.answer(question, payload)
         except Exception as error:  # noqa: BLE001 - whatever users' code raises is told to the worker
-            head, payloads = Answer(error=(type(error).__name__, str(error))), []
+            head, payloads = CallAnswer(error=(type(error).__name__, str(error))), []
         send(connection.send_bytes, head, payloads)  # type: ignore[arg-type]

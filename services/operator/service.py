@@ -15,7 +15,7 @@ from tidemark.services.operator.requests import Requests
 from tidemark.services.operator.rockskeys import Scratch
 from tidemark.services.operator.settings import OperatorSettings, operator_settings
 from tidemark.services.operator.shelved import shelved
-from tidemark.services.operator.users import Users
+from tidemark.services.operator.users import UsersCode
 from tidemark.shared.adapters.children import ForkedChildren
 from tidemark.shared.language.expressions.ast import loops
 from tidemark.shared.language.stages import Https
@@ -65,7 +65,7 @@ class OperatorService:
         lookups = self._enrichment(context)
         if self._scratch is not None:
             operators = replace(operators, shelve=partial(shelved, self._scratch.root))
-        users = Users()
+        users = UsersCode()
         if any(isinstance(spec, ComputeSpec) for spec in specs):
             users = await self._users(context)
         try:
@@ -89,18 +89,18 @@ class OperatorService:
         table = table_of(self._connections, processor, stage, settings, outside.executor, outside.clock)
         return Lookups(stage, table, outside.clock, settings, operators)
 
-    async def _users(self, context: TaskContext) -> Users:
+    async def _users(self, context: TaskContext) -> UsersCode:
         """The environment of users' code in this task. Where one of its processes has died, the code runs apart whatever is set."""
         outside = context.outside
         deaths = Deaths(outside.blobs, context.assign, outside.unique, outside.settings.deaths)
         await deaths.open()
         if self._children is not None and self._scratch is not None and (self._settings.apart or deaths.watching):
             apart = Computations(self._children, deaths, self._scratch, self._settings, outside.settings)
-            return Users(deaths, apart=apart)
+            return UsersCode(deaths, apart=apart)
         if self._scratch is None:
-            return Users(deaths)
+            return UsersCode(deaths)
         stores = self._scratch.stores()
-        return Users(deaths, stores, Cooling(outside.settings.keys_in_memory, stores.make))
+        return UsersCode(deaths, stores, Cooling(outside.settings.keys_in_memory, stores.make))
 
     async def close(self) -> None:
         """Let go of the clients that tasks share."""

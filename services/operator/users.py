@@ -11,7 +11,7 @@ from tidemark.shared.ports.clock import Executor
 
 
 @dataclass(frozen=True, slots=True)
-class Users:
+class UsersCode:
     """Of one task; of one without users' code nothing."""
 
     deaths: Deaths | None = None

@@ -8,7 +8,7 @@ from urllib.parse import urlparse
 import sqlalchemy as sa
 
 from tidemark.services.sink.connectors.destination import Destination, LocalDestination
-from tidemark.services.sink.connectors.filerows import Encoding, Table
+from tidemark.services.sink.connectors.filerows import CatalogTable, Encoding
 from tidemark.services.sink.connectors.files import FileSink
 from tidemark.services.sink.connectors.kafka import KafkaSink
 from tidemark.services.sink.connectors.kafkarecords import Takes
@@ -135,7 +135,7 @@ def encoding_of(stage: FileEmit, connection: Connection | None) -> Encoding:
             raise WrongSetup(
                 f"{where}: format iceberg needs a connection with a catalog, such as {{type: sql, uri: …}}"
             )
-        table = Table(stage.file_path, connection.settings["catalog"])
+        table = CatalogTable(stage.file_path, connection.settings["catalog"])
     return Encoding.of(stage, table)
 
 

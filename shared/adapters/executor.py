@@ -18,7 +18,7 @@ BLOCKING_WAITING_MAX: Final = 1024
 """Calls of blocking work that may be running or waiting for a thread, by default."""
 
 
-class TaskHandle:
+class SpawnedTask:
     """`Handle` on an asyncio task."""
 
     def __init__(self, task: "asyncio.Task[None]") -> None:
@@ -56,7 +56,7 @@ class Spawner:
 
     def spawn(
         self, activity: Coroutine[Any, Any, None], name: str, on_error: Callable[[BaseException], None]
-    ) -> TaskHandle:
+    ) -> SpawnedTask:
         """Run a coroutine beside; an exception that escapes it goes to `on_error`, never into nothing."""
         task = asyncio.get_running_loop().create_task(activity, name=name)
         self._tasks[task] = None
@@ -69,7 +69,7 @@ class Spawner:
                     on_error(error)
 
         task.add_done_callback(ended)
-        return TaskHandle(task)
+        return SpawnedTask(task)
 
     def running(self) -> list[str]:
         """Names of the activities that have not ended, sorted."""

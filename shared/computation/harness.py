@@ -22,7 +22,7 @@ from tidemark.shared.language.limits import DEFAULTS, Limits
 from tidemark.shared.model.ids import KeyGroup
 from tidemark.shared.model.time import MAX_TIME, MIN_TIME
 from tidemark.shared.model.values import Document
-from tidemark.shared.operators.computation import Applied, Failure, KeyedComputation, Output, Row, row_of
+from tidemark.shared.operators.computation import CallbackFailure, CallResults, KeyedComputation, Row, Yielded, row_of
 
 KeyOf = str | Callable[[Document], Any]
 """The key of a document: the name of a top-level field, or a function."""
@@ -58,7 +58,7 @@ class Harness:
         self.records: list[Record] = []
         """The documents yielded so far, with keys and times."""
         self.late: list[Record] = []
-        self.failures: list[Failure] = []
+        self.failures: list[CallbackFailure] = []
 
     @property
     def documents(self) -> list[Document]:
@@ -70,27 +70,27 @@ class Harness:
         """The operator itself, for calls that the harness does not have; another one after `restart`."""
         return self._task
 
-    def record(self, document: Document, at: int, late_below: int = MIN_TIME) -> list[Output]:
+    def record(self, document: Document, at: int, late_below: int = MIN_TIME) -> list[Yielded]:
         """A record comes: its event time, and with `lateness: split` its split's watermark before it; ms."""
         self._count += 1
         row = self._row(document, at, (0, self._count))._replace(late_below_ms=late_below)
         return self._done(self._task.on_records([row]))
 
-    def feed(self, outputs: Iterable[Output]) -> list[Output]:
+    def feed(self, outputs: Iterable[Yielded]) -> list[Yielded]:
         """Take in the output of another computation."""
         rows = [self._row(o.value, o.timestamp_ms, (0, o.sequence)) for o in outputs]
         return self._done(self._task.on_records(rows))
 
-    def watermark(self, at: int) -> list[Output]:
+    def watermark(self, at: int) -> list[Yielded]:
         """The input watermark rises to this, ms; a lower one changes nothing."""
         self._watermark_ms = max(self._watermark_ms, at)
         return self._done(self._task.on_watermark(self._watermark_ms))
 
-    def processing_time(self, at: int) -> list[Output]:
+    def processing_time(self, at: int) -> list[Yielded]:
         """The clock shows this, ms."""
         return self._done(self._task.on_processing_time(at))
 
-    def end(self) -> list[Output]:
+    def end(self) -> list[Yielded]:
         """The input ends."""
         return self.watermark(MAX_TIME)
 
@@ -117,7 +117,7 @@ class Harness:
         key = document.get(self._key) if isinstance(self._key, str) else self._key(document)
         return row_of(key, document, at, order)
 
-    def _done(self, applied: Applied) -> list[Output]:
+    def _done(self, applied: CallResults) -> list[Yielded]:
         self.records += [Record(o.key, o.value, o.timestamp_ms) for o in applied.outputs]
         self.late += [Record(r.key_value, r.value, r.timestamp_ms) for r in applied.late]
         self.failures += applied.failures
@@ -157,6 +157,6 @@ class Chain:
         """The input ends."""
         self.watermark(MAX_TIME)
 
-    def _pass_on(self, outputs: list[Output]) -> None:
+    def _pass_on(self, outputs: list[Yielded]) -> None:
         for harness in self._harnesses[1:]:
             outputs = harness.feed(outputs)

@@ -127,7 +127,7 @@ class Row(NamedTuple):
     """A4: with `lateness: split`, its split's watermark before it less allowedLateness."""
 
 
-class Output(NamedTuple):
+class Yielded(NamedTuple):
     """A yielded document. No two share (time, key, sequence), but for late ones with `order: arrival` after their key was forgotten."""
 
     timestamp_ms: int
@@ -138,7 +138,7 @@ class Output(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Failure:
+class CallbackFailure:
     """A callback that raised each time: exactly one of record and timer is there."""
 
     key_value: Any
@@ -149,12 +149,12 @@ class Failure:
 
 
 @dataclass(slots=True)
-class Applied:
+class CallResults:
     """The outcome of a call."""
 
-    outputs: list[Output] = field(default_factory=list)
+    outputs: list[Yielded] = field(default_factory=list)
     late: list[Row] = field(default_factory=list)
-    failures: list[Failure] = field(default_factory=list)
+    failures: list[CallbackFailure] = field(default_factory=list)
 
 
 @dataclass(slots=True)
@@ -211,9 +211,9 @@ class KeyedComputation:
 
     # --- in -------------------------------------------------------------------------------------------------
 
-    def on_records(self, rows: Iterable[Row]) -> Applied:
+    def on_records(self, rows: Iterable[Row]) -> CallResults:
         """Records have come, in any order."""
-        done = Applied()
+        done = CallResults()
         for row in rows:
             if self._by_event_time and row.timestamp_ms < max(row.late_below_ms, self._watermark_ms):  # A4
                 done.late.append(row)
@@ -230,9 +230,9 @@ class KeyedComputation:
         self.counters.late += len(done.late)
         return self._sorted(done)
 
-    def on_watermark(self, watermark_ms: int) -> Applied:
+    def on_watermark(self, watermark_ms: int) -> CallResults:
         """Raise the input watermark to this, and apply all that has become due. MAX_TIME ends the input (A7)."""
-        done = Applied()
+        done = CallResults()
         if watermark_ms > self._watermark_ms:
             floor_ms = self.output_watermark()
             for key in self._due_keys(watermark_ms):
@@ -244,9 +244,9 @@ class KeyedComputation:
             self._keys.pass_over(watermark_ms)
         return self._sorted(done)
 
-    def on_processing_time(self, now_ms: int) -> Applied:
+    def on_processing_time(self, now_ms: int) -> CallResults:
         """Set processing time to this: the timers that it has reached fire, each key's by (time, name). Timers that these set wait."""
-        done = Applied()
+        done = CallResults()
         floor_ms = self.output_watermark()
         for data in self._clock_due.take(now_ms + 1):
             self._keys.settle()
@@ -305,7 +305,7 @@ class KeyedComputation:
 
     # --- applying -------------------------------------------------------------------------------------------
 
-    def _advance(self, key: Key, watermark_ms: int, done: Applied) -> None:
+    def _advance(self, key: Key, watermark_ms: int, done: CallResults) -> None:
         """Apply all of this key that the watermark has passed: records first on a tie (A1), times strictly below (A3)."""
         last_ms, chain = MIN_TIME, 0
         while True:
@@ -329,7 +329,7 @@ class KeyedComputation:
             else:
                 return
 
-    def _records(self, key: Key, below_ms: int, done: Applied) -> None:
+    def _records(self, key: Key, below_ms: int, done: CallResults) -> None:
         """Apply the first waiting record, or with `process_batch` all that are below this time."""
         if self._computation.batch_schema is None:
             waiting = heapq.heappop(key.waiting)
@@ -356,7 +356,7 @@ class KeyedComputation:
             for one in run:
                 self._record(key, Record(key.value, one.value, one.timestamp_ms), one.order, done)
 
-    def _record(self, key: Key, record: Record, order: OrderKey, done: Applied) -> None:
+    def _record(self, key: Key, record: Record, order: OrderKey, done: CallResults) -> None:
         self.counters.records += 1
         if self._computation.batch_schema is not None:
             alone = [Waiting(record.timestamp, order, b"", 0, record.value)]
@@ -365,13 +365,13 @@ class KeyedComputation:
             call = partial(self._timed, key, record)
         error = self._guarded(("record", key.data, record.timestamp, order), key, record.timestamp, call, done)
         if error is not None:
-            self._fail(Failure(key.value, error, record=record, order=order), done)
+            self._fail(CallbackFailure(key.value, error, record=record, order=order), done)
 
     def _timed(self, key: Key, record: Record) -> list[tuple[int, Document]]:
         found = self._computation.process(record, key.state(), key.timers)
         return yielded(found, record.timestamp, self._limits.outputs_max)
 
-    def _timer(self, key: Key, pending: Pending, output_ms: int, done: Applied) -> None:
+    def _timer(self, key: Key, pending: Pending, output_ms: int, done: CallResults) -> None:
         """Fire a timer. It is pending no more, even if it fails."""
         timer = Timer(pending.name, pending.time_ms, pending.domain)
         key.timers.take(pending)
@@ -386,16 +386,16 @@ class KeyedComputation:
             done,
         )
         if error is not None:
-            self._fail(Failure(key.value, error, timer=timer), done)
+            self._fail(CallbackFailure(key.value, error, timer=timer), done)
 
-    def _give_up(self, key: Key, pending: Pending, done: Applied) -> None:
+    def _give_up(self, key: Key, pending: Pending, done: CallResults) -> None:
         key.timers.take(pending)
         self._keys.changed(key)
         error = TimerError(
             f"timer {pending.name!r} was set for a time that had passed {self._limits.passed_timers_max} times without an end; "
             "options.limits.passedTimersInARow sets how often it may"
         )
-        self._fail(Failure(key.value, error, timer=Timer(pending.name, pending.time_ms, pending.domain)), done)
+        self._fail(CallbackFailure(key.value, error, timer=Timer(pending.name, pending.time_ms, pending.domain)), done)
 
     def _guarded(
         self,
@@ -403,7 +403,7 @@ class KeyedComputation:
         key: Key,
         now_ms: int,
         callback: Callable[[], Sequence[tuple[int, Document]]],
-        done: Applied,
+        done: CallResults,
     ) -> Exception | None:
         """A10; between deaths no more than `_try`."""
         guard = self._guard
@@ -416,7 +416,7 @@ class KeyedComputation:
         return error
 
     def _try(
-        self, key: Key, now_ms: int, callback: Callable[[], Sequence[tuple[int, Document]]], done: Applied
+        self, key: Key, now_ms: int, callback: Callable[[], Sequence[tuple[int, Document]]], done: CallResults
     ) -> Exception | None:
         """Run a callback whole or not at all (A8); its last error if it never succeeded."""
         self._keys.changed(key)
@@ -439,17 +439,17 @@ class KeyedComputation:
                         " yield fewer, run more tasks, or raise computed_max in TIDEMARK_RUNTIME"
                     )
                 for time_ms, document in yielded:
-                    done.outputs.append(Output(time_ms, key.data, key.next_sequence(time_ms), document))
+                    done.outputs.append(Yielded(time_ms, key.data, key.next_sequence(time_ms), document))
                 return None
         return error
 
-    def _fail(self, failure: Failure, done: Applied) -> None:
+    def _fail(self, failure: CallbackFailure, done: CallResults) -> None:
         self.counters.failures += 1
         done.failures.append(failure)
 
     # --- the end --------------------------------------------------------------------------------------------
 
-    def _end(self, floor_ms: int, done: Applied) -> None:
+    def _end(self, floor_ms: int, done: CallResults) -> None:
         """Fire the pending timers once, event time first; timers set meanwhile are discarded (A7)."""
         for domain in ("event", "processing"):
             for key in self._all_with_timers():
@@ -458,7 +458,7 @@ class KeyedComputation:
                 self._fire_once(key, pending, least_ms, done)
                 self._note(key)
 
-    def _fire_once(self, key: Key, pending: Sequence[Pending], least_ms: int, done: Applied) -> None:
+    def _fire_once(self, key: Key, pending: Sequence[Pending], least_ms: int, done: CallResults) -> None:
         before = set(key.timers.all())
         for timer in pending:
             if key.timers.is_pending(timer):  # not cancelled or set anew by one before it
@@ -495,7 +495,7 @@ class KeyedComputation:
             if key is not None:
                 yield key
 
-    def _sorted(self, done: Applied) -> Applied:
+    def _sorted(self, done: CallResults) -> CallResults:
         done.outputs.sort(key=lambda o: o[:3])  # A6
         self.counters.outputs += len(done.outputs)
         return done

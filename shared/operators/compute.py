@@ -19,8 +19,7 @@ from tidemark.shared.model.time import MIN_TIME, minus
 from tidemark.shared.model.values import Date
 from tidemark.shared.operators.base import ARRIVAL, KEY, NO_SPLIT, PART, POS, TS, WM, Operator, OperatorError, Out
 from tidemark.shared.operators.batches import batch_of, documents_of
-from tidemark.shared.operators.computation import Applied, KeyedComputation, Row
-from tidemark.shared.operators.computation import Failure as CallbackFailure
+from tidemark.shared.operators.computation import CallbackFailure, CallResults, KeyedComputation, Row
 from tidemark.shared.operators.computation_keys import OrderKey
 from tidemark.shared.operators.context import TaskContext
 from tidemark.shared.operators.dead_letters import LATE, LATE_CODE, Failure, dead_letters
@@ -132,7 +131,7 @@ class ComputeOperator(Operator):
             rows.append(Row(keys[i], key_value, document, times[i], order, below[i]))
         return rows
 
-    def _outs(self, applied: Applied) -> Sequence[Out]:
+    def _outs(self, applied: CallResults) -> Sequence[Out]:
         outs: list[Out] = []
         if applied.outputs:
             documents = [o.value for o in applied.outputs]

@@ -45,7 +45,7 @@ class _Refusing(asyncio.Protocol):
         transport.close()
 
 
-class Connections:
+class ServerConnections:
     """Of one server: at most so many, each of which must bring its first request in time. For later ones the library has a time-out."""
 
     def __init__(self, clock: Clock, connections_max: int, request_wait_ms: int) -> None:
@@ -87,7 +87,7 @@ class Connections:
 
 class _Site(web.TCPSite):
     def __init__(
-        self, connections: Connections, runner: web.AppRunner, host: str, port: int, tls: ssl.SSLContext | None
+        self, connections: ServerConnections, runner: web.AppRunner, host: str, port: int, tls: ssl.SSLContext | None
     ) -> None:
         super().__init__(runner, host, port, ssl_context=tls)
         self._connections = connections

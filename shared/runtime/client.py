@@ -21,7 +21,7 @@ from tidemark.shared.ports.clock import Clock
 from tidemark.shared.ports.log import Log, LogRecord, LogUnavailable, NewRecord, Reader, TopicPartition
 from tidemark.shared.runtime.fencing import Fence, Headers, asked
 from tidemark.shared.runtime.reading import Unreadable, end_of, followed, patiently, reading, up_to_now
-from tidemark.shared.runtime.registry import Connections, Registry
+from tidemark.shared.runtime.registry import KnownConnections, Registry
 from tidemark.shared.runtime.settings import RuntimeSettings
 from tidemark.shared.runtime.topics import Topics
 from tidemark.shared.wire.messages import decode_answer, decode_report, decode_sample, encode_message
@@ -141,7 +141,7 @@ class Client:
 
     async def connections(self) -> dict[str, Any]:
         """The registry of connections, without secrets."""
-        found = Connections(unreadable=self._unreadable)
+        found = KnownConnections(unreadable=self._unreadable)
         async for record in up_to_now(self._log, TopicPartition(self._topics.connections, 0), self._settings):
             found.take(record)
         return found.values

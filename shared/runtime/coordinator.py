@@ -59,7 +59,7 @@ Planner = Callable[[str, dict[str, int], Any, Mapping[str, str]], ev.PlannedPipe
 Offsets = Awaitable[dict[TopicPartition, Offset]]
 
 
-class Found(Protocol):
+class OthersFound(Protocol):
     """Names of which a compacted topic has a word that is not this leader's."""
 
     async def __call__(self, term: int, names: Sequence[str], *, overtaken: bool) -> None:
@@ -538,7 +538,7 @@ class CoordinatorDriver:
         while True:
             await self._read_told(topic, found)
 
-    async def _read_told(self, topic: TopicPartition, found: Found) -> None:
+    async def _read_told(self, topic: TopicPartition, found: OthersFound) -> None:
         """Read a compacted topic of leaders for one term: `found` learns of the records that were there, then of late ones."""
         term, token = await self._next_term()
         fence, before = Fence(), dict[str, None]()

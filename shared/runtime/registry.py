@@ -47,7 +47,7 @@ class Registry:
 
 
 @dataclass(slots=True)
-class Connections:
+class KnownConnections:
     """Connections by name, with the part of them that everybody may see; the same."""
 
     values: dict[str, Any] = field(default_factory=dict)

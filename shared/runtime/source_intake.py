@@ -77,7 +77,7 @@ class SourceIntake:
                     wiring.ways.on_found(found, gone)
                 case source.FindEnds():
                     self.site.spawn(self._find_ends(), "ends")
-                case source.TellEnds(splits):
+                case source.ReportEnds(splits):
                     wiring.ways.on_ends(splits)
                 case source.EndAt(until):
                     self._body.end_at(until)

@@ -121,7 +121,7 @@ class Trimmer:
                 self._seen.append(ends)
 
 
-class Answer(NamedTuple):
+class RequestAnswer(NamedTuple):
     """Why a request was refused, "" if it was carried out; where the answer lies, once that is known."""
 
     error: str
@@ -136,7 +136,7 @@ class Undecided:
         self._offsets: dict[str, Offset] = {}
         self._read = Offset(0)
         self._fewer = asyncio.Event()
-        self._answers: OrderedDict[str, Answer] = OrderedDict()
+        self._answers: OrderedDict[str, RequestAnswer] = OrderedDict()
         """By request id, `answers_known_max`, the latest last."""
         self._floor = Offset(0)
         """All answers from here on are known."""
@@ -154,13 +154,13 @@ class Undecided:
         async for record in up_to_now(self._outside.log, answers, settings, begin=self._floor):
             told = self._outside.unreadable.read(record, lambda found: decode_answer(found.value or b"", settings.wire))
             if told is not None:
-                self._keep(told.request, Answer(told.error, record.offset))
+                self._keep(told.request, RequestAnswer(told.error, record.offset))
 
     def answered(self, request: str, error: str) -> None:
         """An answer is told; where it lies is not known yet."""
-        self._keep(request, Answer(error))
+        self._keep(request, RequestAnswer(error))
 
-    def _keep(self, request: str, answer: Answer) -> None:
+    def _keep(self, request: str, answer: RequestAnswer) -> None:
         self._answers[request] = answer
         self._answers.move_to_end(request)
         while len(self._answers) > self._outside.settings.answers_known_max:

@@ -31,7 +31,7 @@ _WHY: Final[Mapping[str, str]] = {
 }
 
 
-class Step(Struct, frozen=True, kw_only=True, rename="camel"):
+class WatermarkHop(Struct, frozen=True, kw_only=True, rename="camel"):
     """One place on the way from the sinks to the data."""
 
     vertex: str
@@ -52,7 +52,7 @@ class Explained(Struct, frozen=True, kw_only=True, rename="camel"):
     """The way, and the place on it that keeps back most; `culprit` is an index of `steps`."""
 
     watermark_ms: int | None
-    steps: tuple[Step, ...]
+    steps: tuple[WatermarkHop, ...]
     culprit: int | None
     summary: str
 
@@ -62,7 +62,7 @@ def explain_watermark(status: ProcessorStatus, tasks: Tasks) -> Explained:
     begin = _first(status, tasks)
     if begin is None:
         return Explained(watermark_ms=None, steps=(), culprit=None, summary=f"{status.name} has no task that runs")
-    steps: list[Step] = []
+    steps: list[WatermarkHop] = []
     task: TaskId | None = begin
     while task is not None and len(steps) < _DEPTH_MAX:
         beat = tasks.get(task)
@@ -86,7 +86,7 @@ def _first(status: ProcessorStatus, tasks: Tasks) -> TaskId | None:
     return min(found, key=lambda t: (tasks[t].input_watermark_ms, t), default=None)
 
 
-def _of_task(beat: TaskBeat, tasks: Tasks) -> tuple[list[Step], TaskId | None]:
+def _of_task(beat: TaskBeat, tasks: Tasks) -> tuple[list[WatermarkHop], TaskId | None]:
     """The steps of a task, and the sender to go on with."""
     held = _held(beat)
     steps = [_hold(beat, held, hold) for hold in reversed(held.holds)]
@@ -109,11 +109,13 @@ def _of_task(beat: TaskBeat, tasks: Tasks) -> tuple[list[Step], TaskId | None]:
     return steps, sender
 
 
-def _hold(beat: TaskBeat, held: TaskHeld, hold: Hold) -> Step:
+def _hold(beat: TaskBeat, held: TaskHeld, hold: Hold) -> WatermarkHop:
     return _step(beat, held, hold.output_ms, _span(hold.input_ms, hold.output_ms), f"{hold.operator} {_WHY[hold.why]}")
 
 
-def _slowest_split(beat: TaskBeat, held: TaskHeld, splits: Mapping[str, SplitHeld], tasks: Tasks) -> Iterable[Step]:
+def _slowest_split(
+    beat: TaskBeat, held: TaskHeld, splits: Mapping[str, SplitHeld], tasks: Tasks
+) -> Iterable[WatermarkHop]:
     """The split that sets the task's watermark, and the reason why it stays there; other tasks and streams may wait for it."""
     counting = {n: s for n, s in splits.items() if s.status == "active" and not s.finished}
     considered = counting or {n: s for n, s in splits.items() if not s.finished} or splits
@@ -122,7 +124,7 @@ def _slowest_split(beat: TaskBeat, held: TaskHeld, splits: Mapping[str, SplitHel
         name, split = max(considered.items(), key=lambda item: (item[1].watermark, item[0]))
     everywhere = [s.watermark for other in tasks.values() for s in _splits(other).values() if not s.finished]
     ahead = max([*everywhere, split.lastEvent if split.lastEvent is not None else split.watermark])
-    yield Step(
+    yield WatermarkHop(
         vertex=beat.vertex,
         task=beat.index,
         split=name,
@@ -167,8 +169,8 @@ def _why(split: SplitHeld, held: TaskHeld) -> str:
     return "; ".join(words)
 
 
-def _step(beat: TaskBeat, held: TaskHeld, watermark_ms: int, keeps_ms: int | None, why: str) -> Step:
-    return Step(
+def _step(beat: TaskBeat, held: TaskHeld, watermark_ms: int, keeps_ms: int | None, why: str) -> WatermarkHop:
+    return WatermarkHop(
         vertex=beat.vertex,
         task=beat.index,
         watermark_ms=watermark_ms,
@@ -178,9 +180,9 @@ def _step(beat: TaskBeat, held: TaskHeld, watermark_ms: int, keeps_ms: int | Non
     )
 
 
-def _silent(task: TaskId) -> Step:
+def _silent(task: TaskId) -> WatermarkHop:
     why = "was not heard of lately: its worker is away, or it is being placed"
-    return Step(vertex=task.vertex, task=task.index, watermark_ms=MIN_TIME, keeps_ms=None, why=why)
+    return WatermarkHop(vertex=task.vertex, task=task.index, watermark_ms=MIN_TIME, keeps_ms=None, why=why)
 
 
 def _held(beat: TaskBeat) -> TaskHeld:
@@ -202,11 +204,11 @@ def _span(ahead_ms: int, behind_ms: int) -> int | None:
     return max(0, ahead_ms - behind_ms) if said else None
 
 
-def _weight(step: Step) -> int:
+def _weight(step: WatermarkHop) -> int:
     """A step without a report yet holds most; a split that keeps nothing back is still the last on the way."""
     return MAX_TIME if step.keeps_ms is None else step.keeps_ms
 
 
-def _sentence(step: Step) -> str:
+def _sentence(step: WatermarkHop) -> str:
     where = f"{step.vertex}/{step.task}" if step.split is None else f"split {step.split} of {step.vertex}/{step.task}"
     return f"{where} {step.why}"

@@ -131,7 +131,7 @@ class Worker:
         self._fence = Fence()
         self._registered = False
         self._flow_begun = asyncio.Event()
-        self._told: dict[str, Told] = {}
+        self._told: dict[str, ToldPosition] = {}
         """By partition of an edge: how far it was read, and, of a receiver that is full, its watermark. Bounded by the tasks here."""
         self._stopped = asyncio.Event()
         self._error: BaseException | None = None
@@ -442,13 +442,15 @@ class Worker:
         """Positions that senders need: a receiver has become full, or is full no longer; it has read much; or it is time again."""
         settings, now_ms = self._outside.settings, self._outside.clock.monotonic_ms()
         news: list[ReadPosition] = []
-        told: dict[str, Told] = {}
+        told: dict[str, ToldPosition] = {}
         for hosted in self._tasks.values():
             if hosted.driver is None:
                 continue
             taken_bytes = hosted.driver.meter.in_bytes
             for place, position in _positions_of(hosted.driver, hosted.assign.index):
-                now = Told(position.offset, position.watermark_ms if position.full else None, taken_bytes, now_ms)
+                now = ToldPosition(
+                    position.offset, position.watermark_ms if position.full else None, taken_bytes, now_ms
+                )
                 known = self._told.get(place)
                 if known is None or known.is_outdated(now, settings):
                     news.append(position)
@@ -479,7 +481,7 @@ class Worker:
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class ToldPosition:
     """The last report on a partition."""
 
     offset: Offset
@@ -490,7 +492,7 @@ class Told:
     at_ms: int
     """Monotonic."""
 
-    def is_outdated(self, now: "Told", settings: RuntimeSettings) -> bool:
+    def is_outdated(self, now: "ToldPosition", settings: RuntimeSettings) -> bool:
         """Whether to report `now` to senders: a sender that is held back waits for an eighth of W at most, or for a small amount."""
         if now.full_ms != self.full_ms:
             return True

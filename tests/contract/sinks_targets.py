@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 from tests.contract.sinks_support import Inline
 from tests.harness.registry import MemoryRegistry
 from tidemark.services.sink.connectors.destination import LocalDestination, sha256
-from tidemark.services.sink.connectors.filerows import Encoding, Table
+from tidemark.services.sink.connectors.filerows import CatalogTable, Encoding
 from tidemark.services.sink.connectors.files import FileSink, FileSinkSettings
 from tidemark.services.sink.connectors.kafka import KafkaSink, KafkaSinkSettings
 from tidemark.services.sink.connectors.kafkamarkers import MarkerReading
@@ -59,7 +59,7 @@ class FilesWorld:
     ) -> None:
         self.root = root / "out"
         catalog = {"type": "sql", "uri": f"sqlite:///{root}/catalog.db"}
-        self.encoding = Encoding(format_, partition_by, table=Table("lake/out", catalog))
+        self.encoding = Encoding(format_, partition_by, table=CatalogTable("lake/out", catalog))
         self.settings = FileSinkSettings(buffer_bytes_max=1, handle_bytes_max=handle_bytes_max, volume_manifests=1)
         self.attempts = itertools.count()
         self.executor: Executor = Inline()

@@ -10,11 +10,11 @@ import sqlalchemy as sa
 
 from tests.contract.sinks_support import IDENTITY, JOB, Inline, row_of
 from tidemark.services.audit.history import AuditFailed, Commit, NotAuditable
-from tidemark.services.audit.outputs import Releases
+from tidemark.services.audit.outputs import VertexReleases
 from tidemark.services.audit.reading import TooMuchHeld
 from tidemark.services.audit.recompute import EpochDone, SplitRecords, Stand, recompute
 from tidemark.services.audit.tables import TableRead, Unread, compare, read_table, table_output
-from tidemark.services.audit.writers import Writer, no_writers, stages_into
+from tidemark.services.audit.writers import JobTables, no_writers, stages_into
 from tidemark.services.sink.connectors.sql import MARKERS_TABLE, SqlSink, engine_of
 from tidemark.services.sink.connectors.staging import PartStore, StagingSettings
 from tidemark.shared.adapters.blobs import MemoryBlobs
@@ -81,7 +81,9 @@ class Target:
         read = read_table(IDENTITY.vertex, self.stage, self.url, frozenset([JOB]))
         assert isinstance(read, TableRead)
         try:
-            output = await table_output(read, Releases(JOB, IDENTITY.vertex, self.commits, ended=True), self.blobs)
+            output = await table_output(
+                read, VertexReleases(JOB, IDENTITY.vertex, self.commits, ended=True), self.blobs
+            )
             compare(read, self.done, output, self.commits, by_epoch=by_epoch)
         finally:
             read.engine.dispose()
@@ -219,7 +221,7 @@ async def test_a_task_that_began_while_the_audit_read_is_no_discrepancy(made: An
     assert isinstance(read, TableRead)
     await target.release({"id": 1})
     with pytest.raises(NotAuditable, match=r"emit: table Rows: .* began while it was read; audit again"):
-        await table_output(read, Releases(JOB, IDENTITY.vertex, target.commits, ended=True), target.blobs)
+        await table_output(read, VertexReleases(JOB, IDENTITY.vertex, target.commits, ended=True), target.blobs)
     read.engine.dispose()
 
 
@@ -242,7 +244,7 @@ async def test_a_handle_of_any_size_is_read(made: Any, monkeypatch: pytest.Monke
 )
 def test_one_table_by_two_addresses_is_one(url: str, table: str, other_url: str, other_table: str) -> None:
     """What two processors write into it is no function of one's records, however their documents name it."""
-    writers = [Writer(JOB, ((url, table),)), Writer(JobId("j2"), ((other_url, other_table), (url, "more")))]
+    writers = [JobTables(JOB, ((url, table),)), JobTables(JobId("j2"), ((other_url, other_table), (url, "more")))]
     assert stages_into(writers, url, table) == 2
     assert stages_into(writers, url, "more") == 1
 
@@ -250,8 +252,10 @@ def test_one_table_by_two_addresses_is_one(url: str, table: str, other_url: str,
 def test_a_job_that_writes_a_table_of_the_same_name_may_be_its_writer() -> None:
     """By another name of the host, say: its marker beside the table makes a difference doubtful, instead of a failure."""
     url = "postgresql://db/x"
-    writers = [Writer(JOB, ((url, "rows"),)), Writer(JobId("j2"), (("postgresql://10.0.0.1/x", "rows"),))]
-    writers.append(Writer(JobId("j3"), ((url, "more"), ("sqlite:///${HOME}/x", "y"), ("postgresql://h:${P}/x", "z"))))
+    writers = [JobTables(JOB, ((url, "rows"),)), JobTables(JobId("j2"), (("postgresql://10.0.0.1/x", "rows"),))]
+    writers.append(
+        JobTables(JobId("j3"), ((url, "more"), ("sqlite:///${HOME}/x", "y"), ("postgresql://h:${P}/x", "z")))
+    )
     assert stages_into(writers, url, "rows") == 1
     assert no_writers(writers, JOB, "rows") == {JOB, JobId("j3")}
 

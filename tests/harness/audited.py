@@ -12,7 +12,7 @@ from typing import Any
 from tests.harness.installation import NAME, installed
 from tests.harness.sealing import KEYS, sealed
 from tidemark.services.audit.check import Audited, audit
-from tidemark.services.audit.installed import Installation
+from tidemark.services.audit.installed import AuditedInstallation
 from tidemark.shared.adapters.blobs import MemoryBlobs
 from tidemark.shared.adapters.memory_broker import MemoryBroker
 from tidemark.shared.adapters.memory_commit_store import MemoryCommitState, MemoryCommitStore
@@ -99,7 +99,7 @@ class Story:
     log: Log
 
     async def audit(self) -> Audited:
-        return await audit(NAME, Installation(MemoryCommitStore(self.store), self.blobs, self.log, {}))
+        return await audit(NAME, AuditedInstallation(MemoryCommitStore(self.store), self.blobs, self.log, {}))
 
     # --- where things lie -------------------------------------------------------------------------------------------------
 

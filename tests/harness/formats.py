@@ -45,7 +45,7 @@ from tidemark.shared.operators.join_rows import RowsSnapshot
 from tidemark.shared.operators.remembered import StoredPart
 from tidemark.shared.operators.source_front import SplitState
 from tidemark.shared.operators.step_operator import StoredStep
-from tidemark.shared.protocol.coordinator.record import Kept, decode_kept, decode_plan, encode_kept, encode_plan
+from tidemark.shared.protocol.coordinator.record import Decisions, decode_kept, decode_plan, encode_kept, encode_plan
 from tidemark.shared.wire.frames import decode_frame, encode_frame
 from tidemark.shared.wire.messages import (
     decode_answer,
@@ -105,7 +105,7 @@ FORMS: Final[dict[Format, Form]] = {
     formats.MIRROR_ROW: Form((MirrorRow,), encode_message, decode_mirror_row),
     formats.SEAL: Form((Seal,), SEALS.encode, SEALS.decode),
     formats.PROCESSOR_ROW: _coded(formats.PROCESSOR_ROW, ProcessorRow),
-    formats.DECISIONS: Form((Kept,), encode_kept, decode_kept),
+    formats.DECISIONS: Form((Decisions,), encode_kept, decode_kept),
     formats.PLAN: Form((RunningPlan,), encode_plan, decode_plan),
     formats.MODULES: _coded(formats.MODULES, list[Module]),
     formats.COMMIT_ROW: _coded(formats.COMMIT_ROW, CommitRow),

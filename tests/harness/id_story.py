@@ -5,7 +5,7 @@ from typing import Any
 
 from tests.harness.installation import NAME, Installed
 from tidemark.services.audit.check import Audited, audit
-from tidemark.services.audit.installed import Installation
+from tidemark.services.audit.installed import AuditedInstallation
 from tidemark.shared.adapters.memory_commit_store import MemoryCommitStore
 from tidemark.shared.adapters.memory_log import MemoryLog
 from tidemark.shared.model.messages import ModifyProcessor
@@ -79,9 +79,9 @@ class Story:
         return [json.loads(r.value or b"") for part in self.it.broker.dump(topic).values() for r in part]
 
     @property
-    def installation(self) -> Installation:
+    def installation(self) -> AuditedInstallation:
         """As the command line sees it."""
-        return Installation(MemoryCommitStore(self.it.store), self.it.blobs, self.log, {})
+        return AuditedInstallation(MemoryCommitStore(self.it.store), self.it.blobs, self.log, {})
 
     async def audited(self) -> Audited:
         """AuditFailed."""

@@ -23,7 +23,7 @@ from tidemark.shared.operators.context import TaskContext as OperatorContext
 from tidemark.shared.operators.source_front import SourceFront
 from tidemark.shared.operators.specs import FrontSpec
 from tidemark.shared.ports.log import Log, NewRecord, TopicPartition
-from tidemark.shared.protocol.source.machine import EndAt, FindEnds, Tell, TellEnds
+from tidemark.shared.protocol.source.machine import EndAt, FindEnds, ReportEnds, Tell
 from tidemark.shared.runtime.body import Fetched
 from tidemark.shared.runtime.settings import RuntimeSettings
 
@@ -127,7 +127,7 @@ class SourceStand:
         if commands == [FindEnds()]:
             commands = self.body.input.ends_found(await self.body.ends())
         (told,) = commands
-        assert isinstance(told, TellEnds)
+        assert isinstance(told, ReportEnds)
         return told.splits
 
     async def take(self, after_ms: int = 0) -> list[int]:

@@ -14,7 +14,7 @@ import pytest
 from tests.harness.installation import NAME, installed
 from tests.harness.sealing import sealed
 from tidemark.services.audit.check import Audited, AuditFailed, audit
-from tidemark.services.audit.installed import Installation
+from tidemark.services.audit.installed import AuditedInstallation
 from tidemark.services.cli.process import quiet
 from tidemark.shared.adapters.memory_commit_store import MemoryCommitStore
 from tidemark.shared.adapters.memory_log import MemoryLog
@@ -105,7 +105,7 @@ async def audited(
         if forged:
             await (await writer.send(TopicPartition(forged, 0), NewRecord(b'{"forged": 1}')))
         await writer.close()
-        return await audit(NAME, Installation(MemoryCommitStore(it.store), it.memory_blobs, log, {}))
+        return await audit(NAME, AuditedInstallation(MemoryCommitStore(it.store), it.memory_blobs, log, {}))
 
 
 CASES: dict[str, tuple[list[dict[str, Any]], dict[str, Any], dict[str, Any], str]] = {

@@ -11,7 +11,7 @@ import pytest
 from tests.harness.installation import NAME, installed
 from tests.harness.sealing import sealed
 from tidemark.services.audit.check import Audited, AuditFailed, NotAuditable, audit
-from tidemark.services.audit.installed import Installation
+from tidemark.services.audit.installed import AuditedInstallation
 from tidemark.services.cli.process import quiet
 from tidemark.shared.adapters.memory_commit_store import MemoryCommitStore
 from tidemark.shared.adapters.memory_log import MemoryLog
@@ -114,7 +114,7 @@ async def audited(
                 (n, s.record) for n, s in enumerate(partition.stored) if s.record and not s.record.value
             )
             partition.stored[place] = partition.stored[place]._replace(record=replace(record, key=b"another"))
-        return await audit(NAME, Installation(MemoryCommitStore(it.store), it.memory_blobs, log, {}))
+        return await audit(NAME, AuditedInstallation(MemoryCommitStore(it.store), it.memory_blobs, log, {}))
 
 
 def emitted(**more: Any) -> dict[str, Any]:

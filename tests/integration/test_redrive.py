@@ -22,7 +22,7 @@ from tidemark.services.audit.corrections import (
     windowed,
     windows_of,
 )
-from tidemark.services.audit.installed import Installation
+from tidemark.services.audit.installed import AuditedInstallation
 from tidemark.services.audit.recompute import SplitRecords, Stand
 from tidemark.services.audit.redrive import Redriven, redrive
 from tidemark.services.cli.process import quiet
@@ -48,7 +48,7 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> Saved:
 
 
 async def ask(told: Story, topic: str | None = None) -> Redriven:
-    return await redrive(NAME, Installation(MemoryCommitStore(told.store), told.blobs, told.log, {}), topic)
+    return await redrive(NAME, AuditedInstallation(MemoryCommitStore(told.store), told.blobs, told.log, {}), topic)
 
 
 def corrected(told: Story) -> list[dict[str, Any]]:

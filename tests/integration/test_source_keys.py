@@ -9,7 +9,7 @@ import pytest
 
 from tests.harness.installation import NAME, installed
 from tidemark.services.audit.check import audit
-from tidemark.services.audit.installed import Installation
+from tidemark.services.audit.installed import AuditedInstallation
 from tidemark.services.cli.process import quiet
 from tidemark.shared.adapters.memory_commit_store import MemoryCommitStore
 from tidemark.shared.adapters.memory_log import MemoryLog
@@ -58,7 +58,7 @@ async def keyed(world: VirtualWorld, config: dict[str, Any], keys: list[bytes | 
             [json.loads(s.record.value or b"") for p in it.broker._topics.get(topic, ()) for s in p.stored if s.record]
             for topic in ("out", "letters")
         ]
-        await audit(NAME, Installation(MemoryCommitStore(it.store), it.memory_blobs, log, {}))
+        await audit(NAME, AuditedInstallation(MemoryCommitStore(it.store), it.memory_blobs, log, {}))
         return [(each["id"], each["key"]) for each in shown], letters
 
 

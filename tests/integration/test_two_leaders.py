@@ -19,7 +19,7 @@ from tidemark.shared.model.messages import DropProcessor, ProcessorStatus, StopP
 from tidemark.shared.ports.log import LogRecord, NewRecord, TopicPartition
 from tidemark.shared.runtime.client import RequestRefused, RequestTimeout
 from tidemark.shared.runtime.fencing import signed
-from tidemark.shared.runtime.registry import Connections, Registry
+from tidemark.shared.runtime.registry import KnownConnections, Registry
 from tidemark.shared.runtime.topics import Topics
 from tidemark.shared.wire.messages import encode_message
 
@@ -107,7 +107,7 @@ def test_C8_a_reader_of_the_registry_takes_nothing_of_a_lower_token(tmp_path: Pa
         del second
         status = (await there.client.statuses())[NAME]
         assert first.driver._token is not None
-        told, known = Registry(), Connections()
+        told, known = Registry(), KnownConnections()
         for leader, value in ((2, encode_message(status)), (1, b"unreadable"), (1, None)):
             told.take(LogRecord("registry", 0, Offset(0), 0, NAME.encode(), value, signed(LeaderToken(leader))))
         for leader, value in ((2, b"{}"), (1, b"unreadable"), (1, None)):

@@ -13,7 +13,7 @@ from tidemark.shared.computation import Computation, NoConfig, Record, Timer, Ti
 from tidemark.shared.model.ids import KeyGroup
 from tidemark.shared.model.time import MAX_TIME, MIN_TIME
 from tidemark.shared.model.values import Document
-from tidemark.shared.operators.computation import KeyedComputation, Output, Row, row_of
+from tidemark.shared.operators.computation import KeyedComputation, Row, Yielded, row_of
 from tidemark.shared.operators.computation_keys import Cooling
 
 NAMES = "abc"
@@ -118,14 +118,14 @@ def schedules(draw: st.DrawFn) -> tuple[list[Row], list[tuple[str, int]]]:
 
 def run(
     rows: list[Row], course: list[tuple[str, int]], cooling: Cooling | None = None
-) -> tuple[list[Output], list[dict[KeyGroup, bytes]]]:
+) -> tuple[list[Yielded], list[dict[KeyGroup, bytes]]]:
     """(all that came out, the state at every restart)."""
 
     def fresh() -> KeyedComputation:
         return KeyedComputation(make_computation(Scripted), groups=2, cooling=cooling)
 
     task, stored, watermark = fresh(), dict[KeyGroup, bytes](), MIN_TIME
-    outputs: list[Output] = []
+    outputs: list[Yielded] = []
     states = []
     for what, value in course:
         if what == "row":

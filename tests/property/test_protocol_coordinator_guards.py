@@ -13,7 +13,7 @@ from tidemark.shared.model.ids import Epoch, Generation
 from tidemark.shared.protocol.coordinator import cleanup, generation, requests, retention, running, state
 from tidemark.shared.protocol.coordinator import commands as do
 from tidemark.shared.protocol.coordinator.checkpoints import CommitPermit, Numbers
-from tidemark.shared.protocol.coordinator.record import Kept
+from tidemark.shared.protocol.coordinator.record import Decisions
 from tidemark.shared.protocol.coordinator.state import Phase, ProcessorState
 
 SEEDS = 120
@@ -109,7 +109,7 @@ def _forgets_identities(patch: Patch) -> None:
     """S1: identities that are not the plan's own are given to nobody."""
     works_of = generation.works_of
 
-    def own_only(plan: Any, kept: Kept) -> Any:
+    def own_only(plan: Any, kept: Decisions) -> Any:
         own = tuple(i for i in kept.identities if i[0] in plan.tasks and i[1] < plan.tasks[i[0]])
         return works_of(plan, structs.replace(kept, identities=own))
 
@@ -121,7 +121,7 @@ def _calls_known_identities_new(patch: Patch) -> None:
     """S2: an identity is new in every generation."""
     works_of = generation.works_of
 
-    def all_new(plan: Any, kept: Kept) -> Any:
+    def all_new(plan: Any, kept: Decisions) -> Any:
         works = works_of(plan, kept)
         return {t: _with_new_identity(w) for t, w in works.items()}
 
@@ -141,7 +141,7 @@ def _deletes_replaced_topics_at_once(patch: Patch) -> None:
     """R4: the old topic goes with the plan, not with the new generation's first commit."""
     change = generation._change_plan
 
-    def at_once(p: ProcessorState, kept: Kept, row: Any) -> Any:
+    def at_once(p: ProcessorState, kept: Decisions, row: Any) -> Any:
         kept, row = change(p, kept, row)
         return structs.replace(kept, unwanted_topics=kept.obsolete_topics, obsolete_topics=()), row
 

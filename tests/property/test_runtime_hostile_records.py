@@ -16,7 +16,7 @@ from tidemark.shared.model.ids import Epoch, Generation, JobId, Offset, Processo
 from tidemark.shared.model.messages import CreateProcessor, ProcessorStatus
 from tidemark.shared.ports.log import LogRecord, NewRecord, TopicPartition
 from tidemark.shared.runtime.fencing import HEADER, Headers, signed, token_of
-from tidemark.shared.runtime.registry import Connections, Registry
+from tidemark.shared.runtime.registry import KnownConnections, Registry
 from tidemark.shared.runtime.topics import Topics
 from tidemark.shared.wire.messages import encode_message
 from tidemark.shared.wire.seals import HEADER as SEAL
@@ -68,7 +68,7 @@ def read(topic: str, records: Iterator[NewRecord]) -> Iterator[LogRecord]:
 @pytest.mark.parametrize("seed", SEEDS)
 def test_views_of_compacted_topics_pass_over_what_they_cannot_read(seed: int) -> None:
     """The registry and the connections: nothing is raised, nothing of it is kept as if it were something, and it is counted."""
-    registry, connections = Registry(), Connections()
+    registry, connections = Registry(), KnownConnections()
     for record in read("registry", hostile(seed)):
         registry.take(record)
     for record in read("connections", hostile(seed)):

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.property import test_compiled_documents as documents
-from tidemark.services.sink.connectors.kafkaruns import Held, Run, decode_runs, encode_runs, sizes_of
+from tidemark.services.sink.connectors.kafkaruns import HeldRuns, Run, decode_runs, encode_runs, sizes_of
 from tidemark.services.sink.connectors.rendered import rendered
 from tidemark.shared.language.values import ExtendedJsonError, encode_value, parse_json, render_json
 from tidemark.shared.model.values import Long
@@ -117,7 +117,7 @@ def test_dates_are_rendered_as_instants_or_numbers(times: list[int]) -> None:
 )
 def test_parts_have_every_record_once_and_in_order(texts: list[list[bytes]], records_max: int, bytes_max: int) -> None:
     """Within the bounds, but for a single record that exceeds them."""
-    held = Held()
+    held = HeldRuns()
     for number, values in enumerate(texts):
         held.add(Run(f"t{number}", RecordColumns.of([NewRecord(value) for value in values])))
     found: list[tuple[str, bytes | None]] = []

@@ -12,7 +12,7 @@ from fsspec.implementations.memory import MemoryFileSystem
 from typer.testing import CliRunner
 
 from tidemark.services.cli.__main__ import app
-from tidemark.services.cli.reading import Unreadable, read_document
+from tidemark.services.cli.reading import NoDocument, read_document
 from tidemark.services.cli.run import check_surroundings
 from tidemark.services.sink.connectors.sql import engine_at
 from tidemark.shared.language.documents import InvalidDocument, parse
@@ -43,7 +43,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, logging_restored: No
 @pytest.mark.parametrize("command", ["process", "validate", "explain", "run", "create"])
 def test_a_file_that_is_no_document_is_said_in_a_sentence(folder: Path, command: str, name: str, says: str) -> None:
     """By every command that takes one, without a trace and before anything runs."""
-    with pytest.raises(Unreadable) as raised:
+    with pytest.raises(NoDocument) as raised:
         read_document(Path(name))
     assert says in str(raised.value)
     done = CliRunner().invoke(app, [command, name])

@@ -11,7 +11,7 @@ from tidemark.shared.computation import Computation, NoConfig, Record, Timer, Ti
 from tidemark.shared.model.ids import KeyGroup
 from tidemark.shared.model.time import MAX_TIME
 from tidemark.shared.model.values import Document
-from tidemark.shared.operators.computation import Applied, KeyedComputation, row_of
+from tidemark.shared.operators.computation import CallResults, KeyedComputation, row_of
 from tidemark.shared.operators.computation_keys import Cooling, Key
 
 
@@ -43,7 +43,7 @@ class Run:
         self.ids: list[tuple[int, bytes, int]] = []
         self.watermark_ms: int | None = None
 
-    def done(self, applied: Applied) -> None:
+    def done(self, applied: CallResults) -> None:
         self.ids += [output[:3] for output in applied.outputs]
         for group, data in self.task.snapshot_groups().items():
             self.parts.pop(group, None)

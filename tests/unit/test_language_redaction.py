@@ -20,7 +20,7 @@ from tidemark.shared.language.redaction import (
 from tidemark.shared.model.ids import Offset
 from tidemark.shared.ports.log import LogRecord
 from tidemark.shared.process.settings import ProcessSettingsError, settings_of
-from tidemark.shared.runtime.registry import Connections
+from tidemark.shared.runtime.registry import KnownConnections
 from tidemark.shared.runtime.settings import RuntimeSettings
 
 
@@ -72,7 +72,7 @@ def test_of_a_connection_only_what_is_known_to_be_public_is_shown(value: Any, sh
     assert json.loads(redacted_text(json.dumps(value))) == shown
     command = json.dumps({"command": "connect", "name": "c", "connection": value}).encode()
     assert json.loads(redacted_command(command))["connection"] == shown
-    registry = Connections()
+    registry = KnownConnections()
     registry.take(LogRecord("connections", 0, Offset(0), 0, b"c", json.dumps(value).encode()))
     assert registry.values == ({"c": shown} if isinstance(shown, dict) else {})
 

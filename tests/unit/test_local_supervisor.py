@@ -19,7 +19,7 @@ from tidemark.services.local.broker_settings import BrokerSettings
 from tidemark.services.local.folder_lock import FolderLock
 from tidemark.services.local.limits import limited
 from tidemark.services.local.logs import bound
-from tidemark.services.local.supervisor import Child, LocalCluster, LocalSettings, restart_wait_ms
+from tidemark.services.local.supervisor import LocalCluster, LocalSettings, SupervisedProcess, restart_wait_ms
 from tidemark.services.local.vouching import Voucher, runs
 from tidemark.shared.adapters.clock import SystemClock
 from tidemark.shared.adapters.memory_broker import MemoryBroker
@@ -43,7 +43,7 @@ async def test_a_worker_that_ends_again_and_again_is_not_waited_for(
     cluster = LocalCluster(settings, lambda _place, _status: ended.release())
     (tmp_path / "logs").mkdir()
 
-    async def spawn(_cluster: LocalCluster, child: Child, *_: object) -> asyncio.subprocess.Process:
+    async def spawn(_cluster: LocalCluster, child: SupervisedProcess, *_: object) -> asyncio.subprocess.Process:
         does = "raise SystemExit(1)" if child.place == "operator-0" else "import signal; signal.pause()"
         return await asyncio.create_subprocess_exec(sys.executable, "-c", does)
 
@@ -101,7 +101,9 @@ async def test_a_process_that_ended_is_told_to_the_coordinator(tmp_path: Path, m
     """With the name that it was started under and its status, so that nobody waits for its heartbeats; of a coordinator nothing is told."""
     names: dict[str, list[str]] = {"coordinator-0": [], "source-0": []}
 
-    async def spawn(_cluster: LocalCluster, child: Child, _log: object, name: str) -> asyncio.subprocess.Process:
+    async def spawn(
+        _cluster: LocalCluster, child: SupervisedProcess, _log: object, name: str
+    ) -> asyncio.subprocess.Process:
         does = "import signal; signal.pause()" if names[child.place] else "raise SystemExit(3)"
         names[child.place].append(name)
         return await asyncio.create_subprocess_exec(sys.executable, "-c", does)
@@ -146,7 +148,7 @@ async def test_only_the_process_that_is_meant_is_ended(tmp_path: Path, monkeypat
     cluster = LocalCluster(LocalSettings(data_dir=tmp_path))
     (tmp_path / "logs").mkdir()
 
-    async def spawn(_cluster: LocalCluster, child: Child, *_: object) -> asyncio.subprocess.Process:
+    async def spawn(_cluster: LocalCluster, child: SupervisedProcess, *_: object) -> asyncio.subprocess.Process:
         process = await asyncio.create_subprocess_exec(sys.executable, "-c", "import signal; signal.pause()")
         started.set()
         return process
@@ -195,7 +197,9 @@ async def test_a_process_that_gives_up_is_not_started_again(tmp_path: Path, monk
     cluster = LocalCluster(LocalSettings(data_dir=tmp_path, restart_wait_ms=1))
     (tmp_path / "logs").mkdir()
 
-    async def spawn(_cluster: LocalCluster, child: Child, log: IO[bytes], *_: object) -> asyncio.subprocess.Process:
+    async def spawn(
+        _cluster: LocalCluster, child: SupervisedProcess, log: IO[bytes], *_: object
+    ) -> asyncio.subprocess.Process:
         says = "failed" if child.starts < 2 else f"{GIVES_UP}the store is lost"
         does = f"import sys; print({says!r}, file=sys.stderr); sys.exit(1)"
         return await asyncio.create_subprocess_exec(sys.executable, "-c", does, stderr=log)
@@ -271,5 +275,5 @@ def test_the_users_cluster_is_left_alone(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setenv("KAFKA", "theirs:9092")
     cluster = LocalCluster(LocalSettings(data_dir=tmp_path, workers={}))
     cluster._start_beside("127.0.0.1:1")
-    environment = cluster._environment(Child("source-0", "source"))
+    environment = cluster._environment(SupervisedProcess("source-0", "source"))
     assert (environment["KAFKA"], environment["LOCAL_KAFKA"]) == ("theirs:9092", "127.0.0.1:1")

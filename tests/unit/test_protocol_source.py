@@ -18,8 +18,8 @@ from tidemark.shared.protocol.source.machine import (
     FindEnds,
     Input,
     ReadOn,
+    ReportEnds,
     Tell,
-    TellEnds,
 )
 from tidemark.shared.protocol.source.split import Split
 
@@ -55,7 +55,7 @@ def stands(split: SplitId, at: int, *, at_end: bool = False, more: bool = False,
 
 def ends_of(commands: list[Any]) -> Mapping[SplitId, int | None]:
     (told,) = commands
-    assert isinstance(told, TellEnds)
+    assert isinstance(told, ReportEnds)
     return {name: each.end for name, each in told.splits.items()}
 
 

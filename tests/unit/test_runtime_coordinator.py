@@ -29,7 +29,7 @@ from tidemark.shared.ports.commits import StoreLost, StoreUnavailable
 from tidemark.shared.ports.log import LogError, LogRecord, LogUnavailable, NewRecord, TopicPartition
 from tidemark.shared.protocol.coordinator.events import PlannedPipeline
 from tidemark.shared.protocol.coordinator.machine import CoordinatorMachine
-from tidemark.shared.protocol.coordinator.record import Kept, encode_kept, encode_plan
+from tidemark.shared.protocol.coordinator.record import Decisions, encode_kept, encode_plan
 from tidemark.shared.protocol.coordinator.settings import CoordinatorSettings
 from tidemark.shared.runtime.client import Client, RequestRefused, RequestTimeout
 from tidemark.shared.runtime.context import Outside
@@ -404,7 +404,7 @@ def test_C9_where_the_mirror_has_more_than_the_store_nobody_leads_and_the_newest
             plan_version=1,
             plan=encode_plan(RunningPlan(1, "{}", {}, ())),
             parallelism={},
-            extra=encode_kept(Kept()),
+            extra=encode_kept(Decisions()),
         )
         stand.state.rows[NAME] = row
         newest = deepcopy(stand.state)

@@ -16,7 +16,7 @@ from tidemark.shared.model.ids import EdgeId, Incarnation, JobId, LeaderToken, P
 from tidemark.shared.model.messages import EdgeBinding, RunningPlan
 from tidemark.shared.model.processors import ProcessorRow
 from tidemark.shared.ports.commits import StoreLost
-from tidemark.shared.protocol.coordinator.record import Kept, OldJob, encode_kept, encode_plan
+from tidemark.shared.protocol.coordinator.record import Decisions, OldJob, encode_kept, encode_plan
 from tidemark.shared.runtime.context import Outside
 from tidemark.shared.runtime.settings import RuntimeSettings
 from tidemark.shared.runtime.sweeping import Sweeper, mark_of
@@ -66,7 +66,7 @@ class Installation:
     def row(self, name: str, job: int) -> ProcessorRow:
         """Of a processor."""
         edge = EdgeBinding(EdgeId("read-emit"), Incarnation(self.id(EDGE)), self.edge(EDGE), 1, 1)
-        kept = Kept(old_jobs=(OldJob(JobId(self.id(OLD)), ()),), unwanted_topics=(self.edge(UNWANTED),))
+        kept = Decisions(old_jobs=(OldJob(JobId(self.id(OLD)), ()),), unwanted_topics=(self.edge(UNWANTED),))
         return row_of(
             self.token,
             name=ProcessorName(name),

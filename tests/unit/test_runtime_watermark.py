@@ -12,7 +12,7 @@ from tidemark.shared.model.ids import Epoch, Generation, JobId, ProcessorName, T
 from tidemark.shared.model.messages import ProcessorStatus, TaskBeat
 from tidemark.shared.model.time import MAX_TIME, MIN_TIME
 from tidemark.shared.runtime.beats import WATERMARK
-from tidemark.shared.runtime.watermark import Explained, Step, explain_watermark
+from tidemark.shared.runtime.watermark import Explained, WatermarkHop, explain_watermark
 
 NOW = 1_000_000
 SERVICES = {"source-1": "source", "window-1": "spark", "emit-1": "sink", "dlq": "sink"}
@@ -55,7 +55,7 @@ def explained(
     return explain_watermark(status(), dict(tasks))
 
 
-def culprit(found: Explained) -> Step:
+def culprit(found: Explained) -> WatermarkHop:
     assert found.culprit is not None
     return found.steps[found.culprit]
 

@@ -41,7 +41,7 @@ from tidemark.shared.runtime.body import Fetched, ReadingBody, TaskBody
 from tidemark.shared.runtime.context import TaskContext
 from tidemark.shared.runtime.driver import ZombieError
 from tidemark.shared.runtime.settings import RuntimeSettings, SettingsError
-from tidemark.shared.runtime.worker import Told
+from tidemark.shared.runtime.worker import ToldPosition
 
 COLLECT = TaskId(VertexId("collect-1"), 0)
 
@@ -529,15 +529,15 @@ def test_C12_the_topics_of_an_installation_keep_their_records() -> None:
 @pytest.mark.parametrize(
     ("now", "outdated"),
     [
-        (Told(Offset(5), None, 100, 50), False),
-        (Told(Offset(6), None, 100, 50), False),
-        (Told(Offset(6), None, 100 + (8 << 20) // 8, 50), True),
-        (Told(Offset(6), None, 100, 1_000), True),
-        (Told(Offset(5), None, 100, 1_000), False),
-        (Told(Offset(5), 7, 100, 50), True),
+        (ToldPosition(Offset(5), None, 100, 50), False),
+        (ToldPosition(Offset(6), None, 100, 50), False),
+        (ToldPosition(Offset(6), None, 100 + (8 << 20) // 8, 50), True),
+        (ToldPosition(Offset(6), None, 100, 1_000), True),
+        (ToldPosition(Offset(5), None, 100, 1_000), False),
+        (ToldPosition(Offset(5), 7, 100, 50), True),
     ],
 )
-def test_F7_what_was_read_is_told_when_it_is_much_or_long_untold(now: Told, outdated: bool) -> None:
+def test_F7_what_was_read_is_told_when_it_is_much_or_long_untold(now: ToldPosition, outdated: bool) -> None:
     """Senders hear of an eighth of W at the next interval, of less within `flow_silence_ms_max`, and at once that a receiver is full."""
     settings = RuntimeSettings(limits=TaskLimits(ahead_bytes_max=8 << 20))
-    assert Told(Offset(5), None, 100, 0).is_outdated(now, settings) is outdated
+    assert ToldPosition(Offset(5), None, 100, 0).is_outdated(now, settings) is outdated

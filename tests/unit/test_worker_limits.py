@@ -16,7 +16,7 @@ from tests.harness.source_stand import SourceStand, feed
 from tests.harness.worker_stand import JOB
 from tidemark.services.operator.body import OperatorBody
 from tidemark.services.operator.settings import OperatorSettings, operator_settings
-from tidemark.services.operator.users import Users
+from tidemark.services.operator.users import UsersCode
 from tidemark.services.source.connecting import file_source
 from tidemark.services.source.settings import SourceSettings, source_settings
 from tidemark.shared.adapters.clock import SystemClock
@@ -203,7 +203,7 @@ async def test_a_stop_waits_so_long_for_a_call_and_no_longer() -> None:
         Chain((Endless(JoinSpec("pipeline[1].$join", "inner", 0, 0, "right")),)), OperatorSettings(close_wait_ms=1)
     )
     stores: Any = SimpleNamespace(close=lambda: closed.append(True))
-    body._users = Users(stores=stores)
+    body._users = UsersCode(stores=stores)
     working = asyncio.ensure_future(body.advance(10))
     await asyncio.to_thread(Endless.began.wait, 30)
     await body.close()

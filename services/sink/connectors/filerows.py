@@ -41,7 +41,7 @@ Key = tuple[str | None, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
+class CatalogTable:
     """A table by name, folders and all, and how its catalog is reached."""
 
     name: str
@@ -55,7 +55,7 @@ class Encoding:
     format: EmitFormat
     partition_by: tuple[str, ...] = ()
     options: Mapping[str, Any] | None = None
-    table: "Table | None" = None
+    table: "CatalogTable | None" = None
     """Of a table that a catalog knows."""
     folder: Expr | None = None
     """The expression for each document's folder; None: all lie in one, but for `partition_by`."""
@@ -63,7 +63,7 @@ class Encoding:
     date_format: DateFormat = "default"
 
     @classmethod
-    def of(cls, stage: FileEmit, table: "Table | None" = None) -> "Encoding":
+    def of(cls, stage: FileEmit, table: "CatalogTable | None" = None) -> "Encoding":
         """That of a stage."""
         options, folder = stage.write_options, stage.folder
         return cls(stage.format, stage.partition_by, options, table, folder, stage.output_format, stage.date_format)

@@ -27,8 +27,8 @@ from tidemark.services.sink.connectors.kafkamarkers import (
     ranges_of,
 )
 from tidemark.services.sink.connectors.kafkarecords import RecordMaker, Takes
-from tidemark.services.sink.connectors.kafkaruns import Held, Int64s, Run, decode_runs, encode_runs
-from tidemark.services.sink.connectors.kafkatopics import Topics
+from tidemark.services.sink.connectors.kafkaruns import HeldRuns, Int64s, Run, decode_runs, encode_runs
+from tidemark.services.sink.connectors.kafkatopics import TopicLimits
 from tidemark.services.sink.connectors.markers import check_open, is_due
 from tidemark.services.sink.connectors.registered import RegisteredForms, Unregistered
 from tidemark.services.sink.connectors.staging import Part, PartStore, Staging
@@ -91,12 +91,12 @@ class KafkaSink:
         self._maker = RecordMaker(stage, takes or Takes(), forms)
         self._log = log
         self._clock = clock
-        self._accepting = Topics(log, takes or Takes())
-        self._topics = Topics(log, takes or Takes())
+        self._accepting = TopicLimits(log, takes or Takes())
+        self._topics = TopicLimits(log, takes or Takes())
         """The topics as releases know them. Accepting has its own, because the two go on side by side."""
         self._parts = parts
         self._staging = Staging(parts)
-        self._held = Held()
+        self._held = HeldRuns()
         self._identity: Identity | None = None
         self._writer: TransactionalWriter | None = None
         self._marker: Marker | None = None
@@ -110,7 +110,7 @@ class KafkaSink:
         """See `Sink.open`. Initialising the producer fences earlier holders. May be repeated after TargetUnavailable."""
         self._identity = identity
         self._staging = Staging(self._parts, restored_from)
-        self._held = Held()
+        self._held = HeldRuns()
         if self._forms is not None and isinstance(topic := self._stage.topic, Literal):
             await self._forms.prepare(str(topic.value))
         async with self._on_target("opening"):

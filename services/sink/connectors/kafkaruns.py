@@ -137,7 +137,7 @@ def _columns(batch: pa.RecordBatch) -> RecordColumns:
 
 
 @dataclass(slots=True)
-class Held:
+class HeldRuns:
     """Accepted records that are in no part yet."""
 
     count: int = 0

@@ -22,7 +22,7 @@ _CLOCKS_APART_MS: Final = 60_000
 _FREE: Final = TopicRules()
 
 
-class Topics:
+class TopicLimits:
     """The limits of the topics as known so far, until `forget`."""
 
     def __init__(self, log: Log, takes: Takes) -> None:

@@ -24,7 +24,15 @@ from tidemark.shared.protocol.coordinator.checkpoints import Numbers, is_aligned
 from tidemark.shared.protocol.coordinator.mirror import Mirror
 from tidemark.shared.protocol.coordinator.pace import EpochTimes, first_rows, target_ms
 from tidemark.shared.protocol.coordinator.plans import SINK, bind, own_identities, rebound, sinks_of
-from tidemark.shared.protocol.coordinator.record import RELEASE, RUN, Identity, Kept, OldJob, PendingPlan, RemovedSink
+from tidemark.shared.protocol.coordinator.record import (
+    RELEASE,
+    RUN,
+    Decisions,
+    Identity,
+    OldJob,
+    PendingPlan,
+    RemovedSink,
+)
 from tidemark.shared.protocol.coordinator.splits import SOURCE, own_splits, unlisted
 from tidemark.shared.protocol.coordinator.state import (
     HOSTED,
@@ -32,10 +40,10 @@ from tidemark.shared.protocol.coordinator.state import (
     Counted,
     Doom,
     Ended,
+    GenerationRun,
     Phase,
     ProcessorState,
     Reserved,
-    Run,
     Work,
     plan_bytes,
 )
@@ -44,7 +52,7 @@ from tidemark.shared.protocol.coordinator.workers import Need
 # --- the parts of a generation ----------------------------------------------------------------------------------------
 
 
-def works_of(plan: RunningPlan, kept: Kept) -> dict[TaskId, Work]:
+def works_of(plan: RunningPlan, kept: Decisions) -> dict[TaskId, Work]:
     """The tasks of a generation, each release identity in exactly one of them (S1)."""
     if kept.purpose == RELEASE:
         return _release_only(kept.identities, plan, kept.removed)
@@ -117,7 +125,7 @@ def _may_change(p: ProcessorState, pending: PendingPlan) -> bool:
     return (pending.document, pending.tasks) == (p.plan.document, p.plan.tasks)
 
 
-def _change_plan(p: ProcessorState, kept: Kept, row: ProcessorRow) -> tuple[Kept, ProcessorRow]:
+def _change_plan(p: ProcessorState, kept: Decisions, row: ProcessorRow) -> tuple[Decisions, ProcessorRow]:
     """The pending plan becomes the plan (R4, E3)."""
     pending = kept.pending
     assert pending is not None
@@ -140,7 +148,7 @@ def _change_plan(p: ProcessorState, kept: Kept, row: ProcessorRow) -> tuple[Kept
     return kept, row
 
 
-def _begin_new_job(p: ProcessorState, kept: Kept, row: ProcessorRow) -> None:
+def _begin_new_job(p: ProcessorState, kept: Decisions, row: ProcessorRow) -> None:
     """A start without state: all that was committed is released; a new job id, nothing of the old one stays (E2)."""
     version = row.plan_version
     settings, fresh = p.settings, p.ctx.fresh
@@ -153,7 +161,7 @@ def _begin_new_job(p: ProcessorState, kept: Kept, row: ProcessorRow) -> None:
         bound = rebound(p.plan, p.name, fresh, settings.topic_prefix)
         interval_ms = kept.interval_ms
     old_topics = tuple(b.topic for b in p.plan.edges)
-    kept = Kept(
+    kept = Decisions(
         drain=kept.drain,
         interval_ms=interval_ms,
         unwanted_topics=(*kept.unwanted_topics, *kept.obsolete_topics, *old_topics),
@@ -166,7 +174,7 @@ def _begin_new_job(p: ProcessorState, kept: Kept, row: ProcessorRow) -> None:
     _write_generation(p, kept, row, new_job=True)
 
 
-def _write_generation(p: ProcessorState, kept: Kept, row: ProcessorRow, *, new_job: bool) -> None:
+def _write_generation(p: ProcessorState, kept: Decisions, row: ProcessorRow, *, new_job: bool) -> None:
     block = Reserved(row.reserved, Epoch(row.reserved + p.settings.numbers_block))
     row = structs.replace(row, reserved=block.end)
     entry = LineageEntry(row.generation, row.last, row.plan_version)
@@ -183,7 +191,7 @@ def begun(p: ProcessorState, began: Began, now_ms: int) -> None:
     p.lineage.append(began.entry)
     p.times = EpochTimes(timings=p.times.timings)
     p.numbers = Numbers(began.block.given, began.block.end)
-    p.run = Run(p.kept.purpose, works_of(p.plan, p.kept), since_ms=now_ms)
+    p.run = GenerationRun(p.kept.purpose, works_of(p.plan, p.kept), since_ms=now_ms)
     p.phase = Phase.PREPARING
 
 

@@ -36,7 +36,7 @@ from tidemark.shared.protocol.coordinator import requests
 from tidemark.shared.protocol.coordinator.commands import CoordinatorCommand, OpId
 from tidemark.shared.protocol.coordinator.plans import bind, fault_of, pending_of
 from tidemark.shared.protocol.coordinator.processor import ProcessorMachine
-from tidemark.shared.protocol.coordinator.record import Kept, encode_kept, encode_plan
+from tidemark.shared.protocol.coordinator.record import Decisions, encode_kept, encode_plan
 from tidemark.shared.protocol.coordinator.settings import CoordinatorSettings
 from tidemark.shared.protocol.coordinator.state import Context, bounded
 from tidemark.shared.protocol.coordinator.workers import Workers
@@ -361,7 +361,7 @@ class CoordinatorMachine:
         pending = pending_of(planned, request.parallelism)
         bound = bind(pending, 1, request.name, self.ctx.fresh, self.settings.topic_prefix, None)
         answers = (*self.gone.get(request.name, ()), (request.request, ""))[-self.settings.answers_max :]
-        kept = Kept(interval_ms=pending.interval_ms, answers=answers)
+        kept = Decisions(interval_ms=pending.interval_ms, answers=answers)
         creation.row = ProcessorRow(
             name=request.name,
             job=JobId(self.ctx.fresh()),

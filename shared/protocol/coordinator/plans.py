@@ -18,7 +18,7 @@ _READABLE_MAX = 80
 
 
 @dataclass(frozen=True, slots=True)
-class Bound:
+class BoundPlan:
     """A plan with its edges bound, and the topics that it no longer uses."""
 
     plan: RunningPlan
@@ -65,7 +65,7 @@ def bind(
     fresh: Callable[[], str],
     prefix: str,
     before: RunningPlan | None,
-) -> Bound:
+) -> BoundPlan:
     """Give every edge an incarnation: the one it has if neither its senders nor its partitions change, else a new one (R4)."""
     old = {b.edge: b for b in before.edges} if before is not None else {}
     edges = []
@@ -93,17 +93,17 @@ def bind(
     removed = (
         () if before is None else tuple(RemovedSink(v, before) for v in sinks_of(before) if v not in pending.tasks)
     )
-    return Bound(plan, left, removed)
+    return BoundPlan(plan, left, removed)
 
 
-def rebound(plan: RunningPlan, name: ProcessorName, fresh: Callable[[], str], prefix: str) -> Bound:
+def rebound(plan: RunningPlan, name: ProcessorName, fresh: Callable[[], str], prefix: str) -> BoundPlan:
     """The same plan with every edge new: for a start without state (E2)."""
     edges = []
     for b in plan.edges:
         incarnation = Incarnation(fresh())
         topic = topic_name(prefix, name, b.edge, incarnation)
         edges.append(EdgeBinding(b.edge, incarnation, topic, b.senders, b.receivers))
-    return Bound(structs.replace(plan, edges=tuple(edges), since=NO_EPOCH), tuple(b.topic for b in plan.edges), ())
+    return BoundPlan(structs.replace(plan, edges=tuple(edges), since=NO_EPOCH), tuple(b.topic for b in plan.edges), ())
 
 
 def topic_name(prefix: str, name: str, edge: str, incarnation: Incarnation) -> str:

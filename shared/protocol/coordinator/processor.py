@@ -58,11 +58,11 @@ from tidemark.shared.protocol.coordinator.state import (
     Doom,
     Dropped,
     Ended,
+    GenerationRun,
     Learned,
     Phase,
     ProcessorState,
     Reserved,
-    Run,
     restore_state,
 )
 
@@ -98,7 +98,7 @@ class ProcessorMachine:
             p.phase = Phase.WAITING
         else:
             p.phase = Phase.ADOPTING
-            p.run = Run(p.kept.purpose, generation.works_of(p.plan, p.kept), since_ms=now_ms)
+            p.run = GenerationRun(p.kept.purpose, generation.works_of(p.plan, p.kept), since_ms=now_ms)
         p.resume_at_ms = now_ms + ctx.settings.adopt_wait_ms if p.phase is Phase.ADOPTING else now_ms
         p.clean_at_ms = now_ms + ctx.settings.cleanup_interval_ms
         return ProcessorMachine(p)

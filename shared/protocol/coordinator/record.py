@@ -1,6 +1,6 @@
 """The coordinator's data in `ProcessorRow.extra` and `.plan`, and their bytes.
 
-`Kept` holds decisions, which change only with a write of the row (C8). It also holds facts that workers may report again (markers), as
+`Decisions` holds decisions, which change only with a write of the row (C8). It also holds facts that workers may report again (markers), as
 they were at the last write.
 """
 
@@ -49,7 +49,7 @@ class OldJob(Struct, frozen=True):
     epochs: tuple[Epoch, ...]
 
 
-class Kept(Struct, frozen=True):
+class Decisions(Struct, frozen=True):
     """The coordinator's own part of a processor's row."""
 
     purpose: Purpose = RUN
@@ -89,18 +89,18 @@ class Kept(Struct, frozen=True):
     """Checkpoints committed in the life of the job."""
 
 
-_KEPT: Codec[Kept] = Codec(DECISIONS, Kept)
+_KEPT: Codec[Decisions] = Codec(DECISIONS, Decisions)
 _PLAN: Codec[RunningPlan] = Codec(PLAN, RunningPlan)
 
 
-def encode_kept(kept: Kept) -> bytes:
+def encode_kept(kept: Decisions) -> bytes:
     """For `ProcessorRow.extra`."""
     return _KEPT.encode(kept)
 
 
-def decode_kept(data: bytes) -> Kept:
+def decode_kept(data: bytes) -> Decisions:
     """From `ProcessorRow.extra`; empty bytes are a row that nothing is kept for. Raises FormatError."""
-    return _KEPT.decode(data) if data else Kept()
+    return _KEPT.decode(data) if data else Decisions()
 
 
 def encode_plan(plan: RunningPlan) -> bytes:

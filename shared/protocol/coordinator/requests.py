@@ -19,7 +19,7 @@ from tidemark.shared.model.messages import (
 )
 from tidemark.shared.protocol.coordinator import commands as do
 from tidemark.shared.protocol.coordinator.plans import fault_of, pending_of
-from tidemark.shared.protocol.coordinator.record import Kept
+from tidemark.shared.protocol.coordinator.record import Decisions
 from tidemark.shared.protocol.coordinator.splits import unknown_splits
 from tidemark.shared.protocol.coordinator.state import ACTIVE, Applied, Phase, ProcessorState
 from tidemark.shared.protocol.coordinator.status import shown_state
@@ -70,7 +70,7 @@ def _decide(p: ProcessorState, request: Request) -> str | None:
             return f"a processor named {p.name} exists; modify it, or drop it first"
 
 
-def _write(p: ProcessorState, request: Request, kept: Kept, *, desired: str, **changes: object) -> None:
+def _write(p: ProcessorState, request: Request, kept: Decisions, *, desired: str, **changes: object) -> None:
     """Write the row for this request, its answer beside it, so that a repeat is known after a change of leaders too."""
     answers = (*kept.answers, (request.request, ""))[-p.settings.answers_max :]
     row = structs.replace(p.row, desired=desired, **changes)
@@ -107,7 +107,7 @@ def _start(p: ProcessorState, request: StartProcessor) -> str | None:
     return None
 
 
-def _with_code_as_it_is(p: ProcessorState, kept: Kept, *, keeps: bool) -> Kept | str | None:
+def _with_code_as_it_is(p: ProcessorState, kept: Decisions, *, keeps: bool) -> Decisions | str | None:
     """R5: the code of computations is looked at again; another one is a change of plan. None: it is being looked at; a text: a refusal."""
     if p.planned is None:
         if p.planning_op is None:

@@ -1,6 +1,7 @@
 """The job's knowledge of its sources' splits: which exist, where each begins, where each ends (I1, I3, E1).
 
-Reports of tasks lie in `Run` as facts. A write of the row makes them true (C8); only then are tasks told, and only then do they read.
+Reports of tasks lie in `GenerationRun` as facts. A write of the row makes them true (C8); only then are tasks told, and only then
+do they read.
 """
 
 from collections.abc import Iterable, Iterator
@@ -11,7 +12,7 @@ from tidemark.shared.model.checkpoint import CommitRow, KnownSplit, SplitStand
 from tidemark.shared.model.formats import SPLIT_STANDS, Codec
 from tidemark.shared.model.ids import SplitId, TaskId, VertexId
 from tidemark.shared.model.messages import Drain, ReadSplits, TellEnds
-from tidemark.shared.protocol.coordinator.state import Doom, Learned, Phase, ProcessorState, Run
+from tidemark.shared.protocol.coordinator.state import Doom, GenerationRun, Learned, Phase, ProcessorState
 
 SOURCE = "source"
 _NAMED_MAX = 20
@@ -24,12 +25,12 @@ _size = msgpack.Encoder().encode
 Splits = dict[SplitId, KnownSplit]
 
 
-def sources_of(run: Run) -> list[TaskId]:
+def sources_of(run: GenerationRun) -> list[TaskId]:
     """The source tasks of a generation."""
     return sorted(task for task, work in run.tasks.items() if work.service == SOURCE)
 
 
-def unlisted(p: ProcessorState, run: Run) -> list[VertexId]:
+def unlisted(p: ProcessorState, run: GenerationRun) -> list[VertexId]:
     """Sources whose splits the row does not list yet: none of them may be read (I1)."""
     return sorted({task.vertex for task in sources_of(run)} - p.kept.splits.keys())
 

@@ -32,8 +32,8 @@ from tidemark.shared.protocol.coordinator.mirror import Mirror
 from tidemark.shared.protocol.coordinator.pace import EpochTimes
 from tidemark.shared.protocol.coordinator.plans import own_identities, sinks_of
 from tidemark.shared.protocol.coordinator.record import (
+    Decisions,
     Identity,
-    Kept,
     OldJob,
     Purpose,
     decode_kept,
@@ -92,7 +92,7 @@ class Work:
 
 
 @dataclass(slots=True)
-class Run:
+class GenerationRun:
     """The current generation's tasks and where they are."""
 
     purpose: Purpose
@@ -204,7 +204,7 @@ class Write:
 
     op: OpId
     row: ProcessorRow
-    kept: Kept
+    kept: Decisions
     then: Then
 
 
@@ -252,7 +252,7 @@ class ProcessorState:
 
     ctx: Context
     row: ProcessorRow
-    kept: Kept
+    kept: Decisions
     plan: RunningPlan
     lineage: list[LineageEntry]
     commits: list[CommitRow]
@@ -264,7 +264,7 @@ class ProcessorState:
     retry_at_ms: int = 0
     mirror: Mirror = field(default_factory=Mirror)
     released: dict[Identity, Epoch] = field(default_factory=dict)
-    run: Run | None = None
+    run: GenerationRun | None = None
     numbers: Numbers = field(default_factory=Numbers)
     flight: Flight | None = None
     doom: Doom | None = None
@@ -392,7 +392,7 @@ class ProcessorState:
 
     # --- writing the row (C8) ---------------------------------------------------------------------------------------------
 
-    def next_kept(self) -> Kept:
+    def next_kept(self) -> Decisions:
         """The kept facts, as known by now; identities that have nothing more to release are retired (S1)."""
         own = own_identities(self.plan)
         base = self.restored_from()
@@ -412,7 +412,7 @@ class ProcessorState:
             mirror=self.mirror_begin(),
         )
 
-    def change_row(self, kept: Kept, then: Then, row: ProcessorRow) -> None:
+    def change_row(self, kept: Decisions, then: Then, row: ProcessorRow) -> None:
         """Issue the write; nothing about it holds before the store has answered (C8)."""
         row = structs.replace(row, leader=self.ctx.token, extra=encode_kept(kept))
         expected = Expected(self.row.name, self.ctx.token, self.row.generation, self.row.last)

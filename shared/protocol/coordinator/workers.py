@@ -18,7 +18,7 @@ _DIGITS = re.compile(r"(\d+)")
 
 
 @dataclass(slots=True)
-class Worker:
+class RegisteredWorker:
     """A process that offers slots."""
 
     incarnation: WorkerIncarnation
@@ -48,7 +48,7 @@ class Workers:
     """All workers that are alive, as far as their reports tell."""
 
     settings: CoordinatorSettings
-    alive: dict[WorkerIncarnation, Worker] = field(default_factory=dict)
+    alive: dict[WorkerIncarnation, RegisteredWorker] = field(default_factory=dict)
     replaced: OrderedDict[WorkerIncarnation, None] = field(default_factory=OrderedDict)
     """Gone for good, or their place has a newer incarnation: nothing that they say counts (R1)."""
     wished: dict[str, int] = field(default_factory=dict)
@@ -184,14 +184,14 @@ class Workers:
                 out.append(Publish(WorkerUnwanted(worker.place, worker.incarnation)))
         return out
 
-    def _retiring(self, worker: Worker, now_ms: int) -> bool:
+    def _retiring(self, worker: RegisteredWorker, now_ms: int) -> bool:
         """It has been wished away lately; if it is still there after long, nobody heard the wish."""
         return worker.retired_ms is not None and now_ms - worker.retired_ms < self.settings.spawn_wait_ms
 
-    def _of(self, service: str) -> list[Worker]:
+    def _of(self, service: str) -> list[RegisteredWorker]:
         return sorted((w for w in self.alive.values() if w.service == service), key=lambda w: _order(w.place))
 
-    def _at(self, place: Place) -> Worker | None:
+    def _at(self, place: Place) -> RegisteredWorker | None:
         return next((w for w in self.alive.values() if w.place == place), None)
 
     def _has_room(self, worker: WorkerIncarnation) -> bool:
@@ -200,7 +200,7 @@ class Workers:
     def _see(self, said: Register | Heartbeat, now_ms: int) -> None:
         worker = self.alive.get(said.worker)
         if worker is None:
-            self.alive[said.worker] = Worker(
+            self.alive[said.worker] = RegisteredWorker(
                 said.worker, said.place, said.service, said.slots, now_ms, now_ms, empty_since_ms=now_ms
             )
             self.wished.pop(said.service, None)

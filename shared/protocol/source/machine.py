@@ -37,7 +37,7 @@ class FindEnds:
 
 
 @dataclass(frozen=True, slots=True)
-class TellEnds:
+class ReportEnds:
     """Tell the coordinator where the splits end (I3)."""
 
     splits: Mapping[SplitId, KnownSplit]
@@ -65,7 +65,7 @@ class ReadOn:
     after_ms: int = 0
 
 
-Command = Tell | FindEnds | TellEnds | EndAt | Ask | ReadOn
+Command = Tell | FindEnds | ReportEnds | EndAt | Ask | ReadOn
 
 
 @dataclass(slots=True, kw_only=True)
@@ -195,7 +195,7 @@ class Input:
 
     def _find_ends(self) -> list[Command]:
         if self._ends is not None:
-            return [TellEnds(self._ends)]
+            return [ReportEnds(self._ends)]
         if self._until is None or self._taking or self._finding:
             return []
         self._finding = True

@@ -36,10 +36,10 @@ from tidemark.shared.protocol.task.pace import Pace
 from tidemark.shared.protocol.task.receiver import (
     ChannelReceiver,
     Deliver,
-    Drop,
+    DropFrame,
     InputPartition,
     Receiver,
-    Wait,
+    WaitFrame,
     Zombie,
 )
 from tidemark.shared.protocol.task.sender import Sender
@@ -50,9 +50,9 @@ from tidemark.shared.protocol.task.work import (
     Copying,
     Firing,
     Flushing,
+    HeardStart,
     PendingAck,
     Regate,
-    Told,
     Work,
 )
 from tidemark.shared.protocol.watermarks import all_idle, combined_watermark
@@ -94,7 +94,7 @@ class TaskMachine:
     _fire_due: bool = False
     _named_committed: Epoch = NO_EPOCH
     """The last committed checkpoint that the barriers name, of the checkpoint being aligned (C5)."""
-    _told: Told | None = None
+    _told: HeardStart | None = None
     """The coordinator's last word, until its checkpoint is cut."""
     _pending: PendingAck | None = None
     _out: list[do.Command] = field(default_factory=list)
@@ -160,7 +160,7 @@ class TaskMachine:
                 self._learn_commit(event.committed)
                 later = self._told is None or event.epoch > self._told.epoch
                 if later and (self.is_source or not event.aligned):
-                    self._told = Told(event.epoch, event.committed, self.pace.now_ms)
+                    self._told = HeardStart(event.epoch, event.committed, self.pace.now_ms)
             case ev.CheckpointAborted():
                 self.pace.aborted(event.epoch)
                 self._end_checkpoint(event.epoch)
@@ -227,14 +227,14 @@ class TaskMachine:
                 self._admitted(partition, self.receiver.gate(partition, waiting))
         return True
 
-    def _admitted(self, partition: InputPartition, admission: Deliver | Drop | Wait | Zombie) -> None:
+    def _admitted(self, partition: InputPartition, admission: Deliver | DropFrame | WaitFrame | Zombie) -> None:
         match admission:
-            case Drop(why):
+            case DropFrame(why):
                 self.drops[why] = self.drops.get(why, 0) + 1
             case Zombie(generation):
                 self.stopped = True
                 self._out = [do.StopAsZombie(generation)]
-            case Wait(ended):
+            case WaitFrame(ended):
                 if ended is not None:
                     self._end_checkpoint(ended)
             case Deliver(channel, frame):

@@ -34,7 +34,7 @@ class ChannelReceiver:
 
 
 @dataclass(frozen=True, slots=True)
-class Waiting:
+class WaitingFrame:
     """A frame that has passed the lineage and seq checks and waits for its epoch (C4)."""
 
     offset: Offset
@@ -50,7 +50,7 @@ class InputPartition:
     incarnation: Incarnation
     channels: dict[TaskId, ChannelReceiver]
     next_offset: Offset
-    waiting: list[Waiting] = field(default_factory=list)
+    waiting: list[WaitingFrame] = field(default_factory=list)
     left_behind: Offset | None = None
     """The first frame that did not fit into the buffer (C4)."""
 
@@ -114,14 +114,14 @@ class Deliver:
 
 
 @dataclass(frozen=True, slots=True)
-class Drop:
+class DropFrame:
     """The frame does not count (L1) or was seen before (F1); it is counted."""
 
     why: str
 
 
 @dataclass(frozen=True, slots=True)
-class Wait:
+class WaitFrame:
     """The frame waits, in the buffer or in the log. `ends`: it is a barrier that ends the epoch being aligned (C5)."""
 
     ends: Epoch | None
@@ -134,7 +134,7 @@ class Zombie:
     generation: int
 
 
-Admission = Deliver | Drop | Wait | Zombie
+Admission = Deliver | DropFrame | WaitFrame | Zombie
 
 
 def _place(partition: InputPartition, offset: Offset, frame: Frame) -> str:
@@ -163,14 +163,14 @@ class Receiver:
         """Judge a frame as read from the log: lineage first, then seq, then its epoch."""
         partition = self.partitions[edge]
         if offset < partition.next_offset:
-            return Drop("reread")
+            return DropFrame("reread")
         partition.next_offset = Offset(offset + 1)
         header = frame.header
         match self.lineage.judge(header.generation, header.epoch):
             case Verdict.ZOMBIE:
                 return Zombie(header.generation)
             case Verdict.DISCARDED:
-                return Drop("discarded_by_lineage")
+                return DropFrame("discarded_by_lineage")
             case Verdict.COUNTS:
                 pass
         channel = partition.channels.get(header.sender)
@@ -179,10 +179,10 @@ class Receiver:
             message = f"{_place(partition, offset, frame)}: expected one of {known}"
             raise PeerError(message)
         if partition.left_behind is not None and channel.blocked:
-            return Wait(self._ended_by(frame))
+            return WaitFrame(self._ended_by(frame))
         if not self._in_sequence(partition, channel, offset, frame):
-            return Drop("repeated")
-        return self._accept(partition, channel, Waiting(offset, frame, size_bytes))
+            return DropFrame("repeated")
+        return self._accept(partition, channel, WaitingFrame(offset, frame, size_bytes))
 
     def _in_sequence(self, partition: InputPartition, channel: ChannelReceiver, offset: Offset, frame: Frame) -> bool:
         """F1: False for a repeat; PeerError for a gap, or for a repeat that only a wrongly restored sender could write."""
@@ -207,18 +207,18 @@ class Receiver:
             raise PeerError(message)
         return True
 
-    def _accept(self, partition: InputPartition, channel: ChannelReceiver, candidate: Waiting) -> Admission:
+    def _accept(self, partition: InputPartition, channel: ChannelReceiver, candidate: WaitingFrame) -> Admission:
         """C3, C4 on a frame that counts: deliver it; where its channel's barrier has come, let it wait in the buffer or in the log."""
         if channel.blocked and self.waiting_bytes + candidate.size_bytes > self.waiting_bytes_max:
             partition.left_behind = candidate.offset
-            return Wait(self._ended_by(candidate.frame))
+            return WaitFrame(self._ended_by(candidate.frame))
         header = candidate.frame.header
         channel.next_seq = Seq(header.seq + 1)
         if isinstance(candidate.frame, BarrierFrame):
             channel.last_barrier = header.epoch
         return self.gate(partition, candidate)
 
-    def gate(self, partition: InputPartition, candidate: Waiting) -> Admission:
+    def gate(self, partition: InputPartition, candidate: WaitingFrame) -> Admission:
         """Deliver an accepted frame, or let it wait for its epoch (again)."""
         channel = partition.channels[candidate.frame.header.sender]
         if not channel.blocked:
@@ -226,7 +226,7 @@ class Receiver:
             return Deliver(channel, candidate.frame)
         partition.waiting.append(candidate)
         self.waiting_bytes += candidate.size_bytes
-        return Wait(self._ended_by(candidate.frame))
+        return WaitFrame(self._ended_by(candidate.frame))
 
     def _ended_by(self, frame: Frame) -> Epoch | None:
         """C5: BARRIER m > n ends n on being read, also while it waits or is left behind."""
@@ -286,7 +286,7 @@ class Receiver:
         for channel in self.channels():
             channel.blocked = False
 
-    def take_waiting(self) -> list[tuple[InputPartition, Waiting]]:
+    def take_waiting(self) -> list[tuple[InputPartition, WaitingFrame]]:
         """Hand out the frames that waited, by partition and in order; to be gated again, each in its turn."""
         handed = [(partition, candidate) for partition in self.partitions.values() for candidate in partition.waiting]
         for partition in self.partitions.values():

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from tidemark.shared.model.checkpoint import TaskProtocolState
 from tidemark.shared.model.ids import EdgeId, Epoch, Seq
 from tidemark.shared.protocol.task.events import FrameRead, StateDurable
-from tidemark.shared.protocol.task.receiver import ChannelReceiver, InputPartition, Waiting
+from tidemark.shared.protocol.task.receiver import ChannelReceiver, InputPartition, WaitingFrame
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,11 +56,11 @@ class Regate:
     """A frame that waited for a checkpoint which has ended (C4)."""
 
     partition: InputPartition
-    waiting: Waiting
+    waiting: WaitingFrame
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class HeardStart:
     """The coordinator's word to take a checkpoint, and when it was heard by the monotonic clock (C2, C13)."""
 
     epoch: Epoch

@@ -18,7 +18,7 @@ from tests.harness.chaos.lanes import Lane, Lanes
 from tidemark.services.cli.installation import Installation
 from tidemark.services.local.address import BROKER_VARIABLE
 from tidemark.services.local.broker_settings import LOOPBACK
-from tidemark.services.local.supervisor import BROKER, Child, LocalCluster, LocalSettings
+from tidemark.services.local.supervisor import BROKER, LocalCluster, LocalSettings, SupervisedProcess
 from tidemark.shared.adapters.clock import SystemClock
 from tidemark.shared.runtime.client import Client
 from tidemark.shared.runtime.topics import Topics
@@ -39,7 +39,7 @@ class ChaosCluster(LocalCluster):
         self.orders: dict[str, str] = {}
         """TIDEMARK_KILL_AT of the process that is started next at a place."""
 
-    def _environment(self, child: Child) -> dict[str, str]:
+    def _environment(self, child: SupervisedProcess) -> dict[str, str]:
         way = f"{LOOPBACK}:{self._lanes.of(child.place).port}"
         orders = {"TIDEMARK_KILL_AT": self.orders.pop(child.place)} if child.place in self.orders else {}
         return {**super()._environment(child), "TIDEMARK_KAFKA": way, BROKER_VARIABLE: way, **orders}

@@ -70,7 +70,7 @@ SOURCES = (
     Mutant("I2", "a file's name is enough", CURSORS, "        if known and found != known:", "        if False:", ON_FILES),
     Mutant("I3", "a drain ends where the task stands", SPLIT, "end = Offset(max(there, self.position))", "end = self.position", (*ON_INPUT, *ON_TASK)),
     Mutant("I3", "an end in front of what was read", SPLIT, "end = Offset(max(named, self.position))", "end = Offset(named)", (*ON_INPUT, *ON_TASK)),
-    Mutant("I3", "each asking finds other ends", INPUT, "        if self._ends is not None:\n            return [TellEnds(self._ends)]\n        if self._until is None or self._taking or self._finding:", "        if self._until is None or self._taking or self._finding:", ON_INPUT),
+    Mutant("I3", "each asking finds other ends", INPUT, "        if self._ends is not None:\n            return [ReportEnds(self._ends)]\n        if self._until is None or self._taking or self._finding:", "        if self._until is None or self._taking or self._finding:", ON_INPUT),
     Mutant("I3", "a restored task goes on behind the end", BODY, "        self._source.end_at(self.input.opened(positions))\n", "        self.input.opened(positions)\n", (*ON_TASK, *ON_ALL)),
     Mutant("I3", "input is taken while the ends are decided", INPUT, "return self._until is None and not any(", "return not any(", (*ON_INPUT, *ON_WORKER)),
     Mutant("I3", "ends are told beside what is worked on", INPUT, "if self._until is None or self._taking or self._finding:", "if self._until is None or self._finding:", (*ON_INPUT, *ON_WORKER)),

@@ -17,7 +17,7 @@ from tests.harness.simulation.results import Key, Row, windows_as_ran, windows_w
 from tests.harness.simulation.world import SimWorld
 from tidemark.services.audit.corrections import CannotRedrive
 from tidemark.services.audit.history import AuditFailed
-from tidemark.services.audit.installed import Installation
+from tidemark.services.audit.installed import AuditedInstallation
 from tidemark.services.audit.redrive import redrive
 from tidemark.shared.ports.blobs import BlobError
 from tidemark.shared.ports.commits import StoreUnavailable
@@ -41,7 +41,7 @@ class _Command:
         store = SimStore(self, world.store, faults("store", world.weather), world.watcher)
         authority = f"{self.book.seed}-user-{number}"
         blobs = SimBlobs(self, world.objects, faults("blobs", world.weather), world.watcher, authority)
-        self._installed = Installation(store, blobs, sealed(self._log), {})
+        self._installed = AuditedInstallation(store, blobs, sealed(self._log), {})
         self.said = ""
 
     @property

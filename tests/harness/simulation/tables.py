@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 from tidemark.services.sink.connectors.destination import LocalDestination
-from tidemark.services.sink.connectors.filerows import Encoding, Fit, Table
+from tidemark.services.sink.connectors.filerows import CatalogTable, Encoding, Fit
 from tidemark.services.sink.connectors.files import FileSink
 from tidemark.services.sink.connectors.formats import table_from
 from tidemark.services.sink.connectors.manifests import Manifest, Releases
@@ -60,7 +60,7 @@ class Folder(MutableMapping[str, bytes]):
     def encoding(self) -> Encoding:
         """Of the table: its name and its catalog, where the format has one."""
         catalog = {"type": "sql", "uri": f"sqlite:///{self.root}/catalog.db"}
-        return Encoding(self.format, table=Table("simulated/table", catalog))
+        return Encoding(self.format, table=CatalogTable("simulated/table", catalog))
 
 
 @runtime_checkable
