@@ -8,11 +8,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidemark.shared.compiled import tags, values
+from tidemark.shared.compiled import keys, tags, values
 from tidemark.shared.compiled.documents import cells_of
 from tidemark.shared.language.kernels.arrays import encoded
 from tidemark.shared.language.kernels.base import ARROW, Bools, Column, ColumnType, doubted, filled, nulls_of, without
-from tidemark.shared.language.values import encode_docs, type_name
+from tidemark.shared.language.values import canonical_key, decode_value, encode_docs, type_name
 from tidemark.shared.model.values import INT32_MAX, INT32_MIN, MISSING, Date, Long, Missing, Value
 from tidemark.shared.operators.batches import (
     ARROW_TYPES,
@@ -159,3 +159,20 @@ def patched(column: Column, unsure: Bools, values: Sequence[Value], *, loose: bo
     for place, value in zip(places.tolist(), values, strict=True):
         whole[place] = value
     return column_of(whole)
+
+
+def canonical_column(column: pa.Array, field: pa.Field) -> pa.BinaryArray:
+    """The canonical bytes (`canonical_key`) of each cell, a null cell as null's; shape (n,), no nulls."""
+    return canonical_cells(encoded_cells(column, field))
+
+
+def canonical_cells(cells: pa.BinaryArray) -> pa.BinaryArray:
+    """The canonical bytes of encoded values, a null cell as null's; shape (n,), no nulls."""
+    found, sure = keys.canonical(cells)
+    if bool(sure.all()):
+        return found
+    odd = [
+        None if cell is None else canonical_key(decode_value(cell))
+        for cell in cells.filter(pa.array(~sure)).to_pylist()
+    ]
+    return pc.replace_with_mask(found, pa.array(~sure), pa.array(odd, pa.binary()))

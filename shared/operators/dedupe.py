@@ -31,10 +31,11 @@ from tidemark.shared.model.time import MAX_TIME, MIN_TIME
 from tidemark.shared.model.values import MISSING
 from tidemark.shared.operators.base import GROUP, KEY, POS, TS, WM, OperatorError, Out
 from tidemark.shared.operators.batches import int64s, is_tagged, select
+from tidemark.shared.operators.cells import canonical_column
 from tidemark.shared.operators.context import NOWHERE, TaskContext, Topics
 from tidemark.shared.operators.dead_letters import Failure
 from tidemark.shared.operators.frame import evaluated
-from tidemark.shared.operators.keygroups import canonical_column, murmur2_column
+from tidemark.shared.operators.keygroups import murmur2_column
 from tidemark.shared.operators.passing import Passing
 from tidemark.shared.operators.remembered import CODEC, Remembered, StoredPart
 from tidemark.shared.operators.specs import DistinctSpec

@@ -18,11 +18,11 @@ from tidemark.shared.language.accumulators.table import implementation
 from tidemark.shared.language.stages import Group
 from tidemark.shared.operators.base import KEY, WEND, WSTART, OperatorError
 from tidemark.shared.operators.batches import TAGGED_FIELD, batch_of, is_engine, one_batch, select, values_of
+from tidemark.shared.operators.cells import canonical_cells
 from tidemark.shared.operators.context import Topics
 from tidemark.shared.operators.dead_letters import Failure
 from tidemark.shared.operators.general_columns import NULL, Int64s, Members, first_rows, members, places_of
 from tidemark.shared.operators.grouping import Groups, Merge, groups_of, one_array, together
-from tidemark.shared.operators.keygroups import canonical_cells
 from tidemark.shared.operators.sessions import assign_sessions
 from tidemark.shared.operators.typed_group import ROWS
 from tidemark.shared.operators.window_plan import ID, ORDER, SESSION, SESSION_KEY, WindowPlan, state_column

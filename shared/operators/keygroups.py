@@ -4,8 +4,7 @@ The hash is Kafka's murmur2 (`org.apache.kafka.common.utils.Utils.murmur2`, seed
 that Kafka's clients choose. The group is Kafka's too: the hash without its sign bit, modulo G. Durable state is routed by it:
 neither may ever change.
 
-Canonical bytes of a column of values are those of `tidemark.shared.language.values.canonical_key`: equal values have equal bytes whatever
-columns they come from.
+A computation's child loads this file: nothing here takes machine code.
 """
 
 from typing import Final, TypeAlias
@@ -13,11 +12,6 @@ from typing import Final, TypeAlias
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
-
-from tidemark.shared.compiled import keys
-from tidemark.shared.language.values import canonical_key, decode_value
-from tidemark.shared.operators.cells import encoded_cells
 
 Words: TypeAlias = npt.NDArray[np.uint32]
 
@@ -120,20 +114,3 @@ def _hash_chunk(rows: npt.NDArray[np.uint8], h: Words) -> None:
     h ^= h >> np.uint32(13)
     h *= _M32
     h ^= h >> np.uint32(15)
-
-
-def canonical_column(column: pa.Array, field: pa.Field) -> pa.BinaryArray:
-    """The canonical bytes of each cell, a null cell as null's; shape (n,), no nulls."""
-    return canonical_cells(encoded_cells(column, field))
-
-
-def canonical_cells(cells: pa.BinaryArray) -> pa.BinaryArray:
-    """The canonical bytes of encoded values, a null cell as null's; shape (n,), no nulls."""
-    found, sure = keys.canonical(cells)
-    if bool(sure.all()):
-        return found
-    odd = [
-        None if cell is None else canonical_key(decode_value(cell))
-        for cell in cells.filter(pa.array(~sure)).to_pylist()
-    ]
-    return pc.replace_with_mask(found, pa.array(~sure), pa.array(odd, pa.binary()))

@@ -16,11 +16,12 @@ from tidemark.shared.model.plan import OUT
 from tidemark.shared.model.time import MIN_TIME
 from tidemark.shared.operators.base import GROUP, KEY, PLACE, PLACE_BITS, POS, Operator, OperatorError, Out
 from tidemark.shared.operators.batches import int64s, select, with_column
+from tidemark.shared.operators.cells import canonical_column
 from tidemark.shared.operators.context import NOWHERE, TaskContext
 from tidemark.shared.operators.dead_letters import dead_letters
 from tidemark.shared.operators.event_time import rows_of
 from tidemark.shared.operators.frame import evaluated
-from tidemark.shared.operators.keygroups import canonical_column, key_groups
+from tidemark.shared.operators.keygroups import key_groups
 from tidemark.shared.operators.program import through
 from tidemark.shared.operators.specs import BranchSpec, KeyBySpec, StatelessSpec, TapSpec
 

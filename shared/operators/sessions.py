@@ -15,12 +15,11 @@ from tidemark.shared.language.stages import SessionWindow
 from tidemark.shared.language.values import encode_value
 from tidemark.shared.operators.base import WEND, WSTART, Out
 from tidemark.shared.operators.batches import column_field, int64s, select, with_column
-from tidemark.shared.operators.cells import encoded_cells
+from tidemark.shared.operators.cells import canonical_cells, encoded_cells
 from tidemark.shared.operators.context import TaskContext
 from tidemark.shared.operators.dead_letters import dead_letters
 from tidemark.shared.operators.event_time import rows_of
 from tidemark.shared.operators.frame import evaluated
-from tidemark.shared.operators.keygroups import canonical_cells
 from tidemark.shared.operators.window_plan import SESSION, SESSION_KEY
 
 Int64s = npt.NDArray[np.int64]
