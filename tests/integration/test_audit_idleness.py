@@ -15,7 +15,7 @@ import pytest
 from tests.harness.installation import NAME, Installed, installed
 from tests.harness.sealing import sealed
 from tidemark.services.audit.check import Audited, AuditFailed, audit
-from tidemark.services.audit.installed import Installation
+from tidemark.services.audit.installed import AuditedInstallation
 from tidemark.services.cli.process import quiet
 from tidemark.shared.adapters.memory_commit_store import MemoryCommitStore
 from tidemark.shared.adapters.memory_log import MemoryLog
@@ -148,7 +148,7 @@ async def told(world: VirtualWorld, drawn: Drawn, out: Path, forged: str) -> Aud
         if forged:
             await (await writer.send(TopicPartition(forged, 0), NewRecord(b'{"forged": 1}')))
         await writer.close()
-        return await audit(NAME, Installation(MemoryCommitStore(it.store), it.memory_blobs, log, {}))
+        return await audit(NAME, AuditedInstallation(MemoryCommitStore(it.store), it.memory_blobs, log, {}))
 
 
 def _fail_a_source(it: Installed) -> None:
