@@ -256,6 +256,7 @@ def test_who_stood_still_for_longer_than_topics_are_kept_goes_on_with_what_is_to
         await world.clock.sleep_ms(1_000)
         assert model.ready()
         runs.clear()
+        await world.clock.sleep_ms(1_000)  # what is being fetched comes to its end
         for number in range(3):
             await (await writer.send(reports, NewRecord(_beat(number).value)))
         await log.delete_records({reports: Offset(2)})
