@@ -267,13 +267,13 @@ def file_output(stage: FileEmit, connection: Connection | None, what: VertexRele
     try:
         summary = destination.read(SUMMARY)
         table = table_at(destination, encoding_of(stage, connection))
-        if stage.format == "iceberg" and table is not None and table.is_compacted:
-            raise NotAuditable(
-                f"{destination.uri('')}: small files became large ones, and with them went the versions that tell whose rows are whose"
-            )
         manifests = released_manifests(destination, table=table)
         for identity in what.identities():
             chain = [m for m in manifests if m.identity == str(ReleaseIdentity(what.job, *identity))]
+            if table is not None and table.is_cut and not _reaches_back(chain):
+                raise NotAuditable(
+                    f"{destination.uri('')}: its earlier versions are gone, and with them what tells whose rows are whose"
+                )
             _as_committed(destination, identity, [m for m in chain if what.known(m.epoch)], what.commits)
             output.released[identity] = Epoch(chain[-1].epoch) if chain else NO_EPOCH
         if stage.format in ("json", "csv"):
@@ -301,6 +301,12 @@ def file_output(stage: FileEmit, connection: Connection | None, what: VertexRele
     except (Discrepancy, TargetRefused) as error:
         raise AuditFailed(str(error)) from error
     return output
+
+
+def _reaches_back(chain: Sequence[Manifest]) -> bool:
+    """Whether the manifests of an identity are all that it ever had, each behind the one before."""
+    before = [None, *(manifest.epoch for manifest in chain)]
+    return bool(chain) and [manifest.predecessor for manifest in chain] == before[:-1]
 
 
 def _as_committed(

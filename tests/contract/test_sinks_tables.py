@@ -17,6 +17,7 @@ from pyiceberg.catalog import load_catalog
 
 from tests.contract.sinks_support import IDENTITY, JOB, Inline, Task, World, batch_of, row_of
 from tests.contract.sinks_targets import FilesWorld
+from tidemark.services.sink.connectors import delta
 from tidemark.services.sink.connectors.destination import LocalDestination, sha256
 from tidemark.services.sink.connectors.filerows import Encoding
 from tidemark.services.sink.connectors.files import FileSink, FileSinkSettings
@@ -26,6 +27,7 @@ from tidemark.services.sink.connectors.released import read_released, read_relea
 from tidemark.services.sink.connectors.staging import StagedFile
 from tidemark.services.sink.connectors.tableformats import table_releases
 from tidemark.services.sink.connectors.tablereleases import CommitConflict, TableReleases, app_of
+from tidemark.shared.adapters.creating import Folders
 from tidemark.shared.language.stages import EmitFormat, FileFormat
 from tidemark.shared.model.ids import Epoch, VertexId
 from tidemark.shared.model.values import Document
@@ -274,6 +276,61 @@ async def test_C12_small_files_become_large_ones_and_nothing_else_goes(target: F
     await again.start()
     await again.epoch()
     check_readers(target, range(world.committed_rows))
+
+
+def _empty(number: int) -> Manifest:
+    """Of an epoch without rows."""
+    before = number - 1 if number > 1 else None
+    return Manifest(
+        identity=str(IDENTITY), job=JOB, vertex="emit", index=0, epoch=number, predecessor=before,
+        format="parquet", rows=0, files=(),
+    )  # fmt: skip
+
+
+def _files_of_log(target: FilesWorld) -> int:
+    return len(list((target.root / releases_of(target).log).iterdir()))
+
+
+async def test_C12_a_table_keeps_few_versions_however_many_releases_there_were(
+    target: FilesWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each makes one, also without rows, and a commit reads them all: early ones go, and a handle that was opened early goes on."""
+    monkeypatch.setattr(delta, "LOG_KEPT", "interval 0 seconds")
+    target.settings = FileSinkSettings(compact_releases=10, buffer_bytes_max=1)
+    sink = await opened(target)
+    await epoch(sink, 1, [{"id": 1}])
+    releases = table_releases(LocalDestination(target.root, "x"), target.encoding, compact_files=10)
+    assert releases is not None
+    late = releases_of(target)
+    assert late.marker(str(IDENTITY)) == 1
+    counts = []
+    for number in range(2, 402):
+        releases.publish(_empty(number))
+        if number % 200 == 0:
+            counts.append(_files_of_log(target))
+    assert counts[1] - counts[0] < 50
+    late.publish(_empty(402))
+    assert looks_at(target).marker(IDENTITY) == 402
+    check_readers(target, [1])
+
+
+async def test_S4_a_sink_that_opens_makes_durable_what_tells_the_present_alone(
+    target: FilesWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not each entry of a log that may reach back for long, nor all of it again with each release."""
+    await epoch(await opened(target), 1, [{"id": 1}])
+    releases = releases_of(target)
+    for number in range(2, 132):
+        releases.publish(_empty(number))
+    forced: list[Path] = []
+    monkeypatch.setattr(Folders, "force", lambda _, path: forced.append(path))
+    again = releases_of(target)
+    assert again.marker(str(IDENTITY)) == 131
+    assert 0 < len(forced) < 60
+    assert {path.parent.name for path in forced} <= {again.log, target.root.name}
+    forced.clear()
+    again.publish(_empty(132))
+    assert 0 < len(forced) < 8
 
 
 def older_layout(root: Path, files: int = 3, format_: FileFormat = "parquet") -> None:

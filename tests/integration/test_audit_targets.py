@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from deltalake import DeltaTable
 
 from tests.harness.installation import NAME, installed
 from tests.harness.sealing import sealed
@@ -16,6 +17,7 @@ from tidemark.services.cli.process import quiet
 from tidemark.shared.adapters.memory_commit_store import MemoryCommitStore
 from tidemark.shared.adapters.memory_log import MemoryLog
 from tidemark.shared.adapters.virtual import VirtualWorld, run_virtual
+from tidemark.shared.model.ids import ProcessorName
 from tidemark.shared.ports.log import NewRecord, TopicPartition
 from tidemark.shared.runtime.settings import RuntimeSettings
 from tidemark.shared.runtime.topics import MARKERS_PREFIX
@@ -164,6 +166,22 @@ def test_an_audit_expects_what_the_target_takes_and_how_it_looks_there(
     found: Audited = run_virtual(lambda world: audited(world, tmp_path, emit))
     assert (found.records, found.dead_letters) == (COUNT, refused)
     assert sum(found.outputs.values()) == COUNT
+
+
+def test_a_table_whose_log_was_cut_is_not_vouched_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which rows are of which checkpoint is told no more: nothing is accused, and nothing called right."""
+
+    async def after_the_cut(name: ProcessorName, it: Installation) -> Audited:
+        table = DeltaTable(tmp_path / "out")
+        table.create_checkpoint()
+        for version in range(table.version()):
+            (tmp_path / "out" / "_delta_log" / f"{version:020d}.json").unlink()
+        return await whole(name, it)
+
+    whole = audit
+    monkeypatch.setitem(globals(), "audit", after_the_cut)
+    with pytest.raises(NotAuditable, match="its earlier versions are gone"):
+        run_virtual(lambda world: audited(world, tmp_path, filed("parquet")))
 
 
 def test_a_tombstone_of_another_key_is_noticed(tmp_path: Path) -> None:

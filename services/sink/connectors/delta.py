@@ -1,6 +1,7 @@
 """Delta Lake tables (`tablereleases`): the marker of an identity is the version of its `txn` action."""
 
 import json
+from collections.abc import Iterator
 from typing import Any, Final
 
 import deltalake
@@ -27,6 +28,8 @@ from tidemark.services.sink.connectors.tablereleases import (
 )
 
 LOG: Final = "_delta_log"
+LOG_KEPT: Final = "interval 1 hours"
+"""For how long a table that the sink makes keeps entries of its log in front of a checkpoint: the library lists all at each commit."""
 
 
 class DeltaReleases(TableReleases[DeltaTable]):
@@ -48,7 +51,12 @@ class DeltaReleases(TableReleases[DeltaTable]):
         uri, options = self._destination.table()
         try:
             DeltaTable.create(
-                uri, schema=schema, mode="ignore", partition_by=[*self._partition_by] or None, storage_options=options
+                uri,
+                schema=schema,
+                mode="ignore",
+                partition_by=[*self._partition_by] or None,
+                configuration={"delta.logRetentionDuration": LOG_KEPT},
+                storage_options=options,
             )
         except (CommitFailedError, SchemaMismatchError):
             # Another task was faster: its decision counts.
@@ -95,8 +103,25 @@ class DeltaReleases(TableReleases[DeltaTable]):
         gone = table.vacuum(retention_hours=0, dry_run=False, enforce_retention_duration=False)
         return done["numFilesRemoved"], len(gone)
 
+    def _log_files(self, table: DeltaTable) -> Iterator[str]:
+        """The last checkpoint that the library wrote, and the entries behind it."""
+        since = -1
+        pointer = f"{LOG}/_last_checkpoint"
+        told = self._destination.read(pointer)
+        if told is not None:
+            last = json.loads(told)
+            since = last["version"]
+            yield pointer
+            if not {"parts", "v2Checkpoint"} & last.keys():  # else another program wrote it
+                yield f"{LOG}/{since:020d}.checkpoint.parquet"
+        for version in range(since + 1, table.version() + 1):
+            yield f"{LOG}/{version:020d}.json"
+
     def _words(self, table: DeltaTable) -> list[str | None]:
         return [commit.get(TOLD) for commit in table.history()]
+
+    def _is_cut(self, table: DeltaTable) -> bool:
+        return all(commit["version"] > 0 for commit in table.history())
 
     def _live(self, table: DeltaTable) -> dict[str, dict[str, Any]]:
         head = "partition."

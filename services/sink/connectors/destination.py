@@ -69,8 +69,8 @@ class Destination(Protocol):
         """Give a complete, durable file the name under which readers find it; nothing if it has it already."""
         ...
 
-    def settle(self, folder: str) -> None:
-        """Make the files of a folder durable, also those that another process created."""
+    def settle(self, names: Iterable[str]) -> None:
+        """Make these files durable, also those that another process created."""
         ...
 
     def table(self) -> tuple[str, dict[str, str]]:
@@ -104,7 +104,7 @@ class LocalDestination:
         self._fsync = fsync
         self._folders = Folders(self._root, fsync=fsync, folders_max=_FOLDERS_MAX)
         self._settled: dict[str, set[str]] = {}
-        """By folder, of those that `settle` was asked for: few."""
+        """By folder, the names that `settle` was last asked for."""
         self._temporaries = itertools.count(1)
         self._shape = threading.Lock()
         """Held while a folder is made and gets its first entry, and while empty ones go: staging and release are threads."""
@@ -205,18 +205,17 @@ class LocalDestination:
             self._folders.keep(final.parent)
             self._prune(source.parent)
 
-    def settle(self, folder: str) -> None:
-        """See `Destination.settle`: those that were not seen durable by this object."""
-        path = self._root / folder
-        with _as_target(str(path)):
-            if not path.is_dir():
-                return
-            with os.scandir(path) as entries:
-                files = {entry.name for entry in entries if entry.is_file()}
-            for name in sorted(files - self._settled.get(folder, set())):
-                self._folders.force(path / name)
-            self._settled[folder] = files
-            self._folders.force(path)
+    def settle(self, names: Iterable[str]) -> None:
+        """See `Destination.settle`: those that this object has not made durable just before."""
+        by_folder: dict[str, set[str]] = {}
+        for name in names:
+            by_folder.setdefault(name.rpartition("/")[0], set()).add(name)
+        for folder, files in by_folder.items():
+            with _as_target(self.uri(folder)):
+                for name in sorted(files - self._settled.get(folder, set())):
+                    self._folders.force(self._root / name)
+                self._settled[folder] = files
+                self._folders.force(self._root / folder)
 
     def table(self) -> tuple[str, dict[str, str]]:
         """See `Destination.table`."""

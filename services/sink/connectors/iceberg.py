@@ -6,6 +6,7 @@ exactly once needs; the library's own repeating of commits is turned off, for it
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from itertools import groupby
 from typing import Any, Final
 
@@ -28,6 +29,7 @@ from pyiceberg.io.pyarrow import parquet_file_to_data_file
 from pyiceberg.manifest import DataFile, ManifestFile
 from pyiceberg.table import Table, TableProperties
 from pyiceberg.table.snapshots import Snapshot
+from pyiceberg.table.update.snapshot import ExpireSnapshots
 
 from tidemark.services.sink.connectors.destination import Destination
 from tidemark.services.sink.connectors.formats import parquet_bytes, table_from
@@ -44,8 +46,8 @@ from tidemark.services.sink.connectors.tablereleases import (
 from tidemark.shared.ports.sink import TargetRefused, TargetUnavailable
 
 METADATA: Final = "metadata"
-_COMPACTED: Final = f"{TOLD}.state"
-"""A property of tables in which small files became large ones."""
+_CUT: Final = f"{TOLD}.state"
+"""A property of tables whose earlier versions are gone."""
 _PROPERTIES: Final = {
     TableProperties.MANIFEST_MERGE_ENABLED: "true",
     TableProperties.METADATA_DELETE_AFTER_COMMIT_ENABLED: "true",
@@ -179,19 +181,24 @@ class IcebergReleases(TableReleases[Table]):
     def _compact(self, table: Table) -> tuple[int, int]:
         small = [task.file for task in table.scan().plan_files() if task.file.file_size_in_bytes < self._target_bytes]
         removed = 0
-        for group in _groups(small, self._target_bytes):
-            rows = [table_from(self._destination.read(self._inside(file.file_path)) or b"") for file in group]
-            data = parquet_bytes(pa.concat_tables(rows, promote_options="default"), {})
-            first = self._inside(group[0].file_path).removesuffix(".parquet")
-            name = f"{first}-{table.metadata.current_snapshot_id}-large.parquet"
-            self._destination.create(name, data)
-            self._change(table, COMPACTED, [self._file(table, name)], group, {_COMPACTED: COMPACTED})
+        with suppress(CommitConflict):  # the rest is for the next time; versions have to go now
+            for group in _groups(small, self._target_bytes):
+                rows = [table_from(self._destination.read(self._inside(file.file_path)) or b"") for file in group]
+                data = parquet_bytes(pa.concat_tables(rows, promote_options="default"), {})
+                first = self._inside(group[0].file_path).removesuffix(".parquet")
+                name = f"{first}-{table.metadata.current_snapshot_id}-large.parquet"
+                self._destination.create(name, data)
+                self._change(table, COMPACTED, [self._file(table, name)], group)
+                table.refresh()
+                removed += len(group)
+        for _ in range(self._tries_max):
             table.refresh()
-            removed += len(group)
-        return removed, self._expire(table)
+            with suppress(CommitConflict):
+                return removed, self._expire(table)
+        raise CommitConflict(f"{self._tries_max} others meanwhile")
 
     def _expire(self, table: Table) -> int:
-        """Forget all versions that nothing names any more, and delete the files that only they need."""
+        """Forget all versions that nothing names any more, and delete the files that only they need. CommitConflict."""
         named = {ref.snapshot_id for ref in table.metadata.refs.values()}
         old = [snapshot for snapshot in table.metadata.snapshots if snapshot.snapshot_id not in named]
         if not old:
@@ -199,7 +206,9 @@ class IcebergReleases(TableReleases[Table]):
         before = _manifests(table, old)
         _tried_once(table)
         try:
-            table.maintenance.expire_snapshots().by_ids([snapshot.snapshot_id for snapshot in old]).commit()
+            with table.transaction() as change:
+                change.set_properties({_CUT: COMPACTED})
+                ExpireSnapshots(change).by_ids([snapshot.snapshot_id for snapshot in old]).commit()
         except CommitFailedException as error:
             raise CommitConflict(str(error)) from error
         table.refresh()
@@ -211,11 +220,22 @@ class IcebergReleases(TableReleases[Table]):
         self._destination.delete(gone)
         return len(gone)
 
+    def _log_files(self, table: Table) -> Iterator[str]:
+        """The table's metadata, and what they name of the present version."""
+        now = table.current_snapshot()
+        lists = [] if now is None else [now.manifest_list, *_manifests(table, [now])]
+        names = map(self._inside, [table.metadata_location, *lists])
+        return (name for name in names if "://" not in name and not name.startswith("/"))
+
+    def _versions(self, table: Table) -> int:
+        return len(table.metadata.snapshots)
+
     def _words(self, table: Table) -> list[str | None]:
         summaries = [snapshot.summary for snapshot in table.metadata.snapshots]
-        found = [None if summary is None else summary.additional_properties.get(TOLD) for summary in summaries]
-        # Versions that compaction made useless are forgotten, its own too.
-        return [*found, table.properties.get(_COMPACTED)]
+        return [None if summary is None else summary.additional_properties.get(TOLD) for summary in summaries]
+
+    def _is_cut(self, table: Table) -> bool:
+        return _CUT in table.properties
 
     def _live(self, table: Table) -> dict[str, dict[str, Any]]:
         return {self._inside(task.file.file_path): {} for task in table.scan().plan_files()}

@@ -216,7 +216,7 @@ class ManifestStore:
         if not names:
             return None
         # The writer that linked it may have died before the folder was forced to disk, and the coordinator forgets what it is told.
-        self._destination.settle(f"{MANIFESTS}/{identity}")
+        self._destination.settle(names)
         self._loose[identity] = len(names)
         return epoch_of(names[-1])
 
@@ -281,7 +281,7 @@ class ManifestStore:
                     f"{self._destination.uri(name)}: has other manifests than {MANIFESTS}: another history wrote here"
                 )
         # The writer that linked it may have died before the folder was forced to disk.
-        self._destination.settle(f"{VOLUMES}/{volume.identity}")
+        self._destination.settle([name])
 
     def _begin(self, manifests: Sequence[Manifest]) -> int | None:
         """Where the chain of the last manifest begins: at an identity's first, or behind a volume. None if a manifest is missing.

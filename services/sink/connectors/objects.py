@@ -100,7 +100,7 @@ class ObjectDestination:
             )
         return self._root, {name: str(value) for name, value in _delta_options(self._fs).items() if value is not None}
 
-    def settle(self, folder: str) -> None:
+    def settle(self, names: Iterable[str]) -> None:
         """Nothing to do: an object that can be seen is durable."""
 
     def uri(self, name: str) -> str:

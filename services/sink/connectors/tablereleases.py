@@ -60,7 +60,9 @@ class ReadTable:
     live: dict[str, dict[str, Any]]
     """Its files, relative to its root, with values of their partition that are not in them."""
     is_compacted: bool
-    """Whether small files became large ones, of several checkpoints."""
+    """Whether it may have files that none of these manifests names: small ones became large ones, or the log was cut."""
+    is_cut: bool
+    """Whether earlier manifests are gone."""
 
 
 class TableReleases(ABC, Generic[Handle]):
@@ -125,12 +127,25 @@ class TableReleases(ABC, Generic[Handle]):
         """One commit: the files of a manifest, itself, and the marker. CommitConflict, for any commit since the handle was updated."""
 
     @abstractmethod
+    def _log_files(self, table: Handle) -> Iterator[str]:
+        """The files of the log that tell how the table is now, relative to its root: not those of its history."""
+
+    @abstractmethod
     def _compact(self, table: Handle) -> tuple[int, int]:
         """Make small files into large ones, and delete those that no version needs: how many of each."""
+
+    def _versions(self, table: Handle) -> int:
+        """Earlier versions that make each commit slower, and that a compaction lets go of."""
+        del table
+        return 0
 
     @abstractmethod
     def _words(self, table: Handle) -> list[str | None]:
         """The texts of commits under `TOLD`, as far back as the log reaches."""
+
+    @abstractmethod
+    def _is_cut(self, table: Handle) -> bool:
+        """Whether the log does not reach back to the table's begin."""
 
     @abstractmethod
     def _live(self, table: Handle) -> dict[str, dict[str, Any]]:
@@ -181,10 +196,14 @@ class TableReleases(ABC, Generic[Handle]):
         """See `Releases.marker`."""
         table = self._refreshed()
         found = None if table is None else self._marker(table, identity)
-        if found is None:
+        if table is None or found is None:
             return self._manifests.marker(identity)
-        self._destination.settle(self.log)
+        self._settle(table)
         return Epoch(found)
+
+    def _settle(self, table: Handle) -> None:
+        with self._errors():
+            self._destination.settle(self._log_files(table))
 
     def publish(self, manifest: Manifest) -> None:
         """See `Releases.publish`."""
@@ -211,9 +230,9 @@ class TableReleases(ABC, Generic[Handle]):
                 self._update(table)
         else:
             raise TargetUnavailable(f"{self._place}: {self._tries_max} other commits at once; it is tried again")
-        self._destination.settle(self.log)
+        self._settle(table)
         self._since_compaction += bool(manifest.files)
-        if manifest.index == 0 and self._since_compaction >= self._compact_files:
+        if manifest.index == 0 and max(self._since_compaction, self._versions(table)) >= self._compact_files:
             self.compact()
 
     def settle(self) -> None:
@@ -277,7 +296,8 @@ class TableReleases(ABC, Generic[Handle]):
             words = [text for text in self._words(table) if text is not None]
             found = [decode_told(f"{self._place}/{self.log}", text) for text in words if text != COMPACTED]
             ordered = sorted(found, key=lambda manifest: (manifest.identity, manifest.epoch))
-            return ReadTable(self._schema(table), ordered, self._live(table), COMPACTED in words)
+            is_cut = self._is_cut(table)
+            return ReadTable(self._schema(table), ordered, self._live(table), is_cut or COMPACTED in words, is_cut)
 
     # --- upkeep
 

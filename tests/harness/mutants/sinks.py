@@ -81,6 +81,8 @@ SINKS = (
     Mutant("C11", "a release that waits keeps the task from staging", BODY, "        stage = partial(sink.stage, epoch, committed)\n", "        while self._releases[0].machine.releasing is not None:\n            await self._context.outside.clock.sleep_ms(10)\n        stage = partial(sink.stage, epoch, committed)\n", ON_TASK),
     Mutant("S4", "the summary misses what came meanwhile", MANIFESTS, "            if self.names() == names:\n                return", "            return", ON_FILES),
     Mutant("C12", "staged files of a later generation are removed", FILES, "label is not None and label < self._restored_from]", "label is not None and label <= self._restored_from]", ON_FILES),
+    Mutant("C12", "a table's log keeps what a checkpoint has", DELTA, '                configuration={"delta.logRetentionDuration": LOG_KEPT},\n', "", ON_TABLES),
+    Mutant("C12", "versions without rows are kept", ICEBERG, "        return len(table.metadata.snapshots)", "        return 0", ON_TABLES),
     Mutant("C12", "released files are removed", FILES, "self._destination.delete(name for name in old if name not in listed)", "self._destination.delete(old)", ON_TABLES),
     Mutant("C12", "what waits for its release is removed", FILES, "        if self._collected or self._marker < self._restored_from:", "        if self._collected:", ON_FILES),
     Mutant("S5", "the marker moves whatever it is", SQL, "sa.update(_RELEASED).where(mine, _RELEASED.c.released == row.predecessor)", "sa.update(_RELEASED).where(mine)", ON_SQL),
