@@ -28,7 +28,7 @@ from tidemark.services.sink.connectors.tablereleases import (
 )
 
 LOG: Final = "_delta_log"
-LOG_KEPT: Final = "interval 1 hours"
+LOG_KEPT: Final = "interval 2 hours"
 """For how long a table that the sink makes keeps entries of its log in front of a checkpoint: the library lists all at each commit."""
 
 

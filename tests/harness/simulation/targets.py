@@ -159,7 +159,7 @@ class SimDestination:
         self._live("file publish", "after")
         self._behind("publish")
 
-    def settle(self, folder: str) -> None:
+    def settle(self, names: Iterable[str]) -> None:
         """See `Destination.settle`."""
         self._before("settle")
 
