@@ -171,7 +171,7 @@ def test_an_audit_expects_what_the_target_takes_and_how_it_looks_there(
 def test_a_table_whose_log_was_cut_is_not_vouched_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Which rows are of which checkpoint is told no more: nothing is accused, and nothing called right."""
 
-    async def after_the_cut(name: ProcessorName, it: Installation) -> Audited:
+    async def after_the_cut(name: ProcessorName, it: AuditedInstallation) -> Audited:
         table = DeltaTable(tmp_path / "out")
         table.create_checkpoint()
         for version in range(table.version()):
