@@ -32,6 +32,8 @@ _GUARD_BITS: Final = 2
 """Bits behind the last unit that decide the rounding of an average."""
 _DOUBLE_BITS: Final = 53
 _INFINITY: Final = 0x7FF << 52
+_DOUBLE: Final = 2
+"""`Total.wide` of doubles."""
 _FINITE: Final = 0x7FE
 """From so many bits on that are no part of a double it is infinite."""
 
@@ -235,6 +237,8 @@ def _take_state(text, at, end, deviation, wholes, units, squares):
     at += 12
     if not deviation:
         wide = np.int64(byte_at(text, at))
+        if wide > _DOUBLE:  # a sum of decimals that is zero is written like none
+            return none
         begin, size = _binary_at(text, at + 1)
         if size == 0 or size > _WHOLE_BYTES:
             return none

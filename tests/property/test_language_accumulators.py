@@ -1,12 +1,13 @@
 """Accumulators do not notice how their input was ordered, split, stored and merged (A1, A2)."""
 
+from decimal import Decimal
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tests.property.language_strategies import NUMBERS, VALUES
@@ -129,6 +130,8 @@ def _encoded(values: list[Any]) -> pa.BinaryArray:
 @pytest.mark.parametrize("name", _IN_BULK)
 @settings(max_examples=100)
 @given(values=_COLUMNS, cuts=st.lists(st.integers(1, 59), max_size=4), whole=st.lists(st.integers(1, 4), max_size=2))
+@example(values=[Decimal("-0")], cuts=[], whole=[])
+@example(values=[Decimal(1), Decimal(-1), 0.5], cuts=[2], whole=[1])
 def test_values_in_bulk_are_values_one_by_one(name: str, values: list[Any], cuts: list[int], whole: list[int]) -> None:
     """Group by group the same result, stored and merged too, whatever types the values have."""
     how = implementation(_accumulator(name))
