@@ -73,6 +73,20 @@ KAFKA_ERRORS: Final = (
 """Errors that a call of the library raises: states that it does not expect are plain assertions and missing attributes."""
 
 
+async def some_node(client: Any, topics: Iterable[str]) -> Any:
+    """A broker to ask about topics. LogUnavailable, the library's errors.
+
+    A broker that is not ready names none. A client that began there knows none for ever, so it begins once more.
+    """
+    node = client.get_random_node()
+    if node is None:
+        await client.bootstrap()
+        node = client.get_random_node()
+    if node is None:
+        raise LogUnavailable(f"topics {', '.join(topics)}: no broker is known; try again")
+    return node
+
+
 async def require_topics(client: Any, topics: Iterable[str], wait_ms: int) -> dict[str, int]:
     """Numbers of partitions of topics, asked of a broker without making the topics.
 
@@ -83,9 +97,7 @@ async def require_topics(client: Any, topics: Iterable[str], wait_ms: int) -> di
     wanted = sorted(set(topics))
     deadline = time.monotonic() + wait_ms / 1000
     while True:
-        node = client.get_random_node()
-        if node is None:
-            raise LogUnavailable(f"topics {', '.join(wanted)}: no broker is known; try again")
+        node = await some_node(client, wanted)
         answer = await client.send(node, MetadataRequest(wanted, allow_auto_topic_creation=False))
         found = {t["topic"]: t for t in answer.to_object()["topics"] if not t["error_code"]}
         missing = [topic for topic in wanted if topic not in found]

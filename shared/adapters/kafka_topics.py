@@ -22,7 +22,8 @@ from aiokafka.protocol.types import (
     TaggedFields,
 )
 
-from tidemark.shared.ports.log import LogUnavailable, TopicFound
+from tidemark.shared.adapters.kafka_client import some_node
+from tidemark.shared.ports.log import TopicFound
 
 _ID_BYTES: Final = 16
 """Of a topic's id: Kafka's format."""
@@ -114,9 +115,7 @@ class TopicsRequest(Request[_Asked]):  # type: ignore[misc]  # the library has n
 
 async def describe_topics(client: Any, topics: Sequence[str]) -> dict[str, TopicFound]:
     """Those of these topics that exist, asked of a broker without making any. LogUnavailable, the library's errors."""
-    node = client.get_random_node()
-    if node is None:
-        raise LogUnavailable(f"topics {', '.join(topics)}: no broker is known; try again")
+    node = await some_node(client, topics)
     try:
         answer = await client.send(node, TopicsRequest(topics))
     except (NotImplementedError, IncompatibleBrokerVersion):
