@@ -22,7 +22,7 @@ SAID: Final = frozenset(
         "tidemark.services.cli.demo.DemoFailed",
         "tidemark.services.cli.folders.NoInstallation",
         "tidemark.services.cli.ps.NothingRuns",
-        "tidemark.services.cli.reading.Unreadable",
+        "tidemark.services.cli.reading.NoDocument",
         "tidemark.services.cli.run.RunFailed",
         "tidemark.services.local.broker.BrokerError",
         "tidemark.shared.language.problems.InvalidDocument",

@@ -179,13 +179,13 @@ def test_what_few_different_cells_have_is_the_interpreters(
 
 def test_an_expression_of_few_different_cells_is_interpreted_for_these_alone() -> None:
     """A hundred rows of two texts: twice."""
-    source, _ = parsed([], timeField={"$reverseArray": {"$split": ["$s", "b"]}})
+    source, _ = parsed([], timeField={"$zip": {"inputs": [{"$split": ["$s", "b"]}]}})
     assert source.time_field is not None
     when = {"$date": {"$numberLong": "0"}}
     batch = batch_of_records([{"s": s, "i": i, "t": when} for i in range(50) for s in ("abc", "xby")])
     found = evaluated(source.time_field, batch)
     assert found.interpreted_rows == 2
-    assert found.values() == [["c", "a"], ["y", "x"]] * 50
+    assert found.values() == [[["a"], ["c"]], [["x"], ["y"]]] * 50
 
 
 def test_common_stages_over_declared_fields_stay_on_columns() -> None:
