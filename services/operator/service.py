@@ -116,9 +116,7 @@ async def build(settings: ProcessSettings) -> Worker:
     scratch = Scratch(Path(given or tempfile.gettempdir()), settings.place, settings.runtime.keys_buffer_bytes)
     if given:
         scratch.sweep()
-    children = ForkedChildren(
-        child.work, [child.__name__], memory_bytes_max=own.memory_bytes_max, processes_max=own.processes_max
-    )
+    children = ForkedChildren(child.work, [child.__name__], memory_bytes_max=own.memory_bytes_max)
     connections = Connections(settings.place, settings.runtime.connections_max)
     service = OperatorService(connections, scratch, own, children)
     return Worker(Place(settings.place), settings.incarnation, service, outside)

@@ -21,8 +21,6 @@ class OperatorSettings:
     """Each computation of each task runs in a process of its own; false: in the worker's, until one of the task's has ended it."""
     memory_bytes_max: int = knob(4 << 30)
     """The memory for data that such a process may take (RLIMIT_DATA), bytes."""
-    processes_max: int = knob(16)
-    """Processes that such a one may be, with those that it starts."""
     build_ms_max: int = 45_000
     """How long loading a computation's class may take there."""
     call_ms_max: int = knob(600_000)

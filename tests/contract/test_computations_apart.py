@@ -39,7 +39,7 @@ from tidemark.shared.runtime.settings import DeathSettings, RuntimeSettings
 
 JOB, VERTEX = JobId("0" * 32), VertexId("compute-1")
 MIB = 1 << 20
-SETTINGS = OperatorSettings(build_ms_max=2_000, call_ms_max=2_000, memory_bytes_max=1024 * MIB, processes_max=4)
+SETTINGS = OperatorSettings(build_ms_max=2_000, call_ms_max=2_000, memory_bytes_max=1024 * MIB)
 RUNTIME = RuntimeSettings(deaths=DeathSettings(deaths_max=2))
 HEAD = """
 import ctypes, os, signal, subprocess, sys, time
@@ -66,6 +66,20 @@ class Any(Computation):
     def on_timer(self, timer, state, timers):
         yield {"fired": timer.time, "n": state.n}
 """
+THREADS = """
+import subprocess, threading
+import concurrent.futures as threads
+
+CLONE = 56 if os.uname().machine == "x86_64" else 220
+
+
+def checked(answer):
+    if answer < 0:
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+
+
+assert threads.ThreadPoolExecutor().submit(os.getpid).result() == os.getpid()
+"""
 HARMS = {
     "leaves": ("sys.exit(3)", "ended with status 3"),
     "leaves at once": ("os._exit(4)", "ended with status 4"),
@@ -78,7 +92,6 @@ HARMS = {
         "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n            while True: signal.pause()",
         "did not answer within 2000 ms",
     ),
-    "forks": ("while True: os.fork(); time.sleep(0.05)", "more than 4 processes"),
     "closes all": ("os.closerange(3, 1000); signal.pause()", "closed its connection"),
 }
 
@@ -86,9 +99,7 @@ HARMS = {
 @pytest.fixture(scope="module")
 def children() -> ForkedChildren:
     """A server that has loaded what the children need."""
-    return ForkedChildren(
-        child.work, [child.__name__], memory_bytes_max=SETTINGS.memory_bytes_max, processes_max=SETTINGS.processes_max
-    )
+    return ForkedChildren(child.work, [child.__name__], memory_bytes_max=SETTINGS.memory_bytes_max)
 
 
 @pytest.fixture
@@ -222,7 +233,7 @@ def survives(apart: Computations, stage: ComputeSpec) -> list[Out] | None:
         apart.close()
 
 
-@pytest.mark.parametrize("harm", ["leaves", "reads nowhere", "never ends", "forks"])
+@pytest.mark.parametrize("harm", ["leaves", "reads nowhere", "never ends"])
 def test_a_record_that_ends_the_process_becomes_a_letter(task: Task, write: Callable[[str], str], harm: str) -> None:
     """After one death that names nobody and two in the same callback; all other records are applied."""
     stage = spec(write(CLASS.replace("HARM", HARMS[harm][0])))
@@ -236,6 +247,34 @@ def test_a_record_that_ends_the_process_becomes_a_letter(task: Task, write: Call
     (letter,) = [d for port, d in found(outs) if port == DLQ]
     assert letter["doc"]["id"] == 4
     assert "ended 2 times" in letter["errInfo"]["reason"]
+
+
+STARTS = {
+    "forks": "while True: os.fork()",
+    "forks in a thread": "threads.ThreadPoolExecutor().submit(os.fork).result()",
+    "leaves its session": "os.fork() or os.setsid()",
+    "runs a program": "subprocess.run(['true'], check=True)",
+    "runs a program by vfork": "os.posix_spawn('/bin/true', ['true'], {})",
+    "asks the kernel": "checked(ctypes.CDLL(None, use_errno=True).syscall(CLONE, 17, 0, 0, 0, 0))",
+    "asks the kernel anew": "checked(ctypes.CDLL(None, use_errno=True).syscall(435, (ctypes.c_uint64 * 8)(), 64))",
+}
+
+
+@pytest.mark.parametrize("start", STARTS)
+def test_a_callback_that_starts_a_process_fails_as_one_that_raises(
+    task: Task, write: Callable[[str], str], start: str
+) -> None:
+    """By whichever call: no process is there, the record is a letter, and the computation goes on; threads are free."""
+    stage = spec(write(THREADS + CLASS.replace("HARM", STARTS[start])))
+    apart = task.begin()
+    operator = apart.make(stage, CONTEXT)
+    (pid,) = apart.pids()
+    outs = [*operator.on_batch(rows(*range(6), deadly=4), "rows", ""), *operator.on_watermark(MAX_TIME)]
+    assert psutil.Process(pid).children() == []
+    apart.close()
+    assert sorted(d["id"] for port, d in found(outs) if port == OUT and "id" in d) == [0, 1, 2, 3, 5]
+    (letter,) = [d for port, d in found(outs) if port == DLQ]
+    assert "Operation not permitted" in letter["errInfo"]["reason"] or "not implemented" in letter["errInfo"]["reason"]
 
 
 def test_a_callback_that_wants_too_much_memory_fails_as_one_that_raises(
