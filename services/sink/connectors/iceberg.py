@@ -46,6 +46,8 @@ from tidemark.services.sink.connectors.tablereleases import (
 from tidemark.shared.ports.sink import TargetRefused, TargetUnavailable
 
 METADATA: Final = "metadata"
+LARGE: Final = "-large.parquet"
+"""How names of files end that were made of smaller ones."""
 _CUT: Final = f"{TOLD}.state"
 """A property of tables whose earlier versions are gone."""
 _PROPERTIES: Final = {
@@ -186,7 +188,7 @@ class IcebergReleases(TableReleases[Table]):
                 rows = [table_from(self._destination.read(self._inside(file.file_path)) or b"") for file in group]
                 data = parquet_bytes(pa.concat_tables(rows, promote_options="default"), {})
                 first = self._inside(group[0].file_path).removesuffix(".parquet")
-                name = f"{first}-{table.metadata.current_snapshot_id}-large.parquet"
+                name = f"{first}-{table.metadata.current_snapshot_id}{LARGE}"
                 self._destination.create(name, data)
                 self._change(table, COMPACTED, [self._file(table, name)], group)
                 table.refresh()

@@ -19,6 +19,7 @@ from tests.harness.simulation.tables import Folder, SimFileSink
 from tidemark.services.sink.connecting import RealSinks
 from tidemark.services.sink.connectors.destination import Destination
 from tidemark.services.sink.connectors.files import FileSinkSettings
+from tidemark.services.sink.connectors.iceberg import LARGE
 from tidemark.services.sink.connectors.manifests import MANIFESTS, STAGED, SUMMARY, VOLUMES, Manifest
 from tidemark.services.sink.connectors.sql import MARKERS_TABLE, SqlSinkSettings, engine_of
 from tidemark.services.sink.settings import SinkSettings
@@ -214,6 +215,8 @@ def _markers(connection: Any) -> list[tuple[str, int]]:
 
 
 def _kind(name: str) -> str:
+    if name.endswith(LARGE):
+        return "compacted"
     return {STAGED: "staged", MANIFESTS: "manifest", VOLUMES: "volume", SUMMARY: "summary"}[name.partition("/")[0]]
 
 

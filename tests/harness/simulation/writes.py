@@ -53,6 +53,7 @@ WRITES: Final[tuple[str, ...]] = (
     "sink edge BarrierFrame",
     "sink edge EndFrame",
     "sink edge WatermarkFrame",
+    "sink file compacted create",
     "sink file delete",
     "sink file manifest create",
     "sink file publish",
@@ -129,6 +130,7 @@ RARE: Final = frozenset(
         "operator report TaskFailed",
         "operator topic create",
         "sink edge EndFrame",
+        "sink file compacted create",
         "sink file delete",
         "sink file volume create",
         "sink report Register",
@@ -193,6 +195,8 @@ def is_possible(write: str, scenario: Scenario) -> bool:
         case "user", _:
             return scenario.redriven
         case "sink", "file":
+            if write == "sink file compacted create":
+                return scenario.target == "table"
             return "files" in targets or (scenario.target == "table" and write != "sink file summary replace")
         case "sink", "table":
             return scenario.target == "table"
