@@ -23,6 +23,9 @@ PURE := not (kafka or spark or postgres or e2e or slow or bench or long or brows
 REAL := (kafka or spark or postgres or e2e or slow) and not (bench or long or browser)
 INSTALL := $(BIN)/python -m pip install --disable-pip-version-check
 PYTEST := $(BIN)/python -m pytest
+# On both cores. A worker that dies is told with its test, and another goes on with the rest. A test that its time limit's signal
+# does not end (in machine code, in another thread) takes its worker along.
+SPREAD := -n 2 --dist worksteal --max-worker-restart 8 -o faulthandler_timeout=360 -o faulthandler_exit_on_timeout=true
 # Of `make simulate`.
 SEEDS ?= 0-299
 
@@ -102,12 +105,12 @@ lint: setup ## ruff, its formatter, mypy strict
 
 .PHONY: test
 test: lint ## all checks and all tests (ARGS='-k name' narrows the tests)
-	$(PYTEST) -m '$(PURE)' -n 2 --dist loadfile $(ARGS)
-	$(PYTEST) -m '$(REAL)' -n 2 --dist loadfile $(ARGS)
+	$(PYTEST) -m '$(PURE)' $(SPREAD) $(ARGS)
+	$(PYTEST) -m '$(REAL)' $(SPREAD) $(ARGS)
 
 .PHONY: test-fast
 test-fast: setup ## the tests that need neither broker nor Spark
-	$(PYTEST) -m '$(PURE)' -n 2 --dist loadfile $(ARGS)
+	$(PYTEST) -m '$(PURE)' $(SPREAD) $(ARGS)
 
 .PHONY: cases
 cases: setup ## whole pipelines: every case on the local engine and on Spark
