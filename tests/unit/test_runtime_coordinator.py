@@ -416,7 +416,8 @@ def test_C9_where_the_mirror_has_more_than_the_store_nobody_leads_and_the_newest
         await (await (await stand.log.writer("leader")).send(mirror, NewRecord(mirrored)))
         for _ in range(5):
             with pytest.raises(StoreLost, match=r"checkpoint 2 as the last of .*, but its commits topic has 3.*backup"):
-                await stand.start("coordinator-0")
+                async with asyncio.timeout(60):
+                    await stand.start("coordinator-0")
         assert stand.state.rows[NAME].last == 2
         stand.state = newest
         tasks = {"coordinator-0": stand.start("coordinator-0")}
