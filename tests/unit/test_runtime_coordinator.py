@@ -83,9 +83,10 @@ class Stand:
         return (await self.log.begin_offsets([topic]))[topic], (await self.log.end_offsets([topic]))[topic]
 
     async def leads(self, place: str) -> None:
-        """Wait until this one leads."""
-        while self.drivers[place]._token is None:
-            await self.clock.sleep_ms(10)
+        """Wait until this one leads; TimeoutError if it does not for long."""
+        async with asyncio.timeout(600):
+            while self.drivers[place]._token is None:
+                await self.clock.sleep_ms(10)
 
     async def connections_told(self) -> int:
         """Records in the topic of connections."""
