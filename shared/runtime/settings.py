@@ -156,8 +156,8 @@ class RuntimeSettings:
     """Threads of a process for calls that block: files, databases, users' computations."""
     calls_waiting_max: int = 1_024
     """Blocking calls of a process that may run or wait for a thread; one more is an error."""
-    slots: int = knob(4)
-    """Processors of which this worker hosts tasks at the same time."""
+    slots: int = knob(32)
+    """Processors of which this worker hosts tasks at the same time: most have little to do, and a process each four took 9 GB for thirty."""
     limits: TaskLimits = field(default_factory=TaskLimits)
     wire: WireLimits = field(default_factory=WireLimits)
     """The same in every process of an installation."""

@@ -4,6 +4,7 @@ from tests.unit.protocol_coordinator_world import World
 from tidemark.shared.model.ids import ProcessorName
 from tidemark.shared.model.messages import CreateProcessor, StartProcessor, StopProcessor
 from tidemark.shared.protocol.coordinator.settings import CoordinatorSettings
+from tidemark.shared.runtime.settings import RuntimeSettings
 
 SETTINGS = CoordinatorSettings(retires_workers=True, retire_idle_ms=1_000, spawn_wait_ms=5_000)
 SOLO = "read:source"
@@ -64,32 +65,48 @@ def eight_on_two() -> World:
 
 
 def test_eight_processors_fill_two_workers() -> None:
-    """Existing workers first, in the order of their places."""
+    """Existing workers first: another is wished for when no slot is free."""
     world = eight_on_two()
     assert [place_of(world, n) for n in range(1, 9)] == ["source-1"] * 4 + ["source-2"] * 4
 
 
-def test_the_ninth_makes_a_third_and_goes_back_when_a_slot_is_free() -> None:
-    """proc09 makes a third worker; with proc03 stopped, restarting proc09 moves it to the first, and the third goes."""
+def test_processors_go_where_the_fewest_are() -> None:
+    """Several workers share what comes, in the order of their places; one that comes later catches up."""
+    world = solo_world()
+    world.worker("source-2", "source")
+    world.settle()
+    for number in range(1, 5):
+        start(world, number)
+    assert [place_of(world, n) for n in range(1, 5)] == ["source-1", "source-2"] * 2
+    world.worker("source-10", "source")
+    world.settle()
+    for number in range(5, 8):
+        start(world, number)
+    assert [place_of(world, n) for n in range(5, 8)] == ["source-10", "source-10", "source-1"]
+
+
+def test_thirty_processors_share_a_worker_of_a_service() -> None:
+    """As a worker offers slots by default: with a process for each four, thirty took nine gigabytes and minutes to start."""
+    world = World(SETTINGS)
+    world.lead()
+    world.worker("source-1", "source", slots=RuntimeSettings().slots)
+    world.pass_ms(SETTINGS.adopt_wait_ms)
+    for number in range(1, 31):
+        start(world, number)
+    assert {place_of(world, n) for n in range(1, 31)} == {"source-1"}
+
+
+def test_the_ninth_makes_a_third_which_goes_when_it_is_empty() -> None:
+    """proc09 makes a third worker; stopped, it leaves it empty, and the third goes; with proc03 stopped, proc09 finds room on the first."""
     world = eight_on_two()
     start(world, 9)
     assert place_of(world, 9) == "source-3"
     stop(world, 3)
     stop(world, 9)
-    start(world, 9, "start-9-again")
-    assert place_of(world, 9) == "source-1"
     world.pass_ms(2_000)
     assert world.retires == ["source-3"]
-
-
-def test_a_tenth_started_in_between_takes_the_free_slot() -> None:
-    """proc10 takes proc03's slot; proc09 stays where it was."""
-    world = eight_on_two()
-    start(world, 9)
-    stop(world, 3)
-    start(world, 10)
-    assert place_of(world, 10) == "source-1"
-    assert place_of(world, 9) == "source-3"
+    start(world, 9, "start-9-again")
+    assert place_of(world, 9) == "source-1"
 
 
 def test_tasks_of_one_vertex_are_spread() -> None:

@@ -1,7 +1,8 @@
 """The workers, the tasks that they host, and the placement of tasks (R1, R2).
 
-A slot is room for the tasks of one processor. Existing workers come first, in the order of their places. The tasks of one vertex go to
-distinct workers where there are several. If no worker has room, a new one is wished for; a worker that hosts nothing is to retire.
+A slot is room for the tasks of one processor. Those workers come first that host the fewest processors, then by their places. The tasks
+of one vertex go to distinct workers where there are several. If no worker has room, a new one is wished for; a worker that hosts nothing
+is to retire.
 """
 
 import re
@@ -138,6 +139,7 @@ class Workers:
             if not room:
                 lacking.add(service)
                 continue
+            room.sort(key=lambda w: len(w.hosting))
             for i, task in enumerate(sorted(tasks)):
                 chosen[task] = room[i % len(room)].incarnation
         return tuple(sorted(lacking)) or chosen
