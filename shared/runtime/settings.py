@@ -157,7 +157,7 @@ class RuntimeSettings:
     calls_waiting_max: int = 1_024
     """Blocking calls of a process that may run or wait for a thread; one more is an error."""
     slots: int = knob(32)
-    """Processors of which this worker hosts tasks at the same time: most have little to do, and a process each four took 9 GB for thirty."""
+    """Processors of which this worker hosts tasks at the same time: most have little to do, and an idle process costs 170 MiB."""
     limits: TaskLimits = field(default_factory=TaskLimits)
     wire: WireLimits = field(default_factory=WireLimits)
     """The same in every process of an installation."""
