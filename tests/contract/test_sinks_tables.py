@@ -22,7 +22,7 @@ from tidemark.services.sink.connectors.destination import LocalDestination, sha2
 from tidemark.services.sink.connectors.filerows import Encoding
 from tidemark.services.sink.connectors.files import FileSink, FileSinkSettings
 from tidemark.services.sink.connectors.formats import SUFFIXES, parquet_bytes
-from tidemark.services.sink.connectors.manifests import STAGED, Manifest, ManifestStore
+from tidemark.services.sink.connectors.manifests import MANIFESTS, STAGED, Manifest, ManifestStore
 from tidemark.services.sink.connectors.released import read_released, read_released_rows
 from tidemark.services.sink.connectors.staging import StagedFile
 from tidemark.services.sink.connectors.tableformats import table_releases
@@ -378,6 +378,27 @@ async def test_output_of_an_earlier_version_is_converted_once(
 
 def _fail(*_: object) -> None:
     raise OSError("cut off")
+
+
+@pytest.mark.parametrize("lacks", range(1, 4))
+async def test_C12_output_of_an_earlier_version_that_a_listing_lacks_is_not_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lacks: int
+) -> None:
+    """A store's first listing may lack a manifest: the file that it names waits for the next start, and is there then."""
+    root = tmp_path / "out"
+    older_layout(root, format_="json")
+    target = FilesWorld(tmp_path, "json")
+    names, calls = LocalDestination.names, iter(range(1_000))
+
+    def lacking(self: LocalDestination, folder: str) -> list[str]:
+        found = names(self, folder)
+        return found if not folder.startswith(MANIFESTS) or next(calls) else [*found[:lacks], *found[lacks + 1 :]]
+
+    monkeypatch.setattr(LocalDestination, "names", lacking)
+    await target.sink().open(IDENTITY, Epoch(3))
+    monkeypatch.undo()
+    await target.sink().open(IDENTITY, Epoch(3))
+    assert sorted(int(json.loads(path.read_text())["id"]) for path in root.glob("*.jsonl")) == [1, 2, 3]
 
 
 async def test_json_lines_lie_under_visible_names_once_they_are_released(tmp_path: Path) -> None:
