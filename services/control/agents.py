@@ -27,7 +27,7 @@ from tidemark.services.control.events import Events
 from tidemark.services.control.settings import ControlSettings
 from tidemark.services.control.signature import HEADER, check_expires, check_signature
 from tidemark.shared.adapters.kafka_settings import KafkaSettings
-from tidemark.shared.language.redaction import redacted_command
+from tidemark.shared.language.redaction import HIDDEN, redacted_command
 from tidemark.shared.ports.clock import Clock, Executor, Handle
 from tidemark.shared.ports.log import Log, LogError, NewRecord, TopicPartition
 from tidemark.shared.process.web import NO_ANSWER, TOO_MANY, UNAVAILABLE, Problem
@@ -38,6 +38,10 @@ _AGAIN: Final = frozenset({TOO_MANY, UNAVAILABLE, NO_ANSWER})
 _decoder: Final = msgspec.json.Decoder(Command)
 
 
+_TOLD_MAX: Final = 1_000
+"""Characters of a name, an id or a reason that a dead letter and its event repeat: they need not fit a record, as the command did."""
+_BESIDE_BYTES_MAX: Final = 16 * 1_024
+"""Of a dead letter's key and headers."""
 BY_TOPIC: Final = "commands topic"
 """The signer of a command on this topic has the token of control."""
 
@@ -180,6 +184,10 @@ class Agents:
 
     async def _put_aside(self, data: bytes, place: str, request: str, name: str, reason: str) -> None:
         """Into the dead letter topic, without its secrets, however long it takes: only then is the command done with."""
+        request, name, reason = (text[:_TOLD_MAX] for text in (request, name, reason))
+        shown = redacted_command(data)
+        if len(shown) + _BESIDE_BYTES_MAX > self.kafka.message_bytes_max:
+            shown = HIDDEN.encode()  # It would fit no record; the letter says where the command lies.
         self.audit.note(BY_TOPIC, "", "put aside", name, place=place, request=request, finding=reason)
         _log.warning("agents.put_aside", command=place, processor=name, reason=reason)
         headers = (("reason", reason.encode()), ("place", place.encode()))
@@ -188,7 +196,7 @@ class Agents:
             try:
                 writer = await self.log.writer("agents")
                 try:
-                    await (await writer.send(partition, NewRecord(redacted_command(data), name.encode(), headers)))
+                    await (await writer.send(partition, NewRecord(shown, name.encode(), headers)))
                 finally:
                     await writer.close()
             except LogError as error:

@@ -19,7 +19,7 @@ from tidemark.services.control.audit import DEEDS_MAX, Audit
 from tidemark.services.control.history import CHECKPOINTS_MAX
 from tidemark.services.control.logs import lines_of
 from tidemark.services.control.openapi import describe
-from tidemark.services.control.outside import Briefly, letters_of, try_connection
+from tidemark.services.control.outside import letters_of, try_connection
 from tidemark.services.control.plan import Plans
 from tidemark.services.control.readmodel import ReadModel
 from tidemark.services.control.settings import ControlSettings
@@ -32,7 +32,6 @@ from tidemark.shared.model.ids import ProcessorName
 from tidemark.shared.model.messages import ProcessorStatus
 from tidemark.shared.model.time import MIN_TIME
 from tidemark.shared.ports.clock import Clock, Executor
-from tidemark.shared.process.connections import Connections
 from tidemark.shared.process.web import BAD_REQUEST, NOT_FOUND, UNAVAILABLE, Problem, broker_away
 from tidemark.shared.runtime.watermark import explain_watermark
 
@@ -62,7 +61,6 @@ class Api:
     plans: Plans
     agents_state: Any = None
     """Callable: the state of the agents, for readiness."""
-    connect_briefly: Callable[[], Connections] = lambda: Briefly("control")
     ending: bool = False
     """The service stops: live events end."""
 
@@ -166,7 +164,7 @@ class Api:
         """Those written last, the newest first, and how many of them have each code."""
         status = self._status(request)
         limit, code = _number(request, "limit", 100, self.settings.log_lines_max), request.query.get("code", "")
-        processor, connections = self.commands.check(status.document), self.connect_briefly()
+        processor, connections = self.commands.check(status.document), self.commands.connect_briefly()
         try:
             found = await letters_of(processor, connections, self.settings.log_lines_max)
         finally:
@@ -279,7 +277,7 @@ class Api:
     async def probe(self, request: web.Request, _body: Any) -> web.Response:
         """Asked from here, as workers would."""
         self._known()
-        name, connections = request.match_info["name"], self.connect_briefly()
+        name, connections = request.match_info["name"], self.commands.connect_briefly()
         connection = self.commands.registered().get(name)
         if connection is None:
             raise Problem(NOT_FOUND, "name", "a connection of the registry", f"there is no connection named {name}")
@@ -377,7 +375,7 @@ def _lines(tree: Any) -> list[str]:
 
 def _number(request: web.Request, name: str, default: int, most: int) -> int:
     text = request.query.get(name, str(default))
-    if not text.isdecimal() or not 1 <= int(text) <= most:
+    if not (text.isascii() and text.isdecimal()) or len(text) > len(str(most)) or not 1 <= int(text) <= most:
         raise Problem(BAD_REQUEST, f"query {name}", f"a number from 1 to {most}", repr(text))
     return int(text)
 

@@ -4,7 +4,7 @@ Each command carries the id of its request: the coordinator answers a repeated o
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, Final, TypeAlias
 
@@ -33,6 +33,7 @@ from tidemark.shared.model.messages import (
 )
 from tidemark.shared.planning import PlanError, plan_processor
 from tidemark.shared.ports.log import LogError
+from tidemark.shared.process.connections import Connections
 from tidemark.shared.process.foreseen import never_runs
 from tidemark.shared.process.web import BAD_REQUEST, CONFLICT, NO_ANSWER, NOT_FOUND, TOO_MANY, Problem, broker_away
 from tidemark.shared.runtime.client import Client, RequestRefused, RequestTimeout
@@ -114,6 +115,7 @@ class Commands:
     model: ReadModel
     settings: ControlSettings
     waiting: int = 0
+    connect_briefly: Callable[[], Connections] = lambda: Briefly("control")
 
     async def carry_out(self, command: Command) -> str:
         """Done: the request's id. Problem: not done, or not known whether it was (504: ask again with the same id)."""
@@ -142,7 +144,7 @@ class Commands:
         """Problem if a run would refuse the document for a reason that this process sees as tasks do: unset variables, missing topics."""
         if not self.settings.logs:
             return
-        connections = Briefly("control")
+        connections = self.connect_briefly()
         try:
             errors = list(never_runs(processor, connections.values))
             errors = errors or await refused_outside(processor, connections)

@@ -39,5 +39,5 @@ def _parsed(lines: list[bytes]) -> Iterator[dict[str, Any]]:
         if line.startswith(b"{"):
             try:
                 yield msgspec.json.decode(line, type=dict[str, Any])
-            except msgspec.DecodeError:
+            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
                 continue

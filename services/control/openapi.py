@@ -91,7 +91,11 @@ def _answers(route: Route) -> dict[int, str]:
     if "{name}" in route.path:
         common[404] = "there is none of this name"
     if route.body is not None:
-        common |= {408: "the body did not come in time", 413: "the body is too large"}
+        common |= {
+            408: "the body did not come in time",
+            413: "the body is too large",
+            415: "the body's Content-Encoding is not read here",
+        }
     if route.role != "viewer":
         common[403] = f"the token of a user below {route.role}"
     if route.method != "GET":
@@ -105,8 +109,8 @@ def _answers(route: Route) -> dict[int, str]:
 
 def _answer(route: Route, status: int, text: str) -> dict[str, Any]:
     if status >= 400:  # noqa: PLR2004 - where errors begin
-        return {
-            "description": text,
-            "content": {"application/json": {"schema": {"$ref": "#/components/schemas/Error"}}},
-        }
+        error = {"application/json": {"schema": {"$ref": "#/components/schemas/Error"}}}
+        # A page says in words what its handler finds; what is refused before it is JSON.
+        page: dict[str, Any] = {route.content: {}} if route.content == "text/html" else {}
+        return {"description": text, "content": {**error, **page}}
     return {"description": text, "content": {route.content: {}}}

@@ -7,10 +7,12 @@ import json
 from base64 import b64encode
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Annotated, Any, Final, TypeVar
 from urllib.parse import quote, urlsplit
 
 import aiohttp
+import msgspec
+from msgspec import Meta, Struct
 
 from tidemark.shared.ports.registry import (
     KnownSchema,
@@ -42,6 +44,29 @@ class RegistrySettings:
     password: str = ""
 
 
+class _Reference(Struct, frozen=True):
+    subject: str
+    version: int
+
+
+class _Schema(Struct, frozen=True):
+    schema: str
+    schemaType: SchemaType | None = None  # noqa: N815 - the registry's word
+    references: list[_Reference] | None = None
+
+
+class _Registered(Struct, frozen=True):
+    id: Annotated[int, Meta(ge=0, lt=1 << 32)]
+
+
+class _Judged(Struct, frozen=True):
+    is_compatible: bool = True
+    messages: list[Any] | None = None
+
+
+_Form = TypeVar("_Form", bound=Struct)
+
+
 @dataclass(frozen=True, slots=True)
 class _Answer:
     status: int
@@ -57,6 +82,14 @@ class _Answer:
     def code(self) -> int:
         found = self.body.get("error_code") if isinstance(self.body, dict) else None
         return found if isinstance(found, int) else self.status
+
+
+def answer_of(status: int, data: bytes) -> _Answer:
+    """An answer's body read, whatever it is."""
+    try:
+        return _Answer(status, msgspec.json.decode(data))
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return _Answer(status, data[:500].decode(errors="replace"))
 
 
 class RestRegistry:
@@ -79,20 +112,20 @@ class RestRegistry:
             answer = await self._ask("GET", f"schemas/ids/{number}")
             if answer.status == 404:  # noqa: PLR2004 - not found
                 raise SchemaUnknown(f"the schema registry {self.place} has no schema {number}: {answer.reason}")
-            self._keep(self._schemas, number, await self._known(self._well(answer), [_REFERENCES_MAX]))
+            self._keep(self._schemas, number, await self._known(self._well(answer, _Schema), [_REFERENCES_MAX]))
         return self._schemas[number]
 
-    async def _known(self, body: Any, left: list[int]) -> KnownSchema:
+    async def _known(self, found: _Schema, left: list[int]) -> KnownSchema:
         """A schema with those that it refers to. left: how many more there may be."""
         references: list[KnownSchema] = []
-        for each in body.get("references") or ():
+        for each in found.references or ():
             left[0] -= 1
             if left[0] < 0:
                 raise SchemaUnknown(f"a schema refers to more than {_REFERENCES_MAX} others")
-            place = f"subjects/{quote(str(each['subject']), safe='')}/versions/{int(each['version'])}"
-            references.append(await self._known(self._well(await self._ask("GET", place)), left))
+            place = f"subjects/{quote(each.subject, safe='')}/versions/{each.version}"
+            references.append(await self._known(self._well(await self._ask("GET", place), _Schema), left))
         flat = [inner for each in references for inner in (*each.references, each)]
-        return KnownSchema(body.get("schemaType", "AVRO"), str(body["schema"]), tuple(dict.fromkeys(flat)))
+        return KnownSchema(found.schemaType or "AVRO", found.schema, tuple(dict.fromkeys(flat)))
 
     async def number(self, subject: str, kind: SchemaType, text: str, *, register: bool) -> int:
         """See `SchemaRegistry.number`."""
@@ -108,7 +141,7 @@ class RestRegistry:
                 raise SchemaRefused(
                     f"the schema registry {self.place} refuses the schema under {subject}: {answer.reason}"
                 )
-            self._keep(self._numbers, key, int(self._well(answer)["id"]))
+            self._keep(self._numbers, key, self._well(answer, _Registered).id)
         return self._numbers[key]
 
     async def refused(self, subject: str, kind: SchemaType, text: str) -> str:
@@ -119,10 +152,10 @@ class RestRegistry:
             return ""
         if answer.status == 422:  # noqa: PLR2004 - no schema at all
             return answer.reason
-        body = self._well(answer)
-        if body.get("is_compatible", True):
+        judged = self._well(answer, _Judged)
+        if judged.is_compatible:
             return ""
-        told = "; ".join(str(each) for each in body.get("messages", ()))
+        told = "; ".join(str(each) for each in judged.messages or ())
         return f"incompatible with the latest under {subject}" + (f": {told[:500]}" if told else "")
 
     async def _ask(self, method: str, place: str, body: Mapping[str, Any] | None = None) -> _Answer:
@@ -155,18 +188,19 @@ class RestRegistry:
                 found += await answer.content.read(_ANSWER_BYTES_MAX + 1 - len(found))
             if len(found) > _ANSWER_BYTES_MAX:
                 return _Answer(413, f"an answer of more than {_ANSWER_BYTES_MAX} bytes")
-            try:
-                return _Answer(answer.status, json.loads(found))
-            except ValueError:
-                return _Answer(answer.status, found[:500].decode(errors="replace"))
+            return answer_of(answer.status, found)
 
-    def _well(self, answer: _Answer) -> Any:
-        """The body of an answer that is none of the foreseen refusals."""
-        if answer.status == 200 and isinstance(answer.body, dict):  # noqa: PLR2004 - well
-            return answer.body
+    def _well(self, answer: _Answer, form: type[_Form]) -> _Form:
+        """The body of an answer that is none of the foreseen refusals. RegistryDenied."""
+        why = answer.reason
+        if answer.status == 200:  # noqa: PLR2004 - well
+            try:
+                return msgspec.convert(answer.body, form)
+            except msgspec.ValidationError as error:
+                why = str(error)
         raise RegistryDenied(
             f"schema registry {self.place}: expected an answer of a schema registry, found status {answer.status}"
-            f" (code {answer.code}): {answer.reason}; look at address, user and password of the connection"
+            f" (code {answer.code}): {why}; look at address, user and password of the connection"
         )
 
     def _opened(self) -> aiohttp.ClientSession:

@@ -21,8 +21,9 @@ _SECRET: Final = re.compile(
     re.IGNORECASE,
 )
 _ADDRESS: Final = re.compile(
-    r"(?P<scheme>[a-z][a-z0-9+.-]*://)(?P<user>[^:@/\s]*):(?P<secret>[^@/\s]+)@", re.IGNORECASE
+    r"(?P<scheme>[a-z][a-z0-9+.-]{0,31}://)(?P<user>[^:@/\s]*):(?P<secret>[^@/\s]+)@", re.IGNORECASE
 )
+# The scheme has a bound: without it the time would grow with the square of a line's length.
 _QUERY: Final = re.compile(
     r"(?P<name>[?&;][a-z_]*(?:password|passwd|pwd|passphrase|token|secret|key)=)[^&;\s]+", re.IGNORECASE
 )
@@ -163,7 +164,7 @@ def redacted_text(text: str) -> str:
     """A connection's JSON text as it may be shown; one that is no JSON is hidden whole."""
     try:
         return msgspec.json.encode(shown_connection(msgspec.json.decode(text))).decode()
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, RecursionError):
         return HIDDEN
 
 
@@ -181,15 +182,15 @@ def _connections(value: Any) -> Any:
 
 
 def redacted_command(data: bytes) -> bytes:
-    """A command's JSON with its secrets hidden: the same bytes where there are none, all of it hidden if it is no JSON."""
+    """A command's JSON with its secrets hidden: the same bytes where there are none, all of it hidden if it is no JSON, or too deep."""
     try:
         tree = msgspec.json.decode(data)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+        if not isinstance(tree, Mapping):
+            return HIDDEN.encode()
+        shown = {key: _shown_field(str(key), value) for key, value in tree.items()}
+        return data if shown == tree else msgspec.json.encode(shown)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return HIDDEN.encode()
-    if not isinstance(tree, Mapping):
-        return HIDDEN.encode()
-    shown = {key: _shown_field(str(key), value) for key, value in tree.items()}
-    return data if shown == tree else msgspec.json.encode(shown)
 
 
 def _shown_field(name: str, value: Any) -> Any:

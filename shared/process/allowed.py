@@ -25,7 +25,12 @@ from tidemark.shared.process.settings import read_table, settings_of
 _URL: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 _CHAIN: Final = re.compile(r"^[A-Za-z][A-Za-z0-9+.-]*::|::[A-Za-z][A-Za-z0-9+.-]*(://|::|$)")
 """Of file systems inside of file systems (`zip://a::s3://b/c`): each could lead elsewhere."""
+_CONTROL: Final = re.compile(r"[\x00-\x1f\x7f]")
 _LOCAL_SCHEMES: Final = ("", "file", "local")
+_NO_DATABASES: Final = frozenset(
+    {"http", "https", "s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "adl", "hdfs", "sftp", "ftp"}
+)
+"""Their clients end a host at the first `/`, `?` or `#`, as RFC 3986 does."""
 _MACHINES: Final = ("/proc", "/sys", "/dev", "/run/secrets", "/var/run/secrets")
 """Folders where the system and container engines keep secrets of processes: `/proc/self/environ` is a process' environment."""
 _HOST_OPTIONS: Final = ("host", "hostaddr")
@@ -63,7 +68,7 @@ class Allowed:
         settings = connection.settings
         for server in str(settings.get("bootstrapServers", "")).split(","):
             if server.strip():
-                self._check_host(_host_of(server.strip()), f"{where}.bootstrapServers")
+                self._check_host(_host_of(server.strip(), where), f"{where}.bootstrapServers")
         if "url" in settings:
             self.check_place(str(settings["url"]), f"{where}.url")
         for url in settings.get("schemaRegistryUrls", ()):
@@ -80,11 +85,18 @@ class Allowed:
         """NotAllowed for a path, or a URL, that documents may not reach."""
         if _CHAIN.search(place):
             raise NotAllowed(f"{where}: chained URLs (`::`) are not read; expected a path or one URL")
+        if _CONTROL.search(place):
+            raise NotAllowed(f"{where}: {place!r}: expected no control characters: some clients drop them")
         if not _URL.match(place):
             self._check_scheme("file", where)
             self._check_folder(place, where)
             return
-        url = urlsplit(place)
+        if "\\" in place:
+            raise NotAllowed(f"{where}: {place!r}: expected a URL without `\\`: some clients take it for a slash")
+        try:
+            url = urlsplit(place)
+        except ValueError as error:
+            raise NotAllowed(f"{where}: {place!r}: no URL: {error}") from error
         scheme = url.scheme.lower()
         if scheme.startswith("sqlite"):
             self._check_scheme("file", where)
@@ -96,7 +108,11 @@ class Allowed:
             self._check_folder(unquote(url.netloc + url.path), where)
             return
         self._check_scheme(scheme, where)
-        self._check_host(url.hostname or "", where)
+        if scheme not in _NO_DATABASES and "@" in re.sub(r"^[^/?#]*", "", place.partition("://")[2]):
+            # A database's client looks for the host behind the last one.
+            raise NotAllowed(f"{where}: expected `@` as %40 in a user, a password, a path and parameters")
+        for server in url.netloc.rpartition("@")[2].split(","):
+            self._check_host(_host_of(server, where), where)
         for name, value in parse_qsl(url.query):
             if name in _HOST_OPTIONS:
                 for host in value.split(","):
@@ -137,6 +153,9 @@ class Allowed:
 
     def _check_host(self, host: str, where: str) -> None:
         name = host.strip("[]").rstrip(".").lower()
+        if not name.isascii():
+            # Clients map such letters to others: a full-width digit to a digit, an ideographic stop to a dot.
+            raise NotAllowed(f"{where}: host {name!r}: expected ASCII; a name in other letters in its form `xn--…`")
         if any(fnmatch(name, allowed.lower()) for allowed in self.hosts):
             return
         if self.hosts:
@@ -202,11 +221,12 @@ def _below(path: str, folder: str) -> bool:
     return Path(path).is_relative_to(folder)
 
 
-def _host_of(server: str) -> str:
-    """Of `host:port`, `[host]:port` or a URL."""
-    if _URL.match(server):
-        return urlsplit(server).hostname or ""
-    return urlsplit(f"//{server}").hostname or ""
+def _host_of(server: str, where: str) -> str:
+    """Of `host:port`, `[host]:port` or a URL. NotAllowed."""
+    try:
+        return urlsplit(server if _URL.match(server) else f"//{server}").hostname or ""
+    except ValueError as error:
+        raise NotAllowed(f"{where}: {server!r}: expected host:port: {error}") from error
 
 
 def _address(name: str) -> "ipaddress.IPv4Address | ipaddress.IPv6Address | None":

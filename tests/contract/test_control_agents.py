@@ -114,3 +114,21 @@ async def test_a_command_counts_by_signature_id_and_time(there: Topical) -> None
     answers = [a for a in await there.events("answer", 16) if a["id"] in ("r1", "r2", "r3")][-4:]
     assert [(a["id"], a["done"]) for a in answers] == [("r1", True), ("r2", True), ("r1", True), ("r3", False)]
     assert there.store.rows == {}
+
+
+async def test_no_command_holds_up_those_behind_it(there: Topical) -> None:
+    """Brackets without end, a name or an id of half a megabyte, a value that fits no other record: dead letters, and on it goes."""
+    long, quoted = "n" * 500_000, "\u0001" * 160_000
+    await there.put(b"[" * 25_000, None)
+    await there.put(b'{"connection":' * 900 + b"1" + b"}" * 900, None)
+    for fields in (
+        {"name": long},
+        {"name": "p", "request": long},
+        {"name": "p", "request": "r", "token": "t", "x": quoted},
+    ):
+        await there.command(json.dumps({"command": "drop", "expires": soon(), **fields}).encode())
+    await there.create("p", "last")
+    answers = await there.events("answer", 6)
+    assert [a["done"] for a in answers] == [False] * 5 + [True]
+    assert len(await there.until(there.topics.control_dead_letters, 5)) == 5
+    assert await there.agents() == "running"

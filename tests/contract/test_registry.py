@@ -9,6 +9,7 @@ from base64 import b64encode
 from collections.abc import AsyncIterator, Callable
 
 import pytest
+from aiohttp import web
 
 from tests.harness.registry import Registry
 from tidemark.shared.adapters.registry import RestRegistry, registry_settings
@@ -166,3 +167,38 @@ def test_an_address_of_another_kind_is_refused() -> None:
     """An address without http is a wrong setting, not an outage without end."""
     with pytest.raises(WrongSetup, match="http://host:port"):
         client_of("registry:8081")
+
+
+DEEP = b"[" * 100_000
+ODD = (
+    b"", b"{}", b"[]", b"null", b"7", b'"x"', DEEP, b'{"schema":' + DEEP, b'{"schema": 7}', b'{"schema": "x", "references": 5}',
+    b'{"schema": "x", "references": [1]}', b'{"schema": "x", "references": [{"subject": "s"}]}', b'{"schema": "x", "schemaType": []}',
+    b'{"schema": "x", "references": [{"subject": "s", "version": "v"}]}', b'{"id": -1}', b'{"id": "x"}', b'{"id": 4294967296}',
+    b'{"id": ' + b"9" * 5_000 + b"}", b'{"message": "\\ud800"}', b'{"is_compatible": "no"}', b'{"is_compatible": false, "messages": 7}',
+)  # fmt: skip
+
+
+async def test_an_answer_that_is_none_is_named() -> None:
+    """Whatever a server says instead of a registry's answer: the error says that the registry refuses, and no other comes."""
+    said = [b""]
+
+    async def answered(_: web.Request) -> web.Response:
+        return web.Response(body=said[0])
+
+    app = web.Application()
+    app.router.add_route("*", "/{path:.*}", answered)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    client = client_of(f"http://127.0.0.1:{runner.addresses[0][1]}")
+    try:
+        for said[0] in ODD:
+            for asked in (client.schema(7), client.number("s", "AVRO", ORDER, register=True)):
+                with pytest.raises(RegistryDenied, match="expected an answer of a schema registry"):
+                    await asked
+        for said[0] in (b"[]", DEEP, b'{"is_compatible": "no"}', b'{"is_compatible": false, "messages": 7}'):
+            with pytest.raises(RegistryDenied):
+                await client.refused("s", "AVRO", ORDER)
+    finally:
+        await client.close()
+        await runner.cleanup()

@@ -99,7 +99,7 @@ async def console(folder: Path) -> AsyncIterator[Shown]:
         service = ControlService(
             sealed(MemoryLog(there.broker)), there.outside.topics, clock, executor, settings, TOKEN
         )
-        service.api.connect_briefly = lambda: MemoryConnections("control", MemoryLog(there.broker))
+        service.commands.connect_briefly = lambda: MemoryConnections("control", MemoryLog(there.broker))
         running = executor.spawn(service.run(), "control", _raise)
         await service.serving.wait()
         await there.create(DOCUMENT, NAME)

@@ -87,11 +87,17 @@ def _swapped(tree: Any, other: Any, chooser: random.Random) -> Any:
     return [*tree[:at], _swapped(tree[at], inner, chooser), *tree[at + chooser.randrange(2) :]]
 
 
-def a_document(chooser: random.Random) -> None:
-    """As text, damaged, and as a tree, parts of one document in another."""
+def a_tree(chooser: random.Random) -> Any:
+    """A document with parts of another in it."""
     tree, other = chooser.choice(_trees()), chooser.choice(_trees())
     for _ in range(chooser.choice((1, 2, 6))):
         tree = _swapped(tree, other, chooser)
+    return tree
+
+
+def a_document(chooser: random.Random) -> None:
+    """As text, damaged, and as a tree, parts of one document in another."""
+    tree = a_tree(chooser)
     given = tree if chooser.random() < 0.7 else damaged(json.dumps(tree).encode(), chooser).decode(errors="replace")
     try:
         parse(given)

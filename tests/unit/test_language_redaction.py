@@ -158,3 +158,18 @@ def test_a_secret_in_the_wrong_setting_of_a_process_is_not_shown() -> None:
         settings_of({"engine": SECRET}, RuntimeSettings, "TIDEMARK_RUNTIME")
     assert SECRET not in "".join(traceback.format_exception(raised.value))
     assert "TIDEMARK_RUNTIME: unknown value, which is not shown here" in str(raised.value)
+
+
+@pytest.mark.parametrize("part", ["b", "a.", "a:", "://", "a://", "a://u:", "?a", "?key", "&", "key", "@", "$"])
+def test_a_long_line_is_read_as_its_parts_are(part: str) -> None:
+    """Half a million characters of any form are redacted, and an address behind them, too: time does not grow with their square."""
+    line = part * (500_000 // len(part)) + " kafka://me:s3cr3t@host"
+    assert "s3cr3t" not in redacted_line(line)
+
+
+def test_what_is_too_deep_to_be_read_is_hidden() -> None:
+    """A command or connection beyond any reader's depth is hidden whole."""
+    for deep in (b"[" * 25_000, b'{"connection":' * 25_000):
+        assert redacted_command(deep) == b"***"
+        assert redacted_text(deep.decode()) == "***"
+    assert b"s3cr3t" not in redacted_command(b'{"connection":' * 900 + b'"s3cr3t"' + b"}" * 900)

@@ -1,9 +1,14 @@
 """What documents may reach: folders, URLs, hosts, classes, values of the environment."""
 
+import random
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
+import sqlalchemy as sa
+import yarl
 
 from tidemark.services.coordinator.planning import plan_for_coordinator
 from tidemark.shared.language.documents import parse
@@ -227,3 +232,57 @@ def test_a_wrong_list_is_said() -> None:
     """Unknown names, wrong types: a sentence."""
     with pytest.raises(ProcessSettingsError, match=r"TIDEMARK_ALLOW\.folder: no such setting; did you mean folders"):
         read_allowed({"TIDEMARK_ALLOW": '{"folder": []}'})
+
+
+_FOR_DOTS = (".", "\u3002", "\uff0e", "\uff61")
+_SCHEMES = ("http", "HTTPS", "http:\t", "http\\", "postgresql", "postgresql+psycopg", "mongodb")
+_BEFORE = (
+    "",
+    "a@",
+    "e.example,",
+    "e.example:80/@",
+    "e.example:80?@",
+    "a:b@",
+    "e.example@",
+    "e.example#@",
+    "e.example?@",
+    "e.example\\@",
+    "e.example/@",
+    "e.example:80@",
+    "[::1]@",
+)
+_AFTER = ("", "/", ":80", "?x", "#x", "\\", "/@e.example", "\\@e.example", "#@e.example", ",e.example", ":80,e.example")
+
+
+def _written(host: str, draw: random.Random) -> str:
+    """The host as a client may take it, too: in other letters, with other dots."""
+    found = "".join(chr(0xFF10 + int(c)) if c.isdecimal() and draw.random() < 0.2 else c for c in host)
+    found = "".join(draw.choice(_FOR_DOTS) if c == "." and draw.random() < 0.3 else c for c in found)
+    return "".join(chr(0x24D0 + ord(c) - 97) if "a" <= c <= "z" and draw.random() < 0.1 else c for c in found)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_no_form_of_a_url_leads_a_client_here(seed: int) -> None:
+    """Where the check lets a URL through, the clients that read URLs find no address of this machine in it, and no other error comes."""
+    draw = random.Random(seed)
+    passed = 0
+    for _ in range(400):
+        host = draw.choice((*HERE, *LINK, "e.example", "127.0.0.1", "localhost"))
+        host = _written(bracketed(host), draw) if draw.random() < 0.5 else bracketed(host)
+        given = f"{draw.choice(_SCHEMES)}://{draw.choice(_BEFORE)}{host}{draw.choice(_AFTER)}"
+        try:
+            Allowed().check_place(given, "connections.c.url")
+        except NotAllowed:
+            continue
+        passed += 1
+        for name in _hosts_of(given):
+            Allowed().check_place(f"http://{bracketed(name)}", "the host that a client finds")
+    assert passed
+
+
+def _hosts_of(url: str) -> Iterator[str]:
+    """The hosts that libraries find in a URL, as far as they take it for one."""
+    found = None
+    with suppress(ValueError, sa.exc.ArgumentError):
+        found = yarl.URL(url).host if url.lower().startswith("http") else sa.make_url(url).host
+    yield from (found or "").split(",") if found else ()

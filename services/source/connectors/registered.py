@@ -137,6 +137,6 @@ def _reader_of(known: KnownSchema, number: int) -> _Reader | str:
                 for reference in known.references:
                     read += (parse_schema(json.loads(reference.text), known=read),)
                 return reader_of(parse_schema(json.loads(known.text), known=read))
-            except (SchemaError, ValueError) as error:
+            except (SchemaError, ValueError, RecursionError) as error:
                 return f"schema {number} of the registry: {error}"
     return f"schema {number} of the registry is of type {known.type}, and records of AVRO and JSON are read"
