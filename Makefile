@@ -144,6 +144,10 @@ bench-peers: setup ## Flink and Kafka Streams beside Tidemark on the same rows (
 hostile: setup ## damaged documents, formats, frames and records, INPUTS=1000000 of them from SEED=0 on
 	$(BIN)/python -m tests.harness.hostile $(or $(INPUTS),1000000) $(or $(SEED),0)
 
+.PHONY: fuzz
+fuzz: setup ## REST by its own description, REQUESTS=20000 of them by each role; what is found is printed
+	$(BIN)/python -m tests.harness.rest $(or $(REQUESTS),20000) $(or $(SEED),0)
+
 .PHONY: chaos
 chaos: setup ## real processes under kills, pauses, cuts and full disks (MINUTES=60, ARGS='--seed N'); what struck lies in out/chaos/
 	$(BIN)/python -m tests.harness.chaos --minutes $(or $(MINUTES),60) $(ARGS)
