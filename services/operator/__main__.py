@@ -2,7 +2,6 @@
 
 import sys
 
-from tidemark.services.operator.service import build
-from tidemark.shared.process.host import serve
+from tidemark.shared.process.host import serve_without_pandas
 
-sys.exit(serve(build))
+sys.exit(serve_without_pandas("tidemark.services.operator.service"))

@@ -17,6 +17,7 @@ from tidemark.services.operator.settings import OperatorSettings, operator_setti
 from tidemark.services.operator.shelved import shelved
 from tidemark.services.operator.users import UsersCode
 from tidemark.shared.adapters.children import ForkedChildren
+from tidemark.shared.compiled import compiling
 from tidemark.shared.language.expressions.ast import loops
 from tidemark.shared.language.stages import Https
 from tidemark.shared.model.ids import Place
@@ -110,6 +111,7 @@ class OperatorService:
 async def build(settings: ProcessSettings) -> Worker:
     """A worker of this service. ProcessSettingsError, SettingsError."""
     arrow_on_heaps()
+    compiling.load()
     own = operator_settings(settings)
     outside = make_outside(settings)
     given = own.scratch

@@ -5,6 +5,7 @@ from functools import partial
 from tidemark.services.sink.body import SinkBody
 from tidemark.services.sink.connecting import RealSinks, SinkConnectors
 from tidemark.services.sink.settings import SinkSettings, sink_settings
+from tidemark.shared.compiled import compiling
 from tidemark.shared.model.ids import Place
 from tidemark.shared.planning import DeadLetterHead
 from tidemark.shared.process.allocator import arrow_on_heaps
@@ -41,6 +42,7 @@ class SinkService:
 async def build(settings: ProcessSettings) -> Worker:
     """A worker of this service."""
     arrow_on_heaps()
+    compiling.load()
     sinks = sink_settings(settings)
     connections = Connections(settings.place, settings.runtime.connections_max)
     service = SinkService(RealSinks(connections, sinks), sinks)

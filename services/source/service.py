@@ -4,6 +4,7 @@ from tidemark.services.source.body import SourceTaskBody
 from tidemark.services.source.connecting import RealSources, SourceConnectors
 from tidemark.services.source.settings import SourceSettings, source_settings
 from tidemark.services.source.steps import Steps, looks_at_time, rows_close, sets_clock
+from tidemark.shared.compiled import compiling
 from tidemark.shared.language.documents import Processor
 from tidemark.shared.language.expressions.ast import loops
 from tidemark.shared.language.stages import (
@@ -85,5 +86,6 @@ def _steps(context: TaskContext, processor: Processor, stage: Source, connectors
 async def build(settings: ProcessSettings) -> Worker:
     """A worker of this service. ProcessSettingsError, SettingsError."""
     own = source_settings(settings)
+    compiling.load()
     service = SourceService(RealSources(Connections(settings.place, settings.runtime.connections_max), own), own)
     return Worker(Place(settings.place), settings.incarnation, service, make_outside(settings))

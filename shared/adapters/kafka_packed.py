@@ -101,7 +101,7 @@ def packed(
             first, count - first, times, *keys, *values, *names, *contents, header_bounds, out, 0, room, told
         )
         taken = int(told[kafka_packing.ROWS])
-        records, codec = _compressed(out[: told[kafka_packing.BYTES]].tobytes(), compression)
+        records, codec = _compressed(out[: told[kafka_packing.SIZE]].tobytes(), compression)
         attributes = codec | (kafka.TRANSACTIONAL if transactional else 0)
         yield PackedBatch(records, taken, int(times[first]), int(told[kafka_packing.LATEST]), attributes)
         first += taken

@@ -1,86 +1,157 @@
-"""Compilation of this package's functions, and the place of their machine code.
+"""Which functions of this package are machine code, and how Python calls them.
 
-- CC1 A function is compiled when its module is imported, for the types that it names; nothing is compiled while data flows.
+- CC1 Functions are compiled ahead, for the types that they name; nothing is compiled while data flows. A process that will call them
+  calls `load` when it starts; else the first call loads.
 - CC2 Machine code lies beside the source (`__pycache__`), or in the user's cache where that folder cannot be written, made by
   `python -m tidemark.shared.compiled`: `make setup`, the images and the first local installation run it. It is for any processor of the
   architecture, and fits the text of the whole package: a change in one file makes all of it stale.
-- CC3 Missing or stale code is compiled anew, and kept if the folder can be written; if not, only this process uses it.
-- CC4 Compiled functions release the interpreter's lock. They raise nothing: findings are data.
+- CC3 Missing, damaged or stale code is compiled anew, and kept if the folder can be written; if not, only this process uses it.
+- CC4 Compiled functions release the interpreter's lock. They raise nothing: findings are data. A call with other arrays than a function
+  names is refused before it runs.
 - CC5 They make no arrays: `borrowed` counts no holder, so it may only lend arrays of the caller. An array of their own would not be known
   to be in use, and another thread would get its memory.
+
+To compile takes numba, to call takes LLVM's linker alone (`linking.py`): numba, its types and its copies of the code would be 100 MiB
+and most of a second of each process.
 """
 
+import ctypes
+import threading
 from collections.abc import Callable
-from contextlib import suppress
-from typing import Any, TypeVar
+from dataclasses import dataclass
+from typing import Any, Final, Literal, TypeAlias, TypeVar
 
-import numba
-from numba.core import caching
-
-from tidemark.shared.compiled.keeping import folder, stamp
+import numpy as np
 
 F = TypeVar("F", bound=Callable[..., Any])
-
-# Machine code that is made on one machine is read on another, whose processor may lack features of this one.
-_CONFIG: Any = numba.config
-_CONFIG.CPU_NAME = "generic"
-_CONFIG.CPU_FEATURES = ""
+_ROOM: Final = "tidemark.shared.compiled."
 
 
-class _Folder(caching.InTreeCacheLocator):
-    """The folder of CC2, whether or not this process may write there."""
+@dataclass(frozen=True, slots=True)
+class Array:
+    """An argument that is a contiguous array."""
 
-    def get_cache_path(self) -> str:
-        return str(folder())
+    dtype: Literal["bool", "uint8", "int32", "int64", "uint64"]
+    dimensions: int
+    written: bool = False
+    """Whether the function may write there: an array that is for reading alone is refused."""
 
-    def get_source_stamp(self) -> str:
-        return stamp()
+
+Kind: TypeAlias = Array | Literal["int64", "bool"]
+"""Of an argument."""
+BYTES: Final = Array("uint8", 1)
+BOOLS: Final = Array("bool", 1)
+INT32S: Final = Array("int32", 1)
+INT64S: Final = Array("int64", 1)
+BYTE_ROWS: Final = Array("uint8", 2)
+INT64_ROWS: Final = Array("int64", 2)
+BYTES_OUT: Final = Array("uint8", 1, written=True)
+BOOLS_OUT: Final = Array("bool", 1, written=True)
+INT32S_OUT: Final = Array("int32", 1, written=True)
+INT64S_OUT: Final = Array("int64", 1, written=True)
+UINT64S_OUT: Final = Array("uint64", 1, written=True)
+BYTE_ROWS_OUT: Final = Array("uint8", 2, written=True)
+INT32_ROWS_OUT: Final = Array("int32", 2, written=True)
+INT64_ROWS_OUT: Final = Array("int64", 2, written=True)
+
+RESULTS_MAX: Final = 2
+_ERROR_BYTE: Final = 8 * (1 + RESULTS_MAX)
+_Results: Final = ctypes.c_int64 * (2 + RESULTS_MAX)
+"""Whether the arguments were refused, the results, and room for an error that no function has (CC4)."""
+
+
+class _Number(ctypes.c_int64):
+    """A number or a truth value, numpy's as well as Python's."""
 
     @classmethod
-    def from_function(cls, function: Any, file: str) -> "_Folder":
-        return cls(function, file)
+    def from_param(cls, value: Any) -> ctypes.c_int64:
+        return ctypes.c_int64(int(value))
 
 
-class _Implementation(caching.CompileResultCacheImpl):
-    _locator_classes = [_Folder]  # noqa: RUF012 - the library's form
+class Compiled:
+    """A function as Python calls it: machine code that is found at the first call (CC1)."""
+
+    def __init__(self, function: Callable[..., Any], name: str, results: int, kinds: tuple[Kind, ...]) -> None:
+        self.function, self.name, self.results, self.kinds = function, name, results, kinds
+        self.code: Any = None
+
+    def __call__(self, *arguments: Any) -> Any:
+        """The number, or numbers, that it gives; None of one without results. TypeError: the arguments are not those that it names."""
+        code = self.code
+        if code is None:
+            load()
+            code = self.code
+        found = _Results()
+        failed = code(found, ctypes.byref(found, _ERROR_BYTE), id(np.ndarray), *arguments)
+        if failed or found[0]:
+            message = f"{self.name} takes {self.kinds}, not {[_shown(each) for each in arguments]}"
+            raise TypeError(message)
+        if self.results == 1:
+            return found[1]
+        return tuple(found[1 : 1 + self.results]) if self.results else None
+
+    def at(self, address: int) -> None:
+        """Call the machine code there from now on."""
+        kinds = [ctypes.py_object if isinstance(kind, Array) else _Number for kind in self.kinds]
+        places = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p]
+        self.code = ctypes.CFUNCTYPE(ctypes.c_int32, *places, *kinds)(address)
 
 
-class _Kept(caching.FunctionCache):
-    _impl_class = _Implementation
-
-    def load_overload(self, signature: Any, target: Any) -> Any:
-        try:
-            return super().load_overload(signature, target)
-        except Exception:  # noqa: BLE001 - torn, or of a version whose modules had other names: it is compiled anew
-            with suppress(OSError):
-                self._cache_file.flush()
-            return None
-
-    def save_overload(self, signature: Any, data: Any) -> None:
-        with suppress(OSError):  # CC3
-            super().save_overload(signature, data)
+def _shown(argument: Any) -> str:
+    return f"{argument.dtype} {argument.shape}" if isinstance(argument, np.ndarray) else type(argument).__name__
 
 
-def compiled(signature: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Compile a function for these types now, or load its machine code (CC1, CC2)."""
+class Part:
+    """A function, or an instruction, that only compiled functions call."""
 
-    def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
-        dispatcher: Any = numba.njit(nogil=True, error_model="numpy")(function)
-        dispatcher._cache = _Kept(function)  # noqa: SLF001 - where to keep code is no option of the library's
-        dispatcher.compile(signature)
-        dispatcher.disable_compile()
-        return dispatcher  # type: ignore[no-any-return]
+    def __init__(self, function: Callable[..., Any], how: Literal["inlined", "called", "instruction"]) -> None:
+        self.function, self.how = function, how
+        self.compiler: Any = None
+        """What the compiler makes of it (`building.py`)."""
+
+
+_FUNCTIONS: Final[list[Compiled]] = []
+_LOADING: Final = threading.Lock()
+
+
+def compiled(results: int, *kinds: Kind, name: str = "") -> Callable[[Callable[..., Any]], Compiled]:
+    """A function of arguments of these kinds that gives so many whole numbers, at most RESULTS_MAX. name: in its module, if not its own."""
+
+    def decorate(function: Callable[..., Any]) -> Compiled:
+        own = f"{function.__module__.removeprefix(_ROOM)}.{name or function.__name__}"
+        _FUNCTIONS.append(Compiled(function, own, results, kinds))
+        return _FUNCTIONS[-1]
 
     return decorate
 
 
 def part(function: F) -> F:
     """A function that only compiled ones call: it becomes a part of each, without a call."""
-    inlined: Any = numba.njit(nogil=True, error_model="numpy", forceinline=True)(function)
-    return inlined  # type: ignore[no-any-return]
+    return Part(function, "inlined")  # type: ignore[return-value]
 
 
 def rare(function: F) -> F:
     """A function that only compiled ones call, and seldom: it stays one, so that the others stay small."""
-    called: Any = numba.njit(nogil=True, error_model="numpy")(function)
-    return called  # type: ignore[no-any-return]
+    return Part(function, "called")  # type: ignore[return-value]
+
+
+def instruction(function: F) -> F:
+    """An instruction: `instructions.py` has the code, in a function of this name."""
+    return Part(function, "instruction")  # type: ignore[return-value]
+
+
+def functions() -> tuple[Compiled, ...]:
+    """Those of all modules of this package that have been imported."""
+    return tuple(_FUNCTIONS)
+
+
+def load() -> None:
+    """Find the machine code of all functions; where there is none that fits, compile it (CC3), which takes half a minute."""
+    from tidemark.shared.compiled import linking  # noqa: PLC0415 - LLVM is loaded by who calls machine code
+
+    with _LOADING:
+        waiting = [function for function in _FUNCTIONS if function.code is None]
+        if waiting:
+            addresses = linking.addresses()
+            for function in waiting:
+                function.at(addresses(function.name))

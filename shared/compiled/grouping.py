@@ -1,15 +1,10 @@
 """Rows to groups: equal cells in all columns, one code."""
 
-from typing import Final
-
 import numpy as np
-from numba import types
 
-from tidemark.shared.compiled.compiling import compiled, part
+from tidemark.shared.compiled.compiling import BOOLS, BYTES, INT32S_OUT, INT64S, INT64S_OUT, compiled, part
 from tidemark.shared.compiled.memory import borrowed, byte_at, word_at
 
-_BYTES, _INT64S = types.Array(types.uint8, 1, "C", readonly=True), types.Array(types.int64, 1, "C", readonly=True)
-_BOOLS: Final = types.Array(types.boolean, 1, "C", readonly=True)
 _PRIME_1, _PRIME_2 = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xD6E8FEB86659FD93)
 
 
@@ -52,7 +47,7 @@ def _equal(text, left, left_end, right, right_end, size):
     return True
 
 
-@compiled(types.int64(_INT64S, _INT64S, _BOOLS, types.int32[::1], types.int64[::1], types.int64[::1]))
+@compiled(1, INT64S, INT64S, BOOLS, INT32S_OUT, INT64S_OUT, INT64S_OUT)
 def by_numbers(codes, numbers, there, table, found, firsts):
     """Divide groups further by a column of numbers; how many there are.
 
@@ -84,7 +79,7 @@ def by_numbers(codes, numbers, there, table, found, firsts):
     return count
 
 
-@compiled(types.int64(_INT64S, _BYTES, _INT64S, _BOOLS, types.int32[::1], types.int64[::1], types.int64[::1]))
+@compiled(1, INT64S, BYTES, INT64S, BOOLS, INT32S_OUT, INT64S_OUT, INT64S_OUT)
 def by_texts(codes, text, bounds, there, table, found, firsts):
     """As `by_numbers`, by texts: that of row i is text[bounds[i]:bounds[i + 1]]."""
     whole, size = borrowed(text), len(text)
@@ -112,7 +107,7 @@ def by_texts(codes, text, bounds, there, table, found, firsts):
     return count
 
 
-@compiled(types.void(_INT64S, _INT64S, types.int64[::1], types.int64[::1]))
+@compiled(0, INT64S, INT64S, INT64S_OUT, INT64S_OUT)
 def gathered(codes, order, bounds, out):
     """The rows in `order`, group after group: those of g become out[bounds[g]:bounds[g + 1]]. bounds: shape (groups + 1,), all 0."""
     for row in order:

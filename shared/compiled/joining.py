@@ -8,9 +8,8 @@ numbers stand side by side in `rows`, shape (slots, ROW); a key's in `keys`, sha
 from typing import Final
 
 import numpy as np
-from numba import types
 
-from tidemark.shared.compiled.compiling import compiled, part
+from tidemark.shared.compiled.compiling import BYTES, BYTES_OUT, INT64_ROWS_OUT, INT64S, INT64S_OUT, compiled, part
 from tidemark.shared.compiled.encoding import put_count
 from tidemark.shared.compiled.memory import borrowed, copy_bytes
 from tidemark.shared.compiled.packed import header
@@ -24,10 +23,6 @@ KEYS: Final = 7
 LEFT, RIGHT, FOUND_TIME, FOUND_KEY, FOUND_NUMBER, FOUND_ARRIVAL = range(6)
 FOUND: Final = 6
 _NULL: Final = 0xC0
-
-_BYTES = types.Array(types.uint8, 1, "C", readonly=True)
-_INT64S: Final = types.Array(types.int64, 1, "C", readonly=True)
-_TABLE: Final = types.int64[:, ::1]
 
 
 @part
@@ -50,7 +45,7 @@ def _find(found, made, left, right, time, key, number, arrival):
     return made + 1
 
 
-@compiled(types.void(_INT64S, _TABLE, _TABLE))
+@compiled(0, INT64S, INT64_ROWS_OUT, INT64_ROWS_OUT)
 def link(slots, rows, keys):
     """Put rows into their lists, in this order."""
     for slot in slots:
@@ -66,7 +61,7 @@ def _before(rows, left, right):
     return False
 
 
-@compiled(types.void(types.int64[::1], _TABLE, types.int64))
+@compiled(0, INT64S_OUT, INT64_ROWS_OUT, "int64")
 def sort_runs(slots, rows, most):
     """Sort rows of one time by side, partition, position and key, where there are few of them; slots: by time."""
     begin = 0
@@ -84,7 +79,7 @@ def sort_runs(slots, rows, most):
         begin = end
 
 
-@compiled(types.UniTuple(types.int64, 2)(_INT64S, types.int64, _INT64S, _TABLE, _TABLE, _TABLE, types.int64))
+@compiled(2, INT64S, "int64", INT64S, INT64_ROWS_OUT, INT64_ROWS_OUT, INT64_ROWS_OUT, "int64")
 def apply(slots, begin, reach, rows, keys, found, made):
     """Apply rows in this order, from `begin` on: each pairs with those of the other side of its key that may match.
 
@@ -114,7 +109,7 @@ def apply(slots, begin, reach, rows, keys, found, made):
     return len(slots), made
 
 
-@compiled(types.int64(_INT64S, types.boolean, _TABLE, _TABLE, _TABLE, types.int64))
+@compiled(1, INT64S, "bool", INT64_ROWS_OUT, INT64_ROWS_OUT, INT64_ROWS_OUT, "int64")
 def expire(slots, outer, rows, keys, found, made):
     """Drop rows of one side, the first ones of their lists; with `outer` those without a match are found, alone."""
     for slot in slots:
@@ -131,7 +126,7 @@ def expire(slots, outer, rows, keys, found, made):
     return made
 
 
-@compiled(types.int64(_BYTES, _INT64S, _TABLE, types.uint8[::1], types.int64, types.boolean))
+@compiled(1, BYTES, INT64S, INT64_ROWS_OUT, BYTES_OUT, "int64", "bool")
 def gather(arena, slots, rows, out, to, moves):
     """Copy the documents of rows one behind the other; the place behind them. moves: from now on they lie there."""
     source, target = borrowed(arena), borrowed(out)
@@ -144,7 +139,7 @@ def gather(arena, slots, rows, out, to, moves):
     return to
 
 
-@compiled(types.void(_BYTES, _INT64S, _INT64S, _TABLE, _BYTES, types.uint8[::1], types.int64[::1]))
+@compiled(0, BYTES, INT64S, INT64S, INT64_ROWS_OUT, BYTES, BYTES_OUT, INT64S_OUT)
 def documents(arena, lefts, rights, rows, name, out, offsets):
     """Left documents with the right ones as a field `name`, an encoded name; null, or an empty one, where there is none."""
     source, target, field = borrowed(arena), borrowed(out), borrowed(name)

@@ -10,10 +10,23 @@
 from typing import Final
 
 import numpy as np
-from numba import types
 
 from tidemark.shared.compiled import tags
-from tidemark.shared.compiled.compiling import compiled, part, rare
+from tidemark.shared.compiled.compiling import (
+    BOOLS_OUT,
+    BYTE_ROWS_OUT,
+    BYTES,
+    BYTES_OUT,
+    INT32_ROWS_OUT,
+    INT32S,
+    INT32S_OUT,
+    INT64_ROWS_OUT,
+    INT64S,
+    INT64S_OUT,
+    compiled,
+    part,
+    rare,
+)
 from tidemark.shared.compiled.memory import borrowed, byte_at, double_bits
 from tidemark.shared.compiled.scanning import (
     BACKSLASH,
@@ -410,16 +423,10 @@ def _document(text, at, end, size, tree, cells, row, frames, scratch, trusted):
     return at == end
 
 
-_BYTES, _INT64S = types.Array(types.uint8, 1, "C", readonly=True), types.Array(types.int64, 1, "C", readonly=True)
-_INT32S: Final = types.Array(types.int32, 1, "C", readonly=True)
-
-
 @compiled(
-    types.void(
-        *(_BYTES, _INT64S, _BYTES, _INT64S, _INT64S, _INT64S, _INT64S),
-        *(types.uint8[:, ::1], types.int64[:, ::1], types.int32[:, ::1], types.int32[:, ::1]),
-        *(types.boolean[::1], types.boolean, types.int64[:, ::1], types.uint8[::1]),
-    )
+    *(0, BYTES, INT64S, BYTES, INT64S, INT64S, INT64S, INT64S),
+    *(BYTE_ROWS_OUT, INT64_ROWS_OUT, INT32_ROWS_OUT, INT32_ROWS_OUT),
+    *(BOOLS_OUT, "bool", INT64_ROWS_OUT, BYTES_OUT),
 )
 def read(
     text, bounds, names, name_ends, child, sibling, last, kinds, values, begins, ends, sure, trusted, stack, unescaped
@@ -443,7 +450,7 @@ def read(
                     kinds[node, row] = tags.MISSING
 
 
-@compiled(types.void(_BYTES, _BYTES, _INT64S, _INT32S, _INT32S, types.int32[::1], types.uint8[::1]))
+@compiled(0, BYTES, BYTES, INT64S, INT32S, INT32S, INT32S_OUT, BYTES_OUT)
 def strings(text, kinds, lengths, begins, ends, offsets, out):
     """The characters of the cells that are strings, one behind the other; the others are empty. offsets: shape (n + 1,).
 
@@ -461,7 +468,7 @@ def strings(text, kinds, lengths, begins, ends, offsets, out):
                 copy_string(text, at + 1, end - 1, out, to)
 
 
-@compiled(types.void(_BYTES, _INT64S, types.int64[::1], types.boolean[::1]))
+@compiled(0, BYTES, INT64S, INT64S_OUT, BOOLS_OUT)
 def instants(text, bounds, found, known):
     """The instants (UTC ms) that the texts text[bounds[i]:bounds[i + 1]] name, and whether they surely do; shape (n,) each."""
     whole = borrowed(text)

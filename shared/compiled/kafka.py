@@ -10,9 +10,18 @@ from typing import Final
 
 import numpy as np
 import numpy.typing as npt
-from numba import types
 
-from tidemark.shared.compiled.compiling import compiled, part
+from tidemark.shared.compiled.compiling import (
+    BOOLS_OUT,
+    BYTES,
+    BYTES_OUT,
+    INT32S_OUT,
+    INT64_ROWS_OUT,
+    INT64S,
+    INT64S_OUT,
+    compiled,
+    part,
+)
 from tidemark.shared.compiled.memory import borrowed, byte_at, copy_bytes, word_at
 
 HEADER_BYTES: Final = 61
@@ -97,11 +106,7 @@ def _is_abort(data, at, end):
     return key >= 0 and size >= 4 and _number(data, key + 2, 2) == _ABORT
 
 
-_BYTES, _TABLE = types.Array(types.uint8, 1, "C", readonly=True), types.Array(types.int64, 2, "C")
-_INT64S: Final = types.Array(types.int64, 1, "C", readonly=True)
-
-
-@compiled(types.int64(_BYTES, types.int64, _TABLE))
+@compiled(1, BYTES, "int64", INT64_ROWS_OUT)
 def walk(data, at, table):
     """Fill a table of shape (n, FIELDS) with the next n batches, or as many as lie there whole; how many do, even beyond n.
 
@@ -146,7 +151,7 @@ def _checksum(data, at, end):
     return np.int64(found ^ np.uint64(0xFFFFFFFF))
 
 
-@compiled(types.void(_BYTES, _TABLE, types.int64, types.uint8[::1]))
+@compiled(0, BYTES, INT64_ROWS_OUT, "int64", BYTES_OUT)
 def intact(data, table, bytes_max, out):
     """Which batches have the CRC that they name, shape (n,): 1 or 0; 2 for larger ones and those of other formats: not looked at."""
     text = borrowed(data)
@@ -158,9 +163,7 @@ def intact(data, table, bytes_max, out):
             out[i] = 1 if _checksum(text, at + CHECKED_FROM, end) == named else 0
 
 
-@compiled(
-    types.void(_BYTES, _TABLE, _INT64S, _INT64S, types.int64[::1], types.int64[::1], types.boolean, types.boolean[::1])
-)
+@compiled(0, BYTES, INT64_ROWS_OUT, INT64S, INT64S, INT64S_OUT, INT64S_OUT, "bool", BOOLS_OUT)
 def visible(data, table, producers, firsts, active, state, committed, out):
     """Which batches of a table are for readers (KB2), shape (n,).
 
@@ -223,7 +226,7 @@ def _record(data, at, end, row, base, first_time, columns):
     return at if at == stop else -1
 
 
-@compiled(types.int64(_BYTES, _TABLE, _TABLE))
+@compiled(1, BYTES, INT64_ROWS_OUT, INT64_ROWS_OUT)
 def records(data, table, columns):
     """Take apart batches with uncompressed records from BEGIN to END; the first batch that is malformed (KB3), -1 if none is.
 
@@ -244,7 +247,7 @@ def records(data, table, columns):
     return -1
 
 
-@compiled(types.void(_BYTES, _INT64S, _INT64S, types.int32[::1], types.uint8[::1]))
+@compiled(0, BYTES, INT64S, INT64S, INT32S_OUT, BYTES_OUT)
 def gather(data, begins, lengths, offsets, out):
     """Pieces of the data one behind the other; none of those of a negative length. offsets: shape (n + 1,), where each goes."""
     text, target = borrowed(data), borrowed(out)

@@ -7,16 +7,15 @@
 from typing import Final
 
 import numpy as np
-from numba import types
 
-from tidemark.shared.compiled.compiling import compiled, part
+from tidemark.shared.compiled.compiling import BOOLS, BYTES, BYTES_OUT, INT64S, INT64S_OUT, compiled, part
 from tidemark.shared.compiled.memory import borrowed, copy_bytes
 
 RECORD_BYTES_MAX: Final = 40
 """Of a record, beside its key, its value and its headers: its length, times, places and the lengths within."""
 HEADER_BYTES_MAX: Final = 20
 """Of one header, beside its name and its value."""
-ROWS, BYTES, LATEST = range(3)
+ROWS, SIZE, LATEST = range(3)
 """The results of `pack`: number of records taken, their bytes, the latest of their times."""
 
 
@@ -65,17 +64,13 @@ def _put_piece(out, to, pieces, row):
     return to + size
 
 
-_BYTES, _INT64S = types.Array(types.uint8, 1, "C", readonly=True), types.Array(types.int64, 1, "C", readonly=True)
-_BOOLS: Final = types.Array(types.boolean, 1, "C", readonly=True)
-_PIECES: Final = (_BYTES, _INT64S, _BOOLS)
+_PIECES: Final = (BYTES, INT64S, BOOLS)
 
 
 @compiled(
-    types.void(
-        *(types.int64, types.int64, _INT64S),
-        *(*_PIECES, *_PIECES, *_PIECES, *_PIECES, _INT64S),
-        *(types.uint8[::1], types.int64, types.int64, types.int64[::1]),
-    )
+    *(0, "int64", "int64", INT64S),
+    *(*_PIECES, *_PIECES, *_PIECES, *_PIECES, INT64S),
+    *(BYTES_OUT, "int64", "int64", INT64S_OUT),
 )
 def pack(
     first, count, times, keys, key_bounds, keyed, values, value_bounds, valued,
@@ -113,4 +108,4 @@ def pack(
             to = _put_piece(target, to, content, header)
         latest = max(latest, times[row])
         taken += 1
-    told[ROWS], told[BYTES], told[LATEST] = taken, to - at, latest
+    told[ROWS], told[SIZE], told[LATEST] = taken, to - at, latest

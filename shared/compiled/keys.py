@@ -4,11 +4,10 @@ from typing import Final
 
 import numpy as np
 import pyarrow as pa
-from numba import types
 
 from tidemark.shared.compiled import tags
 from tidemark.shared.compiled.columns import Bools
-from tidemark.shared.compiled.compiling import compiled, part
+from tidemark.shared.compiled.compiling import BOOLS_OUT, BYTES, BYTES_OUT, INT64S, INT64S_OUT, compiled, part
 from tidemark.shared.compiled.documents import buffers
 from tidemark.shared.compiled.memory import borrowed, copy_bytes, double_of_bits
 from tidemark.shared.compiled.packed import header
@@ -41,10 +40,7 @@ def _put(out, to, kind, number, width):
     return to + 1 + width
 
 
-_BYTES, _INT64S = types.Array(types.uint8, 1, "C", readonly=True), types.Array(types.int64, 1, "C", readonly=True)
-
-
-@compiled(types.int64(_BYTES, _INT64S, types.boolean, types.uint8[::1], types.int64[::1], types.boolean[::1]))
+@compiled(1, BYTES, INT64S, "bool", BYTES_OUT, INT64S_OUT, BOOLS_OUT)
 def _canonical(text, bounds, lasting, out, offsets, sure):
     """Both forms have what is inside a value behind its header, so a value is gone through once from the beginning to the end."""
     whole, target, to = borrowed(text), borrowed(out), np.int64(0)

@@ -5,10 +5,18 @@ that no byte outside of a document is looked at.
 """
 
 import numpy as np
-from numba import types
 
 from tidemark.shared.compiled import tags
-from tidemark.shared.compiled.compiling import compiled, part, rare
+from tidemark.shared.compiled.compiling import (
+    BYTE_ROWS_OUT,
+    BYTES,
+    INT32_ROWS_OUT,
+    INT64_ROWS_OUT,
+    INT64S,
+    compiled,
+    part,
+    rare,
+)
 from tidemark.shared.compiled.json import below, child_of, put
 from tidemark.shared.compiled.memory import borrowed, byte_at
 from tidemark.shared.compiled.scanning import character
@@ -132,14 +140,9 @@ def _document(text, at, end, tree, cells, row, frames):
         put(cells, node, row, tag, found, content if tag == tags.STRING else begin, at)
 
 
-_BYTES, _INT64S = types.Array(types.uint8, 1, "C", readonly=True), types.Array(types.int64, 1, "C", readonly=True)
-
-
 @compiled(
-    types.void(
-        *(_BYTES, _INT64S, _BYTES, _INT64S, _INT64S, _INT64S, _INT64S),
-        *(types.uint8[:, ::1], types.int64[:, ::1], types.int32[:, ::1], types.int32[:, ::1], types.int64[:, ::1]),
-    )
+    *(0, BYTES, INT64S, BYTES, INT64S, INT64S, INT64S, INT64S),
+    *(BYTE_ROWS_OUT, INT64_ROWS_OUT, INT32_ROWS_OUT, INT32_ROWS_OUT, INT64_ROWS_OUT),
 )
 def read(text, bounds, names, name_ends, child, sibling, last, kinds, values, begins, ends, stack):
     """As `json.read`, of encoded documents; one of no bytes has no fields. The place of a string is that of its characters.

@@ -14,10 +14,22 @@ from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
-from numba import types
 
 from tidemark.shared.compiled import encoding, tags
-from tidemark.shared.compiled.compiling import compiled, part, rare
+from tidemark.shared.compiled.compiling import (
+    BOOLS_OUT,
+    BYTE_ROWS,
+    BYTES,
+    BYTES_OUT,
+    INT64_ROWS,
+    INT64_ROWS_OUT,
+    INT64S,
+    INT64S_OUT,
+    UINT64S_OUT,
+    compiled,
+    part,
+    rare,
+)
 from tidemark.shared.compiled.json import first_kind, scalar, typed
 from tidemark.shared.compiled.memory import borrowed, byte_at, copy_bytes, word_at
 from tidemark.shared.compiled.packed import header, is_text, skip
@@ -397,10 +409,6 @@ def room_to_work(columns: int) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.in
     return np.empty(columns, np.bool_), np.empty((6, _DEPTH_MAX + 1), np.int64), np.empty(_NAMES_MAX + 1, np.uint64)
 
 
-_BYTES, _INT64S = types.Array(types.uint8, 1, "C", readonly=True), types.Array(types.int64, 1, "C", readonly=True)
-_INT64_ROWS: Final = types.Array(types.int64, 2, "C", readonly=True)
-
-
 def _writer(*, codec: bool) -> Any:
     """Write the rows one behind the other; how many bytes they take. A row where `sure` becomes false is empty (R3).
 
@@ -411,12 +419,10 @@ def _writer(*, codec: bool) -> Any:
     """
 
     @compiled(
-        types.int64(
-            *(_BYTES, _INT64S, types.boolean, _BYTES, _INT64S),
-            *(types.Array(types.uint8, 2, "C", readonly=True), _INT64_ROWS, _INT64_ROWS, _INT64_ROWS, _BYTES),
-            *(types.uint8[::1], types.int64[::1], types.boolean[::1]),
-            *(types.boolean[::1], types.int64[:, ::1], types.uint64[::1]),
-        )
+        *(1, BYTES, INT64S, "bool", BYTES, INT64S),
+        *(BYTE_ROWS, INT64_ROWS, INT64_ROWS, INT64_ROWS, BYTES),
+        *(BYTES_OUT, INT64S_OUT, BOOLS_OUT, BOOLS_OUT, INT64_ROWS_OUT, UINT64S_OUT),
+        name="encode" if codec else "render",
     )
     def write(
         text, bounds, encoded, texts, text_ends, kinds, numbers, begins, ends, strings, out, offsets, sure,

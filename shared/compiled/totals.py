@@ -9,11 +9,10 @@ from typing import Final
 
 import numpy as np
 import pyarrow as pa
-from numba import types
 
 from tidemark.shared.compiled import tags
 from tidemark.shared.compiled.columns import Bools, Int64s, Tagged
-from tidemark.shared.compiled.compiling import compiled, part, rare
+from tidemark.shared.compiled.compiling import BOOLS_OUT, BYTES, BYTES_OUT, INT64S, INT64S_OUT, compiled, part, rare
 from tidemark.shared.compiled.documents import buffers, cells_of
 from tidemark.shared.compiled.memory import borrowed, byte_at, double_bits, leading_zeros
 from tidemark.shared.compiled.values import binary_of
@@ -261,13 +260,10 @@ def _take_state(text, at, end, deviation, wholes, units, squares):
     return (count, wide) if plain else none
 
 
-_BYTES, _INT64S = types.Array(types.uint8, 1, "C", readonly=True), types.Array(types.int64, 1, "C", readonly=True)
-_ROOM: Final = (types.int64[::1], types.int64[::1], types.int64[::1])
+_ROOM: Final = (INT64S_OUT, INT64S_OUT, INT64S_OUT)
 
 
-@compiled(
-    types.int64(_BYTES, _INT64S, _INT64S, types.boolean, types.uint8[::1], types.int64[::1], types.boolean[::1], *_ROOM)
-)
+@compiled(1, BYTES, INT64S, INT64S, "bool", BYTES_OUT, INT64S_OUT, BOOLS_OUT, *_ROOM)
 def _add(kinds, numbers, bounds, deviation, out, offsets, sure, wholes, units, squares):
     target, whole, unit, square = borrowed(out), borrowed(wholes), borrowed(units), borrowed(squares)
     to = np.int64(0)
@@ -301,9 +297,7 @@ def _add(kinds, numbers, bounds, deviation, out, offsets, sure, wholes, units, s
     return to
 
 
-@compiled(
-    types.int64(_BYTES, _INT64S, _INT64S, types.boolean, types.uint8[::1], types.int64[::1], types.boolean[::1], *_ROOM)
-)
+@compiled(1, BYTES, INT64S, INT64S, "bool", BYTES_OUT, INT64S_OUT, BOOLS_OUT, *_ROOM)
 def _merge(text, places, bounds, deviation, out, offsets, sure, wholes, units, squares):
     data, target = borrowed(text), borrowed(out)
     whole, unit, square = borrowed(wholes), borrowed(units), borrowed(squares)
@@ -359,7 +353,7 @@ def _rounded(units, negative, count):
     return bits | np.int64(-(2**63)) if negative and bits else bits
 
 
-@compiled(types.void(_BYTES, _INT64S, types.boolean, types.uint8[::1], types.int64[::1], types.boolean[::1], *_ROOM))
+@compiled(0, BYTES, INT64S, "bool", BYTES_OUT, INT64S_OUT, BOOLS_OUT, *_ROOM)
 def _finish(text, places, average, kinds, numbers, sure, wholes, units, squares):
     data, whole, unit, square = borrowed(text), borrowed(wholes), borrowed(units), borrowed(squares)
     for row in range(len(kinds)):

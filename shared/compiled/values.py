@@ -10,11 +10,22 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
-from numba import types
 
 from tidemark.shared.compiled import tags
 from tidemark.shared.compiled.columns import Bools, Int64s, Path, Tagged, bitmap
-from tidemark.shared.compiled.compiling import compiled
+from tidemark.shared.compiled.compiling import (
+    BOOLS,
+    BOOLS_OUT,
+    BYTES,
+    BYTES_OUT,
+    INT32S,
+    INT32S_OUT,
+    INT64_ROWS_OUT,
+    INT64S,
+    INT64S_OUT,
+    UINT64S_OUT,
+    compiled,
+)
 from tidemark.shared.compiled.documents import buffers, cells_of, read_packed
 from tidemark.shared.compiled.encoding import put_cell, put_count, put_string_head
 from tidemark.shared.compiled.memory import borrowed, copy_bytes
@@ -135,16 +146,9 @@ def binary_of(offsets: Int64s, out: npt.NDArray[np.uint8], there: Bools | None) 
     return pa.BinaryArray.from_buffers(pa.binary(), len(offsets) - 1, [valid, places, pa.py_buffer(out)], nulls)
 
 
-_BYTES, _INT64S = types.Array(types.uint8, 1, "C", readonly=True), types.Array(types.int64, 1, "C", readonly=True)
-_INT32S: Final = types.Array(types.int32, 1, "C", readonly=True)
-_BOOLS: Final = types.Array(types.boolean, 1, "C", readonly=True)
-
-
 @compiled(
-    types.int64(
-        *(_BYTES, _BYTES, _INT64S, _INT32S, _INT32S, types.boolean),
-        *(types.uint8[::1], types.int64[::1], types.boolean[::1], types.int64[:, ::1], types.uint64[::1]),
-    )
+    *(1, BYTES, BYTES, INT64S, INT32S, INT32S, "bool"),
+    *(BYTES_OUT, INT64S_OUT, BOOLS_OUT, INT64_ROWS_OUT, UINT64S_OUT),
 )
 def _write(text, kinds, numbers, begins, ends, packed, out, offsets, sure, stack, known):
     """Encode cells of `columns.Tagged`, shape (n,); those that are not sure, and the missing, have no bytes."""
@@ -174,12 +178,12 @@ def _write(text, kinds, numbers, begins, ends, packed, out, offsets, sure, stack
     return to
 
 
-@compiled(types.int64(types.int64, types.uint8[::1]))
+@compiled(1, "int64", BYTES_OUT)
 def _head(size, out):
     return put_string_head(borrowed(out), 0, size)
 
 
-@compiled(types.void(_BYTES, _INT64S, types.uint8[::1], types.int64[::1], types.int32[::1], types.int32[::1]))
+@compiled(0, BYTES, INT64S, BYTES_OUT, INT64S_OUT, INT32S_OUT, INT32S_OUT)
 def _read(text, bounds, kinds, numbers, begins, ends):
     whole = borrowed(text)
     for row in range(len(kinds)):
@@ -192,7 +196,7 @@ def _read(text, bounds, kinds, numbers, begins, ends):
             begins[row], ends[row] = content if tag == tags.STRING else at, bounds[row + 1]
 
 
-@compiled(types.int64(_BYTES, _INT64S, types.int64[::1]))
+@compiled(1, BYTES, INT64S, INT64S_OUT)
 def _count(text, bounds, counts):
     whole, total = borrowed(text), np.int64(0)
     for row in range(len(counts)):
@@ -205,7 +209,7 @@ def _count(text, bounds, counts):
     return total
 
 
-@compiled(types.int64(_BYTES, _INT64S, _INT64S, types.int64[::1], types.uint8[::1]))
+@compiled(1, BYTES, INT64S, INT64S, INT64S_OUT, BYTES_OUT)
 def _items(text, bounds, counts, offsets, out):
     whole, target, to, item = borrowed(text), borrowed(out), np.int64(0), np.int64(0)
     for row in range(len(counts)):
@@ -220,7 +224,7 @@ def _items(text, bounds, counts, offsets, out):
     return to
 
 
-@compiled(types.int64(_BYTES, _INT64S, _INT64S, _BOOLS, types.int64[::1], types.uint8[::1]))
+@compiled(1, BYTES, INT64S, INT64S, BOOLS, INT64S_OUT, BYTES_OUT)
 def _arrays(text, bounds, counts, there, offsets, out):
     whole, target, to, item = borrowed(text), borrowed(out), np.int64(0), np.int64(0)
     for row in range(len(counts)):

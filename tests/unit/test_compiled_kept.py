@@ -1,45 +1,82 @@
 """Machine code is made once and kept, and a process that may keep nothing works all the same."""
 
-import errno
 import os
-import pickle
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numba
+import numpy as np
 import pytest
-from numba import types
-from numba.core import caching
 
-from tidemark.shared.compiled import compiling, json, keeping
-from tidemark.shared.compiled.compiling import compiled
+from tidemark.shared.compiled import building, json, keeping, linking
+from tidemark.shared.compiled.compiling import INT64S, INT64S_OUT, Compiled
 
-
-def test_what_was_compiled_ahead_is_loaded_by_the_next_process() -> None:
-    """A process that starts behind another finds the code of each function, and compiles none."""
-    script = "from tidemark.shared.compiled import json; print([len(f.stats.cache_misses) for f in (json.read, json.strings)])"
-    found = [
-        subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout.split("\n")[0]
-        for _ in range(2)
-    ]
-    assert found[1] == "[0, 0]"
+USES = """
+import sys
+import pyarrow as pa
+from tidemark.shared.compiled import documents
+assert documents.read(pa.array([b'{"a": 1}']), [("a",)]).sure.all()
+print(*sys.modules)
+"""
 
 
-def test_where_nothing_can_be_kept_it_is_compiled_for_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A folder that cannot be written costs the time to compile, and nothing else."""
+def doubled(numbers: Any, out: Any) -> Any:
+    """A function to compile."""
+    for place in range(len(out)):
+        out[place] = numbers[place] * 2
+    return len(out), numbers[0]
 
-    def refused(*_: Any) -> None:
-        raise OSError(errno.EROFS, "read-only")
 
-    monkeypatch.setattr(caching.IndexDataCacheFile, "save", refused)
+def small() -> Compiled:
+    """One that is compiled in no time."""
+    return Compiled(doubled, "small.doubled", 2, (INT64S, INT64S_OUT))
 
-    @compiled(types.int64(types.int64))
-    def double(number: Any) -> Any:
-        return number * 2
 
-    assert double(21) == 42
+def works(addresses: Callable[[str], int]) -> bool:
+    """Whether the machine code is that of `doubled`."""
+    function, out = small(), np.zeros(2, np.int64)
+    function.at(addresses(function.name))
+    return function(np.array([3, 4]), out) == (2, 3) and out.tolist() == [6, 8]
+
+
+def test_a_process_that_uses_what_was_compiled_ahead_loads_no_compiler() -> None:
+    """A process that starts behind another finds the code of each function: numba would take 100 MiB and most of a second."""
+    done = subprocess.run([sys.executable, "-c", USES], capture_output=True, text=True, check=True)
+    modules = done.stdout.split()
+    assert "llvmlite.binding" in modules
+    assert "numba" not in modules
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where machine code of the small function alone is kept."""
+    monkeypatch.setattr(keeping, "folder", lambda: tmp_path)
+    monkeypatch.setattr(building, "everything", lambda: [small()])
+    return tmp_path
+
+
+@pytest.mark.parametrize("kept", [None, b"", b"\x80", b"damaged" * 100])
+def test_what_is_not_there_or_was_damaged_is_compiled_anew(kept: bytes | None, place: Path) -> None:
+    """A file that is missing, cut off or changed costs the time to compile, once."""
+    if kept is not None:
+        keeping.keep(b"code")
+        (file,) = place.iterdir()
+        file.write_bytes(file.read_bytes()[:32] + kept)
+    assert keeping.kept() is None
+    assert works(linking.addresses.__wrapped__())
+    code = keeping.kept()
+    assert code is not None
+    assert works(linking.linked(code))
+
+
+def test_where_nothing_can_be_kept_it_is_compiled_for_the_process(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A folder that cannot be made costs the time to compile, and nothing else."""
+    (place / "file").touch()
+    monkeypatch.setattr(keeping, "folder", lambda: place / "file" / "folder")
+    assert works(linking.addresses.__wrapped__())
+    assert keeping.kept() is None
 
 
 def test_code_fits_the_text_of_the_whole_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -54,31 +91,22 @@ def test_code_fits_the_text_of_the_whole_room(tmp_path: Path, monkeypatch: pytes
     assert stamp() != before
 
 
-@pytest.mark.parametrize("kept", [b"", b"\x80", pickle.dumps(numba.__version__) + b"cgone.module\nname\n."])
-def test_what_is_kept_and_cannot_be_read_is_compiled_anew(
-    kept: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A file that was cut off, or names modules that are no more, costs the time to compile, once."""
-    monkeypatch.setattr(compiling, "folder", lambda: tmp_path)
-
-    def make() -> Any:
-        @compiled(types.int64(types.int64))
-        def double(number: Any) -> Any:
-            return number * 2
-
-        return double
-
-    make()
-    (index,) = tmp_path.glob("*.nbi")
-    index.write_bytes(kept)
-    assert make()(21) == 42
-    assert make().stats.cache_hits
-
-
-def test_nothing_is_compiled_while_data_flows() -> None:
-    """A call with other types than those that were compiled ahead is refused; it does not stand still for seconds."""
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        range(4),
+        (np.zeros(3, np.uint8), np.zeros(4, np.int32), np.zeros(3, np.int64), np.zeros(3, np.bool_)),
+        (np.zeros((3, 1), np.uint8), np.zeros(4, np.int64), np.zeros(3, np.int64), np.zeros(3, np.bool_)),
+        (np.zeros(3, np.uint8), np.zeros(8, np.int64)[::2], np.zeros(3, np.int64), np.zeros(3, np.bool_)),
+        (np.zeros(3, np.uint8), np.zeros(4, np.int64), np.frombuffer(bytes(24), np.int64), np.zeros(3, np.bool_)),
+        (np.zeros(3, np.uint8), np.zeros(4, np.int64), np.zeros(3, np.int64)),
+    ],
+    ids=["numbers", "a type", "dimensions", "places between", "for reading alone", "one too few"],
+)
+def test_other_arguments_than_a_function_names_are_refused(arguments: Any) -> None:
+    """CC4: machine code would read, or write, memory that is not theirs."""
     with pytest.raises(TypeError):
-        json.strings(*range(7))
+        json.instants(*arguments)
 
 
 def test_beside_a_folder_that_cannot_be_written_code_goes_to_the_users_cache(
@@ -92,7 +120,7 @@ def test_beside_a_folder_that_cannot_be_written_code_goes_to_the_users_cache(
     monkeypatch.setenv(keeping.CACHE_VARIABLE, str(cache))
     monkeypatch.setattr(os, "access", lambda *_: False)
     assert (keeping.folder(), keeping.is_kept()) == (cache / "compiled", False)
-    keeping.mark_kept()
+    keeping.keep(b"code")
     assert keeping.is_kept()
-    keeping._mark(room / "__pycache__").touch()
+    keeping._file(room / "__pycache__").touch()
     assert (keeping.folder(), keeping.is_kept()) == (room / "__pycache__", True)

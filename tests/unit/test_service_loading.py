@@ -1,0 +1,36 @@
+"""What a service does not need its process does not load: a hundred megabytes and a second of each start."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SCRIPT = """
+import sys
+from tidemark.shared.process import host
+
+def serve(build):
+    import pyarrow as pa
+    assert pa.array([1, None]).null_count == 1
+    print(build.__module__, *sys.modules)
+    return 0
+
+host.serve = serve
+import tidemark.services.SERVICE.__main__
+"""
+
+
+@pytest.mark.parametrize("service", ["coordinator", "source", "operator", "sink"])
+def test_a_process_loads_neither_compiler_nor_data_frames(service: str) -> None:
+    """Numba is for who compiles, and pandas for who asks for data frames; Arrow would load it with the first list."""
+    done = subprocess.run(
+        [sys.executable, "-c", SCRIPT.replace("SERVICE", service)],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={"PYTHONPATH": str(Path(__file__).parents[2])},
+    )
+    built, *modules = done.stdout.split()
+    assert built == f"tidemark.services.{service}.service"
+    assert [name for name in modules if name in ("numba", "pandas", "llvmlite.binding")] == []
