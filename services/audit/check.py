@@ -103,7 +103,7 @@ async def _audited(
     done = recompute(
         processor, splits, stands, name, topics_of(processor), accepts=accepts, code=plan.code, running=plan.tasks
     )
-    by_epoch = _is_function_of_positions(processor) and not _has_tasks_without_splits(plan, splits, commits)
+    by_epoch = _is_function_of_positions(processor) and not _has_moments(plan, splits, commits)
     whole = [f"{table.vertex}: {table.why}" for table in tables.values() if isinstance(table, Unread)]
     for vertex, output in outputs.items():
         line = expected[vertex].line if vertex in expected else line_of_document
@@ -142,26 +142,29 @@ def can_be_computed_again(processor: Processor) -> None:
 
 
 def _stands(processor: Processor, commits: Sequence[Commit]) -> list[tuple[Epoch, Mapping[SplitId, Stand]]]:
-    """Where splits stood at each barrier, and which of them were idle on the way there."""
+    """Where splits stood at each barrier, and which of them were idle, or came, on the way there."""
     source = processor.source
     may_idle = isinstance(source, KafkaSource) and source.partition_idle_timeout_ms is not None
     found: list[tuple[Epoch, Mapping[SplitId, Stand]]] = []
-    before: Mapping[SplitId, SplitStand] | None = None
+    first = before = commits[0].stands
     for commit in commits:
-        stands = {
-            split: Stand(stand.next, _status(stand.status, commit), may_idle and _idled(split, stand, before))
-            for split, stand in commit.stands.items()
-        }
+        stands = {}
+        for split, stand in commit.stands.items():
+            last = None if commit is commits[0] else before.get(split)
+            away = (split not in first and _is_new(last)) or (may_idle and _idled(stand, last))
+            stands[split] = Stand(stand.next, _status(stand.status, commit), away)
         found.append((commit.epoch, stands))
         before = commit.stands
     return found
 
 
-def _idled(split: SplitId, stand: SplitStand, before: Mapping[SplitId, SplitStand] | None) -> bool:
-    """Whether a split was idle since the commit before, or came since; also where an earlier release did not note it."""
-    if before is not None and split not in before:
-        return True
-    last = None if before is None else before[split]
+def _is_new(last: SplitStand | None) -> bool:
+    """Whether nothing of a split had been read at the commit before: its task says that it is not idle with the first rows."""
+    return last is None or last.next == last.begin
+
+
+def _idled(stand: SplitStand, last: SplitStand | None) -> bool:
+    """Whether a split was idle since the commit before; also where an earlier release did not note it."""
     idle = "idle" in (stand.status, None if last is None else last.status)
     return idle or stand.idled is None or stand.idled >= (stand.begin if last is None else last.next)
 
@@ -181,11 +184,15 @@ def _is_function_of_positions(processor: Processor) -> bool:
     return processor.options.lateness == "split" and not waits and aligned
 
 
-def _has_tasks_without_splits(plan: RunningPlan, splits: Sequence[SplitRecords], commits: Sequence[Commit]) -> bool:
-    """Whether a source task had nothing to read at a commit: when it said that it is idle, or at its end, nobody notes (W3, E1)."""
+def _has_moments(plan: RunningPlan, splits: Sequence[SplitRecords], commits: Sequence[Commit]) -> bool:
+    """Whether nobody noted when within an epoch the watermark was let go or held.
+
+    So it is where a source task had nothing to read: when did it say that it is idle, or at its end (W3, E1)? And where a split came (W2).
+    """
     tasks = plan.tasks.get(plan_processor(parse(plan.document), engine="local").vertices[0].id, 1)
     ordinals = {split.split: split.ordinal for split in splits}
-    return any(len({ordinals[split] % tasks for split in commit.stands}) < tasks for commit in commits)
+    came = len({frozenset(commit.stands) for commit in commits}) > 1
+    return came or any(len({ordinals[split] % tasks for split in commit.stands}) < tasks for commit in commits)
 
 
 async def audit_local(name: ProcessorName, data_dir: Path) -> Audited:

@@ -17,7 +17,7 @@ from tidemark.services.source.settings import SourceSettings
 from tidemark.services.source.steps import Silence, Steps
 from tidemark.shared.model.formats import SPLIT_POSITION, Codec
 from tidemark.shared.model.held import Hold
-from tidemark.shared.model.ids import Epoch, Offset, SplitId, StatePart, split_part
+from tidemark.shared.model.ids import NO_EPOCH, Epoch, Offset, SplitId, StatePart, split_part
 from tidemark.shared.model.plan import OUT
 from tidemark.shared.model.records import RawBatch
 from tidemark.shared.model.time import MIN_TIME
@@ -116,10 +116,12 @@ class SourceTaskBody(ReadingBody):
         noted = self._front.assign({split: each.ordinal for split, each in known.items()})
         watermarks_ms = self._front.watermarks(known)
         self.input.watermark_ms = self._restored_watermark()
-        now_ms = self._context.outside.clock.now_ms()
+        now_ms, first = self._context.outside.clock.now_ms(), self._context.assign.last == NO_EPOCH
         for name, each in known.items():
             checkpoint = Offset(saved[name].next) if name in saved else None
-            self.input.splits[name] = Split.restored(each, checkpoint, watermarks_ms[name], noted[name], now_ms)
+            self.input.splits[name] = Split.restored(
+                each, checkpoint, watermarks_ms[name], noted[name], now_ms, first=first
+            )
         if isinstance(self._source, KnowsOrigins):
             self._source.know({split: position.origins for split, position in saved.items()})
         await self._open(self.input.unopened())
@@ -270,6 +272,8 @@ class SourceTaskBody(ReadingBody):
         await self._compare_taken()
         changed: dict[StatePart, bytes | None] = {}
         splits = self.input.copied(epoch)
+        listed = {name: split.known.ordinal for name, split in splits.items()}
+        self._front.assign(listed)  # those that nothing was taken of yet are away, too
         for name, split in splits.items():
             origins = self._source.origins(name) if isinstance(self._source, KnowsOrigins) else {}
             changed[StatePart(_POSITION + split_part(name))] = _POSITIONS.encode(SplitPosition(split.position, origins))

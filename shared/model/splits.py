@@ -32,7 +32,7 @@ class Noted(Protocol):
 
     @property
     def away(self) -> bool:
-        """The split came back from idleness, behind the watermark that other splits may have given receivers."""
+        """The split came, or came back from idleness, behind the watermark that other splits may have given receivers."""
 
     @property
     def catch_up_ms(self) -> int | None:

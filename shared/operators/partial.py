@@ -4,7 +4,7 @@ Rules (architecture.md, Spark stages; protocol P3, W1):
 
 - PA1 With `lateness: split` each row is judged here, by its split's watermark before it; late rows become dead letters here.
 - PA2 Data that may be late at the receiver travel as rows without a window, so that a dead letter has the document. With `merged` these
-  are rows of a window that the watermark last sent has closed. In either mode they are rows of a split that idleness had left out (AWAY),
+  are rows of a window that the watermark last sent has closed. In either mode they are rows of a split that came or came back late (AWAY),
   and where `idleTimeout` may close windows (its timer runs from arrivals) all rows, with `split` those in time for all of their windows.
 - PA3 Everything else is put into its windows here, and travels as partials; as rows with WSTART and WEND where the window's
   pipeline needs rows.

@@ -8,8 +8,8 @@ Rules:
 - SF1 A row that a later stage drops has moved the watermark (D4). A dead letter of this operator has not, nor a dropped repeat. Repeats
   that may come in any split are dropped behind the watermarks (`dedupe.py`, DD2): each is a record of the split in which it comes, and
   moves its watermark.
-- SF2 A split that comes back from idleness behind the task's watermark is *away*, and its rows carry AWAY, until its own watermark has
-  reached the highest that the receivers reported after reading its return. The input machine
+- SF2 A split that comes back from idleness behind the task's watermark, or that is new to a running job, is *away*, and its rows carry
+  AWAY, until its own watermark has reached the highest that the receivers reported after reading its return. The input machine
   (`shared/protocol/source`) names the splits that are away, as it names idle splits and the task's watermark (W3).
 - SF3 State lies by split (`split:<id>`), and only changes are written; another task can go on with it.
 - SF4 No Python object per record for declared fields.

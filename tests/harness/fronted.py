@@ -34,7 +34,7 @@ class Fronted:
         for name, noted in self.front.assign(splits).items():
             known = KnownSplit(splits[name], "", FIRST_OFFSET)
             watermark_ms = self.front.watermarks([name])[name]
-            self.input.splits[name] = Split.restored(known, None, watermark_ms, noted, 0)
+            self.input.splits[name] = Split.restored(known, None, watermark_ms, noted, 0, first=True)
 
     def on_records(self, *gathered: Any) -> list[Out]:
         """What becomes of them."""

@@ -14,7 +14,7 @@ from tidemark.shared.adapters.executor import AsyncExecutor
 from tidemark.shared.language.documents import parse
 from tidemark.shared.language.stages import StartAt
 from tidemark.shared.model.checkpoint import KnownSplit
-from tidemark.shared.model.ids import Epoch, SplitId, StatePart, TaskId, VertexId
+from tidemark.shared.model.ids import NO_EPOCH, Epoch, SplitId, StatePart, TaskId, VertexId
 from tidemark.shared.model.plan import OUT
 from tidemark.shared.model.time import MIN_TIME
 from tidemark.shared.operators.base import TS, Out
@@ -69,7 +69,7 @@ class SourceStand:
         operators = OperatorContext("p", "i", topic)
         self.front = SourceFront(FrontSpec(parse({"pipeline": [{"$source": document}]}).source), operators)
         assign = SimpleNamespace(plan=SimpleNamespace(tasks={VertexId("read"): tasks}), vertex=VertexId("read"))
-        assign.index, assign.handles, assign.splits, assign.listed = index, (), {}, False
+        assign.index, assign.handles, assign.splits, assign.listed, assign.last = index, (), {}, False, NO_EPOCH
         self.row: dict[SplitId, KnownSplit] = {}
         """What the processor's row would list of this task's splits (I1)."""
         runtime = RuntimeSettings(fetch_timeout_ms=50)

@@ -35,7 +35,7 @@ def known(ordinal: int, begin: int = 0, end: int | None = None) -> KnownSplit:
 
 def machine(*names: SplitId, end: int | None = None, **settings: Any) -> Input:
     """An input whose splits are being read."""
-    made = Input(idle_timeout_ms=IDLE_MS, places=PLACES, **settings)
+    made = Input(idle_timeout_ms=IDLE_MS, places=PLACES, listed_once=False, **settings)
     made.listed({name: known(number, end=end) for number, name in enumerate(names)})
     made.opened(names)
     return made
@@ -321,6 +321,25 @@ def test_W4_a_second_return_waits_anew() -> None:
     assert given.splits[B].catch_up_ms == 200
 
 
+def test_W4_a_split_that_comes_while_the_job_runs_is_away() -> None:
+    """Receivers may be ahead of it; those of the first list, and of a job without a snapshot, begin together with their receivers."""
+    given = machine(A)
+    given.listed({B: known(1)})
+    assert (gave(given, A, 20), gave(given, B, 5)) == (frozenset(), {B})
+    given.taken(Epoch(3), rows=True)
+    for edge, partition in PLACES:
+        given.heard(edge, partition, Epoch(3), 20, full=False)
+    assert (gave(given, B, 20), gave(given, B, 25)) == ({B}, frozenset())
+
+
+@pytest.mark.parametrize(("noted", "first", "away"), [(None, False, True), (None, True, False), (3, False, False)])
+def test_W4_a_split_that_the_snapshot_does_not_know_is_away(noted: int | None, first: bool, away: bool) -> None:
+    """It was listed behind the checkpoint; receivers begin with that one."""
+    position = None if noted is None else Offset(noted)
+    split = Split.restored(known(0), position, MIN_TIME, SplitState(0, SplitClock()), 0, first=first)
+    assert split.away == away
+
+
 def test_W4_a_late_report_takes_nothing_back() -> None:
     """Reports may repeat and come out of order."""
     given = returned(3)
@@ -383,7 +402,7 @@ def test_C6_a_snapshot_has_the_splits_that_changed_since_the_last() -> None:
 def test_a_restored_watermark_stands_since_the_restore_at_the_latest() -> None:
     """No snapshot has the time; one that never moved stands since no time."""
     noted = SplitState(0, SplitClock())
-    moved, fresh = (Split.restored(known(0), Offset(3), ms, noted, 70) for ms in (20, MIN_TIME))
+    moved, fresh = (Split.restored(known(0), Offset(3), ms, noted, 70, first=False) for ms in (20, MIN_TIME))
     assert (moved.held(None, 0).since, fresh.held(None, 0).since) == (70, 0)
     moved.raise_to(30, 90)
     assert moved.held(None, 0).since == 90

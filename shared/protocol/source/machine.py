@@ -125,10 +125,10 @@ class Input:
     # --- which splits there are (I1, I2) --------------------------------------------------------------------------------
 
     def listed(self, splits: Mapping[SplitId, KnownSplit]) -> None:
-        """The row lists these: they hold the watermark from here on, and nothing ends without them."""
+        """The row lists these: they hold the watermark from here on, and nothing ends without them. Later splits are away (W4)."""
         for name, known in splits.items():
             if name not in self.splits:
-                self.splits[name] = Split(known, known.begin)
+                self.splits[name] = Split(known, known.begin, away=self.listed_once)
         self.listed_once = True
         self.found = {name: known for name, known in self.found.items() if name not in self.splits}
 

@@ -43,9 +43,12 @@ class Split:
 
     @classmethod
     def restored(
-        cls, known: KnownSplit, checkpoint: Offset | None, watermark_ms: int, noted: Noted, now_ms: int
+        cls, known: KnownSplit, checkpoint: Offset | None, watermark_ms: int, noted: Noted, now_ms: int, *, first: bool
     ) -> Self:
-        """The split of a snapshot; one that the snapshot does not name starts at its beginning. now_ms: UTC."""
+        """The split of a snapshot; one that the snapshot does not name starts at its beginning. now_ms: UTC.
+
+        first: there is no snapshot, and receivers begin with it. Else such a split is away, for they have gone ahead of it (W4).
+        """
         progress = InputProgress(watermark_ms, idle=noted.status == "idle", ended=noted.status == "finished")
         position = known.begin if checkpoint is None else checkpoint
         idled = position if progress.idle else _NEVER
@@ -57,7 +60,7 @@ class Split:
             position,
             progress,
             idled=idled,
-            away=noted.away,
+            away=noted.away or (checkpoint is None and not first),
             catch_up_ms=noted.catch_up_ms,
             since_ms=since_ms,
             checkpoint=checkpoint,

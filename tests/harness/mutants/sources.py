@@ -15,6 +15,7 @@ INPUT, SPLIT, RULE = (
     "shared/protocol/watermarks.py",
 )
 ON_INPUT = ("tests/unit/test_protocol_source.py",)
+ON_ADDED = "tests/integration/test_added_partitions.py"
 ON_WORKER = ("tests/unit/test_runtime_worker.py",)
 ON_FRONT = ("tests/unit/test_operators_front.py",)
 FILES, DEDUPE, REMEMBERED, ON_IDS = (
@@ -76,6 +77,10 @@ SOURCES = (
     Mutant("I3", "ends are told beside what is worked on", INPUT, "if self._until is None or self._taking or self._finding:", "if self._until is None or self._finding:", (*ON_INPUT, *ON_WORKER)),
     Mutant("W4", "a return is judged by any report", INPUT, "read >= split.returned:", "True:", ON_INPUT),
     Mutant("W4", "one receiver speaks for all", INPUT, "read = min((", "read = max((", ON_INPUT),
+    Mutant("W4", "a split that came since is with the others", INPUT, "away=self.listed_once)", "away=False)", (*ON_INPUT, ON_ADDED)),
+    Mutant("W4", "all splits come late", INPUT, "away=self.listed_once)", "away=True)", ON_INPUT),
+    Mutant("W4", "a split that came behind the snapshot is with the others", SPLIT, "noted.away or (checkpoint is None and not first)", "noted.away", ON_INPUT),
+    Mutant("W4", "a split that nothing was read of is forgotten to be away", BODY, "        self._front.assign(listed)  # those that nothing was taken of yet are away, too\n", "", (ON_ADDED,)),
     Mutant("W4", "a second return is the first", SPLIT, "self.away, self.returned, self.catch_up_ms = True, None, None", "self.away, self.returned, self.catch_up_ms = True, self.returned, None", ON_INPUT),
     Mutant("I1", "what was told is told with each fetch", INPUT, "        told, self._to_tell = self._to_tell or again, False\n", "        told = self._to_tell or again\n", ON_INPUT),
     Mutant("I3", "a drain lets go on what is read", INPUT, "[EndAt(self._until_of([name for name, split in self.splits.items() if split.opened]))]", "[]", (*ON_INPUT, *ON_TASK)),
