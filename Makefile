@@ -18,14 +18,14 @@ CLASSES := .tidemark/classes/.archived
 COMPILED := $(VENV)/.readers-compiled
 LOG := .tidemark/setup.log
 
-# Everything that needs neither broker nor Spark runs first, on both cores: most mistakes show there within a minute.
+ALL := not (bench or long or browser)
 PURE := not (kafka or spark or postgres or e2e or slow or bench or long or browser)
-REAL := (kafka or spark or postgres or e2e or slow) and not (bench or long or browser)
 INSTALL := $(BIN)/python -m pip install --disable-pip-version-check
 PYTEST := $(BIN)/python -m pytest
-# On both cores. A worker that dies is told with its test, and another goes on with the rest. A test that its time limit's signal
+# On all cores, two at least; what waits for processes beside what computes (tests/conftest.py has the order). A worker that dies is told with its test, and another goes on with the rest. A test that its time limit's signal
 # does not end (in machine code, in another thread) takes its worker along.
-SPREAD := -n 2 --dist worksteal --max-worker-restart 8 -o faulthandler_timeout=360 -o faulthandler_exit_on_timeout=true
+WORKERS ?= $(shell echo $$(($$(nproc) < 2 ? 2 : $$(nproc) > 4 ? 4 : $$(nproc))))
+SPREAD := -n $(WORKERS) --dist worksteal --max-worker-restart 8 -o faulthandler_timeout=660 -o faulthandler_exit_on_timeout=true
 # Of `make simulate`.
 SEEDS ?= 0-299
 
@@ -105,12 +105,15 @@ lint: setup ## ruff, its formatter, mypy strict
 
 .PHONY: test
 test: lint ## all checks and all tests (ARGS='-k name' narrows the tests)
-	$(PYTEST) -m '$(PURE)' $(SPREAD) $(ARGS)
-	$(PYTEST) -m '$(REAL)' $(SPREAD) $(ARGS)
+	$(PYTEST) -m '$(ALL)' $(SPREAD) $(ARGS)
 
 .PHONY: test-fast
 test-fast: setup ## the tests that need neither broker nor Spark
 	$(PYTEST) -m '$(PURE)' $(SPREAD) $(ARGS)
+
+.PHONY: property
+property: setup ## all examples that property tests ask for, new ones each time; `.ci/run` draws a quarter, always the same
+	env -u CI $(PYTEST) tests/property -m 'not (bench or long or browser)' $(SPREAD) $(ARGS)
 
 .PHONY: cases
 cases: setup ## whole pipelines: every case on the local engine and on Spark

@@ -1,4 +1,4 @@
-"""What tests of several kinds share: a real broker, names that no other test uses.
+"""What tests of several kinds share: a real broker, names that no other test uses; and their order, examples and memory.
 
 A broker is a Kafka of one node on a free port of the loopback address, with its data in a folder of the test's.
 ``kafka_broker`` is one for the whole session: a test takes topics of its own (``unique_name``) and leaves the broker
@@ -7,16 +7,19 @@ alone. ``fresh_broker`` is for tests that kill, stop and restart: it is their ow
 
 from __future__ import annotations
 
+import gc
 import itertools
 import logging
 import os
+import resource
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
+from typing import Any, Final
 
 import pytest
 import pytest_asyncio
 import structlog
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, is_hypothesis_test, settings
 
 from tidemark.services.local.broker import LocalBroker
 from tidemark.services.local.broker_settings import BrokerSettings
@@ -24,11 +27,16 @@ from tidemark.services.local.broker_settings import BrokerSettings
 _numbers = itertools.count()
 
 # How fast an example is drawn or run is the machine's affair. On a machine of many changes (CI) the examples are always the
-# same, so that a change is judged by what it changed; at a desk they are new each time.
+# same, so that a change is judged by what it changed, and a part of those that a test asks for: more of the same find nothing
+# new. At a desk they are all drawn, new each time (`make property`).
+CI: Final = bool(os.environ.get("CI"))
+CI_EXAMPLES_OF: Final = 4
+"""A CI run draws one of so many examples."""
+CI_EXAMPLES_MIN: Final = 20
 settings.register_profile("desk", deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True)
 settings.register_profile("ci", settings.get_profile("desk"), derandomize=True)
 os.environ.setdefault("TIDEMARK_ALLOW", '{"loopback": true}')  # where tests have their brokers and databases
-settings.load_profile("ci" if os.environ.get("CI") else "desk")
+settings.load_profile("ci" if CI else "desk")
 # A traceback with the values of all names in it took seconds to draw, and one is logged for each try of an outage of hours.
 structlog.configure(
     processors=[
@@ -36,6 +44,58 @@ structlog.configure(
         structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback),
     ]
 )
+
+# What waits for processes comes first: beside it, and behind it, the rest fills all cores to the end.
+ORDER: Final = ("e2e", "spark", "kafka", "postgres", "slow")
+
+
+def _place(item: pytest.Item) -> int:
+    return next((n for n, mark in enumerate(ORDER) if item.get_closest_marker(mark)), len(ORDER))
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The order of the tests, and in CI their numbers of examples."""
+    items.sort(key=_place)
+    if not CI:
+        return
+    for test in {item.obj for item in items if isinstance(item, pytest.Function) and is_hypothesis_test(item.obj)}:
+        asked: settings = test._hypothesis_internal_use_settings
+        drawn = min(asked.max_examples, max(CI_EXAMPLES_MIN, asked.max_examples // CI_EXAMPLES_OF))
+        test._hypothesis_internal_use_settings = settings(asked, max_examples=drawn)
+
+
+def pytest_collection_finish() -> None:
+    """What was collected stays to the end: a search for garbage that went through it each time took a tenth of a second."""
+    gc.collect()
+    gc.freeze()
+
+
+_peaks: list[str] = []
+
+
+def _peak_mib(whom: int) -> int:
+    return resource.getrusage(whom).ru_maxrss // 1024
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """A worker tells how much memory it took."""
+    told: dict[str, Any] | None = getattr(session.config, "workeroutput", None)
+    if told is not None:
+        told["peaks_mib"] = _peak_mib(resource.RUSAGE_SELF), _peak_mib(resource.RUSAGE_CHILDREN)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    """Nothing of a worker that died."""
+    own, child = getattr(node, "workeroutput", {}).get("peaks_mib", (0, 0))
+    _peaks.append(f"{node.gateway.id} {own} MiB, the largest of its processes {child} MiB")
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """The peaks of memory, behind a run on several workers."""
+    if _peaks:
+        terminalreporter.write_line(f"Peak memory: {'; '.join(sorted(_peaks))}")
 
 
 @pytest.fixture

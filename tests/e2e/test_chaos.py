@@ -8,8 +8,8 @@ import pytest
 
 from tests.harness.chaos.ledger import entries
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
-ROUND = ("--rounds", "1", "--faults", "8", "--striking-s", "20", "--seed", "3")
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
+ROUND = ("--rounds", "1", "--faults", "6", "--striking-s", "10", "--seed", "3")
 
 
 def test_a_round_of_faults_loses_nothing_and_doubles_nothing(tmp_path: Path) -> None:

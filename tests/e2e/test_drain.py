@@ -31,7 +31,7 @@ def document() -> str:
             {"$source": {"connectionName": "broker", "topic": "in", "config": start, "schema": {"n": "int"}}},
             {"$emit": {"connectionName": "broker", "topic": "out"}},
         ],
-        "options": {"checkpoint": {"interval": {"size": 100, "unit": "second"}}},
+        "options": {"checkpoint": {"interval": {"size": 25, "unit": "second"}}},
     })  # fmt: skip
 
 

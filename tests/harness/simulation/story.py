@@ -71,7 +71,6 @@ def quiet() -> Iterator[None]:
     try:
         yield
     finally:
-        gc.unfreeze()
         structlog.configure(**configured)
         pa.set_cpu_count(threads)
 
