@@ -164,7 +164,7 @@ class SinkBody(ReceivingBody):
     async def _release(self, release: _Release, step: ReleaseNow) -> ReleaseNow | None:
         row, identity = step.row, release.identity
         staged = _staged_of(row, identity)
-        self._context.outside.passing("releasing", row.epoch)
+        self._context.passing("releasing", row.epoch, identity.index)
         skips = (identity.vertex, identity.index, row.epoch) in self._context.assign.skips
         attempt = partial(release.sink.skip if skips else release.sink.release, row, staged)
         skipped = await self._patiently(release.sink, attempt, f"releasing {row.epoch}", identity)
@@ -172,7 +172,7 @@ class SinkBody(ReceivingBody):
             self._skipped += skipped or 0
             _log.warning("epoch.skipped", job=row.job, epoch=row.epoch, identity=str(identity), records=skipped)
         _log.info("epoch.released", job=row.job, epoch=row.epoch, identity=str(identity), staged_bytes=len(staged))
-        self._context.outside.passing("released", row.epoch)
+        self._context.passing("released", row.epoch, identity.index)
         following = release.machine.released(row.epoch)
         self._context.released(identity.index, row.epoch)
         return following
@@ -255,7 +255,7 @@ class SinkBody(ReceivingBody):
         sink = self._sink()
         stage = partial(sink.stage, epoch, committed)
         staged = await self._patiently(sink, stage, f"staging {epoch}", self._releases[0].identity)
-        self._context.outside.passing("staged", epoch)
+        self._context.passing("staged", epoch)
         return Copied(blobs=blobs_of(staged, self._settings.staging.handle_bytes_max) if staged else (), staged=staged)
 
     def output_watermark(self) -> int:

@@ -146,7 +146,7 @@ class SparkBody(ReceivingBody):
         # W5: never before the last step's, even if the machine's clock is behind after a restore.
         now_ms = max(self._now_ms, self._stepped_now_ms, outside.clock.now_ms())
         times = Times(self._stepped_ms, self._input_ms, self._stepped_now_ms, now_ms)
-        outside.passing("step-running", epoch)
+        self._context.passing("step-running", epoch)
         began_ms = outside.clock.monotonic_ms()
         result: SparkResult = await self._on_spark(lambda: step(self._state, added, times, prefix, arrived=arrived))
         self._state = result.state

@@ -13,9 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import get_args
 
-from tidemark.shared.model.ids import Epoch
 from tidemark.shared.process.settings import ProcessSettingsError
-from tidemark.shared.runtime.context import Phase
+from tidemark.shared.runtime.context import Moment, Phase
 
 
 @dataclass(slots=True)
@@ -25,16 +24,16 @@ class _Order:
     record: Path
 
 
-def killing_at(place: str, orders: str) -> Callable[[Phase, Epoch], None]:
+def killing_at(place: str, orders: str) -> Callable[[Moment], None]:
     """The function that `Outside.passing` calls under such orders. ProcessSettingsError for orders not of the module's form."""
     mine = [_order(text) for owner, _, text in (o.partition("=") for o in orders.split(";") if o) if owner == place]
 
-    def passing(reached: Phase, epoch: Epoch) -> None:
+    def passing(moment: Moment) -> None:
         for order in mine:
-            if order.phase == reached and not order.record.exists():
+            if order.phase == moment.phase and not order.record.exists():
                 order.left -= 1
                 if order.left <= 0:
-                    _die(place, order, epoch)
+                    _die(place, order, moment)
 
     return passing
 
@@ -48,9 +47,9 @@ def _order(text: str) -> _Order:
     return _Order(phase, int(nth), Path(record))
 
 
-def _die(place: str, order: _Order, epoch: Epoch) -> None:
+def _die(place: str, order: _Order, moment: Moment) -> None:
     with order.record.open("x") as out:
-        json.dump({"place": place, "phase": order.phase, "epoch": epoch, "pid": os.getpid()}, out)
+        json.dump({"place": place, "phase": order.phase, "epoch": moment.epoch, "pid": os.getpid()}, out)
         out.flush()
         os.fsync(out.fileno())
     os.kill(os.getpid(), signal.SIGKILL)

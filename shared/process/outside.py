@@ -14,7 +14,8 @@ from tidemark.shared.ports.clock import Executor
 from tidemark.shared.process.killing import killing_at
 from tidemark.shared.process.settings import ProcessSettings, ProcessSettingsError, kafka_settings
 from tidemark.shared.process.signing import own_log
-from tidemark.shared.runtime.context import Outside
+from tidemark.shared.process.tracing import traced
+from tidemark.shared.runtime.context import Moment, Outside
 from tidemark.shared.runtime.topics import Topics
 
 
@@ -34,16 +35,28 @@ def make_outside(settings: ProcessSettings) -> Outside:
     settings.runtime.check_frames(kafka.message_bytes_max)
     keep_patterns(settings.runtime.patterns_kept_max)
     executor = AsyncExecutor(settings.runtime.threads, settings.runtime.calls_waiting_max)
-    passing = {"passing": killing_at(settings.place, settings.kill_at)} if settings.kill_at else {}
+    clock = SystemClock()
+    told = [traced(settings.traces, settings.place, clock, executor, _unique)] if settings.traces.url else []
+    if settings.kill_at:
+        told.append(killing_at(settings.place, settings.kill_at))
+
+    def passing(moment: Moment) -> None:
+        for tell in told:
+            tell(moment)
+
     log = own_log(settings)
     return Outside(
         log=log,
         blobs=open_blobs(settings.blobs, executor, settings.blobs_config),
-        clock=SystemClock(),
+        clock=clock,
         executor=executor,
         topics=Topics(settings.prefix, settings.runtime.samples_kept_ms),
         settings=settings.runtime,
-        unique=lambda: uuid.uuid4().hex,
+        unique=_unique,
         unreadable=log.unreadable,
-        **passing,
+        passing=passing,
     )
+
+
+def _unique() -> str:
+    return uuid.uuid4().hex

@@ -12,7 +12,7 @@ import msgspec
 from tidemark.shared.adapters.kafka_settings import KafkaSettings, settings_from
 from tidemark.shared.adapters.store_settings import BlobSettings, StoreSettings
 from tidemark.shared.model.ids import WorkerIncarnation
-from tidemark.shared.model.knobs import knobs_of, no_such_setting
+from tidemark.shared.model.knobs import knob, knobs_of, no_such_setting
 from tidemark.shared.runtime.settings import RuntimeSettings
 
 T = TypeVar("T")
@@ -32,6 +32,24 @@ _HEAPS_MAX = 1024
 
 class ProcessSettingsError(ValueError):
     """A variable is missing or wrong: gives its name, the expected value and the one found."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TraceSettings:
+    """Of a process (TIDEMARK_TRACES, JSON)."""
+
+    url: str = knob("")
+    """Where a collector takes OTLP over HTTP: `http://collector:4318/v1/traces`. "": no traces."""
+    headers: tuple[str, ...] = knob((), shown=False)
+    """Sent with each request, such as `Authorization: Bearer …`."""
+    interval_ms: int = 1_000
+    """Between two requests."""
+    waiting_max: int = 8_192
+    """Spans that wait for the next request."""
+    request_timeout_ms: int = 5_000
+    """For the collector to answer."""
+    remembered_max: int = 100_000
+    """Phases of tasks, that begin spans."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +78,8 @@ class ProcessSettings:
     """TIDEMARK_RUNTIME: JSON; fields of `RuntimeSettings`."""
     extra: Mapping[str, Any] = field(default_factory=dict)
     """TIDEMARK_EXTRA: JSON; settings of the service itself."""
+    traces: TraceSettings = field(default_factory=TraceSettings)
+    """TIDEMARK_TRACES: JSON; the collector of epochs' traces (`tracing.py`)."""
     kill_at: str = ""
     """TIDEMARK_KILL_AT: for tests of faults, see killing.py."""
     log_format: str = "json"
@@ -123,6 +143,7 @@ def read_settings(environment: Mapping[str, str] | None = None) -> ProcessSettin
         blobs_config=settings_of(table("BLOBS_CONFIG"), BlobSettings, f"{_PREFIX}BLOBS_CONFIG"),
         runtime=runtime,
         extra=table("EXTRA"),
+        traces=settings_of(table("TRACES"), TraceSettings, f"{_PREFIX}TRACES"),
         kill_at=text("KILL_AT", ""),
         log_format=log_format,
     )

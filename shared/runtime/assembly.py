@@ -93,7 +93,7 @@ async def _restored(context: TaskContext, body: TaskBody, ways: Ways) -> TaskDri
         tags={e.id: e.tag for e in plan.inputs_of(assign.vertex)},
         outputs={e.id: bindings[e.id] for e in outputs},
         ways=ways,
-        passing=outside.passing,
+        passing=context.passing,
         gathers=all(plan.vertex(edge.receiver).service == "sink" for edge in outputs),
     )
     driver = TaskDriver(wiring, machine, body)

@@ -7,7 +7,7 @@ from typing import Literal, Protocol
 from tidemark.shared.language.documents import Processor
 from tidemark.shared.language.stages import KafkaSource, KeyFormat
 from tidemark.shared.model.held import Wait
-from tidemark.shared.model.ids import Epoch, TaskId, VertexId
+from tidemark.shared.model.ids import Epoch, JobId, TaskId, VertexId
 from tidemark.shared.model.messages import Assign
 from tidemark.shared.model.plan import PhysicalPlan, Vertex
 from tidemark.shared.operators.context import TaskContext as OperatorContext
@@ -23,6 +23,9 @@ from tidemark.shared.runtime.settings import RuntimeSettings
 from tidemark.shared.runtime.topics import Topics
 
 Phase = Literal[
+    "restored",
+    "checkpoint-started",
+    "snapshot-begun",
     "snapshot-taken",
     "state-durable",
     "step-running",
@@ -33,11 +36,24 @@ Phase = Literal[
     "commit-stored",
     "mirrored",
 ]
-"""Moments at which a crash has consequences of its own."""
+"""Phases of an epoch: a crash at one has consequences of its own, and a trace has them as the ends of its spans."""
 
 
-def _nothing(phase: Phase, epoch: Epoch) -> None:
-    del phase, epoch
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """A phase is reached."""
+
+    phase: Phase
+    epoch: Epoch
+    job: JobId
+    task: TaskId | None = None
+    """None for the coordinator; of a sink's release the identity."""
+    processor: str = ""
+    """"": not known here."""
+
+
+def _nothing(moment: Moment) -> None:
+    del moment
 
 
 def _forget(activity: str, wait: Wait | None) -> None:
@@ -56,8 +72,8 @@ class Outside:
     settings: RuntimeSettings
     unique: Callable[[], str]
     """Names that no other attempt has had or will have."""
-    passing: Callable[[Phase, Epoch], None] = _nothing
-    """Told when a phase of the protocol is reached, for an epoch: where tests of faults kill the process."""
+    passing: Callable[[Moment], None] = _nothing
+    """Told when a phase of the protocol is reached: where traces are made, and where tests of faults kill the process."""
     unreadable: Unreadable = field(default_factory=Unreadable)
     """Where records of the installation's topics are counted that say nothing, or that nobody of it wrote."""
 
@@ -95,6 +111,11 @@ class TaskContext:
     def task(self) -> TaskId:
         """Which task this is."""
         return TaskId(self.assign.vertex, self.assign.index)
+
+    def passing(self, phase: Phase, epoch: Epoch, index: int | None = None) -> None:
+        """This task has reached a phase; `index`: of a release identity, where it is not the task's own."""
+        task = self.task if index is None else TaskId(self.task.vertex, index)
+        self.outside.passing(Moment(phase, epoch, self.assign.job, task, self.assign.name))
 
     @property
     def operators(self) -> OperatorContext:

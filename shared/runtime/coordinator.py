@@ -20,6 +20,7 @@ from tidemark.shared.model.messages import (
     CoordinatorBeat,
     Echo,
     Request,
+    StartCheckpoint,
 )
 from tidemark.shared.model.processors import ProcessorRow
 from tidemark.shared.ports.blobs import BlobError
@@ -37,7 +38,7 @@ from tidemark.shared.protocol.coordinator.machine import CoordinatorMachine
 from tidemark.shared.protocol.coordinator.record import decode_kept
 from tidemark.shared.protocol.coordinator.status import status_of
 from tidemark.shared.protocol.errors import LocalError
-from tidemark.shared.runtime.context import Outside, ensure_topics
+from tidemark.shared.runtime.context import Moment, Outside, ensure_topics
 from tidemark.shared.runtime.fencing import Fence, token_of
 from tidemark.shared.runtime.measures import Measure, of_processor
 from tidemark.shared.runtime.mirror import MirrorWriter, read_mirrors
@@ -249,6 +250,8 @@ class CoordinatorDriver:
 
     def _command(self, command: Command) -> None:
         self._commanded_ms = self._now()
+        if isinstance(command, StartCheckpoint):
+            self._outside.passing(Moment("checkpoint-started", command.epoch, command.job))
         self._teller.tell(self._outside.topics.commands, None, encode_message(command, self._wire))
 
     # --- answers ------------------------------------------------------------------------------------------------------------
@@ -275,7 +278,7 @@ class CoordinatorDriver:
                 _log.warning("mirror.failed", job=row.job, epoch=row.epoch, reason=str(error))
                 self._post(term, ev.MirrorFailed(self._now(), row.job, row.epoch))
             else:
-                self._outside.passing("mirrored", row.epoch)
+                self._outside.passing(Moment("mirrored", row.epoch, row.job))
                 self._post(term, ev.MirrorAppended(self._now(), row.job, row.epoch, offset))
 
     async def _beside(self, term: int, command: do.CoordinatorCommand) -> None:

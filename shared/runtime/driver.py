@@ -175,6 +175,7 @@ class TaskDriver:
                     self._stored.clear()
                     await self._stored.wait()
                 self.meter.snapshot_since_ms = self.wiring.clock.monotonic_ms()
+                self.wiring.passing("snapshot-begun", epoch)
                 copied = await body.copy(epoch, committed)
                 self.wiring.passing("snapshot-taken", epoch)
                 self.post(ev.SnapshotTaken(ticket))

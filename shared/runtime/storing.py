@@ -5,7 +5,7 @@ import structlog
 from tidemark.shared.ports.commits import Ambiguous, CommitStore, Stale, StoreUnavailable
 from tidemark.shared.protocol.coordinator import commands as do
 from tidemark.shared.protocol.coordinator import events as ev
-from tidemark.shared.runtime.context import Outside
+from tidemark.shared.runtime.context import Moment, Outside
 
 _log = structlog.get_logger()
 
@@ -51,9 +51,9 @@ async def _write(store: CommitStore, command: Write, outside: Outside) -> None:
         case do.StoreNewGeneration(_, expected, row, entry):
             await store.new_generation(expected, row, entry)
         case do.StoreCommit(_, expected, row, commit):
-            outside.passing("commit-decided", commit.epoch)
+            outside.passing(Moment("commit-decided", commit.epoch, commit.job, processor=row.name))
             await store.commit(expected, row, commit)
-            outside.passing("commit-stored", commit.epoch)
+            outside.passing(Moment("commit-stored", commit.epoch, commit.job, processor=row.name))
             _log.info(
                 "checkpoint.committed",
                 processor=row.name,

@@ -65,7 +65,7 @@ from tidemark.shared.protocol.task import events as ev
 from tidemark.shared.runtime.assembly import assemble
 from tidemark.shared.runtime.beats import beat_of, encoded
 from tidemark.shared.runtime.body import ReceivingBody
-from tidemark.shared.runtime.context import Outside, Service, ensure_topics
+from tidemark.shared.runtime.context import Moment, Outside, Service, ensure_topics
 from tidemark.shared.runtime.driver import TaskDriver, ZombieError
 from tidemark.shared.runtime.fencing import Fence
 from tidemark.shared.runtime.measures import Measure, of_task
@@ -317,6 +317,7 @@ class Worker:
         if not assign.release_only:
             driver.start()
         _log.info("task.restored", task=str(key[1]), job=assign.job, generation=assign.generation, epoch=assign.last)
+        self._outside.passing(Moment("restored", assign.last, assign.job, key[1], assign.name))
         self.report(TaskRestored(self.incarnation, assign.job, assign.generation, assign.vertex, assign.index))
         if driver.source is not None:
             driver.source.restored()

@@ -19,9 +19,8 @@ import pytest
 from tests.harness.installation import NAME, installed, released
 from tidemark.services.sink.service import SinkService
 from tidemark.shared.adapters.virtual import VirtualWorld, run_virtual
-from tidemark.shared.model.ids import Epoch
 from tidemark.shared.runtime.body import TaskBody
-from tidemark.shared.runtime.context import Phase, Service, TaskContext
+from tidemark.shared.runtime.context import Moment, Phase, Service, TaskContext
 
 CUSTOMERS = 7
 SINKS = ("first", "second")
@@ -77,8 +76,8 @@ class Watched:
         """Its body."""
         body: TaskBody
 
-        def passing(phase: Phase, _epoch: Epoch) -> None:
-            self._effects.passing(context, lambda: body.counters()["rows"], phase)
+        def passing(moment: Moment) -> None:
+            self._effects.passing(context, lambda: body.counters()["rows"], moment.phase)
 
         body = await self._service.build(replace(context, outside=replace(context.outside, passing=passing)))
         return body

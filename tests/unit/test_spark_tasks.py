@@ -63,9 +63,9 @@ def body_of(world: VirtualWorld, blobs: MemoryBlobs, stub: Stub, *, generation: 
     outside = SimpleNamespace(
         blobs=blobs, clock=world.clock, executor=world.executor, unique=lambda: f"g{generation}u{next(numbers)}"
     )
-    outside.passing = lambda _phase, _epoch: None
     assign = SimpleNamespace(job=JOB, vertex=VertexId("window"), generation=Generation(generation), last=Epoch(last))
-    context: Any = SimpleNamespace(outside=outside, assign=assign, task=TaskId(VertexId("window"), 0))
+    task = TaskId(VertexId("window"), 0)
+    context: Any = SimpleNamespace(outside=outside, assign=assign, task=task, passing=lambda _phase, _epoch: None)
     make: Any = lambda *_: stub  # noqa: E731 - a factory that the test hands in
     return SparkBody(context, WindowPlan(head.step.window), OperatorContext("p"), make)
 

@@ -19,11 +19,11 @@ from tidemark.services.sink.service import SinkService
 from tidemark.services.source.service import SourceService
 from tidemark.shared.adapters.executor import Spawner
 from tidemark.shared.adapters.virtual import VirtualClock
-from tidemark.shared.model.ids import Epoch, Place, WorkerIncarnation
+from tidemark.shared.model.ids import Place, WorkerIncarnation
 from tidemark.shared.process.allowed import OWNER
 from tidemark.shared.process.connections import Connections
 from tidemark.shared.protocol.coordinator.machine import CoordinatorMachine
-from tidemark.shared.runtime.context import Outside, Phase, Service
+from tidemark.shared.runtime.context import Moment, Outside, Service
 from tidemark.shared.runtime.coordinator import CoordinatorDriver
 from tidemark.shared.runtime.topics import Topics
 from tidemark.shared.runtime.worker import Worker
@@ -181,8 +181,8 @@ class SimProcess:
                 self.sinks = SimSinks(self, connections, self.world.targets, self.links["target"], self.world.watcher)
                 return SinkService(self.sinks)
 
-    def _passing(self, phase: Phase, epoch: Epoch) -> None:
-        self.world.watcher.passing(self, phase, epoch)
+    def _passing(self, moment: Moment) -> None:
+        self.world.watcher.passing(self, moment.phase, moment.epoch)
 
     # --- faults -----------------------------------------------------------------------------------------------------------
 
