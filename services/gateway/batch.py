@@ -62,7 +62,7 @@ def _items(body: bytes, content_type: str) -> Iterator[tuple[str, bytes]]:
         raise Problem(BAD_REQUEST, "header Content-Type", f"{LINES[0]} or {JSON}", repr(content_type))
     try:
         items = msgspec.json.decode(body, type=list[msgspec.Raw])
-    except (msgspec.DecodeError, RecursionError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise Problem(BAD_REQUEST, "body", "a JSON array of objects", str(error)) from error
     for number, item in enumerate(items):
         yield f"[{number}]", bytes(item)
@@ -71,7 +71,7 @@ def _items(body: bytes, content_type: str) -> Iterator[tuple[str, bytes]]:
 def _record(place: str, data: bytes, shape: Shape, number: int) -> NewRecord:
     try:
         document = msgspec.json.decode(data, type=dict[str, Any])
-    except (msgspec.DecodeError, RecursionError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise Problem(BAD_REQUEST, place, "a JSON object", str(error)) from error
     key = None
     if shape.key_field:

@@ -1,14 +1,36 @@
 """`HttpClient` by aiohttp."""
 
+import socket
+from collections.abc import Callable
+
 import aiohttp
 
 from tidemark.shared.ports.http import AnswerTooLong, HttpAnswer, HttpRequest, ServerAway
+
+CheckAddress = Callable[[str], None]
+"""Raises for an address that may not be reached; no OSError, for that would be a server that is away."""
+
+
+def anywhere(_address: str) -> None:
+    """Every address may be reached."""
+
+
+def checked_connector(check: CheckAddress) -> aiohttp.TCPConnector:
+    """Connections of any number, each judged by the address that it is made to, whatever name led there."""
+
+    def made(found: tuple[int, int, int, str, tuple[object, ...]]) -> socket.socket:
+        family, kind, protocol, _, address = found
+        check(str(address[0]))
+        return socket.socket(family, kind, protocol)
+
+    return aiohttp.TCPConnector(limit=0, socket_factory=made)
 
 
 class AioHttpClient:
     """One pool of connections."""
 
-    def __init__(self) -> None:
+    def __init__(self, check: CheckAddress = anywhere) -> None:
+        self._check = check
         self._session: aiohttp.ClientSession | None = None
 
     async def ask(self, request: HttpRequest) -> HttpAnswer:
@@ -16,7 +38,7 @@ class AioHttpClient:
         if self._session is None:
             # The caller bounds how many requests there are at a time; no cookies: a request depends on nothing before it.
             self._session = aiohttp.ClientSession(
-                connector=aiohttp.TCPConnector(limit=0), cookie_jar=aiohttp.DummyCookieJar(), trust_env=False
+                connector=checked_connector(self._check), cookie_jar=aiohttp.DummyCookieJar(), trust_env=False
             )
         times = aiohttp.ClientTimeout(total=request.connect_s + request.answer_s, sock_connect=request.connect_s)
         try:

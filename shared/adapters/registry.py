@@ -14,6 +14,7 @@ import aiohttp
 import msgspec
 from msgspec import Meta, Struct
 
+from tidemark.shared.adapters.http import CheckAddress, anywhere, checked_connector
 from tidemark.shared.ports.registry import (
     KnownSchema,
     RegistryDenied,
@@ -95,8 +96,9 @@ def answer_of(status: int, data: bytes) -> _Answer:
 class RestRegistry:
     """`SchemaRegistry` over HTTP."""
 
-    def __init__(self, settings: RegistrySettings) -> None:
+    def __init__(self, settings: RegistrySettings, check: CheckAddress = anywhere) -> None:
         self._settings = settings
+        self._check = check
         self._session: aiohttp.ClientSession | None = None
         self._schemas: dict[int, KnownSchema] = {}
         self._numbers: dict[tuple[str, SchemaType, str], int] = {}
@@ -205,7 +207,7 @@ class RestRegistry:
 
     def _opened(self) -> aiohttp.ClientSession:
         if self._session is None:
-            self._session = aiohttp.ClientSession(trust_env=False)
+            self._session = aiohttp.ClientSession(connector=checked_connector(self._check), trust_env=False)
         return self._session
 
     @staticmethod

@@ -118,6 +118,11 @@ class Allowed:
                 for host in value.split(","):
                     self._check_host(host, where)
 
+    def check_address(self, address: str) -> None:
+        """NotAllowed for an address that a name has led to. Where `hosts` names servers, their names were judged."""
+        if not self.hosts:
+            self._check_host(address, "the address that the host leads to")
+
     def check_class(self, path: str) -> None:
         """NotAllowed for a class (`module:Class`) of a module that computations may not come from; to be asked before it is imported."""
         if not _CLASS.fullmatch(path):

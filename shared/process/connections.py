@@ -74,7 +74,7 @@ class Connections:
         # By all settings, secrets too: another password makes another client, even under the same name.
         self._logs: dict[KafkaSettings, KafkaLog] = {}
         self._registries: dict[RegistrySettings, RestRegistry] = {}
-        self._http = AioHttpClient()
+        self._http = AioHttpClient(self._allowed.check_address)
 
     def get(self, processor: Processor, name: str) -> Connection:
         """The connection, with its values put in. ConnectionMissing, NotAllowed; InvalidDocument for a name that stands for nothing."""
@@ -123,7 +123,7 @@ class Connections:
         settings = registry_settings(connection.settings)
         if settings not in self._registries:
             check_room(len(self._registries), self._clients_max, f"schema registry {connection.name!r}")
-            self._registries[settings] = RestRegistry(settings)
+            self._registries[settings] = RestRegistry(settings, self._allowed.check_address)
         return self._registries[settings]
 
     def http(self) -> HttpClient:

@@ -22,7 +22,7 @@ from tidemark.shared.operators.base import ARRIVAL, PART, POS, TS
 from tidemark.shared.operators.batches import batch_of, documents_of
 from tidemark.shared.operators.context import TaskContext
 from tidemark.shared.planning import plan_processor
-from tidemark.shared.ports.http import ServerAway, ServerRefused
+from tidemark.shared.ports.http import HttpRequest, ServerAway, ServerRefused
 from tidemark.shared.process.allowed import Allowed, NotAllowed
 from tidemark.shared.process.connections import Connections
 from tidemark.shared.runtime.settings import LookupSettings
@@ -135,6 +135,23 @@ async def test_a_request_for_each_row_and_its_answer_in_a_field(server: Server) 
     assert json.loads(first["body"]) == {"twice": 2}
     assert (first["headers"]["X-User"], first["headers"]["X-Key"]) == ("1", "secret")
     assert "Bad Name" not in first["headers"]
+
+
+async def test_a_name_that_leads_to_this_machine_leads_nowhere(server: Server) -> None:
+    """The address that is connected to is judged, not the name alone; where the installation allows it, the request is sent."""
+    url = server.url.replace("127.0.0.1", "localhost")
+    request = HttpRequest("GET", url, (), None, 5.0, 5.0, 1_000)
+    for allowed in (Allowed(), Allowed(loopback=True), Allowed(hosts=("localhost",))):
+        client = Connections("x", allowed=allowed, values={}).http()
+        try:
+            if allowed.loopback or allowed.hosts:
+                assert (await client.ask(request)).status == 200
+            else:
+                with pytest.raises(NotAllowed, match=r"the host leads to: .*this machine itself"):
+                    await client.ask(request)
+        finally:
+            await client.close()
+    assert len(server.asked) == 2
 
 
 async def test_many_requests_are_under_way_at_a_time(server: Server) -> None:

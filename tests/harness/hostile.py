@@ -5,6 +5,7 @@ reader names. Each thousand runs in a process of its own, so that a crash is a f
 """
 
 import json
+import logging
 import multiprocessing
 import random
 import sys
@@ -16,7 +17,10 @@ from typing import Any, Final
 
 import pyarrow as pa
 
+from tests.harness import hostile_outside
+from tests.harness.damage import damaged
 from tests.harness.formats import FORMS, recorded
+from tidemark.services.cli.process import quiet
 from tidemark.shared.language.documents import InvalidDocument, parse
 from tidemark.shared.language.problems import Problems
 from tidemark.shared.language.schema import NO_SCHEMA, parse_schema
@@ -32,31 +36,6 @@ EACH: Final = 1_000
 """Inputs of one process."""
 SLOW_S: Final = 10.0
 """An input that takes more of the processor than this is a finding."""
-_WORDS: Final = (
-    b"\x00", b"\xff", b"\xc1", b"{", b"[", b'"', b"\\u0000", b"\\ud800", b"null", b"NaN", b"-0", b"1e999", b"$", b"$$ROOT",
-    b"9" * 400, b"[" * 300, b'{"a":' * 300, b"\xdd\xff\xff\xff\xff", b"\xdf\xff\xff\xff\xff", b"\xc6\xff\xff\xff\xff", b"\xef\xbb\xbf",
-)  # fmt: skip
-
-
-def damaged(data: bytes, chooser: random.Random) -> bytes:
-    """The bytes with some of them changed, cut, doubled, or another's put between."""
-    found = bytearray(data)
-    for _ in range(chooser.choice((1, 1, 2, 5, 20))):
-        at, size = chooser.randrange(len(found) + 1), chooser.choice((1, 2, 4, 8, 64))
-        match chooser.randrange(6):
-            case 0 if found:
-                found[at % len(found)] ^= chooser.randrange(1, 256)
-            case 1:
-                del found[at : at + size]
-            case 2:
-                found[at:at] = chooser.choice(_WORDS)
-            case 3:
-                found[at : at + size] = chooser.randbytes(size)
-            case 4:
-                found[at:at] = found[chooser.randrange(len(found) + 1) :][:size]
-            case _:
-                del found[at + 4 * size :]
-    return bytes(found)
 
 
 @cache
@@ -142,7 +121,9 @@ def records(chooser: random.Random) -> None:
     documents_of(decode(pa.array(texts, pa.binary()), schema if chooser.random() < 0.5 else NO_SCHEMA).batch)
 
 
-FAMILIES: Final[tuple[Callable[[random.Random], None], ...]] = (a_document, a_recorded, a_batch, records)
+FAMILIES: Final[tuple[Callable[[random.Random], None], ...]] = (
+    a_document, a_recorded, a_batch, records, *hostile_outside.FAMILIES
+)  # fmt: skip
 
 
 def run(first: int, count: int) -> list[str]:
@@ -166,6 +147,7 @@ def _apart(first: int, count: int, out: Any) -> None:
 
 def main(count: int, seed: int) -> int:
     """How many findings; each is printed."""
+    quiet(logging.CRITICAL)
     made = multiprocessing.get_context("fork")
     findings = 0
     for first in range(seed, seed + count, EACH):

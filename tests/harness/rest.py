@@ -28,6 +28,7 @@ from schemathesis.specs.openapi import checks
 
 from tests.harness import hostile
 from tests.harness.console import DOCUMENT, NAME, console, token_of
+from tests.harness.damage import damaged
 from tidemark.services.cli.process import quiet
 
 ROLES: Final = ("viewer", "operator", "admin", None)
@@ -99,7 +100,7 @@ def _changed(case: Case, chooser: random.Random) -> None:
     if isinstance(case.body, dict) and "document" in case.body and chooser.random() < 0.6:
         case.body = {**case.body, "document": hostile.a_tree(chooser)}
         if chooser.random() < 0.3:
-            case.body["document"] = hostile.damaged(json.dumps(case.body["document"]).encode(), chooser).decode(
+            case.body["document"] = damaged(json.dumps(case.body["document"]).encode(), chooser).decode(
                 errors="replace"
             )
         if case.operation.label.startswith("POST /v1/processors"):

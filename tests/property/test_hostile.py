@@ -6,8 +6,8 @@ from tests.harness import hostile
 
 
 def test_whatever_comes_is_read_or_refused_by_name() -> None:
-    """Documents, recorded formats, batches and records, damaged: no other exception, no crash, nothing that does not end."""
-    assert hostile.run(0, 1_200) == []
+    """Documents, formats, records, bodies, commands, answers, batches, damaged: no other exception, no crash, nothing that does not end."""
+    assert hostile.run(0, 2_600) == []
 
 
 def test_a_reader_that_falls_over_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
