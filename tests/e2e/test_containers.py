@@ -30,7 +30,7 @@ ROOT = Path(__file__).resolve().parents[2]
 START = ROOT / "deploy" / "images" / "start.sh"
 NAME = ProcessorName("passing")
 SERVICES = ("coordinator", "source", "sink")
-HOGS = 4 * (os.cpu_count() or 1)
+HOGS = 4 * len(os.sched_getaffinity(0))
 HOGS_END_AFTER_S = 180
 COMMITS = 20
 
