@@ -59,8 +59,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=_place)
     if not CI:
         return
-    for test in {item.obj for item in items if isinstance(item, pytest.Function) and is_hypothesis_test(item.obj)}:
-        asked: settings = test._hypothesis_internal_use_settings
+    tests = {item.obj for item in items if isinstance(item, pytest.Function) and is_hypothesis_test(item.obj)}
+    for test in tests:
+        asked: settings | None = getattr(test, "_hypothesis_internal_use_settings", None)
+        if asked is None:  # a state machine, which has settings of its own
+            continue
         drawn = min(asked.max_examples, max(CI_EXAMPLES_MIN, asked.max_examples // CI_EXAMPLES_OF))
         test._hypothesis_internal_use_settings = settings(asked, max_examples=drawn)
 
