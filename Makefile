@@ -19,7 +19,7 @@ COMPILED := $(VENV)/.readers-compiled
 LOG := .tidemark/setup.log
 
 ALL := not (bench or long or browser)
-PURE := not (kafka or spark or postgres or e2e or slow or bench or long or browser)
+PURE := not (kafka or spark or postgres or mongodb or e2e or slow or bench or long or browser)
 INSTALL := $(BIN)/python -m pip install --disable-pip-version-check
 PYTEST := $(BIN)/python -m pytest
 # On all cores, two at least; what waits for processes beside what computes (tests/conftest.py has the order). A worker that dies is told with its test, and another goes on with the rest. A test that its time limit's signal

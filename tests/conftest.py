@@ -21,6 +21,7 @@ import pytest_asyncio
 import structlog
 from hypothesis import HealthCheck, is_hypothesis_test, settings
 
+from tests.harness.mongodb.servers import Servers, mongodb
 from tidemark.services.local.broker import LocalBroker
 from tidemark.services.local.broker_settings import BrokerSettings
 
@@ -123,6 +124,13 @@ async def fresh_broker(tmp_path: Path) -> AsyncIterator[LocalBroker]:
     await broker.start()
     yield broker
     broker.kill()
+
+
+@pytest.fixture(scope="session")
+def mongodb_servers() -> Iterator[Servers]:
+    """MongoDB alone and as a replica set, for all tests of the session: each takes a database of its own."""
+    with mongodb() as servers:
+        yield servers
 
 
 @pytest.fixture

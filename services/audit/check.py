@@ -273,7 +273,9 @@ async def _tables(
         if not isinstance(vertex.head, WriteHead) or not isinstance(stage := vertex.head.stage, Merge):
             continue
         url = _url(processor, stage, installed.environment)
-        if not isinstance(stage.table, str):
+        if processor.connections[stage.connection_name].type == "mongodb":
+            found[vertex.id] = Unread(vertex.id, "an audit does not read collections of MongoDB")
+        elif not isinstance(stage.table, str):
             found[vertex.id] = Unread(
                 vertex.id, "its tables are named by an expression, which an audit does not follow"
             )

@@ -27,9 +27,10 @@ from tidemark.services.audit.outputs import Output, VertexReleases
 from tidemark.services.audit.reading import TooMuchHeld
 from tidemark.services.audit.recompute import EpochDone
 from tidemark.services.audit.scratch import Row, filled, folded, rows_of
-from tidemark.services.sink.connectors.sql import MARKERS_TABLE, document_of, engine_at, staged_rows
+from tidemark.services.sink.connectors.mergechanges import document_of, place_of, staged_rows
+from tidemark.services.sink.connectors.sql import MARKERS_TABLE, engine_at
 from tidemark.services.sink.connectors.sqlrows import RowMaker
-from tidemark.services.sink.connectors.sqltable import place_of, target_table
+from tidemark.services.sink.connectors.sqltable import target_table
 from tidemark.services.sink.connectors.staging import PartStore, decode_handle
 from tidemark.shared.language.stages import Merge
 from tidemark.shared.language.values import to_json

@@ -21,9 +21,10 @@ from tidemark.services.operator.connecting import table_of
 from tidemark.services.operator.tables.sql import SqlTable
 from tidemark.services.sink.connecting import encoding_of
 from tidemark.services.sink.connectors.kafkarecords import Takes
+from tidemark.services.sink.connectors.mergechanges import place_of
 from tidemark.services.sink.connectors.sql import engine_at
 from tidemark.services.sink.connectors.sqlrows import RowMaker
-from tidemark.services.sink.connectors.sqltable import place_of, target_table
+from tidemark.services.sink.connectors.sqltable import target_table
 from tidemark.services.source.connecting import files_of
 from tidemark.services.source.connectors.filecursors import Files
 from tidemark.services.source.connectors.kafka import topics_there
@@ -112,6 +113,8 @@ class _Looks:
         """The table, its unique key and the columns of the fields that are known to come."""
         connection = self.connections.get(self.processor, stage.connection_name)
         before = self.processor.pipeline.index(stage) if stage in self.processor.pipeline else 0
+        if connection.type == "mongodb":
+            return await self.executor.blocking(partial(_collection, str(connection.settings["url"]), stage))
         names = written(self.processor.pipeline[:before]) if stage.is_constant else None
         return await self.executor.blocking(partial(_table, str(connection.settings["url"]), stage, names))
 
@@ -224,6 +227,25 @@ def _table(url: str, stage: Merge, names: frozenset[str] | None) -> list[str]:
         return [] if names is None else [f"{place_of(stage)}: {text}" for text in maker.misfits_of(names)]
     finally:
         engine.dispose()
+
+
+def _collection(url: str, stage: Merge) -> list[str]:
+    from pymongo.errors import PyMongoError
+
+    from tidemark.services.sink.connectors.mongodb import refusal
+    from tidemark.shared.adapters.mongodb import client_at, has_transactions
+
+    try:
+        client = client_at(url, ANSWER_S_MAX * 1000 // 2)
+    except ValueError as error:
+        return [str(error)]
+    try:
+        why = refusal(client, stage, transactions=has_transactions(client))
+        return [] if why is None else [f"{place_of(stage)}: {why}"]
+    except PyMongoError as error:
+        return [f"{place_of(stage)}: {error}"]
+    finally:
+        client.close()
 
 
 def _folder(where: str, config: Mapping[str, Any], place: str) -> list[str]:

@@ -134,6 +134,8 @@ async def try_connection(unresolved: Connection, connections: Connections, execu
                 return f"the folder {'is there' if there else 'is not there yet: a sink makes it'}"
             case "sql":
                 return await executor.blocking(_asked, connection)
+            case "mongodb":
+                return await executor.blocking(_asked_mongodb, connection)
             case "schemaRegistry":
                 with suppress(SchemaUnknown):
                     await connections.registry(connection).schema(1)
@@ -155,6 +157,22 @@ def _asked(connection: Connection) -> str:
     with engine.connect() as found:
         found.execute(sa.text("select 1"))
     return f"the database answers ({engine.dialect.name})"
+
+
+def _asked_mongodb(connection: Connection) -> str:
+    """A sign of life, with the driver that sinks use. ValueError with what it says."""
+    from pymongo.errors import PyMongoError  # noqa: PLC0415 - a driver that few need
+
+    from tidemark.shared.adapters.mongodb import client_at, has_transactions  # noqa: PLC0415
+
+    client = client_at(str(connection.settings["url"]), ANSWER_MS_MAX)
+    try:
+        several = has_transactions(client)
+    except PyMongoError as error:
+        raise ValueError(str(error)) from error
+    finally:
+        client.close()
+    return f"the server answers (MongoDB, {'with' if several else 'without'} transactions)"
 
 
 _SAID: Final = (

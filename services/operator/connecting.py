@@ -27,9 +27,14 @@ def table_of(
         options = dict(connection.settings.get("config", {}))
         engine = engine_of(str(connection.settings["url"]), options, settings.wait_ms_max)
         return SqlTable(engine, stage.from_.table, executor, settings)
+    if connection.type == "mongodb":
+        from tidemark.services.operator.tables.mongodb import CollectionTable  # noqa: PLC0415 - a driver that few need
+
+        return CollectionTable.at(str(connection.settings["url"]), stage.from_.table, executor, settings)
     if connection.type != "files":
+        expected = "expected sql, mongodb or files"
         raise TableRefused(
-            f"{stage.path}.from: connection {connection.name!r} is of type {connection.type}; expected sql or files"
+            f"{stage.path}.from: connection {connection.name!r} is of type {connection.type}; {expected}"
         )
     where = f"{stage.path}.from"
     place, config = connections.place_of(processor, connection.name, stage.from_.table, where)

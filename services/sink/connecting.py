@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 from urllib.parse import urlparse
 
 import sqlalchemy as sa
@@ -22,8 +22,10 @@ from tidemark.shared.language.expressions.ast import Literal
 from tidemark.shared.language.stages import Connection, FileEmit, KafkaEmit, Merge, Sink
 from tidemark.shared.model.ids import Epoch, VertexId
 from tidemark.shared.planning import DeadLetterHead, Head, WriteHead
+from tidemark.shared.ports.clock import Executor
 from tidemark.shared.ports.setup import WrongSetup
 from tidemark.shared.ports.sink import Sink as SinkPort
+from tidemark.shared.ports.sink import TargetRefused
 from tidemark.shared.process.connections import Connections, check_room, filesystem_at
 from tidemark.shared.runtime.context import TaskContext
 from tidemark.shared.runtime.exchange import blob_name
@@ -48,6 +50,8 @@ class RealSinks:
         self._connections = connections
         self._settings = settings or SinkSettings()
         self._engines: dict[str, sa.Engine] = {}
+        self._clients: dict[str, Any] = {}
+        """Of MongoDB, by url."""
 
     def make(self, context: TaskContext, processor: Processor, head: Head, vertex: VertexId, index: int) -> SinkPort:
         """See `SinkConnectors.make`."""
@@ -63,9 +67,11 @@ class RealSinks:
                 return self._files(context, processor, stage)
             case Merge():
                 connection = self._connections.get(processor, stage.connection_name)
-                engine = self._engine(str(connection.settings["url"]), context.outside.settings.connections_max)
-                parts = self._parts(context, vertex, index)
-                return SqlSink(stage, engine, parts, context.outside.executor, self._settings.sql)
+                url, clients_max = str(connection.settings["url"]), context.outside.settings.connections_max
+                parts, executor = self._parts(context, vertex, index), context.outside.executor
+                if connection.type == "mongodb":
+                    return self._collections(stage, url, clients_max, parts, executor)
+                return SqlSink(stage, self._engine(url, clients_max), parts, executor, self._settings.sql)
 
     def _engine(self, url: str, connections_max: int) -> sa.Engine:
         """One pool for a database: tasks of one process share it."""
@@ -73,6 +79,20 @@ class RealSinks:
             check_room(len(self._engines), connections_max, "database")
             self._engines[url] = engine_at(url, self._settings.sql)
         return self._engines[url]
+
+    def _collections(self, stage: Merge, url: str, clients_max: int, parts: PartStore, executor: Executor) -> SinkPort:
+        """One client for a server, as for databases. TargetRefused for a url that is none of MongoDB's."""
+        from tidemark.services.sink.connectors.mongodb import MongoSink  # noqa: PLC0415 - a driver that few need
+        from tidemark.shared.adapters.mongodb import client_at  # noqa: PLC0415
+
+        settings = self._settings.mongodb
+        if url not in self._clients:
+            check_room(len(self._clients), clients_max, "MongoDB server")
+            try:
+                self._clients[url] = client_at(url, settings.answer_ms, settings.connections_max)
+            except ValueError as error:
+                raise TargetRefused(str(error)) from error
+        return MongoSink(stage, self._clients[url], parts, executor, settings)
 
     def _files(self, context: TaskContext, processor: Processor, stage: FileEmit) -> SinkPort:
         outside = context.outside
@@ -107,6 +127,8 @@ class RealSinks:
         """Let go of the clients that tasks share."""
         for engine in self._engines.values():
             engine.dispose()
+        for client in self._clients.values():
+            client.close()
         await self._connections.close()
 
 

@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 
 from tidemark.services.sink.connectors.files import FileSinkSettings
 from tidemark.services.sink.connectors.kafka import KafkaSinkSettings
+from tidemark.services.sink.connectors.mongodbsettings import MongoSinkSettings
 from tidemark.services.sink.connectors.sql import SqlSinkSettings
 from tidemark.services.sink.connectors.staging import StagingSettings
 from tidemark.shared.model.knobs import knob
@@ -18,6 +19,7 @@ class SinkSettings:
 
     kafka: KafkaSinkSettings = field(default_factory=KafkaSinkSettings)
     sql: SqlSinkSettings = field(default_factory=SqlSinkSettings)
+    mongodb: MongoSinkSettings = field(default_factory=MongoSinkSettings)
     files: FileSinkSettings = field(default_factory=FileSinkSettings)
     staging: StagingSettings = field(default_factory=StagingSettings)
     sample_rows_max: int = 100

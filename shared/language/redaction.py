@@ -77,6 +77,10 @@ PUBLIC: Final = frozenset(
         "sslmode",
         "connect_timeout",
         "application_name",
+        "authSource",
+        "directConnection",
+        "replicaSet",
+        "tls",
     ]
 )
 """Settings whose values are shown. All others are hidden."""
@@ -99,7 +103,9 @@ def _shown_setting(name: str, value: Any) -> Any:
         return _hidden(value)
     if isinstance(value, list):
         return [_shown_setting(name, item) for item in value]
-    return ",".join(map(_address, value.split(","))) if isinstance(value, str) else value
+    # A password, or a list of hosts, may have commas.
+    several = value.split(",") if isinstance(value, str) and name == "bootstrapServers" else [value]
+    return ",".join(map(_address, several)) if isinstance(value, str) else value
 
 
 def _hidden(value: Any) -> Any:

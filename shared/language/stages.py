@@ -205,7 +205,7 @@ class Connection:
     """A connection by name: its type and settings, `${NAME}` references not yet replaced (`documents.connections.resolve`)."""
 
     name: str
-    type: Literal["kafka", "files", "sql", "gateway", "sample", "schemaRegistry", "https"]
+    type: Literal["kafka", "files", "sql", "mongodb", "gateway", "sample", "schemaRegistry", "https"]
     settings: Mapping[str, Value] = field(default_factory=dict, repr=False)
 
 
@@ -562,7 +562,9 @@ WhenNotMatched = Literal["insert", "discard", "fail"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Merge(StageBase):
-    """Rows of a table, found by the fields `on`. `delete` and `fail` on a match as they say.
+    """Rows of a table, or documents of a collection, found by the fields `on`. `delete` and `fail` on a match as they say.
+
+    `$emit` into a collection is one that replaces.
 
     table, when_matched and when_not_matched may be expressions, evaluated on each document. A pipeline in when_matched turns the row
     that is there into the new one; it sees the `let` variables.
@@ -582,7 +584,7 @@ class Merge(StageBase):
 
 
 Sink: TypeAlias = KafkaEmit | FileEmit | Merge
-"""`KafkaEmit` and `FileEmit` are both written `$emit`."""
+"""`KafkaEmit`, `FileEmit` and, into a collection, `Merge` are all written `$emit`."""
 
 
 Stage: TypeAlias = Source | Stateless | Window | Relational | Sink

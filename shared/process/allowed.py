@@ -33,7 +33,9 @@ _NO_DATABASES: Final = frozenset(
 """Their clients end a host at the first `/`, `?` or `#`, as RFC 3986 does."""
 _MACHINES: Final = ("/proc", "/sys", "/dev", "/run/secrets", "/var/run/secrets")
 """Folders where the system and container engines keep secrets of processes: `/proc/self/environ` is a process' environment."""
-_HOST_OPTIONS: Final = ("host", "hostaddr")
+_HOST_OPTIONS: Final = ("host", "hostaddr", "proxyhost")
+_MONGODB_FILES: Final = ("tlscafile", "tlscertificatekeyfile", "tlscrlfile")
+_MACHINES_OWN: Final = ("MONGODB-AWS", "MONGODB-OIDC", "GSSAPI")
 _CLASS: Final = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*")
 _DEPTH_MAX: Final = 32
 """Of a connection's config: documents are not deeper."""
@@ -112,11 +114,20 @@ class Allowed:
             # A database's client looks for the host behind the last one.
             raise NotAllowed(f"{where}: expected `@` as %40 in a user, a password, a path and parameters")
         for server in url.netloc.rpartition("@")[2].split(","):
-            self._check_host(_host_of(server, where), where)
+            # A path, in place of a host, is a socket of this machine.
+            self._check_host("localhost" if "/" in unquote(server) else _host_of(server, where), where)
         for name, value in parse_qsl(url.query):
-            if name in _HOST_OPTIONS:
+            if name.lower() in _HOST_OPTIONS:
                 for host in value.split(","):
                     self._check_host(host, where)
+            elif scheme.startswith("mongodb"):
+                self._check_mongodb_option(name.lower(), value, where)
+
+    def _check_mongodb_option(self, name: str, value: str, where: str) -> None:
+        if name in _MONGODB_FILES:
+            self._check_folder(value, where)
+        elif name == "authmechanism" and value.upper() in _MACHINES_OWN:
+            raise NotAllowed(f"{where}: {value} would show this machine's own identity; expected a user and a password")
 
     def check_address(self, address: str) -> None:
         """NotAllowed for an address that a name has led to. Where `hosts` names servers, their names were judged."""

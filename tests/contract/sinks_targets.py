@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import secrets
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -16,6 +17,7 @@ from tidemark.services.sink.connectors.kafka import KafkaSink, KafkaSinkSettings
 from tidemark.services.sink.connectors.kafkamarkers import MarkerReading
 from tidemark.services.sink.connectors.kafkarecords import Takes
 from tidemark.services.sink.connectors.memory import MemorySink, MemoryTarget
+from tidemark.services.sink.connectors.mongodbsettings import MongoSinkSettings
 from tidemark.services.sink.connectors.objects import ObjectDestination
 from tidemark.services.sink.connectors.registered import RegisteredForms
 from tidemark.services.sink.connectors.released import read_released_rows, released_files
@@ -252,6 +254,47 @@ class AvroWorld(KafkaWorld):
 
     async def visible(self) -> list[int]:
         return [int(document["id"]) for document in await self.documents()]
+
+
+class MongoWorld:
+    """A collection `rows` with a unique index on `id`, in a database of its own."""
+
+    def __init__(self, url: str, *, part_bytes: int = 60, answer_ms: int = 2_000, **options: Any) -> None:
+        from tidemark.shared.adapters.mongodb import client_at
+
+        self.client = client_at(url, answer_ms)
+        self.database = f"t{secrets.token_hex(6)}"
+        self.collection = self.client[self.database]["rows"]
+        self.blobs = MemoryBlobs()
+        stage = Merge(path="$merge", connection_name="c", table=f"{self.database}.rows", on=("id",))
+        self.stage = replace(stage, **options)
+        if self.stage.on == ("id",):
+            self.collection.create_index("id", unique=True)
+        self.settings = MongoSinkSettings(part_bytes_max=part_bytes, answer_ms=answer_ms)
+        self.attempts = itertools.count()
+        self.executor: Executor = Inline()
+
+    def sink(self) -> Sink:
+        from tidemark.services.sink.connectors.mongodb import MongoSink
+
+        store = PartStore(self.blobs, names_for(f"a{next(self.attempts)}"), inline_bytes_max=100)
+        return MongoSink(self.stage, self.client, store, self.executor, self.settings)
+
+    def documents(self) -> list[dict[str, Any]]:
+        """All documents in order, without the server's own _id."""
+        from tidemark.shared.adapters.mongodb import from_bson
+
+        return [
+            {name: value for name, value in from_bson(found).items() if name != "_id" or "_id" in self.stage.on}
+            for found in self.collection.find().sort(self.stage.on[0], 1)
+        ]
+
+    async def visible(self) -> list[int]:
+        return [document["id"] for document in self.documents()]
+
+    def close(self) -> None:
+        self.client.drop_database(self.database)
+        self.client.close()
 
 
 class SqlWorld:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
+from tests.harness.mongodb.servers import Servers
 from tidemark.services.cli.connected import refused_by_what_is_there
 from tidemark.services.cli.run import check_surroundings
 from tidemark.shared.adapters.kafka_log import KafkaLog
@@ -67,6 +68,25 @@ async def test_tables_columns_and_unique_keys(database: dict[str, Any], stages: 
     for text, wanted in zip(found, said, strict=True):
         assert wanted in text
         assert "pipeline[" in text
+
+
+@pytest.mark.mongodb
+async def test_collections_and_what_a_server_can_do(mongodb_servers: Servers) -> None:
+    """Keys, and whether the server has the transactions that a stage needs; a lookup's collection; a server that is away."""
+    into = {"connectionName": "c", "db": "checked", "coll": "rows"}
+    asks = {"$lookup": {"from": into, "localField": "a", "foreignField": "b", "as": "x"}}
+    for url, pipelined in ((mongodb_servers.alone, 1), (mongodb_servers.replicas, 0)):
+        server = {"type": "mongodb", "url": url}
+        assert await _found(server, _OWN, asks, {"$merge": {"into": into}}) == []
+        assert await _found(server, _OWN, {"$emit": into}) == []
+        (error,) = await _found(server, _OWN, {"$merge": {"into": into, "on": "a"}})
+        assert "no unique key of the collection" in str(error)
+        counted = {"into": into, "whenMatched": [{"$set": {"n": {"$add": ["$n", 1]}}}]}
+        assert len(await _found(server, _OWN, {"$merge": counted})) == pipelined
+    away = {"type": "mongodb", "url": "mongodb://me:hunter2@127.0.0.1:9/?serverSelectionTimeoutMS=100"}
+    (error,) = await _found(away, _OWN, {"$emit": into})
+    assert "127.0.0.1:9" in str(error)
+    assert "hunter2" not in str(error)
 
 
 @pytest.mark.kafka

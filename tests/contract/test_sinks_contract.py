@@ -10,7 +10,16 @@ from pathlib import Path
 import pytest
 
 from tests.contract.sinks_support import IDENTITY, JOB, Target, Task, World, batch_of, row_of
-from tests.contract.sinks_targets import AvroWorld, FilesWorld, KafkaWorld, MemoryWorld, ObjectsWorld, SqlWorld
+from tests.contract.sinks_targets import (
+    AvroWorld,
+    FilesWorld,
+    KafkaWorld,
+    MemoryWorld,
+    MongoWorld,
+    ObjectsWorld,
+    SqlWorld,
+)
+from tests.harness.mongodb.servers import Servers
 from tidemark.services.sink.connectors.staging import decode_handle
 from tidemark.shared.adapters.executor import AsyncExecutor
 from tidemark.shared.model.ids import Epoch, VertexId
@@ -33,12 +42,21 @@ TARGETS: dict[str, Callable[[Path], Target]] = {
     "sqlite-merge": lambda path: SqlWorld(f"sqlite:///{path}/t.db"),
 }
 POSTGRES = pytest.param("postgres", marks=pytest.mark.postgres)
+MONGODB = [pytest.param(f"mongodb-{kind}", marks=pytest.mark.mongodb) for kind in ("alone", "replicas")]
 
 PHASES = ("accept", "stage", "commit", "release")
 
 
-@pytest.fixture(params=[*TARGETS, POSTGRES])
+@pytest.fixture(params=[*TARGETS, POSTGRES, *MONGODB])
 def target(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Target]:
+    if request.param.startswith("mongodb"):
+        servers: Servers = request.getfixturevalue("mongodb_servers")
+        # A server without transactions takes no `fail`: there a row released twice would be an invisible update.
+        alone = request.param == "mongodb-alone"
+        collection = MongoWorld(servers.alone if alone else servers.replicas, when_matched="merge" if alone else "fail")
+        yield collection
+        collection.close()
+        return
     if request.param != "postgres":
         yield TARGETS[request.param](tmp_path)
         return

@@ -6,8 +6,9 @@ The oracle looks at every document; a table may give more than was asked for, si
 import csv
 import datetime as dt
 import json
+import secrets
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -18,13 +19,14 @@ import pyarrow.parquet as pq
 import pytest
 import sqlalchemy as sa
 
+from tests.harness.mongodb.servers import Passage, Servers
 from tidemark.services.operator.tables.files import FileTable
 from tidemark.services.operator.tables.held import HeldTable
 from tidemark.services.operator.tables.sql import SqlTable, engine_of
 from tidemark.shared.adapters.clock import SystemClock
 from tidemark.shared.adapters.executor import AsyncExecutor
 from tidemark.shared.language.values import canonical_key
-from tidemark.shared.model.values import MISSING, Date, Document, long
+from tidemark.shared.model.values import MISSING, Date, Document, ObjectId, long
 from tidemark.shared.ports.tables import Table, TableRefused, TableUnavailable
 from tidemark.shared.runtime.settings import LookupSettings
 
@@ -70,6 +72,20 @@ def database(url: str) -> Iterator[sa.Engine]:
     engine.dispose()
 
 
+@contextmanager
+def collection(url: str, settings: LookupSettings = SETTINGS) -> Iterator[Any]:
+    """A collection of ROWS, in a database of its own."""
+    from tidemark.services.operator.tables.mongodb import CollectionTable
+    from tidemark.shared.adapters.mongodb import client_at, to_bson
+
+    client = client_at(url, 2_000)
+    database = f"t{secrets.token_hex(6)}"
+    client[database]["t"].insert_many([to_bson({"_id": row["id"], **row}) for row in own(ROWS, moments=True)])
+    yield CollectionTable(client, f"{database}.t", AsyncExecutor(), settings)
+    client.drop_database(database)
+    client.close()
+
+
 def file_table(path: Path) -> FileTable:
     return FileTable(fsspec.filesystem("file"), str(path), AsyncExecutor(), SystemClock(), SETTINGS)
 
@@ -94,13 +110,20 @@ def written(folder: Path, kind: str) -> Path:
 
 
 @pytest.fixture(
-    params=["held", "jsonl", "json", "csv", "parquet", "sqlite", pytest.param("postgresql", marks=pytest.mark.postgres)]
-)
+    params=[
+        "held", "jsonl", "json", "csv", "parquet", "sqlite", pytest.param("postgresql", marks=pytest.mark.postgres),
+        pytest.param("mongodb", marks=pytest.mark.mongodb),
+    ]
+)  # fmt: skip
 def table(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[str, Table]]:
     """Each kind of table, with ROWS in it."""
     kind = request.param
     if kind == "held":
         yield kind, HeldTable(own(ROWS, moments=True))
+    elif kind == "mongodb":
+        servers: Servers = request.getfixturevalue("mongodb_servers")
+        with collection(servers.replicas) as found:
+            yield kind, found
     elif kind in ("sqlite", "postgresql"):
         url = f"sqlite:///{tmp_path}/t.db" if kind == "sqlite" else request.getfixturevalue("postgres_url")
         with database(url) as engine:
@@ -139,6 +162,8 @@ async def test_documents_are_what_lies_in_the_table(table: tuple[str, Table]) ->
     rows = own(ROWS, moments=kind not in ("jsonl", "json", "csv"))
     if kind in ("csv", "parquet"):
         rows = [{n: v for n, v in row.items() if v is not None} for row in rows]
+    if kind == "mongodb":
+        rows = [{"_id": row["id"], **row} for row in rows]
     wanted = [{n: v.isoformat() if isinstance(v, dt.datetime) else v for n, v in row.items()} for row in rows]
     if kind == "sqlite":  # keeps no zone; what it keeps is taken as UTC
         assert [d["since"] for d in got if d["id"] != 2] == [r["since"] for r in rows if r["id"] != 2]
@@ -226,3 +251,56 @@ async def test_a_connection_that_is_lost_is_an_outage_and_comes_back(postgres_ur
     away = engine_of("postgresql://nobody@127.0.0.1:1/none", {}, 2_000)
     with pytest.raises(TableUnavailable, match="table t"):
         await SqlTable(away, "t", AsyncExecutor(), SETTINGS).find((), [()])
+
+
+@pytest.mark.mongodb
+async def test_documents_of_a_collection_are_found_by_the_items_of_arrays_once(mongodb_servers: Servers) -> None:
+    """Whole numbers of any type, items of arrays, paths into objects; and a document has one place, however it is found."""
+    import bson
+
+    from tidemark.shared.adapters.mongodb import client_at
+
+    with collection(mongodb_servers.replicas) as asked:
+        client = client_at(mongodb_servers.replicas, 2_000)
+        client[asked.name.partition(".")[0]]["t"].insert_many(
+            [
+                {"_id": "x", "tags": ["a", "b"], "in": {"n": 1.0}},
+                {"_id": bson.ObjectId(), "tags": "b"},
+                {"_id": 1.5, "tags": ["b"]},
+            ]
+        )
+        client.close()
+        found = await asked.find((("tags",),), [("b",)])
+        assert [type(one.document["_id"]) for one in found] == [str, ObjectId, float]
+        assert [one.place for one in found] == sorted({one.place for one in found})
+        (again,) = await asked.find((("tags",),), [("a",)])
+        assert again == next(one for one in found if one.document["_id"] == "x")
+        (inner,) = await asked.find((("in", "n"),), [(long(1),)])
+        assert inner == again
+        assert await asked.find((("tags",),), [("\ud800",)]) == []
+
+
+@pytest.mark.mongodb
+async def test_a_server_that_is_away_and_a_collection_too_large_are_told_apart(mongodb_servers: Servers) -> None:
+    """An outage may be waited for, and the same question is answered behind it; more than the bound is refused with its name."""
+    from tidemark.services.operator.tables.mongodb import CollectionTable
+
+    with closing(Passage(mongodb_servers.alone)) as passage, collection(passage.url) as asked:
+        assert len(await asked.find((), [()])) == 5
+        passage.closed = True
+        passage.break_off()
+        with pytest.raises(TableUnavailable, match="collection"):
+            await asked.find((), [()])
+        passage.closed = False
+        assert len(await asked.find((), [()])) == 5
+    with (
+        collection(mongodb_servers.alone, LookupSettings(rows_max=3)) as asked,
+        pytest.raises(TableRefused, match=r"lookup\.rows_max.*\$eq"),
+    ):
+        await asked.find((), [()])
+    for url, name, why in (
+        ("http://x", "d.t", "expected mongodb"),
+        ("mongodb://x/", "t", "a database and a collection"),
+    ):
+        with pytest.raises(TableRefused, match=why):
+            CollectionTable.at(url, name, AsyncExecutor(), SETTINGS)

@@ -19,7 +19,7 @@ from tidemark.services.audit.redrive import Redriven
 from tidemark.services.operator.deaths import _Said
 from tidemark.services.sink.connectors.kafkamarkers import Marker
 from tidemark.services.sink.connectors.manifests import Manifest, Volume, encode_manifest
-from tidemark.services.sink.connectors.sqlchanges import ROWS, Change
+from tidemark.services.sink.connectors.mergechanges import ROWS, Change
 from tidemark.services.sink.connectors.staging import FILES, Part, StagedFile, decode_handle, encode_handle
 from tidemark.services.source.body import SplitPosition
 from tidemark.services.spark.body import _Stored

@@ -64,7 +64,7 @@ def test_a_change_stream_is_refused_by_name(source: dict[str, Any], place: str) 
     [
         ({"$source": {"connectionName": "a", "stream": "clicks"}}, "$source.stream: Kinesis is no source here"),
         ({"$source": {"cron": "* * * * *"}}, "$source.cron: a schedule is no source here"),
-        ({"$emit": {"connectionName": "a", "db": "d", "coll": "c", "timeseries": {}}}, "$emit.db: a collection of MongoDB is no"),
+        ({"$emit": {"connectionName": "a", "db": "d", "coll": "c", "timeseries": {}}}, "$emit.timeseries: a time series"),
         ({"$emit": {"connectionName": "a", "stream": "clicks"}}, "$emit.stream: Kinesis is no target here"),
         ({"$iceberg": {"connectionName": "a"}}, "$iceberg is not supported: use $emit with path and format iceberg"),
         ({"$setStreamMeta": {"stream.kind": "$kind"}}, "$setStreamMeta is not supported: compute a field"),

@@ -55,6 +55,9 @@ CONNECTIONS: list[tuple[Any, Any]] = [
     ({"url": "postgresql://u:x@h/d?sslmode=require&sslpassword=x"}, {"url": "postgresql://u:***@h/d?sslmode=require&sslpassword=***"}),
     ({"url": "postgresql://u:x/y@z@h/d"}, {"url": "postgresql://u:***@h/d"}),
     ({"url": "postgresql://u:${PW}@h/d?sslpassword=${SP}"}, {"url": "postgresql://u:${PW}@h/d?sslpassword=${SP}"}),
+    ({"url": "mongodb://u:x,y@h1:1,h2:2/?replicaSet=r&tlsCertificateKeyFilePassword=x"},
+     {"url": "mongodb://u:***@h1:1,h2:2/?replicaSet=r&tlsCertificateKeyFilePassword=***"}),
+    ({"url": "postgresql://u:x,y@h/d"}, {"url": "postgresql://u:***@h/d"}),
     ({"path": "https://x@h/p#x"}, {"path": "https://***@h/p#***"}),
     ({"path": "https://h/p;sig=x?y"}, {"path": "https://h/p;sig=***?***"}),
     ({"url": "postgresql://h/d?password=x@y"}, {"url": "postgresql://***"}),
@@ -149,7 +152,7 @@ def test_a_secret_as_the_type_of_a_connection_is_not_shown(found: Any) -> None:
         parse({"connections": {"k": {"type": found}}, "pipeline": [{"$source": {"documents": []}}]})
     assert SECRET not in str(raised.value)
     assert "connections.k.type: unknown value; it is not shown here" in str(raised.value)
-    assert "kafka, files, sql, gateway" in str(raised.value)
+    assert "kafka, files, sql, mongodb, gateway" in str(raised.value)
 
 
 def test_a_secret_in_the_wrong_setting_of_a_process_is_not_shown() -> None:

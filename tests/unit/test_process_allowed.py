@@ -48,11 +48,14 @@ def of_kind(kind: str, host: str) -> Connection:
         "sftp": {"path": "/x", "config": {"deep": [{"host": host.strip("[]")}]}},
         "registry": {"schemaRegistryUrls": ("https://away.example", f"http://{host}:8081")},
         "query": {"url": f"postgresql:///db?host={host}"},
+        "several": {"url": f"postgresql://away.example,{host}/db"},
+        "mongodb": {"url": f"mongodb://user:word@away.example:27017,{host}:27017/?replicaSet=r"},
+        "proxy": {"url": f"mongodb://away.example/?proxyHost={host.strip('[]')}"},
     }
     return Connection("c", "kafka", made[kind])
 
 
-@pytest.mark.parametrize("kind", ["kafka", "sql", "files", "sftp", "registry", "query"])
+@pytest.mark.parametrize("kind", ["kafka", "sql", "files", "sftp", "registry", "query", "several", "mongodb", "proxy"])
 @pytest.mark.parametrize("host", [*HERE, *LINK])
 def test_this_machine_and_its_link_are_closed(kind: str, host: str) -> None:
     """Whatever form an address has, and wherever in a connection it stands; an installation may open the machine, or name a host."""
@@ -64,6 +67,22 @@ def test_this_machine_and_its_link_are_closed(kind: str, host: str) -> None:
     else:
         with pytest.raises(NotAllowed):
             Allowed(loopback=True).check_connection(connection)
+
+
+@pytest.mark.parametrize(
+    ("url", "why"),
+    [
+        ("mongodb://%2Ftmp%2Fmongodb-27017.sock/", "this machine itself"),
+        ("mongodb://away.example/?tlsCAFile=/proc/self/environ", "a folder of the installation itself"),
+        ("mongodb://away.example/?tlsCertificateKeyFile=/run/secrets/key", "a folder of the installation itself"),
+        ("mongodb+srv://away.example/?authMechanism=MONGODB-OIDC", "this machine's own identity"),
+        ("mongodb://away.example/?authmechanism=mongodb-aws", "this machine's own identity"),
+    ],
+)
+def test_a_mongodb_address_shows_nothing_of_this_machine(url: str, why: str) -> None:
+    """No socket, no file that is closed, and no identity that a cloud gives the machine."""
+    with pytest.raises(NotAllowed, match=why):
+        Allowed().check_connection(Connection("c", "mongodb", {"url": url}))
 
 
 def test_hosts_are_those_that_are_named() -> None:

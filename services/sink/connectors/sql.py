@@ -23,21 +23,27 @@ from sqlalchemy.dialects.sqlite import insert as sqlite_insert
 from sqlalchemy.schema import CreateTable
 
 from tidemark.services.sink.connectors.markers import check_open, is_due
-from tidemark.services.sink.connectors.sqlchanges import ROWS, Change, NoChange, StagedRow, changes
+from tidemark.services.sink.connectors.mergechanges import (
+    Change,
+    HeldRows,
+    NoChange,
+    StagedRow,
+    changes,
+    place_of,
+    staged_rows,
+)
 from tidemark.services.sink.connectors.sqlpipelines import PipelineWriter
 from tidemark.services.sink.connectors.sqlrows import RowMaker, Rows, documents_array
-from tidemark.services.sink.connectors.sqltable import place_of, target_table
+from tidemark.services.sink.connectors.sqltable import target_table
 from tidemark.services.sink.connectors.sqlwrites import MergeWriter, Unwanted
-from tidemark.services.sink.connectors.staging import Part, PartStore, Staging
+from tidemark.services.sink.connectors.staging import Part, PartStore
 from tidemark.shared.adapters.sql_denied import is_denied
 from tidemark.shared.language.stages import Merge
 from tidemark.shared.language.values import decode_doc, encode_doc
 from tidemark.shared.model.checkpoint import MirrorRow
-from tidemark.shared.model.formats import FormatError
 from tidemark.shared.model.ids import Epoch
 from tidemark.shared.model.knobs import knob
 from tidemark.shared.model.positive import check_positive
-from tidemark.shared.model.values import Document
 from tidemark.shared.operators.encoded import encoded
 from tidemark.shared.ports.clock import Executor
 from tidemark.shared.ports.sink import Identity, Rejected, TargetDenied, TargetRefused, TargetUnavailable
@@ -153,9 +159,7 @@ class SqlSink:
         self._parts = parts
         self._executor = executor
         self._settings = settings or SqlSinkSettings()
-        self._staging = Staging(parts)
-        self._held: list[StagedRow] = []
-        self._held_bytes = 0
+        self._held = HeldRows(parts, self._settings.part_bytes_max)
         self._identity: Identity | None = None
         self._marker = Epoch(0)
         self._tables: dict[str, sa.Table] = {}
@@ -164,8 +168,7 @@ class SqlSink:
     async def open(self, identity: Identity, restored_from: Epoch, *, joins: bool = False) -> Epoch:
         """See `Sink.open`. TargetRefused if the table is not there, or `on` is no unique key of it."""
         self._identity = identity
-        self._staging = Staging(self._parts, restored_from)
-        self._held, self._held_bytes = [], 0
+        self._held = HeldRows(self._parts, self._settings.part_bytes_max, restored_from)
         return await self._executor.blocking(partial(self._open, identity, restored_from, joins=joins))
 
     def _open(self, identity: Identity, restored_from: Epoch, *, joins: bool) -> Epoch:
@@ -250,8 +253,7 @@ class SqlSink:
 
     async def accept(self, batch: pa.RecordBatch) -> Sequence[Rejected]:
         """See `Sink.accept`. After TargetUnavailable nothing of the batch was taken: it may be handed over again."""
-        while self._held_bytes >= self._settings.part_bytes_max:
-            await self._keep_part()
+        await self._held.make_room()
         if self._identity is None:
             raise ValueError("sql sink: accept before open")
         if self._stage.is_constant:
@@ -261,9 +263,7 @@ class SqlSink:
         else:
             rows = changes(self._stage, batch)
             misfits = await self._executor.blocking(self._misfits, rows)
-        taken = [data for n, data in enumerate(rows) if n not in misfits and not isinstance(data, NoChange)]
-        self._held += taken
-        self._held_bytes += sum(map(_size_of, taken))
+        self._held.take([data for n, data in enumerate(rows) if n not in misfits and not isinstance(data, NoChange)])
         return [Rejected(row, f"{self._stage.path}: {misfit}") for row, misfit in sorted(misfits.items())]
 
     def _misfits(self, rows: Sequence[StagedRow | NoChange]) -> dict[int, object]:
@@ -283,20 +283,9 @@ class SqlSink:
             )
         return found
 
-    async def _keep_part(self) -> None:
-        size = count = 0
-        while count < len(self._held) and size < self._settings.part_bytes_max:
-            size += _size_of(self._held[count])
-            count += 1
-        await self._staging.keep(ROWS.encode(self._held[:count]), count)
-        self._held = self._held[count:]
-        self._held_bytes -= size
-
     async def stage(self, epoch: Epoch, committed: Epoch) -> bytes:
         """See `Sink.stage`. May be repeated after TargetUnavailable."""
-        while self._held:
-            await self._keep_part()
-        return self._staging.handle(epoch, committed)
+        return await self._held.handle(epoch, committed)
 
     async def release(self, row: MirrorRow, staged: bytes) -> None:
         """See `Sink.release`. After TargetUnavailable it is called again; whether it was done then shows in the marker."""
@@ -512,20 +501,3 @@ class SqlSink:
 
     async def close(self) -> None:
         """Nothing to let go of: the engine is its owner's."""
-
-
-def staged_rows(data: bytes) -> list[StagedRow]:
-    """The rows of a part, in the order of their release; TargetRefused."""
-    try:
-        return ROWS.decode(data)
-    except FormatError as error:
-        raise TargetRefused(str(error)) from error
-
-
-def document_of(row: StagedRow) -> Document:
-    """The document of a staged row. CodecError."""
-    return decode_doc(row.document if isinstance(row, Change) else row)
-
-
-def _size_of(row: StagedRow) -> int:
-    return len(row) if isinstance(row, bytes) else len(row.document) + len(row.variables) + len(row.table)

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import sqlalchemy as sa
 
-from tidemark.services.sink.connectors.sqlchanges import Change
+from tidemark.services.sink.connectors.mergechanges import Change
 from tidemark.services.sink.connectors.sqlrows import RowMaker, documents_array
 from tidemark.services.sink.connectors.sqlvalues import Misfit, is_computed
 from tidemark.services.sink.connectors.sqlwrites import MergeWriter, Unwanted

@@ -6,14 +6,9 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy import exc
 
+from tidemark.services.sink.connectors.mergechanges import place_of
 from tidemark.shared.language.stages import Merge
 from tidemark.shared.ports.sink import TargetRefused
-
-
-def place_of(stage: Merge) -> str:
-    """As errors name it."""
-    table = stage.table if isinstance(stage.table, str) else "the table that an expression gives"
-    return f"{stage.path} into {table}"
 
 
 def target_table(engine: sa.Engine, stage: Merge) -> sa.Table:

@@ -43,7 +43,7 @@ _TEXT: Final = _unshown(STRING, "a non-empty string")
 _TABLE: Final = _unshown(DOCUMENT, "an object")
 _TYPE: Final = Option(
     "type",
-    _one_of("kafka", "files", "sql", "gateway", "sample", "schemaRegistry", "https"),
+    _one_of("kafka", "files", "sql", "mongodb", "gateway", "sample", "schemaRegistry", "https"),
     "what is at the other end",
     required=True,
 )
@@ -68,6 +68,7 @@ SETTINGS: Final = {
         Option("url", _TEXT, "postgresql://… or sqlite:///…", required=True),
         Option("config", _TABLE, "of the engine"),
     ),
+    "mongodb": (Option("url", _TEXT, "mongodb://… or mongodb+srv://…, with the driver's options", required=True),),
     "sample": (),
     "schemaRegistry": (
         Option(

@@ -23,7 +23,7 @@ from tidemark.shared.language.documents.model import FileDlq, KafkaDlq, Options,
 from tidemark.shared.language.documents.pipeline import read_pipeline
 from tidemark.shared.language.expressions.scope import Scope
 from tidemark.shared.language.problems import DocumentError, InvalidDocument, Problems
-from tidemark.shared.language.stages import SAMPLE_CONNECTION, Connection, Join, Stage, Union
+from tidemark.shared.language.stages import SAMPLE_CONNECTION, Connection, Join, Merge, Stage, Union
 from tidemark.shared.model.ids import ProcessorName
 
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
@@ -164,10 +164,11 @@ _WANTED: Final = {
     "FileSource": ("files",),
     "SampleSource": ("sample",),
     "FileEmit": ("files",),
-    "Merge": ("sql",),
+    "Merge": ("sql", "mongodb"),
+    "CollectionEmit": ("mongodb",),
     "Https": ("https",),
-    "Lookup": ("sql", "files"),
-    "CachedLookup": ("sql", "files"),
+    "Lookup": ("sql", "mongodb", "files"),
+    "CachedLookup": ("sql", "mongodb", "files"),
     "KafkaDlq": ("kafka",),
     "FileDlq": ("files",),
 }
@@ -183,7 +184,7 @@ def _check_connections(pipeline: tuple[Stage, ...], options: Options, known: Kno
         elif isinstance(stage, Union):
             for inner in stage.pipelines:
                 _check_connections(inner, Options(), known, problems)
-        kind = type(stage).__name__
+        kind = "CollectionEmit" if isinstance(stage, Merge) and stage.name == "$emit" else type(stage).__name__
         _check_connection(getattr(stage, "from_", stage), kind, stage.path + _INSIDE.get(kind, ""), known, problems)
         if (registry := getattr(stage, "registry", None)) is not None:
             _check_named(registry, ("schemaRegistry",), f"{stage.path}.schemaRegistry", known, problems)

@@ -42,8 +42,8 @@ ReadPipeline = Callable[[Any, str, Scope], Any]
 _TABLE: Final = (
     Option("connectionName", STRING, "the connection", required=True),
     Option("table", STRING, "a table, or a file of the connection"),
-    Option("db", STRING, "with coll: the table db.coll"),
-    Option("coll", STRING, "with db: the table db.coll"),
+    Option("db", STRING, "with coll: the collection, or the table db.coll"),
+    Option("coll", STRING, "with db: the collection, or the table db.coll"),
 )
 _INLINE: Final = (Option("documents", list_of(DOCUMENT), "the documents themselves", required=True),)
 

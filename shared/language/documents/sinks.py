@@ -1,4 +1,4 @@
-"""`$emit` to Kafka or files, `$merge` to tables."""
+"""`$emit` to Kafka, files or collections, `$merge` to tables and collections."""
 
 from typing import Any, Final
 
@@ -125,10 +125,12 @@ _FILES: Final = (
 
 
 _COLLECTION: Final = (
-    "a collection of MongoDB is no target here: $merge writes into a table, $emit to a topic or to files"
+    Option("connectionName", STRING, "the connection, of type mongodb", required=True),
+    Option("db", _NAME, "the database, or an expression that gives one", required=True),
+    Option("coll", _NAME, "the collection, or an expression that gives one", required=True),
 )
 _ELSEWHERE: Final = {
-    **dict.fromkeys(("db", "coll", "timeseries"), _COLLECTION),
+    "timeseries": "a time series collection is no target here: it has no unique keys, so no release into it could be repeated",
     "stream": "Kinesis is no target here: write to a topic",
 }
 """Targets of Atlas' cloud, by an option that tells, and why there are none here."""
@@ -147,6 +149,12 @@ def _emit(tree: Any, path: str, scope: Scope) -> Sink | None:
         if type(tree) is dict and "topic" not in tree and name in tree:
             scope.problems.add(join(path, name), why)
             return None
+    if type(tree) is dict and "topic" not in tree and ("db" in tree or "coll" in tree):
+        o = read_options(tree, path, scope, _COLLECTION)
+        if len(scope.problems.errors) > before:
+            return None
+        target = _joined([o["db"], o["coll"]], path)
+        return Merge(path=path, connection_name=o["connectionName"], table=target, when_matched="replace")
     o = read_options(tree, path, scope, _KAFKA)
     topic = o.get("topic")
     if isinstance(topic, Literal) and (type(topic.value) is not str or not topic.value):
@@ -202,8 +210,8 @@ def _word_or_expression(*words: str) -> Kind:
 _INTO: Final = (
     Option("connectionName", STRING, "the connection", required=True),
     Option("table", _NAME, "a table, or an expression that gives one"),
-    Option("db", _NAME, "with coll: the table db.coll"),
-    Option("coll", _NAME, "with db: the table db.coll"),
+    Option("db", _NAME, "with coll: the collection, or the table db.coll"),
+    Option("coll", _NAME, "with db: the collection, or the table db.coll"),
 )
 
 
@@ -216,11 +224,15 @@ def _into(tree: Any, path: str, scope: Scope) -> tuple[str, str | Expr] | None:
     if not parts:
         scope.problems.add(path, "needs table, or coll (and db)", accepted=("table", "db", "coll"))
         return None
+    return found["connectionName"], _joined(parts, path)
+
+
+def _joined(parts: list[Any], path: str) -> str | Expr:
+    """`db.coll`, or the expression that gives it."""
     if all(type(part) is str for part in parts):
-        return found["connectionName"], ".".join(parts)
-    exprs = [Literal(part) if type(part) is str else part for part in parts]
-    table = exprs[0] if len(exprs) == 1 else Call("$concat", (exprs[0], Literal("."), exprs[1]), path)
-    return found["connectionName"], table
+        return ".".join(parts)
+    exprs: list[Expr] = [Literal(part) if type(part) is str else part for part in parts]
+    return exprs[0] if len(exprs) == 1 else Call("$concat", (exprs[0], Literal("."), exprs[1]), path)
 
 
 _MATCHED: Final = _word_or_expression("replace", "merge", "keepExisting", "delete", "fail")
@@ -247,7 +259,7 @@ def _merge(o: Read, path: str, scope: Scope) -> Merge:
 
 
 _MERGE: Final = (
-    Option("into", Kind(_into, closed_schema(_INTO)), "the table", required=True, into=None),
+    Option("into", Kind(_into, closed_schema(_INTO)), "the table or collection", required=True, into=None),
     Option("on", PATHS, "the fields that find a row (default _id)"),
     Option("let", Kind(read_later, {"type": "object"}), "variables for the pipeline of whenMatched (default {new: $$ROOT})", into=None),
     Option(
@@ -265,7 +277,9 @@ _MERGE: Final = (
 
 SINKS: Final[dict[str, StageSpec]] = {
     "$emit": StageSpec(
-        "Writes to a topic or to files.", _emit, {"oneOf": [closed_schema(_KAFKA), closed_schema(_FILES)]}
+        "Writes to a topic, to files or into a collection.",
+        _emit,
+        {"oneOf": [closed_schema(_KAFKA), closed_schema(_FILES), closed_schema(_COLLECTION)]},
     ),
-    "$merge": with_options("Writes to a table, row by row.", _MERGE, _merge),
+    "$merge": with_options("Writes into a table or a collection, row by row.", _MERGE, _merge),
 }

@@ -1,6 +1,6 @@
 """Runs mutants: each in a copy of the tree, with the tests that carry its rule's name, of which one must fail.
 
-`python -m tests.harness.mutants [RULE or words …] [--reals]`; with `--reals` the tests that need a broker, Spark or PostgreSQL take part;
+`python -m tests.harness.mutants [RULE or words …] [--reals]`; with `--reals` the tests that need a broker, Spark or a database take part;
 `--table` shows which tests and mutants each rule has.
 The task machine's own mutants are quick, and run with the tests (`tests/unit/protocol_task/test_task_mutations.py`).
 """
@@ -24,7 +24,7 @@ from tests.unit.protocol_task.mutations import MUTATIONS
 _FAILED, _NOTHING_COLLECTED = 1, 5
 _NOT_COPIED = shutil.ignore_patterns("__pycache__", "*.egg-info", ".hypothesis")
 _TIMEOUT_S = 240
-_REAL = "not (kafka or spark or postgres or e2e or bench or long)"
+_REAL = "not (kafka or spark or postgres or mongodb or e2e or bench or long)"
 _ALL = "not (e2e or bench or long)"
 
 

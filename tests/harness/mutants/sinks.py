@@ -25,6 +25,8 @@ ON_TABLES = ("tests/contract/test_sinks_tables.py", "tests/contract/test_deletio
 ON_POWER = ("tests/property/test_loss_of_power.py",)
 ON_SQL = ("tests/contract/test_sinks_sql.py", *ON_ALL)
 ON_CHANGES = ("tests/contract/test_sinks_sql_changes.py",)
+ON_MONGODB = ("tests/contract/test_sinks_mongodb.py",)
+MONGODB, COLLECTIONS = "services/sink/connectors/mongodb.py", "services/sink/connectors/mongodbwrites.py"
 PIPELINES = "services/sink/connectors/sqlpipelines.py"
 
 SINKS = (
@@ -90,7 +92,16 @@ SINKS = (
     Mutant("S5", "rows and marker are two transactions", SQL, "            if moved.rowcount == 1:\n                return None", "            if moved.rowcount == 1:\n                connection.commit()\n                return None", ON_SQL),
     Mutant("S5", "what a failed commit left open is gone on with", SQL, '    sa.event.listen(engine, "reset", _roll_back)\n', "", ON_SQL),
     Mutant("S5", "a lock is a refusal", SQL, "            return not any(word in str(error.orig).lower() for word in _SQLITE_PASSING)", "            return True", ON_SQL),
-    Mutant("S6", "what the table would refuse is staged", SQL, "if n not in misfits and not isinstance(data, NoChange)]", "if not isinstance(data, NoChange)]", ON_SQL),
+    Mutant("S7", "documents and marker are not one transaction", MONGODB, "                    self._write(rows, session)", "                    self._write(rows, None)", ON_MONGODB, real=True),
+    Mutant("S7", "the marker is moved outside of the transaction", MONGODB, "markers.update_one(marker, step, session=session)", "markers.update_one(marker, step)", ON_MONGODB, real=True),
+    Mutant("S7", "the marker moves whatever it is", MONGODB, '        before = {"released": row.predecessor, "parts": number}', "        before: dict[str, int] = {}", ON_MONGODB, real=True),
+    Mutant("S7", "a release that broke off begins with its first part", MONGODB, '            if number >= self._marked["parts"]:', "            if True:", ON_MONGODB, real=True),
+    Mutant("S7", "without transactions the marker moves first", MONGODB, "            self._write(rows, None)\n            return bool(markers.update_one(marker, step).matched_count)", "            markers.update_one(marker, step)\n            self._write(rows, None)\n            return True", ON_MONGODB, real=True),
+    Mutant("S7", "a server alone takes what must not be repeated", MONGODB, "    if constant and needs_transactions(stage) and not transactions:", "    if False:", ON_MONGODB, real=True),
+    Mutant("S7", "an _id is given at release", MONGODB, "            row = Change(data, *_rest(row)) if isinstance(row, Change) else data\n", "", ON_MONGODB, real=True),
+    Mutant("S6", "what no server takes is staged", MONGODB, "        stored(document)\n        for name", "        for name", ON_MONGODB, real=True),
+    Mutant("S6", "another record is named", COLLECTIONS, 'raise Refused(writes[first["index"]][0],', "raise Refused(writes[0][0],", ON_MONGODB, real=True),
+    Mutant("S6", "what the table would refuse is staged", SQL, "if n not in misfits and not isinstance(data, NoChange)])", "if not isinstance(data, NoChange)])", ON_SQL),
     Mutant("S6", "the record is not named", SQL, "            half = len(numbers) // 2", "            half = 0", ON_SQL),
     Mutant("S6", "a pipeline moves a row to another key", PIPELINES, "        if moved:", "        if False:", ON_CHANGES),
     Mutant("S6", "a pipeline that fails leaves the row as it is", PIPELINES, '                    raise Unwanted(f"{path}: {reason}")', "                    return row", ON_CHANGES),

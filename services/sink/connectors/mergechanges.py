@@ -1,6 +1,7 @@
-"""The changes of a `$merge` with expressions for its table or actions: worked out for each document before staging, and staged with it.
+"""The documents of a `$merge` on their way to the handle, whatever database it writes into.
 
-So a release needs no metadata of records, and does the same each time (S5).
+Expressions for the table or the actions are worked out for each document before staging, and staged with it: so a release needs no metadata
+of records, and does the same each time (S5).
 """
 
 from collections.abc import Sequence
@@ -10,16 +11,19 @@ from typing import Any, Final, get_args
 import msgspec
 import pyarrow as pa
 
+from tidemark.services.sink.connectors.staging import PartStore, Staging
 from tidemark.shared.language.expressions.ast import Expr
 from tidemark.shared.language.expressions.environment import Environment
 from tidemark.shared.language.expressions.errors import ExpressionError
 from tidemark.shared.language.expressions.interpreter import evaluate
 from tidemark.shared.language.stages import Merge, WhenMatched, WhenNotMatched
 from tidemark.shared.language.values import decode_doc, encode_doc, type_name
-from tidemark.shared.model.formats import STAGED_ROWS, Codec
+from tidemark.shared.model.formats import STAGED_ROWS, Codec, FormatError
+from tidemark.shared.model.ids import NO_EPOCH, Epoch
 from tidemark.shared.model.values import MISSING, Date, Document, Value
 from tidemark.shared.operators.batches import documents_of
 from tidemark.shared.operators.rows import environments
+from tidemark.shared.ports.sink import TargetRefused
 
 PIPELINE: Final = "pipeline"
 """Staged as whenMatched where the stage has a pipeline, which stands in the document and is not staged."""
@@ -102,3 +106,61 @@ def _word(what: str | Expr, env: Environment, place: str, words: Sequence[str]) 
 
 def _shown(value: Value) -> str:
     return repr(value)[:80] if type(value) is str else f"a value of type {type_name(value)}"
+
+
+class HeldRows:
+    """Accepted rows in memory, up to a part of them, and behind those the staged parts."""
+
+    def __init__(self, parts: PartStore, part_bytes_max: int, restored_from: Epoch = NO_EPOCH) -> None:
+        self._staging = Staging(parts, restored_from)
+        self._part_bytes_max = part_bytes_max
+        self._rows: list[StagedRow] = []
+        self._bytes = 0
+
+    async def make_room(self) -> None:
+        """Stage what is above a part. StagedUnavailable: it may be tried again."""
+        while self._bytes >= self._part_bytes_max:
+            await self._keep_part()
+
+    def take(self, rows: Sequence[StagedRow]) -> None:
+        """Rows that belong to the current epoch."""
+        self._rows += rows
+        self._bytes += sum(map(_size_of, rows))
+
+    async def handle(self, epoch: Epoch, committed: Epoch) -> bytes:
+        """The epoch's handle, see `Sink.stage`. StagedUnavailable: it may be tried again."""
+        while self._rows:
+            await self._keep_part()
+        return self._staging.handle(epoch, committed)
+
+    async def _keep_part(self) -> None:
+        size = count = 0
+        while count < len(self._rows) and size < self._part_bytes_max:
+            size += _size_of(self._rows[count])
+            count += 1
+        await self._staging.keep(ROWS.encode(self._rows[:count]), count)
+        self._rows = self._rows[count:]
+        self._bytes -= size
+
+
+def staged_rows(data: bytes) -> list[StagedRow]:
+    """The rows of a part, in the order of their release; TargetRefused."""
+    try:
+        return ROWS.decode(data)
+    except FormatError as error:
+        raise TargetRefused(str(error)) from error
+
+
+def document_of(row: StagedRow) -> Document:
+    """The document of a staged row. CodecError."""
+    return decode_doc(row.document if isinstance(row, Change) else row)
+
+
+def place_of(stage: Merge) -> str:
+    """The target, as errors name it."""
+    table = stage.table if isinstance(stage.table, str) else "the table that an expression gives"
+    return f"{stage.path} into {table}"
+
+
+def _size_of(row: StagedRow) -> int:
+    return len(row) if isinstance(row, bytes) else len(row.document) + len(row.variables) + len(row.table)
