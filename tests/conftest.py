@@ -47,7 +47,7 @@ structlog.configure(
 )
 
 # What waits for processes comes first: beside it, and behind it, the rest fills all cores to the end.
-ORDER: Final = ("e2e", "spark", "kafka", "postgres", "slow")
+ORDER: Final = ("e2e", "spark", "kafka", "postgres", "mongodb", "slow")
 
 
 def _place(item: pytest.Item) -> int:

@@ -110,6 +110,11 @@ class Allowed:
             self._check_folder(unquote(url.netloc + url.path), where)
             return
         self._check_scheme(scheme, where)
+        self._check_servers(scheme, place, where)
+
+    def _check_servers(self, scheme: str, place: str, where: str) -> None:
+        """NotAllowed for a URL with a host, or a parameter, that leads where documents may not."""
+        url = urlsplit(place)
         if scheme not in _NO_DATABASES and "@" in re.sub(r"^[^/?#]*", "", place.partition("://")[2]):
             # A database's client looks for the host behind the last one.
             raise NotAllowed(f"{where}: expected `@` as %40 in a user, a password, a path and parameters")
