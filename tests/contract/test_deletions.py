@@ -24,6 +24,7 @@ from tidemark.services.operator.rockskeys import Scratch
 from tidemark.services.sink.connectors.destination import LocalDestination
 from tidemark.services.sink.connectors.manifests import MANIFESTS
 from tidemark.services.sink.connectors.objects import ObjectDestination
+from tidemark.services.sink.connectors.released import Discrepancy, released_manifests
 from tidemark.shared.adapters.clock import SystemClock
 from tidemark.shared.adapters.directory_blobs import DirectoryBlobs
 from tidemark.shared.adapters.executor import AsyncExecutor
@@ -94,6 +95,26 @@ async def test_S4_a_listing_that_fails_takes_nothing_that_is_released(
     assert sorted(await world.target.visible()) == before
     await restarts(world)
     assert sorted(await world.target.visible()) == before
+
+
+@pytest.mark.parametrize("code", ERRORS, ids=[errno.errorcode[code] for code in ERRORS])
+@pytest.mark.parametrize("call", range(2))
+async def test_S4_a_reader_of_a_folder_that_cannot_be_read_finds_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: int, code: int
+) -> None:
+    """A part of the released output is not taken for all of it, whichever folder fails: the one of manifests, or an identity's."""
+    target = FilesWorld(tmp_path, "json")
+    await released(World(target))
+    real, calls = os.scandir, iter(range(10_000))
+
+    def scandir(path: Any = ".") -> Any:
+        if MANIFESTS in str(path) and next(calls) == call:
+            raise OSError(code, os.strerror(code), str(path))
+        return real(path)
+
+    monkeypatch.setattr(os, "scandir", scandir)
+    with pytest.raises((TargetUnavailable, Discrepancy), match=os.strerror(code)):
+        released_manifests(LocalDestination(target.root, "reader"))
 
 
 def lacking(names: Callable[[Any, str], list[str]], number: int) -> Callable[[Any, str], list[str]]:
