@@ -65,7 +65,7 @@ $(JARS): deploy/broker/jars.lock | $(PACKAGES)
 	@mkdir -p $(@D)
 	@touch $@
 
-$(CLASSES): $(PACKAGES) $(JARS)
+$(CLASSES): $(PACKAGES) $(COMPILED) $(JARS)
 	@echo 'Setting up: archives of the classes that the broker and Spark load, which halve the time of their starts'
 	@for package in tidemark.services.local tidemark.spark_stages; do \
 	  $(BIN)/python -m $$package.archive 2>> $(LOG) || { echo 'All that was printed: $(LOG)' >&2; exit 1; }; done
@@ -98,13 +98,13 @@ weblog: setup ## an access log as traffic by section; results in out/weblog/traf
 	$(EXAMPLE)
 
 .PHONY: lint
-lint: setup ## ruff, its formatter, mypy strict
+lint: $(PACKAGES) ## ruff, its formatter, mypy strict
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy --strict
 
 .PHONY: test
-test: lint ## all checks and all tests (ARGS='-k name' narrows the tests)
+test: setup lint ## all checks and all tests (ARGS='-k name' narrows the tests)
 	$(PYTEST) -m '$(ALL)' $(SPREAD) $(ARGS)
 
 .PHONY: test-fast
