@@ -148,8 +148,9 @@ hostile: setup ## damaged documents, formats, frames and records, INPUTS=1000000
 	$(BIN)/python -m tests.harness.hostile $(or $(INPUTS),1000000) $(or $(SEED),0)
 
 .PHONY: fuzz
-fuzz: setup ## REST by its own description, REQUESTS=20000 of them by each role; what is found is printed
+fuzz: setup ## REST by its own description, and damaged requests, REQUESTS=20000 each; what is found is printed
 	$(BIN)/python -m tests.harness.rest $(or $(REQUESTS),20000) $(or $(SEED),0)
+	$(BIN)/python -m tests.harness.raw_http $(or $(REQUESTS),20000) $(or $(SEED),0)
 
 .PHONY: chaos
 chaos: setup ## real processes under kills, pauses, cuts and full disks (MINUTES=60, ARGS='--seed N'); what struck lies in out/chaos/
@@ -165,6 +166,15 @@ AXE_DIGEST := 39bed7d72308f6d620789c169d699bfd7e8da80f65b545821a6b2215c3e83107
 $(AXE)/package/axe.min.js:
 	@mkdir -p $(AXE) && cd $(AXE) && npm pack --silent axe-core@4.11.0 > /dev/null && echo '$(AXE_DIGEST)  axe-core-4.11.0.tgz' | sha256sum --check --quiet
 	@tar -xzf $(AXE)/axe-core-4.11.0.tgz -C $(AXE) package/axe.min.js package/LICENSE && touch $@
+
+SBOM := .tidemark/sbom
+# Reads lock files; for the bill alone, not a part of the product.
+$(SBOM)/bin/cyclonedx-py: | $(PACKAGES)
+	@$(BIN)/python -m venv $(SBOM) && $(SBOM)/bin/pip install --quiet --disable-pip-version-check cyclonedx-bom==7.5.0 || { rm -rf $(SBOM); exit 1; }
+
+.PHONY: sbom
+sbom: $(SBOM)/bin/cyclonedx-py ## a bill of materials (CycloneDX 1.6) of the packages that the product is locked to: out/sbom.json
+	@mkdir -p out && $(SBOM)/bin/cyclonedx-py requirements --pyproject pyproject.toml --output-reproducible -o out/sbom.json requirements.lock && echo out/sbom.json
 
 .PHONY: browser
 browser: setup $(AXE)/package/axe.min.js ## the console in Chromium (apt-get install chromium; npm): axe, keys, a phone's width; pictures in out/console/

@@ -9,7 +9,7 @@ from tidemark.services.control.api import Api
 from tidemark.services.control.console import Console
 from tidemark.services.control.routes import ROUTES, Handler, Route
 from tidemark.shared.process.users import Role, Users
-from tidemark.shared.process.web import BAD_REQUEST, Next, Problem, answering, crowded, guard, read_body
+from tidemark.shared.process.web import BAD_REQUEST, Next, Problem, answering, crowded, expected, guard, read_body
 
 
 def application(api: Api, users: Users, *outer: Any) -> web.Application:
@@ -35,7 +35,9 @@ def application(api: Api, users: Users, *outer: Any) -> web.Application:
     console = Console(api)
     for route in ROUTES:
         of = console if route.handler.startswith(("page_", "asset_")) else api
-        app.router.add_route(route.method, route.path, _served(route, getattr(of, route.handler), api))
+        app.router.add_route(
+            route.method, route.path, _served(route, getattr(of, route.handler), api), expect_handler=expected
+        )
     return app
 
 

@@ -34,6 +34,7 @@ from tidemark.shared.process.web import (
     Problem,
     answering,
     crowded,
+    expected,
     guard,
     read_body,
 )
@@ -60,8 +61,8 @@ class GatewayService:
             client_max_size=settings.batch_bytes_max,
             middlewares=[answering, guard(Users(token), {"/healthz"}), crowded(settings.requests_max, {"/healthz"})],
         )
-        self._app.router.add_get("/healthz", self._alive)
-        self._app.router.add_post("/v1/topics/{topic}/records", self._ingest)
+        self._app.router.add_get("/healthz", self._alive, expect_handler=expected)
+        self._app.router.add_post("/v1/topics/{topic}/records", self._ingest, expect_handler=expected)
         self._in_flight_bytes = 0
         self._written = 0
         self._refused = 0

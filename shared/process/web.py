@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import msgspec
 import structlog
-from aiohttp import web
+from aiohttp import HttpVersion11, web
 
 from tidemark.shared.ports.clock import Clock, Executor
 from tidemark.shared.process.users import Role, User, Users
@@ -17,7 +17,16 @@ _log = structlog.get_logger()
 Next = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 BAD_REQUEST, UNAUTHORIZED, FORBIDDEN, NOT_FOUND, CONFLICT, UNSUPPORTED = 400, 401, 403, 404, 409, 415
-TOO_SLOW, TOO_LARGE, UNPROCESSABLE, TOO_MANY, INTERNAL, UNAVAILABLE, NO_ANSWER = 408, 413, 422, 429, 500, 503, 504
+TOO_SLOW, TOO_LARGE, UNEXPECTED, UNPROCESSABLE, TOO_MANY, INTERNAL, UNAVAILABLE, NO_ANSWER = (
+    408,
+    413,
+    417,
+    422,
+    429,
+    500,
+    503,
+    504,
+)
 USER: Final = web.RequestKey("user", User)
 """Key of a request's user."""
 
@@ -131,6 +140,17 @@ def crowded(requests_max: int, open_paths: Collection[str]) -> Any:
             under_way -= 1
 
     return counted
+
+
+async def expected(request: web.Request) -> web.StreamResponse | None:
+    """Handler of the header Expect for each route: the library calls it before any middleware, and its own fails beyond ASCII."""
+    found = request.headers.get("Expect", "")
+    if found.lower() != "100-continue":
+        return Problem(UNEXPECTED, "header Expect", "100-continue, or none", ascii(found)).answer()
+    if request.version == HttpVersion11:
+        await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+        request.writer.output_size = 0
+    return None
 
 
 UNPACKS: Final = False

@@ -12,8 +12,8 @@ import sys
 import tempfile
 import threading
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -29,7 +29,12 @@ from schemathesis.specs.openapi import checks
 from tests.harness import hostile
 from tests.harness.console import DOCUMENT, NAME, console, token_of
 from tests.harness.damage import damaged
+from tests.harness.installation import Installed
 from tidemark.services.cli.process import quiet
+from tidemark.services.gateway.service import GatewayService
+from tidemark.services.gateway.settings import GatewaySettings
+from tidemark.shared.adapters.executor import AsyncExecutor
+from tidemark.shared.adapters.memory_log import MemoryLog
 
 ROLES: Final = ("viewer", "operator", "admin", None)
 """Users; None: a request without a token."""
@@ -65,14 +70,15 @@ _VALUES: Final = (
 
 
 @contextmanager
-def served() -> Iterator[str]:
-    """The address of a control service before a processor that runs, for as long as the block lasts."""
-    ready, address, stop = threading.Event(), [""], asyncio.Event()
+def served() -> Iterator[tuple[str, str]]:
+    """The addresses of a control service before a processor that runs, and of a gateway, for as long as the block lasts."""
+    ready, addresses, stop = threading.Event(), list[str](), asyncio.Event()
     loop = asyncio.new_event_loop()
 
     async def serve(folder: Path) -> None:
-        async with console(folder) as shown:
-            address[0] = shown.url
+        quiet(logging.CRITICAL)
+        async with console(folder) as shown, gateway(shown.there) as url:
+            addresses.extend((shown.url, url))
             ready.set()
             await stop.wait()
 
@@ -81,11 +87,27 @@ def served() -> Iterator[str]:
         thread.start()
         try:
             assert ready.wait(60), "the control service does not serve"
-            yield address[0]
+            yield addresses[0], addresses[1]
         finally:
             loop.call_soon_threadsafe(stop.set)
             thread.join()
             loop.close()
+
+
+@asynccontextmanager
+async def gateway(there: Installed) -> AsyncIterator[str]:
+    """The address of a gateway to the installation's log, with a token of the console's."""
+    log, broken = MemoryLog(there.broker), list[BaseException]()
+    await log.create_topic("t", 1)
+    service = GatewayService(
+        log, there.clock, AsyncExecutor(), "g", "tidemark", GatewaySettings(port=0), token_of("viewer")
+    )
+    running = AsyncExecutor().spawn(service.run(), "gateway", broken.append)
+    await service.serving.wait()
+    yield service.url
+    service.stop()
+    await running.join()
+    assert broken == []
 
 
 def _changed(case: Case, chooser: random.Random) -> None:
@@ -195,8 +217,7 @@ class Asked:
 
 def main(count: int, first: int) -> int:
     """How many kinds of findings; each is printed, with the statuses that came."""
-    quiet(logging.CRITICAL)
-    with served() as url:
+    with served() as (url, _):
         asked = Asked(url)
         found = asked.run(count, first)
     for line in found:
