@@ -3,6 +3,7 @@
 import asyncio
 import random
 from collections import Counter
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -103,6 +104,19 @@ async def _echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
     writer.close()
 
 
+async def _close(lane: Lane, server: asyncio.Server, *writers: asyncio.StreamWriter) -> None:
+    """All connections are gone before the loop is."""
+    for writer in writers:
+        writer.close()
+    lane.close()
+    server.close()
+    here = asyncio.current_task()
+    await asyncio.gather(*(task for task in asyncio.all_tasks() if task is not here), return_exceptions=True)
+    for writer in writers:
+        with suppress(ConnectionError):
+            await writer.wait_closed()
+
+
 @pytest.mark.parametrize("how", ["up", "down", "both"])
 async def test_what_a_cut_holds_up_arrives_when_it_heals(how: Cut) -> None:
     """Whichever way is cut nothing comes back meanwhile; then all of it does, in order."""
@@ -120,9 +134,7 @@ async def test_what_a_cut_holds_up_arrives_when_it_heals(how: Cut) -> None:
     assert not answer.done()
     lane.heal(how)
     assert await answer == b"23"
-    writer.close()
-    lane.close()
-    server.close()
+    await _close(lane, server, writer)
 
 
 async def _ended(reader: asyncio.StreamReader) -> bool:
@@ -143,12 +155,8 @@ async def test_a_refused_way_ends_connections_and_takes_none() -> None:
     assert await _ended(first)
     second, writer_of_second = await asyncio.open_connection(LOOPBACK, lane.port)
     assert await _ended(second)
-    writer_of_first.close()
-    writer_of_second.close()
     lane.heal("refused")
     reader, writer = await asyncio.open_connection(LOOPBACK, lane.port)
     writer.write(b"1")
     assert await reader.readexactly(1) == b"1"
-    writer.close()
-    lane.close()
-    server.close()
+    await _close(lane, server, writer, writer_of_first, writer_of_second)
