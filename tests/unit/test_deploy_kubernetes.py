@@ -1,5 +1,7 @@
-"""The Kubernetes manifests: each object is whole, what refers to another finds it, and pods keep what containers keep."""
+"""The Kubernetes manifests that the chart gives: each object is whole, what refers to another finds it, pods keep what containers keep."""
 
+from collections.abc import Iterator
+from hashlib import sha256
 from pathlib import Path
 from typing import Any, Final
 
@@ -12,11 +14,12 @@ ROOT: Final = Path(__file__).resolve().parents[2]
 FOLDER: Final = ROOT / "deploy" / "kubernetes"
 KUSTOMIZATION: Final[dict[str, Any]] = yaml.safe_load((FOLDER / "kustomization.yaml").read_text())
 OBJECTS: Final[list[dict[str, Any]]] = [
-    found for name in KUSTOMIZATION["resources"] for found in yaml.safe_load_all((FOLDER / name).read_text())
+    found for name in KUSTOMIZATION["resources"] for found in yaml.safe_load_all((FOLDER / name).read_text()) if found
 ]
 VERSIONS: Final = {
     "Namespace": "v1", "ConfigMap": "v1", "Secret": "v1", "PersistentVolumeClaim": "v1", "Service": "v1",
     "Deployment": "apps/v1", "StatefulSet": "apps/v1", "PodDisruptionBudget": "policy/v1",
+    "NetworkPolicy": "networking.k8s.io/v1", "HorizontalPodAutoscaler": "autoscaling/v2",
 }  # fmt: skip
 SERVICES: Final = [
     p.parent.name for p in (ROOT / "services").glob("*/__main__.py") if p.parent.name not in ("cli", "local")
@@ -34,6 +37,15 @@ def container(name: str) -> dict[str, Any]:
     (found,) = WORKLOADS[name]["spec"]["template"]["spec"]["containers"]
     assert isinstance(found, dict)
     return found
+
+
+def test_the_manifests_are_what_the_chart_gives() -> None:
+    """They name the chart that they were rendered from: with another one, `deploy/helm/render.sh` has not been run."""
+    chart = ROOT / "deploy" / "helm"
+    files = [chart / name for name in ("Chart.yaml", "values.yaml", "example.yaml")]
+    files += sorted((chart / "templates").glob("*.yaml"))
+    digest = sha256(b"".join(file.read_bytes() for file in files)).hexdigest()
+    assert (FOLDER / "tidemark.yaml").read_text().splitlines()[1] == f"# {digest}"
 
 
 def test_every_object_is_of_a_known_kind_in_the_one_namespace() -> None:
@@ -55,7 +67,7 @@ def test_every_service_runs_and_may_be_disrupted_one_by_one() -> None:
         budget = of_kind("PodDisruptionBudget")[name]["spec"]
         for selector in (workload["spec"]["selector"], budget["selector"]):
             assert selector["matchLabels"].items() <= labels.items()
-        assert container(name)["image"] == f"tidemark/{name}"
+        assert container(name)["image"] == f"tidemark/{name}:local"
     for name, service in of_kind("Service").items():
         ports = {port["name"] for port in container(name)["ports"]}
         assert {port["targetPort"] for port in service["spec"]["ports"]} <= ports
@@ -128,3 +140,40 @@ def test_a_pod_has_the_settings_that_its_service_takes(name: str) -> None:
         assert settings.blobs in mounted
     if name == "operator":
         assert settings.extra["scratch"] in mounted
+
+
+def policies_of(name: str, kind: str) -> Iterator[dict[str, Any]]:
+    """The rules, `ingress` or `egress`, of all policies that select a service's pods and say something about that direction."""
+    labels = WORKLOADS[name]["spec"]["template"]["metadata"]["labels"]
+    for policy in of_kind("NetworkPolicy").values():
+        spec = policy["spec"]
+        selects = spec["podSelector"].get("matchLabels", {}).items() <= labels.items()
+        for each in spec["podSelector"].get("matchExpressions", []):
+            assert each["operator"] == "In"
+            selects = selects and labels.get(each["key"]) in each["values"]
+        if selects and kind.capitalize() in spec["policyTypes"]:
+            yield from spec.get(kind) or [{}]
+
+
+@pytest.mark.parametrize("name", sorted(WORKLOADS))
+def test_a_pod_is_reached_and_reaches_as_its_service_needs(name: str) -> None:
+    """Closed both ways but for what a rule names: its own ports from without; Kafka, names, the store and targets from within."""
+    takes = {each["port"] for rule in policies_of(name, "ingress") for each in rule.get("ports", [])}
+    assert takes == {port["containerPort"] for port in container(name)["ports"]}
+    rules = list(policies_of(name, "egress"))
+    assert {} in rules, "nothing else is open"
+    reaches = {each["port"] for rule in rules for each in rule.get("ports", [])}
+    config = of_kind("ConfigMap")["tidemark"]["data"]
+    assert {53, int(config["TIDEMARK_KAFKA"].rpartition(":")[2])} <= reaches
+    assert (5432 in reaches) == (name == "coordinator")
+    to = [place for rule in rules for place in rule.get("to", [])]
+    assert bool(to) == (name in ("source", "operator", "spark", "sink"))
+    assert all("169.254.0.0/16" in place["ipBlock"]["except"] for place in to if "ipBlock" in place)
+
+
+def test_the_gateway_grows_with_its_load() -> None:
+    """By processor time; the autoscaler alone says how many there are."""
+    (scaler,) = of_kind("HorizontalPodAutoscaler").values()
+    target = scaler["spec"]["scaleTargetRef"]
+    assert (target["kind"], target["name"]) == (WORKLOADS["gateway"]["kind"], "gateway")
+    assert "replicas" not in WORKLOADS["gateway"]["spec"]
