@@ -9,6 +9,6 @@ if [ "$#" -gt 0 ]; then
 fi
 # A worker that is too busy to speak is not dead, and one that has ended cannot say so: who starts it tells (services/local/watched.py).
 case "$TIDEMARK_SERVICE" in
-  source|operator|spark|sink) exec python3 -m tidemark.services.local.watched python3 -m "services.$TIDEMARK_SERVICE" ;;
-  *) exec python3 -m "services.$TIDEMARK_SERVICE" ;;
+  source|operator|spark|sink) exec python3 -m tidemark.services.local.watched python3 -m "tidemark.services.$TIDEMARK_SERVICE" ;;
+  *) exec python3 -m "tidemark.services.$TIDEMARK_SERVICE" ;;
 esac

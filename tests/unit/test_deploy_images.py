@@ -9,6 +9,8 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from fnmatch import fnmatch
+from importlib.util import find_spec
+from itertools import pairwise
 from pathlib import Path
 from typing import Final
 
@@ -185,6 +187,22 @@ def start(command: list[str], environment: dict[str, str]) -> subprocess.Complet
         text=True,
         check=False,
     )
+
+
+@pytest.mark.parametrize(
+    "service", sorted({p.parent.name for p in (ROOT / "services").glob("*/__main__.py")} - {"cli"})
+)
+def test_an_image_starts_its_service_by_the_installed_name(service: str, tmp_path: Path) -> None:
+    """Whatever is started is in the one package that an image has; a worker's by the program that vouches for it."""
+    python = tmp_path / "python3"
+    python.write_text("#!/bin/sh\necho $@\n")
+    python.chmod(0o700)
+    words = start([], {"TIDEMARK_SERVICE": service, "PATH": f"{tmp_path}:/usr/bin:/bin"}).stdout.split()
+    modules = [after for word, after in pairwise(words) if word == "-m"]
+    assert modules[-1] == f"tidemark.services.{service}"
+    vouched = ["tidemark.services.local.watched"] if service in ("source", "operator", "spark", "sink") else []
+    assert modules[:-1] == vouched
+    assert all(find_spec(module) for module in modules)
 
 
 def test_a_worker_has_a_place_of_its_own() -> None:
