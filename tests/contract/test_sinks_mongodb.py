@@ -191,6 +191,23 @@ async def test_S7_a_commit_whose_answer_was_lost_is_not_written_twice(
     assert world.documents() == [{"id": 1, "total": 11}]
 
 
+async def test_S7_a_part_that_broke_off_within_its_transaction_left_nothing(
+    mongodb_servers: Servers, made: list[MongoWorld], passage_to: Callable[[str], Passage]
+) -> None:
+    """Documents and marker come together or not at all: what was written before the connection broke is not there, and comes once."""
+    passage = passage_to(mongodb_servers.replicas)
+    made.append(world := MongoWorld(passage.url, part_bytes=1_000, **stage_of(**PIPELINE)))
+    writing = Written(world)
+    await writing.write([{"id": 1, "total": 1}])
+    staged, _ = await writing.staged([{"id": 1, "total": 10}])
+    passage.lose_answer(b"update", b"rows")
+    with pytest.raises(TargetUnavailable):
+        await writing.release(staged)
+    assert world.documents() == [{"id": 1, "total": 1}]
+    await writing.release(staged)
+    assert world.documents() == [{"id": 1, "total": 11}]
+
+
 async def test_S7_a_release_that_broke_off_goes_on_behind_its_last_part(
     mongodb_servers: Servers, made: list[MongoWorld], passage_to: Callable[[str], Passage]
 ) -> None:

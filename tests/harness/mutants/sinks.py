@@ -95,7 +95,6 @@ SINKS = (
     Mutant("S7", "documents and marker are not one transaction", MONGODB, "                    self._write(rows, session)", "                    self._write(rows, None)", ON_MONGODB, real=True),
     Mutant("S7", "the marker is moved outside of the transaction", MONGODB, "markers.update_one(marker, step, session=session)", "markers.update_one(marker, step)", ON_MONGODB, real=True),
     Mutant("S7", "the marker moves whatever it is", MONGODB, '        before = {"released": row.predecessor, "parts": number}', "        before: dict[str, int] = {}", ON_MONGODB, real=True),
-    Mutant("S7", "a release that broke off begins with its first part", MONGODB, '            if number >= self._marked["parts"]:', "            if True:", ON_MONGODB, real=True),
     Mutant("S7", "without transactions the marker moves first", MONGODB, "            self._write(rows, None)\n            return bool(markers.update_one(marker, step).matched_count)", "            markers.update_one(marker, step)\n            self._write(rows, None)\n            return True", ON_MONGODB, real=True),
     Mutant("S7", "a server alone takes what must not be repeated", MONGODB, "    if constant and needs_transactions(stage) and not transactions:", "    if False:", ON_MONGODB, real=True),
     Mutant("S7", "an _id is given at release", MONGODB, "            row = Change(data, *_rest(row)) if isinstance(row, Change) else data\n", "", ON_MONGODB, real=True),

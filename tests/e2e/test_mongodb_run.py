@@ -1,0 +1,44 @@
+"""`tidemark run` into MongoDB, by real processes: the answer to a release is lost, a document is refused, and each record counts once."""
+
+import json
+import os
+import subprocess
+import sys
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from tests.harness.mongodb.servers import Passage, Servers
+
+pytestmark = [pytest.mark.e2e, pytest.mark.mongodb, pytest.mark.timeout(180)]
+COUNT = 40
+
+
+def test_a_run_counts_each_record_once(mongodb_servers: Servers, tmp_path: Path) -> None:
+    """What a pipeline of whenMatched adds up is exact though a commit's answer was lost; what no server takes is a dead letter."""
+    from pymongo import MongoClient
+
+    documents = [{"_id": n, "place": f"p{n % 3}", "n": 1} for n in range(COUNT)]
+    into = {"connectionName": "server", "db": f"run{os.getpid()}", "coll": "counts"}
+    pipeline = [
+        {"$source": {"documents": [*documents, {"_id": COUNT, "place": None}]}},
+        {"$project": {"_id": "$place", "n": 1}},
+        {"$merge": {"into": into, "whenMatched": [{"$set": {"n": {"$add": ["$n", "$$new.n"]}}}]}},
+    ]
+    path = tmp_path / "counts.json"
+    connections = {"server": {"type": "mongodb", "url": "${MONGODB}"}}
+    options = {"dlq": {"path": str(tmp_path / "letters")}}
+    path.write_text(json.dumps({"connections": connections, "pipeline": pipeline, "options": options}))
+    with closing(Passage(mongodb_servers.replicas)) as passage:
+        passage.lose_answer(b"commitTransaction")
+        command = [sys.executable, "-m", "tidemark.services.cli", "run", str(path)]
+        environment = {**os.environ, "MONGODB": passage.url}
+        done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    with MongoClient(mongodb_servers.replicas) as client:
+        counts = {one["_id"]: one["n"] for one in client[into["db"]]["counts"].find()}
+        client.drop_database(into["db"])
+    assert counts == {f"p{k}": len(range(k, COUNT, 3)) for k in range(3)}
+    letters = [line for file in (tmp_path / "letters").rglob("*.json*") for line in file.read_text().splitlines()]
+    assert sum("found type null" in line for line in letters) == 1
