@@ -351,7 +351,7 @@ async def test_what_can_never_be_written_is_refused_at_open(world_of: Make, opti
 @pytest.mark.parametrize(
     "options", [{"whenMatched": "delete"}, {"whenMatched": "fail"}, {"whenNotMatched": "fail"}, PIPELINE]
 )
-async def test_a_server_alone_refuses_what_must_not_be_repeated(
+async def test_S7_a_server_alone_refuses_what_must_not_be_repeated(
     mongodb_servers: Servers, made: list[MongoWorld], options: dict[str, Any]
 ) -> None:
     """Without transactions such stages would not be exactly once: they are refused, with the remedy."""
@@ -376,7 +376,7 @@ async def test_an_expression_names_the_collection(world_of: Make) -> None:
     assert [world.client[name][c].count_documents({}) for c in ("a", "b.c")] == [1, 1]
 
 
-async def test_documents_without_an_id_get_one_that_stays(world_of: Make) -> None:
+async def test_S7_documents_without_an_id_get_one_that_stays(world_of: Make) -> None:
     """It is given before staging: a commit that is released again writes the same document, and not another."""
     world = world_of(on=("_id",), when_matched="replace")
     writing = Written(world)

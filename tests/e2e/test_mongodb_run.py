@@ -17,7 +17,7 @@ COUNT = 40
 
 def test_a_run_counts_each_record_once(mongodb_servers: Servers, tmp_path: Path) -> None:
     """What a pipeline of whenMatched adds up is exact though a commit's answer was lost; what no server takes is a dead letter."""
-    from pymongo import MongoClient
+    from tidemark.shared.adapters.mongodb import client_at
 
     documents = [{"_id": n, "place": f"p{n % 3}", "n": 1} for n in range(COUNT)]
     into = {"connectionName": "server", "db": f"run{os.getpid()}", "coll": "counts"}
@@ -36,9 +36,10 @@ def test_a_run_counts_each_record_once(mongodb_servers: Servers, tmp_path: Path)
         environment = {**os.environ, "MONGODB": passage.url}
         done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    with MongoClient(mongodb_servers.replicas) as client:
-        counts = {one["_id"]: one["n"] for one in client[into["db"]]["counts"].find()}
-        client.drop_database(into["db"])
+    client = client_at(mongodb_servers.replicas, 10_000)
+    counts = {one["_id"]: one["n"] for one in client[into["db"]]["counts"].find()}
+    client.drop_database(into["db"])
+    client.close()
     assert counts == {f"p{k}": len(range(k, COUNT, 3)) for k in range(3)}
     letters = [line for file in (tmp_path / "letters").rglob("*.json*") for line in file.read_text().splitlines()]
     assert sum("found type null" in line for line in letters) == 1
