@@ -380,11 +380,12 @@ def _fail(*_: object) -> None:
     raise OSError("cut off")
 
 
-@pytest.mark.parametrize("lacks", range(1, 4))
+@pytest.mark.parametrize("lacks", [(0,), (1,), (2,), (3,), (0, 1), (1, 2)])
+@pytest.mark.parametrize("listings", [1, 100])
 async def test_C12_output_of_an_earlier_version_that_a_listing_lacks_is_not_removed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lacks: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lacks: tuple[int, ...], listings: int
 ) -> None:
-    """A store's first listing may lack a manifest: the file that it names waits for the next start, and is there then."""
+    """A store's first listings may lack manifests, also the first of them: the files that they name are there at the next start."""
     root = tmp_path / "out"
     older_layout(root, format_="json")
     target = FilesWorld(tmp_path, "json")
@@ -392,7 +393,8 @@ async def test_C12_output_of_an_earlier_version_that_a_listing_lacks_is_not_remo
 
     def lacking(self: LocalDestination, folder: str) -> list[str]:
         found = names(self, folder)
-        return found if not folder.startswith(MANIFESTS) or next(calls) else [*found[:lacks], *found[lacks + 1 :]]
+        whole = not folder.startswith(MANIFESTS) or next(calls) >= listings
+        return found if whole else [name for at, name in enumerate(found) if at not in lacks]
 
     monkeypatch.setattr(LocalDestination, "names", lacking)
     await target.sink().open(IDENTITY, Epoch(3))

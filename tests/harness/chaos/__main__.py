@@ -81,7 +81,7 @@ def main() -> int:
     )
     parser.add_argument("--out", type=Path, default=Path("out/chaos"))
     options = parser.parse_args()
-    disks.enter(sys.argv[1:])
+    disks.enter("tests.harness.chaos", sys.argv[1:])
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
     if not disks.can_mount():
         _say("no disk will be full: this machine lets nobody mount in a name space of their own")

@@ -58,8 +58,8 @@ def can_mount() -> bool:
     return _INSIDE in os.environ
 
 
-def enter(arguments: Sequence[str]) -> None:
-    """Begin this program again where it may mount; returns if it is there, or where this machine lets nobody."""
+def enter(module: str, arguments: Sequence[str]) -> None:
+    """Begin this module again where it may mount; returns if it is there, or where this machine lets nobody."""
     if can_mount():
         return
     for options in (["--mount"], ["--map-root-user", "--mount"]):
@@ -67,4 +67,4 @@ def enter(arguments: Sequence[str]) -> None:
         probe = [*ways, "mount", "-t", "tmpfs", "tmpfs", "/mnt"]
         if shutil.which("unshare") and subprocess.run(probe, capture_output=True, check=False).returncode == 0:
             os.environ[_INSIDE] = "1"
-            os.execvp("unshare", [*ways, sys.executable, "-m", "tests.harness.chaos", *arguments])
+            os.execvp("unshare", [*ways, sys.executable, "-m", module, *arguments])

@@ -71,6 +71,7 @@ SINKS = (
     Mutant("S4", "the summary lags at the end", FILES, "        if due or (row.final and row.epoch == self._marker):", "        if due:", ON_FILES),
     Mutant("S4", "the summary is not rebuilt by who opens", FILES, "        # A predecessor may have died between its last manifest and the summary.\n        self._releases.settle()\n", "", ON_FILES),
     Mutant("S4", "a listing that is not whole is taken for one", MANIFESTS, "        if self._begin(manifests) is None or manifests[-1].epoch < marker:", "        if False:", ON_TABLES),
+    Mutant("C12", "a listing without the first manifests is taken for whole", MANIFESTS, "whole = at == 0 and first.predecessor is None", "whole = at == 0", ON_TABLES),
     Mutant("S4", "manifests of a listing that is not whole are bound", MANIFESTS, "        while begin is not None and len(", "        begin = begin or 0\n        while len(", ON_FILES),
     Mutant("S4", "the newest manifest goes into a volume", MANIFESTS, "len(manifests) - begin >= 2 * count:", "len(manifests) - begin >= count:", ON_FILES),
     Mutant("S4", "what was bound is not deleted", MANIFESTS, "            self.forget([manifest_name(identity, Epoch(m.epoch)) for m in manifests[: begin + count]])\n", "", ON_FILES),
