@@ -36,7 +36,7 @@ COMMITS = 3
 """Between two kills."""
 
 
-def document(timeout_ms: int | None, class_: str) -> str:
+def document(timeout_ms: int | None, class_: str, order: str) -> str:
     """Each record gets its number among those of its key; every other record is of a key that takes its time."""
     source = {
         "connectionName": "broker",
@@ -51,7 +51,7 @@ def document(timeout_ms: int | None, class_: str) -> str:
         "connections": {"broker": {"type": "kafka", "bootstrapServers": "${LOCAL_KAFKA}"}},
         "pipeline": [
             {"$source": source},
-            {"$compute": {"class": f"tests.harness.computations:{class_}", "key": "$meter"}},
+            {"$compute": {"class": f"tests.harness.computations:{class_}", "key": "$meter", "order": order}},
             {"$project": {"n": 1, "meter": 1, "seen": 1}},
             {"$emit": {"connectionName": "broker", "topic": "out"}},
         ],
@@ -75,7 +75,12 @@ Beside = Callable[[Installation], Awaitable[None]]
 
 
 async def run(
-    folder: Path, ahead_bytes: int, timeout_ms: int | None, beside: Beside | None = None, asks: bool = False
+    folder: Path,
+    ahead_bytes: int,
+    timeout_ms: int | None,
+    beside: Beside | None = None,
+    asks: bool = False,
+    order: str = "eventTime",
 ) -> list[int]:
     """Feed all, drain, look at what came out; how long the checkpoints took, ms."""
     took: dict[int, int] = {}
@@ -96,7 +101,7 @@ async def run(
         rows = [(n % PARTITIONS, b"", record) for n, record in enumerate(records)]
         await feed(there.log, "in", rows, len(rows), 0.0, Fed())
         await there.ensure_started(
-            NAME, document(timeout_ms, "Asking" if asks else "Skewed"), {"source": 1, "operator": 2}
+            NAME, document(timeout_ms, "Asking" if asks else "Skewed", order), {"source": 1, "operator": 2}
         )
         await there.until_running(NAME)
         if beside is not None:
@@ -135,12 +140,12 @@ async def test_rows_in_flight_come_out_once_while_operators_and_sources_die(tmp_
 def _table() -> None:
     quiet()
     for ahead_bytes in (1 << 19, 1 << 21, 1 << 23):
-        for timeout_ms in (None, 0):
+        for timeout_ms, order in ((None, "eventTime"), (0, "eventTime"), (0, "arrival")):
             with tempfile.TemporaryDirectory() as folder:
-                took = asyncio.run(run(Path(folder), ahead_bytes, timeout_ms, asks=True))
+                took = asyncio.run(run(Path(folder), ahead_bytes, timeout_ms, asks=True, order=order))
             took = took[STARTING:-1] or took
             found = f"{len(took)} checkpoints, median {statistics.median(took):.0f} ms, longest {max(took)} ms"
-            sys.stdout.write(f"{ahead_bytes} {timeout_ms}: {found}\n")
+            sys.stdout.write(f"{ahead_bytes} {timeout_ms} {order}: {found}\n")
 
 
 if __name__ == "__main__":
