@@ -251,6 +251,8 @@ def test_sinks_and_dead_letters() -> None:
         {"$merge": {"into": {"connectionName": "s", "db": "d", "coll": "c"}, "on": "k", "whenMatched": "delete"}}
     )
     assert merge == Merge(path="pipeline[1].$merge", connection_name="s", table="d.c", on=("k",), when_matched="delete")
+    several = _only({"$merge": {"into": {"connectionName": "s", "table": "t"}, "parallelism": 4}})
+    assert several == Merge(path="pipeline[1].$merge", connection_name="s", table="t")
     emit = _only({"$emit": {"connectionName": "s", "db": "d", "coll": "c"}})
     assert emit == Merge(path="pipeline[1].$emit", connection_name="s", table="d.c", when_matched="replace")
     assert parse({"pipeline": [DOCUMENTS], "options": {"dlq": {"path": "dead"}}}).options.dlq == FileDlq("dead")

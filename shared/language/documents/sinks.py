@@ -14,6 +14,7 @@ from tidemark.shared.language.documents.kinds import (
     choice,
     closed,
     closed_schema,
+    integer,
     read_later,
     read_options,
     read_stage,
@@ -273,6 +274,7 @@ _MERGE: Final = (
         _word_or_expression("insert", "discard", "fail"),
         "what becomes of a document without a row (default insert): a word, or an expression that gives one",
     ),
+    Option("parallelism", integer(1), "accepted and without effect: the processor has the number of tasks", into=None),
 )  # fmt: skip
 
 SINKS: Final[dict[str, StageSpec]] = {
