@@ -161,9 +161,9 @@ class Allowed:
     def _check_folder(self, path: str, where: str) -> None:
         try:
             real = os.path.realpath(path)
-        except OSError as error:
+        except (OSError, ValueError) as error:
             raise NotAllowed(
-                f"{where}: {path}: closed to documents: where it leads cannot be seen ({error.strerror})"
+                f"{where}: {path!r}: closed to documents: where it leads cannot be seen ({error})"
             ) from error
         if any(_below(real, os.path.realpath(folder)) for folder in (*self.closed, *_MACHINES)):
             raise NotAllowed(f"{where}: {path}: a folder of the installation itself, which is closed to documents")

@@ -305,3 +305,10 @@ def _hosts_of(url: str) -> Iterator[str]:
     with suppress(ValueError, sa.exc.ArgumentError):
         found = yarl.URL(url).host if url.lower().startswith("http") else sa.make_url(url).host
     yield from (found or "").split(",") if found else ()
+
+
+@pytest.mark.parametrize("place", ["sqlite:///a%00b", "file:///a%00b", "sqlite:///file:a%00"])
+def test_a_path_that_no_system_has_is_refused(place: str) -> None:
+    """A null character, however it is written, is a refusal and no other error."""
+    with pytest.raises(NotAllowed, match="where it leads cannot be seen"):
+        Allowed().check_place(place, "connections.c.url")
