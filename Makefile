@@ -156,6 +156,10 @@ fuzz: setup ## REST by its own description, and damaged requests, REQUESTS=20000
 chaos: setup ## real processes under kills, pauses, cuts and full disks (MINUTES=60, ARGS='--seed N'); what struck lies in out/chaos/
 	$(BIN)/python -m tests.harness.chaos --minutes $(or $(MINUTES),60) $(ARGS)
 
+.PHONY: many
+many: setup ## PROCESSORS=30 small ones in one installation: time until all have committed, processes, memory
+	$(BIN)/python -m tests.harness.many $(or $(PROCESSORS),30)
+
 .PHONY: long
 long: setup ## tests that take minutes each: memory under a slow target, workers that come and go
 	$(PYTEST) -m long --timeout 0 --ignore tests/outages $(ARGS)
