@@ -17,10 +17,12 @@ from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 
 from tidemark.services.cli.installation import Installation, installation
 from tidemark.services.local.supervisor import CONTROL, WORKERS
+from tidemark.shared.adapters.clock import SystemClock
 from tidemark.shared.model.ids import ProcessorName
 from tidemark.shared.model.messages import CreateProcessor, StartProcessor
 
-_INTERVAL_S: Final = 0.02
+_CLOCK: Final = SystemClock()
+_INTERVAL_MS: Final = 20
 _STEADY_S: Final = 20
 _DOCUMENT: Final = """
 connections: {{broker: {{type: kafka, bootstrapServers: "${{LOCAL_KAFKA}}"}}}}
@@ -56,7 +58,7 @@ async def _feed(bootstrap: str) -> None:
     try:
         for number in itertools.count():
             await producer.send("in", f'{{"user": "u{number % 7}", "at": {time.time_ns() // 10**6}}}'.encode())
-            await asyncio.sleep(_INTERVAL_S)
+            await _CLOCK.sleep_ms(_INTERVAL_MS)
     finally:
         await producer.stop()
 
@@ -79,7 +81,7 @@ async def _until(there: Installation, many: int) -> tuple[float, float]:
             run_s = time.monotonic() - began
         if sum(status.commits > 0 for status in known) == many:
             return run_s or time.monotonic() - began, time.monotonic() - began
-        await asyncio.sleep(0.2)
+        await _CLOCK.sleep_ms(10 * _INTERVAL_MS)
 
 
 async def measure(many: int, folder: Path) -> None:
@@ -95,7 +97,7 @@ async def measure(many: int, folder: Path) -> None:
         _say(f"{many} processors: all run after {run_s:.0f} s, all have committed after {committed_s:.0f} s")
         _say(f"{processes} processes, {memory_mib:.0f} MiB, {used_s:.0f} s of processor time")
         before = {status.name: status.commits for status in (await there.client.statuses()).values()}
-        await asyncio.sleep(_STEADY_S)
+        await _CLOCK.sleep_ms(_STEADY_S * 1_000)
         commits = [s.commits - before[s.name] for s in (await there.client.statuses()).values()]
         cores = (_used()[2] - used_s) / _STEADY_S
         _say(
