@@ -174,9 +174,11 @@ class Allowed:
 
     def _check_host(self, host: str, where: str) -> None:
         name = host.strip("[]").rstrip(".").lower()
-        if not name.isascii():
+        if not (name.isascii() and name.isprintable()):
             # Clients map such letters to others: a full-width digit to a digit, an ideographic stop to a dot.
-            raise NotAllowed(f"{where}: host {name!r}: expected ASCII; a name in other letters in its form `xn--…`")
+            raise NotAllowed(
+                f"{where}: host {name!r}: expected printable ASCII; a name in other letters in its form `xn--…`"
+            )
         if any(fnmatch(name, allowed.lower()) for allowed in self.hosts):
             return
         if self.hosts:

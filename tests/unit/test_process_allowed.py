@@ -312,3 +312,10 @@ def test_a_path_that_no_system_has_is_refused(place: str) -> None:
     """A null character, however it is written, is a refusal and no other error."""
     with pytest.raises(NotAllowed, match="where it leads cannot be seen"):
         Allowed().check_place(place, "connections.c.url")
+
+
+@pytest.mark.parametrize("host", ["\x00a:9092", "a\x7f:9092", "127.0.0.1\x00:9092", "a\u200b:9092"])
+def test_a_host_has_letters_that_are_seen(host: str) -> None:
+    """A character that cannot be printed is a refusal and no other error."""
+    with pytest.raises(NotAllowed, match="expected printable ASCII"):
+        Allowed().check_connection(Connection("c", "kafka", {"bootstrapServers": host}))
