@@ -105,7 +105,7 @@ class _World:
     context: TaskContext
     chains: dict[VertexId, Chain] = field(default_factory=dict)
     front: SourceFront | None = None
-    input: Input = field(default_factory=Input)
+    input: Input = field(default_factory=lambda: Input(listed_once=False))
     watermarks: dict[str, int] = field(default_factory=dict)
     done: EpochDone = field(default_factory=lambda: EpochDone(NO_EPOCH))
     admitted: Positions = frozenset()
