@@ -382,7 +382,7 @@ def _fail(*_: object) -> None:
 
 @pytest.mark.parametrize("lacks", [(0,), (1,), (2,), (3,), (0, 1), (1, 2)])
 @pytest.mark.parametrize("listings", [1, 100])
-async def test_C12_output_of_an_earlier_version_that_a_listing_lacks_is_not_removed(
+async def test_S4_C12_output_of_an_earlier_version_that_a_listing_lacks_is_not_removed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lacks: tuple[int, ...], listings: int
 ) -> None:
     """A store's first listings may lack manifests, also the first of them: the files that they name are there at the next start."""
