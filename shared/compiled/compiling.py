@@ -55,6 +55,7 @@ INT32_ROWS_OUT: Final = Array("int32", 2, written=True)
 INT64_ROWS_OUT: Final = Array("int64", 2, written=True)
 
 RESULTS_MAX: Final = 2
+"""The most whole numbers that an entry returns: a count, and where it stopped."""
 _ERROR_BYTE: Final = 8 * (1 + RESULTS_MAX)
 _Results: Final = ctypes.c_int64 * (2 + RESULTS_MAX)
 """Whether the arguments were refused, the results, and room for an error that no function has (CC4)."""

@@ -12,6 +12,7 @@ from typing import Final
 ROOM: Final = Path(__file__).parent
 CACHE_VARIABLE: Final = "TIDEMARK_CACHE"
 _DIGEST_BYTES: Final = 32
+"""Of SHA-256, as stands in front of the code."""
 
 
 @functools.lru_cache(maxsize=1)
