@@ -70,7 +70,7 @@ async def test_R1_a_worker_that_says_nothing_is_vouched_for_until_it_has_ended(
 def test_R1_a_containers_worker_is_watched_and_nothing_else_is() -> None:
     """The coordinator counts workers alone; control and gateway have no tasks."""
     text = START.read_text(encoding="utf-8")
-    watched = 'source|operator|spark|sink) exec python3 -m tidemark.services.local.watched python3 -m "services.$TIDEMARK_SERVICE"'
+    watched = 'source|operator|spark|sink) exec python3 -m tidemark.services.local.watched python3 -m "tidemark.services.$TIDEMARK_SERVICE"'
     assert watched in text
 
 
