@@ -16,12 +16,14 @@ folder.
 from __future__ import annotations
 
 import argparse
+import fcntl
 import hashlib
 import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NewType
@@ -116,7 +118,21 @@ def ensure_jars(cache: Path | None = None, lock: Path = LOCK_PATH) -> tuple[Path
     """
     repository = (cache or default_cache()) / "repository"
     context = jgo.maven.MavenContext(repo_cache=repository, timeout=_HTTP_TIMEOUT_S)
-    return tuple(_verified(context, jar) for jar in read_lock(lock))
+    with _alone_in(repository):
+        return tuple(_verified(context, jar) for jar in read_lock(lock))
+
+
+@contextmanager
+def _alone_in(repository: Path) -> Iterator[None]:
+    """No other process fetches there meanwhile: it would take a half-written file for an altered one, and delete it."""
+    with ExitStack() as held:
+        with suppress(
+            OSError
+        ):  # where nothing can be written, nothing is fetched; and a full disk is told by who fetches
+            repository.mkdir(parents=True, exist_ok=True)
+            file = held.enter_context((repository / ".lock").open("a"))
+            fcntl.flock(file, fcntl.LOCK_EX)
+        yield
 
 
 def _verified(context: jgo.maven.MavenContext, jar: LockedJar) -> Path:

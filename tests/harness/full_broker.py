@@ -159,7 +159,7 @@ async def story(folder: Path, seconds: float) -> Seen:
         async for status in there.client.watch(NAME):
             if status.commits >= COMMITS:
                 break
-        looking = [asyncio.ensure_future(_states(of, seen)), asyncio.ensure_future(_brokers(of, brokers))]
+        states, looking = asyncio.ensure_future(_states(of, seen)), asyncio.ensure_future(_brokers(of, brokers))
         full.fill()
         feeding = asyncio.ensure_future(feeder.feed(DURING))
         await asyncio.sleep(seconds)
@@ -168,9 +168,8 @@ async def story(folder: Path, seconds: float) -> Seen:
         await feeding
         await there.client.request(StopProcessor(there.client.unique(), NAME, drain=True))
         await there.until_ended(NAME)
-        for each in looking:
-            each.cancel()
-        await asyncio.wait(looking)
+        looking.cancel()
+        await asyncio.wait([states, looking])
         await _compare(of, feeder, seen)
         seen.brokers = len(brokers)
         seen.audited = (await audit_local(NAME, folder / "data")).records
@@ -182,6 +181,8 @@ async def _states(of: World, seen: Seen) -> None:
         said = f"{status.state}: {status.reason}"
         if said not in seen.states:
             seen.states.append(said)
+        if status.state in ("FINISHED", "STOPPED", "FAILED"):
+            return
 
 
 async def _brokers(of: World, pids: set[int]) -> None:

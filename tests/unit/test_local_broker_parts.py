@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import base64
+import hashlib
+import itertools
+import threading
 import uuid
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -123,3 +127,26 @@ def test_a_failed_start_says_what_to_do(tmp_path: Path, said: str, remedy: str) 
     settings.diagnostics_dir.mkdir()
     (settings.diagnostics_dir / "broker.log").write_text(f"2026-01-01 INFO fine\n{said}\n")
     assert remedy in _failure(settings, "it ended")
+
+
+def test_jars_that_two_fetch_at_once_are_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second waits for the first: it neither takes a half-written file for an altered one, nor deletes it."""
+    lock, jar, second = tmp_path / "jars.lock", tmp_path / "a.jar", threading.Event()
+    lock.write_text(f"g:a:1 sha256:{hashlib.sha256(b'whole').hexdigest()}\n")
+    fetching = itertools.count()
+
+    def fetch(*_: object) -> Path:
+        if next(fetching):
+            second.set()
+        if not jar.exists():
+            with jar.open("wb", buffering=0) as file:
+                file.write(b"wh")
+                second.wait(0.5)
+                file.write(b"ole")
+        return jar
+
+    monkeypatch.setattr("tidemark.services.local.jars._fetch", fetch)
+    with ThreadPoolExecutor(2) as pool:
+        found = [pool.submit(ensure_jars, tmp_path / "cache", lock) for _ in range(2)]
+        assert [each.result(30) for each in found] == [(jar,), (jar,)]
+    assert next(fetching) == 2

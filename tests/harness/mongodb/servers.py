@@ -101,7 +101,7 @@ class Passage:
 
     def _pass(self, near: socket.socket, far: socket.socket) -> None:
         """Messages there and answers back; a driver asks one thing at a time on a connection."""
-        with suppress(OSError):
+        with suppress(OSError, ValueError):  # ValueError: another thread has closed one of them
             while True:
                 readable, _, _ = select.select([near, far], [], [])
                 for source in readable:
