@@ -28,6 +28,7 @@ from tidemark.shared.planning import LookupHead
 from tidemark.shared.ports.children import Children
 from tidemark.shared.process.allocator import arrow_on_heaps
 from tidemark.shared.process.connections import Connections
+from tidemark.shared.process.host import allow_pandas
 from tidemark.shared.process.outside import make_outside
 from tidemark.shared.process.settings import ProcessSettings
 from tidemark.shared.runtime.body import TaskBody
@@ -113,6 +114,8 @@ async def build(settings: ProcessSettings) -> Worker:
     arrow_on_heaps()
     compiling.load()
     own = operator_settings(settings)
+    if not own.apart:
+        allow_pandas()
     outside = make_outside(settings)
     given = own.scratch
     scratch = Scratch(Path(given or tempfile.gettempdir()), settings.place, settings.runtime.keys_buffer_bytes)

@@ -4,8 +4,10 @@ import functools
 import hashlib
 import os
 import platform
+import sys
 import tempfile
 from contextlib import suppress
+from importlib.metadata import version
 from pathlib import Path
 from typing import Final
 
@@ -17,8 +19,11 @@ _DIGEST_BYTES: Final = 32
 
 @functools.lru_cache(maxsize=1)
 def stamp() -> str:
-    """A digest of the texts of this room."""
-    found = hashlib.sha256()
+    """A digest of the texts of this room, and of what compiled code is bound to: the interpreter's and numpy's objects, the compiler."""
+    made_by = [f"{name} {version(name)}" for name in ("numpy", "numba", "llvmlite")]
+    found = hashlib.sha256(
+        "\0".join([sys.platform, f"{sys.implementation.cache_tag}{sys.abiflags}", *made_by]).encode()
+    )
     for path in sorted(ROOM.glob("*.py")):
         found.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
     return found.hexdigest()
@@ -27,7 +32,7 @@ def stamp() -> str:
 def folder() -> Path:
     """Beside the source where it is kept there or can be, else in the user's cache (`$TIDEMARK_CACHE`, `~/.cache/tidemark`)."""
     beside = ROOM / "__pycache__"
-    if _file(beside).exists() or os.access(beside if beside.exists() else ROOM, os.W_OK):
+    if _read(beside) is not None or os.access(beside if beside.exists() else ROOM, os.W_OK):
         return beside
     named = os.environ.get(CACHE_VARIABLE)
     return (Path(named) if named else Path.home() / ".cache" / "tidemark") / "compiled"
@@ -35,13 +40,17 @@ def folder() -> Path:
 
 def is_kept() -> bool:
     """Whether all of this room has been compiled, from these texts."""
-    return _file(folder()).exists()
+    return kept() is not None
 
 
 def kept() -> bytes | None:
     """The machine code; None where there is none, or what lies there was damaged."""
+    return _read(folder())
+
+
+def _read(place: Path) -> bytes | None:
     with suppress(OSError):
-        found = _file(folder()).read_bytes()
+        found = _file(place).read_bytes()
         digest, code = found[:_DIGEST_BYTES], found[_DIGEST_BYTES:]
         return code if hashlib.sha256(code).digest() == digest else None
     return None
@@ -52,10 +61,11 @@ def keep(code: bytes) -> None:
     with suppress(OSError):
         place = folder()
         place.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(dir=place, delete=False) as file:
-            file.write(hashlib.sha256(code).digest() + code)
-        Path(file.name).chmod(0o644)
-        Path(file.name).replace(_file(place))
+        with tempfile.TemporaryDirectory(dir=place) as made:  # on a full disk nothing of it stays
+            whole = Path(made) / "code"
+            whole.write_bytes(hashlib.sha256(code).digest() + code)
+            whole.chmod(0o644)
+            whole.replace(_file(place))
 
 
 def _file(place: Path) -> Path:

@@ -87,7 +87,7 @@ class _WithoutPandas(MetaPathFinder):
 
     def find_spec(self, name: str, _path: object, _target: object = None) -> None:
         if name == "pandas":
-            message = "pandas is not for the processes of services"
+            message = "pandas is not for the processes of services; users' code has it in a process of its own"
             raise ModuleNotFoundError(message, name=name)
 
 
@@ -99,6 +99,11 @@ def serve_without_pandas(module: str) -> int:
     """
     sys.meta_path.insert(0, _WithoutPandas())
     return serve(import_module(module).build)
+
+
+def allow_pandas() -> None:
+    """For a process in which users' code runs."""
+    sys.meta_path[:] = [each for each in sys.meta_path if not isinstance(each, _WithoutPandas)]
 
 
 def serve(build: Callable[[ProcessSettings], Awaitable[Stoppable]]) -> int:

@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import Any, Final
+from urllib.parse import urlsplit
 
 import structlog
 
@@ -120,7 +121,12 @@ class Tracing:
                     await post(request_of(spans, place))
                 except OSError as error:  # a time-out is one, too
                     self.dropped += len(spans)
-                    _log.warning("traces.away", url=self.settings.url, reason=str(error), dropped=self.dropped)
+                    _log.warning(
+                        "traces.away",
+                        host=urlsplit(self.settings.url).hostname,
+                        reason=str(error),
+                        dropped=self.dropped,
+                    )
 
 
 def ids_of(job: JobId, epoch: Epoch) -> tuple[str, str]:
@@ -174,7 +180,9 @@ def traced(
                     async with session.post(settings.url, json=request, raise_for_status=True):
                         pass
                 except aiohttp.ClientError as error:
-                    raise ConnectionError(str(error)) from error
+                    # The error's own text has the URL, in which there may be a secret.
+                    status = getattr(error, "status", None)
+                    raise ConnectionError(type(error).__name__ if status is None else f"status {status}") from error
 
             await tracing.send(post, place)
 

@@ -349,7 +349,15 @@ async def test_what_can_never_be_written_is_refused_at_open(world_of: Make, opti
 
 
 @pytest.mark.parametrize(
-    "options", [{"whenMatched": "delete"}, {"whenMatched": "fail"}, {"whenNotMatched": "fail"}, PIPELINE]
+    "options",
+    [
+        {"whenMatched": "delete"},
+        {"whenMatched": "fail"},
+        {"whenNotMatched": "fail"},
+        {"whenMatched": {"$cond": ["$old", "replace", "keepExisting"]}},
+        {"whenNotMatched": {"$cond": ["$old", "insert", "discard"]}},
+        PIPELINE,
+    ],
 )
 async def test_S7_a_server_alone_refuses_what_must_not_be_repeated(
     mongodb_servers: Servers, made: list[MongoWorld], options: dict[str, Any]
@@ -358,6 +366,18 @@ async def test_S7_a_server_alone_refuses_what_must_not_be_repeated(
     made.append(MongoWorld(mongodb_servers.alone, **{**stage_of(**options), "on": ("id",)}))
     with pytest.raises(TargetRefused, match="replica set"):
         await made[-1].sink().open(IDENTITY, Epoch(0))
+
+
+@pytest.mark.parametrize("options", [{}, PIPELINE])
+async def test_S7_the_primary_is_asked_wherever_a_url_would_read(
+    mongodb_servers: Servers, made: list[MongoWorld], options: dict[str, Any]
+) -> None:
+    """A secondary may lag: its marker would be an older one, and a transaction takes no other reads than the primary's."""
+    url = f"{mongodb_servers.replicas}?readPreference=secondary"  # the set has none
+    made.append(MongoWorld(url, answer_ms=500, **{**stage_of(**options), "on": ("id",)}))
+    written = Written(made[-1])
+    assert not await written.write([{"id": 1, "n": 1}])
+    assert not await written.write([{"id": 1, "n": 2}])
 
 
 async def test_an_expression_names_the_collection(world_of: Make) -> None:

@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any
 
 import pytest
+import structlog
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
@@ -94,7 +95,7 @@ async def test_a_collector_receives_spans_as_otlp_over_http() -> None:
     collector = Collector()
     await collector.server.start_server()
     executor = AsyncExecutor(1)
-    url = str(collector.server.make_url("/v1/traces"))
+    url = str(collector.server.make_url("/v1/traces").with_user("me").with_password("hush").with_query(key="hush"))
     settings = TraceSettings(url=url, headers=("X-Team: blue",), interval_ms=1)
     numbers = itertools.count(1)
     passing = traced(settings, "sink-0", SystemClock(), executor, lambda: f"{next(numbers):032x}"[::-1])
@@ -116,11 +117,14 @@ async def test_a_collector_receives_spans_as_otlp_over_http() -> None:
     assert int(span["endTimeUnixNano"]) >= int(span["startTimeUnixNano"]) > 1_700_000_000 * 10**9
     assert {"key": "tidemark.epoch", "value": {"intValue": "7"}} in span["attributes"]
     collector.down = True
-    release(8)
-    await collector.requests.get()
-    collector.down = False
-    release(9)
-    _, request = await collector.requests.get()
+    with structlog.testing.capture_logs() as logs:
+        release(8)
+        await collector.requests.get()
+        collector.down = False
+        release(9)
+        _, request = await collector.requests.get()
+    assert "status 5" in str(logs)
+    assert "hush" not in str(logs)
     assert [s["traceId"] for s in request["resourceSpans"][0]["scopeSpans"][0]["spans"]] == [
         ids_of(JobId("job"), Epoch(9))[0]
     ]

@@ -1,5 +1,6 @@
 """Machine code is made once and kept, and a process that may keep nothing works all the same."""
 
+import errno
 import os
 import subprocess
 import sys
@@ -79,6 +80,33 @@ def test_where_nothing_can_be_kept_it_is_compiled_for_the_process(place: Path, m
     assert keeping.kept() is None
 
 
+def test_a_damaged_file_beside_the_source_is_passed_over_where_it_cannot_be_replaced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An image's folder is for reading alone: then the user's cache has the code, and no start compiles it again."""
+    beside = tmp_path / "__pycache__"
+    monkeypatch.setattr(keeping, "ROOM", tmp_path)
+    monkeypatch.setenv(keeping.CACHE_VARIABLE, str(tmp_path / "cache"))
+    keeping.keep(b"code")
+    (file,) = beside.iterdir()
+    file.write_bytes(b"damaged")
+    monkeypatch.setattr(os, "access", lambda *_: False)
+    keeping.keep(b"code")
+    assert keeping.kept() == b"code"
+    assert [path.parent for path in (tmp_path / "cache").rglob("*.code")] == [tmp_path / "cache" / "compiled"]
+
+
+def test_nothing_stays_of_code_that_a_full_disk_did_not_take(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each start would leave a part of it there."""
+
+    def full(*_: object) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(Path, "chmod", full)
+    keeping.keep(b"code")
+    assert list(place.iterdir()) == []
+
+
 def test_code_fits_the_text_of_the_whole_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A change of any file makes what was compiled stale: functions of one file are parts of another's."""
     for name in ("a", "b"):
@@ -122,5 +150,5 @@ def test_beside_a_folder_that_cannot_be_written_code_goes_to_the_users_cache(
     assert (keeping.folder(), keeping.is_kept()) == (cache / "compiled", False)
     keeping.keep(b"code")
     assert keeping.is_kept()
-    keeping._file(room / "__pycache__").touch()
+    keeping._file(room / "__pycache__").write_bytes(keeping._file(cache / "compiled").read_bytes())
     assert (keeping.folder(), keeping.is_kept()) == (room / "__pycache__", True)

@@ -34,3 +34,36 @@ def test_a_process_loads_neither_compiler_nor_data_frames(service: str) -> None:
     built, *modules = done.stdout.split()
     assert built == f"tidemark.services.{service}.service"
     assert [name for name in modules if name in ("numba", "pandas", "llvmlite.binding")] == []
+
+
+IN_PROCESS = """
+import sys
+from tidemark.shared.process import host
+host.serve = lambda build: 0
+try:
+    import tidemark.services.operator.__main__
+except SystemExit:
+    pass
+try:
+    import pandas
+except ModuleNotFoundError as error:
+    print(error)
+host.allow_pandas()
+import pandas
+print(pandas.__name__)
+"""
+
+
+def test_users_code_in_the_operators_process_has_pandas() -> None:
+    """It is kept from Arrow's search alone, and only where users' code runs in processes of its own."""
+    done = subprocess.run(
+        [sys.executable, "-c", IN_PROCESS],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={"PYTHONPATH": str(Path(__file__).parents[2])},
+    )
+    assert done.stdout.splitlines() == [
+        "pandas is not for the processes of services; users' code has it in a process of its own",
+        "pandas",
+    ]

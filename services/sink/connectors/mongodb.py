@@ -18,6 +18,7 @@ from pymongo import errors
 from pymongo.client_session import ClientSession
 from pymongo.collection import Collection
 from pymongo.read_concern import ReadConcern
+from pymongo.read_preferences import ReadPreference
 from pymongo.write_concern import WriteConcern
 
 from tidemark.services.sink.connectors.markers import check_open, is_due
@@ -111,7 +112,10 @@ class MongoSink:
         return marker
 
     def _markers(self) -> "Collection[Mapping[str, Any]]":
-        return self._client[_database(self._stage, self._client)].get_collection(MARKERS, write_concern=_MAJORITY)
+        """What the majority has, from the primary: a marker that a fail-over takes back has told of nothing."""
+        concern = ReadConcern("majority") if self._transactions else None
+        database = self._client[_database(self._stage, self._client)]
+        return database.get_collection(MARKERS, None, ReadPreference.PRIMARY, _MAJORITY, concern)
 
     def _look(self, identity: Identity) -> Epoch:
         """Read the marker. TargetRefused if it is gone."""
@@ -142,7 +146,7 @@ class MongoSink:
             with self._errors(f"looking at {stage.table}"):
                 self._check(stage)
                 database, _, collection = str(stage.table).partition(".")
-                found = self._client[database].get_collection(collection, write_concern=_MAJORITY)
+                found = self._client[database].get_collection(collection, None, ReadPreference.PRIMARY, _MAJORITY)
                 if needs_transactions(stage) and not self._transactions:
                     raise TargetRefused(f"{place_of(stage)}: {_ALONE}")
                 self._writers[key] = CollectionWriter(found, stage)
@@ -275,7 +279,7 @@ class MongoSink:
             self._write(rows, None)
             return bool(markers.update_one(marker, step).matched_count)
         with self._client.start_session() as session:
-            with session.start_transaction(ReadConcern("snapshot"), _MAJORITY):
+            with session.start_transaction(ReadConcern("snapshot"), _MAJORITY, ReadPreference.PRIMARY):
                 # First, so that it is locked until the end of the transaction.
                 moved = bool(markers.update_one(marker, step, session=session).matched_count)
                 if moved:
@@ -331,8 +335,9 @@ def refusal(client: Client, stage: Merge, *, transactions: bool) -> str | None:
         return f"{database}.{name} is the server's own, or Tidemark's"
     if set(database) & set('/\\ "$*<>:|?\x00') or set(name) & set("$\x00"):
         return f"{stage.table!r:.100} is no name of a database and a collection"
+    # Documents of one key in different modes, written twice, do not give what they gave once: so none may be an expression.
     constant = isinstance(stage.when_matched, str | tuple) and isinstance(stage.when_not_matched, str)
-    if constant and needs_transactions(stage) and not transactions:
+    if not transactions and (not constant or needs_transactions(stage)):
         return _ALONE
     if any("." in field for field in stage.on):
         return f"`on` is ({', '.join(stage.on)}): expected fields at the top of documents"
