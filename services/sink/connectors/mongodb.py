@@ -335,9 +335,8 @@ def refusal(client: Client, stage: Merge, *, transactions: bool) -> str | None:
         return f"{database}.{name} is the server's own, or Tidemark's"
     if set(database) & set('/\\ "$*<>:|?\x00') or set(name) & set("$\x00"):
         return f"{stage.table!r:.100} is no name of a database and a collection"
-    # Documents of one key in different modes, written twice, do not give what they gave once: so none may be an expression.
-    constant = isinstance(stage.when_matched, str | tuple) and isinstance(stage.when_not_matched, str)
-    if not transactions and (not constant or needs_transactions(stage)):
+    # Not by an expression either: documents of one key in different modes, written twice, do not give what they gave once.
+    if not transactions and needs_transactions(stage):
         return _ALONE
     if any("." in field for field in stage.on):
         return f"`on` is ({', '.join(stage.on)}): expected fields at the top of documents"
