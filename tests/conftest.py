@@ -133,9 +133,9 @@ def mongodb_servers() -> Iterator[Servers]:
         yield servers
 
 
-@pytest.fixture
+@pytest.fixture(autouse=True)
 def logging_restored() -> Iterator[None]:
-    """What a command of this process sends to a file goes nowhere afterwards."""
+    """What a test says of logs (a command sends them to a file, or none below an error) holds for this test alone."""
     root, raises = logging.getLogger(), logging.raiseExceptions
     before, configured = list(root.handlers), structlog.get_config()
     yield

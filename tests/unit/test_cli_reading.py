@@ -23,7 +23,7 @@ OK = "pipeline: [{$source: {documents: [{a: 1}]}}]"
 
 
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, logging_restored: None) -> Path:
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "meters.yaml").write_text(OK)
     (tmp_path / "binary.yaml").write_bytes(b"ab\xff")

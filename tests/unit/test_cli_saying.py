@@ -138,7 +138,6 @@ def test_a_line_of_figures_is_whole_or_not_there(tmp_path: Path, monkeypatch: py
     assert path.read_text() == '{"a": 1}\n{"a": 3}\n'
 
 
-@pytest.mark.usefixtures("logging_restored")
 def test_what_cannot_be_logged_ends_nothing(tmp_path: Path) -> None:
     """The log's folder is made with its first line; where that is not possible the line is lost, and the command goes on."""
     log_to_file(tmp_path / "run")
