@@ -25,7 +25,7 @@ import subprocess
 import sys
 import uuid
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -217,10 +217,10 @@ def _choose_ports(settings: BrokerSettings, previous: Port) -> tuple[Port, Port]
     asked = settings.port if settings.port != FREE_PORT else previous
     if asked != FREE_PORT and not _is_free(asked):
         raise BrokerError(f"port {asked} on {LOOPBACK} is taken by {_holder(asked)}; stop it, or choose another port")
-    port = asked if asked != FREE_PORT else _free_port(known.get("port"), None, settings.port_tries_max)
+    port = asked if asked != FREE_PORT else free_port(known.get("port"), (), settings.port_tries_max)
     controller_port = settings.controller_port
     if controller_port == FREE_PORT:
-        controller_port = _free_port(known.get("controller_port"), port, settings.port_tries_max)
+        controller_port = free_port(known.get("controller_port"), (port,), settings.port_tries_max)
     elif not _is_free(controller_port):
         raise BrokerError(
             f"port {controller_port} on {LOOPBACK}, for the controller, is taken by {_holder(controller_port)}; "
@@ -230,10 +230,14 @@ def _choose_ports(settings: BrokerSettings, previous: Port) -> tuple[Port, Port]
     return port, controller_port
 
 
-def _free_port(preferred: int | None, other: Port | None, tries_max: int) -> Port:
+def free_port(preferred: int | None, others: Collection[Port], tries_max: int) -> Port:
+    """A port on the loopback that nobody has, and is none of `others`; BrokerError.
+
+    Below those that the system gives to connections, so that none of them has it when the broker comes to listen.
+    """
     candidates = random.SystemRandom().sample(_PORT_RANGE, min(tries_max, len(_PORT_RANGE)))
     for number in [preferred, *candidates] if preferred else candidates:
-        if number != other and _is_free(Port(number)):
+        if number not in others and _is_free(Port(number)):
             return Port(number)
     raise BrokerError(f"no free port found on {LOOPBACK} in {tries_max} tries; choose one in the settings")
 

@@ -14,9 +14,14 @@ ROUND = ("--rounds", "1", "--faults", "6", "--striking-s", "10", "--seed", "3")
 
 def test_a_round_of_faults_loses_nothing_and_doubles_nothing(tmp_path: Path) -> None:
     """Kills, pauses, cuts and a full disk while two jobs run and one is drained: all comes out once, and both audits agree."""
-    command = [sys.executable, "-m", "tests.harness.chaos", *ROUND, "--out", str(tmp_path)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, f"{done.stdout[-6_000:]}\n{done.stderr[-6_000:]}"
-    (entry,) = entries(tmp_path)
+    command = [sys.executable, "-m", "tests.harness.chaos", *ROUND, "--out", str(tmp_path / "out")]
+    log = tmp_path / "log.txt"
+    with log.open("w") as out:
+        try:
+            done = subprocess.run(command, stdout=out, stderr=out, check=False, timeout=270)
+        except subprocess.TimeoutExpired:
+            pytest.fail(f"it does not end: {log.read_text()[-12_000:]}")
+    assert done.returncode == 0, log.read_text()[-12_000:]
+    (entry,) = entries(tmp_path / "out")
     assert (entry.wrong, entry.rounds) == ("", 1)
     assert len(entry.struck) >= 5

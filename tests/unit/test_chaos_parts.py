@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+import re
 from collections import Counter
 from contextlib import suppress
 from pathlib import Path
@@ -11,7 +12,7 @@ import pytest
 
 from tests.harness.chaos.faults import Fault, Faults, kinds
 from tests.harness.chaos.jobs import Job, drawn, records, steady
-from tests.harness.chaos.lanes import Cut, Lane
+from tests.harness.chaos.lanes import Cut, Lane, Lanes
 from tests.harness.chaos.ledger import Entry, findings, summary
 from tests.harness.chaos.oracle import Outputs, judge
 from tidemark.services.local.broker_settings import LOOPBACK, Port
@@ -135,6 +136,15 @@ async def test_what_a_cut_holds_up_arrives_when_it_heals(how: Cut) -> None:
     lane.heal(how)
     assert await answer == b"23"
     await _close(lane, server, writer)
+
+
+def test_no_connection_of_this_machine_has_a_port_of_a_way() -> None:
+    """The broker comes to listen seconds after its ports are chosen: until then nobody is given one of them."""
+    lanes = Lanes(["source-0", "operator-0"])
+    ports = {Port(int(each)) for each in re.findall(r":(\d+)", lanes.properties()["listeners"])}
+    first = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    assert len(ports) == 4
+    assert max(ports) < first
 
 
 async def _ended(reader: asyncio.StreamReader) -> bool:

@@ -442,5 +442,5 @@ def test_so_many_ports_are_tried(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(local_broker, "_is_free", taken)
     with pytest.raises(local_broker.BrokerError, match="in 3 tries"):
-        local_broker._free_port(None, None, 3)
+        local_broker.free_port(None, (), 3)
     assert len(tried) == 3

@@ -5,15 +5,16 @@ cut is delivered when it heals, as a network's retries would: also what its send
 """
 
 import asyncio
-import socket
 from collections.abc import Sequence
 from typing import Literal
 
+from tidemark.services.local.broker import free_port
 from tidemark.services.local.broker_settings import LOOPBACK, Port
 
 Cut = Literal["both", "up", "down", "refused"]
 """up: what processes say does not reach the broker; down: its answers do not reach them; refused: connections end, and new ones do."""
 _CHUNK_BYTES = 65_536
+_TRIES_MAX = 100
 
 
 class Lane:
@@ -138,8 +139,7 @@ class Lanes:
 
 
 def _free_ports(count: int) -> list[Port]:
-    held = [socket.create_server((LOOPBACK, 0)) for _ in range(count)]
-    ports = [Port(each.getsockname()[1]) for each in held]
-    for each in held:
-        each.close()
+    ports: list[Port] = []
+    for _ in range(count):
+        ports.append(free_port(None, ports, _TRIES_MAX))
     return ports
