@@ -109,6 +109,25 @@ async def require_topics(client: Any, topics: Iterable[str], wait_ms: int) -> di
         await asyncio.sleep(_POLL_S)
 
 
+def find_moved_brokers(client: Any) -> None:
+    """Let a client that reaches none of the brokers it knows begin at its bootstrap addresses again.
+
+    The library asks only those that it knows: were all of them moved during an outage, it would look for them for ever.
+    """
+    original = client._metadata_update  # noqa: SLF001
+
+    async def update(cluster: Any, topics: Any) -> bool:
+        if await original(cluster, topics):
+            return True
+        try:
+            await client.bootstrap()
+        except errors.KafkaConnectionError:
+            return False
+        return bool(await original(cluster, topics))
+
+    client._metadata_update = update  # noqa: SLF001
+
+
 class Heard:
     """Whether a client's requests are answered: the library's fetching only logs that they are not."""
 

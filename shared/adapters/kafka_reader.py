@@ -11,7 +11,14 @@ from typing import Any
 import aiokafka
 from aiokafka import errors
 
-from tidemark.shared.adapters.kafka_client import KAFKA_ERRORS, Heard, require_topics, stop_consumer, translated
+from tidemark.shared.adapters.kafka_client import (
+    KAFKA_ERRORS,
+    Heard,
+    find_moved_brokers,
+    require_topics,
+    stop_consumer,
+    translated,
+)
 from tidemark.shared.adapters.kafka_denied import why_not
 from tidemark.shared.adapters.kafka_passing import Fetched
 from tidemark.shared.adapters.kafka_settings import KafkaSettings
@@ -45,6 +52,7 @@ class KafkaReader:
             max_partition_fetch_bytes=settings.partition_fetch_bytes_max,
             isolation_level="read_committed" if committed_only else "read_uncommitted",
         )
+        find_moved_brokers(self.client)
         self._heard = Heard(self.client)
         self._assigned: tuple[TopicPartition, ...] = ()
         self.closed = False

@@ -4,6 +4,7 @@
 import asyncio
 import contextlib
 import logging
+import socket
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from dataclasses import replace
@@ -12,6 +13,7 @@ import pytest
 from aiokafka.client import AIOKafkaClient
 
 from tidemark.services.local.broker import LocalBroker
+from tidemark.services.local.broker_settings import LOOPBACK
 from tidemark.shared.adapters.kafka_log import KafkaLog
 from tidemark.shared.adapters.kafka_raw import RawReader
 from tidemark.shared.adapters.kafka_settings import KafkaSettings
@@ -45,6 +47,16 @@ class Network:
 
     def mend(self) -> None:
         self._down = False
+
+    def move(self) -> None:
+        """Brokers have other addresses from here on: nobody listens where clients know them, only at `bootstrap`."""
+        with socket.create_server((LOOPBACK, 0)) as gone:
+            port = gone.getsockname()[1]
+        for client in self._clients:
+            known = client.cluster._brokers
+            known |= {node: broker._replace(port=port) for node, broker in known.items()}
+        self.cut()
+        self.mend()
 
 
 @pytest.fixture
@@ -80,10 +92,14 @@ async def read_forever(fetch: Callable[[int, int], Awaitable[Sequence[object]]])
             assert not await fetch(1, 100)
 
 
+@pytest.mark.parametrize("moved", [False, True])
 async def test_S3_W4_silence_of_an_outage_is_an_error(
-    log: KafkaLog, settings: KafkaSettings, network: Network, at: TopicPartition
+    log: KafkaLog, settings: KafkaSettings, network: Network, at: TopicPartition, *, moved: bool
 ) -> None:
-    """Readers say that nobody answers instead of giving nothing, and go on by themselves afterwards (S3, W4)."""
+    """Readers say that nobody answers instead of giving nothing, and go on by themselves afterwards (S3, W4).
+
+    Also with brokers that have `moved` meanwhile, and are to be found by their bootstrap address alone.
+    """
     reader, raw = await log.reader(), RawReader(settings)
     await raw.start()
     await reader.assign({at: Offset(0)})
@@ -97,7 +113,7 @@ async def test_S3_W4_silence_of_an_outage_is_an_error(
                 await read_forever(read)
     with pytest.raises(LogUnavailable):
         await log.end_offsets([at])
-    network.mend()
+    network.move() if moved else network.mend()
     await (await (await log.writer("w")).send(at, NewRecord(b"after")))
     found: list[bytes | None] = []
     async with asyncio.timeout(30):
