@@ -30,6 +30,7 @@ from tidemark.shared.language.stages import (
     Connection,
     FileEmit,
     Https,
+    HttpsEmit,
     Join,
     KafkaEmit,
     KafkaSource,
@@ -137,6 +138,8 @@ def can_be_computed_again(processor: Processor) -> None:
             raise NotAuditable(
                 f"{stage.path}: what was answered then cannot be asked for now; no audit can compute it again"
             )
+        if isinstance(stage, HttpsEmit):
+            raise NotAuditable(f"{stage.path}: nobody can read back what a server was told")
         if isinstance(stage, KafkaEmit) and stage.registry is not None:
             raise NotAuditable(f"{stage.path}.schemaRegistry: an audit asks no registry, and compares JSON alone")
 

@@ -31,7 +31,7 @@ from tidemark.services.local.supervisor import CONTROL
 from tidemark.shared.language.documents import FileDlq, InvalidDocument, KafkaDlq, Processor, parse, resolve
 from tidemark.shared.language.expressions.ast import Literal
 from tidemark.shared.language.problems import DocumentError
-from tidemark.shared.language.stages import FileEmit, KafkaEmit, Merge
+from tidemark.shared.language.stages import FileEmit, HttpsEmit, KafkaEmit, Merge
 from tidemark.shared.model.ids import ProcessorName
 from tidemark.shared.model.messages import ProcessorStatus, StopProcessor
 from tidemark.shared.planning import plan_processor
@@ -156,6 +156,8 @@ def outputs(processor: Processor) -> list[str]:
                 place = f"topic {topic} of {stage.connection_name}"
             case KafkaEmit():
                 place = f"topics of {stage.connection_name}, by an expression"
+            case HttpsEmit():
+                place = f"requests to {stage.connection_name}"
             case Merge() if not isinstance(stage.table, str):
                 place = f"tables of {stage.connection_name}, by an expression"
             case _:

@@ -33,6 +33,7 @@ from tidemark.shared.process.outside import make_outside
 from tidemark.shared.process.settings import ProcessSettings
 from tidemark.shared.runtime.body import TaskBody
 from tidemark.shared.runtime.context import TaskContext
+from tidemark.shared.runtime.requests import Asking
 from tidemark.shared.runtime.worker import Worker
 
 
@@ -87,7 +88,8 @@ class OperatorService:
         if isinstance(stage, Https):
             connection, job = self._connections.get(processor, stage.connection_name), context.assign.job
             client = self._connections.http()
-            return Requests(stage, connection, client, outside.clock, outside.executor, settings, operators, job)
+            asking = Asking(stage, connection, client, outside.clock, outside.executor, settings)
+            return Requests(stage, asking, operators, job)
         table = table_of(self._connections, processor, stage, settings, outside.executor, outside.clock)
         return Lookups(stage, table, outside.clock, settings, operators)
 

@@ -10,6 +10,7 @@ import sqlalchemy as sa
 from tidemark.services.sink.connectors.destination import Destination, LocalDestination
 from tidemark.services.sink.connectors.filerows import CatalogTable, Encoding
 from tidemark.services.sink.connectors.files import FileSink
+from tidemark.services.sink.connectors.https import HttpsSink
 from tidemark.services.sink.connectors.kafka import KafkaSink
 from tidemark.services.sink.connectors.kafkarecords import Takes
 from tidemark.services.sink.connectors.objects import ObjectDestination
@@ -19,7 +20,7 @@ from tidemark.services.sink.connectors.staging import PartStore
 from tidemark.services.sink.settings import SinkSettings
 from tidemark.shared.language.documents import FileDlq, KafkaDlq, Processor
 from tidemark.shared.language.expressions.ast import Literal
-from tidemark.shared.language.stages import Connection, FileEmit, KafkaEmit, Merge, Sink
+from tidemark.shared.language.stages import Connection, FileEmit, HttpsEmit, KafkaEmit, Merge, Sink
 from tidemark.shared.model.ids import Epoch, VertexId
 from tidemark.shared.planning import DeadLetterHead, Head, WriteHead
 from tidemark.shared.ports.clock import Executor
@@ -29,6 +30,7 @@ from tidemark.shared.ports.sink import TargetRefused
 from tidemark.shared.process.connections import Connections, check_room, filesystem_at
 from tidemark.shared.runtime.context import TaskContext
 from tidemark.shared.runtime.exchange import blob_name
+from tidemark.shared.runtime.requests import Asking
 
 
 class SinkConnectors(Protocol):
@@ -72,6 +74,12 @@ class RealSinks:
                 if connection.type == "mongodb":
                     return self._collections(stage, url, clients_max, parts, executor)
                 return SqlSink(stage, self._engine(url, clients_max), parts, executor, self._settings.sql)
+            case HttpsEmit():
+                connection, outside = self._connections.get(processor, stage.connection_name), context.outside
+                client, lookup = self._connections.http(), outside.settings.lookup
+                asking = Asking(stage, connection, client, outside.clock, outside.executor, lookup)
+                parts = self._parts(context, vertex, index)
+                return HttpsSink(asking, outside.log, parts, outside.unique(), self._settings.kafka)
 
     def _engine(self, url: str, connections_max: int) -> sa.Engine:
         """One pool for a database: tasks of one process share it."""

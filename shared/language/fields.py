@@ -15,6 +15,7 @@ from tidemark.shared.language.stages import (
     FileEmit,
     Group,
     HoppingWindow,
+    HttpsEmit,
     InnerStage,
     KafkaEmit,
     Limit,
@@ -159,7 +160,7 @@ def written(stages: Iterable[Stage | InnerStage]) -> Fields:
                 names = None if names is None else names - gone
             case ReplaceRoot(new_root=ObjectExpr(fields)):
                 names = frozenset(name for name, _ in fields)
-            case Match() | Sort() | Limit() | Validate() | FileEmit() | KafkaEmit() | Merge():
+            case Match() | Sort() | Limit() | Validate() | FileEmit() | KafkaEmit() | Merge() | HttpsEmit():
                 pass
             case _:
                 names = None

@@ -432,8 +432,8 @@ class CachedLookup(Lookup):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Https(StageBase):
-    """A request for each document; the answer becomes the field `as_`."""
+class RequestStage(StageBase):
+    """A request for each document."""
 
     connection_name: str
     subpath: Expr | None = None
@@ -441,15 +441,30 @@ class Https(StageBase):
     parameters: tuple[tuple[str, Expr], ...] = ()
     method: Literal["GET", "POST", "PUT", "PATCH", "DELETE"] = "GET"
     headers: tuple[tuple[str, Expr], ...] = ()
-    as_: tuple[str, ...] = ()
-    on_error: Literal["dlq", "ignore", "fail"] = "dlq"
+    on_error: Literal["dlq", "ignore", "fail"] = "fail"
     payload: tuple["Stateless", ...] | None = None
     """Stages that make the body of the document; None: the document itself, where the method has a body."""
     connection_timeout_s: int = 30
     request_timeout_s: int = 60
-    parse_json_strings: bool = False
     parallelism: int = 16
     """Requests of one task at a time."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Https(RequestStage):
+    """Inside a pipeline: the answer becomes the field `as_`."""
+
+    as_: tuple[str, ...]
+    on_error: Literal["dlq", "ignore", "fail"] = "dlq"
+    parse_json_strings: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HttpsEmit(RequestStage):
+    """At the end of a pipeline: requests are sent once their checkpoint is committed, and answers are not kept.
+
+    on_error: `fail` or `ignore`.
+    """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -583,7 +598,7 @@ class Merge(StageBase):
         return all(type(each) is str for each in (self.table, self.when_matched, self.when_not_matched))
 
 
-Sink: TypeAlias = KafkaEmit | FileEmit | Merge
+Sink: TypeAlias = KafkaEmit | FileEmit | Merge | HttpsEmit
 """`KafkaEmit`, `FileEmit` and, into a collection, `Merge` are all written `$emit`."""
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from tidemark.shared.language.documents.changes import meaning
-from tidemark.shared.language.stages import Compute, FileEmit, KafkaEmit, Merge, Sink
+from tidemark.shared.language.stages import Compute, FileEmit, HttpsEmit, KafkaEmit, Merge, Sink
 from tidemark.shared.model.ids import VertexId
 from tidemark.shared.model.plan import PhysicalPlan
 from tidemark.shared.operators.specs import ComputeSpec
@@ -67,6 +67,8 @@ def _essence(what: Compute | Sink | DeadLetterHead) -> Any:
             return ("kafka", what.connection_name, meaning(what.topic))
         case FileEmit():
             return ("files", what.connection_name, what.file_path)
+        case HttpsEmit():
+            return ("https", what.connection_name, meaning(what.subpath))
         case Merge():
             return ("table", what.connection_name, meaning(what.table))
         case DeadLetterHead():

@@ -29,7 +29,6 @@ from tidemark.shared.language.expressions.ast import Expr, FieldPath, ObjectExpr
 from tidemark.shared.language.stages import (
     Compute,
     DocumentsSource,
-    FileEmit,
     HoppingWindow,
     Https,
     Join,
@@ -278,7 +277,7 @@ class _Planner:
                 self._connect(end, draft, OUT, "key", tag=tag)
         return draft
 
-    def _sink(self, stage: KafkaEmit | FileEmit | Merge, ends: Ends, *, last: bool) -> Ends:
+    def _sink(self, stage: Sink, ends: Ends, *, last: bool) -> Ends:
         """Rows of one key must reach the target in their order: they go to one task. Others are spread."""
         if last:
             ends = self._told(ends)

@@ -6,13 +6,14 @@ import secrets
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 from tests.contract.sinks_support import Inline
 from tests.harness.registry import MemoryRegistry
 from tidemark.services.sink.connectors.destination import LocalDestination, sha256
 from tidemark.services.sink.connectors.filerows import CatalogTable, Encoding
 from tidemark.services.sink.connectors.files import FileSink, FileSinkSettings
+from tidemark.services.sink.connectors.https import HttpsSink
 from tidemark.services.sink.connectors.kafka import KafkaSink, KafkaSinkSettings
 from tidemark.services.sink.connectors.kafkamarkers import MarkerReading
 from tidemark.services.sink.connectors.kafkarecords import Takes
@@ -24,6 +25,7 @@ from tidemark.services.sink.connectors.released import read_released_rows, relea
 from tidemark.services.sink.connectors.sql import SqlSink, SqlSinkSettings, engine_of
 from tidemark.services.sink.connectors.staging import BlobNamer, PartStore
 from tidemark.shared.adapters.clock import SystemClock
+from tidemark.shared.adapters.executor import AsyncExecutor
 from tidemark.shared.adapters.memory_broker import MemoryBroker
 from tidemark.shared.adapters.memory_log import MemoryLog
 from tidemark.shared.language.avro import parse_schema, reader_of
@@ -31,15 +33,18 @@ from tidemark.shared.language.expressions.ast import Expr
 from tidemark.shared.language.expressions.parse import parse_expression
 from tidemark.shared.language.expressions.scope import Scope
 from tidemark.shared.language.problems import Problems
-from tidemark.shared.language.stages import EmitFormat, KafkaEmit, Merge, RegisteredSchema
+from tidemark.shared.language.stages import Connection, EmitFormat, HttpsEmit, KafkaEmit, Merge, RegisteredSchema
 from tidemark.shared.language.values import parse_json
 from tidemark.shared.model.checkpoint import BlobRef
 from tidemark.shared.model.ids import Offset
 from tidemark.shared.ports.blobs import BlobUnavailable, Note
 from tidemark.shared.ports.clock import Executor
+from tidemark.shared.ports.http import HttpAnswer, HttpRequest
 from tidemark.shared.ports.log import Log, LogRecord, TopicPartition
 from tidemark.shared.ports.registry import MAGIC
 from tidemark.shared.ports.sink import Sink
+from tidemark.shared.runtime.requests import Asking
+from tidemark.shared.runtime.settings import LookupSettings
 
 
 class MemoryWorld:
@@ -254,6 +259,52 @@ class AvroWorld(KafkaWorld):
 
     async def visible(self) -> list[int]:
         return [int(document["id"]) for document in await self.documents()]
+
+
+class KeepingServer:
+    """A server that keeps idempotency keys: what it was told under a key it is told once. `fails`: what becomes of the next requests."""
+
+    def __init__(self) -> None:
+        self.told: dict[str, bytes] = {}
+        self.requests: list[HttpRequest] = []
+        self.fails: list[Exception | int] = []
+
+    async def ask(self, request: HttpRequest) -> HttpAnswer:
+        self.requests.append(request)
+        failure = self.fails.pop(0) if self.fails else 200
+        if isinstance(failure, int) and failure != 200:
+            return HttpAnswer(failure, "", b"no")
+        body = self.told.setdefault(dict(request.headers)["Idempotency-Key"], request.body or b"")
+        assert body == request.body
+        if isinstance(failure, Exception):
+            raise failure  # the answer is lost
+        return HttpAnswer(200, "", b"")
+
+    async def close(self) -> None: ...
+
+
+class HttpsWorld:
+    """What a server with keys was told. Small parts: an epoch has several, some in the blob store."""
+
+    def __init__(self, *, on_error: Literal["fail", "ignore"] = "fail", part_requests: int = 2) -> None:
+        self.server = KeepingServer()
+        self.log: Log = MemoryLog(MemoryBroker(SystemClock()))
+        self.blobs = MemoryBlobs()
+        self.stage = HttpsEmit(path="$https", connection_name="c", method="POST", on_error=on_error, parallelism=2)
+        self.connection = Connection("c", "https", {"url": "http://server/v1", "headers": {"X-Key": "secret"}})
+        self.part_requests = part_requests
+        self.attempts = itertools.count()
+
+    def sink(self) -> HttpsSink:
+        attempt = f"a{next(self.attempts)}"
+        store = PartStore(self.blobs, names_for(attempt), inline_bytes_max=300)
+        times = LookupSettings(retry_ms=1, retry_ms_max=1, wait_ms_max=0)
+        asking = Asking(self.stage, self.connection, self.server, SystemClock(), AsyncExecutor(), times)
+        settings = KafkaSinkSettings(reading=MarkerReading(fetch_wait_ms=50, silent_fetches_max=200))
+        return HttpsSink(asking, self.log, store, attempt, settings, self.part_requests)
+
+    async def visible(self) -> list[int]:
+        return [json.loads(body)["id"] for body in self.server.told.values()]
 
 
 class MongoWorld:

@@ -25,6 +25,7 @@ from tidemark.shared.planning import plan_processor
 from tidemark.shared.ports.http import HttpRequest, ServerAway, ServerRefused
 from tidemark.shared.process.allowed import Allowed, NotAllowed
 from tidemark.shared.process.connections import Connections
+from tidemark.shared.runtime.requests import Asking
 from tidemark.shared.runtime.settings import LookupSettings
 
 TIMES = LookupSettings(retry_ms=1, retry_ms_max=2, wait_ms_max=30_000)
@@ -103,9 +104,9 @@ async def through(
     """The documents that come out, and the dead letters."""
     client, executor = AioHttpClient(), AsyncExecutor()
     connection = Connection("api", "https", {"url": server.url, "headers": {"X-Key": "secret"}})
-    requests = Requests(
-        stage_of(**options), connection, client, SystemClock(), executor, times, TaskContext(topic="in"), "job-1"
-    )
+    stage = stage_of(**options)
+    asking = Asking(stage, connection, client, SystemClock(), executor, times)
+    requests = Requests(stage, asking, TaskContext(topic="in"), "job-1")
     try:
         outs = await requests.enrich(rows_of(documents))
     finally:

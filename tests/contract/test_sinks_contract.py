@@ -13,6 +13,7 @@ from tests.contract.sinks_support import IDENTITY, JOB, Target, Task, World, bat
 from tests.contract.sinks_targets import (
     AvroWorld,
     FilesWorld,
+    HttpsWorld,
     KafkaWorld,
     MemoryWorld,
     MongoWorld,
@@ -37,6 +38,7 @@ TARGETS: dict[str, Callable[[Path], Target]] = {
     "objects": lambda _: ObjectsWorld(),
     "kafka": lambda _: KafkaWorld(),
     "kafka-avro": lambda _: AvroWorld(),
+    "https": lambda _: HttpsWorld(),
     # Inserting what is there would fail: so a row released twice is an error, not an invisible update.
     "sqlite": lambda path: SqlWorld(f"sqlite:///{path}/t.db", when_matched="fail"),
     "sqlite-merge": lambda path: SqlWorld(f"sqlite:///{path}/t.db"),

@@ -17,7 +17,7 @@ from tests.harness.sealing import KEYS
 from tidemark.services.control.commands import Command
 from tidemark.services.control.signature import check_expires
 from tidemark.services.gateway.batch import Shape, records_of
-from tidemark.services.operator.requests import Requests, _Row
+from tidemark.services.operator.requests import Requests
 from tidemark.services.source.connectors.registered import _reader_of
 from tidemark.shared.adapters.kafka_batches import BrokenBatch, PartitionAnswer
 from tidemark.shared.adapters.registry import RegistrySettings, RestRegistry, answer_of
@@ -38,6 +38,7 @@ from tidemark.shared.process.allowed import Allowed, NotAllowed
 from tidemark.shared.process.web import Problem
 from tidemark.shared.runtime.reading import Unreadable
 from tidemark.shared.runtime.registry import KnownConnections, Registry
+from tidemark.shared.runtime.requests import Asked, Asking, Wanted
 from tidemark.shared.runtime.sealed_log import Sealing
 from tidemark.shared.runtime.settings import LookupSettings
 from tidemark.shared.wire.seals import HEADER
@@ -193,7 +194,8 @@ def _requests() -> Requests:
     (stage,) = (each for each in parse(document).pipeline if isinstance(each, Https))
     nothing: Any = None
     connection = Connection("api", "https", {"url": "http://api"})
-    return Requests(stage, connection, nothing, nothing, nothing, LookupSettings(), TaskContext(topic="in"), "job")
+    asking = Asking(stage, connection, nothing, nothing, nothing, LookupSettings())
+    return Requests(stage, asking, TaskContext(topic="in"), "job")
 
 
 def an_https_answer(chooser: random.Random) -> None:
@@ -202,9 +204,10 @@ def an_https_answer(chooser: random.Random) -> None:
     answer = HttpAnswer(
         chooser.choice((200, 200, 200, 204, 404, 301, 500)), chooser.choice(kinds), damaged(_JSON, chooser)
     )
-    nothing: Any = None
     try:
-        _requests()._take(_Row(0, {}, nothing), answer)
+        row = Asked(0, Wanted("", (), None), "key")
+        _requests()._asking._judge(row, answer, passing=False)
+        _requests()._answered(row, {})
     except ServerRefused:
         return
 

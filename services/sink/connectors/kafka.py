@@ -72,31 +72,16 @@ class KafkaSinkSettings:
         check_positive(self, "kafka sink")
 
 
-class KafkaSink:
-    """`Sink` into topics of one cluster."""
+class MarkedParts:
+    """Staged parts released one after the other, each with a marker behind it in a topic of `log` (S2, S3).
 
-    def __init__(
-        self,
-        stage: KafkaEmit,
-        log: Log,
-        parts: PartStore,
-        clock: Clock,
-        settings: KafkaSinkSettings | None = None,
-        takes: Takes | None = None,
-        forms: RegisteredForms | None = None,
-    ) -> None:
+    A sink says in `_released` what the release of a part is besides: records of the same transaction, or an effect before it.
+    """
+
+    def __init__(self, log: Log, parts: PartStore, settings: KafkaSinkSettings | None = None) -> None:
         self._settings = settings or KafkaSinkSettings()
-        self._stage = stage
-        self._forms = forms
-        self._maker = RecordMaker(stage, takes or Takes(), forms)
         self._log = log
-        self._clock = clock
-        self._accepting = TopicLimits(log, takes or Takes())
-        self._topics = TopicLimits(log, takes or Takes())
-        """The topics as releases know them. Accepting has its own, because the two go on side by side."""
         self._parts = parts
-        self._staging = Staging(parts)
-        self._held = HeldRuns()
         self._identity: Identity | None = None
         self._writer: TransactionalWriter | None = None
         self._marker: Marker | None = None
@@ -109,10 +94,6 @@ class KafkaSink:
     async def open(self, identity: Identity, restored_from: Epoch, *, joins: bool = False) -> Epoch:
         """See `Sink.open`. Initialising the producer fences earlier holders. May be repeated after TargetUnavailable."""
         self._identity = identity
-        self._staging = Staging(self._parts, restored_from)
-        self._held = HeldRuns()
-        if self._forms is not None and isinstance(topic := self._stage.topic, Literal):
-            await self._forms.prepare(str(topic.value))
         async with self._on_target("opening"):
             await self._throw_away()
             await self._log.create_topic(markers_of(identity).topic, 1, TOPIC_CONFIG)
@@ -133,55 +114,6 @@ class KafkaSink:
             self._writer = await self._log.transactional_writer(f"tidemark.{identity}")
             self._marker = await last_marker(self._log, markers_of(identity), self._settings.reading)
         return self._writer
-
-    async def accept(self, batch: pa.RecordBatch) -> Sequence[Rejected]:
-        """See `Sink.accept`. After TargetUnavailable nothing of the batch was taken: it may be handed over again."""
-        while self._is_full():
-            await self._keep_part()
-        made, rejected = await self._made(batch)
-        try:
-            with self._said("looking topics up"):
-                missing = await self._accepting.missing({run.topic for _, run in made})
-        except BaseException:
-            self._accepting.forget()
-            raise
-        taken: list[Run] = []
-        for rows, run in made:
-            refused = dict.fromkeys(range(len(rows)), missing[run.topic]) if run.topic in missing else {}
-            refused = refused or self._accepting.refused(run)
-            rejected += [Rejected(int(rows[n]), reason) for n, reason in refused.items()]
-            left = run.without(refused) if refused else run
-            taken += [left] if left is not None else []
-        for run in taken:
-            self._held.add(run)
-        return sorted(rejected, key=lambda found: found.row)
-
-    async def _made(self, batch: pa.RecordBatch) -> tuple[list[tuple[Int64s, Run]], list[Rejected]]:
-        """Records of the batch's rows, once a schema registry has told the numbers of their schemas."""
-        if self._forms is not None:
-            self._forms.begin()
-        while True:
-            try:
-                return self._maker.runs(batch)
-            except Unregistered as missing:
-                assert self._forms is not None
-                await self._forms.ask(missing.topic)
-
-    def _is_full(self) -> bool:
-        settings = self._settings
-        return self._held.size_bytes >= settings.part_bytes_max or self._held.count >= settings.part_records_max
-
-    async def _keep_part(self) -> None:
-        """The first records that make a part, made durable: the division is fixed here (S3)."""
-        runs = self._held.first(self._settings.part_records_max, self._settings.part_bytes_max)
-        await self._staging.keep(encode_runs(runs), sum(len(run) for run in runs))
-        self._held.drop(runs)
-
-    async def stage(self, epoch: Epoch, committed: Epoch) -> bytes:
-        """See `Sink.stage`. May be repeated after TargetUnavailable."""
-        while self._held.count:
-            await self._keep_part()
-        return self._staging.handle(epoch, committed)
 
     async def release(self, row: MirrorRow, staged: bytes) -> None:
         """See `Sink.release`. After TargetUnavailable it is called again: it goes on behind the last part that is written.
@@ -225,7 +157,7 @@ class KafkaSink:
             for number in range(_next_part(marker, row, total, digest), total + 1):
                 self._part = number
                 left_out = not parts or number in passed
-                records = {} if left_out else await self._records(row, parts[number - 1], number, counts)
+                records = {} if left_out else await self._released(row, parts[number - 1], number, counts)
                 next_marker = Marker(
                     identity=str(identity),
                     epoch=row.epoch,
@@ -236,33 +168,14 @@ class KafkaSink:
                 )
                 await self._write(writer, next_marker, records)
 
-    async def _records(
+    async def _released(
         self, row: MirrorRow, part: Part, number: int, counts: dict[str, int]
     ) -> dict[TopicPartition, list[RecordColumns]]:
-        """A part's records by partition, each in order: by Kafka's hash of the key, in turn without one.
+        """The records of a part, by partition; what else its release needs has been done.
 
         counts: partitions of the topics that were asked for; more are added.
         """
-        out: dict[TopicPartition, list[RecordColumns]] = {}
-        turn = 0
-        runs = decode_runs(await self._parts.load(part))
-        if unknown := sorted({run.topic for run in runs} - counts.keys()):
-            described = await self._log.describe_topics(unknown)
-            counts |= {topic: found.partitions for topic, found in described.items()}
-        await self._topics.look_up({run.topic for run in runs if run.topic in counts})
-        now_ms = self._clock.now_ms()
-        for run in runs:
-            count = counts.get(run.topic)
-            if count is None:
-                raise TargetRefused(
-                    f"kafka: commit {row.epoch}, part {number}, record {turn}: topic {run.topic} does not exist any more;"
-                    " create it again, and start the processor"
-                )
-            for at, columns in run.by_partition(count, turn):
-                fitting = self._topics.fitting(run.topic, columns, now_ms)
-                out.setdefault(TopicPartition(run.topic, at), []).extend(fitting)
-            turn += len(run)
-        return out
+        raise NotImplementedError
 
     async def _write(
         self, writer: TransactionalWriter, marker: Marker, records: dict[TopicPartition, list[RecordColumns]]
@@ -318,15 +231,8 @@ class KafkaSink:
         except LogError as error:
             raise TargetRefused(f"kafka, {doing} for {self._identity}: {error}") from error
 
-    @property
-    def place(self) -> str:
-        """See `Sink.place`."""
-        return f"{self._stage.path} on {self._stage.connection_name}"
-
     async def _throw_away(self) -> None:
         writer, self._writer = self._writer, None
-        # The cause may be that the topics have changed.
-        self._topics.forget()
         if writer is not None:
             try:
                 await writer.close()
@@ -337,6 +243,123 @@ class KafkaSink:
     async def close(self) -> None:
         """See `Sink.close`."""
         await self._throw_away()
+
+
+class KafkaSink(MarkedParts):
+    """`Sink` into topics of one cluster."""
+
+    def __init__(
+        self,
+        stage: KafkaEmit,
+        log: Log,
+        parts: PartStore,
+        clock: Clock,
+        settings: KafkaSinkSettings | None = None,
+        takes: Takes | None = None,
+        forms: RegisteredForms | None = None,
+    ) -> None:
+        super().__init__(log, parts, settings)
+        self._stage = stage
+        self._forms = forms
+        self._maker = RecordMaker(stage, takes or Takes(), forms)
+        self._clock = clock
+        self._accepting = TopicLimits(log, takes or Takes())
+        self._topics = TopicLimits(log, takes or Takes())
+        """The topics as releases know them. Accepting has its own, because the two go on side by side."""
+        self._staging = Staging(parts)
+        self._held = HeldRuns()
+
+    async def open(self, identity: Identity, restored_from: Epoch, *, joins: bool = False) -> Epoch:
+        """See `MarkedParts.open`."""
+        self._staging = Staging(self._parts, restored_from)
+        self._held = HeldRuns()
+        if self._forms is not None and isinstance(topic := self._stage.topic, Literal):
+            await self._forms.prepare(str(topic.value))
+        return await super().open(identity, restored_from, joins=joins)
+
+    async def accept(self, batch: pa.RecordBatch) -> Sequence[Rejected]:
+        """See `Sink.accept`. After TargetUnavailable nothing of the batch was taken: it may be handed over again."""
+        while self._is_full():
+            await self._keep_part()
+        made, rejected = await self._made(batch)
+        try:
+            with self._said("looking topics up"):
+                missing = await self._accepting.missing({run.topic for _, run in made})
+        except BaseException:
+            self._accepting.forget()
+            raise
+        taken: list[Run] = []
+        for rows, run in made:
+            refused = dict.fromkeys(range(len(rows)), missing[run.topic]) if run.topic in missing else {}
+            refused = refused or self._accepting.refused(run)
+            rejected += [Rejected(int(rows[n]), reason) for n, reason in refused.items()]
+            left = run.without(refused) if refused else run
+            taken += [left] if left is not None else []
+        for run in taken:
+            self._held.add(run)
+        return sorted(rejected, key=lambda found: found.row)
+
+    async def _made(self, batch: pa.RecordBatch) -> tuple[list[tuple[Int64s, Run]], list[Rejected]]:
+        """Records of the batch's rows, once a schema registry has told the numbers of their schemas."""
+        if self._forms is not None:
+            self._forms.begin()
+        while True:
+            try:
+                return self._maker.runs(batch)
+            except Unregistered as missing:
+                assert self._forms is not None
+                await self._forms.ask(missing.topic)
+
+    def _is_full(self) -> bool:
+        settings = self._settings
+        return self._held.size_bytes >= settings.part_bytes_max or self._held.count >= settings.part_records_max
+
+    async def _keep_part(self) -> None:
+        """The first records that make a part, made durable: the division is fixed here (S3)."""
+        runs = self._held.first(self._settings.part_records_max, self._settings.part_bytes_max)
+        await self._staging.keep(encode_runs(runs), sum(len(run) for run in runs))
+        self._held.drop(runs)
+
+    async def stage(self, epoch: Epoch, committed: Epoch) -> bytes:
+        """See `Sink.stage`. May be repeated after TargetUnavailable."""
+        while self._held.count:
+            await self._keep_part()
+        return self._staging.handle(epoch, committed)
+
+    async def _released(
+        self, row: MirrorRow, part: Part, number: int, counts: dict[str, int]
+    ) -> dict[TopicPartition, list[RecordColumns]]:
+        """A part's records, each in order: by Kafka's hash of the key, in turn without one."""
+        out: dict[TopicPartition, list[RecordColumns]] = {}
+        turn = 0
+        runs = decode_runs(await self._parts.load(part))
+        if unknown := sorted({run.topic for run in runs} - counts.keys()):
+            described = await self._log.describe_topics(unknown)
+            counts |= {topic: found.partitions for topic, found in described.items()}
+        await self._topics.look_up({run.topic for run in runs if run.topic in counts})
+        now_ms = self._clock.now_ms()
+        for run in runs:
+            count = counts.get(run.topic)
+            if count is None:
+                raise TargetRefused(
+                    f"kafka: commit {row.epoch}, part {number}, record {turn}: topic {run.topic} does not exist any more;"
+                    " create it again, and start the processor"
+                )
+            for at, columns in run.by_partition(count, turn):
+                fitting = self._topics.fitting(run.topic, columns, now_ms)
+                out.setdefault(TopicPartition(run.topic, at), []).extend(fitting)
+            turn += len(run)
+        return out
+
+    @property
+    def place(self) -> str:
+        """See `Sink.place`."""
+        return f"{self._stage.path} on {self._stage.connection_name}"
+
+    async def _throw_away(self) -> None:
+        # The cause may be that the topics have changed.
+        self._topics.forget()
+        await super()._throw_away()
 
 
 def _next_part(marker: Marker, row: MirrorRow, total: int, digest: str) -> int:

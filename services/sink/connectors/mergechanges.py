@@ -4,6 +4,7 @@ Expressions for the table or the actions are worked out for each document before
 of records, and does the same each time (S5).
 """
 
+import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Final, get_args
@@ -111,15 +112,22 @@ def _shown(value: Value) -> str:
 class HeldRows:
     """Accepted rows in memory, up to a part of them, and behind those the staged parts."""
 
-    def __init__(self, parts: PartStore, part_bytes_max: int, restored_from: Epoch = NO_EPOCH) -> None:
+    def __init__(
+        self,
+        parts: PartStore,
+        part_bytes_max: int,
+        restored_from: Epoch = NO_EPOCH,
+        part_rows_max: int = sys.maxsize,
+    ) -> None:
         self._staging = Staging(parts, restored_from)
         self._part_bytes_max = part_bytes_max
+        self._part_rows_max = part_rows_max
         self._rows: list[StagedRow] = []
         self._bytes = 0
 
     async def make_room(self) -> None:
         """Stage what is above a part. StagedUnavailable: it may be tried again."""
-        while self._bytes >= self._part_bytes_max:
+        while self._bytes >= self._part_bytes_max or len(self._rows) >= self._part_rows_max:
             await self._keep_part()
 
     def take(self, rows: Sequence[StagedRow]) -> None:
@@ -135,7 +143,8 @@ class HeldRows:
 
     async def _keep_part(self) -> None:
         size = count = 0
-        while count < len(self._rows) and size < self._part_bytes_max:
+        most = min(len(self._rows), self._part_rows_max)
+        while count < most and size < self._part_bytes_max:
             size += _size_of(self._rows[count])
             count += 1
         await self._staging.keep(ROWS.encode(self._rows[:count]), count)

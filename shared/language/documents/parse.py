@@ -167,6 +167,7 @@ _WANTED: Final = {
     "Merge": ("sql", "mongodb"),
     "CollectionEmit": ("mongodb",),
     "Https": ("https",),
+    "HttpsEmit": ("https",),
     "Lookup": ("sql", "mongodb", "files"),
     "CachedLookup": ("sql", "mongodb", "files"),
     "KafkaDlq": ("kafka",),

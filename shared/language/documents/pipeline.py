@@ -3,7 +3,7 @@
 from typing import Any, Final
 
 from tidemark.shared.language.documents.kinds import StageSpec, read_stage
-from tidemark.shared.language.documents.relational import relational
+from tidemark.shared.language.documents.relational import HTTPS_LAST, relational
 from tidemark.shared.language.documents.sinks import SINKS
 from tidemark.shared.language.documents.source import SOURCE
 from tidemark.shared.language.documents.stateless import STATELESS
@@ -37,7 +37,8 @@ def read_pipeline(tree: Any, path: str, scope: Scope) -> tuple[Stage, ...]:
                 f"{place}.$source", "there is exactly one $source, at the beginning; $union brings further ones in"
             )
             continue
-        stage = read_stage(item, place, scope, STAGES, _ELSEWHERE)
+        last = path == "pipeline" and i == len(tree) - 1
+        stage = read_stage(item, place, scope, _LAST if last else STAGES, _ELSEWHERE)
         if isinstance(stage, Window):
             stages.extend(unnested(stage, scope))
         elif stage is not None:
@@ -64,3 +65,5 @@ STAGES: Final[dict[str, StageSpec]] = {
     **SINKS,
 }
 """All stages that stand at the top of a pipeline."""
+_LAST: Final = {**STAGES, "$https": HTTPS_LAST}
+"""The same where the document's own pipeline ends."""

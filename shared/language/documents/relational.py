@@ -31,7 +31,17 @@ from tidemark.shared.language.documents.stateless import STATELESS
 from tidemark.shared.language.documents.windows import INNER
 from tidemark.shared.language.expressions.scope import Scope
 from tidemark.shared.language.problems import join
-from tidemark.shared.language.stages import CachedLookup, Compute, Https, InlineTable, Join, Lookup, TableRef, Union
+from tidemark.shared.language.stages import (
+    CachedLookup,
+    Compute,
+    Https,
+    HttpsEmit,
+    InlineTable,
+    Join,
+    Lookup,
+    TableRef,
+    Union,
+)
 
 _OUTSIDE: Final = dict.fromkeys(
     ("$source", "$emit", "$merge", "$tumblingWindow", "$hoppingWindow", "$sessionWindow", "$join", "$union", "$compute", "$lookup",
@@ -220,9 +230,13 @@ _HTTPS: Final = (
     Option("parameters", _EXPRESSIONS, "of the query: numbers, strings or booleans"),
     Option("method", choice("GET", "POST", "PUT", "PATCH", "DELETE"), "of the request (default GET)"),
     Option("headers", _EXPRESSIONS, "strings; they go before those of the connection"),
-    Option("as", PATH, "the field that takes the answer", required=True),
     Option(
-        "onError", Kind(_on_error, _ERRORS.schema), "what becomes of a document whose request is refused (default dlq)"
+        "as", PATH, "the field that takes the answer; needed unless the stage is the last, where answers are not kept"
+    ),
+    Option(
+        "onError",
+        Kind(_on_error, _ERRORS.schema),
+        "what becomes of a document whose request is refused (default dlq; of the last stage fail, and dlq is not possible)",
     ),
     Option(
         "payload",
@@ -233,6 +247,34 @@ _HTTPS: Final = (
 )
 
 
+def _https(o: Read, path: str, scope: Scope) -> Https | None:
+    if "as" not in o:
+        scope.problems.add(
+            path, "needs as, the field that takes the answer: only the last stage of the document goes without"
+        )
+        return None
+    return Https(path=path, **o.fields)
+
+
+_TOO_LATE: Final = (
+    "a refusal comes once the checkpoint is committed, too late for a dead letter: fail (default) or ignore; or put an"
+    " $emit behind $https"
+)
+
+
+def _https_emit(o: Read, path: str, scope: Scope) -> HttpsEmit | None:
+    if o.get("onError") == "dlq":
+        scope.problems.add(join(path, "onError"), f"dlq as the last stage: {_TOO_LATE}", accepted=("fail", "ignore"))
+        return None
+    return HttpsEmit(path=path, **{k: v for k, v in o.fields.items() if k not in ("as_", "parse_json_strings")})
+
+
+HTTPS_LAST: Final = with_options(
+    "Tells a server about each document, once its checkpoint is committed.", _HTTPS, _https_emit
+)
+"""`$https` as the last stage of a document."""
+
+
 def relational(read_pipeline: ReadPipeline) -> dict[str, StageSpec]:
     """The specs; `read_pipeline` reads a whole pipeline that starts with a source."""
     return {
@@ -240,7 +282,9 @@ def relational(read_pipeline: ReadPipeline) -> dict[str, StageSpec]:
         "$cachedLookup": with_options(
             "A $lookup that keeps answers for a while.", _CACHED, partial(_looked_up, CachedLookup)
         ),
-        "$https": made_of("Asks a server about each document.", _HTTPS, Https),
+        "$https": with_options(
+            "Asks a server about each document; as the last stage it tells the server.", _HTTPS, _https
+        ),
         "$compute": with_options(
             "A computation of the user's, with state and timers by key.",
             _COMPUTE,

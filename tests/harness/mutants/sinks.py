@@ -25,6 +25,8 @@ ON_TABLES = ("tests/contract/test_sinks_tables.py", "tests/contract/test_deletio
 ON_POWER = ("tests/property/test_loss_of_power.py",)
 ON_SQL = ("tests/contract/test_sinks_sql.py", *ON_ALL)
 ON_CHANGES = ("tests/contract/test_sinks_sql_changes.py",)
+ON_HTTPS = ("tests/contract/test_sinks_https.py", *ON_ALL)
+HTTPS = "services/sink/connectors/https.py"
 ON_MONGODB = ("tests/contract/test_sinks_mongodb.py",)
 MONGODB, COLLECTIONS = "services/sink/connectors/mongodb.py", "services/sink/connectors/mongodbwrites.py"
 PIPELINES = "services/sink/connectors/sqlpipelines.py"
@@ -100,6 +102,10 @@ SINKS = (
     Mutant("S7", "a server alone takes what must not be repeated", MONGODB, "    if not transactions and needs_transactions(stage):", "    if False:", ON_MONGODB, real=True),
     Mutant("S7", "the marker is read wherever the url says", MONGODB, "get_collection(MARKERS, None, ReadPreference.PRIMARY, _MAJORITY, concern)", "get_collection(MARKERS, None, None, _MAJORITY, concern)", ON_MONGODB, real=True),
     Mutant("S7", "an _id is given at release", MONGODB, "            row = Change(data, *_rest(row)) if isinstance(row, Change) else data\n", "", ON_MONGODB, real=True),
+    Mutant("S8", "each release makes keys of its own", HTTPS, 'staged["key"])', 'f"{id(staged)}")', ON_HTTPS),
+    Mutant("S8", "what was answered is sent again behind an outage", HTTPS, "[each for each in found if each.key not in answered]", "found", ON_HTTPS),
+    Mutant("S8", "a request without an answer counts as answered", HTTPS, " for each in left if each.answer is not None}", " for each in left}", ON_HTTPS),
+    Mutant("S8", "a part is marked without its requests", HTTPS, "            await self._asking.ask_all(left, passing=self._passing)\n", "            pass\n", ON_HTTPS),
     Mutant("S6", "what no server takes is staged", MONGODB, "        stored(document)\n        for name", "        for name", ON_MONGODB, real=True),
     Mutant("S6", "another record is named", COLLECTIONS, 'raise Refused(writes[first["index"]][0],', "raise Refused(writes[0][0],", ON_MONGODB, real=True),
     Mutant("S6", "what the table would refuse is staged", SQL, "if n not in misfits and not isinstance(data, NoChange)])", "if not isinstance(data, NoChange)])", ON_SQL),

@@ -98,7 +98,7 @@ TREES = (
     ),
     Mutant(
         "S3", "the producer is kept after an error", KAFKA,
-        where="KafkaSink._on_target",
+        where="MarkedParts._on_target",
         old="await self._throw_away()",
         new="pass",
         tests=ON_KAFKA,
