@@ -31,6 +31,7 @@ _report = structlog.get_logger()
 PART_REQUESTS_MAX: Final = 200
 """Of one part: so many may be sent again after a crash."""
 PART_BYTES_MAX: Final = 1024 * 1024
+"""Of one part as it is staged; a larger request is a part by itself."""
 
 
 class HttpsSink(MarkedParts):

@@ -7,6 +7,7 @@
 - A holder that was fenced stays fenced: it writes nothing more.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
@@ -72,7 +73,7 @@ class KafkaSinkSettings:
         check_positive(self, "kafka sink")
 
 
-class MarkedParts:
+class MarkedParts(ABC):
     """Staged parts released one after the other, each with a marker behind it in a topic of `log` (S2, S3).
 
     A sink says in `_released` what the release of a part is besides: records of the same transaction, or an effect before it.
@@ -168,6 +169,7 @@ class MarkedParts:
                 )
                 await self._write(writer, next_marker, records)
 
+    @abstractmethod
     async def _released(
         self, row: MirrorRow, part: Part, number: int, counts: dict[str, int]
     ) -> dict[TopicPartition, list[RecordColumns]]:
@@ -175,7 +177,7 @@ class MarkedParts:
 
         counts: partitions of the topics that were asked for; more are added.
         """
-        raise NotImplementedError
+        ...
 
     async def _write(
         self, writer: TransactionalWriter, marker: Marker, records: dict[TopicPartition, list[RecordColumns]]
