@@ -70,3 +70,9 @@ def split_part(split: str) -> StatePart:
 def owner_of(group: int, tasks: int, groups: int) -> int:
     """The index of the task, of `tasks`, that owns a key group, of `groups` (contiguous ranges, as Flink assigns them)."""
     return group * tasks // groups
+
+
+def namespace_of(name: str) -> str:
+    """Of a processor: the part of its name before the first dot, "" without one (E4)."""
+    head, dot, _ = name.partition(".")
+    return head if dot else ""

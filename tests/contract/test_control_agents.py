@@ -1,3 +1,4 @@
+# ruff: noqa: N802 -- a test carries its rule's name
 """Commands and events on topics of a real broker: what comes by topic is what comes by REST, and nothing that fails is lost."""
 
 import json
@@ -10,6 +11,7 @@ from tests.harness.topical import DOCUMENT, TOKEN, Topical, soon, topical
 from tidemark.services.control.signature import signature
 from tidemark.shared.adapters.kafka_settings import KafkaSettings
 
+FULL = "namespace small has 1 of at most 1 processors: drop one first, or raise its quota"
 pytestmark = [pytest.mark.kafka, pytest.mark.timeout(120)]
 
 
@@ -65,6 +67,23 @@ async def test_commands_by_topic_are_carried_out_once_and_answered(there: Topica
     states = await there.events("state", 1)
     assert (states[0]["processor"], states[0]["state"]) == ("p", "CREATED")
     assert there.store.rows == {}
+
+
+async def test_E4_a_quota_binds_rest_and_topic_alike(there: Topical) -> None:
+    """One coordinator counts what came by either way; each is told the figures."""
+    create = {"name": "small.a", "document": DOCUMENT}
+    async with there.session.post(f"{there.url}/v1/processors", json=create) as answer:
+        assert answer.status == 201
+    await there.create("small.b", "r1")
+    async with there.session.post(f"{there.url}/v1/processors", json={**create, "name": "small.c"}) as answer:
+        assert (answer.status, (await answer.json())["error"]["finding"]) == (409, FULL)
+    async with there.session.post(f"{there.url}/v1/processors/small.a/start", json={}) as answer:
+        counted = "small.a would run with 2 tasks, others of namespace small run with 0, and at most 0 may"
+        assert (answer.status, counted in (await answer.json())["error"]["finding"]) == (409, True)
+    [dead] = await there.until(there.topics.control_dead_letters, 1)
+    assert FULL in dict(dead.headers)["reason"].decode()
+    await there.create("large.b", "r2")
+    assert [(a["id"], a["done"]) for a in await there.events("answer", 2)] == [("r1", False), ("r2", True)]
 
 
 async def test_rest_goes_on_when_the_agents_crash(there: Topical) -> None:

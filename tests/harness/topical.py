@@ -32,7 +32,7 @@ from tidemark.shared.model.ids import Offset
 from tidemark.shared.ports.log import Log, LogRecord, NewRecord, TopicPartition
 from tidemark.shared.process.allowed import OWNER
 from tidemark.shared.protocol.coordinator.machine import CoordinatorMachine
-from tidemark.shared.protocol.coordinator.settings import CoordinatorSettings
+from tidemark.shared.protocol.coordinator.settings import CoordinatorSettings, Quota
 from tidemark.shared.runtime.client import Client
 from tidemark.shared.runtime.context import Outside
 from tidemark.shared.runtime.coordinator import CoordinatorDriver
@@ -125,7 +125,8 @@ async def topical(kafka: KafkaSettings, folder: Path) -> AsyncIterator[Topical]:
         sealed(KafkaLog(kafka), prefix=topics.prefix), MemoryBlobs(executor), clock, executor, topics, runtime, unique
     )
     store = MemoryCommitState()
-    machine = CoordinatorMachine(CoordinatorSettings(topic_prefix=topics.prefix), unique)
+    decisions = CoordinatorSettings(topic_prefix=topics.prefix, quotas=(Quota("small", processors=1, tasks=0),))
+    machine = CoordinatorMachine(decisions, unique)
     planner = partial(plan_for_coordinator, "local", allowed=OWNER)
     coordinator = CoordinatorDriver("c", outside, MemoryCommitStore(store), planner, machine)
     errors: list[BaseException] = []

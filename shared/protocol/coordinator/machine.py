@@ -36,6 +36,7 @@ from tidemark.shared.protocol.coordinator import requests
 from tidemark.shared.protocol.coordinator.commands import CoordinatorCommand, OpId
 from tidemark.shared.protocol.coordinator.plans import bind, fault_of, pending_of
 from tidemark.shared.protocol.coordinator.processor import ProcessorMachine
+from tidemark.shared.protocol.coordinator.quotas import refused_creation
 from tidemark.shared.protocol.coordinator.record import Decisions, encode_kept, encode_plan
 from tidemark.shared.protocol.coordinator.settings import CoordinatorSettings
 from tidemark.shared.protocol.coordinator.state import Context, bounded
@@ -82,6 +83,7 @@ class CoordinatorMachine:
     def __post_init__(self) -> None:
         """Build the objects that processors share."""
         self.ctx = Context(self.settings, self.unique, Workers(self.settings))
+        self.ctx.states = lambda: (machine.state for machine in self.processors.values())
 
     def handle(self, event: ev.CoordinatorEvent) -> list[CoordinatorCommand]:
         """Take an event in; returns the commands that follow from it, in order."""
@@ -315,6 +317,8 @@ class CoordinatorMachine:
                 request,
                 f"{known} processors are registered, which is processors_max of the coordinator: drop one first",
             )
+        elif over := refused_creation(self.settings.quotas, request.name, (*self.processors, *self.creations)):
+            self._answer(request, over)
         else:
             op = self.ctx.op()
             self.creations[request.name] = Creation(request, op)

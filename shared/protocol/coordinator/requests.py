@@ -19,6 +19,7 @@ from tidemark.shared.model.messages import (
 )
 from tidemark.shared.protocol.coordinator import commands as do
 from tidemark.shared.protocol.coordinator.plans import fault_of, pending_of
+from tidemark.shared.protocol.coordinator.quotas import refused_run
 from tidemark.shared.protocol.coordinator.record import Decisions
 from tidemark.shared.protocol.coordinator.splits import unknown_splits
 from tidemark.shared.protocol.coordinator.state import ACTIVE, Applied, Phase, ProcessorState
@@ -102,6 +103,8 @@ def _start(p: ProcessorState, request: StartProcessor) -> str | None:
         kept = found
     if not request.resume:
         kept = structs.replace(kept, without_state=True, drain=None)
+    if over := refused_run(p, p.plan if kept.pending is None else kept.pending):
+        return over
     desired = "running" if kept.drain is None else "drained"
     _write(p, request, kept, desired=desired, state="STARTING", reason="", failures=0)
     return None
@@ -156,6 +159,8 @@ def _modify(p: ProcessorState, request: ModifyProcessor) -> str | None:
     if fault := fault_of(planned, p.sinks() if keeps else frozenset()):
         return fault
     pending = pending_of(planned, _parallelism(p, request))
+    if p.phase in ACTIVE and (over := refused_run(p, pending)):
+        return over
     kept = structs.replace(p.next_kept(), pending=pending, without_state=not keeps)
     _write(p, request, kept, desired=p.row.desired)
     return None

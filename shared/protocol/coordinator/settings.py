@@ -1,10 +1,23 @@
 """Settings of the coordinator's decisions; their relations are checked when the object is built."""
 
 from dataclasses import dataclass
+from typing import Annotated
+
+import msgspec
 
 from tidemark.shared.model.knobs import knob
 from tidemark.shared.model.messages import KEY_GROUPS
 from tidemark.shared.model.positive import check_positive
+
+
+class Quota(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What a namespace may have at most; None: as much as it likes."""
+
+    namespace: str
+    """`*`: each namespace that has no quota of its own."""
+    processors: Annotated[int, msgspec.Meta(ge=0)] | None = None
+    tasks: Annotated[int, msgspec.Meta(ge=0)] | None = None
+    """Of processors that run or are to run. A task takes at most one slot."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,6 +82,8 @@ class CoordinatorSettings:
     """Requests that wait, for each processor."""
     processors_max: int = knob(1_000)
     """Processors that are registered, running or not; no more are created."""
+    quotas: tuple[Quota, ...] = knob(())
+    """Of namespaces, each named once (E4)."""
     connections_max: int = 1_000
     """Connections in the registry; no more are added."""
     workers_max: int = 1_000
@@ -93,6 +108,9 @@ class CoordinatorSettings:
                 f"coordinator settings: checkpoint_timeout_ms ({self.checkpoint_timeout_ms}) must be above"
                 f" checkpoint_interval_ms ({self.checkpoint_interval_ms})"
             )
+        if len({quota.namespace for quota in self.quotas}) < len(self.quotas):
+            names = ", ".join(quota.namespace for quota in self.quotas)
+            raise ValueError(f"coordinator setting quotas: expected each namespace once, found {names}")
         if self.lineage_max < 2:  # noqa: PLR2004 - a generation, and the one that committed what it was restored from
             raise ValueError(f"coordinator setting lineage_max: expected at least 2, found {self.lineage_max}")
         if self.tasks_max > KEY_GROUPS:

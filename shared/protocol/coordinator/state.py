@@ -232,6 +232,8 @@ class Context:
     token: LeaderToken = NO_LEADER
     ops: int = 0
     outage_seen_ms: int | None = None
+    states: Callable[[], Iterable["ProcessorState"]] = lambda: ()
+    """Of all processors."""
     contradicted: str = ""
     """A contradiction found in this event: others have seen more than the store has."""
     out: list[CoordinatorCommand] = field(default_factory=list)

@@ -16,6 +16,7 @@ ON_SILENCE = ("tests/unit/test_protocol_coordinator_silence.py",)
 ON_UNALIGNED = ("tests/unit/test_protocol_coordinator_unaligned.py",)
 ALIGNMENT, ON_ALIGNMENT = "shared/planning/alignment.py", ("tests/unit/test_planning_alignment.py",)
 LINEAGE = "shared/protocol/lineage.py"
+QUOTAS, ON_QUOTAS = AT + "quotas.py", ("tests/unit/test_protocol_coordinator_quotas.py",)
 ON_CODE = ("tests/unit/test_protocol_coordinator_code.py",)
 EPOCH_TIMES = "shared/protocol/coordinator/pace.py"
 ON_PACE = ("tests/property/test_protocol_pace.py",)
@@ -167,6 +168,12 @@ COORDINATOR = (
     Mutant("S2", "every identity is new", GENERATION, "new_identity=(vertex, index) in own and (vertex, index) not in known,", "new_identity=(vertex, index) in own,", ON_GENERATIONS),
     Mutant("S2", "no identity is new", GENERATION, "new_identity=(vertex, index) in own and (vertex, index) not in known,", "new_identity=False,", ON_GENERATIONS),
     Mutant("S2", "tasks start before the mirror has the last commit", GENERATION, "    if not p.mirror.caught_up:\n        return  # a sink", "    if False:\n        return  # a sink", ON_GENERATIONS),
+    Mutant("E4", "processors are not counted", MACHINE, "elif over := refused_creation(", "elif False and refused_creation(", ON_QUOTAS),
+    Mutant("E4", "those that are being created do not count", MACHINE, "(*self.processors, *self.creations))", "self.processors)", ON_QUOTAS),
+    Mutant("E4", "a start that is being written does not count", QUOTAS, 'if p.phase not in ACTIVE and (p.write is None or row.state != "STARTING"):', "if p.phase not in ACTIVE:", ON_QUOTAS),
+    Mutant("E4", "a running one's change is not counted", REQUESTS, "if p.phase in ACTIVE and (over := refused_run(p, pending)):", "if over := '':", ON_QUOTAS),
+    Mutant("E4", "who runs beyond a quota may not even shrink", QUOTAS, " or (p.phase in ACTIVE and wanted <= _held(p)):", ":", ON_QUOTAS),
+    Mutant("E4", "other namespaces count", QUOTAS, " if o.name != p.name and namespace_of(o.name) == namespace)", " if o.name != p.name)", ON_QUOTAS),
     Mutant("S6", "a refusal is tried again", GENERATION, "    if doom.permanent:", "    if False:", ON_GENERATIONS),
     Mutant("S6", "an order for what nobody waits for is taken", REQUESTS, "    if not waiting:\n        which", "    if False:\n        which", ON_GENERATIONS),
     Mutant("S6", "an order to a running processor is taken", REQUESTS, '    if p.phase in ACTIVE:\n        return f"{p.name} is running; a refusal stops it', '    if False:\n        return f"{p.name} is running; a refusal stops it', ON_GENERATIONS),
