@@ -34,6 +34,7 @@ from tidemark.shared.model.formats import FormatError
 from tidemark.shared.model.frames import Content
 from tidemark.shared.model.held import Why
 from tidemark.shared.model.ids import StatePart
+from tidemark.shared.model.time import MAX_TIME
 from tidemark.shared.operators.base import Operator, OperatorError, Out
 from tidemark.shared.operators.context import TaskContext
 from tidemark.shared.operators.specs import ComputeSpec
@@ -82,7 +83,12 @@ class ComputeApart(Operator):
 
     def on_watermark(self, watermark_ms: int) -> Sequence[Out]:
         """See `ComputeOperator.on_watermark`."""
-        return self._ask(Question("watermark", self._deaths.watching, watermark_ms))[0]
+        return self.on_watermark_piece(watermark_ms, MAX_TIME)[0]
+
+    def on_watermark_piece(self, watermark_ms: int, items_max: int) -> tuple[Sequence[Out], bool]:
+        """See `ComputeOperator.on_watermark_piece`."""
+        question = Question("watermark", self._deaths.watching, watermark_ms, items_max)
+        return self._ask(question)[0], self._standing.unfinished
 
     def on_processing_time(self, now_ms: int) -> Sequence[Out]:
         """See `ComputeOperator.on_processing_time`; asked only when something is due."""

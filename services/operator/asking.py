@@ -18,6 +18,8 @@ class Question(Struct, frozen=True, array_like=True):
     """Callbacks are to be told of before they run (`CallGuard.watching`)."""
     number: int = 0
     """A time, ms."""
+    items_max: int = 0
+    """Of a watermark: rows and timers of a piece."""
     content: str = ""
     tag: str = ""
     part: str = ""
@@ -50,6 +52,8 @@ class CallAnswer(Struct, frozen=True, array_like=True, tag=True):
     watermark_ms: int = 0
     processing_ms: int = 0
     full: bool = False
+    unfinished: bool = False
+    """Of a watermark: a piece of it is done."""
     counters: dict[str, int] = {}
     error: tuple[str, str] | None = None
     """Kind and text of the error raised."""

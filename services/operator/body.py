@@ -29,6 +29,11 @@ from tidemark.shared.runtime.exchange import load_body
 T = TypeVar("T")
 _NEVER: Final = 2**63
 """Rows, above which partials would be merged to be counted."""
+_PIECE_MS: Final = 50
+"""That a piece of work should take: a checkpoint may wait for it (C13), and each costs a frame or a question of some hundred us."""
+_ITEMS_FIRST: Final = 16
+_ITEMS_MAX: Final = 1 << 20
+"""Rows and timers of a piece: few at first, for a callback may be slow; then as many as its time allows."""
 _DEFAULTS: Final = OperatorSettings()
 _NONE: Final = UsersCode()
 
@@ -77,6 +82,8 @@ class OperatorBody(ReceivingBody):
         self._holds: Sequence[Hold] | None = None
         """Those before the call that is being worked on."""
         self._rows = 0
+        self._items = _ITEMS_FIRST
+        self._unfinished = False
         self._now_ms = max((h.protocol.processing_time_ms for h in context.assign.handles), default=MIN_TIME)
 
     async def open(self, parts: MutableMapping[StatePart, bytes]) -> None:
@@ -134,10 +141,24 @@ class OperatorBody(ReceivingBody):
 
     async def advance(self, watermark_ms: int) -> Sequence[Out]:
         """The watermark through the chain, which is told the time first: windows that close now go out as of now."""
-        return await self._work(self._advance, self._now(), watermark_ms)
+        clock = self._context.outside.clock
+        began_ms = clock.monotonic_ms()
+        outs, self._unfinished = await self._work(self._advance, self._now(), watermark_ms)
+        took_ms = clock.monotonic_ms() - began_ms
+        if took_ms > _PIECE_MS:
+            self._items = max(1, self._items // 2)
+        elif self._unfinished and 2 * took_ms < _PIECE_MS:
+            self._items = min(2 * self._items, _ITEMS_MAX)
+        return outs
 
-    def _advance(self, now_ms: int, watermark_ms: int) -> Sequence[Out]:
-        return [*self._chain.on_processing_time(now_ms), *self._chain.on_watermark(watermark_ms)]
+    def unfinished(self) -> bool:
+        """Whether the watermark lets more come due than a piece."""
+        return self._unfinished
+
+    def _advance(self, now_ms: int, watermark_ms: int) -> tuple[Sequence[Out], bool]:
+        timed = self._chain.on_processing_time(now_ms)
+        outs, unfinished = self._chain.on_watermark_piece(watermark_ms, self._items)
+        return [*timed, *outs], unfinished
 
     async def fire(self, now_ms: int) -> Sequence[Out]:
         """Processing time through the chain."""

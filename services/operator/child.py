@@ -80,6 +80,7 @@ class Answering:
         self._guard.watching = question.watching
         outs: list[Out] = []
         parts: dict[StatePart, bytes | None] = {}
+        unfinished = False
         match question.call:
             case "build":
                 self._operator = self._built(pickle.loads(payload))  # noqa: S301 - from the worker that forked this process
@@ -91,7 +92,8 @@ class Answering:
                 batch = batch_from(payload)
                 outs += self._opened().on_batch(batch, question.content, question.tag)
             case "watermark":
-                outs += self._opened().on_watermark(question.number)
+                found, unfinished = self._opened().on_watermark_piece(question.number, question.items_max)
+                outs += found
             case "time":
                 outs += self._opened().on_processing_time(question.number)
             case "snapshot":
@@ -106,6 +108,7 @@ class Answering:
             operator.output_watermark(),
             operator.next_processing_time(),
             operator.full(),
+            unfinished,
             dict(operator.counters()),
         )
         return head, [*(out.batch for out in outs), *(data for data in parts.values() if data is not None)]

@@ -92,6 +92,14 @@ class Operator(ABC):
     def on_watermark(self, watermark_ms: int) -> Sequence[Out]:
         """Raise the input watermark to this (it never falls), and fire all that has become due. MAX_TIME at the end of input (E1)."""
 
+    def on_watermark_piece(self, watermark_ms: int, items_max: int) -> tuple[Sequence[Out], bool]:
+        """Like `on_watermark`, but for some `items_max` rows and timers at the most, and whether any are left for the next call.
+
+        A piece is the work of a lower watermark: output, order and watermark are what they would be, had that one come.
+        """
+        del items_max
+        return self.on_watermark(watermark_ms), False
+
     def on_processing_time(self, now_ms: int) -> Sequence[Out]:
         """Processing time is now this (W5: it never falls)."""
         return ()

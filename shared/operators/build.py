@@ -9,7 +9,7 @@ from tidemark.shared.model.frames import Content
 from tidemark.shared.model.held import Hold
 from tidemark.shared.model.ids import StatePart
 from tidemark.shared.model.plan import OUT
-from tidemark.shared.model.time import MIN_TIME
+from tidemark.shared.model.time import MAX_TIME, MIN_TIME
 from tidemark.shared.operators.base import Operator, OperatorError, Out
 from tidemark.shared.operators.compute import ComputeOperator
 from tidemark.shared.operators.context import NOWHERE, TaskContext
@@ -45,6 +45,8 @@ class Chain:
     """The watermark that each operator has been given last, and, at the end, the chain's own."""
     _names: list[str] = field(default_factory=list)
     """Prefixes of the names of the operators' state parts."""
+    _unfinished: set[int] = field(default_factory=set)
+    """Operators that have done a piece of what their watermark lets come due."""
 
     def __post_init__(self) -> None:
         self._seen = [MIN_TIME] * (len(self.operators) + 1)
@@ -58,11 +60,26 @@ class Chain:
 
     def on_watermark(self, watermark_ms: int) -> Sequence[Out]:
         """The chain's input watermark."""
+        outs, unfinished = self.on_watermark_piece(watermark_ms, MAX_TIME)
+        assert not unfinished
+        return outs
+
+    def on_watermark_piece(self, watermark_ms: int, items_max: int) -> tuple[Sequence[Out], bool]:
+        """A piece of it, of some `items_max` rows and timers of each operator; and whether it is to be called again with the same."""
         if not self.operators:
             self._seen[0] = max(self._seen[0], watermark_ms)
-            return ()
-        outs = self._advance(0, watermark_ms)
-        return outs + self._settle(0)
+        outs: list[Out] = []
+        told_ms = watermark_ms
+        for i, operator in enumerate(self.operators):
+            if told_ms > self._seen[i] or i in self._unfinished:
+                self._seen[i] = max(self._seen[i], told_ms)
+                found, unfinished = operator.on_watermark_piece(self._seen[i], items_max)
+                (self._unfinished.add if unfinished else self._unfinished.discard)(i)
+                outs += self._push(i + 1, found)
+            told_ms = operator.output_watermark()
+        if self.operators:
+            self._seen[-1] = max(self._seen[-1], told_ms)
+        return outs, bool(self._unfinished)
 
     def on_processing_time(self, now_ms: int) -> Sequence[Out]:
         """To every operator, first to last."""

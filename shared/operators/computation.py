@@ -20,6 +20,8 @@ Rules (LANGUAGE.md, Computations; protocol W1, E1):
   timers of before; then it is reported as a failure, for the dead letter queue, and the rest goes on.
 - A9 One timer that sets itself for a passed time again and again would never end: after `passed_timers_max` such firings without
   time moving on it fails as in A8.
+- A11 A watermark that lets much come due is applied in pieces, each the work of a lower watermark; so A6 holds. Where more keys than
+  make a piece have something due at one time, that time is divided by keys, in the order of their bytes. The end of input is one piece.
 - A10 A callback in which the process has died too often, as the guard counts, is not called again: it fails as in A8.
 """
 
@@ -197,7 +199,10 @@ class KeyedComputation:
         self._by_event_time = order == "eventTime"
         self._limits = limits
         self._keys = Keys(StateCodec(computation, limits.state_bytes_max), groups, limits.timers_max, cooling)
-        self._watermark_ms = MIN_TIME
+        self.watermark_ms = MIN_TIME
+        """All that was due below it has been applied."""
+        self._times: list[int] = []
+        """Heap of the times of records that wait; some more, below the watermark."""
         self._due = Due()
         """By event time."""
         self._clock_due = Due()
@@ -215,7 +220,7 @@ class KeyedComputation:
         """Records have come, in any order."""
         done = CallResults()
         for row in rows:
-            if self._by_event_time and row.timestamp_ms < max(row.late_below_ms, self._watermark_ms):  # A4
+            if self._by_event_time and row.timestamp_ms < max(row.late_below_ms, self.watermark_ms):  # A4
                 done.late.append(row)
                 continue
             key = self._keys.find_or_add(row.key, row.key_value)
@@ -224,21 +229,28 @@ class KeyedComputation:
             else:  # A2
                 record = Record(key.value, row.value, row.timestamp_ms)
                 self._record(key, record, row.order, done)
-                self._advance(key, self._watermark_ms, done)
+                self._advance(key, self.watermark_ms, done)
             self._note(key)
         self._keys.settle()
         self.counters.late += len(done.late)
         return self._sorted(done)
 
-    def on_watermark(self, watermark_ms: int) -> CallResults:
-        """Raise the input watermark to this, and apply all that has become due. MAX_TIME ends the input (A7)."""
+    def on_watermark(self, watermark_ms: int, items_max: int = MAX_TIME) -> CallResults:
+        """Raise the input watermark to this, and apply all that has become due. MAX_TIME ends the input (A7).
+
+        items_max: of some more records and keys than these it goes to a lower watermark only (A11); `watermark_ms` tells to which.
+        """
         done = CallResults()
-        if watermark_ms > self._watermark_ms:
+        if watermark_ms > self.watermark_ms:
             floor_ms = self.output_watermark()
-            for key in self._due_keys(watermark_ms):
-                self._advance(key, watermark_ms, done)
+            below_ms = self._piece_ms(watermark_ms, items_max)
+            for key in self._due_keys(below_ms, items_max if below_ms < watermark_ms else MAX_TIME):
+                self._advance(key, below_ms, done)
                 self._note(key)
-            self._watermark_ms = watermark_ms
+            if below_ms < watermark_ms:
+                watermark_ms = max(self.watermark_ms, min(below_ms, self._due.first_ms()))
+            self._drop_times(watermark_ms)
+            self.watermark_ms = watermark_ms
             if watermark_ms == MAX_TIME:
                 self._end(floor_ms, done)
             self._keys.pass_over(watermark_ms)
@@ -255,7 +267,7 @@ class KeyedComputation:
                 for pending in [p for p in key.timers.all() if p.domain == "processing" and p.due_ms <= now_ms]:
                     if key.timers.is_pending(pending):
                         self._timer(key, pending, max(floor_ms, pending.output_ms), done)
-                        self._advance(key, self._watermark_ms, done)
+                        self._advance(key, self.watermark_ms, done)
                 self._note(key)
         self._keys.settle()
         return self._sorted(done)
@@ -263,17 +275,35 @@ class KeyedComputation:
     def _wait(self, key: Key, row: Row) -> None:
         if self._waiting >= self._waiting_max:
             raise OperatorError(
-                f"{self._waiting} records wait for the watermark, which stands at {self._watermark_ms} ms, and no more are allowed; "
+                f"{self._waiting} records wait for the watermark, which stands at {self.watermark_ms} ms, and no more are allowed; "
                 f"see which source or partition holds the watermark back, or run more tasks"
             )
         self._waiting += 1
         self._count += 1
+        heapq.heappush(self._times, row.timestamp_ms)
         packed = encode_value(row.value)
         heapq.heappush(key.waiting, Waiting(row.timestamp_ms, row.order, packed, self._count, row.value))
 
     def full(self) -> bool:
         """Half of the records that may wait for the watermark do."""
         return 2 * self._waiting > self._waiting_max
+
+    def _piece_ms(self, watermark_ms: int, items_max: int) -> int:
+        """The watermark to apply in one piece on the way to this one: below it some `items_max` records and keys are due (A11)."""
+        if MAX_TIME in (watermark_ms, items_max):
+            return watermark_ms
+        taken: list[int] = []
+        while self._times and self._times[0] < watermark_ms and len(taken) <= items_max:
+            taken.append(heapq.heappop(self._times))
+        for time_ms in taken:
+            heapq.heappush(self._times, time_ms)
+        records_ms = taken[-1] if len(taken) > items_max else watermark_ms
+        first_ms = self._due.first_ms()
+        return min(watermark_ms, max(first_ms + 1, min(records_ms, self._due.nth_ms(items_max))))
+
+    def _drop_times(self, below_ms: int) -> None:
+        while self._times and self._times[0] < below_ms:
+            heapq.heappop(self._times)
 
     # --- holds ----------------------------------------------------------------------------------------------
 
@@ -283,7 +313,7 @@ class KeyedComputation:
 
     def output_watermark(self) -> int:
         """min(input watermark, hold): no document that follows is before it (W1), but for records that `order: arrival` takes behind it."""
-        return min(self._watermark_ms, self.hold())
+        return min(self.watermark_ms, self.hold())
 
     def next_processing_time(self) -> int:
         """When `on_processing_time` next has something to do; MAX_TIME for never."""
@@ -296,11 +326,13 @@ class KeyedComputation:
     def restore(self, groups: MutableMapping[KeyGroup, bytes], watermark_ms: int = MIN_TIME) -> None:
         """Take the state from a snapshot, at the input watermark that belongs to it; called once, first. It empties `groups`."""
         self._keys.restore(groups, self._restored)
-        self._watermark_ms = watermark_ms
+        self.watermark_ms = watermark_ms
         self._keys.pass_over(watermark_ms)
 
     def _restored(self, key: Key) -> None:
         self._waiting += len(key.waiting)
+        for waiting in key.waiting:
+            heapq.heappush(self._times, waiting.timestamp_ms)
         self._note(key)
 
     # --- applying -------------------------------------------------------------------------------------------
@@ -422,7 +454,7 @@ class KeyedComputation:
         self._keys.changed(key)
         key.state()  # state of the snapshot that does not fit is no fault of this record: it fails the task
         state, timers = key.pack(), key.timers.pending()
-        key.timers.begin(now_ms, None if self._by_event_time else self._watermark_ms)
+        key.timers.begin(now_ms, None if self._by_event_time else self.watermark_ms)
         error: Exception | None = None
         for _ in range(self._limits.attempts_max):
             try:
@@ -478,9 +510,9 @@ class KeyedComputation:
         self.timed |= not self._by_event_time and (hold_ms is not None or self.counters.timers_fired > 0)
         self.clocked |= clock_ms is not None
 
-    def _due_keys(self, watermark_ms: int) -> Iterator[Key]:
+    def _due_keys(self, watermark_ms: int, keys_max: int) -> Iterator[Key]:
         """The keys that have something to apply below this watermark, in the order of their bytes; each is noted anew before the next."""
-        for data in self._due.take(watermark_ms):
+        for data in self._due.take(watermark_ms, keys_max):
             self._keys.settle()
             key = self._keys.find(data)
             if key is not None:

@@ -101,10 +101,19 @@ class Due:
             heapq.heappop(self._heap)
         return self._heap[0][0] if self._heap else MAX_TIME
 
-    def take(self, below_ms: int) -> list[bytes]:
-        """The keys noted for a time below this, in the order of their bytes; they are noted no more."""
-        taken = []
-        while self._heap and self._heap[0][0] < below_ms:
+    def nth_ms(self, n: int) -> int:
+        """The time of the key behind the `n` earliest; MAX_TIME where there are no more."""
+        taken: list[tuple[int, bytes]] = []
+        while len(taken) <= n and (time_ms := self.first_ms()) != MAX_TIME:
+            taken.append(heapq.heappop(self._heap))
+        for entry in taken:
+            heapq.heappush(self._heap, entry)
+        return time_ms if len(taken) > n else MAX_TIME
+
+    def take(self, below_ms: int, keys_max: int = MAX_TIME) -> list[bytes]:
+        """The keys noted for a time below this, in the order of their bytes, the earliest of them; they are noted no more."""
+        taken: list[bytes] = []
+        while self._heap and self._heap[0][0] < below_ms and len(taken) < keys_max:
             time_ms, key = heapq.heappop(self._heap)
             if self._times.get(key) == time_ms:
                 del self._times[key]

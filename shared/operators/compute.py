@@ -68,6 +68,11 @@ class ComputeOperator(Operator):
         """Apply all that the watermark has passed; MAX_TIME ends the input."""
         return self._outs(self.keyed.on_watermark(watermark_ms))
 
+    def on_watermark_piece(self, watermark_ms: int, items_max: int) -> tuple[Sequence[Out], bool]:
+        """See `KeyedComputation.on_watermark`."""
+        outs = self._outs(self.keyed.on_watermark(watermark_ms, items_max))
+        return outs, self.keyed.watermark_ms < watermark_ms
+
     def on_processing_time(self, now_ms: int) -> Sequence[Out]:
         """Fire the processing-time timers that it has reached."""
         self._now_ms = max(self._now_ms, now_ms)

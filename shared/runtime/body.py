@@ -93,7 +93,11 @@ class ReceivingBody(TaskBody):
 
     @abstractmethod
     async def advance(self, watermark_ms: int) -> Sequence[Given]:
-        """The input watermark is now this."""
+        """The input watermark is now this. A piece of the work may be done: then `unfinished` says so, and the same call follows."""
+
+    def unfinished(self) -> bool:
+        """Whether the last `advance` left work for the next."""
+        return False
 
     def batching(self) -> bool:
         """Whether it holds rows until the epoch ends."""

@@ -190,9 +190,11 @@ class TaskDriver:
     async def _done(self, ticket: int, outs: Sequence[Given]) -> None:
         self.meter.gave(outs)
         emissions = await (self.source or self.site).emissions(outs)
-        batching = isinstance(self.body, ReceivingBody) and self.body.batching()
+        receiving = self.body if isinstance(self.body, ReceivingBody) else None
+        batching = receiving is not None and receiving.batching()
+        unfinished = receiving is not None and receiving.unfinished()
         times = self.body.output_watermark(), self.body.next_processing_ms()
-        self.post(ev.Done(ticket, emissions, *times, batching))
+        self.post(ev.Done(ticket, emissions, *times, batching, unfinished))
 
     def _acknowledge(self, command: do.Acknowledge) -> None:
         self.meter.acknowledged(command.parts, command.blobs, self.wiring.clock.monotonic_ms())

@@ -219,18 +219,18 @@ class Story:
         elif work is not None:
             self.answer(work)
 
-    def answer(self, work: Work) -> None:
-        """Do the work."""
+    def answer(self, work: Work, *, unfinished: bool = False) -> None:
+        """Do the work, or a piece of it, which moves no watermark here."""
         if isinstance(work, do.TakeSnapshot):
             self.handle(ev.SnapshotTaken(work.ticket))
             return
-        if isinstance(work, do.Advance):
+        if isinstance(work, do.Advance) and not unfinished:
             self.watermark_ms = max(self.watermark_ms, work.watermark_ms)
         timer = self.timers.popleft() if self.timers else MAX_TIME
         if isinstance(work, do.Apply | do.Flush):
             self.holds_rows = self.batches and isinstance(work, do.Apply)
         emissions = tuple(self.emits.get(say(work), ()))
-        self.handle(ev.Done(work.ticket, emissions, self.watermark_ms, timer, self.holds_rows))
+        self.handle(ev.Done(work.ticket, emissions, self.watermark_ms, timer, self.holds_rows, unfinished))
 
     def read(self) -> None:
         """Read as long as the machine lets us."""
@@ -299,13 +299,15 @@ class Says(_Written):
 
 @dataclass(frozen=True)
 class Barrier(_Written):
-    """A sender writes BARRIER."""
+    """A sender writes BARRIER; `watermark`: its header's."""
 
     epoch: int = 0
     committed: int = 0
+    watermark: int | None = None
 
     def act(self, story: Story) -> None:
         writer = story.writers[self.sender]
+        writer.watermark_ms = writer.watermark_ms if self.watermark is None else self.watermark
         writer.epoch = self.epoch
         self.write(story, BarrierFrame(story.header(self.sender), Epoch(self.committed)))
         writer.epoch = self.epoch + 1
@@ -349,15 +351,16 @@ class Holds(Action):
 
 @dataclass(frozen=True)
 class Answers(Action):
-    """The work that is held is done; what follows from it is held again, or (`go_on`) not."""
+    """The work that is held is done, or (`unfinished`) a piece of it; what follows from it is held again, or (`go_on`) not."""
 
     go_on: bool = False
+    unfinished: bool = False
 
     def act(self, story: Story) -> None:
         assert story.held is not None
         work, story.held = story.held, None
         story.holding = not self.go_on
-        story.answer(work)
+        story.answer(work, unfinished=self.unfinished)
 
 
 @dataclass(frozen=True)

@@ -117,12 +117,27 @@ def schedules(draw: st.DrawFn) -> tuple[list[Row], list[tuple[str, int]]]:
 
 
 def run(
-    rows: list[Row], course: list[tuple[str, int]], cooling: Cooling | None = None
+    rows: list[Row],
+    course: list[tuple[str, int]],
+    cooling: Cooling | None = None,
+    items_max: int = MAX_TIME,
+    *,
+    restarts: bool = False,
 ) -> tuple[list[Yielded], list[dict[KeyGroup, bytes]]]:
-    """(all that came out, the state at every restart)."""
+    """(all that came out, the state at every restart); a watermark in pieces of so many items, perhaps with restarts between them."""
 
     def fresh() -> KeyedComputation:
         return KeyedComputation(make_computation(Scripted), groups=2, cooling=cooling)
+
+    def restarted(task: KeyedComputation) -> KeyedComputation:
+        for group, data in task.snapshot_groups().items():
+            if data is None:
+                stored.pop(group, None)
+            else:
+                stored[group] = data
+        again = fresh()
+        again.restore(dict(stored), task.watermark_ms)
+        return again
 
     task, stored, watermark = fresh(), dict[KeyGroup, bytes](), MIN_TIME
     outputs: list[Yielded] = []
@@ -134,17 +149,17 @@ def run(
             assert not done.outputs
         elif what == "watermark":
             watermark = max(watermark, value)
-            outputs += task.on_watermark(watermark).outputs
+            while True:
+                outputs += task.on_watermark(watermark, items_max).outputs
+                if task.watermark_ms >= watermark:
+                    break
+                assert task.hold() >= task.output_watermark() == task.watermark_ms
+                if restarts:
+                    task = restarted(task)
             assert task.hold() >= watermark == task.output_watermark()
         else:
-            for group, data in task.snapshot_groups().items():
-                if data is None:
-                    stored.pop(group, None)
-                else:
-                    stored[group] = data
+            task = restarted(task)
             states.append(dict(stored))
-            task = fresh()
-            task.restore(dict(stored), watermark)
     outputs += task.on_watermark(MAX_TIME).outputs
     assert task.output_watermark() == MAX_TIME
     return outputs, states
@@ -156,6 +171,34 @@ def test_the_output_is_a_function_of_the_input(schedule: tuple[list[Row], list[t
     """Any arrival, any watermarks, any restarts: the outputs, in order, are those of the plain reading of the language."""
     rows, course = schedule
     assert [(o.timestamp_ms, o.key, o.value) for o in run(rows, course)[0]] == plain(rows)
+
+
+@settings(deadline=None, max_examples=150)
+@given(schedules(), st.integers(1, 4), st.booleans())
+def test_pieces_of_a_watermark_give_what_it_gives(
+    schedule: tuple[list[Row], list[tuple[str, int]]], items_max: int, restarts: bool
+) -> None:
+    """Whatever comes due at once, and with a restart between any two of them: the same outputs in the same order."""
+    rows, course = schedule
+    outputs = run(rows, course, None, items_max, restarts=restarts)[0]
+    assert [(o.timestamp_ms, o.key, o.value) for o in outputs] == plain(rows)
+
+
+@settings(deadline=None, max_examples=100)
+@given(st.integers(1, 8), st.integers(1, 30), st.integers(1, 4), st.booleans())
+def test_a_piece_applies_no_more_than_it_may(items_max: int, keys: int, each: int, together: bool) -> None:
+    """Many keys at one time, one key at many times, and between: at most so many callbacks a piece, but for one key at one time."""
+    task = KeyedComputation(make_computation(Scripted))
+    content: Document = {"set": [], "cancel": []}
+    rows = [row_of(key, content, 5 if together else n, (0, n)) for n in range(each) for key in range(keys)]
+    task.on_records(rows)
+    pieces = []
+    while task.watermark_ms < 50:
+        before = task.counters.records
+        task.on_watermark(50, items_max)
+        pieces.append(task.counters.records - before)
+    assert sum(pieces) == keys * each
+    assert max(pieces) <= items_max * (each if together else 1)
 
 
 @settings(deadline=None, max_examples=150)

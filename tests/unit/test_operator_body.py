@@ -61,10 +61,32 @@ class Slow(JoinOperator):
         return super().output_watermark() - 1
 
 
-def body_of(chain: Chain, beside_rows: int = 1_000) -> OperatorBody:
+def clock_at_0() -> SimpleNamespace:
+    clock = SimpleNamespace(spent_ms=0, now_ms=lambda: 0)
+    clock.monotonic_ms = lambda: clock.spent_ms
+    return clock
+
+
+class Costly(JoinOperator):
+    """Each of so many items that a watermark lets come due takes a time."""
+
+    def __init__(self, clock: SimpleNamespace, items: int, item_ms: int) -> None:
+        super().__init__(SPEC, TaskContext())
+        self.clock, self.left, self.item_ms = clock, items, item_ms
+        self.pieces: list[int] = []
+
+    def on_watermark_piece(self, watermark_ms: int, items_max: int) -> tuple[Sequence[Out], bool]:
+        piece = min(self.left, items_max)
+        self.left -= piece
+        self.pieces.append(piece)
+        self.clock.spent_ms += piece * self.item_ms
+        return (() if self.left else super().on_watermark(watermark_ms)), self.left > 0
+
+
+def body_of(chain: Chain, beside_rows: int = 1_000, clock: Any = None) -> OperatorBody:
     vertex = VertexId("join-1")
     plan = RunningPlan(1, "", {vertex: 1}, ())
-    outside = SimpleNamespace(blobs=None, executor=AsyncExecutor(), clock=SimpleNamespace(now_ms=lambda: 0))
+    outside = SimpleNamespace(blobs=None, executor=AsyncExecutor(), clock=clock or clock_at_0())
     context: Any = SimpleNamespace(
         outside=outside, assign=SimpleNamespace(job=JOB, vertex=vertex, index=0, plan=plan, handles=())
     )
@@ -130,3 +152,31 @@ async def test_who_stops_waits_for_a_document_and_not_for_a_batch() -> None:
 def until_locked(lock: threading.Lock) -> None:
     while not lock.locked():
         pass
+
+
+@pytest.mark.parametrize("item_ms", [0, 1, 40, 1_000])
+async def test_a_watermark_is_worked_on_in_pieces_that_suit_the_cost_of_an_item(item_ms: int) -> None:
+    """Few where each takes long, one at the least; more with each piece where they cost little. Each answers before the next begins."""
+    clock = clock_at_0()
+    costly = Costly(clock, 10_000 if item_ms < 40 else 40, item_ms)
+    body = body_of(Chain((costly,)), clock=clock)
+    calls = 0
+    while not calls or body.unfinished():
+        assert body.output_watermark() < 1_000
+        await body.advance(1_000)
+        calls += 1
+    assert calls == len(costly.pieces)
+    assert body.output_watermark() == 1_000
+    assert max(costly.pieces[5:]) * item_ms <= 50 or max(costly.pieces[5:]) == 1
+    assert item_ms or calls < 12
+
+
+async def test_an_operator_behind_one_that_works_in_pieces_follows_it() -> None:
+    """It is told no watermark before the first has reached it; the chain is done when both are."""
+    clock = clock_at_0()
+    first, second = Costly(clock, 40, 0), Costly(clock, 100, 0)
+    chain = Chain((first, second))
+    while chain.on_watermark_piece(1_000, 16)[1]:
+        assert not (second.pieces and first.left)
+    assert (first.pieces, second.pieces) == ([16, 16, 8], [16] * 6 + [4])
+    assert chain.output_watermark() == 1_000

@@ -24,7 +24,8 @@ class Apply:
 class Advance:
     """Work: the input watermark is now this, ms. MAX_TIME is the end of input: give out all that is left, for END follows.
 
-    A step task runs its last step here, not at Flush (E1).
+    A step task runs its last step here, not at Flush (E1). Where a watermark lets much come due, the body may do a piece of it: then the
+    same command follows, until `Done` says that nothing is left.
     """
 
     ticket: int

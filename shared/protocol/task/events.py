@@ -38,6 +38,8 @@ class Done:
     next_processing_ms: int
     batching: bool = False
     """Rows are held until the epoch ends: the task is not idle (W3)."""
+    unfinished: bool = False
+    """Of an Advance: a piece of it is done, and it is to be given again, with the same watermark."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -91,6 +91,10 @@ class TaskMachine:
     _next_processing_ms: int = MAX_TIME
     _batching: bool = False
     """Rows are held until the epoch ends."""
+    _unfinished: Advancing | None = None
+    """A watermark that the body applies in pieces; only a checkpoint's cut comes between two of them (C13)."""
+    _cut: Epoch = NO_EPOCH
+    """The last checkpoint for which barriers were waited for no longer (C13)."""
     _fire_due: bool = False
     _named_committed: Epoch = NO_EPOCH
     """The last committed checkpoint that the barriers name, of the checkpoint being aligned (C5)."""
@@ -203,11 +207,14 @@ class TaskMachine:
             going = self._begin_work() if self._work is None else self._taking() and self._step()
 
     def _begin_work(self) -> bool:
-        """Begin the next work when nothing is under way: a checkpoint that is due (C2, C3, C13), then timers, then frames that came in."""
+        """Begin the next work when nothing is under way: a checkpoint's cut (C2, C13), the next piece, a snapshot (C3), timers, frames."""
         self._cut_if_due()
         epoch = self.receiver.aligned()
-        if epoch is not None:
+        if epoch is not None and (self._unfinished is None or epoch == self._cut):
             self._start(Flushing(epoch, self._named_committed))
+            return True
+        if self._unfinished is not None:
+            self._start(self._unfinished)
             return True
         if self._fire_due:
             self._fire_due = False
@@ -321,8 +328,11 @@ class TaskMachine:
                 channel.progress.raise_to(watermark_ms)
                 self._settle()
             case Advancing(final):
-                if final:
+                if final and not event.unfinished:
                     self._end_output()
+                if event.unfinished or self._unfinished is not None:
+                    self._unfinished = work if event.unfinished else None
+                    self._tell_idle()
             case Firing():
                 pass
             case Flushing(epoch, committed):
@@ -346,10 +356,11 @@ class TaskMachine:
             self._start(Advancing(final))
 
     def _tell_idle(self) -> None:
-        """W3: idle as its inputs are, but for a task that holds rows."""
+        """W3: idle as its inputs are, but for a task that holds rows, or that has not finished with its watermark."""
         if self.is_source or self.ended:
             return
         idle = not self._batching and all_idle([channel.progress for channel in self.receiver.channels()])
+        idle = idle and self._unfinished is None
         if idle != self.idle:
             self.idle = self.sender.idle = idle
             self._out += self.sender.watermarks()
@@ -382,7 +393,7 @@ class TaskMachine:
             return
         self._told = None
         if self.receiver.cut(told.epoch):
-            self._named_committed = told.committed
+            self._named_committed, self._cut = told.committed, told.epoch
 
     def _is_cut_due(self, now_ms: int) -> bool:
         told, timeout_ms = self._told, self.alignment_timeout_ms

@@ -53,6 +53,26 @@ CHECKPOINTS = (
         " or self._is_cut_due(tick.monotonic_ms)\n        return due",
         "\n        return due",
     ),
+    Mutation(
+        "C13",
+        "no snapshot comes between two pieces",
+        MACHINE,
+        "self._unfinished is None or epoch == self._cut",
+        "self._unfinished is None",
+    ),
+    Mutation(
+        "C3", "a snapshot comes between two pieces", MACHINE, "and (self._unfinished is None or epoch == self._cut)", ""
+    ),
+    Mutation(
+        "C3",
+        "a piece is taken for the whole",
+        MACHINE,
+        "self._unfinished = work if event.unfinished else None",
+        "self._unfinished = None",
+    ),
+    Mutation(
+        "W3", "a task is idle between two pieces", MACHINE, "        idle = idle and self._unfinished is None\n", ""
+    ),
     Mutation("C13", "the time-out is over at once", MACHINE, " and now_ms - told.since_ms >= timeout_ms", ""),
     Mutation(
         "C13",

@@ -215,3 +215,70 @@ def test_C13_a_channel_may_be_behind_by_several_checkpoints() -> None:
     first, second = story.snapshots[3].inputs[0].channels
     assert (first.next_seq, first.last_barrier) == (2, 2)
     assert (second.next_seq, second.last_barrier) == (0, 0)
+
+
+def test_C13_a_snapshot_is_taken_between_two_pieces_of_a_watermarks_work() -> None:
+    """Its input watermark is the whole one, so a restored task goes on with the work; the rest follows behind the barrier."""
+    story = play(
+        task(senders=1, alignment_timeout_ms=0),
+        Holds(),
+        Says(0, 7),
+        Expect("advance 7"),
+        Answers(unfinished=True),
+        Expect("advance 7"),
+        started(1),
+        Rows(0, "a"),
+        Expect(),
+        Answers(unfinished=True),
+        Expect("flush 1"),
+        Answers(),
+        Answers(),
+        Expect("snapshot 1 after 0", "barrier 1 after 0 to 0", "advance 7"),
+        Durable(1),
+        BrokerHas(),
+        Answers(),
+        Expect("ack 1", "apply a"),
+    )
+    assert story.snapshots[1].input_watermark_ms == 7
+
+
+def test_C3_a_watermark_is_applied_whole_before_a_snapshot_that_waits_for_barriers() -> None:
+    """However many pieces it takes: what an epoch gives does not depend on how its work was cut."""
+    play(
+        task(senders=1),
+        Holds(),
+        Says(0, 7),
+        Barrier(0, 1),
+        started(1),
+        Expect("advance 7"),
+        Answers(unfinished=True),
+        Answers(unfinished=True),
+        Expect("advance 7", "advance 7"),
+        Answers(go_on=True),
+        Expect("flush 1", "watermark 7 to 0", *TAKEN_1[1:]),
+    )
+    play(
+        task(senders=1),
+        Holds(),
+        Barrier(0, 1, watermark=7),
+        started(1),
+        Expect("advance 7"),
+        Answers(unfinished=True),
+        Expect("advance 7"),
+        Answers(go_on=True),
+        Expect("flush 1", "watermark 7 to 0", *TAKEN_1[1:]),
+    )
+
+
+def test_W3_a_task_is_not_idle_between_two_pieces() -> None:
+    """Rows follow: it says that it is idle when its watermark's work is done."""
+    play(
+        task(senders=1),
+        Holds(),
+        Says(0, 7, idle=True),
+        Expect("idle none to 0", "advance 7"),
+        Answers(unfinished=True),
+        Expect("watermark none to 0", "advance 7"),
+        Answers(),
+        Expect("idle 7 to 0"),
+    )
