@@ -273,7 +273,9 @@ async def _tables(
         writers.append(JobTables(other.job, tuple(written)))
     found: dict[VertexId, TableRead | Unread] = {}
     for vertex in plan_processor(processor, engine="local").vertices:
-        if not isinstance(vertex.head, WriteHead) or not isinstance(stage := vertex.head.stage, Merge):
+        if not isinstance(vertex.head, WriteHead | DeadLetterHead) or not isinstance(
+            stage := stage_of(vertex.head), Merge
+        ):
             continue
         url = _url(processor, stage, installed.environment)
         if processor.connections[stage.connection_name].type == "mongodb":

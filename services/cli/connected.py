@@ -31,7 +31,7 @@ from tidemark.services.source.connectors.kafka import topics_there
 from tidemark.services.source.settings import SourceSettings
 from tidemark.shared.adapters.clock import SystemClock
 from tidemark.shared.adapters.executor import AsyncExecutor
-from tidemark.shared.language.documents import FileDlq, InvalidDocument, KafkaDlq, Processor, all_stages
+from tidemark.shared.language.documents import CollectionDlq, FileDlq, InvalidDocument, KafkaDlq, Processor, all_stages
 from tidemark.shared.language.documents.connections import REFERENCE
 from tidemark.shared.language.expressions.ast import Literal
 from tidemark.shared.language.fields import written
@@ -198,6 +198,10 @@ def _asked(looks: _Looks) -> Iterator[tuple[str, str | None, _Ask]]:
     match looks.processor.options.dlq:
         case KafkaDlq(name, topic):
             yield "options.dlq", name, partial(looks.topic, name, topic, has_key=False)
+        case CollectionDlq(name) as queue:
+            table = f"{queue.db}.{queue.coll}"
+            stage = Merge(path="options.dlq", connection_name=name, table=table, when_matched="replace")
+            yield "options.dlq", name, partial(looks.table, stage)
         case FileDlq(path, name):
             yield "options.dlq", name, partial(looks.folder, name, path, "options.dlq")
         case None:

@@ -1,10 +1,11 @@
 """Commands that read stored data: topics and their records, dead letters, checkpoints, and a try-out on a topic's newest records."""
 
+import asyncio
 import os
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -18,7 +19,7 @@ from tidemark.services.sink.connectors.destination import LocalDestination
 from tidemark.services.sink.connectors.released import released_files
 from tidemark.services.source.connectors.registered import RegisteredRecords
 from tidemark.shared.adapters.executor import AsyncExecutor
-from tidemark.shared.language.documents import FileDlq, KafkaDlq, Processor, parse
+from tidemark.shared.language.documents import CollectionDlq, FileDlq, KafkaDlq, Processor, parse
 from tidemark.shared.language.stages import KafkaSource
 from tidemark.shared.language.values import ExtendedJsonError, parse_json, to_json
 from tidemark.shared.model.checkpoint import TaskHandle
@@ -73,19 +74,24 @@ async def _topics_of(log: Log, name: str) -> list[dict[str, Any]]:
     return [{"connection": name, "topic": t, "partitions": n, "records": kept[t]} for t, n in counts.items()]
 
 
+_ANSWER_MS: Final = 10_000
+"""How long a server of dead letters is looked for."""
+
+
 async def dead_letters(name: str, data_dir: Path, limit: int) -> list[Any]:
     """The dead letters of a processor that were written last. Unreadable where the document keeps none."""
     async with local_installation(data_dir) as installed:
         processor = parse(decode_plan((await installed.row_of(ProcessorName(name))).plan).document)
         connections = Connections("cli", allowed=OWNER, values=installed.environment)
         try:
-            letters = await _letters(processor, connections, limit)
+            letters = await letters_of(processor, connections, limit)
         finally:
             await connections.close()
     return [to_json(each, canonical=False) for each in letters if each.get("processorName") in (None, name)][-limit:]
 
 
-async def _letters(processor: Processor, connections: Connections, limit: int) -> list[Document]:
+async def letters_of(processor: Processor, connections: Connections, limit: int) -> list[Document]:
+    """The newest dead letters, oldest first. NoDocument where the document keeps none."""
     match processor.options.dlq:
         case KafkaDlq(connection_name, topic):
             log = connections.log(connections.get(processor, connection_name))
@@ -94,8 +100,23 @@ async def _letters(processor: Processor, connections: Connections, limit: int) -
             place, _ = connections.place_of(processor, connection_name, path, "options.dlq")
             files = released_files(LocalDestination(place.removeprefix("file://"), "dlq"))
             return [_document(line) for released in files for line in released.data.splitlines()]
+        case CollectionDlq(connection_name, db, coll):
+            url = str(connections.get(processor, connection_name).settings["url"])
+            return await asyncio.to_thread(_letters_in, url, db, coll, limit)
         case None:
             raise NoDocument("the processor keeps no dead letters: options.dlq of its document names a place for them")
+
+
+def _letters_in(url: str, db: str, coll: str, limit: int) -> list[Document]:
+    """The newest of a collection, oldest first: ids begin with the time at which they were made."""
+    from tidemark.shared.adapters.mongodb import client_at, from_bson
+
+    client = client_at(url, _ANSWER_MS)
+    try:
+        found = [from_bson(each) for each in client[db][coll].find().sort("_id", -1).limit(limit)]
+    finally:
+        client.close()
+    return [{name: value for name, value in each.items() if name != "_id"} for each in reversed(found)]
 
 
 def _document(data: bytes | None) -> Document:

@@ -28,7 +28,15 @@ from tidemark.services.cli.view import View
 from tidemark.services.local.address import BROKER_VARIABLE
 from tidemark.services.local.broker_settings import FREE_PORT
 from tidemark.services.local.supervisor import CONTROL
-from tidemark.shared.language.documents import FileDlq, InvalidDocument, KafkaDlq, Processor, parse, resolve
+from tidemark.shared.language.documents import (
+    CollectionDlq,
+    FileDlq,
+    InvalidDocument,
+    KafkaDlq,
+    Processor,
+    parse,
+    resolve,
+)
 from tidemark.shared.language.expressions.ast import Literal
 from tidemark.shared.language.problems import DocumentError
 from tidemark.shared.language.stages import FileEmit, HttpsEmit, KafkaEmit, Merge
@@ -166,6 +174,8 @@ def outputs(processor: Processor) -> list[str]:
     match processor.options.dlq:
         case FileDlq(file_path=path, connection_name=connection):
             found.append(f"dead letters, if any: files in {inside(connection, path)}")
+        case CollectionDlq(connection_name=connection, db=db, coll=coll):
+            found.append(f"dead letters, if any: collection {db}.{coll} of {connection}")
         case KafkaDlq(topic=name, connection_name=connection):
             found.append(f"dead letters, if any: topic {name} of {connection}")
         case None:

@@ -8,7 +8,7 @@ from typing import Final
 import sqlalchemy as sa
 
 from tidemark.shared.adapters.kafka_settings import KafkaSettings
-from tidemark.shared.language.documents import FileDlq, InvalidDocument, KafkaDlq, Processor, all_stages
+from tidemark.shared.language.documents import CollectionDlq, FileDlq, InvalidDocument, KafkaDlq, Processor, all_stages
 from tidemark.shared.language.problems import DocumentError, join
 from tidemark.shared.language.redaction import HIDDEN, redacted_line
 from tidemark.shared.language.stages import Connection, KafkaEmit, KafkaSource
@@ -103,9 +103,10 @@ async def letters_of(processor: Processor, connections: Connections, limit: int)
                 log = connections.log(connections.get(processor, name))
                 records = await newest(log, topic, limit, bytes_max=LETTERS_BYTES_MAX)
             return [_letter(record.value) for record in records]
-        case FileDlq():
-            remedy = "`tidemark dlq` reads files; or let options.dlq name a topic"
-            raise Problem(NOT_FOUND, "options.dlq", "a topic, which this service reads", "files", remedy)
+        case FileDlq() | CollectionDlq() as queue:
+            found = "files" if isinstance(queue, FileDlq) else "a collection"
+            remedy = "`tidemark dlq` reads them; or let options.dlq name a topic"
+            raise Problem(NOT_FOUND, "options.dlq", "a topic, which this service reads", found, remedy)
         case None:
             remedy = "options.dlq names a place for them"
             raise Problem(NOT_FOUND, "options.dlq", "a topic of dead letters", "none: they are kept nowhere", remedy)

@@ -18,7 +18,7 @@ from tidemark.services.sink.connectors.registered import RegisteredForms
 from tidemark.services.sink.connectors.sql import SqlSink, engine_at
 from tidemark.services.sink.connectors.staging import PartStore
 from tidemark.services.sink.settings import SinkSettings
-from tidemark.shared.language.documents import FileDlq, KafkaDlq, Processor
+from tidemark.shared.language.documents import CollectionDlq, FileDlq, KafkaDlq, Processor
 from tidemark.shared.language.expressions.ast import Literal
 from tidemark.shared.language.stages import Connection, FileEmit, HttpsEmit, KafkaEmit, Merge, Sink
 from tidemark.shared.model.ids import Epoch, VertexId
@@ -180,5 +180,8 @@ def stage_of(head: Head) -> Sink:
         return FileEmit(
             path="options.dlq", file_path=queue.file_path, format="json", connection_name=queue.connection_name
         )
+    if isinstance(queue, CollectionDlq):
+        table, name = f"{queue.db}.{queue.coll}", queue.connection_name
+        return Merge(path="options.dlq", connection_name=name, table=table, when_matched="replace")
     message = f"no sink for {head}"
     raise TypeError(message)

@@ -89,7 +89,7 @@ def document_schema() -> dict[str, Any]:
                 "items": {"$ref": "#/$defs/stage"},
             },
             "stage": _stages(STAGES),
-            "innerStage": _stages({**INNER, **{name: STAGES[name] for name in ("$lookup", "$cachedLookup")}}),
+            "innerStage": _stages({**INNER, **{name: STAGES[name] for name in ("$lookup", "$cachedLookup", "$https")}}),
             "expression": _expression(),
             "query": _query(),
             "connection": _connection(),

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from tidemark.shared.language.documents import FileDlq, KafkaDlq
+from tidemark.shared.language.documents import Dlq
 from tidemark.shared.language.stages import Https, Lookup, Sink, Source
 from tidemark.shared.operators.specs import StepSpec
 
@@ -39,7 +39,7 @@ class WriteHead:
 class DeadLetterHead:
     """The dead letter queue: a sink for documents that are dead letters already (`tidemark.shared.operators.dead_letters`)."""
 
-    queue: KafkaDlq | FileDlq | None
+    queue: Dlq | None
     """None: the document names none, and they are collected (`plan_processor`)."""
 
 

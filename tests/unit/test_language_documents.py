@@ -260,9 +260,12 @@ def test_sinks_and_dead_letters() -> None:
 
 def test_a_table_takes_no_dead_letters() -> None:
     """No sink could write them there: it is said when the document is read, and not by a task."""
-    for tree in ({"connectionName": "s", "table": "t"}, {"connectionName": "s", "db": "d", "coll": "c"}):
-        (error,) = _errors({"pipeline": [DOCUMENTS], "options": {"dlq": tree}})
-        assert "dead letters go to a topic" in error
+    tables = {"s": {"type": "sql", "url": "sqlite:///t.db"}}
+    (error,) = _errors({"pipeline": [DOCUMENTS], "options": {"dlq": {"connectionName": "s", "table": "t"}}})
+    assert "dead letters go to a topic" in error
+    into = {"connectionName": "s", "db": "d", "coll": "c"}
+    (error,) = _errors({"connections": tables, "pipeline": [DOCUMENTS], "options": {"dlq": into}})
+    assert "the connection s is of type sql, expected mongodb" in error
 
 
 @pytest.mark.parametrize(("acks", "good"), [("all", True), (-1, True), (0, True), (1, True), (2, False), (True, False)])

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from keyword import iskeyword
 from typing import Any, Final, TypeAlias
 
+from tidemark.shared.language.documents.leftout import STAGES_LEFT_OUT, why_left_out
 from tidemark.shared.language.expressions.parse import parse_expression
 from tidemark.shared.language.expressions.scope import Scope
 from tidemark.shared.language.problems import join
@@ -70,7 +71,9 @@ def read_options(tree: Any, path: str, scope: Scope, options: Sequence[Option], 
         return Read()
     known = {option.name: option for option in options}
     for key in tree:
-        if key not in known:
+        if key not in known and (why := why_left_out(join(path, key))):
+            scope.problems.add(join(path, key), f"{key} of {name} is left out: {why}")
+        elif key not in known:
             scope.problems.add(join(path, key), f"unknown option {key} of {name}", accepted=known, found=key)
     result = Read()
     for option in options:
@@ -368,6 +371,9 @@ def read_stage(
         scope.problems.add(place, f"{name} {elsewhere[name]}")
         return None
     spec = specs.get(name)
+    if spec is None and name in STAGES_LEFT_OUT:
+        scope.problems.add(place, f"{name} {STAGES_LEFT_OUT[name]}")
+        return None
     if spec is None:
         scope.problems.add(place, f"unknown stage {name}", accepted=sorted(specs), found=name)
         return None

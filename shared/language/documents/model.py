@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, TypeAlias
 
 from tidemark.shared.language.limits import DEFAULTS, Limits
 from tidemark.shared.language.problems import DocumentError
@@ -36,10 +36,22 @@ class FileDlq:
 
 
 @dataclass(frozen=True, slots=True)
+class CollectionDlq:
+    """Dead letters go into a collection of MongoDB."""
+
+    connection_name: str
+    db: str
+    coll: str
+
+
+Dlq: TypeAlias = KafkaDlq | FileDlq | CollectionDlq
+
+
+@dataclass(frozen=True, slots=True)
 class Options:
     """`options` of a document."""
 
-    dlq: KafkaDlq | FileDlq | None = None
+    dlq: Dlq | None = None
     checkpoint_interval_ms: int | None = None
     """None: the coordinator's setting."""
     alignment_timeout_ms: int | None = None

@@ -19,8 +19,9 @@ from tidemark.shared.language.documents.kinds import (
 )
 from tidemark.shared.language.documents.limits import LIMITS, limits_of
 from tidemark.shared.language.documents.load import Loaded, load_all
-from tidemark.shared.language.documents.model import FileDlq, KafkaDlq, Options, Processor
+from tidemark.shared.language.documents.model import CollectionDlq, Dlq, FileDlq, KafkaDlq, Options, Processor
 from tidemark.shared.language.documents.pipeline import read_pipeline
+from tidemark.shared.language.documents.source import CHANGES
 from tidemark.shared.language.expressions.scope import Scope
 from tidemark.shared.language.problems import DocumentError, InvalidDocument, Problems
 from tidemark.shared.language.stages import SAMPLE_CONNECTION, Connection, Join, Merge, Stage, Union
@@ -56,14 +57,25 @@ def _top_level(tree: Any, path: str, scope: Scope) -> str | None:
     return None if name is None else str(name)
 
 
-def _dlq(tree: Any, path: str, scope: Scope) -> KafkaDlq | FileDlq | None:
-    """A topic, or a folder."""
+_COLLECTION_DLQ: Final = (
+    Option("connectionName", STRING, "a MongoDB connection", required=True),
+    Option("db", STRING, "the database", required=True),
+    Option("coll", STRING, "the collection", required=True),
+)
+
+
+def _dlq(tree: Any, path: str, scope: Scope) -> Dlq | None:
+    """A topic, a folder, or a collection."""
     before = len(scope.problems.errors)
-    if type(tree) is dict and {"table", "coll", "db"} & tree.keys():
-        scope.problems.add(
-            path, "dead letters go to a topic, {connectionName, topic}, or to files, {path}; a table takes none"
+    if type(tree) is dict and "table" in tree:
+        where = (
+            "to a topic, {connectionName, topic}, to files, {path}, or into a collection, {connectionName, db, coll}"
         )
+        scope.problems.add(path, f"dead letters go {where}; a table takes none")
         return None
+    if type(tree) is dict and {"coll", "db"} & tree.keys():
+        o = read_options(tree, path, scope, _COLLECTION_DLQ)
+        return None if len(scope.problems.errors) > before else CollectionDlq(**o.fields)
     if type(tree) is dict and "path" in tree:
         o = read_options(tree, path, scope, _FILE_DLQ)
         return None if len(scope.problems.errors) > before else FileDlq(**o.fields)
@@ -71,7 +83,7 @@ def _dlq(tree: Any, path: str, scope: Scope) -> KafkaDlq | FileDlq | None:
     return None if len(scope.problems.errors) > before else KafkaDlq(**o.fields)
 
 
-_DLQ_SCHEMA: Final = {"oneOf": [closed_schema(_TOPIC_DLQ), closed_schema(_FILE_DLQ)]}
+_DLQ_SCHEMA: Final = {"oneOf": [closed_schema(_TOPIC_DLQ), closed_schema(_FILE_DLQ), closed_schema(_COLLECTION_DLQ)]}
 _OPTIONS: Final = (
     Option("dlq", Kind(_dlq, _DLQ_SCHEMA), "where dead letters go"),
     Option(
@@ -172,6 +184,7 @@ _WANTED: Final = {
     "CachedLookup": ("sql", "mongodb", "files"),
     "KafkaDlq": ("kafka",),
     "FileDlq": ("files",),
+    "CollectionDlq": ("mongodb",),
 }
 _INSIDE: Final = {"Merge": ".into", "Lookup": ".from", "CachedLookup": ".from"}
 """Where the name stands, if not in the stage itself."""
@@ -196,6 +209,9 @@ def _check_connections(pipeline: tuple[Stage, ...], options: Options, known: Kno
 def _check_connection(holder: Any, kind: str, path: str, known: Known, problems: Problems) -> None:
     name = getattr(holder, "connection_name", None)
     wanted = _WANTED.get(kind)
+    if kind == "SampleSource" and (found := known.connections.get(str(name))) is not None and found.type == "mongodb":
+        problems.add(path, CHANGES)
+        return
     if name is None or wanted is None or (name == SAMPLE_CONNECTION and kind == "SampleSource"):
         return
     _check_named(name, wanted, path, known, problems)

@@ -50,17 +50,12 @@ _ELSEWHERE: Final = {
     **dict.fromkeys(
         ONLY_INSIDE, "belongs inside the pipeline of a window ($tumblingWindow, $hoppingWindow, $sessionWindow)"
     ),
-    "$out": "is not a stage of streams: use $merge or $emit",
-    "$facet": "is not a stage of streams: use several processors",
-    "$externalFunction": "is not supported: write a $compute",
-    "$iceberg": "is not supported: use $emit with path and format iceberg",
-    "$setStreamMeta": "is not supported: compute a field, and project it away in front of the sink",
 }
 _RELATIONAL: Final = relational(read_pipeline)
 STAGES: Final[dict[str, StageSpec]] = {
     "$source": SOURCE,
     **STATELESS,
-    **windows({name: _RELATIONAL[name] for name in ("$lookup", "$cachedLookup")}),
+    **windows({name: _RELATIONAL[name] for name in ("$lookup", "$cachedLookup", "$https")}),
     **_RELATIONAL,
     **SINKS,
 }

@@ -43,11 +43,27 @@ from tidemark.shared.language.stages import (
     Union,
 )
 
-_OUTSIDE: Final = dict.fromkeys(
-    ("$source", "$emit", "$merge", "$tumblingWindow", "$hoppingWindow", "$sessionWindow", "$join", "$union", "$compute", "$lookup",
-     "$cachedLookup"),
-    "does not belong inside a lookup's pipeline",
-)  # fmt: skip
+_OUTSIDE: Final = {
+    **dict.fromkeys(
+        (
+            "$source",
+            "$emit",
+            "$merge",
+            "$tumblingWindow",
+            "$hoppingWindow",
+            "$sessionWindow",
+            "$join",
+            "$union",
+            "$compute",
+            "$https",
+        ),
+        "does not belong inside a lookup's pipeline",
+    ),
+    **dict.fromkeys(
+        ("$lookup", "$cachedLookup"),
+        "does not belong inside a lookup's pipeline: look up one behind the other, with $unwind of what was found between them",
+    ),
+}
 ReadPipeline = Callable[[Any, str, Scope], Any]
 _TABLE: Final = (
     Option("connectionName", STRING, "the connection", required=True),

@@ -281,9 +281,9 @@ _KINDS: Final[dict[str, tuple[Callable[..., Source], tuple[Option, ...]]]] = {
     "connectionName": (SampleSource, _SAMPLE),
 }
 """By the option that tells; with a connection alone it is a sample stream."""
-_CHANGES: Final = "a change stream of MongoDB is no source here: bring the changes to a topic (a connector for Kafka does), and give topic"
+CHANGES: Final = "a change stream of MongoDB is no source here: bring the changes to a topic (a connector for Kafka does), and give topic"
 _ELSEWHERE: Final = {
-    **dict.fromkeys(("db", "coll", "collection", "initialSync"), _CHANGES),
+    **dict.fromkeys(("db", "coll", "collection", "initialSync"), CHANGES),
     "stream": "Kinesis is no source here: bring its records to a topic, and give topic",
     "cron": "a schedule is no source here: let what keeps the schedule write to a topic, and give topic",
 }
@@ -295,7 +295,7 @@ def _left_out(tree: Any) -> Mapping[str, str]:
         return {}
     config = tree.get("config")
     if type(config) is dict and "fullDocument" in config:
-        return {"config.fullDocument": _CHANGES}
+        return {"config.fullDocument": CHANGES}
     return {name: why for name, why in _ELSEWHERE.items() if name in tree}
 
 

@@ -30,6 +30,7 @@ from tidemark.shared.language.stages import (
     Group,
     GroupField,
     HoppingWindow,
+    Https,
     Limit,
     Lookup,
     SessionWindow,
@@ -151,7 +152,7 @@ _OUTSIDE: Final = dict.fromkeys(
 
 
 def _pipeline_of(lookups: Mapping[str, StageSpec]) -> Option:
-    """The option of a window's pipeline; `lookups` stand at one of its ends (`unnested`)."""
+    """The option of a window's pipeline; `lookups`, requests among them, stand at one of its ends (`unnested`)."""
     specs = {**INNER, **lookups}
 
     def read(tree: Any, path: str, scope: Scope) -> tuple[Any, ...] | None:
@@ -166,15 +167,15 @@ def _pipeline_of(lookups: Mapping[str, StageSpec]) -> Option:
 
 
 def unnested(window: Window, scope: Scope) -> Iterator[Stage]:
-    """The window, and the lookups of its pipeline in front of it and behind: a table is asked for rows, wherever they stand.
+    """The window, and the lookups and requests of its pipeline in front of it and behind: others are asked for rows, wherever they stand.
 
     What stands in front of the first stage that gathers documents does to each what it would do in front of the window; what stands
-    behind the last, behind it. A lookup between two of them is noted as an error.
+    behind the last, behind it. One between two of them is noted as an error.
     """
     stages: tuple[Any, ...] = window.pipeline
     gathers = [i for i, stage in enumerate(stages) if isinstance(stage, Group | Sort | Limit | Count)]
     first, last = (gathers[0], gathers[-1]) if gathers else (len(stages), len(stages) - 1)
-    looks = [i for i, stage in enumerate(stages) if isinstance(stage, Lookup)]
+    looks = [i for i, stage in enumerate(stages) if isinstance(stage, Lookup | Https)]
     front = max((i + 1 for i in looks if i < first), default=0)
     behind = min((i for i in looks if i > last), default=len(stages)) if gathers else len(stages)
     for i in looks:
@@ -261,7 +262,7 @@ def _window(made: Callable[..., Window], doc: str, options: tuple[Option, ...]) 
 
 
 def windows(lookups: Mapping[str, StageSpec]) -> dict[str, StageSpec]:
-    """The specs; `lookups` are those of the stages that ask tables."""
+    """The specs; `lookups` are those of the stages that ask others."""
     pipeline = _pipeline_of(lookups)
     return {
         "$tumblingWindow": _window(TumblingWindow, "Windows that follow each other.", (*_TUMBLING, pipeline)),
