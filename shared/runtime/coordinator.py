@@ -166,6 +166,9 @@ class CoordinatorDriver:
         yield Measure("leads", int(self._token is not None))
         for topic, count in self._unreadable.counts.items():
             yield unreadable_measure(topic, count)
+        if self._token is not None:
+            for service, count in self._machine.ctx.workers.wanted(self._now()).items():
+                yield Measure("workers_wanted", count, {"service": service})
         for machine in self._machine.processors.values():
             state = machine.state
             yield from of_processor(status_of(state), len(state.unreleased()), state.times.timings)

@@ -50,6 +50,9 @@ METRICS: Final[Mapping[str, Metric]] = {
     "tasks": Metric("gauge", "Tasks that this worker hosts", "worker"),
     "slots": Metric("gauge", "Processors of which it hosts tasks at most", "worker"),
     "leads": Metric("gauge", "1 for the coordinator that leads", "coordinator"),
+    "workers_wanted": Metric(
+        "gauge", "Workers that a service should have: one more while a processor finds no room", "coordinator", ("service",)
+    ),
     "processor_state": Metric("gauge", "1 for the state that the processor is in", "coordinator", (*_PROCESSOR, "state")),
     "processor_generation": Metric("gauge", "Grows at every start and restart", "coordinator", _PROCESSOR),
     "checkpoint_epoch": Metric("gauge", "The last committed checkpoint", "coordinator", _PROCESSOR),

@@ -1,5 +1,9 @@
 """Slots and places: existing workers first, spread, a worker wished for when none is free and wished away when empty."""
 
+import random
+
+import pytest
+
 from tests.unit.protocol_coordinator_world import World
 from tidemark.shared.model.ids import ProcessorName
 from tidemark.shared.model.messages import CreateProcessor, StartProcessor, StopProcessor
@@ -191,3 +195,57 @@ def test_who_came_first_waits_for_the_other_that_was_wished_for() -> None:
     world.worker("source-2", "source", slots=1)
     world.settle()
     assert {t[2] for t in world.status[ProcessorName("p2")].tasks} == {"source-2", "sink-2"}
+
+
+def scale(world: World) -> None:
+    """What an autoscaler does with the number: it adds the next place, or ends the last."""
+    world.spawns.clear()
+    world.retires.clear()
+    workers = world.nodes[0].machine.ctx.workers
+    there = sorted((w for w in world.workers.values() if w.alive), key=lambda w: int(w.place.split("-")[1]))
+    wanted = workers.wanted(world.now_ms).get("source")
+    if wanted is None or wanted == len(there):
+        return
+    if wanted > len(there):
+        world.worker(f"source-{len(there)}", "source", slots=2)
+        return
+    hosting = [known.hosting for known in workers.alive.values() if known.place == there[-1].place]
+    assert hosting in ([], [set()]), "one that works is ended"
+    there[-1].alive = False
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_an_autoscaler_that_follows_the_number_gives_each_its_place_and_ends_none_that_works(seed: int) -> None:
+    """Processors come and go; in the end all that should run do, and without any, one worker is left."""
+    rng = random.Random(seed)
+    world = World(CoordinatorSettings(retire_idle_ms=1_000, spawn_wait_ms=1_000))
+    world.lead()
+    assert world.nodes[0].machine.ctx.workers.wanted(world.now_ms) == {}
+    world.pass_ms(SETTINGS.adopt_wait_ms)
+    running: set[int] = set()
+    for step in range(20):
+        number = rng.randint(1, 9)
+        name = ProcessorName(f"proc{number:02}")
+        if number in running:
+            running.discard(number)
+            world.request(StopProcessor(f"stop-{step}", name))
+        else:
+            if name not in world.store.rows:
+                world.request(CreateProcessor(f"create-{number}", name, SOLO))
+                world.settle()
+            running.add(number)
+            world.request(StartProcessor(f"start-{step}", name))
+        for _ in range(rng.choice((1, 5, 20))):
+            world.pass_ms(200)
+            scale(world)
+    for _ in range(60):
+        world.pass_ms(500)
+        scale(world)
+    states = {number: world.status[ProcessorName(f"proc{number:02}")].state for number in running}
+    assert states == dict.fromkeys(running, "RUNNING")
+    for number in running:
+        world.request(StopProcessor(f"last-{number}", ProcessorName(f"proc{number:02}")))
+    for _ in range(60):
+        world.pass_ms(500)
+        scale(world)
+    assert [w.place for w in world.workers.values() if w.alive] == ["source-0"]

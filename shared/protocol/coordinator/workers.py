@@ -16,6 +16,8 @@ from tidemark.shared.protocol.coordinator.commands import CoordinatorCommand, Pu
 from tidemark.shared.protocol.coordinator.settings import CoordinatorSettings
 
 _DIGITS = re.compile(r"(\d+)")
+_WISHES = 2
+"""A wish that is not made again for so many times its wait is none any more."""
 
 
 @dataclass(slots=True)
@@ -185,6 +187,24 @@ class Workers:
                 worker.retired_ms = now_ms
                 out.append(Publish(WorkerUnwanted(worker.place, worker.incarnation)))
         return out
+
+    def wanted(self, now_ms: int) -> dict[str, int]:
+        """How many workers each service should have, for who starts processes by number and ends the last places first.
+
+        One more than there are while one is wished for; else up to the last that hosts something or has not been empty for long. None are
+        told while some may still be silent: who heard 0 would end them.
+        """
+        counts: dict[str, int] = {}
+        if now_ms < self.settle_until_ms:
+            return counts
+        for service in sorted({w.service for w in self.alive.values()} | self.wished.keys()):
+            there = self._of(service)
+            idle_ms = self.settings.retire_idle_ms
+            kept = [i for i, w in enumerate(there, 1) if w.hosting or now_ms - w.empty_since_ms < idle_ms]
+            least = max(self.settings.workers_min, *kept, 0)
+            wishing = now_ms - self.wished.get(service, now_ms - _WISHES * self.settings.spawn_wait_ms)
+            counts[service] = max(least, len(there) + 1) if wishing < _WISHES * self.settings.spawn_wait_ms else least
+        return counts
 
     def _retiring(self, worker: RegisteredWorker, now_ms: int) -> bool:
         """It has been wished away lately; if it is still there after long, nobody heard the wish."""
