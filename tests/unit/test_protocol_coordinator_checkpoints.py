@@ -385,10 +385,14 @@ def test_repeated_acks_change_nothing() -> None:
 
 
 def test_the_driver_can_ask_when_time_makes_the_next_decision() -> None:
-    """The start of the next checkpoint, so that short epochs do not wait for a coarse tick; nothing while one is in flight."""
+    """The start of the next checkpoint, also while one is in flight: short epochs do not wait for a coarse tick; then nothing."""
     world = started(CoordinatorSettings(checkpoint_interval_ms=700))
     machine = world.nodes[0].machine
     assert machine.due_ms() == world.now_ms + 700
     world.acking = lambda _: False
     world.pass_ms(800)
+    flight = machine.processors[NAME].state.flight
+    assert flight is not None
+    assert machine.due_ms() == flight.started_ms + 700
+    world.pass_ms(700)
     assert machine.due_ms() is None

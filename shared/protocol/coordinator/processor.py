@@ -122,12 +122,13 @@ class ProcessorMachine:
             status.publish(p, now_ms)
 
     def due_ms(self, now_ms: int) -> int | None:
-        """When time alone makes the next decision, ms; None if something else must come first, and what was due by now waits for that."""
+        """When time alone makes the next decision, ms, unless something else must come first; None if nothing lies ahead.
+
+        A checkpoint under way does not hide when the next is due: who asks now may sleep until then.
+        """
         p = self.state
-        if p.write is not None:
-            return None
         due_ms = None
-        if p.phase is Phase.RUNNING and p.flight is None and not p.held and not p.final():
+        if p.phase is Phase.RUNNING and not p.held and not p.final():
             due_ms = running.next_start_ms(p)
         elif p.phase is Phase.WAITING:
             due_ms = p.resume_at_ms
