@@ -4,10 +4,10 @@ The client library unpacks a batch whole before anybody sees its size. Internal 
 reaches the brokers can write it there. Sources read such batches in parts (`kafka_batches`).
 """
 
+import struct
 from collections.abc import Iterator
 from typing import Any, Final
 
-import numpy as np
 import structlog
 from aiokafka.record.default_records import DefaultRecord
 
@@ -17,6 +17,11 @@ from tidemark.shared.compiled import kafka
 _log = structlog.get_logger()
 PASSED: Final = "passed-batch"
 """Header of the record that stands for a batch: how many bytes it has, packed."""
+_LENGTH_AT: Final = 8
+_LENGTH: Final = struct.Struct(">i")
+_MAGIC_AT: Final = 16
+_HEADER: Final = struct.Struct(">b4xh4xq")
+"""Of a batch, from its format on: the format, attributes, the time of its first record, ms; between them CRC and last offset."""
 
 
 class Fetched(dict[Any, Any]):
@@ -30,26 +35,29 @@ class Fetched(dict[Any, Any]):
 
 
 class Batches:
-    """The library's batches of one answer, in their order, with a stand-in for each that unpacks to more than UNPACKED_BYTES_MAX."""
+    """The library's batches of one answer, in their order, with a stand-in for each that unpacks to more than UNPACKED_BYTES_MAX.
+
+    No compiled code: a process that reads single records alone, a coordinator's, needs no LLVM for it.
+    """
 
     def __init__(self, inner: Any, partition: Any) -> None:
         self._inner = inner
         self._partition = partition
         self.has_next = inner.has_next
         self.size_in_bytes = inner.size_in_bytes
-        (data, begin) = inner.__reduce__()[2]  # the library shows them to pickle alone
-        view = np.frombuffer(data, dtype=np.uint8)
-        table = np.empty((kafka.walk(view, begin, np.empty((0, kafka.FIELDS), dtype=np.int64)), kafka.FIELDS), np.int64)
-        kafka.walk(view, begin, table)
-        self._data, self._rows = data, iter(table)
+        (self._data, self._at) = inner.__reduce__()[2]  # the library shows them to pickle alone
 
     def next_batch(self) -> Any:
         """The next batch, or the record that stands in for it."""
-        batch, row = self._inner.next_batch(), next(self._rows)
-        codec = int(row[kafka.ATTRIBUTES] & kafka.CODEC_MASK)
-        if row[kafka.MAGIC] < kafka.FORMAT or not codec:
+        batch, begin = self._inner.next_batch(), self._at
+        self._at += kafka.LOG_OVERHEAD_BYTES + _LENGTH.unpack_from(self._data, begin + _LENGTH_AT)[0]
+        if self._at - begin < kafka.HEADER_BYTES:
             return batch
-        packed = self._data[row[kafka.BEGIN] + kafka.HEADER_BYTES : row[kafka.END]]
+        magic, attributes, time_ms = _HEADER.unpack_from(self._data, begin + _MAGIC_AT)
+        codec = attributes & kafka.CODEC_MASK
+        if magic < kafka.FORMAT or not codec:
+            return batch
+        packed = self._data[begin + kafka.HEADER_BYTES : self._at]
         if not unpacks_to_more(packed, codec):
             return batch
         at, size = self._partition, len(packed)
@@ -57,7 +65,7 @@ class Batches:
             "kafka.batch_passed", topic=at.topic, partition=at.partition, offset=batch.base_offset, packed_bytes=size,
             unpacked_bytes_max=UNPACKED_BYTES_MAX,
         )  # fmt: skip
-        return _InPlace(batch, int(row[kafka.FIRST_TIME]), size)
+        return _InPlace(batch, time_ms, size)
 
 
 class _InPlace:

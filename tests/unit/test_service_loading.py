@@ -36,6 +36,35 @@ def test_a_process_loads_neither_compiler_nor_data_frames(service: str) -> None:
     assert [name for name in modules if name in ("numba", "pandas", "llvmlite.binding")] == []
 
 
+READING = """
+import sys
+from aiokafka.record.default_records import DefaultRecordBatchBuilder
+from aiokafka.record.memory_records import MemoryRecords
+from tidemark.shared.adapters.kafka_passing import Batches
+
+data = b""
+for codec in (0, 1):
+    made = DefaultRecordBatchBuilder(2, codec, 0, -1, -1, -1, 1 << 20)
+    made.append(0, 5, None, b"value" * 100, [])
+    data += bytes(made.build())
+batches = Batches(MemoryRecords(data), None)
+while batches.has_next():
+    for record in batches.next_batch():
+        assert record.value == b"value" * 100
+        print(record.timestamp)
+print(*sys.modules)
+"""
+
+
+def test_a_reader_of_single_records_loads_no_machine_code() -> None:
+    """Who reads the internal topics alone, as a coordinator does, needs no compiled function, and so no LLVM: it is 50 MiB."""
+    env = {"PYTHONPATH": str(Path(__file__).parents[2])}
+    done = subprocess.run([sys.executable, "-c", READING], capture_output=True, text=True, check=True, env=env)
+    first, second, modules = done.stdout.split("\n", 2)
+    assert (first, second) == ("5", "5")
+    assert not [name for name in modules.split() if name.startswith("llvmlite")]
+
+
 IN_PROCESS = """
 import sys
 from tidemark.shared.process import host
