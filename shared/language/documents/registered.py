@@ -42,6 +42,9 @@ _WORDS: Final = (
 
 def _registered(tree: Any, path: str, scope: Scope) -> RegisteredSchema | None:
     before = len(scope.problems.errors)
+    if type(tree) is dict and str(tree.get("type")).lower() == "protobuf":
+        scope.problems.add(join(path, "type"), "records of Protobuf are neither written nor read: take avro, or json")
+        return None
     found = read_options(tree, path, scope, _WORDS)
     fields = dict(found.fields)
     schema = fields.pop("tree", None)
