@@ -33,10 +33,11 @@ from tidemark.shared.adapters.memory_broker import MemoryBroker
 from tidemark.shared.adapters.memory_commit_store import MemoryCommitStore
 from tidemark.shared.adapters.memory_log import MemoryLog
 from tidemark.shared.adapters.virtual import SimulationStuck, VirtualWorld, run_virtual
-from tidemark.shared.language.documents import Processor
+from tidemark.shared.language.documents import Processor, all_stages
 from tidemark.shared.language.stages import (
     DocumentsSource,
     FileSource,
+    Https,
     KafkaSource,
     ProcessingTimeStep,
     SampleSource,
@@ -138,6 +139,9 @@ _SAMPLE_ROWS: Final = 600
 _NO_BROKER = (
     "{path}: a topic cannot be tried out without a broker; give documents, script or path, or use `tidemark run`"
 )
+_NO_SERVER = (
+    "{path}: a server is not asked in a try-out, where time is not real; leave the stage out, or use `tidemark run`"
+)
 
 
 @dataclass(slots=True)
@@ -208,6 +212,9 @@ async def _run(what: TryOut, collected: Collected, world: VirtualWorld) -> None:
     for source in sources:
         if isinstance(source, KafkaSource):
             raise CannotTryOut(_NO_BROKER.format(path=source.path))
+    for stage in all_stages(what.processor.pipeline):
+        if isinstance(stage, Https):
+            raise CannotTryOut(_NO_SERVER.format(path=stage.path))
     clock = StepClock(world.clock)
     scripts = [source.script for source in sources if isinstance(source, ScriptSource)]
     told = [next((s.time_ms for s in script if isinstance(s, ProcessingTimeStep)), None) for script in scripts]

@@ -61,6 +61,15 @@ def test_a_document_reads_its_own_documents(tmp_path: Path) -> None:
     assert tidemark.try_out(text).documents == tidemark.try_out(tmp_path / "p.yaml").documents == [{"a": 2}]
 
 
+def test_a_server_is_not_asked_in_a_try_out() -> None:
+    """Inside a pipeline that is an error with the reason; at its end the documents come out that would be told."""
+    asks = {"$https": {"connectionName": "a", "as": "x"}}
+    kept = {"$match": {"a": 1}}
+    with pytest.raises(tidemark.TryOutFailed, match=r"pipeline\[1\].\$https: a server is not asked in a try-out"):
+        tidemark.try_out({"pipeline": [asks, kept]}, [{"a": 1}])
+    assert tidemark.try_out({"pipeline": [kept, asks]}, [{"a": 1}, {"a": 2}]).documents == [{"a": 1}]
+
+
 def test_what_fails_raises_and_says_why() -> None:
     """A stage that is unknown, a document that is none, a value that has no type of the language."""
     with pytest.raises(tidemark.TryOutFailed, match=r"\$nonsense"):

@@ -89,7 +89,7 @@ def check_schemas(tree: Any, found: Read, path: str, scope: Scope) -> None:
     config = tree.get("config")
     written = config if type(config) is dict else {}
     value, key = registry.get("valueSchema"), registry.get("keySchema")
-    if "valueSchema" not in registry and "keySchema" not in registry:
+    if not {"valueSchema", "keySchema"} & tree["schemaRegistry"].keys():
         scope.problems.add(join(path, "schemaRegistry"), "needs valueSchema, keySchema or both")
     if value is not None and value.type == "avro":
         for name in ("outputFormat", "dateFormat"):
