@@ -1,5 +1,6 @@
 """The Kubernetes manifests that the chart gives: each object is whole, what refers to another finds it, pods keep what containers keep."""
 
+import re
 from collections.abc import Iterator
 from hashlib import sha256
 from pathlib import Path
@@ -9,6 +10,7 @@ import pytest
 import yaml
 
 from tidemark.shared.process.settings import read_settings
+from tidemark.shared.runtime.measures import METRICS
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 FOLDER: Final = ROOT / "deploy" / "kubernetes"
@@ -169,6 +171,16 @@ def test_a_pod_is_reached_and_reaches_as_its_service_needs(name: str) -> None:
     to = [place for rule in rules for place in rule.get("to", [])]
     assert bool(to) == (name in ("source", "operator", "spark", "sink"))
     assert all("169.254.0.0/16" in place["ipBlock"]["except"] for place in to if "ipBlock" in place)
+
+
+def test_autoscaled_workers_follow_a_metric_that_there_is() -> None:
+    """The chart's query names a gauge of the coordinator, by a label that it has."""
+    chart = (ROOT / "deploy" / "helm" / "templates" / "services.yaml").read_text()
+    (query,) = re.findall(
+        r"query: max\(tidemark_(\w+)\{namespace=\S+,(\w+)=\S+\}\)", chart.replace("{{ ", "{{").replace(" }}", "}}")
+    )
+    metric = METRICS[query[0]]
+    assert (metric.kind, metric.of, metric.labels) == ("gauge", "coordinator", (query[1],))
 
 
 def test_the_gateway_grows_with_its_load() -> None:
