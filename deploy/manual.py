@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from tidemark.shared.language.accumulators.parse import ACCUMULATOR_NAMES
+from tidemark.shared.language.documents.leftout import OPTIONS_LEFT_OUT, STAGES_LEFT_OUT
 from tidemark.shared.language.expressions.registry import LEFT_OUT
 from tidemark.shared.language.query.parse import QUERY_OPERATORS
 from tidemark.shared.language.schema_json import document_schema
@@ -42,6 +43,7 @@ def pages() -> dict[str, str]:
         "reference/connections.md": _page("Connections", _variants(schema["$defs"]["connection"])),
         "reference/options.md": _page("A document and its options", _table(schema)),
         "reference/expressions.md": _page("Expressions", _expressions(schema)),
+        "reference/left-out.md": _page("What is left out", _left_out()),
     }
     return {**made, "files/tidemark.schema.json": json.dumps(schema, indent=1) + "\n"}
 
@@ -70,6 +72,19 @@ def _stages(stages: Mapping[str, Schema], schema: Schema) -> Iterator[str]:
             "In `$group`: " + ", ".join(f"`{name}`" for name in ACCUMULATOR_NAMES) + ".",
             "",
         )
+
+
+def _left_out() -> Iterator[str]:
+    yield from (
+        "Stages and options that Atlas has, and that a document is refused for, with the reason.",
+        "",
+        "## Stages",
+        "",
+    )
+    yield from ("| stage | |", "| --- | --- |")
+    yield from (f"| `{name}` | {_cell(why)} |" for name, why in sorted(STAGES_LEFT_OUT.items()))
+    yield from ("", "## Options", "", "| option | |", "| --- | --- |")
+    yield from (f"| `{place}` | {_cell(why)} |" for place, why in sorted(OPTIONS_LEFT_OUT.items()))
 
 
 def _variants(schema: Schema) -> Iterator[str]:

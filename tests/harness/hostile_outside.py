@@ -9,16 +9,20 @@ from functools import cache
 from typing import Any, Final
 
 import msgspec
+import numpy as np
+import pyarrow as pa
 from aiokafka.record.default_records import DefaultRecordBatchBuilder
 from crc32c import crc32c
 
+from tests.contract.sinks_support import Inline
 from tests.harness.damage import damaged
+from tests.harness.registry import MemoryRegistry
 from tests.harness.sealing import KEYS
 from tidemark.services.control.commands import Command
 from tidemark.services.control.signature import check_expires
 from tidemark.services.gateway.batch import Shape, records_of
 from tidemark.services.operator.requests import Requests
-from tidemark.services.source.connectors.registered import _reader_of
+from tidemark.services.source.connectors.registered import RegisteredRecords, _reader_of
 from tidemark.shared.adapters.kafka_batches import BrokenBatch, PartitionAnswer
 from tidemark.shared.adapters.registry import RegistrySettings, RestRegistry, answer_of
 from tidemark.shared.language.avro import AvroError
@@ -27,13 +31,16 @@ from tidemark.shared.language.documents.connections import read_connections
 from tidemark.shared.language.expressions.scope import Scope
 from tidemark.shared.language.problems import Problems
 from tidemark.shared.language.redaction import redacted_command, redacted_line, redacted_text, shown_connection
-from tidemark.shared.language.stages import Connection, Https
+from tidemark.shared.language.schema import NO_SCHEMA
+from tidemark.shared.language.stages import Connection, Https, KafkaSource
 from tidemark.shared.language.values import parse_json
-from tidemark.shared.model.ids import Offset
+from tidemark.shared.model.ids import Offset, SplitId
+from tidemark.shared.model.records import RawBatch
 from tidemark.shared.operators.context import TaskContext
+from tidemark.shared.operators.decode import decode
 from tidemark.shared.ports.http import HttpAnswer, ServerRefused
 from tidemark.shared.ports.log import LogRecord
-from tidemark.shared.ports.registry import KnownSchema, RegistryDenied, SchemaRefused, SchemaUnknown
+from tidemark.shared.ports.registry import MAGIC, KnownSchema, RegistryDenied, SchemaRefused, SchemaType, SchemaUnknown
 from tidemark.shared.process.allowed import Allowed, NotAllowed
 from tidemark.shared.process.web import Problem
 from tidemark.shared.runtime.reading import Unreadable
@@ -185,6 +192,43 @@ def avro(chooser: random.Random) -> None:
     parse_json(found)
 
 
+_KNOWN: Final[dict[int, tuple[SchemaType, bytes]]] = {
+    1: ("AVRO", _RECORD),
+    2: ("JSON", _JSON),
+    3: ("PROTOBUF", b"\x00\x08\x96\x01"),
+}
+"""Schemas of a registry by number: the type, and a record."""
+
+
+class _Known(MemoryRegistry):
+    """Knows some schemas, and no others."""
+
+    async def schema(self, number: int) -> KnownSchema:
+        if number not in _KNOWN:
+            raise SchemaUnknown(f"schema {number}")
+        return KnownSchema(_KNOWN[number][0], _SCHEMA)
+
+
+def a_registered_record(chooser: random.Random) -> None:
+    """Of a topic, by schemas of each type: a document, or the reason beside the record, and the others come."""
+    source = KafkaSource(path="$source", connection_name="k", topics=("t",), key_format="schemaRegistry")
+    keys, values = (pa.array([_of_registry(chooser) for _ in range(4)], pa.binary()) for _ in range(2))
+    batch = RawBatch(SplitId("t-0"), 0, np.arange(4), np.arange(4), values, keys)
+    reading = RegisteredRecords(_Known(), source, Inline(), 1 << 20).decoded(batch)
+    try:
+        reading.send(None)
+    except StopIteration as done:
+        found: RawBatch = done.value
+        read = [row for row in range(4) if row not in found.unread]
+        decode(found.values.take(pa.array(read, pa.int64())), NO_SCHEMA)
+
+
+def _of_registry(chooser: random.Random) -> bytes:
+    number, (_, record) = chooser.choice(list(_KNOWN.items()))
+    whole = bytes([MAGIC]) + number.to_bytes(4, "big") + record
+    return whole if chooser.random() < 0.2 else damaged(whole, chooser)
+
+
 @cache
 def _requests() -> Requests:
     source, sink = ({"connectionName": "k", "topic": topic} for topic in ("in", "out"))
@@ -233,5 +277,6 @@ def a_batch_of_a_producer(chooser: random.Random) -> None:
 
 
 FAMILIES: Final = (
-    a_body, a_command, a_line, a_connection, on_topics, a_registry, avro, an_https_answer, a_batch_of_a_producer,
+    a_body, a_command, a_line, a_connection, on_topics, a_registry, avro, a_registered_record, an_https_answer,
+    a_batch_of_a_producer,
 )  # fmt: skip
