@@ -12,7 +12,7 @@ STAGES_LEFT_OUT: Final[dict[str, str]] = {
     "$iceberg": "is not supported: use $emit with path and format iceberg",
     "$setStreamMeta": "is not supported: compute a field, and project it away in front of the sink",
     "$function": "is not supported: write a $compute",
-    "$skip": "is not a stage of streams: inside a window number the rows in a $group, or use $limit",
+    "$skip": "is not a stage of streams: inside a window $limit takes the first documents",
     "$sample": "is not supported: a replay would not give the same answer",
     "$unionWith": f"{_STORED}; $union brings further streams in",
     **dict.fromkeys(("$bucket", "$bucketAuto", "$sortByCount"), _WINDOWED),
@@ -37,7 +37,7 @@ _UNCHANGED: Final = (
     " options.streamMetaFieldName tells the origin"
 )
 _TIER: Final = "belongs to Atlas' cloud: `tidemark rescale` and the workers of an installation decide this"
-_CLIENT: Final = "belongs to the client, and so to the connection's config"
+_BATCHES: Final = "records of a part are sent together when their epoch is released"
 _COMPRESSED: Final = "files are written uncompressed; format parquet compresses"
 OPTIONS_LEFT_OUT: Final[dict[str, str]] = {
     "$source.tsFieldName": _UNCHANGED,
@@ -53,10 +53,11 @@ OPTIONS_LEFT_OUT: Final[dict[str, str]] = {
     "$emit.workspaceName": "an installation is one workspace: name the connection alone",
     "$emit.config.compression": _COMPRESSED,
     "$emit.config.compressionLevel": _COMPRESSED,
-    **{
-        f"$emit.config.{name}": _CLIENT
-        for name in ("client_id", "linger_ms", "batch_size", "retries", "max_request_size")
-    },
+    "$emit.config.batch_size": _BATCHES,
+    "$emit.config.client_id": "clients are named after their worker and their connection",
+    "$emit.config.linger_ms": _BATCHES,
+    "$emit.config.max_request_size": "message_bytes_max of the connection's config bounds a record",
+    "$emit.config.retries": "a release is repeated until it is done",
     "$emit.config.partitioner": "records go by Kafka's hash of the key, in turn without one",
     "$merge.partitionBy": "rows of one key reach one task, and so stay in order",
     "$lookup.maxTimeMS": "lookup.wait_ms_max of the installation bounds how long is waited",
