@@ -13,6 +13,7 @@ import logging
 import os
 import resource
 from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
@@ -133,14 +134,30 @@ def mongodb_servers() -> Iterator[Servers]:
         yield servers
 
 
-@pytest.fixture(autouse=True)
+@contextmanager
 def logging_restored() -> Iterator[None]:
-    """What a test says of logs (a command sends them to a file, or none below an error) holds for this test alone."""
+    """What is said of logs within (a command sends them to a file, or none below an error) does not hold behind it."""
     root, raises = logging.getLogger(), logging.raiseExceptions
     before, configured = list(root.handlers), structlog.get_config()
-    yield
-    for handler in set(root.handlers) - set(before):
-        root.removeHandler(handler)
-        handler.close()
-    logging.raiseExceptions = raises
-    structlog.configure(**configured)
+    try:
+        yield
+    finally:
+        for handler in set(root.handlers) - set(before):
+            root.removeHandler(handler)
+            handler.close()
+        logging.raiseExceptions = raises
+        structlog.configure(**configured)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def logging_of_a_module() -> Iterator[None]:
+    """Fixtures of a module say it of its tests alone."""
+    with logging_restored():
+        yield
+
+
+@pytest.fixture(autouse=True)
+def logging_of_a_test(logging_of_a_module: None) -> Iterator[None]:
+    """A test says it of itself alone."""
+    with logging_restored():
+        yield
