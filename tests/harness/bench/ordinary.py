@@ -189,6 +189,12 @@ async def _producers(bootstrap: str, topic: str, case: Case, count: int, pace: i
     ]  # fmt: skip
 
 
+async def produced(bootstrap: str, topic: str, case: Case, count: int) -> None:
+    """So many records are in the topic, as fast as clients send them."""
+    for producer in await _producers(bootstrap, topic, case, count, 0):
+        await _ended(producer)
+
+
 async def measure(installed: Installation, case: Case, folder: Path) -> Found:
     """Run the case; AssertionError where a record is missing, comes twice or is not as it must be."""
     unique = uuid.uuid4().hex[:8]
@@ -200,8 +206,7 @@ async def measure(installed: Installation, case: Case, folder: Path) -> Found:
         await installed.log.create_topic(topic, case.partitions, {"retention.ms": "-1"})
     count = case.preload or int(case.rate * case.seconds)
     if case.preload:
-        for producer in await _producers(bootstrap, source, case, count, 0):
-            await _ended(producer)
+        await produced(bootstrap, source, case, count)
     asked = time.monotonic()
     consumer = await _client(
         "consume", bootstrap=bootstrap, topic=target, partitions=case.partitions, count=count, stage=case.stage
