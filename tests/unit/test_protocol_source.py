@@ -334,6 +334,25 @@ def test_W4_a_split_that_comes_while_the_job_runs_is_away() -> None:
     assert gave(given, B, 25) == frozenset()
 
 
+@pytest.mark.parametrize("step_ms", [1, 7, 100, 5_000])
+def test_W4_a_split_that_comes_while_the_job_runs_is_not_away_for_ever(step_ms: int) -> None:
+    """However far and fast the others go: it holds the task's watermark, so what it has to reach does not move away from it."""
+    given = machine(A)
+    gave(given, A, 1_000)
+    given.listed({B: known(1)})
+    gave(given, B, 0)
+    given.taken(Epoch(3), rows=True)
+    for edge, partition in PLACES:
+        given.heard(edge, partition, Epoch(3), 1_000, full=False)
+    rounds = 0
+    while given.splits[B].away:
+        rounds += 1
+        gave(given, A, 1_000 + rounds * 100_000)
+        gave(given, B, rounds * step_ms)
+        assert rounds <= 1_000 // step_ms + 1
+    assert given.watermark_ms >= 1_000
+
+
 @pytest.mark.parametrize(("noted", "first", "away"), [(None, False, True), (None, True, False), (3, False, False)])
 def test_W4_a_split_that_the_snapshot_does_not_know_is_away(noted: int | None, first: bool, away: bool) -> None:
     """It was listed behind the checkpoint; receivers begin with that one."""
