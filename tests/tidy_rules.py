@@ -74,6 +74,7 @@ EXECUTORS: Final = (
     "shared/adapters/children.py",
     "shared/adapters/clock.py",
     "shared/adapters/virtual.py",
+    "services/control/programs.py",
     "services/local/",
     "services/cli/",
     "services/library/",

@@ -2,10 +2,11 @@
 
 import difflib
 import json
+import os
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 from typing import Any, Final
@@ -19,8 +20,9 @@ from tidemark.services.control.audit import DEEDS_MAX, Audit
 from tidemark.services.control.history import CHECKPOINTS_MAX
 from tidemark.services.control.logs import lines_of
 from tidemark.services.control.openapi import describe
-from tidemark.services.control.outside import letters_of, try_connection
+from tidemark.services.control.outside import letters_of, newest_of, try_connection
 from tidemark.services.control.plan import Plans
+from tidemark.services.control.programs import Programs
 from tidemark.services.control.readmodel import ReadModel
 from tidemark.services.control.settings import ControlSettings
 from tidemark.services.control.stats import SCALE_MAX, shown_time, shown_watermark, stats_of
@@ -32,11 +34,16 @@ from tidemark.shared.model.ids import ProcessorName
 from tidemark.shared.model.messages import ProcessorStatus
 from tidemark.shared.model.time import MIN_TIME
 from tidemark.shared.ports.clock import Clock, Executor
-from tidemark.shared.process.web import BAD_REQUEST, NOT_FOUND, UNAVAILABLE, Problem, broker_away
+from tidemark.shared.process.web import BAD_REQUEST, CONFLICT, NOT_FOUND, UNAVAILABLE, Problem, broker_away
 from tidemark.shared.runtime.watermark import explain_watermark
 
 STALE_HEADER: Final = "Tidemark-Stale"
 REQUEST_HEADER: Final = "Idempotency-Key"
+TRY: Final = ("tidemark.services.library.trial",)
+TRY_S: Final = 60
+"""Until a try-out is ended; its own bound is of processor time."""
+REDRIVE: Final = ("tidemark.services.cli", "redrive", "--json")
+REDRIVE_S: Final = 600
 CHANGES_MAX: Final = 2_000
 """Lines of a comparison."""
 
@@ -63,6 +70,11 @@ class Api:
     """Callable: the state of the agents, for readiness."""
     ending: bool = False
     """The service stops: live events end."""
+    programs: Programs = field(init=False)
+
+    def __post_init__(self) -> None:
+        """No program runs yet."""
+        self.programs = Programs(self.executor)
 
     # --- about the service ------------------------------------------------------------------------------------------------
 
@@ -174,6 +186,43 @@ class Api:
         codes = Counter(_code(each) for each in letters)
         shown = [each for each in reversed(letters) if code in ("", _code(each))]
         return self._told({"letters": shown[:limit], "codes": dict(codes.most_common())})
+
+    async def try_out(self, _request: web.Request, body: routes.TryBody) -> web.Response:
+        """In a process of its own, on the caller's records or the newest of its topic."""
+        processor, rows, others = self.commands.check(body.document), body.rows, 0
+        if rows is None:
+            connections = self.commands.connect_briefly()
+            try:
+                rows, others = await newest_of(processor, connections, body.limit)
+            finally:
+                await connections.close()
+        asked = {"document": do.text_of(body.document), "rows": rows, "limit": body.limit}
+        status, said, why = await self.programs.run(TRY, msgspec.json.encode(asked), TRY_S, {})
+        if status != 0:
+            raise Problem(CONFLICT, "document", "a document that can be tried out here", why)
+        found = msgspec.json.decode(said)
+        counts = f"{found.pop('out'):,} out, {found.pop('dead'):,} dead letters"
+        failed = f"; it failed: {found['error']}" if "error" in found else ""
+        unread = f", {others:,} more were no documents" if others else ""
+        return answer({"answers": f"{len(rows):,} records{unread}; {counts}{failed}", **found})
+
+    async def redrive(self, request: web.Request, _body: Any) -> web.Response:
+        """By the command's program, on the installation of this machine."""
+        status = self._status(request)
+        folder = await self.executor.blocking(_data_folder, self.settings.logs)
+        if folder is None:
+            remedy = "`tidemark redrive` on a machine that has it"
+            raise Problem(
+                NOT_FOUND, "redrive", "the store of a local installation", "it is not on this machine", remedy
+            )
+        words = (*REDRIVE, status.name, "--data", str(folder))
+        ended, said, why = await self.programs.run(words, b"", REDRIVE_S, os.environ)
+        if ended != 0:
+            raise Problem(CONFLICT, status.name, "late records that can be redriven", why)
+        found = msgspec.json.decode(said)
+        shown = {name: found[name] for name in ("letters", "corrections", "topic")}
+        told = f"{shown['letters']:,} late records redriven, {shown['corrections']:,} corrections in {shown['topic']}"
+        return answer({"answers": told, **shown})
 
     async def live(self, request: web.Request, _body: Any) -> web.StreamResponse:
         """The plan, as long as the client listens and the processor is there."""
@@ -357,6 +406,12 @@ class Api:
         found = [job.rates(v).get("inRows") for v, service in status.services.items() if service == "source"]
         known = [each for each in found if each is not None]
         return round(sum(known), 1) if known and status.state == "RUNNING" else None
+
+
+def _data_folder(logs: str) -> Path | None:
+    """The folder of the local installation whose logs these are, if there is one."""
+    folder = Path(logs).resolve().parent
+    return folder if logs and (folder / "coordinator.db").exists() else None
 
 
 def _request_id(request: web.Request) -> str:

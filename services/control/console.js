@@ -48,17 +48,28 @@ const tell = (found) => {
     diff.append(...(found.changes.length ? found.changes : ["It is what the processor has."]).map(changed));
     nodes.push(diff);
   }
+  for (const [head, documents] of [["Output", found.documents], ["Dead letters", found.deadLetters]]) {
+    if (!documents?.length) continue;
+    const shown = line("pre", documents.map((each) => JSON.stringify(each)).join("\n"));
+    shown.tabIndex = 0;
+    nodes.push(line("h2", head), shown);
+  }
   show(...nodes);
 };
 
 document.addEventListener("click", async (event) => {
   const button = event.target.closest("button[data-path]");
   if (!button) return;
-  const { method, path, body, confirm: question, document: from, name, next } = button.dataset;
+  const { method, path, body, confirm: question, document: from, name, rows, next } = button.dataset;
   if (question && !confirm(question)) return;
   const asked = JSON.parse(body || "{}");
   if (from) asked.document = document.getElementById(from).value;
   if (name) asked.name = document.getElementById(name).value;
+  if (rows && document.getElementById(rows).value.trim()) {
+    try { asked.rows = JSON.parse(document.getElementById(rows).value); } catch (error) {
+      return show(line("p", `records: expected a JSON list; ${error.message}`, "trouble"));
+    }
+  }
   show(line("p", "Asked…"));
   button.disabled = true;
   try {

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
-from typing import Final
+from typing import Any, Final
 
 import sqlalchemy as sa
 
@@ -12,7 +12,7 @@ from tidemark.shared.language.documents import CollectionDlq, FileDlq, InvalidDo
 from tidemark.shared.language.problems import DocumentError, join
 from tidemark.shared.language.redaction import HIDDEN, redacted_line
 from tidemark.shared.language.stages import Connection, KafkaEmit, KafkaSource
-from tidemark.shared.language.values import ExtendedJsonError, parse_json
+from tidemark.shared.language.values import ExtendedJsonError, parse_json, to_json
 from tidemark.shared.model.values import Document
 from tidemark.shared.ports.clock import Executor
 from tidemark.shared.ports.log import LogError
@@ -110,6 +110,27 @@ async def letters_of(processor: Processor, connections: Connections, limit: int)
         case None:
             remedy = "options.dlq names a place for them"
             raise Problem(NOT_FOUND, "options.dlq", "a topic of dead letters", "none: they are kept nowhere", remedy)
+
+
+async def newest_of(processor: Processor, connections: Connections, limit: int) -> tuple[list[Any], int]:
+    """The newest documents of its source's topics as JSON, oldest first, and how many records were none. Problem."""
+    source = processor.source
+    if not isinstance(source, KafkaSource) or source.registry is not None:
+        remedy = "give `rows`"
+        raise Problem(
+            CONFLICT, "rows", "a source of JSON in topics, whose newest records are taken", "another source", remedy
+        )
+    _known(processor.connections.get(source.connection_name))
+    with _saying(f"connections.{source.connection_name}"):
+        log = connections.log(connections.get(processor, source.connection_name))
+        records = [r for topic in source.topics for r in await newest(log, topic, limit, bytes_max=LETTERS_BYTES_MAX)]
+    found = []
+    for record in sorted(records, key=lambda record: record.timestamp_ms)[-limit:]:
+        with suppress(ExtendedJsonError):
+            value = parse_json(record.value or b"null")
+            if type(value) is dict:
+                found.append(to_json(value, canonical=False))
+    return found, min(len(records), limit) - len(found)
 
 
 def _letter(data: bytes | None) -> Document:

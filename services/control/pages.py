@@ -263,10 +263,12 @@ def letters(view: View, found: Answer) -> Drawn:
         )
         for letter in found["letters"]
     )
-    command = tag("code", f"tidemark redrive {view.name}")
-    hint = tag("p", "Late records go through the windows that they missed with ", command, ".", class_="hint")
+    hint = tag("p", "A redrive takes late records through the windows that they missed, each once.", class_="hint")
+    asked = f"Redrive {view.name}? Corrections of its windows go to a topic of their own."
+    deed = _button("Redrive", "POST", f"/v1/processors/{view.name}/redrive", confirm=asked)
+    staying = (hint, _actions(deed) if view.user.may("operator") else None)
     heads = ("Arrived", "Operator", "Code", "Reason, and the letter")
-    return Drawn((chosen, table("Dead letters, the newest first", heads, rows, "No dead letters."), hint))
+    return Drawn((chosen, table("Dead letters, the newest first", heads, rows, "No dead letters.")), staying)
 
 
 def _arrival(letter: Answer) -> str:
@@ -294,7 +296,10 @@ def document(view: View, shown: Answer) -> Drawn:
     text = json.dumps(shown["document"], indent=2, ensure_ascii=False)
     if not view.user.may("operator"):
         return Drawn(None, tag("pre", text, tabindex=0))
-    deeds = [_button("Validate and compare", "POST", "/v1/validate", {"against": view.name}, document="document")]
+    deeds = [
+        _button("Validate and compare", "POST", "/v1/validate", {"against": view.name}, document="document"),
+        _button("Try out", "POST", "/v1/try", document="document", rows="rows"),
+    ]
     hint = None
     if HIDDEN in text:
         words = (
@@ -305,7 +310,9 @@ def document(view: View, shown: Answer) -> Drawn:
         asked = f"Modify {view.name}? If it runs, it goes on with this document at its next checkpoint."
         path = f"/v1/processors/{view.name}"
         deeds.append(_button("Modify", "PATCH", path, confirm=asked, document="document"))
-    return Drawn(None, (_editor(text), _actions(*deeds), hint))
+    label = tag("label", "Records to try it out on, a JSON list; empty: the newest of its topic", for_="rows")
+    rows = (label, tag("textarea", "", id="rows", class_="rows", spellcheck="false"))
+    return Drawn(None, (_editor(text), rows, _actions(*deeds), hint))
 
 
 # --- the installation -----------------------------------------------------------------------------------------------------

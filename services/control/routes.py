@@ -2,10 +2,10 @@
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from typing import Any, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
 from aiohttp import web
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from tidemark.services.control.commands import Document, Whole
 from tidemark.shared.process.users import Role
@@ -31,6 +31,15 @@ class DocumentBody(Struct, frozen=True, forbid_unknown_fields=True):
 
     document: Document
     against: str = ""
+
+
+class TryBody(Struct, frozen=True, forbid_unknown_fields=True):
+    """A document to be tried out on records, or on the newest ones of its topic where there are none."""
+
+    document: Document
+    rows: list[dict[str, Any]] | None = None
+    limit: Annotated[int, Meta(ge=1, le=1_000)] = 100
+    """Records that are taken from the topic, and documents and dead letters that are shown, at most."""
 
 
 class StartBody(Struct, frozen=True, forbid_unknown_fields=True):
@@ -127,6 +136,18 @@ _LETTERS: Final = {
     404: "there is no such processor, or no queue that can be read here",
     409: "the brokers refuse",
 }
+_TRIED: Final = {
+    200: "what came out",
+    409: "it failed, or reaches outside",
+    422: "all errors of the document",
+    429: "others are tried out",
+}
+_REDRIVEN: Final = {
+    200: "how many letters and corrections",
+    404: "there is no such processor, or its store is not here",
+    409: "why not",
+    429: "others run",
+}
 _TESTED: Final = {200: "it answers", 404: "there is none of this name", 409: "it does not answer, and why"}
 _ONE: Final = {200: "as it is known", 404: "there is none of this name"}
 
@@ -154,6 +175,7 @@ ROUTES: Final = (
     Route("GET", "/v1/processors", "processors", "All processors"),
     Route("POST", "/v1/processors", "create", "Register a processor", CreateBody, answers=_MADE),
     Route("POST", "/v1/validate", "validate", "Judge a document", DocumentBody, answers=_JUDGED, needs="viewer"),
+    Route("POST", "/v1/try", "try_out", "Run a document's stages over some records, and write nothing", TryBody, answers=_TRIED),
     Route("GET", "/v1/processors/{name}", "processor", "One processor", answers=_ONE),
     Route("PATCH", "/v1/processors/{name}", "modify", "Change document or parallelism", ModifyBody, answers=_MODIFIED),
     Route("DELETE", "/v1/processors/{name}", "drop", "Forget a stopped processor and what it stored", answers=_CHANGED, needs="admin"),
@@ -169,6 +191,8 @@ ROUTES: Final = (
     Route("GET", "/v1/processors/{name}/history", "history", "Event time and lag of the last minutes", answers=_ONE),
     Route("GET", "/v1/processors/{name}/dead-letters", "letters", "Its newest dead letters, late records among them", query=(_MANY, _CODE),
           answers=_LETTERS),
+    Route("POST", "/v1/processors/{name}/redrive", "redrive", "Late records through the windows that they missed, each once", EmptyBody,
+          answers=_REDRIVEN),
     Route("GET", "/v1/processors/{name}/live", "live", "Its plan once a second, as server-sent events", answers=_ONE, content=_EVENTS),
     Route("GET", "/v1/live", "live_all", "All processors once a second, as server-sent events", content=_EVENTS),
     Route("GET", "/v1/workers", "workers", "Workers, their slots and what they host"),

@@ -3,6 +3,7 @@
 import base64
 import json
 import logging
+import re
 from collections.abc import AsyncIterator
 from html.parser import HTMLParser
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.harness.console import NAME, Shown, console, token_of
+from tests.harness.console import DOCUMENT, NAME, Shown, console, token_of
 from tidemark.services.cli.process import quiet
 from tidemark.services.control import drawing, html, words
 from tidemark.services.control.routes import ROUTES
@@ -107,7 +108,7 @@ async def test_pages_show_what_runs(shown: Shown) -> None:
         ],
         f"{own}/checkpoints": ["aligned", "source-1/0", "How long the last"],
         f"{own}/time": ["watermark at the sinks", "What holds the watermark", "the clock"],
-        f"{own}/dead-letters": ["DocumentLate", "DecodeFailure", "tidemark redrive clicks"],
+        f"{own}/dead-letters": ["DocumentLate", "DecodeFailure", "Redrive"],
         f"{own}/logs": ["sink.slow", "took_ms=812"],
         f"{own}/document": ["$tumblingWindow", "Validate and compare"],
         "/console/connections": ["sasl_password", "Test broker"],
@@ -256,3 +257,47 @@ def test_figures_read_well() -> None:
         "5,120.0 GiB",
     ]
     assert [words.number(v) for v in (None, 0, 2.25, 12_345.6)] == ["–", "0", "2.2", "12,346"]
+
+
+async def test_a_document_is_tried_out_in_a_process_of_its_own(shown: Shown) -> None:
+    """On rows, or on the newest of its topic; nothing is written; what reaches outside, breaks a bound or is no document is said."""
+    source = DOCUMENT["pipeline"][0]
+    stages = [{"$match": {"user": "a"}}, DOCUMENT["pipeline"][-1]]
+    rows = [{"user": user, "at": 1_700_000_000_000} for user in "aba"]
+
+    async def asked(pipeline: list[Any], *, rows: Any = rows, user: str = "operator") -> tuple[int, Any]:
+        document = {"connections": DOCUMENT["connections"], "pipeline": pipeline}
+        status, text = await shown.ask("POST", "/v1/try", {"document": document, "rows": rows}, user)
+        return status, json.loads(text)
+
+    status, found = await asked([source, *stages])
+    assert (status, found["answers"]) == (200, "3 records; 2 out, 0 dead letters")
+    assert [document["user"] for document in found["documents"]] == ["a", "a"]
+    status, found = await asked([source, *stages[1:]], rows=None)
+    assert status == 200, found
+    taken = re.fullmatch(r"(\d+) records(?:, (\d+) more were no documents)?; \1 out, 0 dead letters", found["answers"])
+    assert taken is not None, found["answers"]
+    assert 0 < int(taken[1]) <= 100 - int(taken[2] or 0)
+    table = {
+        "$lookup": {
+            "from": {"connectionName": "base", "table": "t"},
+            "localField": "user",
+            "foreignField": "u",
+            "as": "x",
+        }
+    }
+    base = {"base": {"type": "sql", "url": "sqlite:///nowhere.db"}}
+    document = {"connections": {**DOCUMENT["connections"], **base}, "pipeline": [source, table, stages[-1]]}
+    status, text = await shown.ask("POST", "/v1/try", {"document": document, "rows": rows}, "operator")
+    assert (status, "pipeline[1].$lookup: reaches outside" in text) == (409, True), text
+    code = {"$compute": {"class": "os:system"}}
+    assert (await asked([source, code, stages[-1]]))[0] in (409, 422)
+    assert (await asked([{"$sauce": {}}]))[0] == 422
+    assert (await asked([source, *stages], user="viewer"))[0] == 403
+
+
+async def test_a_redrive_needs_the_store(shown: Shown) -> None:
+    """Where it is not on this machine the answer says so; a viewer is refused."""
+    status, text = await shown.ask("POST", f"{P}/redrive", {}, "operator")
+    assert (status, "it is not on this machine" in text) == (404, True)
+    assert (await shown.ask("POST", f"{P}/redrive", {}, "viewer"))[0] == 403
