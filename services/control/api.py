@@ -44,6 +44,7 @@ TRY_S: Final = 60
 """Until a try-out is ended; its own bound is of processor time."""
 REDRIVE: Final = ("tidemark.services.cli", "redrive", "--json")
 REDRIVE_S: Final = 600
+"""Until a redrive is ended; it reads the whole history of a job. A repeated one goes on."""
 CHANGES_MAX: Final = 2_000
 """Lines of a comparison."""
 

@@ -17,6 +17,7 @@ from tidemark.shared.process.web import NO_ANSWER, TOO_MANY, Problem
 AT_ONCE: Final = 2
 """Programs; one more is answered 429."""
 OUTPUT_BYTES_MAX: Final = 8 * 1024 * 1024
+"""Of a program: its answer is one of REST's."""
 
 
 @dataclass(slots=True)

@@ -16,7 +16,9 @@ from tidemark.shared.language.values import ExtendedJsonError, parse_json, rende
 from tidemark.shared.model.ids import ProcessorName
 
 DATA_BYTES_MAX: Final = 2 << 30
+"""A process that compiles and runs a pipeline takes some 300 MB."""
 CPU_S_MAX: Final = 20
+"""A thousand records take a second behind the start."""
 _NAME: Final = ProcessorName("try-out")
 
 
