@@ -250,7 +250,7 @@ def document(url: str = "http://registry:8081", **emit: Any) -> dict[str, Any]:
         ),
         (
             {"schemaRegistry": {"connectionName": "r", "valueSchema": {"type": "protobuf", "schema": ""}}},
-            "unknown value",
+            "records of Protobuf are neither written nor read",
         ),
     ],
 )

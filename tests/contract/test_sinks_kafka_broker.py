@@ -83,7 +83,7 @@ async def test_S3_a_holder_that_died_in_a_transaction_leaves_nothing_visible(wor
     transaction = await writer.begin()
     row, staged = world.commits[0]
     part = decode_handle(staged)[0]
-    for partition, records in (await old.sink._records(row, part, 1, await log.list_topics())).items():  # type: ignore[attr-defined]
+    for partition, records in (await old.sink._released(row, part, 1, await log.list_topics())).items():  # type: ignore[attr-defined]
         for some in records:
             await transaction.send_batch(partition, some)
     await world.check()
