@@ -221,6 +221,20 @@ def test_C11_what_waited_for_its_release_goes_behind_it_though_nothing_is_commit
     assert isinstance(rounds[-1], do.DeleteBlobs)
 
 
+def test_C11_checkpoints_that_follow_each_other_faster_than_rounds_keep_few_rows() -> None:
+    """Each status looks at all rows: a round comes early where many may be forgotten, and not where they must stay."""
+    world = started(CoordinatorSettings(cleanup_interval_ms=3_600_000))
+    job = world.row.job
+    world.pass_ms(200_000, step_ms=500)
+    assert world.row.last > 150
+    assert len(world.store.commits[job]) < 70
+    state = world.nodes[0].machine.processors[NAME].state
+    state.kept = structs.replace(state.kept, named=tuple(c.epoch for c in state.commits))
+    forgotten = len([c for c in world.nodes[0].log if isinstance(c, do.StoreForget)])
+    world.pass_ms(20_000, step_ms=500)
+    assert len([c for c in world.nodes[0].log if isinstance(c, do.StoreForget)]) == forgotten
+
+
 def test_C11_named_checkpoints_are_retained() -> None:
     """A checkpoint that a user named stays, and so do its blobs."""
     world = started(CoordinatorSettings(cleanup_interval_ms=500))

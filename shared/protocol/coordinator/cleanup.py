@@ -5,6 +5,8 @@ an older commit reads would be missed, is not led then (C9). A deletion that is 
 the retained checkpoints only move on. So a deletion that a deposed coordinator still carries out harms nobody.
 """
 
+from typing import Final
+
 from tidemark.shared.protocol.coordinator import commands as do
 from tidemark.shared.protocol.coordinator import events as ev
 from tidemark.shared.protocol.coordinator.checkpoints import taken_up_to
@@ -12,14 +14,21 @@ from tidemark.shared.protocol.coordinator.commands import CoordinatorCommand, Op
 from tidemark.shared.protocol.coordinator.retention import blobs_kept, record_floors, retained
 from tidemark.shared.protocol.coordinator.state import Cleaning, Dropped, Phase, ProcessorState
 
+_COMMITS_MAX: Final = 64
+"""Commit rows behind which a round comes early: checkpoints may follow each other fast, and every status looks at all rows."""
+
 
 def clean(p: ProcessorState, now_ms: int) -> None:
     """Begin a round if there is something to do: first forget commit rows, then delete the blobs that nothing lists any more."""
-    if p.cleaning is not None or p.phase is Phase.DROPPING or now_ms < p.clean_at_ms or not p.mirror.caught_up:
+    if p.cleaning is not None or p.phase is Phase.DROPPING or not p.mirror.caught_up:
+        return
+    if now_ms < p.clean_at_ms and len(p.commits) <= _COMMITS_MAX:
         return
     progress = p.cleaned_at != p.row.last
     superfluous = p.superfluous_lineage()
     _, forget = retained(p.commits, p.row.last, p.unreleased(), p.kept.named)
+    if now_ms < p.clean_at_ms and len(forget) * 2 <= _COMMITS_MAX:
+        return
     if not (progress or forget or p.unwanted_topics() or p.old_jobs() or superfluous):
         return
     p.clean_at_ms = now_ms + p.settings.cleanup_interval_ms
