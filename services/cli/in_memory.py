@@ -10,7 +10,7 @@ import itertools
 import os
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -110,10 +110,13 @@ class TryOutSources:
 
     clock: StepClock
     connections: Connections
+    rows: Sequence[Document] | None = None
 
     async def connect(self, outside: Outside, processor: Processor, stage: SourceStage) -> Source:
         """See `SourceConnectors.connect`. CannotTryOut for a topic."""
         match stage:
+            case DocumentsSource() if self.rows is not None and stage.path == processor.sources[0].path:
+                return own_documents(processor, replace(stage, documents=tuple(self.rows)), outside.clock)
             case DocumentsSource() | ScriptSource():
                 return own_documents(processor, stage, outside.clock)
             case FileSource():
@@ -179,6 +182,8 @@ class TryOut:
     """Stop once so many documents have come out."""
     service: Callable[[], Service] | None = None
     """Makes the service of Spark stages; asked for with `engine: spark`."""
+    rows: Sequence[Document] | None = None
+    """Read in place of the documents of the first source: a document is as small as an assignment, rows need not be."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,7 +241,7 @@ async def _run(what: TryOut, collected: Collected, world: VirtualWorld) -> None:
             unique=lambda: f"{next(numbers):08x}",
         )
         services: list[Service] = [
-            SourceService(TryOutSources(clock, Connections("process", allowed=OWNER, values=os.environ))),
+            SourceService(TryOutSources(clock, Connections("process", allowed=OWNER, values=os.environ), what.rows)),
             OperatorService(Connections("process", allowed=OWNER, values=os.environ)),
             SinkService(collected),
         ]

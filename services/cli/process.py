@@ -41,8 +41,10 @@ class Runner:
     session: "KeptSession | None" = None
     _groups: int = 0
 
-    def run(self, text: str, name: ProcessorName, limit: int | None = None) -> tuple[Outcome, int]:
-        """The outcome, and how many jobs Spark has run for it."""
+    def run(
+        self, text: str, name: ProcessorName, limit: int | None = None, rows: Sequence[Document] | None = None
+    ) -> tuple[Outcome, int]:
+        """The outcome, and how many jobs Spark has run for it. rows: in place of the documents of the first source."""
         try:
             processor = parse(text)
             plan_processor(processor, engine=self.engine, collects=True)
@@ -50,11 +52,11 @@ class Runner:
             return Outcome([], [], str(error)), 0
         name = processor.name or name
         if self.session is None:
-            return try_out(TryOut(processor, text, name, self.engine, limit)), 0
+            return try_out(TryOut(processor, text, name, self.engine, limit, rows=rows)), 0
         self._groups += 1
         group = f"process-{self._groups}"
         self.session.begin_group(group)
-        what = TryOut(processor, text, name, self.engine, limit, self._service(self.session))
+        what = TryOut(processor, text, name, self.engine, limit, self._service(self.session), rows)
         return try_out(what), self.session.jobs_of(group)
 
     @staticmethod
@@ -150,7 +152,8 @@ def try_on(text: str, rows: Sequence[Document], others: int) -> int:
     sys.path.insert(0, str(Path.cwd()))
     try:
         with runner("local") as running:
-            outcome, _ = running.run(with_rows(text, rows), _NAMELESS)
+            tried, given = with_rows(text, rows)
+            outcome, _ = running.run(tried, _NAMELESS, rows=given)
     except TryOutFailed as error:
         sys.stderr.write(f"{error}\n")
         return 1

@@ -33,11 +33,11 @@ def outside(processor: Processor) -> Iterator[str]:
 
 def tried(asked: Any) -> dict[str, Any]:
     """The answer to {document, rows, limit}. TryOutFailed; InvalidDocument."""
-    text = with_rows(asked["document"], asked["rows"])
+    text, rows = with_rows(asked["document"], asked["rows"])
     if found := ", ".join(outside(parse(text))):
         raise TryOutFailed(f"{found}: reaches outside; `tidemark try` tries it out with your own rights")
     with runner("local") as running:
-        outcome, _ = running.run(text, _NAME, None)
+        outcome, _ = running.run(text, _NAME, None, rows)
     most = int(asked["limit"])
     error = {} if outcome.error is None else {"error": outcome.error}
     counts = {"out": len(outcome.output), "dead": len(outcome.letters)}

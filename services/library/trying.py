@@ -10,12 +10,14 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import pyarrow as pa
 
-from tidemark.services.cli.process import Runner, runner
+from tidemark.services.cli.process import runner
 from tidemark.services.library.documents import AnyDocument, text_of
 from tidemark.services.library.logs import keep_quiet
 from tidemark.services.library.values import to_language, to_python
 from tidemark.shared.language.documents.load import load
+from tidemark.shared.language.values import ExtendedJsonError, from_json
 from tidemark.shared.model.ids import ProcessorName
+from tidemark.shared.model.values import Document
 from tidemark.shared.planning import Engine
 
 if TYPE_CHECKING:
@@ -30,6 +32,7 @@ _OF_TIME: Final = (
     "schema",
     "recordId",
     "recordIdHorizon",
+    "recordIdScope",
     "watermark",
     "partitionIdleTimeout",
     "maxEventTimeJump",
@@ -77,20 +80,16 @@ def try_out(
     Raises:
         TryOutFailed: says where and why.
     """
-    text = text_of(document) if rows is None else with_rows(text_of(document), rows)
+    text, given = (text_of(document), None) if rows is None else with_rows(text_of(document), rows)
     if str(Path.cwd()) not in sys.path:
         sys.path.insert(0, str(Path.cwd()))  # a user's computations
     keep_quiet()
     with runner(engine) as running, ThreadPoolExecutor(1) as beside:
         # In a thread: a caller may have a loop of its own, as notebooks do.
-        outcome, _ = beside.submit(_run, running, text, limit).result()
+        outcome, _ = beside.submit(running.run, text, _NAME, limit, given).result()
     if outcome.error is not None:
         raise TryOutFailed(outcome.error)
     return TryOutResult(to_python(outcome.output), to_python(outcome.letters))
-
-
-def _run(running: Runner, text: str, limit: int | None) -> Any:
-    return running.run(text, _NAME, limit)
 
 
 def _each(rows: "Rows") -> Iterable[Mapping[str, Any]]:
@@ -101,8 +100,8 @@ def _each(rows: "Rows") -> Iterable[Mapping[str, Any]]:
     return rows
 
 
-def with_rows(text: str, rows: "Rows") -> str:
-    """The document over these rows, without its sink. TryOutFailed."""
+def with_rows(text: str, rows: "Rows") -> tuple[str, list[Document]]:
+    """The document without its sink and without its source's place; the rows, which go beside it: a document is bounded. TryOutFailed."""
     try:
         document, _ = load(text)
     except Exception as error:
@@ -117,7 +116,21 @@ def with_rows(text: str, rows: "Rows") -> str:
     if stages and "$source" in stages[0]:
         stated = stages.pop(0)["$source"]
         source = {name: value for name, value in dict(stated).items() if name in _OF_TIME}
-    source["documents"] = [to_language(row, f"rows[{number}]") for number, row in enumerate(_each(rows))]
+    source["documents"] = []
     kept = {name: value for name, value in document.items() if name in ("name", "connections", "options")}
     options = {name: value for name, value in dict(kept.get("options") or {}).items() if name != "dlq"}
-    return json.dumps({**kept, "options": options, "pipeline": [{"$source": source}, *stages]})
+    if not any("$sessionWindow" in stage for stage in stages):
+        # All rows are one split. Judged by its watermark, they may come many at a time, and are late as they are one by one.
+        options = {"lateness": "split", **options}
+    given = [_document(row, f"rows[{number}]") for number, row in enumerate(_each(rows))]
+    return json.dumps({**kept, "options": options, "pipeline": [{"$source": source}, *stages]}), given
+
+
+def _document(row: Any, place: str) -> Document:
+    try:
+        found = from_json(to_language(row, place))
+    except ExtendedJsonError as error:
+        raise TryOutFailed(f"{place}: {error}") from None
+    if type(found) is not dict:
+        raise TryOutFailed(f"{place}: expected a document, found {type(found).__name__}")
+    return found

@@ -13,14 +13,16 @@ from tidemark.shared.language.documents import Processor, all_stages
 from tidemark.shared.language.stages import (
     CachedLookup,
     Compute,
+    HoppingWindow,
     IdleStep,
     Join,
     ProcessingTimeStep,
     ScriptSource,
     SessionWindow,
     Source,
+    Stage,
+    TumblingWindow,
     WatermarkStep,
-    Window,
 )
 from tidemark.shared.model.ids import SplitId
 from tidemark.shared.model.records import RawBatch
@@ -91,11 +93,23 @@ class Silence:
 
 
 def looks_at_time(processor: Processor) -> bool:
-    """Whether it matters to a stage when something comes: windows, joins, computations, caches; a script that sets the clock."""
-    timed = (Window, Join, Compute, CachedLookup)
-    return any(
-        isinstance(s, timed) or (isinstance(s, Source) and sets_clock(s)) for s in all_stages(processor.pipeline)
-    )
+    """Whether it matters to a stage when something comes: computations, caches, sessions, windows that see the clock.
+
+    Other windows and joins, too, unless each row is judged by its split's watermark before it: then it is all the same how rows come.
+    """
+    merged = processor.options.lateness == "merged"
+    return any(_looks(stage, merged=merged) for stage in all_stages(processor.pipeline))
+
+
+def _looks(stage: Stage, *, merged: bool) -> bool:
+    match stage:
+        case Compute() | CachedLookup() | SessionWindow():
+            return True
+        case TumblingWindow() | HoppingWindow():
+            return merged or stage.boundary != "eventTime" or stage.idle_timeout_ms is not None
+        case Join():
+            return merged
+    return isinstance(stage, Source) and sets_clock(stage)
 
 
 def rows_close(processor: Processor) -> bool:

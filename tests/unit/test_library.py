@@ -1,6 +1,7 @@
 """`import tidemark`: pipelines checked, explained and tried out from Python."""
 
 import asyncio
+import random
 import subprocess
 import sys
 from datetime import UTC, datetime, timedelta
@@ -46,6 +47,42 @@ def test_rows_of_the_callers_go_through_a_documents_windows() -> None:
 def test_rows_may_be_a_table(rows: object) -> None:
     """A data frame, an Arrow table and an iterator are rows as a list is."""
     assert len(tidemark.try_out(QUAKES, rows).documents) == 2
+
+
+def test_rows_may_be_more_than_a_document_holds() -> None:
+    """A table of some MB: an assignment's bound is for documents."""
+    rows = [{"n": n, "text": "x" * 100} for n in range(20_000)]
+    assert len(tidemark.try_out({"pipeline": [{"$match": {"n": {"$gte": 5}}}]}, rows).documents) == 19_995
+
+
+def test_rows_of_a_window_come_many_at_a_time_and_are_late_as_one_by_one() -> None:
+    """Each kind of window, over rows that come out of order: the same rows, letters and order as with an epoch for each row."""
+    chooser = random.Random(7)
+    rows = [{"at": BEGIN + timedelta(seconds=n - chooser.choice([0, 0, 3, 40])), "k": n % 3} for n in range(150)]
+    group = {
+        "pipeline": [{"$group": {"_id": "$k", "n": {"$sum": 1}}}],
+        "allowedLateness": {"size": 2, "unit": "second"},
+    }
+    size, hop, one = ({"size": each, "unit": "second"} for each in (10, 5, 1))
+    for window in (
+        {"$tumblingWindow": {"interval": size, **group}},
+        {"$hoppingWindow": {"interval": size, "hopSize": hop, **group}},
+        {"$sessionWindow": {"partitionBy": "$k", "gap": {"size": 60, "unit": "second"}, **group}},
+        {"$tumblingWindow": {"interval": one, **group}},
+    ):
+        document = {"pipeline": [{"$source": {"connectionName": "c", "topic": "t", "timeField": "$at"}}, window]}
+        found = tidemark.try_out(document, rows)
+        one_by_one = tidemark.try_out({**document, "options": {"lateness": "merged"}}, rows)
+        assert found.documents == one_by_one.documents
+        assert [letter["doc"] for letter in found.dead_letters] == [letter["doc"] for letter in one_by_one.dead_letters]
+    many = [{"at": BEGIN + timedelta(seconds=n), "k": n % 3} for n in range(20_000)]
+    assert sum(row["n"] for row in tidemark.try_out(document, many).documents) == 20_000
+
+
+def test_a_row_that_is_no_document_is_named() -> None:
+    """By its number."""
+    with pytest.raises(tidemark.TryOutFailed, match=r"rows\[1\]: expected a document, found int"):
+        tidemark.try_out({"pipeline": [{"$match": {}}]}, [{}, 1])
 
 
 async def test_a_pipeline_is_tried_out_where_a_loop_runs() -> None:
