@@ -157,6 +157,10 @@ fuzz: setup ## REST by its own description, and damaged requests, REQUESTS=20000
 chaos: setup ## real processes under kills, pauses, cuts and full disks (MINUTES=60, ARGS='--seed N'); what struck lies in out/chaos/
 	$(BIN)/python -m tests.harness.chaos --minutes $(or $(MINUTES),60) $(ARGS)
 
+.PHONY: drawn
+drawn: setup ## pipelines drawn at random as JOBS=100 jobs of a real installation, from SEED=1 on, beside one process; some 4 s each
+	$(BIN)/python -m tests.harness.drawn_jobs $(or $(SEED),1) $(or $(JOBS),100)
+
 .PHONY: many
 many: setup ## PROCESSORS=30 small ones in one installation: time until all have committed, processes, memory
 	$(BIN)/python -m tests.harness.many $(or $(PROCESSORS),30)
