@@ -50,7 +50,7 @@ from tidemark.shared.language.values import parse_json
 from tidemark.shared.model.formats import FormatError
 from tidemark.shared.model.ids import NO_EPOCH, Epoch, JobId, Offset, VertexId
 from tidemark.shared.model.values import Document
-from tidemark.shared.ports.log import Log, LogRecord, TopicPartition
+from tidemark.shared.ports.log import Log, LogError, LogRecord, TopicPartition
 from tidemark.shared.ports.sink import Identity as ReleaseIdentity
 from tidemark.shared.ports.sink import TargetRefused
 from tidemark.shared.runtime.exchange import digest_of
@@ -159,12 +159,17 @@ async def _foreign(log: Log, what: VertexReleases, topics: set[str]) -> dict[str
     found: dict[str, list[WrittenRange]] = defaultdict(list)
     for topic in sorted(await log.list_topics()):
         if topic.startswith(TOPIC_PREFIX) and not topic.startswith(mine):
-            if any((await _begins(log, topic)).values()):
-                return None
-            async for record in committed_records(log, topic):
-                for written in decode_marker(TopicPartition(topic, 0), record.value or b"").written:
-                    if written.topic in topics:
-                        found[written.topic].append(written)
+            try:
+                if any((await _begins(log, topic)).values()):
+                    return None
+                async for record in committed_records(log, topic):
+                    for written in decode_marker(TopicPartition(topic, 0), record.value or b"").written:
+                        if written.topic in topics:
+                            found[written.topic].append(written)
+            except LogError:
+                if topic in await log.list_topics():
+                    raise
+                return None  # its processor was dropped meanwhile, and its markers went with it
     return found
 
 

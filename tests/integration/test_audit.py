@@ -3,7 +3,8 @@
 import hashlib
 import json
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +16,13 @@ from tests.harness.installation import NAME, installed
 from tests.harness.sealing import sealed
 from tidemark.services.audit.check import Audited, AuditFailed, NotAuditable
 from tidemark.services.cli.process import quiet
-from tidemark.services.sink.connectors.kafkamarkers import decode_marker, marker_record
+from tidemark.services.sink.connectors.kafkamarkers import TOPIC_PREFIX, decode_marker, marker_record
 from tidemark.shared.adapters.memory_log import MemoryLog
 from tidemark.shared.adapters.virtual import VirtualWorld, run_virtual
 from tidemark.shared.model.checkpoint import SplitStand
 from tidemark.shared.model.ids import Epoch, Offset, SplitId, VertexId
 from tidemark.shared.model.messages import StartProcessor
-from tidemark.shared.ports.log import NewRecord, TopicPartition
+from tidemark.shared.ports.log import LogError, NewRecord, TopicPartition
 from tidemark.shared.protocol.coordinator.record import decode_kept, encode_kept
 from tidemark.shared.runtime.settings import RuntimeSettings
 from tidemark.shared.wire.messages import decode_mirror_row, decode_stands, encode_message, encode_stands
@@ -429,6 +430,37 @@ def test_the_audit_names_a_document_that_nobody_released(saved: Saved) -> None:
             await told.audit()
 
     run(saved, then)
+
+
+@dataclass(frozen=True)
+class Dropping:
+    """A log in which another processor is dropped behind the listing: brokers then refuse to name offsets of its topic of markers."""
+
+    inner: Any
+    topic: str
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.inner, name)
+
+    async def begin_offsets(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, Offset]:
+        if self.topic in {partition.topic for partition in partitions}:
+            await self.inner.delete_topics([self.topic])
+            raise LogError(f"topic {self.topic} does not exist")
+        found: dict[TopicPartition, Offset] = await self.inner.begin_offsets(partitions)
+        return found
+
+
+def test_another_processor_may_be_dropped_while_an_audit_reads_its_markers(saved: Saved) -> None:
+    """Its ranges are not known any more: what only it may have written is left alone, and all else is compared as ever."""
+
+    async def then(told: Story) -> Audited:
+        topic = f"{TOPIC_PREFIX}someone.emit-1.0"
+        await told.log.create_topic(topic, 1)
+        told.log = Dropping(told.log, topic)  # type: ignore[assignment]
+        await told.append("usage", told.records("usage")[0].value or b"")
+        return await told.audit()
+
+    assert run(saved, then).outputs == run(saved, lambda told: told.audit()).outputs
 
 
 def test_what_the_job_did_not_read_is_named(saved: Saved) -> None:
