@@ -456,7 +456,7 @@ def test_another_processor_may_be_dropped_while_an_audit_reads_its_markers(saved
     async def then(told: Story) -> Audited:
         topic = f"{TOPIC_PREFIX}someone.emit-1.0"
         await told.log.create_topic(topic, 1)
-        told.log = Dropping(told.log, topic)  # type: ignore[assignment]
+        told.log = Dropping(told.log, topic)
         await told.append("usage", told.records("usage")[0].value or b"")
         return await told.audit()
 
