@@ -75,6 +75,7 @@ EXECUTORS: Final = (
     "shared/adapters/clock.py",
     "shared/adapters/virtual.py",
     "services/control/programs.py",
+    "shared/process/protobuf_compiler.py",
     "services/local/",
     "services/cli/",
     "services/library/",

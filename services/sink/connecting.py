@@ -63,7 +63,7 @@ class RealSinks:
                 connection = _compressing(self._connections.get(processor, stage.connection_name), stage)
                 takes = Takes.of(self._connections.kafka_settings(connection), context.outside.topics.prefix)
                 log, parts = self._connections.log(connection), self._parts(context, vertex, index)
-                forms = forms_of(self._connections, processor, stage)
+                forms = forms_of(self._connections, processor, stage, context.outside.executor)
                 return KafkaSink(stage, log, parts, context.outside.clock, self._settings.kafka, takes, forms)
             case FileEmit():
                 return self._files(context, processor, stage)
@@ -140,11 +140,13 @@ class RealSinks:
         await self._connections.close()
 
 
-def forms_of(connections: Connections, processor: Processor, stage: KafkaEmit) -> RegisteredForms | None:
+def forms_of(
+    connections: Connections, processor: Processor, stage: KafkaEmit, executor: Executor
+) -> RegisteredForms | None:
     """The forms of a stage's records where it names a schema registry."""
     if stage.registry is None:
         return None
-    return RegisteredForms(connections.registry(connections.get(processor, stage.registry)), stage)
+    return RegisteredForms(connections.registry(connections.get(processor, stage.registry)), stage, executor)
 
 
 def _compressing(connection: Connection, stage: KafkaEmit) -> Connection:

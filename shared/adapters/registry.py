@@ -6,7 +6,7 @@ Several addresses are one registry: where one is away, the next is asked.
 import json
 from base64 import b64encode
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Any, Final, TypeVar
 from urllib.parse import quote, urlsplit
 
@@ -48,6 +48,7 @@ class RegistrySettings:
 class _Reference(Struct, frozen=True):
     subject: str
     version: int
+    name: str = ""
 
 
 class _Schema(Struct, frozen=True):
@@ -125,7 +126,8 @@ class RestRegistry:
             if left[0] < 0:
                 raise SchemaUnknown(f"a schema refers to more than {_REFERENCES_MAX} others")
             place = f"subjects/{quote(each.subject, safe='')}/versions/{each.version}"
-            references.append(await self._known(self._well(await self._ask("GET", place), _Schema), left))
+            known = await self._known(self._well(await self._ask("GET", place), _Schema), left)
+            references.append(replace(known, name=each.name))
         flat = [inner for each in references for inner in (*each.references, each)]
         return KnownSchema(found.schemaType or "AVRO", found.schema, tuple(dict.fromkeys(flat)))
 

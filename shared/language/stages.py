@@ -514,11 +514,11 @@ SubjectStrategy = Literal["TopicNameStrategy", "RecordNameStrategy", "TopicRecor
 class RegisteredSchema:
     """A schema that records are written by, and how a registry knows it."""
 
-    type: Literal["avro", "json"]
+    type: Literal["avro", "json", "protobuf"]
     text: str
-    """Its JSON."""
+    """Its JSON; of Protobuf its own text."""
     name: str
-    """The full name of an Avro record; the title of a JSON Schema; "" if it has none."""
+    """The full name of an Avro record, or of the message; the title of a JSON Schema; "" if it has none, or for the first message."""
     auto_register_schemas: bool = True
     subject_name_strategy: SubjectStrategy = "TopicNameStrategy"
 

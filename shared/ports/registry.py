@@ -39,6 +39,8 @@ class KnownSchema:
     text: str
     references: tuple["KnownSchema", ...] = ()
     """Schemas that it refers to by name, those that they refer to in front of them."""
+    name: str = ""
+    """Under which another refers to it: of Protobuf the file that it imports."""
 
 
 class SchemaRegistry(Protocol):

@@ -7,7 +7,7 @@ from tidemark.shared.language.expressions.ast import Literal as Constant
 from tidemark.shared.language.stages import KafkaEmit, RegisteredSchema
 from tidemark.shared.ports.registry import SchemaRegistry, SchemaType, SchemaUnknown
 
-SCHEMA_TYPES: Final[dict[str, SchemaType]] = {"avro": "AVRO", "json": "JSON"}
+SCHEMA_TYPES: Final[dict[str, SchemaType]] = {"avro": "AVRO", "json": "JSON", "protobuf": "PROTOBUF"}
 """As the registry calls the types of a document."""
 
 

@@ -33,6 +33,7 @@ from tidemark.shared.language.expressions.ast import Expr
 from tidemark.shared.language.expressions.parse import parse_expression
 from tidemark.shared.language.expressions.scope import Scope
 from tidemark.shared.language.problems import Problems
+from tidemark.shared.language.protobuf.reading import reader_of as message_reader_of
 from tidemark.shared.language.stages import Connection, EmitFormat, HttpsEmit, KafkaEmit, Merge, RegisteredSchema
 from tidemark.shared.language.values import parse_json
 from tidemark.shared.model.checkpoint import BlobRef
@@ -43,6 +44,7 @@ from tidemark.shared.ports.http import HttpAnswer, HttpRequest
 from tidemark.shared.ports.log import Log, LogRecord, TopicPartition
 from tidemark.shared.ports.registry import MAGIC
 from tidemark.shared.ports.sink import Sink
+from tidemark.shared.process.protobuf_compiler import compiled
 from tidemark.shared.runtime.requests import Asking
 from tidemark.shared.runtime.settings import LookupSettings
 
@@ -243,7 +245,7 @@ class AvroWorld(KafkaWorld):
 
     def sink(self) -> KafkaSink:
         store = PartStore(self.blobs, names_for(f"a{next(self.attempts)}"), inline_bytes_max=700)
-        forms = RegisteredForms(self.registry, self.stage)
+        forms = RegisteredForms(self.registry, self.stage, Inline())
         return KafkaSink(self.stage, self.log, store, SystemClock(), self.settings, self.takes, forms)
 
     async def documents(self) -> list[dict[str, Any]]:
@@ -259,6 +261,29 @@ class AvroWorld(KafkaWorld):
 
     async def visible(self) -> list[int]:
         return [int(document["id"]) for document in await self.documents()]
+
+
+class ProtobufWorld(AvroWorld):
+    """The same, with values of Protobuf."""
+
+    text: ClassVar[str] = (
+        'syntax = "proto3"; package x; message No {} message Row { int64 id = 1; string name = 2; bool even = 3; }'
+    )
+
+    def __init__(self, log: Log | None = None) -> None:
+        super().__init__(log)
+        schema = RegisteredSchema(type="protobuf", text=self.text, name="x.Row")
+        self.stage = replace(self.stage, value_schema=schema)
+
+    async def documents(self) -> list[dict[str, Any]]:
+        """All committed values, read by the schema that they name."""
+        found = []
+        for record in await self.records():
+            data = record.value or b""
+            schema = await self.registry.schema(int.from_bytes(data[1:5], "big"))
+            read: dict[str, Any] = parse_json(message_reader_of(compiled(schema.text, {}))(data[5:]))
+            found.append(read)
+        return found
 
 
 class KeepingServer:

@@ -13,7 +13,9 @@ from tests.harness.registry import Registry
 from tidemark.services.cli import connected
 from tidemark.services.cli.connected import refused_by_what_is_there
 from tidemark.services.control.outside import refused_by_registries
+from tidemark.shared.adapters.registry import RegistrySettings, RestRegistry
 from tidemark.shared.language.documents import InvalidDocument, parse
+from tidemark.shared.language.protobuf.errors import SchemaError
 from tidemark.shared.language.stages import KafkaEmit, RegisteredSchema
 from tidemark.shared.model.records import RawBatch
 from tidemark.shared.ports.log import LogDenied, LogUnavailable, NewRecord, TopicPartition
@@ -21,6 +23,7 @@ from tidemark.shared.ports.registry import header_of
 from tidemark.shared.ports.sink import TargetDenied, TargetRefused, TargetUnavailable
 from tidemark.shared.process.allowed import OWNER, Allowed, NotAllowed
 from tidemark.shared.process.connections import Connections
+from tidemark.shared.process.protobuf_compiler import compiled
 
 
 async def lanes(*records: NewRecord, **options: Any) -> AvroLanes:
@@ -60,7 +63,7 @@ async def test_what_is_no_record_keeps_its_bytes_and_has_a_reason() -> None:
         NewRecord(b'{"n":5}', key),
         NewRecord(header_of(77) + b"\x00", key),
         NewRecord(header_of(world.numbers[1]) + b"\x04\x08", key),
-        NewRecord(header_of(proto) + b"\x00", key),
+        NewRecord(header_of(proto) + b"\x00\x0a", key),
         NewRecord(world.record(6).value, b"plain"),
         NewRecord(None, key),
     ]
@@ -72,9 +75,67 @@ async def test_what_is_no_record_keeps_its_bytes_and_has_a_reason() -> None:
     said = dict(sorted(batch.unread.items()))
     assert list(said) == [2, 3, 4, 5, 6]
     for row, word in zip(
-        said, ("begins with byte 0", "no schema 77", "union has 2 types", "PROTOBUF", "its key"), strict=True
+        said,
+        ("begins with byte 0", "no schema 77", "union has 2 types", "Wire format was corrupt", "its key"),
+        strict=True,
     ):
         assert word in said[row]
+
+
+SHOP = """syntax = "proto3";
+package shop;
+import "parts/line.proto";
+message Cart { int64 id = 1; repeated shop.Line lines = 2; message Note { string text = 1; } }
+message Empty {}
+"""
+LINE = 'syntax = "proto3"; package shop; message Line { string sku = 1; int32 n = 2; }'
+
+
+async def test_messages_are_read_by_the_place_that_they_name() -> None:
+    """The file's first message by one zero byte, others by their indexes; what a schema imports comes from its references."""
+    server = await Registry().start()
+    registry = RestRegistry(RegistrySettings((server.url,)))
+    try:
+        line = server.add("line", LINE, "PROTOBUF")
+        references = [{"name": "parts/line.proto", "subject": "line", "version": 1}]
+        cart = header_of(server.add("cart", SHOP, "PROTOBUF", references))
+        world = AvroLanes(key_format_error="passThrough")
+        world.registry = registry  # type: ignore[assignment]
+        await world.grow(1)
+        writer = await world.log.writer("producer")
+        for value in (
+            header_of(line) + b"\x00" + bytes.fromhex("0a0161 1003"),
+            cart + b"\x00" + bytes.fromhex("0807 1205 0a0161 1003"),
+            cart + b"\x04\x00\x00" + bytes.fromhex("0a0168"),
+            cart + b"\x02\x04",
+            cart + b"\x02\x02" + bytes.fromhex("0801"),
+        ):
+            await (await writer.send(TopicPartition("in", 0), NewRecord(value)))
+        await writer.close()
+        batch = await all_of(world)
+        read = batch.values.to_pylist()
+        assert read[:3] == [
+            b'{"sku":"a","n":3}',
+            b'{"id":{"$numberLong":"7"},"lines":[{"sku":"a","n":3}]}',
+            b'{"text":"h"}',
+        ]
+        assert "message [2] is named, and the schema has 2 there" in batch.unread[3]
+        assert "message shop.Empty has field 1, and its schema has not" in batch.unread[4]
+    finally:
+        await registry.close()
+        await server.stop()
+
+
+async def test_a_schema_that_does_not_compile_makes_its_records_unreadable() -> None:
+    """The compiler's words are the reason; a name that leaves the folder is refused before it."""
+    world = AvroLanes()
+    broken = world.registry.content.add("broken", "message A { optional B b = 1; }", "PROTOBUF")
+    world = await lanes(NewRecord(header_of(broken) + b"\x00"))
+    world.registry.content.add("broken", "message A { optional B b = 1; }", "PROTOBUF")
+    assert '"B" is not defined' in (await all_of(world)).unread[2]
+    for name in ("../evil.proto", "/etc/evil.proto"):
+        with pytest.raises(SchemaError, match="a path below the schema's own folder"):
+            compiled("", {name: "message A {}"})
 
 
 async def test_keys_may_pass_through() -> None:
@@ -249,8 +310,17 @@ def document(url: str = "http://registry:8081", **emit: Any) -> dict[str, Any]:
             "unknown type",
         ),
         (
-            {"schemaRegistry": {"connectionName": "r", "valueSchema": {"type": "protobuf", "schema": ""}}},
-            "records of Protobuf are neither written nor read",
+            {"schemaRegistry": {"connectionName": "r", "valueSchema": {"type": "protobuf", "schema": {}}}},
+            "a schema of Protobuf is a text",
+        ),
+        (
+            {
+                "schemaRegistry": {
+                    "connectionName": "r",
+                    "valueSchema": {"type": "avro", "schema": ORDER, "message": "A"},
+                }
+            },
+            "names a message of Protobuf",
         ),
     ],
 )

@@ -18,6 +18,7 @@ from tests.contract.sinks_targets import (
     MemoryWorld,
     MongoWorld,
     ObjectsWorld,
+    ProtobufWorld,
     SqlWorld,
 )
 from tests.harness.mongodb.servers import Servers
@@ -38,6 +39,7 @@ TARGETS: dict[str, Callable[[Path], Target]] = {
     "objects": lambda _: ObjectsWorld(),
     "kafka": lambda _: KafkaWorld(),
     "kafka-avro": lambda _: AvroWorld(),
+    "kafka-protobuf": lambda _: ProtobufWorld(),
     "https": lambda _: HttpsWorld(),
     # Inserting what is there would fail: so a row released twice is an error, not an invisible update.
     "sqlite": lambda path: SqlWorld(f"sqlite:///{path}/t.db", when_matched="fail"),

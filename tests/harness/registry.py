@@ -11,6 +11,7 @@ from typing import Any
 from aiohttp import web
 
 from tidemark.shared.language.avro import SchemaError, parse_schema, writer_of
+from tidemark.shared.language.protobuf.errors import SchemaError as NoProtobuf
 from tidemark.shared.ports.registry import (
     KnownSchema,
     RegistryDenied,
@@ -19,6 +20,7 @@ from tidemark.shared.ports.registry import (
     SchemaType,
     SchemaUnknown,
 )
+from tidemark.shared.process.protobuf_compiler import compiled
 
 
 @dataclass(slots=True)
@@ -37,7 +39,8 @@ class Registry:
 
     def add(self, subject: str, schema: Any, kind: str = "AVRO", references: Any = ()) -> int:
         """Register a schema as a producer would; its number."""
-        body = {"schema": json.dumps(schema), "schemaType": kind, "references": list(references)}
+        text = schema if kind == "PROTOBUF" else json.dumps(schema)
+        body = {"schema": text, "schemaType": kind, "references": list(references)}
         number = next((n for n, known in self.schemas.items() if known == body), len(self.schemas) + 1)
         self.schemas[number] = body
         versions = self.subjects.setdefault(subject, [])
@@ -90,16 +93,19 @@ class Registry:
         kind = body.get("schemaType", "AVRO")
         if why := _no_schema(body, kind):
             return _no(422, 42201, why)
-        if why := self._incompatible(subject, json.loads(body["schema"]), kind):
+        if why := self._incompatible(subject, _tree(body["schema"], kind), kind):
             return _no(409, 409, why)
-        return web.json_response({"id": self.add(subject, json.loads(body["schema"]), kind)})
+        return web.json_response({"id": self.add(subject, _tree(body["schema"], kind), kind)})
 
     async def _look_up(self, request: web.Request) -> web.Response:
         subject, body = request.match_info["subject"], await request.json()
         if subject not in self.subjects:
             return _no(404, 40401, "Subject not found")
         for number in self.subjects[subject]:
-            if json.loads(self.schemas[number]["schema"]) == json.loads(body["schema"]):
+            kind = self.schemas[number]["schemaType"]
+            if kind == body.get("schemaType", "AVRO") and _tree(self.schemas[number]["schema"], kind) == _tree(
+                body["schema"], kind
+            ):
                 return web.json_response({"subject": subject, "id": number, "version": 1, "schema": body["schema"]})
         return _no(404, 40403, "Schema not found")
 
@@ -109,7 +115,8 @@ class Registry:
             return _no(422, 42201, why)
         if subject not in self.subjects:
             return _no(404, 40401, "Subject not found")
-        why = self._incompatible(subject, json.loads(body["schema"]), body.get("schemaType", "AVRO"))
+        kind = body.get("schemaType", "AVRO")
+        why = self._incompatible(subject, _tree(body["schema"], kind), kind)
         return web.json_response({"is_compatible": not why, "messages": [why] if why else []})
 
     def _incompatible(self, subject: str, schema: Any, kind: str) -> str:
@@ -150,15 +157,21 @@ class MemoryRegistry:
 
     async def number(self, subject: str, kind: SchemaType, text: str, *, register: bool) -> int:
         self._asked(f"number of {subject}")
-        if why := self.content._incompatible(subject, json.loads(text), kind):
+        if why := self.content._incompatible(subject, _tree(text, kind), kind):
             raise SchemaRefused(why)
         known = [self.content.schemas[n]["schema"] for n in self.content.subjects.get(subject, [])]
-        if not register and json.dumps(json.loads(text)) not in known:
+        tree = _tree(text, kind)
+        if not register and (tree if kind == "PROTOBUF" else json.dumps(tree)) not in known:
             raise SchemaUnknown(f"no such schema under {subject}")
-        return self.content.add(subject, json.loads(text), kind)
+        return self.content.add(subject, tree, kind)
 
     async def refused(self, subject: str, kind: SchemaType, text: str) -> str:
-        return self.content._incompatible(subject, json.loads(text), kind)
+        return self.content._incompatible(subject, _tree(text, kind), kind)
+
+
+def _tree(text: str, kind: str) -> Any:
+    """A schema as it is compared: its JSON, and of Protobuf its text."""
+    return text if kind == "PROTOBUF" else json.loads(text)
 
 
 def _no(status: int, code: int, message: str) -> web.Response:
@@ -167,9 +180,11 @@ def _no(status: int, code: int, message: str) -> web.Response:
 
 def _no_schema(body: Any, kind: str) -> str:
     try:
-        tree = json.loads(body["schema"])
+        tree = _tree(body["schema"], kind)
         if kind == "AVRO":
             writer_of(parse_schema(tree))
-    except (SchemaError, ValueError) as error:
+        if kind == "PROTOBUF":
+            compiled(tree, {})
+    except (SchemaError, NoProtobuf, ValueError) as error:
         return str(error)
     return ""

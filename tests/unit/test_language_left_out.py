@@ -163,13 +163,6 @@ def test_dead_letters_go_into_a_collection() -> None:
     assert "a table takes none" in refusals(document([], dlq={"connectionName": "m", "table": "t"}))[0]
 
 
-def test_protobuf_is_refused_by_name() -> None:
-    """One error with the reason, and none about a schema that is no Avro."""
-    schemas = {"connectionName": "r", "valueSchema": {"type": "protobuf", "schema": 'syntax = "proto3";'}}
-    (error,) = refusals(with_options("$emit", {"schemaRegistry": schemas}))
-    assert "Protobuf are neither written nor read" in error
-
-
 def test_a_whole_cluster_is_no_source() -> None:
     """A connection of MongoDB alone is a change stream, and refused as one."""
     assert "a change stream of MongoDB is no source here" in refusals(document([], {"connectionName": "m"}))[0]

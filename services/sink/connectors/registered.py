@@ -1,4 +1,4 @@
-"""Documents and keys as records of a schema registry: the number of the schema, then Avro, or JSON.
+"""Documents and keys as records of a schema registry: the number of the schema, then Avro, Protobuf, or JSON.
 
 The document holds the schema; the registry's number for it stays the same, so the bytes are a function of document and row. They are staged
 with the number in them: a release asks no registry. Numbers are asked for when the sink opens, or when a topic first comes.
@@ -9,9 +9,11 @@ from collections.abc import Callable
 from typing import Final, Literal
 
 from tidemark.shared.language.avro import AvroError, parse_schema, writer_of
+from tidemark.shared.language.protobuf.errors import ProtobufError, SchemaError
 from tidemark.shared.language.stages import KafkaEmit, RegisteredSchema
 from tidemark.shared.language.values import render_json
 from tidemark.shared.model.values import Document, Value
+from tidemark.shared.ports.clock import Executor
 from tidemark.shared.ports.registry import (
     RegistryDenied,
     RegistryUnavailable,
@@ -43,15 +45,13 @@ class NotWritten(Exception):
 class RegisteredForms:
     """One sink's records."""
 
-    def __init__(self, registry: SchemaRegistry, stage: KafkaEmit) -> None:
+    def __init__(self, registry: SchemaRegistry, stage: KafkaEmit, executor: Executor) -> None:
         self._registry = registry
+        self._executor = executor
         self._path = stage.path
         found: dict[Part, RegisteredSchema | None] = {"key": stage.key_schema, "value": stage.value_schema}
         self._schemas = {part: schema for part, schema in found.items() if schema is not None}
-        self._write: dict[Part, Callable[[Value], bytes]] = {
-            part: writer_of(parse_schema(json.loads(schema.text))) if schema.type == "avro" else render_json
-            for part, schema in self._schemas.items()
-        }
+        self._write: dict[Part, Callable[[Value], bytes]] = {}
         self._headers: dict[str, bytes] = {}
         """By subject."""
         self._unknown: dict[str, str] = {}
@@ -67,8 +67,13 @@ class RegisteredForms:
         self._unknown.clear()
 
     async def ask(self, topic: str) -> None:
-        """Have the numbers of a topic's schemas. TargetUnavailable, TargetDenied, TargetRefused."""
+        """Have the writers, and the numbers of a topic's schemas. TargetUnavailable, TargetDenied, TargetRefused."""
         for part, schema in self._schemas.items():
+            if part not in self._write:
+                try:
+                    self._write[part] = await self._executor.blocking(_writer_of, schema)
+                except SchemaError as error:
+                    raise TargetRefused(f"{self._path}.schemaRegistry.{part}Schema: {error}") from error
             subject = schema.subject(topic, part)
             if subject in self._headers or subject in self._unknown:
                 continue
@@ -90,18 +95,16 @@ class RegisteredForms:
 
     def key(self, value: Value, topic: str) -> bytes:
         """A key's record. Unregistered, NotWritten."""
-        return self._record("key", value, self._write["key"], topic)
+        return self._record("key", value, topic)
 
     def value(self, document: Document, text: Callable[[], bytes], topic: str) -> bytes:
         """A document's record; `text` gives its JSON. Unregistered, NotWritten."""
         schema = self._schemas.get("value")
         if schema is None:
             return text()
-        return self._record(
-            "value", document, self._write["value"] if schema.type == "avro" else lambda _: text(), topic
-        )
+        return self._record("value", document, topic, text if schema.type == "json" else None)
 
-    def _record(self, part: Part, value: Value, write: Callable[[Value], bytes], topic: str) -> bytes:
+    def _record(self, part: Part, value: Value, topic: str, text: Callable[[], bytes] | None = None) -> bytes:
         subject = self._schemas[part].subject(topic, part)
         header = self._headers.get(subject)
         if header is None and subject in self._unknown:
@@ -111,6 +114,21 @@ class RegisteredForms:
         if header is None:
             raise Unregistered(topic)
         try:
-            return header + write(value)
-        except AvroError as error:
+            return header + (self._write[part](value) if text is None else text())
+        except (AvroError, ProtobufError) as error:
             raise NotWritten(f"{self._path}.schemaRegistry.{part}Schema: {error}") from error
+
+
+def _writer_of(schema: RegisteredSchema) -> Callable[[Value], bytes]:
+    """From a value to its record behind the schema's number. SchemaError."""
+    match schema.type:
+        case "avro":
+            return writer_of(parse_schema(json.loads(schema.text)))
+        case "protobuf":
+            # Loaded where it is needed: few pipelines write such records.
+            from tidemark.shared.language.protobuf.writing import writer_of as message_writer_of  # noqa: PLC0415
+            from tidemark.shared.process.protobuf_compiler import compiled  # noqa: PLC0415
+
+            return message_writer_of(compiled(schema.text, {}), schema.name)
+        case "json":
+            return render_json

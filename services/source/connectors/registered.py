@@ -1,4 +1,4 @@
-"""Records of a schema registry as the JSON that sources read: Avro by the schema that each was written with, and JSON behind its number.
+"""Records of a schema registry as the JSON that sources read: Avro and Protobuf by the schema that each was written with, JSON as it is.
 
 A record that is none (another first byte, a number that the registry does not know, bytes that are no record of the schema) stays as it is,
 with the reason. A registry that is away is an outage: the same records are asked for again.
@@ -12,6 +12,7 @@ from typing import Final, TypeAlias
 import pyarrow as pa
 
 from tidemark.shared.language.avro import AvroError, Schema, SchemaError, parse_schema, reader_of
+from tidemark.shared.language.protobuf import errors as protobuf
 from tidemark.shared.language.stages import KafkaSource
 from tidemark.shared.model.records import RawBatch
 from tidemark.shared.ports.clock import Executor
@@ -67,7 +68,7 @@ class RegisteredRecords:
             raise LogDenied(str(error)) from error
         if len(self._readers) >= _READERS_MAX:
             del self._readers[next(iter(self._readers))]
-        self._readers[number] = found = _reader_of(known, number)
+        self._readers[number] = found = await self._executor.blocking(_reader_of, known, number)
         return found
 
     def _read(self, batch: RawBatch, readers: Mapping[int, _Reader | str]) -> RawBatch:
@@ -88,7 +89,7 @@ class RegisteredRecords:
         for row, data in enumerate(column.to_pylist()):
             try:
                 found.append(None if data is None else self._one(data, readers))
-            except (_NoRecord, AvroError) as error:
+            except _NoRecord as error:
                 unread[row] = str(error)
                 found.append(data)
         return pa.array(found, pa.binary()), unread
@@ -105,7 +106,7 @@ class RegisteredRecords:
             raise _NoRecord(reader)
         try:
             text = reader(data[HEADER_BYTES:])
-        except AvroError as error:
+        except (AvroError, protobuf.ProtobufError) as error:
             raise _NoRecord(f"no record of schema {number}: {error}") from error
         if len(text) > self._record_bytes_max:
             raise _NoRecord(
@@ -139,4 +140,12 @@ def _reader_of(known: KnownSchema, number: int) -> _Reader | str:
                 return reader_of(parse_schema(json.loads(known.text), known=read))
             except (SchemaError, ValueError, RecursionError) as error:
                 return f"schema {number} of the registry: {error}"
-    return f"schema {number} of the registry is of type {known.type}, and records of AVRO and JSON are read"
+        case "PROTOBUF":
+            # Loaded where it is needed: few pipelines have such records.
+            from tidemark.shared.language.protobuf.reading import reader_of as message_reader_of  # noqa: PLC0415
+            from tidemark.shared.process.protobuf_compiler import compiled  # noqa: PLC0415
+
+            try:
+                return message_reader_of(compiled(known.text, {each.name: each.text for each in known.references}))
+            except protobuf.SchemaError as error:
+                return f"schema {number} of the registry: {error}"

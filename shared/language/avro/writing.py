@@ -22,13 +22,13 @@ from tidemark.shared.language.avro.schema import (
     Type,
     Union,
 )
+from tidemark.shared.language.values.fitting import double_of, whole_of
 from tidemark.shared.language.values.types import type_name
 from tidemark.shared.model.values import INT32_MAX, INT32_MIN, INT64_MAX, INT64_MIN, MISSING, Binary, Date, Long, Value
 
 _DAY_MS: Final = 86_400_000
 """The unit of `date`."""
 _TICKS: Final = {"ms": 1, "us": 1_000, "ns": 1_000_000}
-_EXACT: Final = 2.0**53
 _UUID: Final = 4
 """BSON's subtype."""
 
@@ -269,20 +269,9 @@ def _boolean(out: _Out, value: Value, at: str) -> None:
     out.append(value)
 
 
-def _whole(value: Value) -> int | None:
-    """The whole number that a value is, whatever its type."""
-    if type(value) in (int, Long):
-        return int(value)
-    if type(value) is float:
-        return int(value) if abs(value) < _EXACT and value == int(value) else None
-    if type(value) is Decimal and value.is_finite() and abs(value) <= INT64_MAX and value == value.to_integral_value():
-        return int(value)
-    return None
-
-
 def _number(name: str, low: int, high: int) -> _Write:
     def write(out: _Out, value: Value, at: str) -> None:
-        whole = value if type(value) is int else _whole(value)
+        whole = value if type(value) is int else whole_of(value)
         if whole is None or not low <= whole <= high:
             raise _wrong(at, f"a whole number ({name})", value)
         _put_long(out, whole)
@@ -292,7 +281,7 @@ def _number(name: str, low: int, high: int) -> _Write:
 
 def _floating(name: str, packed: struct.Struct) -> _Write:
     def write(out: _Out, value: Value, at: str) -> None:
-        found = value if type(value) is float else _as_double(value)
+        found = value if type(value) is float else double_of(value)
         if found is None:
             raise _wrong(at, f"a number that a {name} has exactly", value)
         try:
@@ -301,15 +290,6 @@ def _floating(name: str, packed: struct.Struct) -> _Write:
             raise _wrong(at, f"a number within a {name}", value) from None
 
     return write
-
-
-def _as_double(value: Value) -> float | None:
-    if type(value) in (int, Long):
-        return float(value) if int(float(value)) == value else None
-    if type(value) is Decimal:
-        found = float(value)
-        return found if not value.is_finite() or Decimal(found) == value else None
-    return None
 
 
 def _bytes(out: _Out, value: Value, at: str) -> None:

@@ -34,26 +34,35 @@ _OPTIONS: Final = closed(
 )
 _TREE: Final = Kind(read_later, {"anyOf": [{"type": kind} for kind in ("object", "array", "string")]})
 _WORDS: Final = (
-    Option("type", choice("avro", "json"), "avro, or json: JSON behind the id of a JSON Schema", required=True),
-    Option("schema", _TREE, "the schema", required=True, into="tree"),
+    Option(
+        "type",
+        choice("avro", "protobuf", "json"),
+        "avro, protobuf, or json: JSON behind the id of a JSON Schema",
+        required=True,
+    ),
+    Option("schema", _TREE, "the schema; of protobuf its text", required=True, into="tree"),
+    Option("message", STRING, "of protobuf the message's full name; the first of the schema by default"),
     Option("options", _OPTIONS, "how the registry knows it"),
 )
 
 
 def _registered(tree: Any, path: str, scope: Scope) -> RegisteredSchema | None:
     before = len(scope.problems.errors)
-    if type(tree) is dict and str(tree.get("type")).lower() == "protobuf":
-        scope.problems.add(join(path, "type"), "records of Protobuf are neither written nor read: take avro, or json")
-        return None
     found = read_options(tree, path, scope, _WORDS)
     fields = dict(found.fields)
-    schema = fields.pop("tree", None)
-    name = _name(found.get("type"), schema, join(path, "schema"), scope) if "schema" in found else ""
+    schema, message = fields.pop("tree", None), fields.pop("message", "")
+    name = message or (_name(found.get("type"), schema, join(path, "schema"), scope) if "schema" in found else "")
+    if message and found.get("type") != "protobuf":
+        scope.problems.add(join(path, "message"), "names a message of Protobuf: leave it out")
     if fields.get("subject_name_strategy", "TopicNameStrategy") != "TopicNameStrategy" and not name:
-        scope.problems.add(join(path, "options.subjectNameStrategy"), "needs a schema with a name (of JSON: title)")
+        scope.problems.add(
+            join(path, "options.subjectNameStrategy"),
+            "needs a schema with a name (of JSON: title; of protobuf: message)",
+        )
     if len(scope.problems.errors) > before:
         return None
-    return RegisteredSchema(text=json.dumps(schema, separators=(",", ":"), ensure_ascii=False), name=name, **fields)
+    text = schema if found.get("type") == "protobuf" else json.dumps(schema, separators=(",", ":"), ensure_ascii=False)
+    return RegisteredSchema(text=text, name=name, **fields)
 
 
 def _name(kind: str | None, schema: Any, path: str, scope: Scope) -> str:
@@ -64,6 +73,12 @@ def _name(kind: str | None, schema: Any, path: str, scope: Scope) -> str:
             return ""
         title = schema.get("title", "")
         return title if type(title) is str else ""
+    if kind == "protobuf":
+        if type(schema) is not str:
+            scope.problems.add(
+                path, 'a schema of Protobuf is a text, such as: syntax = "proto3"; message A { int64 id = 1; }'
+            )
+        return ""
     try:
         read = parse_schema(schema)
         writer_of(read)
@@ -91,10 +106,12 @@ def check_schemas(tree: Any, found: Read, path: str, scope: Scope) -> None:
     value, key = registry.get("valueSchema"), registry.get("keySchema")
     if not {"valueSchema", "keySchema"} & tree["schemaRegistry"].keys():
         scope.problems.add(join(path, "schemaRegistry"), "needs valueSchema, keySchema or both")
-    if value is not None and value.type == "avro":
+    if value is not None and value.type != "json":
         for name in ("outputFormat", "dateFormat"):
             if name in written:
-                scope.problems.add(join(path, f"config.{name}"), "tells how JSON is written, and values are Avro")
+                scope.problems.add(
+                    join(path, f"config.{name}"), f"tells how JSON is written, and values are {value.type.title()}"
+                )
     if key is not None and "key" not in written:
         scope.problems.add(join(path, "schemaRegistry.keySchema"), "needs config.key, whose values it is for")
     if key is not None and "keyFormat" in written:

@@ -191,7 +191,7 @@ _REGISTRY: Final = closed(Option("connectionName", STRING, "the registry's conne
 _KAFKA: Final = (
     _CONNECTION,
     Option("topic", one_or_more(STRING), "a topic, or a list of them", required=True, into="topics"),
-    Option("schemaRegistry", _REGISTRY, "records are Avro or JSON by the schemas of a registry"),
+    Option("schemaRegistry", _REGISTRY, "records are Avro, Protobuf or JSON by the schemas of a registry"),
     Option("config", _CONFIG, "how the topic is read"),
     Option("until", _position(("latest",), time=False), "latest, or offsets by partition: then the source ends"),
     Option("partitionCount", integer(1), "accepted and without effect: the brokers know their partitions", into=None),

@@ -1,0 +1,9 @@
+"""What schemas and records of Protocol Buffers may lack."""
+
+
+class SchemaError(Exception):
+    """A schema that is none, or lacks what it names."""
+
+
+class ProtobufError(Exception):
+    """A record that is none of its schema, or a document that does not fit: the place and the reason."""

@@ -1,0 +1,169 @@
+"""Messages to extended JSON, canonical: what the reader of JSON records takes in one pass, each value with its type."""
+
+import math
+from base64 import b64encode
+from collections.abc import Callable
+from decimal import Decimal
+from typing import Any, Final, TypeAlias
+
+import msgspec
+from google.protobuf.descriptor import Descriptor, FieldDescriptor
+from google.protobuf.message import DecodeError, Message
+from google.protobuf.unknown_fields import UnknownFieldSet
+
+from tidemark.shared.language.protobuf.errors import ProtobufError
+from tidemark.shared.language.protobuf.messages import (
+    DEPTH_MAX,
+    Messages,
+    indexes_in,
+    lacking_in,
+    message_class,
+)
+from tidemark.shared.language.protobuf.wellknown import DECIMAL_NAME, TIMESTAMP_NAME, WRAPPERS
+from tidemark.shared.language.values.numbers import DECIMAL
+from tidemark.shared.model.values import INT32_MAX, INT32_MIN, INT64_MAX
+
+_Cell: TypeAlias = Callable[[Any, int], Any]
+"""Extended JSON of a value that the library gives, and how many levels are above it."""
+
+
+def reader_of(messages: Messages) -> Callable[[bytes], bytes]:
+    """From a record behind its schema's number to its JSON. It raises ProtobufError for bytes that are no record of the schema."""
+    readers = _Readers()
+    roots: dict[tuple[int, ...], tuple[type[Message], _Cell]] = {}
+
+    def read(data: bytes) -> bytes:
+        indexes, begin = indexes_in(data, 0)
+        place = tuple(indexes)
+        if place not in roots:
+            kind = messages.at(indexes)
+            roots[place] = message_class(kind), readers.message(kind)
+        made, cell = roots[place]
+        try:
+            message = made.FromString(data[begin:])
+        except DecodeError as error:
+            raise ProtobufError(f"no message {made.DESCRIPTOR.full_name}: {error}") from error
+        if lacking := lacking_in(message):
+            raise ProtobufError(f"message {made.DESCRIPTOR.full_name} lacks what is required: {lacking}")
+        return msgspec.json.encode(cell(message, 1))
+
+    return read
+
+
+class _Readers:
+    """A function for each message, found by name, so that a message may be inside of itself."""
+
+    def __init__(self) -> None:
+        self._named: dict[str, _Cell] = {}
+
+    def message(self, kind: Descriptor) -> _Cell:
+        """The function of a message."""
+        name = kind.full_name
+        if name not in self._named:
+            self._named[name] = lambda value, depth: self._named[name](value, depth)  # noqa: PLW0108 - it is not made yet
+            self._named[name] = self._made(kind)
+        return self._named[name]
+
+    def _made(self, kind: Descriptor) -> _Cell:
+        if kind.full_name == TIMESTAMP_NAME:
+            return lambda value, _: {"$date": {"$numberLong": str(value.seconds * 1000 + value.nanos // 1_000_000)}}
+        if kind.full_name == DECIMAL_NAME:
+            return lambda value, _: _decimal(value)
+        if kind.full_name in WRAPPERS:
+            inner = self._cell(kind.fields_by_name["value"])
+            return lambda value, depth: inner(value.value, depth)
+        parts = [(each.name, each.has_presence, self._field(each)) for each in kind.fields]
+
+        def read(value: Any, depth: int) -> Any:
+            if depth > DEPTH_MAX:
+                raise ProtobufError(f"deeper than {DEPTH_MAX} levels")
+            if unknown := UnknownFieldSet(value):
+                raise ProtobufError(
+                    f"message {kind.full_name} has field {unknown[0].field_number}, and its schema has not"
+                )
+            return {
+                name: part(getattr(value, name), depth)
+                for name, optional, part in parts
+                if not optional or value.HasField(name)
+            }
+
+        return read
+
+    def _field(self, field: FieldDescriptor) -> _Cell:
+        if not field.is_repeated:
+            return self._cell(field)
+        kind = field.message_type
+        if kind is not None and kind.GetOptions().map_entry:
+            return self._map(field, self._cell(kind.fields_by_name["value"]))
+        item = self._cell(field)
+        return lambda values, depth: [item(each, depth + 1) for each in values]
+
+    def _map(self, field: FieldDescriptor, item: _Cell) -> _Cell:
+        def read(values: Any, depth: int) -> Any:
+            found = {}
+            for key in values:
+                name = key if isinstance(key, str) else str(key).lower() if isinstance(key, bool) else str(key)
+                if name.startswith("$"):
+                    raise ProtobufError(f"{field.full_name}: a map's key {name!r:.60} would be taken for a type")
+                found[name] = item(values[key], depth + 1)
+            return dict(sorted(found.items()))  # the library keeps no order, and replays give the same
+
+        return read
+
+    def _cell(self, field: FieldDescriptor) -> _Cell:
+        match field.type:
+            case FieldDescriptor.TYPE_MESSAGE | FieldDescriptor.TYPE_GROUP:
+                assert field.message_type is not None
+                inner = self.message(field.message_type)
+                return lambda value, depth: inner(value, depth + 1)
+            case FieldDescriptor.TYPE_ENUM:
+                assert field.enum_type is not None
+                names = {number: each.name for number, each in field.enum_type.values_by_number.items()}
+                return lambda value, _: names.get(value, value)  # an open enumeration may have others
+        return _PLAIN[field.cpp_type] if field.type != FieldDescriptor.TYPE_BYTES else _binary
+
+
+def _int(value: int, _depth: int) -> Any:
+    return value
+
+
+def _long(value: int, _depth: int) -> Any:
+    if value > INT64_MAX:
+        raise ProtobufError(f"{value} is more than a long holds")
+    return {"$numberLong": str(value)} if INT32_MIN <= value <= INT32_MAX else value
+
+
+def _number(value: float, _depth: int) -> Any:
+    if math.isfinite(value):
+        return value
+    return {"$numberDouble": "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"}
+
+
+def _same(value: Any, _depth: int) -> Any:
+    return value
+
+
+def _binary(value: bytes, _depth: int) -> Any:
+    return {"$binary": {"base64": b64encode(value).decode(), "subType": "00"}}
+
+
+def _decimal(value: Any) -> Any:
+    """Confluent's decimal: the unscaled number, big-endian, and the digits behind the point."""
+    unscaled = int.from_bytes(value.value, "big", signed=True)
+    if abs(unscaled) >= 10**DECIMAL.prec or abs(value.scale) > _SCALE_MAX:
+        raise ProtobufError(f"a decimal of more than {DECIMAL.prec} digits")
+    return {"$numberDecimal": str(Decimal(unscaled).scaleb(-value.scale, DECIMAL))}
+
+
+_SCALE_MAX: Final = 6_000
+"""Of a decimal of 128 bits, about."""
+_PLAIN: Final[dict[int, _Cell]] = {
+    FieldDescriptor.CPPTYPE_INT32: _int,
+    FieldDescriptor.CPPTYPE_UINT32: _long,
+    FieldDescriptor.CPPTYPE_INT64: _long,
+    FieldDescriptor.CPPTYPE_UINT64: _long,
+    FieldDescriptor.CPPTYPE_DOUBLE: _number,
+    FieldDescriptor.CPPTYPE_FLOAT: _number,
+    FieldDescriptor.CPPTYPE_BOOL: _same,
+    FieldDescriptor.CPPTYPE_STRING: _same,
+}
