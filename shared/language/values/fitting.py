@@ -8,6 +8,7 @@ from tidemark.shared.model.values import Long, Value
 _EXACT: Final = 2.0**53
 """Below it a double has each whole number."""
 _WHOLE_MAX: Final = (1 << 64) - 1
+"""No format has whole numbers of more bits."""
 
 
 def whole_of(value: Value) -> int | None:
