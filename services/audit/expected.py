@@ -45,10 +45,24 @@ Line = str
 
 
 def line_of(tree: Any) -> Line:
-    """Canonical text of a JSON tree. Of a letter that a sink made, without the time at which it did: no record tells it."""
-    if isinstance(tree, dict) and isinstance(tree.get("errInfo"), dict) and tree["errInfo"].get("code") == WOULD_REFUSE:
+    """Canonical text of a JSON tree; of a letter that a sink made, or about no record, without its time: no record tells it."""
+    if (
+        isinstance(tree, dict)
+        and isinstance(tree.get("errInfo"), dict)
+        and (_is_of_a_sink(tree) or _is_of_no_record(tree))
+    ):
         tree = {name: value for name, value in tree.items() if name != "dlqTime"}
     return json.dumps(tree, sort_keys=True, ensure_ascii=False)
+
+
+def _is_of_a_sink(letter: dict[str, Any]) -> bool:
+    return bool(letter["errInfo"].get("code") == WOULD_REFUSE)
+
+
+def _is_of_no_record(letter: dict[str, Any]) -> bool:
+    """Of a window's row, say: it has no place in a source."""
+    meta = letter.get("_stream_meta")
+    return isinstance(meta, dict) and meta.get("source") == {}
 
 
 def line_of_record(key: bytes | None, value: bytes | None) -> Line:

@@ -26,6 +26,7 @@ COUNT = 60
 MARKS = "tests.harness.computations:Marks"
 TICKS = "tests.harness.computations:Ticks"
 SECOND = {"size": 1, "unit": "second"}
+FAILS = {"$toInt": "$k"}
 SUMS = [{"$group": {"_id": "$k", "n": {"$sum": 1}}}]
 
 
@@ -206,3 +207,33 @@ def test_the_epoch_of_the_end_is_not_accused(tmp_path: Path) -> None:
     assert found.unchecked == ()
     with pytest.raises(AuditFailed, match="forged"):
         run("results")
+
+
+@pytest.mark.parametrize(
+    "stages",
+    [
+        [
+            {
+                "$tumblingWindow": {
+                    "interval": SECOND,
+                    "pipeline": [{"$sort": {"id": 1}}, {"$group": {"_id": "$k", "n": {"$first": FAILS}}}],
+                }
+            }
+        ],
+        [_window(pipeline=[*SUMS, {"$addFields": {"n": {"$toInt": "$_id"}}}])],
+        [_window(), {"$addFields": {"n": {"$toInt": "$_id"}}}],
+    ],
+    ids=["in a window's rows", "in its groups", "behind it"],
+)
+def test_letters_of_what_is_no_record_are_told_without_their_time(tmp_path: Path, stages: list[dict[str, Any]]) -> None:
+    """They say when they were made, which no record tells; all else of them is compared."""
+
+    def run(forged: str) -> Audited:
+        found: Audited = run_virtual(
+            lambda world: audited(world, tmp_path / forged, stages, parts=1, source={}, options={}, forged=forged)
+        )
+        return found
+
+    assert run("").unchecked == ()
+    with pytest.raises(AuditFailed, match="forged"):
+        run("late")
