@@ -24,7 +24,7 @@ from tidemark.services.coordinator.planning import plan_for_coordinator
 from tidemark.services.operator.service import OperatorService
 from tidemark.services.sink.connectors.memory import MemorySink, MemoryTarget
 from tidemark.services.sink.service import SinkService
-from tidemark.services.source.connecting import file_source, files_of, own_documents
+from tidemark.services.source.connecting import file_source, files_of, given_documents, own_documents
 from tidemark.services.source.connectors.sample import SampleSource as SampleReadings
 from tidemark.services.source.service import SourceService
 from tidemark.shared.adapters.blobs import MemoryBlobs
@@ -116,7 +116,7 @@ class TryOutSources:
         """See `SourceConnectors.connect`. CannotTryOut for a topic."""
         match stage:
             case DocumentsSource() if self.rows is not None and stage.path == processor.sources[0].path:
-                return own_documents(processor, replace(stage, documents=tuple(self.rows)), outside.clock)
+                return given_documents(processor, self.rows, outside.clock)
             case DocumentsSource() | ScriptSource():
                 return own_documents(processor, stage, outside.clock)
             case FileSource():

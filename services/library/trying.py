@@ -120,7 +120,8 @@ def with_rows(text: str, rows: "Rows") -> tuple[str, list[Document]]:
     kept = {name: value for name, value in document.items() if name in ("name", "connections", "options")}
     options = {name: value for name, value in dict(kept.get("options") or {}).items() if name != "dlq"}
     if not any("$sessionWindow" in stage for stage in stages):
-        # All rows are one split. Judged by its watermark, they may come many at a time, and are late as they are one by one.
+        # All rows are one split. Judged by its watermark, they may come many at a time, and are late as they are one by one. Of sessions
+        # that judges otherwise.
         options = {"lateness": "split", **options}
     given = [_document(row, f"rows[{number}]") for number, row in enumerate(_each(rows))]
     return json.dumps({**kept, "options": options, "pipeline": [{"$source": source}, *stages]}), given

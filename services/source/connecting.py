@@ -1,5 +1,6 @@
 """From a document's `$source` to a connector that the source's tasks read from."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Final, Protocol
 
@@ -19,6 +20,7 @@ from tidemark.shared.language.stages import KafkaSource as KafkaStage
 from tidemark.shared.language.stages import SampleSource as SampleStage
 from tidemark.shared.language.stages import ScriptSource as ScriptStage
 from tidemark.shared.language.stages import Source as SourceStage
+from tidemark.shared.model.values import Document
 from tidemark.shared.ports.clock import Clock
 from tidemark.shared.ports.source import Source
 from tidemark.shared.process.connections import Connections, filesystem_at
@@ -110,6 +112,11 @@ def own_documents(processor: Processor, stage: DocumentsStage | ScriptStage, clo
     if isinstance(stage, ScriptStage):
         return ScriptSource(stage.script, clock, one_by_one=one_by_one)
     return DocumentsSource(stage.documents, clock, one_by_one=one_by_one)
+
+
+def given_documents(processor: Processor, rows: Sequence[Document], clock: Clock) -> Source:
+    """A source of rows that a caller gives in place of a document's own."""
+    return DocumentsSource(rows, clock, one_by_one=looks_at_time(processor, given=True))
 
 
 _DEFAULTS: Final = SourceSettings()

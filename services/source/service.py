@@ -78,7 +78,8 @@ def _is_bounded(stage: Source) -> bool:
 
 def _steps(context: TaskContext, processor: Processor, stage: Source, connectors: SourceConnectors) -> Steps:
     """Steps are taken one by one where it matters; a clock that they set is seen everywhere after two ticks, for one may be under way."""
-    one_by_one = isinstance(stage, DocumentsSource | ScriptSource) and looks_at_time(processor)
+    given = isinstance(stage, DocumentsSource) and not stage.documents
+    one_by_one = isinstance(stage, DocumentsSource | ScriptSource) and looks_at_time(processor, given=given)
     settle_ms = 2 * context.outside.settings.tick_interval_ms if sets_clock(stage) else 0
     return Steps(connectors.set_time, one_by_one, one_by_one and rows_close(processor), settle_ms)
 

@@ -92,19 +92,23 @@ class Silence:
             self._fed_ms |= dict.fromkeys(splits, self._now_ms)
 
 
-def looks_at_time(processor: Processor) -> bool:
+def looks_at_time(processor: Processor, *, given: bool = False) -> bool:
     """Whether it matters to a stage when something comes: computations, caches, sessions, windows that see the clock.
 
     Other windows and joins, too, unless each row is judged by its split's watermark before it: then it is all the same how rows come.
+
+    given: the rows are a table of a caller's, which is read at once as a topic is: sessions take them so, though none is late then.
     """
     merged = processor.options.lateness == "merged"
-    return any(_looks(stage, merged=merged) for stage in all_stages(processor.pipeline))
+    return any(_looks(stage, merged=merged, given=given) for stage in all_stages(processor.pipeline))
 
 
-def _looks(stage: Stage, *, merged: bool) -> bool:
+def _looks(stage: Stage, *, merged: bool, given: bool) -> bool:
     match stage:
-        case Compute() | CachedLookup() | SessionWindow():
+        case Compute() | CachedLookup():
             return True
+        case SessionWindow():
+            return not given or stage.boundary != "eventTime"
         case TumblingWindow() | HoppingWindow():
             return merged or stage.boundary != "eventTime" or stage.idle_timeout_ms is not None
         case Join():
