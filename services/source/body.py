@@ -189,7 +189,7 @@ class SourceTaskBody(ReadingBody):
         """
         given = self.input
         was_idle = given.is_idle()
-        self._front.assign({s.split: given.splits[s.split].known.ordinal for s in fetched.statuses})
+        self._assign({s.split: given.splits[s.split].known.ordinal for s in fetched.statuses})
         outs = await self._records(fetched.batches)
         with_rows = {b.split for b in fetched.batches if len(b.positions)}
         given.stood(fetched.statuses, with_rows, monotonic_ms)
@@ -199,6 +199,11 @@ class SourceTaskBody(ReadingBody):
         if given.is_idle() and not was_idle:
             outs += self._chain.before_barrier()
         return outs
+
+    def _assign(self, splits: Mapping[SplitId, int]) -> None:
+        """A split may have a watermark before its first row (SF5)."""
+        new = self._front.assign(splits)
+        self.input.judged(self._front.watermarks(new), self._clock.now_ms())
 
     async def _records(self, batches: Sequence[RawBatch]) -> list[Out]:
         """All batches at once, up to the one with a script's steps: these are behind its rows."""
@@ -273,7 +278,7 @@ class SourceTaskBody(ReadingBody):
         changed: dict[StatePart, bytes | None] = {}
         splits = self.input.copied(epoch)
         listed = {name: split.known.ordinal for name, split in splits.items()}
-        self._front.assign(listed)  # those that nothing was taken of yet are away, too
+        self._assign(listed)  # those that nothing was taken of yet are away, too
         for name, split in splits.items():
             origins = self._source.origins(name) if isinstance(self._source, KnowsOrigins) else {}
             changed[StatePart(_POSITION + split_part(name))] = _POSITIONS.encode(SplitPosition(split.position, origins))

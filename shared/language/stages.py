@@ -85,6 +85,15 @@ class SourceBase(StageBase):
     watermark: Watermark = MaxSeen()
     partition_idle_timeout_ms: int | None = None
     max_event_time_jump_ms: int | None = None
+    from_ms: int | None = None
+    """Records with an earlier event time are left to the history in front of this source (D16); its watermark begins here."""
+    before_ms: int | None = None
+    """Records with this event time or a later one are left to the source behind this history (D16)."""
+
+    @property
+    def name(self) -> str:
+        """`$source`, also for the parts of one."""
+        return "$source"
 
 
 @dataclass(frozen=True, slots=True)
@@ -497,6 +506,19 @@ class Union(StageBase):
     """`$union`: pipelines that each start with a source, merged with this one."""
 
     pipelines: "tuple[tuple[Stage, ...], ...]"
+
+
+@dataclass(frozen=True, slots=True)
+class Switched:
+    """`$source` with `history` and `then`: two sources in one. A pipeline has them as a source and a union (D16)."""
+
+    path: str
+    history: "Source"
+    then: "Source"
+
+    def stages(self) -> "tuple[Stage, ...]":
+        """The stages that do it."""
+        return (self.history, Union(path=f"{self.path}.then.$union", pipelines=((self.then,),)))
 
 
 Relational: TypeAlias = Lookup | CachedLookup | Https | Compute | Join | Union

@@ -12,6 +12,8 @@ Rules:
   AWAY, until its own watermark has reached the highest that the receivers reported after reading its return. The input machine
   (`shared/protocol/source`) names the splits that are away, as it names idle splits and the task's watermark (W3).
 - SF3 State lies by split (`split:<id>`), and only changes are written; another task can go on with it.
+- SF5 A record on the other side of `switchAt` (D16) is counted and dropped before it moves anything. The watermark of a split behind it
+  begins there, for nothing earlier can follow: a partition that is silent does not hold up what history closes.
 - SF4 No Python object per record for declared fields.
 """
 
@@ -84,7 +86,15 @@ class _Judged:
     ids: SplitIds | None
 
 
-_COUNTS: Final = ("records", "undecoded", "noEventTime", "eventTimeJumps", "duplicates", "behindWatermark")
+_COUNTS: Final = (
+    "records",
+    "undecoded",
+    "noEventTime",
+    "eventTimeJumps",
+    "duplicates",
+    "behindWatermark",
+    "beyondSwitch",
+)
 
 
 @dataclass(slots=True)
@@ -132,6 +142,7 @@ class SourceFront:
         for narrowed in (self._keyed, self._timed):
             batch, more = narrowed(batch, origin)
             letters += more
+        batch = self._own_side(batch)
         for narrowed_by in (self._believed, self._distinct):
             batch, more = narrowed_by(held, batch, origin)
             letters += more
@@ -185,6 +196,19 @@ class SourceFront:
         letters = dead_letters(batch, failures, _OPERATOR, self.context, origin)
         batch = with_column(batch, TS, pa.array(times))
         return (select(batch, ~rows_of(failures, batch.num_rows)) if failures else batch), letters
+
+    def _own_side(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        begin_ms, end_ms = self.spec.source.from_ms, self.spec.source.before_ms
+        if begin_ms is None and end_ms is None:
+            return batch
+        times = batch.column(TS).to_numpy()
+        own = np.ones(len(times), dtype=np.bool_)
+        if begin_ms is not None:
+            own &= times >= begin_ms
+        if end_ms is not None:
+            own &= times < end_ms
+        self._counts["beyondSwitch"] += int((~own).sum())
+        return batch if own.all() else select(batch, own)
 
     def _believed(
         self, held: Sequence[_Judged], batch: pa.RecordBatch, origin: Origin | None
@@ -285,6 +309,8 @@ class SourceFront:
             ids = SplitIds(self.spec.source.record_id, horizon, self.context.topic)
             ids.restore({p: self._restored.pop(p) for p in list(self._restored) if p.startswith(f"{part}#")})
         state = SplitState(ordinal, SplitClock()) if stored is None else _CODEC.decode(stored)
+        if self.spec.source.from_ms is not None:
+            raise_to(state.clock, self.spec.source.from_ms)
         self._splits[split] = _Judged(state.ordinal, state.clock, ids)
         return state
 

@@ -164,6 +164,61 @@ def test_watermark_strategies(tree: dict[str, Any], strategy: object) -> None:
     assert _source({"documents": [], "watermark": tree}).watermark == strategy
 
 
+PAST: dict[str, Any] = {"path": "past/*.parquet", "format": "parquet", "timeField": "$at"}
+LIVE: dict[str, Any] = {"connectionName": "k", "topic": "t", "timeField": "$at"}
+SWITCH: dict[str, Any] = {"$date": "1970-01-01T00:01:00Z"}
+
+
+def test_a_history_is_a_source_and_a_union() -> None:
+    """D16: each part knows its side of the switch; the topic is read from there, or from where the document says."""
+    past, union = parse(_pipeline({"history": PAST, "then": LIVE, "switchAt": SWITCH})).pipeline
+    assert isinstance(past, FileSource)
+    assert (past.path, past.name, past.from_ms, past.before_ms) == (
+        "pipeline[0].$source.history",
+        "$source",
+        None,
+        60_000,
+    )
+    assert isinstance(union, Union)
+    ((live,),) = union.pipelines
+    assert isinstance(live, KafkaSource)
+    assert (live.path, live.from_ms, live.before_ms) == ("pipeline[0].$source.then", 60_000, None)
+    assert live.start_at == StartAtTime(60_000)
+    early = {**LIVE, "config": {"startAt": "earliest"}}
+    _, union = parse(_pipeline({"history": {**LIVE, "until": "latest"}, "then": early, "switchAt": SWITCH})).pipeline
+    assert isinstance(union, Union)
+    ((live,),) = union.pipelines
+    assert isinstance(live, KafkaSource)
+    assert live.start_at == "earliest"
+
+
+def _pipeline(source: dict[str, Any]) -> dict[str, Any]:
+    return {"pipeline": [{"$source": source}], "connections": {"k": {"type": "kafka", "bootstrapServers": "x"}}}
+
+
+@pytest.mark.parametrize(
+    ("change", "place", "said"),
+    [
+        ({"switchAt": None}, "", "needs switchAt"),
+        ({"then": None}, "", "needs then"),
+        ({"then": 7}, ".then", ""),
+        ({"timeField": "$at"}, ".timeField", "unknown"),
+        ({"history": {**PAST, "follow": True}}, ".history", "follow: false"),
+        ({"history": LIVE}, ".history", "give until"),
+        ({"history": {"path": "a", "format": "json"}}, ".history", "timeField"),
+        ({"history": {"connectionName": "k"}}, ".history", "needs topic"),
+        ({"then": {**LIVE, "config": {"startAt": "latest"}}}, ".then.config", "latest"),
+    ],
+)
+def test_histories_are_refused_with_the_place(change: dict[str, Any], place: str, said: str) -> None:
+    """What has no end, no event time, or would lose records between the two. A change to None takes the option away."""
+    source = {"history": PAST, "then": LIVE, "switchAt": SWITCH, **change}
+    found = _errors(json.dumps(_pipeline({name: value for name, value in source.items() if value is not None})))
+    assert len(found) == 1, found
+    assert found[0].startswith(f"pipeline[0].$source{place}")
+    assert said in found[0]
+
+
 def test_watermark_strategies_refuse_options_of_others() -> None:
     """An option of another strategy is an error."""
     wrong = {"strategy": "maxSeen", "maxDelay": {"size": 2, "unit": "second"}}

@@ -9,7 +9,7 @@ from tidemark.shared.language.documents.source import SOURCE
 from tidemark.shared.language.documents.stateless import STATELESS
 from tidemark.shared.language.documents.windows import ONLY_INSIDE, unnested, windows
 from tidemark.shared.language.expressions.scope import Scope
-from tidemark.shared.language.stages import Stage, Window
+from tidemark.shared.language.stages import Stage, Switched, Window
 
 STAGES_MAX: Final = 200
 """How many stages one pipeline may have."""
@@ -41,6 +41,8 @@ def read_pipeline(tree: Any, path: str, scope: Scope) -> tuple[Stage, ...]:
         stage = read_stage(item, place, scope, _LAST if last else STAGES, _ELSEWHERE)
         if isinstance(stage, Window):
             stages.extend(unnested(stage, scope))
+        elif isinstance(stage, Switched):
+            stages.extend(stage.stages())
         elif stage is not None:
             stages.append(stage)
     return tuple(stages)

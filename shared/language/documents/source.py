@@ -1,6 +1,7 @@
 """`$source`: which of its kinds is meant is told by its options, then all of them are checked."""
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any, Final
 
 from tidemark.shared.language.documents.kinds import (
@@ -46,6 +47,7 @@ from tidemark.shared.language.stages import (
     Source,
     StartAtOffsets,
     StartAtTime,
+    Switched,
     TimeHorizon,
     Watermark,
     WatermarkStep,
@@ -299,7 +301,66 @@ def _left_out(tree: Any) -> Mapping[str, str]:
     return {name: why for name, why in _ELSEWHERE.items() if name in tree}
 
 
-def _read(tree: Any, path: str, scope: Scope) -> Source | None:
+_SWITCH_AT: Final = Option(
+    "switchAt", DATE, "the event time at which history ends: earlier records are its, all others then's", required=True
+)
+
+
+def _part(name: str) -> Kind:
+    """One of two sources; which kind is told by its options."""
+
+    def read(tree: Any, path: str, scope: Scope) -> Source | None:
+        if type(tree) is dict and not _PARTS & tree.keys():
+            scope.problems.add(path, f"{name} needs topic (Kafka), path (files) or documents", accepted=_PARTS)
+            return None
+        return _plain(tree, path, scope)
+
+    return Kind(read, {"type": "object"})
+
+
+_PARTS: Final = frozenset(("path", "topic", "documents"))
+_SWITCHED: Final = (
+    Option("history", _part("history"), "a source that ends, with the options above: files, or a topic with until", required=True),
+    Option("then", _part("then"), "the source that goes on: a topic, read from switchAt on unless config.startAt is given", required=True),
+    _SWITCH_AT,
+)  # fmt: skip
+
+
+def _switched(tree: Any, path: str, scope: Scope) -> Switched | None:
+    before = len(scope.problems.errors)
+    found = read_options(tree, path, scope, _SWITCHED)
+    if len(scope.problems.errors) > before:
+        return None
+    history, then, at = found["history"], found["then"], int(found["switchAt"])
+    if (isinstance(history, FileSource) and history.follow) or (
+        isinstance(history, KafkaSource) and history.until is None
+    ):
+        option = "follow: false" if isinstance(history, FileSource) else "until"
+        scope.problems.add(history.path, f"history has to end: give {option}; what goes on belongs into then")
+    for part in (history, then):
+        if part.time_field is None and not isinstance(part, KafkaSource):
+            scope.problems.add(part.path, "needs timeField: switchAt divides records by their event time")
+    if isinstance(then, KafkaSource):
+        config = tree["then"].get("config", {})
+        if not {"startAt", "auto_offset_reset"} & config.keys():
+            then = replace(then, start_at=StartAtTime(at))
+        elif then.start_at == "latest":
+            scope.problems.add(
+                join(then.path, "config"),
+                "latest would leave out what came between switchAt and the start: leave startAt away, or give earliest, a date or offsets",
+            )
+    if len(scope.problems.errors) > before:
+        return None
+    return Switched(path, replace(history, before_ms=at), replace(then, from_ms=at))
+
+
+def _read(tree: Any, path: str, scope: Scope) -> Source | Switched | None:
+    if type(tree) is dict and ("history" in tree or "then" in tree):
+        return _switched(tree, path, scope)
+    return _plain(tree, path, scope)
+
+
+def _plain(tree: Any, path: str, scope: Scope) -> Source | None:
     for name, why in _left_out(tree).items():
         scope.problems.add(join(path, name), why)
         return None
@@ -328,5 +389,5 @@ def _read(tree: Any, path: str, scope: Scope) -> Source | None:
 SOURCE: Final = StageSpec(
     "Where documents come from, their event time and watermark.",
     _read,
-    {"oneOf": [closed_schema(options) for _, options in _KINDS.values()]},
+    {"oneOf": [closed_schema(options) for options in (*(options for _, options in _KINDS.values()), _SWITCHED)]},
 )
