@@ -114,8 +114,10 @@ def with_rows(text: str, rows: "Rows") -> tuple[str, list[Document]]:
         stages.pop()
     source: dict[str, Any] = {}
     if stages and "$source" in stages[0]:
-        stated = stages.pop(0)["$source"]
-        source = {name: value for name, value in dict(stated).items() if name in _OF_TIME}
+        stated = dict(stages.pop(0)["$source"])
+        # Of a history and a stream, rows are the stream's: both have the same event time, and no switch divides what was given by hand.
+        part = stated["then"] if isinstance(stated.get("then"), dict) else stated
+        source = {name: value for name, value in part.items() if name in _OF_TIME}
     source["documents"] = []
     kept = {name: value for name, value in document.items() if name in ("name", "connections", "options")}
     options = {name: value for name, value in dict(kept.get("options") or {}).items() if name != "dlq"}

@@ -44,6 +44,17 @@ def test_rows_of_the_callers_go_through_a_documents_windows() -> None:
     assert result.to_arrow().num_rows == 2
 
 
+def test_rows_take_the_place_of_a_history_and_a_stream_with_the_streams_event_time() -> None:
+    """Rows on both sides of the switch count: it divides sources, and here is one. The third row is late for a window that has closed."""
+    past = {"path": "past/*.json", "format": "json", "timeField": "$then"}
+    live = {"connectionName": "c", "topic": "quakes", "timeField": "$at"}
+    switched = {"history": past, "then": live, "switchAt": {"$date": "2024-01-01T01:00:00Z"}}
+    document = {"pipeline": [{"$source": switched}, *QUAKES["pipeline"][1:]]}
+    rows = [{"at": BEGIN + timedelta(hours=hour), "place": "a", "mag": 1.0} for hour in (0, 2, 0)]
+    result = tidemark.try_out(document, rows)
+    assert ([row["count"] for row in result.documents], len(result.dead_letters)) == ([1, 1], 1)
+
+
 @pytest.mark.parametrize("rows", [pd.DataFrame(ROWS), pa.Table.from_pylist(ROWS), (row for row in ROWS)])
 def test_rows_may_be_a_table(rows: object) -> None:
     """A data frame, an Arrow table and an iterator are rows as a list is."""
