@@ -508,19 +508,6 @@ class Union(StageBase):
     pipelines: "tuple[tuple[Stage, ...], ...]"
 
 
-@dataclass(frozen=True, slots=True)
-class Switched:
-    """`$source` with `history` and `then`: two sources in one. A pipeline has them as a source and a union (D16)."""
-
-    path: str
-    history: "Source"
-    then: "Source"
-
-    def stages(self) -> "tuple[Stage, ...]":
-        """The stages that do it."""
-        return (self.history, Union(path=f"{self.path}.then.$union", pipelines=((self.then,),)))
-
-
 Relational: TypeAlias = Lookup | CachedLookup | Https | Compute | Join | Union
 
 

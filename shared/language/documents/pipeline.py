@@ -5,11 +5,11 @@ from typing import Any, Final
 from tidemark.shared.language.documents.kinds import StageSpec, read_stage
 from tidemark.shared.language.documents.relational import HTTPS_LAST, relational
 from tidemark.shared.language.documents.sinks import SINKS
-from tidemark.shared.language.documents.source import SOURCE
+from tidemark.shared.language.documents.source import SOURCE, Switched
 from tidemark.shared.language.documents.stateless import STATELESS
 from tidemark.shared.language.documents.windows import ONLY_INSIDE, unnested, windows
 from tidemark.shared.language.expressions.scope import Scope
-from tidemark.shared.language.stages import Stage, Switched, Window
+from tidemark.shared.language.stages import Stage, Window
 
 STAGES_MAX: Final = 200
 """How many stages one pipeline may have."""

@@ -1,7 +1,7 @@
 """`$source`: which of its kinds is meant is told by its options, then all of them are checked."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from tidemark.shared.language.documents.kinds import (
@@ -45,10 +45,11 @@ from tidemark.shared.language.stages import (
     ScriptSource,
     ScriptStep,
     Source,
+    Stage,
     StartAtOffsets,
     StartAtTime,
-    Switched,
     TimeHorizon,
+    Union,
     Watermark,
     WatermarkStep,
 )
@@ -299,6 +300,19 @@ def _left_out(tree: Any) -> Mapping[str, str]:
     if type(config) is dict and "fullDocument" in config:
         return {"config.fullDocument": CHANGES}
     return {name: why for name, why in _ELSEWHERE.items() if name in tree}
+
+
+@dataclass(frozen=True, slots=True)
+class Switched:
+    """`$source` with `history` and `then`: a pipeline has the two as a source and a union (D16)."""
+
+    path: str
+    history: Source
+    then: Source
+
+    def stages(self) -> tuple[Stage, ...]:
+        """The stages that do it."""
+        return (self.history, Union(path=f"{self.path}.then.$union", pipelines=((self.then,),)))
 
 
 _SWITCH_AT: Final = Option(

@@ -80,7 +80,7 @@ SOURCES = (
     Mutant("W4", "a split that came since is with the others", INPUT, "away=self.listed_once)", "away=False)", (*ON_INPUT, ON_ADDED)),
     Mutant("W4", "all splits come late", INPUT, "away=self.listed_once)", "away=True)", ON_INPUT),
     Mutant("W4", "a split that came behind the snapshot is with the others", SPLIT, "noted.away or (checkpoint is None and not first)", "noted.away", ON_INPUT),
-    Mutant("W4", "a split that nothing was read of is forgotten to be away", BODY, "        self._front.assign(listed)  # those that nothing was taken of yet are away, too\n", "", (ON_ADDED,)),
+    Mutant("W4", "a split that nothing was read of is forgotten to be away", BODY, "        self._assign(listed)  # those that nothing was taken of yet are away, too\n", "", (ON_ADDED,)),
     Mutant("W4", "a second return is the first", SPLIT, "self.away, self.returned, self.catch_up_ms = True, None, None", "self.away, self.returned, self.catch_up_ms = True, self.returned, None", ON_INPUT),
     Mutant("I1", "what was told is told with each fetch", INPUT, "        told, self._to_tell = self._to_tell or again, False\n", "        told = self._to_tell or again\n", ON_INPUT),
     Mutant("I3", "a drain lets go on what is read", INPUT, "[EndAt(self._until_of([name for name, split in self.splits.items() if split.opened]))]", "[]", (*ON_INPUT, *ON_TASK)),
