@@ -25,7 +25,7 @@ from tidemark.services.sink.connectors.mergechanges import place_of
 from tidemark.services.sink.connectors.sql import engine_at
 from tidemark.services.sink.connectors.sqlrows import RowMaker
 from tidemark.services.sink.connectors.sqltable import target_table
-from tidemark.services.source.connecting import files_of
+from tidemark.services.source.connecting import changes_source, files_of
 from tidemark.services.source.connectors.filecursors import Files
 from tidemark.services.source.connectors.kafka import topics_there
 from tidemark.services.source.settings import SourceSettings
@@ -37,7 +37,7 @@ from tidemark.shared.language.expressions.ast import Literal
 from tidemark.shared.language.fields import written
 from tidemark.shared.language.problems import DocumentError, join
 from tidemark.shared.language.redaction import redacted_line
-from tidemark.shared.language.stages import FileEmit, FileSource, InlineTable, KafkaEmit, Lookup, Merge
+from tidemark.shared.language.stages import ChangesSource, FileEmit, FileSource, InlineTable, KafkaEmit, Lookup, Merge
 from tidemark.shared.language.stages import KafkaSource as KafkaStage
 from tidemark.shared.ports.log import LogError
 from tidemark.shared.ports.registry import RegistryDenied, RegistryUnavailable, SchemaUnknown
@@ -75,6 +75,11 @@ class _Looks:
         """Topics are there."""
         log = self.connections.log(self.connections.get(self.processor, stage.connection_name))
         await topics_there(log, stage.topics, self.cluster(stage.connection_name), self.clock)
+        return ()
+
+    async def changes(self, stage: ChangesSource) -> Iterable[str]:
+        """Publication and slot are there, and may be read."""
+        await changes_source(self.connections, self.processor, stage, self.executor, self.clock).state()
         return ()
 
     async def registry(self, stage: KafkaStage | KafkaEmit, name: str) -> Iterable[str]:
@@ -180,6 +185,8 @@ def _asked(looks: _Looks) -> Iterator[tuple[str, str | None, _Ask]]:
         match stage:
             case KafkaStage():
                 yield stage.path, stage.connection_name, partial(looks.source, stage)
+            case ChangesSource():
+                yield stage.path, stage.connection_name, partial(looks.changes, stage)
             case FileSource():
                 yield stage.path, stage.connection_name, partial(looks.files, stage)
             case KafkaEmit(topic=Literal(value=str() as topic)):

@@ -35,6 +35,7 @@ from tidemark.shared.adapters.memory_log import MemoryLog
 from tidemark.shared.adapters.virtual import SimulationStuck, VirtualWorld, run_virtual
 from tidemark.shared.language.documents import Processor, all_stages
 from tidemark.shared.language.stages import (
+    ChangesSource,
     DocumentsSource,
     FileSource,
     Https,
@@ -128,6 +129,8 @@ class TryOutSources:
                 return SampleReadings(outside.clock, ends_after=_SAMPLE_ROWS)
             case KafkaSource():
                 raise CannotTryOut(_NO_BROKER.format(path=stage.path))
+            case ChangesSource():
+                raise CannotTryOut(_NO_SLOT.format(path=stage.path))
 
     def set_time(self, time_ms: int) -> None:
         """See `SourceConnectors.set_time`."""
@@ -142,6 +145,7 @@ _SAMPLE_ROWS: Final = 600
 _NO_BROKER = (
     "{path}: a topic cannot be tried out without a broker; give documents, script or path, or use `tidemark run`"
 )
+_NO_SLOT = "{path}: a try-out reads no replication slot, where time is not real; give documents or script, or use `tidemark run`"
 _NO_SERVER = (
     "{path}: a server is not asked in a try-out, where time is not real; leave the stage out, or use `tidemark run`"
 )

@@ -6,6 +6,7 @@ from typing import Any, Final, Protocol
 
 from tidemark.services.source.connectors.files import FileSource, FileSourceSettings
 from tidemark.services.source.connectors.kafka import KafkaSource, KafkaSourceSettings
+from tidemark.services.source.connectors.postgres import PostgresSettings, PostgresSource
 from tidemark.services.source.connectors.registered import RegisteredRecords
 from tidemark.services.source.connectors.sample import SampleSource
 from tidemark.services.source.connectors.script import DocumentsSource, ScriptSource
@@ -14,6 +15,7 @@ from tidemark.services.source.steps import ClockNotSettable, looks_at_time
 from tidemark.shared.adapters.kafka_raw import RawReader
 from tidemark.shared.adapters.kafka_settings import KafkaSettings
 from tidemark.shared.language.documents import Processor
+from tidemark.shared.language.stages import ChangesSource as ChangesStage
 from tidemark.shared.language.stages import DocumentsSource as DocumentsStage
 from tidemark.shared.language.stages import FileSource as FileStage
 from tidemark.shared.language.stages import KafkaSource as KafkaStage
@@ -21,7 +23,7 @@ from tidemark.shared.language.stages import SampleSource as SampleStage
 from tidemark.shared.language.stages import ScriptSource as ScriptStage
 from tidemark.shared.language.stages import Source as SourceStage
 from tidemark.shared.model.values import Document
-from tidemark.shared.ports.clock import Clock
+from tidemark.shared.ports.clock import Clock, Executor
 from tidemark.shared.ports.source import Source
 from tidemark.shared.process.connections import Connections, filesystem_at
 from tidemark.shared.protocol.coordinator.settings import CoordinatorSettings
@@ -77,6 +79,8 @@ class RealSources:
                 return KafkaSource(settings, self._connections.log(connection), reader, outside.clock, records)
             case FileStage():
                 return file_source(self._connections, outside, processor, stage, self._settings)
+            case ChangesStage():
+                return changes_source(self._connections, processor, stage, outside.executor, outside.clock)
             case SampleStage():
                 return SampleSource(outside.clock)
             case DocumentsStage() | ScriptStage():
@@ -117,6 +121,20 @@ def own_documents(processor: Processor, stage: DocumentsStage | ScriptStage, clo
 def given_documents(processor: Processor, rows: Sequence[Document], clock: Clock) -> Source:
     """A source of rows that a caller gives in place of a document's own."""
     return DocumentsSource(rows, clock, one_by_one=looks_at_time(processor, given=True))
+
+
+def changes_source(
+    connections: Connections, processor: Processor, stage: ChangesStage, executor: Executor, clock: Clock
+) -> PostgresSource:
+    """The changes that a replication slot keeps."""
+    connection = connections.get(processor, stage.connection_name)
+    settings = PostgresSettings(
+        url=str(connection.settings["url"]),
+        publication=stage.publication,
+        slot=stage.slot,
+        connection_name=connection.name,
+    )
+    return PostgresSource(settings, executor, clock)
 
 
 _DEFAULTS: Final = SourceSettings()

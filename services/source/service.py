@@ -8,6 +8,7 @@ from tidemark.shared.compiled import compiling
 from tidemark.shared.language.documents import Processor
 from tidemark.shared.language.expressions.ast import loops
 from tidemark.shared.language.stages import (
+    ChangesSource,
     DocumentsSource,
     FileSource,
     KafkaSource,
@@ -71,7 +72,7 @@ def _is_bounded(stage: Source) -> bool:
             return stage.until is not None
         case FileSource():
             return not stage.follow
-        case SampleSource():
+        case SampleSource() | ChangesSource():
             return False
     return True
 

@@ -15,4 +15,9 @@ _DENIED: Final = re.compile(
 
 def is_denied(error: exc.DBAPIError) -> bool:
     """A wrong password, user or database, said as a connection was opened."""
-    return isinstance(error, exc.OperationalError) and _DENIED.search(str(error.orig)) is not None
+    return isinstance(error, exc.OperationalError) and says_denied(str(error.orig))
+
+
+def says_denied(text: str) -> bool:
+    """Whether these are words of a refusal."""
+    return _DENIED.search(text) is not None

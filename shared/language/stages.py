@@ -166,6 +166,15 @@ class SampleSource(SourceBase):
     connection_name: str
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChangesSource(SourceBase):
+    """Changes of PostgreSQL's tables, as a logical replication slot keeps them: one split that never ends."""
+
+    connection_name: str
+    publication: str
+    slot: str
+
+
 @dataclass(frozen=True, slots=True)
 class DataStep:
     """A document arrives on a partition."""
@@ -206,7 +215,7 @@ class ScriptSource(SourceBase):
     script: tuple[ScriptStep, ...]
 
 
-Source: TypeAlias = KafkaSource | FileSource | SampleSource | DocumentsSource | ScriptSource
+Source: TypeAlias = KafkaSource | FileSource | ChangesSource | SampleSource | DocumentsSource | ScriptSource
 
 
 @dataclass(frozen=True, slots=True)

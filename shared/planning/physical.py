@@ -27,6 +27,7 @@ from typing import Literal
 from tidemark.shared.language.documents import Processor
 from tidemark.shared.language.expressions.ast import Expr, FieldPath, ObjectExpr
 from tidemark.shared.language.stages import (
+    ChangesSource,
     Compute,
     DocumentsSource,
     HoppingWindow,
@@ -158,8 +159,8 @@ class _Planner:
 
     def _source(self, stage: Source) -> Draft:
         own = isinstance(
-            stage, ScriptSource | DocumentsSource | SampleSource
-        )  # steps have one order, so one task takes them
+            stage, ScriptSource | DocumentsSource | SampleSource | ChangesSource
+        )  # one order of steps, or of commits: one task takes them
         shuffled = stage.record_id is not None and stage.record_id_scope == "source" and self.shuffles_ids
         head, front = ReadHead(stage), FrontSpec(stage, key_groups=self.key_groups if shuffled else 0)
         tasks = 1 if own else None

@@ -174,6 +174,7 @@ _WANTED: Final = {
     "KafkaSource": ("kafka", "gateway"),
     "KafkaEmit": ("kafka",),
     "FileSource": ("files",),
+    "ChangesSource": ("sql",),
     "SampleSource": ("sample",),
     "FileEmit": ("files",),
     "Merge": ("sql", "mongodb"),

@@ -31,6 +31,7 @@ from tidemark.shared.language.problems import join
 from tidemark.shared.language.schema import FIELD_TYPES, parse_schema
 from tidemark.shared.language.stages import (
     BoundedDisorder,
+    ChangesSource,
     DataStep,
     DocumentsSource,
     FileSource,
@@ -276,11 +277,20 @@ _SAMPLE: Final = (
     Option("connectionName", STRING, "sample_stream_solar, or a connection of type sample", required=True),
     *_TIMING,
 )
+_CHANGES: Final = (
+    Option("connectionName", STRING, "the connection to PostgreSQL, of type sql", required=True),
+    Option("publication", STRING, "the publication: which tables, rows and columns", required=True),
+    Option(
+        "slot", STRING, "the replication slot (pgoutput), which this source alone reads and advances", required=True
+    ),
+    *_TIMING,
+)
 _KINDS: Final[dict[str, tuple[Callable[..., Source], tuple[Option, ...]]]] = {
     "script": (ScriptSource, _SCRIPT),
     "documents": (DocumentsSource, _DOCUMENTS),
     "path": (FileSource, _FILES),
     "topic": (KafkaSource, _KAFKA),
+    "publication": (ChangesSource, _CHANGES),
     "connectionName": (SampleSource, _SAMPLE),
 }
 """By the option that tells; with a connection alone it is a sample stream."""
@@ -294,7 +304,7 @@ _ELSEWHERE: Final = {
 
 
 def _left_out(tree: Any) -> Mapping[str, str]:
-    if type(tree) is not dict or any(name in tree for name in ("script", "documents", "path", "topic")):
+    if type(tree) is not dict or any(name in tree for name in ("script", "documents", "path", "topic", "publication")):
         return {}
     config = tree.get("config")
     if type(config) is dict and "fullDocument" in config:
@@ -383,11 +393,16 @@ def _plain(tree: Any, path: str, scope: Scope) -> Source | None:
         kinds.pop()
     if len(kinds) > 1:
         scope.problems.add(
-            path, f"a source is one of Kafka (topic), files (path), documents or script; found {' and '.join(kinds)}"
+            path,
+            f"a source is one of Kafka (topic), files (path), changes (publication), documents or script; found {' and '.join(kinds)}",
         )
         return None
     if not kinds:
-        scope.problems.add(path, "a source needs topic (Kafka), path (files), documents or script", accepted=_KINDS)
+        scope.problems.add(
+            path,
+            "a source needs topic (Kafka), path (files), publication (changes), documents or script",
+            accepted=_KINDS,
+        )
         return None
     kind = kinds[0]
     if kind == "connectionName" and not tree.keys() <= {option.name for option in _SAMPLE}:

@@ -1,0 +1,313 @@
+"""Messages of PostgreSQL's `pgoutput` (protocol 1, values as text) as change events, which have the form of MongoDB's.
+
+Values become those of the language: whole numbers (bigint a long), numeric a decimal, instants and days dates (without a zone: as UTC),
+bytea and uuid binary, json documents, arrays arrays. What has no counterpart there (enums, ranges, times of day, a numeric beyond 34
+digits, an infinite date) is the text that the server writes. A value that the server did not send, because an update left it unchanged
+outside of its row (TOAST), is not null: it is taken from the old row if that was sent, else its column is absent and named in
+`updateDescription.notSent`.
+"""
+
+import datetime as dt
+import json
+import struct
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from decimal import Decimal
+from typing import Any, Final
+from uuid import UUID
+
+from psycopg import DataError
+from psycopg.adapt import Transformer
+from psycopg.pq import Format
+
+from tidemark.shared.model.values import INT64_MAX, INT64_MIN, Binary, Date, Document, Timestamp, long
+
+_INT8: Final = 20
+_INT8S: Final = 1016
+_JSON: Final = (114, 3802)
+_EPOCH: Final = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
+_MS: Final = dt.timedelta(milliseconds=1)
+_FROM_1970_MS: Final = 946_684_800_000
+"""PostgreSQL counts from 2000."""
+_UUID: Final = 4
+"""BSON's subtype."""
+_DIGITS_MAX: Final = 34
+_EXPONENT_MAX: Final = 6111
+_EXPONENT_MIN: Final = -6176
+_NOT_SENT: Final = object()
+_HEX: Final = 0xFFFFFFFF
+
+
+class UnreadMessage(ValueError):
+    """The server sent what this protocol does not have."""
+
+
+class _NoCounterpart(Exception):
+    """A value that the language lacks."""
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column of a relation; `key`: it is one of the replica identity."""
+
+    name: str
+    oid: int
+    key: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Relation:
+    name: str
+    columns: tuple[Column, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One event of a transaction, and the time at which that was committed, ms since 1970."""
+
+    event: Document
+    time_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Begun:
+    """A transaction begins; its commit's record lies at this LSN."""
+
+    commit_lsn: int
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """A transaction ends; this LSN is behind its commit's record."""
+
+    end_lsn: int
+
+
+def lsn_text(lsn: int) -> str:
+    """As PostgreSQL writes it."""
+    return f"{lsn >> 32:X}/{lsn & _HEX:X}"
+
+
+class _Bytes:
+    """The rest of a message."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+        self._at = 0
+
+    def take(self, form: str) -> Any:
+        """One number of the struct's form, big-endian. UnreadMessage if it ends before."""
+        try:
+            (found,) = struct.unpack_from(">" + form, self._data, self._at)
+        except struct.error as error:
+            raise UnreadMessage(f"a message of type {self._data[:1]!r} ends within a number") from error
+        self._at += struct.calcsize(">" + form)
+        return found
+
+    def raw(self, count: int) -> bytes:
+        """So many bytes."""
+        if count < 0 or self._at + count > len(self._data):
+            raise UnreadMessage(f"a message of type {self._data[:1]!r} ends within a value")
+        self._at += count
+        return self._data[self._at - count : self._at]
+
+    def letter(self) -> str:
+        """One byte, as a character."""
+        return self.raw(1).decode("latin-1")
+
+    def text(self) -> str:
+        """Up to the zero byte."""
+        end = self._data.find(b"\x00", self._at)
+        if end < 0:
+            raise UnreadMessage(f"a message of type {self._data[:1]!r} ends within a name")
+        found = self.raw(end - self._at)
+        self._at += 1
+        return found.decode()
+
+
+@dataclass(slots=True)
+class Decoder:
+    """Takes the messages of one peek, in order. Relations are told anew in each."""
+
+    database: str
+    _relations: dict[int, _Relation] = field(default_factory=dict)
+    _transformer: Any = field(default_factory=Transformer)
+    _commit_lsn: int = 0
+    _time_ms: int = 0
+    _index: int = 0
+
+    def decode(self, data: bytes) -> Iterator[Begun | Change | Ended]:
+        """What a message says. UnreadMessage."""
+        rest = _Bytes(data)
+        match rest.letter():
+            case "B":
+                self._commit_lsn = rest.take("Q")
+                self._time_ms = rest.take("q") // 1000 + _FROM_1970_MS
+                self._index = 0
+                yield Begun(self._commit_lsn)
+            case "C":
+                rest.take("B")
+                rest.take("Q")
+                yield Ended(rest.take("Q"))
+            case "R":
+                self._relation(rest)
+            case "I":
+                relation = self._of(rest.take("I"))
+                self._expect(rest, "N")
+                yield self._change("insert", relation, None, self._tuple(rest, relation))
+            case "U":
+                yield self._update(rest)
+            case "D":
+                relation = self._of(rest.take("I"))
+                kind = self._expect(rest, "K", "O")
+                yield self._change("delete", relation, (kind, self._tuple(rest, relation)), None)
+            case "T":
+                count = rest.take("I")
+                rest.take("B")
+                for _ in range(count):
+                    yield self._event("truncate", self._of(rest.take("I")), {})
+            case "Y" | "O":
+                pass  # names of types, and where a transaction came from: nothing follows from them
+            case other:
+                raise UnreadMessage(f"expected a message of pgoutput's protocol 1, found one of type {other!r}")
+
+    @staticmethod
+    def _expect(rest: _Bytes, *letters: str) -> str:
+        found = rest.letter()
+        if found not in letters:
+            raise UnreadMessage(f"expected a row of kind {' or '.join(map(repr, letters))}, found {found!r}")
+        return found
+
+    def _of(self, oid: int) -> _Relation:
+        if oid not in self._relations:
+            raise UnreadMessage(f"a change of the relation {oid}, which was not described before")
+        return self._relations[oid]
+
+    def _relation(self, rest: _Bytes) -> None:
+        oid = rest.take("I")
+        name = f"{rest.text() or 'pg_catalog'}.{rest.text()}"
+        rest.letter()
+        columns = []
+        for _ in range(rest.take("H")):
+            key = bool(rest.take("B") & 1)
+            column = rest.text()
+            columns.append(Column(column, rest.take("I"), key))
+            rest.take("i")
+        self._relations[oid] = _Relation(name, tuple(columns))
+
+    def _tuple(self, rest: _Bytes, relation: _Relation) -> list[Any]:
+        count = rest.take("H")
+        if count != len(relation.columns):
+            raise UnreadMessage(f"{relation.name}: expected a row of {len(relation.columns)} columns, found {count}")
+        return [self._cell(rest, column.oid) for column in relation.columns]
+
+    def _cell(self, rest: _Bytes, oid: int) -> Any:
+        match rest.letter():
+            case "n":
+                return None
+            case "u":
+                return _NOT_SENT
+            case "t":
+                return self.value(oid, rest.raw(rest.take("i")))
+            case other:
+                raise UnreadMessage(f"expected a value as text, found one of kind {other!r}")
+
+    def value(self, oid: int, data: bytes) -> Any:
+        """The text of a value of the type as a value of the language."""
+        try:
+            if oid in _JSON:
+                return _own(json.loads(data, parse_int=_whole))
+            return _own(self._transformer.get_loader(oid, Format.TEXT).load(data), wide=oid in (_INT8, _INT8S))
+        except (_NoCounterpart, DataError, ValueError):
+            return data.decode()
+
+    def _update(self, rest: _Bytes) -> Change:
+        relation = self._of(rest.take("I"))
+        kind = self._expect(rest, "K", "O", "N")
+        old = None
+        if kind != "N":
+            old = (kind, self._tuple(rest, relation))
+            self._expect(rest, "N")
+        return self._change("update", relation, old, self._tuple(rest, relation))
+
+    def _change(
+        self, kind: str, relation: _Relation, old: tuple[str, list[Any]] | None, new: list[Any] | None
+    ) -> Change:
+        columns = relation.columns
+        before = None if old is None else old[1]
+        if new is not None and before is not None:
+            new = [was if cell is _NOT_SENT else cell for cell, was in zip(new, before, strict=True)]
+        fields: Document = {}
+        if new is not None:
+            fields["fullDocument"] = _document(columns, new)
+        if old is not None and old[0] == "O":
+            fields["fullDocumentBeforeChange"] = _document(columns, old[1])
+        key = [column for column in columns if column.key]
+        cells = {column.name: cell for column, cell in zip(columns, new or before or [], strict=True)}
+        fields["documentKey"] = {
+            column.name: cells[column.name] for column in key if cells[column.name] is not _NOT_SENT
+        }
+        if kind == "update" and old is not None and old[0] == "K" and before is not None:
+            fields["documentKeyBeforeChange"] = {
+                column.name: cell for column, cell in zip(columns, before, strict=True) if column.key
+            }
+        if new is not None and any(cell is _NOT_SENT for cell in new):
+            missed = [column.name for column, cell in zip(columns, new, strict=True) if cell is _NOT_SENT]
+            fields["updateDescription"] = {"notSent": missed}
+        return self._event(kind, relation, fields)
+
+    def _event(self, kind: str, relation: _Relation, fields: Mapping[str, Any]) -> Change:
+        event: Document = {
+            "_id": {"lsn": lsn_text(self._commit_lsn), "index": self._index},
+            "operationType": kind,
+            "clusterTime": Timestamp(max(0, self._time_ms // 1000), self._index & _HEX),
+            "wallTime": Date(self._time_ms),
+            "ns": {"db": self.database, "coll": relation.name},
+            **fields,
+        }
+        self._index += 1
+        return Change(event, self._time_ms)
+
+
+def _document(columns: Sequence[Column], cells: Sequence[Any]) -> Document:
+    return {column.name: cell for column, cell in zip(columns, cells, strict=True) if cell is not _NOT_SENT}
+
+
+def _whole(text: str) -> int | Decimal | float:
+    found = int(text) if len(text) <= _DIGITS_MAX + 1 else None
+    if found is not None and INT64_MIN <= found <= INT64_MAX:
+        return found
+    return float(text) if found is None else Decimal(found)
+
+
+def _decimal(value: Decimal) -> Decimal:
+    """At most 34 digits, as BSON's: another one would be another number."""
+    _, digits, exponent = value.as_tuple()
+    if isinstance(exponent, int) and not (len(digits) <= _DIGITS_MAX and _EXPONENT_MIN <= exponent <= _EXPONENT_MAX):
+        raise _NoCounterpart
+    return value
+
+
+def _own(value: Any, *, wide: bool = False) -> Any:
+    """A value of the driver as one of the language; `wide`: whole numbers have 64 bits. _NoCounterpart."""
+    match value:
+        case None | bool() | float() | str():
+            return value
+        case int():
+            return long(value) if wide else value
+        case Decimal():
+            return _decimal(value)
+        case bytes():
+            return Binary(value)
+        case UUID():
+            return Binary(value.bytes, _UUID)
+        case dt.datetime():
+            return Date((value.replace(tzinfo=value.tzinfo or dt.UTC) - _EPOCH) // _MS)
+        case dt.date():
+            return Date((dt.datetime(value.year, value.month, value.day, tzinfo=dt.UTC) - _EPOCH) // _MS)
+        case list():
+            return [_own(each, wide=wide) for each in value]
+        case dict():
+            return {name: _own(each) for name, each in value.items()}
+        case _:
+            raise _NoCounterpart

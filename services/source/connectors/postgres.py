@@ -1,0 +1,482 @@
+"""Changes of PostgreSQL's tables, by logical decoding: a slot of `pgoutput` is peeked, and advanced behind committed checkpoints alone.
+
+- One split. A user makes publication and slot, and the source begins where the slot stands.
+- A position counts events, from the slot's LSN at the beginning. An *anchor* is a position with an LSN: all transactions whose commits lie
+  before the LSN are in front of the position, all others behind it. Each end of a transaction is one. So a position within a transaction is
+  an anchor and a count behind it, and the snapshot has the anchors (`KnowsOrigins`). The stream behind an LSN is always the same.
+- The slot is advanced to the last anchor at or below a committed position, which is in that commit's snapshot, too. So a slot that stands
+  behind the anchor of a restored position was advanced by somebody else, or made anew: changes are lost, and the source says so.
+- Transactions without events move the LSN only. At times such a stretch takes a position of its own, without a record, so that the slot can
+  be advanced over it. Its LSN is the server's insert position, which lies between two records of its log, unlike the flush position.
+- A peek stops at the first end of a transaction behind a number of messages; the server keeps its result (a cursor WITH HOLD, which spills
+  to its disk) and it is fetched in pieces. So no transaction is too large. The next peek decodes again what was not advanced over; where
+  that alone is more than the number, the number doubles.
+"""
+
+import threading
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import numpy as np
+import psycopg
+import pyarrow as pa
+from psycopg import errors, sql
+
+from tidemark.services.source.connectors.pgoutput import Begun, Change, Decoder, Ended, UnreadMessage, lsn_text
+from tidemark.shared.adapters.sql_denied import says_denied
+from tidemark.shared.language.values import render_json
+from tidemark.shared.model.checkpoint import KnownSplit
+from tidemark.shared.model.failures import Lasting
+from tidemark.shared.model.ids import Offset, SplitId
+from tidemark.shared.model.records import RawBatch
+from tidemark.shared.model.splits import SplitStatus
+from tidemark.shared.ports.clock import Clock, Executor
+from tidemark.shared.ports.log import LogDenied, LogError, LogUnavailable
+from tidemark.shared.ports.source import SourceMissing, SourceReplaced
+
+SPLIT: Final = SplitId("changes")
+_CURSOR: Final = "tidemark_changes"
+_SCHEMES: Final = ("postgresql://", "postgres://", "postgresql+psycopg://")
+_SESSION: Final = (
+    "SET datestyle = 'ISO, YMD'", "SET timezone = 'UTC'", "SET intervalstyle = 'postgres'", "SET bytea_output = 'hex'",
+    "SET extra_float_digits = 1", "SET client_encoding = 'UTF8'", "SET lc_messages = 'C'",
+)  # fmt: skip
+"""Values come as texts, whose form is the session's."""
+_STATE: Final = """
+SELECT s.slot_type, s.plugin, s.database, s.confirmed_flush_lsn - '0/0', s.wal_status,
+       EXISTS (SELECT FROM pg_publication WHERE pubname = %(publication)s),
+       (SELECT system_identifier FROM pg_control_system()), current_database(), pg_is_in_recovery()
+FROM (SELECT 1) one LEFT JOIN pg_replication_slots s ON s.slot_name = %(slot)s
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PostgresSettings:
+    """What is read, and bounds."""
+
+    url: str
+    publication: str
+    slot: str
+    connection_name: str
+    poll_ms: int = 250
+    """How long to wait before a silent database is asked again, at most."""
+    peek_messages: int = 10_000
+    """After so many messages a peek ends with the next commit."""
+    fetch_messages: int = 200
+    """In memory at once, besides the events of a batch."""
+    anchors_max: int = 64
+    """In a snapshot; with fewer, more is decoded again after a restore."""
+    quiet_bytes: int = 1024 * 1024
+    """The slot is advanced over so much of the server's log without events."""
+
+
+class SlotRefused(LogError, Lasting):
+    """The slot is there, and cannot be read as the document says."""
+
+
+@dataclass(frozen=True, slots=True)
+class _State:
+    origin: str
+    confirmed: int
+    database: str
+
+
+@dataclass(slots=True)
+class _Peek:
+    """A result that is being fetched."""
+
+    decoder: Decoder
+    anchor: int
+    skip: int
+    """Events behind the anchor that were taken before."""
+    seen: int | None
+    """All commits before this LSN are in the result, if the peek was not cut short."""
+    messages: int = 0
+    events: int = 0
+    counts: bool = False
+    """The present transaction lies behind the anchor."""
+    began: int = 0
+
+
+@dataclass(slots=True)
+class _Reader:
+    """One connection that reads on from a position. Not for two threads at once."""
+
+    settings: PostgresSettings
+    next: int
+    anchors: list[tuple[int, int]]
+    at_end: bool = False
+    committed: int = 0
+    _seen: int | None = None
+    _limit: int = 0
+    _peek: _Peek | None = None
+    _connection: psycopg.Connection[Any] | None = None
+    _advanced: int = 0
+    _spare: set[int] = field(default_factory=set)
+
+    def _connected(self) -> psycopg.Connection[Any]:
+        if self._connection is None:
+            self._connection = _connect(self.settings)
+        return self._connection
+
+    def close(self) -> None:
+        """Let go of the connection and the result."""
+        if self._connection is not None:
+            with suppress(psycopg.Error):  # it is given up anyway
+                self._connection.close()
+        self._connection = self._peek = self._seen = None
+        self.at_end = False
+
+    def anchor(self, position: int) -> tuple[int, int]:
+        """The last one at or below a position."""
+        return max(each for each in self.anchors if each[0] <= position)
+
+    def read(self, max_bytes: int) -> tuple[list[int], list[int], list[bytes]]:
+        """Positions, times (ms) and events of the next piece; nothing at the end."""
+        positions: list[int] = []
+        times: list[int] = []
+        values: list[bytes] = []
+        connection = self._connected()
+        self._advance(connection)
+        if self._peek is None and not self._begin(connection):
+            return positions, times, values
+        assert self._peek is not None, "it has just begun"
+        size = 0
+        while size < max_bytes:
+            rows = connection.execute(f"FETCH {self.settings.fetch_messages} FROM {_CURSOR}").fetchall()
+            if not rows:
+                self._end(connection, self._peek)
+                break
+            for (data,) in rows:
+                for event in self._events(self._peek, data):
+                    positions.append(self.next)
+                    times.append(event.time_ms)
+                    values.append(render_json(event.event, canonical=True))
+                    size += len(values[-1])
+                    self.next += 1
+        return positions, times, values
+
+    def _begin(self, connection: psycopg.Connection[Any]) -> bool:
+        """Have the server decode; False if nothing was written since all was seen."""
+        row = connection.execute(
+            "SELECT pg_current_wal_insert_lsn() - '0/0', pg_current_wal_flush_lsn() - '0/0'"
+        ).fetchone()
+        assert row is not None, "it has no condition"
+        insert, flush = map(int, row)
+        if insert == self._seen:
+            return False
+        self._limit = self._limit or self.settings.peek_messages
+        position, lsn = self.anchor(self.next)
+        connection.execute(
+            sql.SQL(
+                "DECLARE {} NO SCROLL CURSOR WITH HOLD FOR SELECT data FROM pg_logical_slot_peek_binary_changes("
+                "{}, NULL, {}, 'proto_version', '1', 'publication_names', {})"
+            ).format(
+                sql.Identifier(_CURSOR),
+                sql.Literal(self.settings.slot),
+                sql.Literal(self._limit),
+                sql.Literal(sql.Identifier(self.settings.publication).as_string(connection)),
+            )
+        )
+        state = _state(connection, self.settings)
+        if state.confirmed > lsn:
+            raise SourceReplaced(
+                f"slot {self.settings.slot}: this processor has read up to {lsn_text(lsn)}, and the slot stands at"
+                f" {lsn_text(state.confirmed)}: another reader has advanced it, or it was dropped and made anew, and the changes in between"
+                " are lost. Start without state, to read from where the slot stands; let nobody else read this slot"
+            )
+        self._peek = _Peek(Decoder(state.database), lsn, self.next - position, insert if flush >= insert else None)
+        return True
+
+    def _events(self, peek: _Peek, data: bytes) -> list[Change]:
+        """The events of a message that are due, and anchors at ends of transactions."""
+        peek.messages += 1
+        found: list[Change] = []
+        for each in peek.decoder.decode(data):
+            match each:
+                case Begun(commit_lsn):
+                    peek.counts, peek.began = commit_lsn >= peek.anchor, peek.events
+                case Change() if peek.counts:
+                    peek.events += 1
+                    if peek.events > peek.skip:
+                        found.append(each)
+                case Ended(end_lsn) if peek.counts and peek.events > peek.began and peek.events >= peek.skip:
+                    self._add_anchor(self.next + len(found), end_lsn, quiet=False)
+                case _:
+                    pass
+        return found
+
+    def _end(self, connection: psycopg.Connection[Any], peek: _Peek) -> None:
+        connection.execute(f"CLOSE {_CURSOR}")
+        self._peek = None
+        cut = peek.messages >= self._limit
+        fresh = peek.events > peek.skip
+        self._limit = 2 * self._limit if cut and not fresh else self._limit
+        self.at_end = not cut
+        if not cut and peek.events < peek.skip:
+            raise SourceReplaced(
+                f"slot {self.settings.slot}: {peek.skip} events behind {lsn_text(peek.anchor)} were read before, and now there are"
+                f" {peek.events}: this is not the stream that was read. Start without state"
+            )
+        if cut or peek.seen is None:
+            return
+        self._seen = peek.seen
+        room = len(self.anchors) < self.settings.anchors_max
+        if room and not peek.events and peek.seen - peek.anchor >= self.settings.quiet_bytes:
+            self.next += 1
+            self._add_anchor(self.next, peek.seen, quiet=True)
+
+    def _add_anchor(self, position: int, lsn: int, *, quiet: bool) -> None:
+        """Anchors of ends of transactions may be left out again: from the one before, events are counted. Those of quiet stretches not."""
+        if position <= self.anchors[-1][0]:
+            return
+        self.anchors = [*self.anchors, (position, lsn)]
+        if not quiet:
+            self._spare.add(position)
+        if len(self.anchors) > self.settings.anchors_max:
+            spare = [place for place, _ in self.anchors[1:] if place in self._spare]
+            self._spare.difference_update(gone := set(spare[::2]))
+            self.anchors = [each for each in self.anchors if each[0] not in gone]
+
+    def _advance(self, connection: psycopg.Connection[Any]) -> None:
+        """Let the slot follow the last commit."""
+        if self.committed < self.anchors[0][0]:
+            return
+        anchor = self.anchor(self.committed)
+        self.anchors = [each for each in self.anchors if each >= anchor]
+        self._spare.intersection_update(place for place, _ in self.anchors)
+        if anchor[1] > self._advanced:
+            connection.execute(
+                "SELECT pg_replication_slot_advance(%s, %s::pg_lsn)", (self.settings.slot, lsn_text(anchor[1]))
+            )
+            self._advanced = anchor[1]
+            self._limit = self.settings.peek_messages
+
+
+def _connect(settings: PostgresSettings) -> psycopg.Connection[Any]:
+    scheme = next((each for each in _SCHEMES if settings.url.startswith(each)), None)
+    if scheme is None:
+        raise SlotRefused(
+            f"connection {settings.connection_name}: a source of changes reads PostgreSQL; expected a url postgresql://…, found another,"
+            " which is not shown here"
+        )
+    connection = psycopg.connect(
+        "postgresql://" + settings.url.removeprefix(scheme),
+        autocommit=True,
+        application_name=f"tidemark {settings.slot}",
+    )
+    for statement in _SESSION:
+        with suppress(errors.InsufficientPrivilege):  # lc_messages is an administrator's
+            connection.execute(statement)
+    return connection
+
+
+def _state(connection: psycopg.Connection[Any], settings: PostgresSettings) -> _State:
+    """The slot as it is. SourceMissing, SlotRefused."""
+    where, slot = f"connection {settings.connection_name}", settings.slot
+    row = connection.execute(_STATE, {"slot": slot, "publication": settings.publication}).fetchone()
+    assert row is not None, "the join has a row always"
+    kind, plugin, database, confirmed, wal_status, published, system, current, standby = row
+    if standby:
+        raise SlotRefused(f"{where}: the server is a standby; give the url of the primary")
+    if not published:
+        raise SourceMissing(
+            f"{where}: expected a publication {settings.publication} in database {current}, found none. CREATE PUBLICATION"
+            f" {settings.publication} FOR TABLE …; then make the slot, for a slot does not know publications that are younger than it"
+        )
+    if kind is None:
+        raise SourceMissing(
+            f"{where}: expected a replication slot {slot}, found none. If it was dropped, what was not read is lost."
+            f" SELECT pg_create_logical_replication_slot('{slot}', 'pgoutput') makes one (the server needs wal_level=logical);"
+            " then start without state"
+        )
+    if (kind, plugin, database) != ("logical", "pgoutput", current):
+        found = f"a {kind} one" + (f" of {plugin} in database {database}" if plugin else "")
+        raise SlotRefused(
+            f"{where}: expected slot {slot} to be a logical one of pgoutput in database {current}, found {found}"
+        )
+    if wal_status == "lost" or confirmed is None:
+        raise SourceReplaced(
+            f"{where}: slot {slot} was invalidated: the server has removed changes that were not read (max_slot_wal_keep_size). Drop the"
+            " slot, make it anew, and start without state"
+        )
+    return _State(f"{system}/{current}/{slot}", int(confirmed), current)
+
+
+@dataclass(slots=True)
+class PostgresSource:
+    """`Source` of the changes that a slot of PostgreSQL keeps. Work with the server runs on the executor's threads, one at a time."""
+
+    settings: PostgresSettings
+    executor: Executor
+    clock: Clock
+    _reader: _Reader | None = None
+    _until: Offset | None = None
+    _known: Mapping[str, str] = field(default_factory=dict)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    async def splits(self) -> Mapping[SplitId, int]:
+        """One."""
+        return {SPLIT: 0}
+
+    async def check(self, known: Mapping[SplitId, KnownSplit]) -> None:
+        """The slot is there, in the database and server that were read. SourceReplaced, SourceMissing."""
+        if SPLIT not in known:
+            return
+        state = await self.state()
+        if state.origin != known[SPLIT].origin:
+            raise SourceReplaced(
+                f"connection {self.settings.connection_name}: this processor reads {known[SPLIT].origin} (system"
+                f" identifier, database, slot), and now the connection leads to {state.origin}: positions in the one mean nothing in the"
+                " other. Bring the old server back; or"
+                " start without state, to read from where the slot stands"
+            )
+
+    async def state(self) -> _State:
+        """What the server says of the slot. SourceMissing, SlotRefused, SourceReplaced, LogUnavailable."""
+        return await self.executor.blocking(self._look)
+
+    def _look(self) -> _State:
+        with _Errors(self.settings), _connect(self.settings) as connection:
+            return _state(connection, self.settings)
+
+    async def found(self, splits: Collection[SplitId], *, first: bool) -> Mapping[SplitId, KnownSplit]:
+        """From where the slot stands: its LSN is the first position."""
+        del first
+        if not splits:
+            return {}
+        state = await self.state()
+        return {split: KnownSplit(0, state.origin, Offset(state.confirmed)) for split in splits}
+
+    async def ends(self, positions: Mapping[SplitId, Offset]) -> Mapping[SplitId, Offset | None]:
+        """Behind the last event of a transaction that has been committed by now."""
+        return {split: Offset(await self.executor.blocking(self._end, at)) for split, at in positions.items()}
+
+    def _end(self, position: int) -> int:
+        """Counted by a reader of its own. An empty stretch at the end counts no position: no record has it."""
+        with self._lock, _Errors(self.settings):
+            own = self._reader
+            anchors = _anchors(self._known, position) if own is None else list(own.anchors)
+            end = position if own is None else max(position, own.next)
+            reader = _Reader(self.settings, end, anchors)
+            try:
+                while not reader.at_end:
+                    end = max([end, *(each + 1 for each in reader.read(_COUNT_BYTES)[0])])
+            finally:
+                reader.close()
+            return end
+
+    def know(self, origins: Mapping[SplitId, Mapping[str, str]]) -> None:
+        """See `KnowsOrigins.know`: anchors."""
+        self._known = origins.get(SPLIT, self._known)
+
+    def origins(self, split: SplitId) -> Mapping[str, str]:
+        """See `KnowsOrigins.origins`: anchors, position to LSN."""
+        del split
+        if self._reader is None:
+            return self._known
+        return {str(position): lsn_text(lsn) for position, lsn in list(self._reader.anchors)}
+
+    async def note(self, group: str, positions: Mapping[SplitId, Offset]) -> None:
+        """The slot may follow a committed checkpoint: it is advanced before the next read."""
+        del group
+        if self._reader is not None and SPLIT in positions:
+            self._reader.committed = max(self._reader.committed, positions[SPLIT])
+
+    async def open(self, positions: Mapping[SplitId, Offset]) -> None:
+        """Read from here; the server is asked with the first fetch."""
+        if SPLIT in positions and self._reader is None:
+            self._reader = _Reader(self.settings, positions[SPLIT], _anchors(self._known, positions[SPLIT]))
+
+    async def fetch(self, max_bytes: int, timeout_ms: int) -> Sequence[RawBatch]:
+        """See `Source.fetch`. SourceReplaced if changes were lost; SourceMissing, SlotRefused."""
+        if self._reader is None or self._finished():
+            await self.clock.sleep_ms(min(timeout_ms, self.settings.poll_ms))
+            return []
+        positions, times, values = await self.executor.blocking(self._read, self._reader, max_bytes)
+        if not positions and self._reader.at_end:
+            await self.clock.sleep_ms(min(timeout_ms, self.settings.poll_ms))
+        if self._until is not None:
+            count = sum(position < self._until for position in positions)
+            positions, times, values = positions[:count], times[:count], values[:count]
+        if not positions:
+            return []
+        columns = np.array(positions, dtype=np.int64), np.array(times, dtype=np.int64), pa.array(values, pa.binary())
+        return [RawBatch(SPLIT, 0, *columns)]
+
+    def _read(self, reader: _Reader, max_bytes: int) -> tuple[list[int], list[int], list[bytes]]:
+        before = reader.next
+        with self._lock, _Errors(self.settings):
+            try:
+                return reader.read(max_bytes)
+            except BaseException:
+                # What this call has read is not given out: it is read again, over a new connection.
+                reader.close()
+                reader.next = before
+                reader.anchors = [each for each in reader.anchors if each[0] <= before]
+                raise
+
+    def _finished(self) -> bool:
+        return self._until is not None and self._reader is not None and self._reader.next >= self._until
+
+    def status(self) -> Sequence[SplitStatus]:
+        """See `Source.status`."""
+        if self._reader is None:
+            return []
+        done = self._finished()
+        position = self._reader.next if self._until is None else min(self._reader.next, self._until)
+        return [SplitStatus(SPLIT, Offset(position), done or self._reader.at_end, done)]
+
+    def end_at(self, until: Mapping[SplitId, Offset]) -> None:
+        """See `Source.end_at`."""
+        self._until = until.get(SPLIT, self._until)
+
+    async def close(self) -> None:
+        """Let go of the connection. The slot stays: it keeps what was not read."""
+        if self._reader is not None:
+            await self.executor.blocking(self._reader.close)
+
+
+_COUNT_BYTES: Final = 4 * 1024 * 1024
+"""Read at once when the end is looked for."""
+
+
+def _anchors(known: Mapping[str, str], position: int) -> list[tuple[int, int]]:
+    """Those of a snapshot; without one the position is the beginning, which is an LSN."""
+    found = sorted((int(each), _lsn(text)) for each, text in known.items() if int(each) <= position)
+    return found or [(position, position)]
+
+
+def _lsn(text: str) -> int:
+    high, _, low = text.partition("/")
+    return (int(high, 16) << 32) | int(low, 16)
+
+
+class _Errors:
+    """Errors of the driver as those of a source."""
+
+    def __init__(self, settings: PostgresSettings) -> None:
+        self._settings = settings
+
+    def __enter__(self) -> None:
+        """Nothing to do."""
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        """LogUnavailable where waiting may help, else LogDenied or SlotRefused."""
+        where = f"connection {self._settings.connection_name}"
+        if isinstance(error, UnreadMessage):
+            raise SlotRefused(f"{where}, slot {self._settings.slot}: {error}") from error
+        if not isinstance(error, psycopg.Error):
+            return
+        text = f"{where}: {' '.join(str(error).split())}"
+        if says_denied(str(error)):
+            raise LogDenied(f"{text}; correct the connection's url") from error
+        if isinstance(error, errors.ObjectNotInPrerequisiteState):
+            raise SlotRefused(
+                f"{text}. Set wal_level=logical; make a slot anew that was invalidated, and start without state"
+            ) from error
+        if isinstance(error, errors.OperationalError | errors.InterfaceError | errors.InternalError):
+            raise LogUnavailable(text) from error
+        raise SlotRefused(text) from error

@@ -1,0 +1,97 @@
+"""Changes of PostgreSQL by real processes: each comes out once, in the order of commits, over kills of source and sink."""
+
+import asyncio
+import json
+import random
+import signal
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+
+from tests.harness.installation import released
+from tests.harness.postgres import postgres
+from tidemark.services.audit.check import audit_local
+from tidemark.services.audit.history import NotAuditable
+from tidemark.services.cli.connected import refused_by_what_is_there
+from tidemark.services.cli.installation import installation
+from tidemark.shared.language.documents import parse
+from tidemark.shared.model.ids import ProcessorName
+from tidemark.shared.model.messages import StopProcessor
+
+pytestmark = [pytest.mark.e2e, pytest.mark.postgres, pytest.mark.timeout(240)]
+NAME = ProcessorName("changes")
+WORKERS = {"coordinator": 1, "source": 1, "operator": 0, "sink": 1, "spark": 0, "control": 0}
+ROUNDS, TRANSACTIONS = 4, 60
+
+
+def document(url: str, folder: Path) -> str:
+    """All changes as they are, into files."""
+    return json.dumps({
+        "connections": {"shop": {"type": "sql", "url": url}},
+        "pipeline": [
+            {"$source": {"connectionName": "shop", "publication": "p", "slot": "s"}},
+            {"$emit": {"path": str(folder), "format": "json"}},
+        ],
+        "options": {"checkpoint": {"interval": {"size": 200, "unit": "ms"}}},
+    })  # fmt: skip
+
+
+def write(url: str, chooser: random.Random, begin: int) -> list[tuple[str, int]]:
+    """Transactions of one to many statements; returns what they did, in order."""
+    done: list[tuple[str, int]] = []
+    with psycopg.connect(url, autocommit=True) as connection:
+        for number in range(begin, begin + TRANSACTIONS):
+            many = chooser.choice((1, 3, 400))
+            with connection.transaction():
+                connection.execute(
+                    "INSERT INTO t SELECT g FROM generate_series(%s::int, %s::int) g",
+                    (1000 * number, 1000 * number + many - 1),
+                )
+                connection.execute("UPDATE t SET n = 1 WHERE id = %s", (1000 * number,))
+                connection.execute("DELETE FROM t WHERE id = %s", (1000 * number,))
+            done += [("insert", 1000 * number + i) for i in range(many)]
+            done += [("update", 1000 * number), ("delete", 1000 * number)]
+    return done
+
+
+def confirmed(url: str) -> int:
+    """Where the slot stands."""
+    with psycopg.connect(url) as connection:
+        row = connection.execute("SELECT confirmed_flush_lsn - '0/0' FROM pg_replication_slots").fetchone()
+        assert row is not None
+        return int(row[0])
+
+
+async def test_changes_come_out_once_over_kills(tmp_path: Path) -> None:
+    """Source and sink are killed while transactions are written; the slot follows; an audit says that it cannot judge."""
+    out, chooser = tmp_path / "out", random.Random(1)
+    with postgres(logical=True) as url:
+        with psycopg.connect(url, autocommit=True) as connection:
+            connection.execute("CREATE TABLE t (id int PRIMARY KEY, n int)")
+            connection.execute("CREATE PUBLICATION p FOR TABLE t")
+        text = document(url, out)
+        said = await refused_by_what_is_there(parse(text))
+        assert "expected a replication slot s, found none" in said[0].message
+        with psycopg.connect(url, autocommit=True) as connection:
+            connection.execute("SELECT pg_create_logical_replication_slot('s', 'pgoutput')")
+        assert await refused_by_what_is_there(parse(text)) == []
+        begin, expected = confirmed(url), []
+        async with installation(tmp_path / "data", {}, WORKERS) as installed:
+            await installed.ensure_started(NAME, text, {})
+            for part in range(ROUNDS):
+                await installed.until_running(NAME)
+                expected += await asyncio.to_thread(write, url, chooser, part * TRANSACTIONS)
+                installed.cluster.kill("source-0" if part % 2 == 0 else "sink-0", signal.SIGKILL)
+            await installed.until_running(NAME)
+            await installed.client.request(StopProcessor(installed.client.unique(), NAME, drain=True))
+            async for status in installed.client.watch(NAME):
+                assert status.state != "FAILED", status.reason
+                if status.state == "FINISHED":
+                    break
+        rows: list[dict[str, Any]] = released(out)
+        assert [(row["operationType"], row["documentKey"]["id"]) for row in rows] == expected
+        assert confirmed(url) > begin
+        with pytest.raises(NotAuditable, match="only Kafka sources"):
+            await audit_local(NAME, tmp_path / "data")
