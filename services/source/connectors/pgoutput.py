@@ -32,7 +32,9 @@ _FROM_1970_MS: Final = 946_684_800_000
 _UUID: Final = 4
 """BSON's subtype."""
 _DIGITS_MAX: Final = 34
+"""Of BSON's decimal: part of its format, as the exponents are."""
 _EXPONENT_MAX: Final = 6111
+"""See `_DIGITS_MAX`."""
 _EXPONENT_MIN: Final = -6176
 _NOT_SENT: Final = object()
 _HEX: Final = 0xFFFFFFFF
