@@ -187,6 +187,7 @@ class _Reader:
                 f" {lsn_text(state.confirmed)}: another reader has advanced it, or it was dropped and made anew, and the changes in between"
                 " are lost. Start without state, to read from where the slot stands; let nobody else read this slot"
             )
+        self.at_end = False
         self._peek = _Peek(Decoder(state.database), lsn, self.next - position, insert if flush >= insert else None)
         return True
 
