@@ -40,11 +40,11 @@ from tidemark.shared.language.stages import (
     FileSource,
     Https,
     KafkaSource,
-    ProcessingTimeStep,
     SampleSource,
     ScriptSource,
 )
 from tidemark.shared.language.stages import Source as SourceStage
+from tidemark.shared.language.steps import ProcessingTimeStep
 from tidemark.shared.model.ids import Place, ProcessorName, VertexId, WorkerIncarnation
 from tidemark.shared.model.messages import CreateProcessor, StartProcessor, TaskFailed
 from tidemark.shared.model.values import Document

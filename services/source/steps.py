@@ -14,16 +14,14 @@ from tidemark.shared.language.stages import (
     CachedLookup,
     Compute,
     HoppingWindow,
-    IdleStep,
     Join,
-    ProcessingTimeStep,
     ScriptSource,
     SessionWindow,
     Source,
     Stage,
     TumblingWindow,
-    WatermarkStep,
 )
+from tidemark.shared.language.steps import IdleStep, ProcessingTimeStep, WatermarkStep
 from tidemark.shared.model.ids import SplitId
 from tidemark.shared.model.records import RawBatch
 from tidemark.shared.operators.source_front import SourceFront

@@ -9,6 +9,7 @@ from tidemark.shared.language.expressions.ast import Expr, SortKey
 from tidemark.shared.language.limits import DEFAULTS, Limits
 from tidemark.shared.language.query.ast import Predicate
 from tidemark.shared.language.schema import NO_SCHEMA, Schema
+from tidemark.shared.language.steps import ScriptStep
 from tidemark.shared.model.values import Document, Value
 
 Boundary = Literal["eventTime", "processingTime"]
@@ -173,39 +174,6 @@ class ChangesSource(SourceBase):
     connection_name: str
     publication: str
     slot: str
-
-
-@dataclass(frozen=True, slots=True)
-class DataStep:
-    """A document arrives on a partition."""
-
-    data: Document
-    partition: int
-
-
-@dataclass(frozen=True, slots=True)
-class WatermarkStep:
-    """The watermark of a partition, or of all, rises to at least this (ms)."""
-
-    time_ms: int
-    partition: int | None
-
-
-@dataclass(frozen=True, slots=True)
-class ProcessingTimeStep:
-    """Processing time goes to this (ms)."""
-
-    time_ms: int
-
-
-@dataclass(frozen=True, slots=True)
-class IdleStep:
-    """A partition, or all, is idle until data or a watermark comes."""
-
-    partition: int | None
-
-
-ScriptStep: TypeAlias = DataStep | WatermarkStep | ProcessingTimeStep | IdleStep
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -22,8 +22,9 @@ from tidemark.shared.adapters.kafka_partitions import partition_of_key
 from tidemark.shared.adapters.memory_broker import MemoryBroker
 from tidemark.shared.adapters.memory_log import MemoryLog
 from tidemark.shared.language.avro import parse_schema, writer_of
-from tidemark.shared.language.stages import DataStep, StartAt, WatermarkStep
 from tidemark.shared.language.stages import KafkaSource as KafkaStage
+from tidemark.shared.language.stages import StartAt
+from tidemark.shared.language.steps import DataStep, WatermarkStep
 from tidemark.shared.ports.log import NewRecord, TopicPartition
 from tidemark.shared.ports.registry import header_of
 from tidemark.shared.ports.source import Source

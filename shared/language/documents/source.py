@@ -32,19 +32,15 @@ from tidemark.shared.language.schema import FIELD_TYPES, parse_schema
 from tidemark.shared.language.stages import (
     BoundedDisorder,
     ChangesSource,
-    DataStep,
     DocumentsSource,
     FileSource,
-    IdleStep,
     KafkaSource,
     MaxSeen,
     Percentile,
     Perfect,
     PositionHorizon,
-    ProcessingTimeStep,
     SampleSource,
     ScriptSource,
-    ScriptStep,
     Source,
     Stage,
     StartAtOffsets,
@@ -52,8 +48,8 @@ from tidemark.shared.language.stages import (
     TimeHorizon,
     Union,
     Watermark,
-    WatermarkStep,
 )
+from tidemark.shared.language.steps import DataStep, IdleStep, ProcessingTimeStep, ScriptStep, WatermarkStep
 from tidemark.shared.model.values import INT64_MAX, Date
 
 _STRATEGIES: Final = {
