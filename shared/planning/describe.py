@@ -37,6 +37,7 @@ from tidemark.shared.language.stages import (
     Validate,
     Window,
 )
+from tidemark.shared.language.values.instants import format_iso
 from tidemark.shared.model.plan import Edge, PhysicalPlan, Vertex
 from tidemark.shared.operators.schemas import after, shared_fields
 from tidemark.shared.operators.specs import (
@@ -260,10 +261,17 @@ def operators(vertex: Vertex) -> tuple[str, ...]:
     return (*((head,) if head else ()), *(_operator(spec) for spec in vertex.chain))
 
 
+def _side(stage: Source) -> str:
+    """Which event times are a part's of a history and a stream (D16)."""
+    if stage.before_ms is not None:
+        return f", event times before {format_iso(stage.before_ms)}"
+    return "" if stage.from_ms is None else f", event times from {format_iso(stage.from_ms)} on"
+
+
 def _head(vertex: Vertex) -> str:
     match vertex.head:
         case ReadHead(stage):
-            return f"read {type(stage).__name__.removesuffix('Source').lower()}"
+            return f"read {type(stage).__name__.removesuffix('Source').lower()}{_side(stage)}"
         case StepHead(step):
             return f"step on Spark: merge, close, finish{_behind(step.window)}"
         case LookupHead(stage):

@@ -55,6 +55,19 @@ def test_rows_take_the_place_of_a_history_and_a_stream_with_the_streams_event_ti
     assert ([row["count"] for row in result.documents], len(result.dead_letters)) == ([1, 1], 1)
 
 
+def test_explain_names_the_sides_of_a_switch() -> None:
+    """Each of the two reading vertices with the event times that are its."""
+    past = {"path": "past/*.json", "format": "json", "timeField": "$at"}
+    switched = {
+        "history": past,
+        "then": QUAKES["pipeline"][0]["$source"],
+        "switchAt": {"$date": "2024-01-01T01:00:00Z"},
+    }
+    told = str(tidemark.explain({"pipeline": [{"$source": switched}, *QUAKES["pipeline"][1:]]}))
+    assert "read file, event times before 2024-01-01T01:00:00Z" in told
+    assert "read kafka, event times from 2024-01-01T01:00:00Z on" in told
+
+
 @pytest.mark.parametrize("rows", [pd.DataFrame(ROWS), pa.Table.from_pylist(ROWS), (row for row in ROWS)])
 def test_rows_may_be_a_table(rows: object) -> None:
     """A data frame, an Arrow table and an iterator are rows as a list is."""
