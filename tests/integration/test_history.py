@@ -130,7 +130,9 @@ async def drain(there: Installed) -> None:
 
 @pytest.mark.parametrize("breaks", [(), *((n,) for n in range(1, 13)), (2, 4, 6, 8), (3, 5, 9, 14)])
 @pytest.mark.parametrize("tasks", [1, 2])
-def test_D16_each_record_comes_once_wherever_a_task_breaks(tmp_path: Path, tasks: int, breaks: tuple[int, ...]) -> None:
+def test_W2_D16_each_record_comes_once_wherever_a_task_breaks(
+    tmp_path: Path, tasks: int, breaks: tuple[int, ...]
+) -> None:
     """The past and the topic overlap by twenty seconds; windows on both sides of the switch are whole, and come once."""
     past(tmp_path)
 
@@ -147,7 +149,7 @@ def test_D16_each_record_comes_once_wherever_a_task_breaks(tmp_path: Path, tasks
     assert sorted((d["first"], d["n"]) for d in released(tmp_path / "out")) == [(10 * i, 10) for i in range(6)]
 
 
-def test_D16_a_silent_topic_does_not_hold_up_the_past(tmp_path: Path) -> None:
+def test_W2_D16_a_silent_topic_does_not_hold_up_the_past(tmp_path: Path) -> None:
     """All windows before the switch come out though no partition of the topic has a record; none behind it does."""
     past(tmp_path)
 

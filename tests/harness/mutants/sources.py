@@ -109,9 +109,9 @@ SOURCES = (
     Mutant("IO2", "the watermark passes what is held", "shared/operators/in_order.py", "        return self._sent_ms\n", "        return self._watermark_ms\n", ON_IDS),
     Mutant("IO3", "any number of rows is held", "shared/operators/in_order.py", "self._given() if self._held_bytes > self._context.ordered_bytes_max else ()", "()", ON_IDS),
     Mutant("W2", "a repeat moves no watermark", FRONT, "        if self.spec.key_groups:\n", "        if False:\n", ON_FRONT),
-    Mutant("D16", "a silent topic holds up the history", FRONT, "            raise_to(state.clock, self.spec.source.from_ms)\n", "            pass\n", ON_HISTORY),
-    Mutant("D16", "records on both sides of the switch count", FRONT, "        batch = self._own_side(batch)\n", "", ON_HISTORY),
-    Mutant("D16", "the record at the switch is lost", FRONT, "            own &= times >= begin_ms\n", "            own &= times > begin_ms\n", ON_HISTORY),
-    Mutant("D16", "the record at the switch comes twice", FRONT, "            own &= times < end_ms\n", "            own &= times <= end_ms\n", ON_HISTORY),
+    Mutant("W2", "a silent topic holds up the history", FRONT, "            raise_to(state.clock, self.spec.source.from_ms)\n", "            pass\n", ON_HISTORY),
+    Mutant("W2", "records on both sides of the switch count", FRONT, "        batch = self._own_side(batch)\n", "", ON_HISTORY),
+    Mutant("W2", "the record at the switch is lost", FRONT, "            own &= times >= begin_ms\n", "            own &= times > begin_ms\n", ON_HISTORY),
+    Mutant("W2", "the record at the switch comes twice", FRONT, "            own &= times < end_ms\n", "            own &= times <= end_ms\n", ON_HISTORY),
     Mutant("W3", "a task that holds rows is idle", "shared/protocol/task/machine.py", "        idle = not self._batching and all_idle(", "        idle = all_idle(", ("tests/unit/protocol_task/test_task_time.py",)),
 )  # fmt: skip
