@@ -184,6 +184,13 @@ def _source(rows: pa.RecordBatch, context: TaskContext, origin: Origin | None) -
             found["file"] = pc.if_else(there, _same(origin.file, count), None)
             found["position"] = _whole(Long, pc.subtract(positions, origin.begin))
     if SRCKEY in names:
-        keys = rows.column(SRCKEY).to_pylist()
-        found["key"] = pa.array([None if key is None else encode_value(Binary(key)) for key in keys], pa.binary())
+        found["key"] = _binaries(rows.column(SRCKEY))
     return found
+
+
+def _binaries(cells: pa.BinaryArray) -> pa.BinaryArray:
+    """Bytes as values, encoded; a null one missing. What stands before the bytes depends on their length alone."""
+    lengths = pc.binary_length(cells).dictionary_encode()
+    sizes = lengths.dictionary.to_pylist()
+    heads = pa.array([encode_value(Binary(bytes(size)))[: -size or None] for size in sizes], pa.binary())
+    return pc.binary_join_element_wise(heads.take(lengths.indices), cells, b"")
