@@ -13,11 +13,13 @@ from typing import Final, TypeVar, cast
 from rocksdict import Options, Rdict, WriteOptions
 
 from tidemark.shared.model.ids import KeyGroup
-from tidemark.shared.operators.base import OperatorError
+from tidemark.shared.operators.base import OperatorError, ScratchUnavailable
 
 WRITE_BUFFERS: Final = 2
 """While one is written to the disk the other is filled."""
 _FOLDERS: Final = "tidemark-keys-"
+_OF_THE_DISK: Final = ("IO error", "(os error ")
+"""In the library's words where the disk is full or fails; others tell of damage."""
 T = TypeVar("T")
 
 
@@ -34,7 +36,11 @@ class RocksKeys:
         options.set_keep_log_file_num(1)
         unlogged = WriteOptions()
         unlogged.disable_wal = True  # type: ignore[method-assign, assignment]  # a property, whatever its stub says
-        self._store = self._told(lambda: Rdict(str(self._folder), options))
+        try:
+            self._store = self._told(lambda: Rdict(str(self._folder), options))
+        except OperatorError:
+            shutil.rmtree(self._folder, ignore_errors=True)  # what it began to write: nobody would close it
+            raise
         self._store.set_write_options(unlogged)
 
     def put(self, group: KeyGroup, key: bytes, data: bytes) -> None:
@@ -66,7 +72,8 @@ class RocksKeys:
         try:
             return call()
         except Exception as error:  # The library raises bare exceptions for every fault of the disk.
-            raise OperatorError(
+            kind = ScratchUnavailable if any(words in str(error) for words in _OF_THE_DISK) else OperatorError
+            raise kind(
                 f"keyed state in {self._folder}: {error}; see that the disk has room and can be written to, raise keys_in_memory"
                 " in TIDEMARK_RUNTIME, or run more tasks"
             ) from error
@@ -82,9 +89,14 @@ class Stores:
         self._made: list[RocksKeys] = []
 
     def make(self) -> RocksKeys:
-        """One more. OSError where the folder cannot be made."""
-        self._root.mkdir(parents=True, exist_ok=True)
-        folder = Path(tempfile.mkdtemp(prefix=self._prefix, dir=self._root))
+        """One more. ScratchUnavailable where the folder cannot be made."""
+        try:
+            self._root.mkdir(parents=True, exist_ok=True)
+            folder = Path(tempfile.mkdtemp(prefix=self._prefix, dir=self._root))
+        except OSError as error:
+            raise ScratchUnavailable(
+                f"keyed state in {self._root}: {error}; see that the disk can be written to"
+            ) from error
         self._made.append(RocksKeys(folder, self._buffer_bytes))
         return self._made[-1]
 

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from tidemark.shared.operators.base import OperatorError
+from tidemark.shared.operators.base import ScratchUnavailable
 
 
 def shelved(root: Path, table: pa.Table) -> pa.Table:
-    """The same table, its columns in a file below `root`. OperatorError where that has no room or cannot be written."""
+    """The same table, its columns in a file below `root`. ScratchUnavailable where that has no room or cannot be written."""
     try:
         root.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=root) as file:
@@ -23,7 +23,7 @@ def shelved(root: Path, table: pa.Table) -> pa.Table:
             file.flush()
             mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
     except OSError as error:
-        raise OperatorError(
+        raise ScratchUnavailable(
             f"record ids in {root}: {error}; see that the disk has room and can be written to, raise ids_bytes_max in TIDEMARK_RUNTIME,"
             " or run more tasks"
         ) from error

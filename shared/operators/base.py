@@ -13,6 +13,7 @@ from typing import Final
 
 import pyarrow as pa
 
+from tidemark.shared.model.failures import Outage
 from tidemark.shared.model.frames import Content
 from tidemark.shared.model.held import Why
 from tidemark.shared.model.ids import StatePart
@@ -143,3 +144,7 @@ class Operator(ABC):
 
 class OperatorError(Exception):
     """The task cannot go on. The message says what was expected, what was found, and what to do."""
+
+
+class ScratchUnavailable(OperatorError, Outage):
+    """A local disk is full or fails: time or its owner mends it, and the task's snapshots hold what lay there."""

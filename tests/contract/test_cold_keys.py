@@ -92,3 +92,33 @@ def test_what_killed_workers_left_goes_when_another_begins(tmp_path: Path) -> No
     finally:
         for worker in living.values():
             worker.communicate()
+
+
+_FULL: Final = """
+import resource, sys
+from pathlib import Path
+import pyarrow as pa
+from tidemark.services.operator.rockskeys import Scratch
+from tidemark.services.operator.shelved import shelved
+from tidemark.shared.model.failures import is_outage
+root = Path(sys.argv[1])
+resource.setrlimit(resource.RLIMIT_FSIZE, (10, 10))  # as on a full disk: files are made, and take no bytes
+for work in (
+    lambda: Scratch(root, "operator-0").stores().make(),
+    lambda: Scratch(root / "keys" / "below", "operator-0").stores().make(),
+    lambda: shelved(root, pa.table({"id": list(range(1000))})),
+):
+    try:
+        work()
+    except Exception as error:
+        print(is_outage(error), error)
+"""
+
+
+def test_a_full_disk_is_an_outage_and_nothing_stays_on_it(tmp_path: Path) -> None:
+    """Time or its owner mends it, so it is no failure that counts; where a store is made, and where ids are laid off."""
+    done = subprocess.run([sys.executable, "-c", _FULL, str(tmp_path)], capture_output=True, text=True, check=True)
+    assert [line.split(" ", 1)[0] for line in done.stdout.splitlines() if " in " + str(tmp_path) in line] == [
+        "True"
+    ] * 3
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == []

@@ -72,6 +72,8 @@ class RegisteredForms:
             if part not in self._write:
                 try:
                     self._write[part] = await self._executor.blocking(_writer_of, schema)
+                except OSError as error:
+                    raise TargetUnavailable(f"{self._path}: the schema cannot be compiled now: {error}") from error
                 except SchemaError as error:
                     raise TargetRefused(f"{self._path}.schemaRegistry.{part}Schema: {error}") from error
             subject = schema.subject(topic, part)

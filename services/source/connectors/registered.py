@@ -68,7 +68,10 @@ class RegisteredRecords:
             raise LogDenied(str(error)) from error
         if len(self._readers) >= _READERS_MAX:
             del self._readers[next(iter(self._readers))]
-        self._readers[number] = found = await self._executor.blocking(_reader_of, known, number)
+        try:
+            self._readers[number] = found = await self._executor.blocking(_reader_of, known, number)
+        except OSError as error:
+            raise LogUnavailable(f"schema {number} of the registry cannot be compiled now: {error}") from error
         return found
 
     def _read(self, batch: RawBatch, readers: Mapping[int, _Reader | str]) -> RawBatch:
