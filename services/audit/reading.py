@@ -3,6 +3,7 @@
 A short outage is waited out: a broker that was killed and has just been started again has no leader for some partitions yet.
 """
 
+from collections import deque
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Final
@@ -11,7 +12,7 @@ from tidemark.services.audit.settings import audit_settings
 from tidemark.shared.adapters.clock import SystemClock
 from tidemark.shared.model.ids import Offset
 from tidemark.shared.ports.log import Log, LogRecord, LogUnavailable, TopicPartition
-from tidemark.shared.runtime.reading import up_to_now
+from tidemark.shared.runtime.reading import read_to
 from tidemark.shared.runtime.settings import RuntimeSettings
 
 _RECORD_BYTES: Final = 512
@@ -62,19 +63,22 @@ async def committed_records(log: Log, topic: str, only: int | None = None) -> As
     only: of one partition. LogUnavailable: after `outage_ms_max` of outages.
     """
     patience = _Patience()
-    reading = RuntimeSettings(topic_records_max=_FETCH_RECORDS)
+    fetching = RuntimeSettings(topic_records_max=_FETCH_RECORDS)
     count = (await log.list_topics()).get(topic, 0)
-    numbers = range(count) if only is None else (only,)
-    for partition in (TopicPartition(topic, number) for number in numbers):
-        position: Offset | None = None
-        while True:
-            try:
-                async for record in up_to_now(log, partition, reading, committed_only=True, begin=position):
+    left = deque(TopicPartition(topic, number) for number in (range(count) if only is None else (only,)))
+    position: Offset | None = None
+    while left:
+        try:
+            begins, ends = await log.begin_offsets(tuple(left)), await log.end_offsets(tuple(left))
+            while left:
+                begin = begins[left[0]] if position is None else position
+                async for record in read_to(log, left[0], begin, ends[left[0]], fetching, committed_only=True):
                     yield record
                     position = Offset(record.offset + 1)
-                break
-            except LogUnavailable as error:
-                await patience.wait(error)
+                left.popleft()
+                position = None
+        except LogUnavailable as error:
+            await patience.wait(error)
 
 
 class _Patience:

@@ -7,7 +7,7 @@ from tidemark.shared.model.checkpoint import MirrorRow
 from tidemark.shared.model.ids import JobId, LeaderToken, Offset
 from tidemark.shared.ports.log import Log, LogError, NewRecord, TopicPartition, Writer
 from tidemark.shared.runtime.fencing import signed
-from tidemark.shared.runtime.reading import reading
+from tidemark.shared.runtime.reading import ENDS_WAIT_MS, reading
 from tidemark.shared.runtime.settings import RuntimeSettings
 from tidemark.shared.wire.messages import decode_mirror_row
 
@@ -52,7 +52,7 @@ async def read_mirrors(
     async with reading(log) as reader:
         await reader.assign(positions)
         while any(reader.position(p) < ends[p] for p in positions):
-            for record in await reader.fetch(settings.topic_records_max, settings.fetch_timeout_ms):
+            for record in await reader.fetch(settings.topic_records_max, ENDS_WAIT_MS):
                 if record.offset < ends[TopicPartition(record.topic, 0)]:
                     yield record.topic, record.offset, decode_mirror_row(record.value or b"", settings.wire)
 

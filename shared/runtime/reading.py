@@ -51,6 +51,8 @@ def key_of(record: LogRecord) -> str:
 
 
 _DEFAULT: Final = RuntimeSettings()
+ENDS_WAIT_MS: Final = 50
+"""For one fetch towards an end that is known: a transaction's marker moves the position and brings no record, so a fetch waits its time."""
 
 
 @asynccontextmanager
@@ -75,10 +77,29 @@ async def up_to_now(
     end = (await log.end_offsets([partition]))[partition]
     if begin is None:
         begin = (await log.begin_offsets([partition]))[partition]
+    async for record in read_to(log, partition, begin, end, settings, committed_only=committed_only):
+        yield record
+
+
+async def read_to(
+    log: Log,
+    partition: TopicPartition,
+    begin: Offset,
+    end: Offset,
+    settings: RuntimeSettings = _DEFAULT,
+    *,
+    committed_only: bool = False,
+) -> AsyncIterator[LogRecord]:
+    """The records of a partition from an offset to another. LogUnavailable.
+
+    By a reader of its own: one that went from partition to partition would wait for each answer that it asked for ahead.
+    """
+    if begin >= end:
+        return
     async with reading(log, committed_only=committed_only) as reader:
         await reader.assign({partition: begin})
         while reader.position(partition) < end:
-            for record in await reader.fetch(settings.topic_records_max, settings.fetch_timeout_ms):
+            for record in await reader.fetch(settings.topic_records_max, ENDS_WAIT_MS):
                 if record.offset < end:
                     yield record
 
@@ -91,13 +112,15 @@ async def newest(
     bytes_max: of all their values; where they are larger there are fewer. Each partition has an equal part of it.
     """
     places = [TopicPartition(topic, number) for number in range((await log.list_topics()).get(topic, 0))]
-    begins, ends = (await log.begin_offsets(places), await log.end_offsets(places)) if places else ({}, {})
+    if not places:
+        return []
+    begins, ends = await log.begin_offsets(places), await log.end_offsets(places)
     found: list[LogRecord] = []
     for place in places:
         begin = Offset(max(begins[place], ends[place] - limit))
         kept: deque[LogRecord] = deque(maxlen=limit)
         size = 0
-        async for record in up_to_now(log, place, settings, committed_only=True, begin=begin):
+        async for record in read_to(log, place, begin, ends[place], settings, committed_only=True):
             kept.append(record)
             size += len(record.value or b"")
             while bytes_max is not None and size > bytes_max // len(places):

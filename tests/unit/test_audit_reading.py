@@ -1,6 +1,8 @@
 """What a topic holds is read whole, also from a broker that has just been started."""
 
 import json
+from dataclasses import dataclass
+from typing import Any, cast
 
 import pytest
 
@@ -14,6 +16,7 @@ from tidemark.shared.adapters.memory_log import MemoryLog
 from tidemark.shared.adapters.virtual import VirtualWorld, run_virtual
 from tidemark.shared.ports.log import LogUnavailable, NewRecord, TopicPartition
 from tidemark.shared.process.settings import ProcessSettingsError
+from tidemark.shared.runtime.reading import newest
 
 
 async def _filled(world: VirtualWorld, faults: Faults) -> MemoryLog:
@@ -41,6 +44,37 @@ def test_a_partition_without_a_leader_is_waited_for(monkeypatch: pytest.MonkeyPa
     assert run_virtual(main) == [*range(0, 20, 2), *range(1, 20, 2)]
     assert faults.drawn["offsets", Fault.REFUSED] == 2
     assert faults.drawn["fetch", Fault.REFUSED] > 2
+
+
+@dataclass(frozen=True)
+class Spied:
+    """A log, or a reader of it, that notes how long its fetches may wait, ms."""
+
+    inner: Any
+    waits_ms: list[int]
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.inner, name)
+
+    async def reader(self, **how: Any) -> "Spied":
+        return Spied(await self.inner.reader(**how), self.waits_ms)
+
+    async def fetch(self, max_records: int, timeout_ms: int) -> Any:
+        self.waits_ms.append(timeout_ms)
+        return await self.inner.fetch(max_records, timeout_ms)
+
+
+def test_what_ends_in_a_marker_is_not_waited_for_long() -> None:
+    """A transaction's marker brings no record, so a fetch of it waits its time: half a second for each of a thousand partitions, before."""
+
+    async def main(world: VirtualWorld) -> list[int]:
+        log: Any = Spied(await _filled(world, Faults()), [])
+        assert len([record async for record in committed_records(log, "out")]) == 20
+        assert len(await newest(log, "out", 5)) == 5
+        assert log.waits_ms
+        return cast("list[int]", log.waits_ms)
+
+    assert max(run_virtual(main)) <= 50
 
 
 def test_an_outage_that_lasts_is_told(monkeypatch: pytest.MonkeyPatch) -> None:

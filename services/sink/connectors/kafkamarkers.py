@@ -92,8 +92,9 @@ def marker_record(marker: Marker) -> NewRecord:
 class MarkerReading:
     """Bounds of reading markers back."""
 
-    fetch_wait_ms: int = 500
-    silent_fetches_max: int = 60
+    fetch_wait_ms: int = 50
+    """For one fetch: behind the last marker stands that of its transaction, which a fetch passes without an answer."""
+    silent_fetches_max: int = 600
     """Fetches in a row without progress before the target counts as away: the wait times this."""
     tail_records: int = 64
     """Offsets that are read back from the end at first, and in one fetch; without a marker among them, eight times as many, and so on."""
