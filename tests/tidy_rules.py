@@ -98,7 +98,11 @@ class Source:
 
     @functools.cached_property
     def tree(self) -> ast.Module:
-        return ast.parse(self.text, self.path)
+        try:
+            return ast.parse(self.text, self.path)
+        except SystemError:
+            # All threads of CPython 3.11 share one count of depth: another one was parsing, too.
+            return ast.parse(self.text, self.path)
 
     @property
     def is_python(self) -> bool:

@@ -3,7 +3,6 @@
 A short outage is waited out: a broker that was killed and has just been started again has no leader for some partitions yet.
 """
 
-from collections import deque
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Final
@@ -65,17 +64,17 @@ async def committed_records(log: Log, topic: str, only: int | None = None) -> As
     patience = _Patience()
     fetching = RuntimeSettings(topic_records_max=_FETCH_RECORDS)
     count = (await log.list_topics()).get(topic, 0)
-    left = deque(TopicPartition(topic, number) for number in (range(count) if only is None else (only,)))
+    left = [TopicPartition(topic, number) for number in (range(count) if only is None else (only,))]
     position: Offset | None = None
     while left:
         try:
-            begins, ends = await log.begin_offsets(tuple(left)), await log.end_offsets(tuple(left))
+            begins, ends = await log.begin_offsets(left), await log.end_offsets(left)
             while left:
                 begin = begins[left[0]] if position is None else position
                 async for record in read_to(log, left[0], begin, ends[left[0]], fetching, committed_only=True):
                     yield record
                     position = Offset(record.offset + 1)
-                left.popleft()
+                del left[0]
                 position = None
         except LogUnavailable as error:
             await patience.wait(error)

@@ -226,7 +226,7 @@ def test_a_topic_is_written_as_its_stage_compresses(written: str, told: str | No
         f"pipeline: [{{$source: {{connectionName: k, topic: t}}}}, {{$emit: {{connectionName: k, topic: o{written}}}}}]"
     )
     plan = SimpleNamespace(tasks={}, services={})
-    outside = SimpleNamespace(blobs=None, clock=None, topics=SimpleNamespace(prefix="tidemark"))
+    outside = SimpleNamespace(blobs=None, clock=None, executor=None, topics=SimpleNamespace(prefix="tidemark"))
     context: Any = SimpleNamespace(assign=SimpleNamespace(job=IDENTITY.job, generation=1, plan=plan), outside=outside)
     emit: Any = document.pipeline[-1]
     sink: Any = RealSinks(connections).make(context, document, WriteHead(emit), VertexId("emit-1"), 0)
