@@ -14,7 +14,7 @@ from typing import Any, Final
 from aiokafka import errors
 from aiokafka.protocol.metadata import MetadataRequest
 
-from tidemark.shared.ports.log import Fenced, LogError, LogUnavailable
+from tidemark.shared.ports.log import Fenced, LogError, LogUnavailable, RecordTooLarge
 
 _FENCED: Final = (errors.ProducerFenced, errors.InvalidProducerEpoch, errors.TransactionCoordinatorFenced)
 _PASSING: Final = (
@@ -35,6 +35,7 @@ _PASSING: Final = (
     errors.ConcurrentTransactions,
     errors.ProducerClosed,
 )
+_TOO_LARGE: Final = (errors.MessageSizeTooLargeError, errors.RecordListTooLargeError)
 _apart: Final[set["asyncio.Task[None]"]] = set()
 """Closings under way: nothing else may refer to their tasks."""
 _POLL_S: Final = 0.02
@@ -55,6 +56,8 @@ def translated(error: BaseException, doing: str) -> LogError:
     found = text if name in text else f"{name}: {text}" if text else name
     if isinstance(error, _FENCED):
         return Fenced(f"{doing}: a newer writer has taken this identity ({found}); stop")
+    if isinstance(error, _TOO_LARGE):
+        return RecordTooLarge(f"{doing}: refused ({found})")
     if isinstance(error, _PASSING) or getattr(error, "retriable", False):
         return LogUnavailable(f"{doing}: the broker cannot do it now ({found}); try again")
     return LogError(f"{doing}: refused ({found}); see the broker's log and the settings")

@@ -20,6 +20,7 @@ from tidemark.shared.ports.log import (
     LogUnavailable,
     NewRecord,
     OffsetOutOfRange,
+    RecordTooLarge,
     TopicPartition,
 )
 
@@ -197,7 +198,7 @@ class MemoryBroker:
         self._partition(at)
         size = _bytes(record.key, record.value)
         if size > self._record_bytes_max:
-            raise LogError(
+            raise RecordTooLarge(
                 f"{_name(at)}: a record of {size} bytes exceeds the limit of {self._record_bytes_max};"
                 " split it, or raise the limit"
             )

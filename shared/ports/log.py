@@ -30,6 +30,10 @@ class LogDenied(LogError):
     """The log refuses the client: a password, a certificate. Waiting does not mend it, but it is tried as often as any failure (C10)."""
 
 
+class RecordTooLarge(LogError):
+    """A record, or a batch of them, has more bytes than brokers or client take. The message names the bytes and the limit."""
+
+
 class OffsetOutOfRange(LogError):
     """The position asked for is not in the log (any more). The message names topic, partition, position and the offsets that are there."""
 

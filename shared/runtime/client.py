@@ -18,7 +18,7 @@ from tidemark.shared.model.messages import (
     SampleProcessor,
 )
 from tidemark.shared.ports.clock import Clock
-from tidemark.shared.ports.log import Log, LogRecord, LogUnavailable, NewRecord, Reader, TopicPartition
+from tidemark.shared.ports.log import Log, LogRecord, LogUnavailable, NewRecord, Reader, RecordTooLarge, TopicPartition
 from tidemark.shared.runtime.fencing import Fence, Headers, asked
 from tidemark.shared.runtime.reading import Unreadable, end_of, followed, patiently, reading, up_to_now
 from tidemark.shared.runtime.registry import KnownConnections, Registry
@@ -72,7 +72,14 @@ class Client:
         async with reading(self._log) as reader:
             ends = await self._log.end_offsets([answers])
             await reader.assign(ends)
-            await self._send(encode_message(request, self._settings.wire), asked(ends[answers]))
+            data = encode_message(request, self._settings.wire)
+            try:
+                await self._send(data, asked(ends[answers]))
+            except RecordTooLarge as error:
+                raise RequestRefused(
+                    f"a {type(request).__name__} of {len(data)} bytes fits into no record: put a document's data into files or topics,"
+                    f" install code as a package, or raise message_bytes_max of the brokers ({error})"
+                ) from error
             deadline_ms = self._clock.monotonic_ms() + timeout_ms
             while self._clock.monotonic_ms() < deadline_ms:
                 for record in await self._fetch(reader):

@@ -22,6 +22,7 @@ from tidemark.shared.ports.log import (
     NewRecord,
     OffsetOutOfRange,
     Reader,
+    RecordTooLarge,
     TopicPartition,
 )
 
@@ -240,7 +241,7 @@ async def test_F2_too_large_a_record_breaks_the_writer(log: Log, topic: str) -> 
     """A record beyond the limit is refused for good, and the writer is unusable afterwards (F2)."""
     partition = TopicPartition(topic, 0)
     writer = await log.writer("test")
-    with pytest.raises(LogError):
+    with pytest.raises(RecordTooLarge):
         await (await writer.send(partition, NewRecord(bytes(40_000_000))))
     with pytest.raises(LogError):
         await (await writer.send(partition, NewRecord(b"small")))

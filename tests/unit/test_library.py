@@ -115,6 +115,16 @@ def test_a_long_table_goes_through_a_window(window: dict[str, Any]) -> None:
     assert sum(row["count"] for row in tidemark.try_out(document, rows).documents) == 20_000
 
 
+def test_a_document_that_fits_into_no_record_is_refused_with_its_size() -> None:
+    """And with what to do, as the log's own error would not say."""
+    documents = [{"n": n, "text": "x" * 100} for n in range(20_000)]
+    with pytest.raises(
+        tidemark.TryOutFailed,
+        match=r"a CreateProcessor of \d+ bytes fits into no record: put a document's data into files",
+    ):
+        tidemark.try_out({"pipeline": [{"$source": {"documents": documents}}]})
+
+
 def test_a_row_that_is_no_document_is_named() -> None:
     """By its number."""
     with pytest.raises(tidemark.TryOutFailed, match=r"rows\[1\]: expected a document, found int"):
