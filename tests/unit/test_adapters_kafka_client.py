@@ -13,7 +13,7 @@ from tidemark.shared.adapters.kafka_client import LogLid, translated
 from tidemark.shared.adapters.kafka_groups import KafkaGroups
 from tidemark.shared.adapters.kafka_log import KafkaLog
 from tidemark.shared.adapters.kafka_settings import KafkaSettings
-from tidemark.shared.ports.log import Fenced, LogError, LogUnavailable
+from tidemark.shared.ports.log import Fenced, LogError, LogUnavailable, RecordTooLarge
 
 
 def test_secrets_do_not_show() -> None:
@@ -64,7 +64,7 @@ async def test_missing_certificates_are_named_at_the_start() -> None:
         (errors.OutOfOrderSequenceNumber(), LogUnavailable),
         (TimeoutError(), LogUnavailable),
         (ConnectionResetError(), LogUnavailable),
-        (errors.MessageSizeTooLargeError("big"), LogError),
+        (errors.MessageSizeTooLargeError("big"), RecordTooLarge),
         (errors.TopicAuthorizationFailedError("t"), LogError),
         (AssertionError("state"), LogError),
     ],
