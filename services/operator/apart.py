@@ -35,7 +35,7 @@ from tidemark.shared.model.frames import Content
 from tidemark.shared.model.held import Why
 from tidemark.shared.model.ids import StatePart
 from tidemark.shared.model.time import MAX_TIME
-from tidemark.shared.operators.base import Operator, OperatorError, Out
+from tidemark.shared.operators.base import Operator, OperatorError, Out, ScratchUnavailable
 from tidemark.shared.operators.context import TaskContext
 from tidemark.shared.operators.specs import ComputeSpec
 from tidemark.shared.ports.children import Child, ChildEnded, Children
@@ -44,9 +44,10 @@ from tidemark.shared.runtime.settings import RuntimeSettings
 _KINDS: Final[Mapping[str, type[Exception]]] = {
     "FormatError": FormatError,
     "OperatorError": OperatorError,
+    "ScratchUnavailable": ScratchUnavailable,
     **{name: kind for name, kind in vars(problems).items() if isinstance(kind, type)},
 }
-"""The errors of a computation that are meant for people, by name."""
+"""The errors that a computation's process tells and that are more than their text, by name."""
 
 
 _KEPT_BYTES: Final = 16 << 20

@@ -26,11 +26,12 @@ from tidemark.shared.adapters.executor import AsyncExecutor
 from tidemark.shared.computation.problems import ComputationError
 from tidemark.shared.language.documents import parse
 from tidemark.shared.language.values import canonical_key
+from tidemark.shared.model.failures import is_outage
 from tidemark.shared.model.ids import Epoch, Generation, JobId, ProcessorName, VertexId, WorkerIncarnation
 from tidemark.shared.model.messages import Assign, RunningPlan
 from tidemark.shared.model.plan import DLQ, OUT
 from tidemark.shared.model.time import MAX_TIME
-from tidemark.shared.operators.base import KEY, PART, POS, TS, Operator, Out
+from tidemark.shared.operators.base import KEY, PART, POS, TS, Operator, Out, ScratchUnavailable
 from tidemark.shared.operators.batches import batch_of, documents_of
 from tidemark.shared.operators.compute import ComputeOperator
 from tidemark.shared.operators.context import TaskContext
@@ -39,7 +40,9 @@ from tidemark.shared.runtime.settings import DeathSettings, RuntimeSettings
 
 JOB, VERTEX = JobId("0" * 32), VertexId("compute-1")
 MIB = 1 << 20
-SETTINGS = OperatorSettings(build_ms_max=2_000, call_ms_max=2_000, memory_bytes_max=1024 * MIB)
+SETTINGS = OperatorSettings(build_ms_max=60_000, call_ms_max=60_000, memory_bytes_max=1024 * MIB)
+SOON = replace(SETTINGS, build_ms_max=2_000, call_ms_max=2_000)
+"""For what never answers."""
 RUNTIME = RuntimeSettings(deaths=DeathSettings(deaths_max=2))
 HEAD = """
 import ctypes, os, signal, subprocess, sys, time
@@ -126,7 +129,7 @@ class Task:
         self._numbers = itertools.count()
         self.generation = 0
 
-    def begin(self) -> Computations:
+    def begin(self, settings: OperatorSettings = SETTINGS) -> Computations:
         """The next generation's."""
         self.generation += 1
         plan = RunningPlan(1, "{}", {VERTEX: 1}, ())
@@ -134,7 +137,7 @@ class Task:
         assign = Assign(worker, name, JOB, generation, (), Epoch(0), plan, VERTEX, 0)
         self.deaths = Deaths(self._blobs, assign, lambda: f"u{next(self._numbers)}", RUNTIME.deaths)
         asyncio.run(self.deaths.open())
-        return Computations(self._children, self.deaths, self._scratch, SETTINGS, RUNTIME)
+        return Computations(self._children, self.deaths, self._scratch, settings, RUNTIME)
 
 
 @pytest.fixture
@@ -211,7 +214,7 @@ def test_a_class_that_ends_its_process_at_import_fails_its_task_with_the_reason(
 ) -> None:
     """The error names the stage, the class and how the process ended; no process of it is left."""
     what, said = HARMS[harm]
-    apart = task.begin()
+    apart = task.begin(SOON if "2000 ms" in said else SETTINGS)
     stage = spec(write(what.replace("\n            ", "\n") + CLASS.replace("HARM", "pass")))
     with pytest.raises(
         ComputationEnded, match=rf"^pipeline\[1\]\.\$compute: the process of .*{said}.* while its class was loaded"
@@ -239,7 +242,7 @@ def test_a_record_that_ends_the_process_becomes_a_letter(task: Task, write: Call
     stage = spec(write(CLASS.replace("HARM", HARMS[harm][0])))
     outs: list[Out] | None = None
     while outs is None:
-        apart = task.begin()
+        apart = task.begin(SOON if harm == "never ends" else SETTINGS)
         outs = survives(apart, stage)
         task.deaths.close()
     assert task.generation == 4
@@ -339,6 +342,22 @@ def test_cold_keys_of_a_process_that_died_leave_nothing_on_the_disk(
     apart = Computations(children, task.deaths, Scratch(scratch, "operator-0"), SETTINGS, few)
     assert survives(apart, spec(write(CLASS.replace("HARM", "os._exit(1)")))) is None
     assert not list(scratch.iterdir())
+
+
+def test_a_full_disk_below_cold_keys_is_an_outage_there_as_here(
+    children: ForkedChildren, task: Task, tmp_path: Path, write: Callable[[str], str]
+) -> None:
+    """The generation fails, and the failure does not count: time or its owner mends the disk."""
+    limit = (
+        "import resource\nresource.setrlimit(resource.RLIMIT_FSIZE, (10, 10))  # files are made, and take no bytes\n"
+    )
+    stage = spec(write(limit + CLASS.replace("HARM", "pass")))
+    task.begin()
+    apart = Computations(children, task.deaths, Scratch(tmp_path / "full", "operator-0"), SETTINGS, RUNTIME)
+    with pytest.raises(ScratchUnavailable, match=r"keyed state in .*full") as seen:
+        apart.make(stage, CONTEXT).on_batch(rows(0), "rows", "")
+    assert is_outage(seen.value)
+    apart.close()
 
 
 def test_processes_of_other_computations_live_on(task: Task, write: Callable[[str], str]) -> None:
