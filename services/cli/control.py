@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from textwrap import wrap
 from typing import Annotated, Any, Final
+from urllib.parse import urlencode
 
 import typer
 
@@ -205,11 +206,22 @@ def unseen(told: Sequence[str], lines: Sequence[str]) -> Sequence[str]:
     return lines
 
 
-def sample_command(name: Name, limit: Annotated[int, typer.Option(min=1)] = 10, data: Data = RUN) -> None:
-    """Print some output documents of a running processor, a JSON line each; not all of them are committed yet."""
+def sample_command(
+    name: Name,
+    edge: Annotated[
+        str,
+        typer.Argument(
+            help="Rows of this edge instead of output, such as 'source-1>emit-1'; an unknown one tells all."
+        ),
+    ] = "",
+    limit: Annotated[int, typer.Option(min=1)] = 10,
+    data: Data = RUN,
+) -> None:
+    """Print some output documents of a running processor, or rows of an edge, a JSON line each; not all of them are committed yet."""
     with failing():
-        found = find(data).get(path_of(name, f"sample?limit={limit}"))
-        _print(found, lambda f: map(json.dumps, f["documents"]), as_json=False)
+        found = find(data).get(path_of(name, f"sample?{urlencode({'limit': limit, 'edge': edge})}"))
+        sys.stderr.writelines(f"{trouble}\n" for trouble in found.get("troubles", ()))
+        _print(found, lambda f: map(json.dumps, f["rows"] if edge else f["documents"]), as_json=False)
 
 
 def create_command(

@@ -132,12 +132,16 @@ class Api:
         return self._told({"watermark": shown_watermark(explain_watermark(status, self.model.tasks(status)))})
 
     async def sample(self, request: web.Request, _body: Any) -> web.Response:
-        """Some output."""
+        """Some output, or rows of an edge."""
         status = self._status(request)
         if reason := self.model.away():
             raise broker_away(reason)
-        limit = _number(request, "limit", 10, self.settings.sample_max)
-        return self._told({"documents": await self.commands.ask_sample(status.name, limit)})
+        limit, edge = _number(request, "limit", 10, self.settings.sample_max), request.query.get("edge", "")
+        if not edge:
+            return self._told({"documents": await self.commands.ask_sample(status.name, limit)})
+        found = await self.commands.ask_edge(status.name, edge, limit)
+        rows = [{**row, "eventTime": _time(row["eventTime"])} for row in found.rows]
+        return self._told({"edge": edge, "rows": rows, "troubles": found.troubles})
 
     async def logs(self, request: web.Request, _body: Any) -> web.Response:
         """Lines about the processor."""
@@ -434,6 +438,10 @@ def _number(request: web.Request, name: str, default: int, most: int) -> int:
     if not (text.isascii() and text.isdecimal()) or len(text) > len(str(most)) or not 1 <= int(text) <= most:
         raise Problem(BAD_REQUEST, f"query {name}", f"a number from 1 to {most}", repr(text))
     return int(text)
+
+
+def _time(time_ms: int | None) -> str | None:
+    return None if time_ms is None else shown_time(time_ms)
 
 
 def _flag(request: web.Request, name: str) -> bool:

@@ -4,9 +4,9 @@ Each command carries the id of its request: the coordinator answers a repeated o
 """
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, Final, TypeAlias
+from typing import Annotated, Any, Final, TypeAlias, TypeVar
 
 import msgspec
 from msgspec import Meta, Struct
@@ -20,7 +20,7 @@ from tidemark.shared.language.documents.connections import read_connections
 from tidemark.shared.language.expressions.scope import Scope
 from tidemark.shared.language.problems import Problems
 from tidemark.shared.language.stages import Connection
-from tidemark.shared.model.ids import Epoch, Offset, ProcessorName, VertexId
+from tidemark.shared.model.ids import EdgeId, Epoch, Offset, ProcessorName, VertexId
 from tidemark.shared.model.messages import (
     CreateProcessor,
     DropProcessor,
@@ -36,8 +36,10 @@ from tidemark.shared.ports.log import LogError
 from tidemark.shared.process.connections import Connections
 from tidemark.shared.process.foreseen import never_runs
 from tidemark.shared.process.web import BAD_REQUEST, CONFLICT, NO_ANSWER, NOT_FOUND, TOO_MANY, Problem, broker_away
-from tidemark.shared.runtime.client import Client, RequestRefused, RequestTimeout
+from tidemark.shared.runtime.client import Client, EdgeSample, RequestRefused, RequestTimeout
 from tidemark.shared.runtime.topics import check_topics
+
+T = TypeVar("T")
 
 NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 Document: TypeAlias = str | dict[str, Any]
@@ -172,10 +174,17 @@ class Commands:
 
     async def ask_sample(self, name: str, limit: int) -> list[Any]:
         """Some output documents of a running processor."""
+        return await self._shown(name, self.client.sample(ProcessorName(name), limit))
+
+    async def ask_edge(self, name: str, edge: str, limit: int) -> EdgeSample:
+        """Some rows of an edge of a running processor."""
+        return await self._shown(name, self.client.sample_edge(ProcessorName(name), EdgeId(edge), limit))
+
+    async def _shown(self, name: str, asked: Awaitable[T]) -> T:
         try:
-            return await self.client.sample(ProcessorName(name), min(limit, self.settings.sample_max))
+            return await asked
         except RequestRefused as error:
-            raise Problem(CONFLICT, name, "a running processor", str(error)) from error
+            raise Problem(CONFLICT, name, "a running processor, and an edge that it has", str(error)) from error
         except (RequestTimeout, LogError) as error:
             raise self._unanswered(error) from error
 

@@ -27,6 +27,7 @@ _VIEWS: Final = (
     ("", "Graph"),
     ("/checkpoints", "Checkpoints"),
     ("/time", "Event time"),
+    ("/sample", "Sample"),
     ("/dead-letters", "Dead letters"),
     ("/logs", "Logs"),
     ("/document", "Document"),
@@ -67,6 +68,11 @@ class Console:
         asked = (self.api.history, self.api.watermark)
         return await self._page(request, "Event time", pages.event_time, *asked, stream=_own(request))
 
+    async def page_sample(self, request: web.Request, _body: Any) -> web.Response:
+        """Rows of an edge, or output; none is read before one has asked for it."""
+        asked = (self.api.plan, self.api.sample) if "edge" in request.query else (self.api.plan,)
+        return await self._page(request, "Sample", pages.sample, *asked)
+
     async def page_letters(self, request: web.Request, _body: Any) -> web.Response:
         """Dead letters by code."""
         return await self._page(request, "Dead letters", pages.letters, self.api.letters)
@@ -100,7 +106,7 @@ class Console:
             answers = [await ask(request, None) for ask in asked]
             stale = answers[0].headers.get(STALE_HEADER, "")
             bodies = [msgspec.json.decode(answer.body or b"") for answer in answers]  # type: ignore[arg-type]
-            drawn = draw(View(name, request[USER], request.query.get("code", "")), *bodies)
+            drawn = draw(View(name, request[USER], request.query), *bodies)
         except Problem as problem:
             status = problem.status
             said = f"{problem.place}: expected {problem.expectation}; {problem.finding}"

@@ -1,10 +1,11 @@
 """What the console's pages show: each a function of REST's answers."""
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
+from urllib.parse import urlencode
 
 from tidemark.services.control import drawing
 from tidemark.services.control.html import Child, Html, pairs, table, tag
@@ -19,6 +20,8 @@ _NEW: Final = {
         {"$emit": {"connectionName": "broker", "topic": "out"}},
     ]
 }
+_LINE_MAX: Final = 120
+"""Characters of a document beside its other figures; all of it can be unfolded."""
 _NEAR: Final = 10
 """The clock is drawn where it is not further from the watermarks than so many times their own range."""
 
@@ -30,8 +33,8 @@ class View:
     name: str
     """Of the processor; "": of the installation."""
     user: User
-    code: str
-    """Of dead letters, to which the page is narrowed."""
+    query: Mapping[str, str]
+    """What stands behind the question mark: by it a page is narrowed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +103,7 @@ def graph(view: View, shown: Answer, stats: Answer, plan: Answer) -> Drawn:
     more = tag(
         "details",
         tag("summary", "Edges, operators, tasks"),
-        tag("ul", [tag("li", edge["text"]) for edge in plan["edges"]]),
+        tag("ul", [tag("li", edge["text"], " ", _sample_of(view, edge)) for edge in plan["edges"]]),
         table("Operators", ("Vertex", "Operators"), ((v["name"], "; ".join(v["operators"])) for v in vertices)),
         table("Tasks", ("Task", "Worker"), placed),
     )
@@ -242,10 +245,48 @@ def _ms(time: str) -> float:
     return datetime.fromisoformat(time).timestamp() * 1000
 
 
+def sample(view: View, plan: Answer, found: Answer | None = None) -> Drawn:
+    """Of the edge that is chosen. `found`: None: nobody has asked."""
+    chosen = view.query.get("edge", "")
+    options = [
+        tag("option", f"{e['from']} to {e['to']}", value=e["id"], selected=e["id"] == chosen) for e in plan["edges"]
+    ]
+    select = tag("select", tag("option", "output", value=""), options, name="edge")
+    asked = tag("form", tag("label", "Rows of ", select), tag("button", "Show"), method="get", class_="actions")
+    hint = "The newest rows; not all of them need be committed yet. To look at them does not disturb the processor."
+    top = (asked, tag("p", hint, class_="hint"))
+    if found is None:
+        return Drawn(top)
+    if "documents" in found:
+        rows = [(_json(document),) for document in reversed(found["documents"])]
+        return Drawn((top, table("Output, the newest first", ("Document",), rows, "No documents yet.")))
+    troubles = [tag("p", trouble, class_="hint") for trouble in found["troubles"]]
+    shown = ((moment(row["eventTime"]), _json(row["document"], _origin(row))) for row in reversed(found["rows"]))
+    caption = f"Rows of {chosen}, the newest first"
+    return Drawn((top, troubles, table(caption, ("Event time", "Row, and where it comes from"), shown, "No rows.")))
+
+
+def _origin(row: Answer) -> str:
+    kind = "Partial aggregate of a window, by columns" if row["partial"] else "Document"
+    return f"{kind}; sent by {row['sender']} in epoch {row['epoch']:,} to partition {row['partition']}."
+
+
+def _sample_of(view: View, edge: Answer) -> Html:
+    href = f"/console/processors/{view.name}/sample?{urlencode({'edge': edge['id']})}"
+    return tag("a", "sample", href=href, aria_label=f"sample of {edge['id']}")
+
+
+def _json(document: Any, about: str = "") -> Html:
+    text = json.dumps(document, ensure_ascii=False)
+    whole = tag("pre", json.dumps(document, indent=2, ensure_ascii=False), tabindex=0)
+    short = text if len(text) <= _LINE_MAX else f"{text[:_LINE_MAX]}…"
+    return tag("details", tag("summary", short), tag("p", about, class_="hint") if about else None, whole)
+
+
 def letters(view: View, found: Answer) -> Drawn:
     """By code."""
     options = [
-        tag("option", f"{code} ({count})", value=code, selected=code == view.code)
+        tag("option", f"{code} ({count})", value=code, selected=code == view.query.get("code"))
         for code, count in found["codes"].items()
     ]
     select = tag("select", tag("option", "all", value=""), options, name="code")

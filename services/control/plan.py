@@ -9,7 +9,7 @@ from tidemark.services.control.stats import is_queue, late, operator_stats
 from tidemark.shared.language.documents import InvalidDocument, parse
 from tidemark.shared.model.ids import VertexId
 from tidemark.shared.model.messages import ProcessorStatus
-from tidemark.shared.model.plan import PhysicalPlan, Vertex
+from tidemark.shared.model.plan import OUT, PhysicalPlan, Vertex
 from tidemark.shared.planning import Engine, PlanError, plan_processor
 from tidemark.shared.planning.describe import INTERPRETED, StageText, edge_text, logical, operators
 from tidemark.shared.runtime.watermark import Tasks
@@ -89,6 +89,7 @@ class Plans:
             ],
             "edges": [
                 {
+                    "id": f"{names[edge.sender]}{'' if edge.port == OUT else f':{edge.port}'}>{names[edge.receiver]}",
                     "from": names[edge.sender],
                     "to": names[edge.receiver],
                     "partitioning": edge.partitioning,

@@ -117,13 +117,14 @@ _MANY: Final = Query("limit", "integer", "at most so many", 100)
 _DEEDS: Final = Query("limit", "integer", "at most so many, the latest first", 100)
 _VERBOSE: Final = Query("verbose", "boolean", "each operator, too", default=False)
 _SCALE: Final = Query("scale", "integer", "sizes in so many bytes: 1024 for KiB", 1)
+_EDGE: Final = Query("edge", "string", "rows of this edge of the plan (its `id`) instead of output documents", "")
 _CODE: Final = Query("code", "string", "those with this code alone, such as DocumentLate", "")
 _EVENTS: Final = "text/event-stream"
 _CHANGED: Final = {200: "done; `request` is the id under which a repeat is known", 409: "refused, with the reason"}
 _MADE: Final = {201: "created", 409: "refused, with the reason", 422: "all errors of the document"}
 _JUDGED: Final = {200: "no errors", 422: "all errors of the document"}
 _MODIFIED: Final = {**_CHANGED, 422: "all errors of the document"}
-_SHOWN: Final = {200: "documents, not all of them committed yet", 409: "it does not run"}
+_SHOWN: Final = {200: "documents, not all of them committed yet", 409: "it does not run, or has no such edge"}
 _WRITTEN: Final = {200: "written", 422: "what is wrong with it"}
 _DRAWN: Final = {
     200: "a page",
@@ -157,6 +158,7 @@ _PAGES: Final[tuple[tuple[str, str, str, Role | None], ...]] = (
     (_CONSOLE, "page_processor", "one processor, its graph with figures", None),
     (f"{_CONSOLE}/checkpoints", "page_checkpoints", "its checkpoints", None),
     (f"{_CONSOLE}/time", "page_time", "event time, and what holds the watermark", None),
+    (f"{_CONSOLE}/sample", "page_sample", "rows of an edge, or output", None),
     (f"{_CONSOLE}/dead-letters", "page_letters", "late records and other dead letters", None),
     (f"{_CONSOLE}/logs", "page_logs", "log lines", None),
     (f"{_CONSOLE}/document", "page_document", "its document", None),
@@ -184,7 +186,8 @@ ROUTES: Final = (
     Route("POST", "/v1/processors/{name}/skip", "skip", "Pass over what a target refuses of a commit", SkipBody, answers=_CHANGED),
     Route("GET", "/v1/processors/{name}/stats", "stats", "Statistics", query=(_VERBOSE, _SCALE), answers=_ONE),
     Route("GET", "/v1/processors/{name}/watermark", "watermark", "What holds its watermark back now", answers=_ONE),
-    Route("GET", "/v1/processors/{name}/sample", "sample", "Some output documents of a running processor", query=(_LIMIT,), answers=_SHOWN),
+    Route("GET", "/v1/processors/{name}/sample", "sample", "Some output documents of a running processor, or rows of an edge",
+          query=(_LIMIT, _EDGE), answers=_SHOWN),
     Route("GET", "/v1/processors/{name}/logs", "logs", "What services have logged about it", query=(_LINES,), answers=_ONE),
     Route("GET", "/v1/processors/{name}/plan", "plan", "Its vertices with their figures, and edges", answers=_ONE),
     Route("GET", "/v1/processors/{name}/checkpoints", "checkpoints", "Its checkpoints, the newest first", query=(_MANY,), answers=_ONE),

@@ -196,10 +196,12 @@ class WorkerUnwanted(Struct, frozen=True, tag=True):
 
 
 class Sample(_OfGeneration, frozen=True, tag=True):
-    """Every sink task of the job reports its last input on the `samples` topic: at most `limit` documents each."""
+    """Tasks of the job report rows on the `samples` topic, at most `limit` each: sinks their last input, or receivers those of an edge."""
 
     request: str
     limit: int
+    edge: EdgeId = EdgeId("")
+    """Whose receivers read the end of their partitions; "": every sink shows its last input."""
 
 
 Command = (
@@ -429,9 +431,11 @@ class SkipRelease(_OfRequest, frozen=True, tag=True):
 
 
 class SampleProcessor(_OfRequest, frozen=True, tag=True):
-    """Show some output documents of a running processor: `Sampled` come on the `samples` topic, one a sink task."""
+    """Show some documents of a running processor: `Sampled` come on the `samples` topic, one a sink task, or a receiver of the edge."""
 
     limit: int = 10
+    edge: EdgeId = EdgeId("")
+    """Whose rows; "": the output."""
 
 
 class PutConnection(_OfRequest, frozen=True, tag=True):
@@ -457,12 +461,16 @@ Request = (
 
 
 class Sampled(Struct, frozen=True):
-    """A sink task's part of a sample: documents as they came in, extended JSON; not all of them need be committed yet."""
+    """A task's part of a sample: documents as they came in, extended JSON; not all of them need be committed yet."""
 
     request: str
     vertex: VertexId
     index: int
     documents: tuple[bytes, ...]
+    """Of an edge: its rows with what their frames say of them (`shared/runtime/sampling.py`)."""
+    edge: EdgeId = EdgeId("")
+    trouble: str = ""
+    """Why there are none, or not all."""
 
 
 class Answered(_OfRequest, frozen=True, tag=True):

@@ -1,12 +1,13 @@
 """How users reach the coordinator: requests and their answers, the registry, the workers' heartbeats. All over topics, without groups."""
 
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
 import msgspec
 
-from tidemark.shared.model.ids import Offset, ProcessorName
+from tidemark.shared.model.ids import EdgeId, Offset, ProcessorName, VertexId
 from tidemark.shared.model.messages import (
     Answered,
     Heartbeat,
@@ -22,6 +23,7 @@ from tidemark.shared.ports.log import Log, LogRecord, LogUnavailable, NewRecord,
 from tidemark.shared.runtime.fencing import Fence, Headers, asked
 from tidemark.shared.runtime.reading import Unreadable, end_of, followed, patiently, reading, up_to_now
 from tidemark.shared.runtime.registry import KnownConnections, Registry
+from tidemark.shared.runtime.sampling import WAIT_MS
 from tidemark.shared.runtime.settings import RuntimeSettings
 from tidemark.shared.runtime.topics import Topics
 from tidemark.shared.wire.messages import decode_answer, decode_report, decode_sample, encode_message
@@ -35,6 +37,14 @@ class RequestRefused(Exception):
 
 class RequestTimeout(Exception):
     """No coordinator has answered; the message gives the time waited and advice where to look."""
+
+
+@dataclass(frozen=True, slots=True)
+class EdgeSample:
+    """Rows of an edge, the newest last, as `sampling.py` says; and why partitions show none, or not all."""
+
+    rows: Sequence[dict[str, Any]]
+    troubles: Sequence[str]
 
 
 class Client:
@@ -121,13 +131,33 @@ class Client:
 
     async def sample(self, name: ProcessorName, limit: int, wait_ms: int = 3_000) -> list[Any]:
         """The last output documents of a running processor, at most `limit`; not all of them need be committed yet. RequestRefused."""
-        samples = TopicPartition(self._topics.samples, 0)
-        request = SampleProcessor(self.unique(), name, limit)
         status = (await self.statuses()).get(name)
-        waiting = (
-            {(v, i) for v, i, _ in status.tasks if status.services.get(v) == "sink"} if status is not None else set()
-        )
-        found: list[Any] = []
+        sinks = {v for v, service in status.services.items() if service == "sink"} if status is not None else set()
+        told = await self._sampled(SampleProcessor(self.unique(), name, limit), status, sinks, wait_ms)
+        return [document for _, documents in told for document in documents][-limit:]
+
+    async def sample_edge(
+        self, name: ProcessorName, edge: EdgeId, limit: int, wait_ms: int = WAIT_MS + 3_000
+    ) -> EdgeSample:
+        """The last rows of an edge of a running processor, at most `limit`, by event time. RequestRefused."""
+        status = (await self.statuses()).get(name)
+        receiver = VertexId(edge.rpartition(">")[2])
+        told = await self._sampled(SampleProcessor(self.unique(), name, limit, edge), status, {receiver}, wait_ms)
+        places = {(sampled.vertex, sampled.index) for sampled, _ in told}
+        troubles = [f"{receiver}/{sampled.index}: {sampled.trouble}" for sampled, _ in told if sampled.trouble]
+        for vertex, index, _ in status.tasks if status is not None else ():
+            if vertex == receiver and (vertex, index) not in places:
+                troubles.append(f"{vertex}/{index}: no answer within {wait_ms / 1000:g} s")
+        rows = sorted((row for _, rows in told for row in rows), key=lambda row: (row["epoch"], row["eventTime"] or 0))
+        return EdgeSample(rows[-limit:], tuple(sorted(troubles)))
+
+    async def _sampled(
+        self, request: SampleProcessor, status: ProcessorStatus | None, vertices: set[VertexId], wait_ms: int
+    ) -> list[tuple[Sampled, list[Any]]]:
+        """The answers of all tasks of these vertices that come in time."""
+        samples = TopicPartition(self._topics.samples, 0)
+        waiting = {(v, i) for v, i, _ in status.tasks if v in vertices} if status is not None else set()
+        found: list[tuple[Sampled, list[Any]]] = []
         async with reading(self._log) as reader:
             await reader.assign(await self._log.end_offsets([samples]))
             await self.request(request)
@@ -135,11 +165,11 @@ class Client:
             while waiting and self._clock.monotonic_ms() < deadline_ms:
                 for record in await self._fetch(reader):
                     told = self._unreadable.read(record, self._sample_of)
-                    if told is not None and told[0].request == request.request:
-                        sampled, documents = told
-                        found += documents
-                        waiting.discard((sampled.vertex, sampled.index))
-        return found[-limit:]
+                    if told is None or told[0].request != request.request or told[0].edge != request.edge:
+                        continue
+                    found.append(told)
+                    waiting.discard((told[0].vertex, told[0].index))
+        return found
 
     async def put_connection(self, name: str, value: Mapping[str, Any] | None) -> None:
         """Write a connection into the registry; None deletes it. RequestRefused."""

@@ -39,6 +39,7 @@ from tidemark.shared.model.messages import (
     CommitHint,
     CoordinatorBeat,
     Deregister,
+    EdgeBinding,
     EndsFound,
     Heartbeat,
     HoldInput,
@@ -71,6 +72,7 @@ from tidemark.shared.runtime.fencing import Fence
 from tidemark.shared.runtime.measures import Measure, of_task
 from tidemark.shared.runtime.outbox import Outbox, Parcel
 from tidemark.shared.runtime.reading import end_of, followed, unreadable_measure
+from tidemark.shared.runtime.sampling import sample_edge
 from tidemark.shared.runtime.settings import RuntimeSettings
 from tidemark.shared.runtime.site import Splits, Ways
 from tidemark.shared.wire.errors import WireError
@@ -78,6 +80,8 @@ from tidemark.shared.wire.messages import decode_command, decode_positions, enco
 
 _log = structlog.get_logger()
 _REPORTS = EdgeId("reports")
+SAMPLES_MAX = 8
+"""Samples of edges that are read at the same time: each holds a reader and some frames, beside the tasks."""
 
 
 @dataclass(slots=True)
@@ -133,6 +137,8 @@ class Worker:
         self._flow_begun = asyncio.Event()
         self._told: dict[str, ToldPosition] = {}
         """By partition of an edge: how far it was read, and, of a receiver that is full, its watermark. Bounded by the tasks here."""
+        self._samples: list[Handle] = []
+        """Of edges, that are being read."""
         self._stopped = asyncio.Event()
         self._error: BaseException | None = None
 
@@ -148,6 +154,7 @@ class Worker:
         handles = [outside.executor.spawn(loop, f"worker {self.place}", self._broken) for loop in loops]
         await self._stopped.wait()
         _log.info("worker.leaves", place=self.place, tasks=len(self._tasks), how="at once; they go on elsewhere")
+        handles += self._samples
         for handle in handles:
             handle.cancel()
         for handle in handles:
@@ -242,15 +249,40 @@ class Worker:
                         self._tell(hosted, command)
 
     def _show(self, sample: Sample) -> None:
-        """Publish some output documents as a sample: nothing depends on their arrival."""
-        topic = TopicPartition(self._outside.topics.samples, 0)
+        """Publish some documents as a sample: nothing depends on their arrival."""
         for (job, task), hosted in self._tasks.items():
-            body = hosted.driver.body if job == sample.job and hosted.driver is not None else None
-            if isinstance(body, ReceivingBody) and (documents := body.sample(sample.limit)) is not None:
-                sampled = Sampled(sample.request, task.vertex, task.index, tuple(documents))
-                data = encode_message(sampled, self._outside.settings.wire)
-                self._seq += 1
-                self._outbox.send(Parcel(_REPORTS, topic, Seq(self._seq), data))
+            if job != sample.job or hosted.driver is None:
+                continue
+            body = hosted.driver.body
+            edge = hosted.driver.wiring.inputs.get(sample.edge)
+            if edge is not None:
+                self._show_edge(sample, task, edge, hosted.assign.generation)
+            elif sample.edge or not isinstance(body, ReceivingBody):
+                continue
+            elif (documents := body.sample(sample.limit)) is not None:
+                self._publish(Sampled(sample.request, task.vertex, task.index, tuple(documents)))
+
+    def _show_edge(self, sample: Sample, task: TaskId, edge: EdgeBinding, generation: Generation) -> None:
+        """Read beside the tasks. An error is the sample's alone."""
+
+        def told(rows: Sequence[bytes], trouble: str) -> None:
+            self._publish(Sampled(sample.request, task.vertex, task.index, tuple(rows), sample.edge, trouble))
+
+        async def show() -> None:
+            found = await sample_edge(self._outside, edge, task.index, generation, sample.limit)
+            told(found.rows, found.trouble)
+
+        self._samples = [each for each in self._samples if not each.done()]
+        if len(self._samples) >= SAMPLES_MAX:
+            told((), f"{len(self._samples)} other samples are being read there: ask again")
+            return
+        name = f"sample {sample.edge}"
+        self._samples.append(self._outside.executor.spawn(show(), name, lambda error: told((), str(error))))
+
+    def _publish(self, sampled: Sampled) -> None:
+        self._seq += 1
+        data = encode_message(sampled, self._outside.settings.wire)
+        self._outbox.send(Parcel(_REPORTS, TopicPartition(self._outside.topics.samples, 0), Seq(self._seq), data))
 
     def _tell(self, hosted: Hosted, command: Command) -> None:
         driver = hosted.driver

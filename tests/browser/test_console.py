@@ -17,8 +17,11 @@ pytestmark = pytest.mark.browser
 ROOT = Path(__file__).resolve().parents[2]
 AXE = ROOT / ".tidemark" / "axe" / "package" / "axe.min.js"
 PICTURES = ROOT / "out" / "console"
-PAGES = [route.path.replace("{name}", NAME) for route in ROUTES if route.content == "text/html"]
 OWN = f"/console/processors/{NAME}"
+PAGES = [
+    *(route.path.replace("{name}", NAME) for route in ROUTES if route.content == "text/html"),
+    f"{OWN}/sample?edge=window-1%3Eemit-1",
+]
 
 
 @pytest.fixture(autouse=True)
@@ -66,7 +69,7 @@ async def test_axe_and_the_policy_find_nothing(shown: Shown, browser: Browser) -
             told = [(each["id"], [node["html"] for node in each["nodes"]][:3]) for each in found]
             assert told == [], (path, width, dark)
             assert await browser.run("document.documentElement.scrollWidth") <= width, (path, width)
-            name = path.strip("/").replace("/", "-") or "processors"
+            name = path.strip("/").partition("%")[0].replace("/", "-").replace("?", "-") or "processors"
             await browser.shot(PICTURES / f"{name}-{width}-{'dark' if dark else 'light'}.png")
     await browser.run("document.documentElement.removeAttribute('lang')")
     assert "html-has-lang" in await browser.run("axe.run().then(found => found.violations.map(each => each.id).join())")
@@ -97,6 +100,18 @@ async def test_keys_reach_everything(shown: Shown, browser: Browser) -> None:
             break
     assert reached[0] == "To the content"
     assert {"Processors", "Checkpoints", "Start", "Stop", "Drain", "Drop"} <= set(reached)
+
+
+async def test_an_edge_is_chosen_and_its_rows_are_shown(shown: Shown, browser: Browser) -> None:
+    """From the graph's list by a link, or by the field; the choice stays, and a document unfolds by keys."""
+    await browser.open(shown.url + OWN)
+    link = "[...document.querySelectorAll('#live a')].find(a => a.ariaLabel === 'sample of window-1>emit-1')"
+    await browser.run(f"{link}.closest('details').open = true, {link}.click()")
+    assert "user-" in await browser.when("document.querySelector('#live td summary')?.textContent")
+    assert await browser.run("document.querySelector('select').value") == "window-1>emit-1"
+    await browser.run("document.querySelector('td summary').focus()")
+    await browser.key("Enter")
+    await browser.when("document.querySelector('td details').open")
 
 
 async def test_buttons_ask_first_and_do(shown: Shown, browser: Browser) -> None:

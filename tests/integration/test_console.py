@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlencode
 
 import pytest
 
@@ -110,6 +111,7 @@ async def test_pages_show_what_runs(shown: Shown) -> None:
         f"{own}/time": ["watermark at the sinks", "What holds the watermark", "the clock"],
         f"{own}/dead-letters": ["DocumentLate", "DecodeFailure", "Redrive"],
         f"{own}/logs": ["sink.slow", "took_ms=812"],
+        f"{own}/sample": ["window-1 to emit-1", "source-1 to dlq", "does not disturb"],
         f"{own}/document": ["$tumblingWindow", "Validate and compare"],
         "/console/connections": ["sasl_password", "Test broker"],
         "/console/workers": ["source-0", "clicks: source-1/0"],
@@ -152,6 +154,34 @@ async def test_rest_has_what_the_console_has(shown: Shown) -> None:
     ) as live:
         events = [json.loads((await live.content.readuntil(b"\n\n")).removeprefix(b"data: ")) for _ in range(2)]
     assert [vertex["name"] for vertex in events[1]["vertices"]] == names
+
+
+async def test_any_edge_of_the_plan_is_sampled(shown: Shown) -> None:
+    """By its id in the plan, by any user; rows of partial aggregates, of windows and of dead letters, with what their frames say."""
+    plan = json.loads((await shown.ask("GET", f"{P}/plan"))[1])
+    found = {}
+    for edge in plan["edges"]:
+        status, text = await shown.ask(
+            "GET", f"{P}/sample?{urlencode({'edge': edge['id'], 'limit': 2})}", user="viewer"
+        )
+        assert (status, json.loads(text)["edge"]) == (200, edge["id"])
+        found[edge["id"]] = json.loads(text)
+    assert set(found) >= {"source-1>window-1", "window-1>emit-1", "source-1:dlq>dlq"}
+    for edge, sample in found.items():
+        assert 0 < len(sample["rows"]) <= 2 or sample["troubles"], (edge, sample)
+        for row in sample["rows"]:
+            assert row["sender"] == f"{re.split('[:>]', edge)[0]}/0"
+            assert row["partial"] == (edge == "source-1>window-1")
+    (row, *_) = found["window-1>emit-1"]["rows"]
+    assert row["document"]["_id"].startswith("user-")
+    assert row["eventTime"].endswith("Z")
+    assert all("errInfo" in row["document"] for row in found["source-1:dlq>dlq"]["rows"])
+    status, text = await shown.ask("GET", f"{P}/sample?edge=a")
+    assert (status, "it has source-1>window-1" in text) == (409, True)
+    for query, fact in (("edge=window-1%3Eemit-1", "user-"), ("edge=", "user-"), ("edge=a", "no edge a")):
+        status, page = await shown.ask("GET", f"/console/processors/{NAME}/sample?{query}")
+        assert (status, fact in page) == (409 if query == "edge=a" else 200, True), query
+        assert faults(page, "admin") == [], query
 
 
 async def test_a_document_is_compared_with_the_running_one(shown: Shown) -> None:

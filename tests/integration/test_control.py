@@ -131,6 +131,8 @@ async def test_a_processor_lives_by_rest(asked: Asked, tmp_path: Path) -> None:
     await asked.until("p", "RUNNING")
     await asked.there.committed(4, "p")  # type: ignore[arg-type]
     assert (await asked.ask("GET", "/v1/processors/p/sample?limit=2"))[1] == {"documents": [{"n": 18}, {"n": 19}]}
+    found = await asked.ask("GET", "/v1/processors/p/sample?limit=2&edge=source-1%3Eemit-1")
+    assert [row["document"] for row in found[1]["rows"]] in ([], [{"n": 18}, {"n": 19}])
     stats: dict[str, Any] = {}
     while stats.get("outputMessageCount") != 20:
         stats = (await asked.ask("GET", "/v1/processors/p/stats?verbose=true"))[1]["stats"]
@@ -487,6 +489,7 @@ async def test_the_command_line_asks_the_service(asked: Asked, tmp_path: Path, m
     assert (await tidemark("logs", "p"))[0] == 0
     status, said = await tidemark("sample", "p")
     assert (status, "only a running processor" in said) == (1, True)
+    assert (await tidemark("sample", "p", "a>b", "--limit", "1"))[0] == 1
     assert (await tidemark("drop", "p"))[0] == 0
     file.write_text('{"pipeline": [{"$sauce": {}}]}')
     status, said = await tidemark("create", str(file))

@@ -18,7 +18,7 @@ from tidemark.shared.adapters.kafka_settings import KafkaSettings
 from tidemark.shared.adapters.memory_broker import MemoryBroker
 from tidemark.shared.adapters.memory_log import MemoryLog
 from tidemark.shared.adapters.virtual import VirtualWorld, run_virtual
-from tidemark.shared.model.ids import Offset, SplitId
+from tidemark.shared.model.ids import EdgeId, Offset, SplitId
 from tidemark.shared.ports.log import TopicPartition
 from tidemark.shared.runtime.client import RequestRefused
 
@@ -282,6 +282,36 @@ def test_a_sample_shows_the_last_output_and_stats_count_it(tmp_path: Path) -> No
             if "emit-1" in counters:
                 assert counters["emit-1"]["inRows"] == 10
                 break
+        await there.stop(drain=True)
+
+    tell(story)
+
+
+def test_a_sample_of_an_edge_shows_what_goes_from_task_to_task(tmp_path: Path) -> None:
+    """Rows with what their frames say of them, also of partial aggregates; where none come, that is said; an unknown edge is refused."""
+    feed = Feed(tmp_path)
+
+    async def story(there: Installed) -> None:
+        await there.create(pipeline(source(feed), WINDOW, emit(tmp_path / "out")))
+        await there.start()
+        with pytest.raises(RequestRefused, match="no edge a>b; it has source-1>window-1, window-1>emit-1"):
+            await there.client.sample_edge(NAME, EdgeId("a>b"), 3)
+        none = await there.client.sample_edge(NAME, EdgeId("window-1>emit-1"), 3)
+        assert (none.rows, none.troubles) == ([], ("emit-1/0: no rows came within 5 s",))
+        feed.add(1)
+        feed.add(2, count=5)
+        (partial,) = (await there.client.sample_edge(NAME, EdgeId("source-1>window-1"), 3)).rows
+        assert (partial["sender"], partial["partition"], partial["partial"]) == ("source-1/0", 0, True)
+        assert partial["document"]["__ws"] == partial["eventTime"] == 1_700_000_000_000
+        assert (partial["document"]["__id"], partial["document"]["__n"]) == ("all", 15)
+        feed.add(30)
+        feed.add(60)
+        found = await there.client.sample_edge(NAME, EdgeId("window-1>emit-1"), 3)
+        assert [(row["partial"], row["document"]["_id"], row["document"]["count"]) for row in found.rows] == [
+            (False, "all", 15),
+            (False, "all", 10),
+        ]
+        await there.committed(4)
         await there.stop(drain=True)
 
     tell(story)

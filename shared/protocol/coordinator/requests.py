@@ -196,7 +196,11 @@ def _parallelism(p: ProcessorState, request: ModifyProcessor) -> dict[str, int]:
 def _sample(p: ProcessorState, request: SampleProcessor) -> str:
     if p.phase is not Phase.RUNNING:
         return f"{p.name} is {shown_state(p)}: only a running processor has something to show"
-    p.tell(Sample(p.row.job, p.row.generation, request.request, min(request.limit, p.settings.sample_max)))
+    edges = [binding.edge for binding in p.plan.edges]
+    if request.edge and request.edge not in edges:
+        return f"{p.name} has no edge {request.edge}; it has {', '.join(edges) or 'none'}"
+    limit = min(request.limit, p.settings.sample_max)
+    p.tell(Sample(p.row.job, p.row.generation, request.request, limit, request.edge))
     return ""
 
 
