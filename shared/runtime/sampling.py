@@ -85,7 +85,7 @@ async def _newest(
     """The last bodies that have so many rows together, undecoded."""
     at = TopicPartition(binding.topic, partition)
     begin, end = (await outside.log.begin_offsets([at]))[at], (await outside.log.end_offsets([at]))[at]
-    found: deque[_Found] = deque()
+    found: deque[_Found] = deque()  # As few bodies as have `limit` rows.
     count = 0
     until_ms = outside.clock.monotonic_ms() + WAIT_MS
     async with reading(outside.log) as reader:
