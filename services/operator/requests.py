@@ -22,12 +22,11 @@ from tidemark.shared.language.values import ExtendedJsonError, parse_json
 from tidemark.shared.model.plan import OUT
 from tidemark.shared.model.values import Document, Value
 from tidemark.shared.operators.base import PART, POS, TS, Out
-from tidemark.shared.operators.batches import batch_of, documents_of, engine_columns
+from tidemark.shared.operators.batches import batch_of, engine_columns
 from tidemark.shared.operators.context import TaskContext
 from tidemark.shared.operators.dead_letters import Failure, dead_letters
-from tidemark.shared.operators.rows import environments
 from tidemark.shared.ports.http import HttpAnswer
-from tidemark.shared.runtime.requests import Asked, Asking, NotSent, Wanted
+from tidemark.shared.runtime.requests import Asked, Asking, Wanted
 
 REFUSED: Final = "RequestRefused"
 _JSON_DEPTH_MAX: Final = 100
@@ -49,16 +48,15 @@ class Requests:
         documents: dict[int, Document] = {}
         failures: list[Failure] = []
         orders = _orders(batch)
-        for number, env in enumerate(environments(batch, documents_of(batch), self._context.topic)):
-            try:
-                wanted = self._asking.wanted(env)
-            except ExpressionError as error:
-                failures.append(Failure(number, error.reason, error.code, error.path or self._stage.path))
-            except NotSent as why:
-                failures.append(Failure(number, str(why), VALUE, self._stage.path))
-            else:
-                documents[number] = env.root
-                rows.append(Asked(number, wanted, self._key(wanted, orders[number])))
+        for number, (env, wanted) in enumerate(await self._asking.all_wanted(batch, self._context.topic)):
+            match wanted:
+                case Wanted():
+                    documents[number] = env.root
+                    rows.append(Asked(number, wanted, self._key(wanted, orders[number])))
+                case ExpressionError() as error:
+                    failures.append(Failure(number, error.reason, error.code, error.path or self._stage.path))
+                case why:
+                    failures.append(Failure(number, str(why), VALUE, self._stage.path))
         await self._asking.ask_all(rows)
         kept: list[int] = []
         found: list[Document] = []

@@ -64,7 +64,8 @@ class RealSinks:
                 takes = Takes.of(self._connections.kafka_settings(connection), context.outside.topics.prefix)
                 log, parts = self._connections.log(connection), self._parts(context, vertex, index)
                 forms = forms_of(self._connections, processor, stage, context.outside.executor)
-                return KafkaSink(stage, log, parts, context.outside.clock, self._settings.kafka, takes, forms)
+                outside = context.outside
+                return KafkaSink(stage, log, parts, outside.clock, outside.executor, self._settings.kafka, takes, forms)
             case FileEmit():
                 return self._files(context, processor, stage)
             case Merge():

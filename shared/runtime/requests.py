@@ -9,14 +9,19 @@ from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import quote, urlencode
 
+import pyarrow as pa
 import structlog
 
 from tidemark.shared.language.apply.stages import Passed, apply_stages
 from tidemark.shared.language.expressions.environment import Environment
+from tidemark.shared.language.expressions.errors import ExpressionError
 from tidemark.shared.language.expressions.interpreter import evaluate
 from tidemark.shared.language.stages import Connection, RequestStage
 from tidemark.shared.language.values import render_json, type_name
 from tidemark.shared.model.values import Long
+from tidemark.shared.operators.batches import documents_of
+from tidemark.shared.operators.context import Topics
+from tidemark.shared.operators.rows import environments
 from tidemark.shared.ports.clock import Clock, Executor
 from tidemark.shared.ports.http import AnswerTooLong, HttpAnswer, HttpClient, HttpRequest, ServerAway, ServerRefused
 from tidemark.shared.runtime.settings import LookupSettings
@@ -92,7 +97,24 @@ class Asking:
 
     # --- the request ------------------------------------------------------------------------------------------------------
 
-    def wanted(self, env: Environment) -> Wanted:
+    async def all_wanted(
+        self, batch: pa.RecordBatch, topic: Topics = None
+    ) -> list[tuple[Environment, Wanted | ExpressionError | NotSent]]:
+        """The request of each row, or why it makes none; worked out beside the loop, because a row may use up its budget of work."""
+        return await self._executor.blocking(self._all_wanted, batch, topic)
+
+    def _all_wanted(
+        self, batch: pa.RecordBatch, topic: Topics
+    ) -> list[tuple[Environment, Wanted | ExpressionError | NotSent]]:
+        found: list[tuple[Environment, Wanted | ExpressionError | NotSent]] = []
+        for env in environments(batch, documents_of(batch), topic):
+            try:
+                found.append((env, self._wanted(env)))
+            except (ExpressionError, NotSent) as why:
+                found.append((env, why))
+        return found
+
+    def _wanted(self, env: Environment) -> Wanted:
         """The request of a document. ExpressionError, NotSent."""
         path, body = self._path(env), self._body(env)
         headers = tuple(self._own_headers(env))

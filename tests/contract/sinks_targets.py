@@ -190,10 +190,11 @@ class KafkaWorld:
         self.takes = Takes(new_topic_partitions=partitions)
         self.stage = KafkaEmit(path="$emit", connection_name="c", topic=expression(topic), key=expression("$name"))
         self.attempts = itertools.count()
+        self.executor: Executor = Inline()
 
     def sink(self) -> KafkaSink:
         store = PartStore(self.blobs, names_for(f"a{next(self.attempts)}"), inline_bytes_max=700)
-        return KafkaSink(self.stage, self.log, store, SystemClock(), self.settings, self.takes)
+        return KafkaSink(self.stage, self.log, store, SystemClock(), self.executor, self.settings, self.takes)
 
     async def records(self, topic: str | None = None) -> list[LogRecord]:
         """All committed records of a topic."""
@@ -246,7 +247,7 @@ class AvroWorld(KafkaWorld):
     def sink(self) -> KafkaSink:
         store = PartStore(self.blobs, names_for(f"a{next(self.attempts)}"), inline_bytes_max=700)
         forms = RegisteredForms(self.registry, self.stage, Inline())
-        return KafkaSink(self.stage, self.log, store, SystemClock(), self.settings, self.takes, forms)
+        return KafkaSink(self.stage, self.log, store, SystemClock(), self.executor, self.settings, self.takes, forms)
 
     async def documents(self) -> list[dict[str, Any]]:
         """All committed values, read by the schemas that they name."""
@@ -316,6 +317,7 @@ class HttpsWorld:
         self.log: Log = MemoryLog(MemoryBroker(SystemClock()))
         self.blobs = MemoryBlobs()
         self.stage = HttpsEmit(path="$https", connection_name="c", method="POST", on_error=on_error, parallelism=2)
+        self.executor: Executor = AsyncExecutor()
         self.connection = Connection("c", "https", {"url": "http://server/v1", "headers": {"X-Key": "secret"}})
         self.part_requests = part_requests
         self.attempts = itertools.count()
@@ -324,7 +326,7 @@ class HttpsWorld:
         attempt = f"a{next(self.attempts)}"
         store = PartStore(self.blobs, names_for(attempt), inline_bytes_max=300)
         times = LookupSettings(retry_ms=1, retry_ms_max=1, wait_ms_max=0)
-        asking = Asking(self.stage, self.connection, self.server, SystemClock(), AsyncExecutor(), times)
+        asking = Asking(self.stage, self.connection, self.server, SystemClock(), self.executor, times)
         settings = KafkaSinkSettings(reading=MarkerReading(fetch_wait_ms=50, silent_fetches_max=200))
         return HttpsSink(asking, self.log, store, attempt, settings, self.part_requests)
 

@@ -83,9 +83,9 @@ async def _source(_: AsyncExecutor) -> None:
     await RawReader(KAFKA).start()
 
 
-async def _topic(_: AsyncExecutor) -> None:
+async def _topic(executor: AsyncExecutor) -> None:
     stage = KafkaEmit(path="$emit", connection_name="c", topic=expression("out"))
-    sink = KafkaSink(stage, KafkaLog(KAFKA), _parts(), SystemClock(), KafkaSinkSettings(), Takes())
+    sink = KafkaSink(stage, KafkaLog(KAFKA), _parts(), SystemClock(), executor, KafkaSinkSettings(), Takes())
     await sink.open(IDENTITY, Epoch(0))
 
 

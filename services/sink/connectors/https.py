@@ -20,12 +20,10 @@ from tidemark.shared.language.values import encode_doc
 from tidemark.shared.model.checkpoint import MirrorRow
 from tidemark.shared.model.ids import NO_EPOCH, Epoch
 from tidemark.shared.model.values import Binary, Document
-from tidemark.shared.operators.batches import documents_of
-from tidemark.shared.operators.rows import environments
 from tidemark.shared.ports.http import ServerAway, ServerRefused
 from tidemark.shared.ports.log import Log, RecordColumns, TopicPartition
 from tidemark.shared.ports.sink import Identity, Rejected, TargetRefused, TargetUnavailable
-from tidemark.shared.runtime.requests import Asked, Asking, NotSent, Wanted
+from tidemark.shared.runtime.requests import Asked, Asking, Wanted
 
 _report = structlog.get_logger()
 PART_REQUESTS_MAX: Final = 200
@@ -78,16 +76,15 @@ class HttpsSink(MarkedParts):
         await self._held.make_room()
         rows: list[bytes] = []
         rejected: list[Rejected] = []
-        for number, env in enumerate(environments(batch, documents_of(batch))):
-            try:
-                wanted = self._asking.wanted(env)
-            except ExpressionError as error:
-                rejected.append(Rejected(number, f"{error.path or self._stage.path}: {error.reason}"))
-            except NotSent as why:
-                rejected.append(Rejected(number, f"{self._stage.path}: {why}"))
-            else:
-                self._made += 1
-                rows.append(encode_doc(_staged(wanted, f"{self._attempt}-{self._made}")))
+        for number, (_, wanted) in enumerate(await self._asking.all_wanted(batch)):
+            match wanted:
+                case Wanted():
+                    self._made += 1
+                    rows.append(encode_doc(_staged(wanted, f"{self._attempt}-{self._made}")))
+                case ExpressionError() as error:
+                    rejected.append(Rejected(number, f"{error.path or self._stage.path}: {error.reason}"))
+                case why:
+                    rejected.append(Rejected(number, f"{self._stage.path}: {why}"))
         self._held.take(rows)
         return rejected
 

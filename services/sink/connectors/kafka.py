@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import Final
 
+import numpy as np
 import pyarrow as pa
 import structlog
 from msgspec import structs
@@ -27,8 +28,8 @@ from tidemark.services.sink.connectors.kafkamarkers import (
     markers_of,
     ranges_of,
 )
-from tidemark.services.sink.connectors.kafkarecords import RecordMaker, Takes
-from tidemark.services.sink.connectors.kafkaruns import HeldRuns, Int64s, Run, decode_runs, encode_runs
+from tidemark.services.sink.connectors.kafkarecords import Made, RecordMaker, Takes
+from tidemark.services.sink.connectors.kafkaruns import HeldRuns, Run, decode_runs, encode_runs
 from tidemark.services.sink.connectors.kafkatopics import TopicLimits
 from tidemark.services.sink.connectors.markers import check_open, is_due
 from tidemark.services.sink.connectors.registered import RegisteredForms, Unregistered
@@ -39,7 +40,7 @@ from tidemark.shared.model.checkpoint import MirrorRow
 from tidemark.shared.model.ids import Epoch, Offset
 from tidemark.shared.model.knobs import knob
 from tidemark.shared.model.positive import check_positive
-from tidemark.shared.ports.clock import Clock
+from tidemark.shared.ports.clock import Clock, Executor
 from tidemark.shared.ports.log import (
     Fenced,
     Log,
@@ -256,6 +257,7 @@ class KafkaSink(MarkedParts):
         log: Log,
         parts: PartStore,
         clock: Clock,
+        executor: Executor,
         settings: KafkaSinkSettings | None = None,
         takes: Takes | None = None,
         forms: RegisteredForms | None = None,
@@ -265,6 +267,7 @@ class KafkaSink(MarkedParts):
         self._forms = forms
         self._maker = RecordMaker(stage, takes or Takes(), forms)
         self._clock = clock
+        self._executor = executor
         self._accepting = TopicLimits(log, takes or Takes())
         self._topics = TopicLimits(log, takes or Takes())
         """The topics as releases know them. Accepting has its own, because the two go on side by side."""
@@ -301,13 +304,18 @@ class KafkaSink(MarkedParts):
             self._held.add(run)
         return sorted(rejected, key=lambda found: found.row)
 
-    async def _made(self, batch: pa.RecordBatch) -> tuple[list[tuple[Int64s, Run]], list[Rejected]]:
-        """Records of the batch's rows, once a schema registry has told the numbers of their schemas."""
+    async def _made(self, batch: pa.RecordBatch) -> Made:
+        """Records of the batch's rows, once a schema registry has told the numbers of their schemas.
+
+        Expressions are evaluated beside the loop: a row may use up its budget of work.
+        """
+        if (whole := self._maker.whole(batch)) is not None:
+            return [(np.arange(batch.num_rows), whole)], []
         if self._forms is not None:
             self._forms.begin()
         while True:
             try:
-                return self._maker.runs(batch)
+                return await self._executor.blocking(self._maker.each, batch)
             except Unregistered as missing:
                 assert self._forms is not None
                 await self._forms.ask(missing.topic)

@@ -67,23 +67,27 @@ class Takes:
         )
 
 
+Made = tuple[list[tuple[Int64s, Run]], list[Rejected]]
+"""Runs with the rows that their records come from, and the rows that are none."""
+
+
 class RecordMaker:
     """Rows to records; rows that a broker would refuse are told instead (S6)."""
 
     def __init__(self, stage: KafkaEmit, takes: Takes, forms: RegisteredForms | None = None) -> None:
-        """`forms`: of a stage with a schema registry; `runs` then raises `Unregistered` until it has the numbers of all schemas."""
+        """`forms`: of a stage with a schema registry; `each` then raises `Unregistered` until it has the numbers of all schemas."""
         self._stage = stage
         self._forms = forms
         self._record_bytes_max = takes.record_bytes_max
         self._headers_max = takes.headers_max
         self._prefix = takes.prefix
 
-    def runs(self, batch: pa.RecordBatch) -> tuple[list[tuple[Int64s, Run]], list[Rejected]]:
-        """Runs with the rows that their records come from, and the rows that are none."""
-        whole = self._whole(batch)
-        return ([(np.arange(batch.num_rows), whole)], []) if whole is not None else self._each(batch)
+    def runs(self, batch: pa.RecordBatch) -> Made:
+        """All rows at once where that can be, else row by row."""
+        whole = self.whole(batch)
+        return ([(np.arange(batch.num_rows), whole)], []) if whole is not None else self.each(batch)
 
-    def _whole(self, batch: pa.RecordBatch) -> Run | None:
+    def whole(self, batch: pa.RecordBatch) -> Run | None:
         """All rows at once: for one topic, without expressions on documents, and none that would be refused; else None."""
         stage = self._stage
         topic = stage.topic.value if isinstance(stage.topic, Literal) else None
@@ -106,7 +110,8 @@ class RecordMaker:
     def _may_write(self, topic: str) -> bool:
         return _may_be_topic(topic) and not is_internal(topic, self._prefix)
 
-    def _each(self, batch: pa.RecordBatch) -> tuple[list[tuple[Int64s, Run]], list[Rejected]]:
+    def each(self, batch: pa.RecordBatch) -> Made:
+        """Row by row, which may take long: expressions are evaluated."""
         times = _kafka_times(batch)
         arrivals = batch.column(ARRIVAL).to_pylist() if ARRIVAL in batch.schema.names else [None] * batch.num_rows
         made: list[tuple[int, str, NewRecord]] = []

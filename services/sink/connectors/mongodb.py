@@ -159,14 +159,14 @@ class MongoSink:
         await self._held.make_room()
         if self._identity is None:
             raise ValueError("mongodb sink: accept before open")
-        rows: Sequence[StagedRow | NoChange]
-        rows = encoded(batch).to_pylist() if self._stage.is_constant else changes(self._stage, batch)
-        taken, refused = await self._executor.blocking(self._judged, rows)
+        taken, refused = await self._executor.blocking(self._judged, batch)
         self._held.take(taken)
         return [Rejected(row, f"{self._stage.path}: {why}") for row, why in refused]
 
-    def _judged(self, rows: Sequence[StagedRow | NoChange]) -> tuple[list[StagedRow], list[tuple[int, str]]]:
+    def _judged(self, batch: pa.RecordBatch) -> tuple[list[StagedRow], list[tuple[int, str]]]:
         """The rows to stage, and those that no server takes, with the reasons."""
+        rows: Sequence[StagedRow | NoChange]
+        rows = encoded(batch).to_pylist() if self._stage.is_constant else changes(self._stage, batch)
         taken: list[StagedRow] = []
         refused: list[tuple[int, str]] = []
         for number, row in enumerate(rows):

@@ -261,7 +261,7 @@ class SqlSink:
             rows: list[StagedRow | NoChange] = list(documents.to_pylist())
             misfits: Mapping[int, object] = self._target(b"").maker.misfits(documents)
         else:
-            rows = changes(self._stage, batch)
+            rows = await self._executor.blocking(changes, self._stage, batch)
             misfits = await self._executor.blocking(self._misfits, rows)
         self._held.take([data for n, data in enumerate(rows) if n not in misfits and not isinstance(data, NoChange)])
         return [Rejected(row, f"{self._stage.path}: {misfit}") for row, misfit in sorted(misfits.items())]
