@@ -14,7 +14,6 @@ from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import Final
 
-import numpy as np
 import pyarrow as pa
 import structlog
 from msgspec import structs
@@ -309,13 +308,13 @@ class KafkaSink(MarkedParts):
 
         Expressions are evaluated beside the loop: a row may use up its budget of work.
         """
-        if (whole := self._maker.whole(batch)) is not None:
-            return [(np.arange(batch.num_rows), whole)], []
+        if self._maker.is_light:
+            return self._maker.runs(batch)
         if self._forms is not None:
             self._forms.begin()
         while True:
             try:
-                return await self._executor.blocking(self._maker.each, batch)
+                return await self._executor.blocking(self._maker.runs, batch)
             except Unregistered as missing:
                 assert self._forms is not None
                 await self._forms.ask(missing.topic)

@@ -1,47 +1,42 @@
-"""Documents as Kafka records: topic, key, headers, value, tombstones, as `$emit` says; and rows that a broker would refuse (protocol, S6).
-
-Key formats are those of Kafka's own serializers: int and long big-endian, strings UTF-8, JSON as relaxed extended JSON.
-"""
+"""Documents as Kafka records: topic, key, headers, value, tombstones, as `$emit` says; and rows that a broker would refuse (S6)."""
 
 import re
-import struct
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import groupby
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidemark.services.sink.connectors.kafkaruns import Int64s, Run, size_of, sizes_of
+from tidemark.services.sink.connectors.kafkacells import (
+    Bools,
+    Refused,
+    conditions_of,
+    header_cells,
+    header_pairs,
+    headers_of,
+    keys_of,
+)
+from tidemark.services.sink.connectors.kafkaruns import Int64s, Run, sizes_of
 from tidemark.services.sink.connectors.registered import NotWritten, RegisteredForms
 from tidemark.services.sink.connectors.rendered import rendered
 from tidemark.shared.adapters.kafka_settings import KafkaSettings
-from tidemark.shared.language.expressions.ast import Expr, FieldPath, Literal
-from tidemark.shared.language.expressions.environment import Environment
-from tidemark.shared.language.expressions.errors import ExpressionError
-from tidemark.shared.language.expressions.interpreter import evaluate
-from tidemark.shared.language.stages import KafkaEmit, KeyFormat
-from tidemark.shared.language.values import is_relaxed, render_json, type_name, written
-from tidemark.shared.model.values import INT32_MAX, INT32_MIN, MISSING, Binary, Date, Document, Long, Value
-from tidemark.shared.operators.base import ARRIVAL, TS
-from tidemark.shared.operators.batches import documents_of
-from tidemark.shared.ports.log import NewRecord, RecordColumns
+from tidemark.shared.language.expressions.ast import Expr, FieldPath, Literal, ObjectExpr, fields_used
+from tidemark.shared.language.fields import expression_paths
+from tidemark.shared.language.kernels.base import filled
+from tidemark.shared.language.stages import KafkaEmit
+from tidemark.shared.language.values import is_relaxed, type_name, written
+from tidemark.shared.model.values import MISSING, Value
+from tidemark.shared.operators.base import TS
+from tidemark.shared.operators.batches import documents_of, values_of
+from tidemark.shared.operators.frame import Computed, Frame
+from tidemark.shared.ports.log import HEADERS, RecordColumns
 from tidemark.shared.ports.sink import Rejected
-from tidemark.shared.runtime.topics import is_internal, refusal
+from tidemark.shared.runtime.topics import refusal
 
 _TOPIC: Final = re.compile(r"[a-zA-Z0-9._-]{1,249}")
-
-
-class _Refused(Exception):
-    """Why a row cannot become a record."""
-
-
-def _run_of(items: list[tuple[int, str, NewRecord]]) -> tuple[Int64s, Run]:
-    """Records of one topic, with their rows."""
-    rows = np.array([row for row, _, _ in items], dtype=np.int64)
-    return rows, Run(items[0][1], RecordColumns.of([record for _, _, record in items]))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,93 +67,206 @@ Made = tuple[list[tuple[Int64s, Run]], list[Rejected]]
 
 
 class RecordMaker:
-    """Rows to records; rows that a broker would refuse are told instead (S6)."""
+    """Rows to records; rows that a broker would refuse are told instead (S6). Expressions become columns, a batch at a time."""
 
     def __init__(self, stage: KafkaEmit, takes: Takes, forms: RegisteredForms | None = None) -> None:
-        """`forms`: of a stage with a schema registry; `each` then raises `Unregistered` until it has the numbers of all schemas."""
+        """`forms`: of a stage with a schema registry; `runs` then raises `Unregistered` until it has the numbers of all schemas."""
         self._stage = stage
         self._forms = forms
         self._record_bytes_max = takes.record_bytes_max
         self._headers_max = takes.headers_max
         self._prefix = takes.prefix
+        self._relaxed = stage.registry is None and is_relaxed(stage.output_format, stage.date_format)
+        self._exprs = [e for e in (stage.topic, stage.key, stage.headers, stage.tombstone_when) if e is not None]
+
+    @property
+    def is_light(self) -> bool:
+        """Whether no row may take long: nothing is evaluated but constants and fields, and nothing is written document by document."""
+        return self._relaxed and all(isinstance(expr, Literal | FieldPath) for expr in self._exprs)
 
     def runs(self, batch: pa.RecordBatch) -> Made:
-        """All rows at once where that can be, else row by row."""
-        whole = self.whole(batch)
-        return ([(np.arange(batch.num_rows), whole)], []) if whole is not None else self.each(batch)
+        """Runs of records with the rows that they come from, one a topic, and the rows that are none."""
+        if not batch.num_rows:
+            return [], []
+        rows = _Rows(batch, self._exprs)
+        topics, places = self._topics(rows)
+        keys, headers, without_value = self._keys(rows, topics, places), self._headers(rows), self._tombstones(rows)
+        if without_value is not None:
+            keyless = without_value if keys is None else without_value & filled(keys.is_null())
+            reason = "$emit.config.tombstoneWhen: a record without a value needs a key, found none"
+            rows.refuse(dict.fromkeys(np.flatnonzero(keyless).tolist(), reason))
+        values = self._values(rows, topics, places, without_value)
+        columns = RecordColumns(values, keys, _kafka_times(batch), headers)
+        self._within_bounds(rows, topics, places, columns)
+        return _by_topic(rows, topics, places, columns), rows.rejected()
 
-    def whole(self, batch: pa.RecordBatch) -> Run | None:
-        """All rows at once: for one topic, without expressions on documents, and none that would be refused; else None."""
+    def _topics(self, rows: "_Rows") -> tuple[list[str], Int64s]:
+        """The different topics, and which of them is each row's, shape (n,); -1 for a row that is refused."""
         stage = self._stage
-        topic = stage.topic.value if isinstance(stage.topic, Literal) else None
-        plain = (
-            stage.headers is None
-            and stage.tombstone_when is None
-            and stage.registry is None
-            and is_relaxed(stage.output_format, stage.date_format)
-        )
-        if not plain or not isinstance(topic, str) or not self._may_write(topic) or not batch.num_rows:
+        if isinstance(stage.topic, Literal):
+            value = stage.topic.value
+            if isinstance(value, str):
+                return self._permitted(rows, [value], np.zeros(rows.count, np.int64))
+        found = rows.computed(stage.topic, stage.path)
+        if not pa.types.is_string(found.array.type):
+            names, places = _numbered(found)
+        else:
+            coded = found.array.dictionary_encode()
+            names, places = coded.dictionary.to_pylist(), coded.indices.fill_null(-1).to_numpy().astype(np.int64)
+        odd = [row for row in np.flatnonzero(places < 0).tolist() if row not in found.errors]
+        for row, value in zip(odd, rows.cells(found, odd), strict=True):
+            rows.refuse({row: self._no_topic(value)})
+        return self._permitted(rows, names, places)
+
+    def _permitted(self, rows: "_Rows", names: list[str], places: Int64s) -> tuple[list[str], Int64s]:
+        for place, name in enumerate(names):
+            reason = None if _may_be_topic(name) else self._no_topic(name)
+            if reason is None and (internal := refusal(name, self._prefix)):
+                reason = f"{self._stage.path}.topic: {internal}"
+            if reason is not None:
+                rows.refuse(dict.fromkeys(np.flatnonzero(places == place).tolist(), reason))
+        return names, places
+
+    def _no_topic(self, value: Value) -> str:
+        found = repr(value) if isinstance(value, str) else f"a value of type {type_name(value)}"
+        return f"{self._stage.path}.topic: expected a name of letters, digits, '.', '_' and '-', found {found}"
+
+    def _keys(self, rows: "_Rows", topics: list[str], places: Int64s) -> pa.BinaryArray | None:
+        stage = self._stage
+        if stage.key is None:
             return None
-        keys = None
-        if stage.key is not None:
-            keys = _text_column(stage.key, stage.key_format, batch)
-            if keys is None:
-                return None
-        columns = RecordColumns(rendered(batch), keys, _kafka_times(batch))
-        return Run(topic, columns) if int(sizes_of(columns).max()) <= self._record_bytes_max else None
+        found = rows.computed(stage.key, stage.path)
+        if self._forms is None or stage.key_schema is None:
+            keys, refused = keys_of(found, stage.key_format)
+            rows.refuse(refused)
+            return keys
+        written: list[bytes | None] = [None] * rows.count
+        kept = rows.kept()
+        for row, value in zip(kept, rows.cells(found, kept), strict=True):
+            if value is not None and value is not MISSING:
+                written[row] = rows.made(row, partial(self._forms.key, value, topics[places[row]]))
+        return pa.array(written, pa.binary())
 
-    def _may_write(self, topic: str) -> bool:
-        return _may_be_topic(topic) and not is_internal(topic, self._prefix)
+    def _headers(self, rows: "_Rows") -> pa.ListArray | None:
+        expr, path = self._stage.headers, self._stage.path
+        if expr is None:
+            return None
+        if isinstance(expr, ObjectExpr) and len(expr.fields) <= self._headers_max:
+            contents = [header_cells(rows.computed(value, path)) for _, value in expr.fields]
+            return headers_of([name for name, _ in expr.fields], contents) if contents else None
+        if isinstance(expr, Literal):
+            pairs = [self._pairs(rows, range(rows.count), expr.value)] * rows.count
+        else:
+            found, kept = rows.computed(expr, path), rows.kept()
+            pairs = [[] for _ in range(rows.count)]
+            for row, value in zip(kept, rows.cells(found, kept), strict=True):
+                pairs[row] = self._pairs(rows, [row], value)
+        return pa.array([[{"name": n, "value": v} for n, v in each] for each in pairs], HEADERS) if any(pairs) else None
 
-    def each(self, batch: pa.RecordBatch) -> Made:
-        """Row by row, which may take long: expressions are evaluated."""
-        times = _kafka_times(batch)
-        arrivals = batch.column(ARRIVAL).to_pylist() if ARRIVAL in batch.schema.names else [None] * batch.num_rows
-        made: list[tuple[int, str, NewRecord]] = []
-        rejected: list[Rejected] = []
-        for row, document in enumerate(documents_of(batch)):
-            arrival = arrivals[row]
-            environment = Environment(document, now=None if arrival is None else Date(arrival))
-            time_ms = None if times is None else times[row].as_py()
-            try:
-                made.append((row, *self._record(document, environment, time_ms)))
-            except (_Refused, NotWritten) as refused:
-                rejected.append(Rejected(row, str(refused)))
-            except ExpressionError as error:
-                rejected.append(Rejected(row, f"{self._stage.path}: {error}"))
-        return [_run_of(list(group)) for _, group in groupby(made, lambda item: item[1])], rejected
+    def _pairs(self, rows: "_Rows", places: Iterable[int], value: Value) -> list[tuple[str, bytes]]:
+        """The headers that a value says; none, and the rows at these places are refused, where it says none or too many."""
+        try:
+            found, reason = header_pairs(value), ""
+        except Refused as error:
+            found, reason = [], str(error)
+        if len(found) > self._headers_max:
+            reason = f"$emit.config.headers: expected at most {self._headers_max} headers, found {len(found)}"
+        if reason:
+            rows.refuse(dict.fromkeys(places, reason))
+        return [] if reason else found
 
-    def _record(self, document: Document, environment: Environment, time_ms: int | None) -> tuple[str, NewRecord]:
+    def _tombstones(self, rows: "_Rows") -> Bools | None:
+        """Which rows have no value, shape (n,); None for none."""
+        if self._stage.tombstone_when is None:
+            return None
+        held, refused = conditions_of(rows.computed(self._stage.tombstone_when, self._stage.path))
+        rows.refuse(refused)
+        return held
+
+    def _values(self, rows: "_Rows", topics: list[str], places: Int64s, without: Bools | None) -> pa.BinaryArray:
         stage = self._stage
-        topic = evaluate(stage.topic, environment)
-        if not isinstance(topic, str) or not _may_be_topic(topic):
-            found = repr(topic) if isinstance(topic, str) else f"a value of type {type_name(topic)}"
-            raise _Refused(f"{stage.path}.topic: expected a name of letters, digits, '.', '_' and '-', found {found}")
-        if reason := refusal(topic, self._prefix):
-            raise _Refused(f"{stage.path}.topic: {reason}")
-        key = None if stage.key is None else self._key(evaluate(stage.key, environment), topic)
-        headers = () if stage.headers is None else header_pairs(evaluate(stage.headers, environment), self._headers_max)
-        tombstone = stage.tombstone_when is not None and _condition(evaluate(stage.tombstone_when, environment))
-        if tombstone and key is None:
-            raise _Refused(f"{stage.path}.config.tombstoneWhen: a record without a value needs a key, found none")
-        value = None if tombstone else self._value(document, topic)
-        record = NewRecord(value, key, headers, time_ms)
-        size_bytes = size_of(record)
-        if size_bytes > self._record_bytes_max:
-            raise _Refused(
-                f"{stage.path}: the record for topic {topic} has {size_bytes} bytes, at most {self._record_bytes_max}"
-                " are allowed; project fields away, or raise the limits of topic and sink"
-            )
-        return topic, record
+        if self._relaxed:
+            whole = rendered(rows.batch)
+            return whole if without is None else pc.if_else(pa.array(without), None, whole)
+        values: list[bytes | None] = [None] * rows.count
+        kept = [row for row in rows.kept() if without is None or not without[row]]
+        for row, document in zip(kept, documents_of(rows.batch.take(pa.array(kept, pa.int64()))), strict=True):
+            text = partial(written, document, stage.output_format, stage.date_format)
+            value = text if self._forms is None else partial(self._forms.value, document, text, topics[places[row]])
+            values[row] = rows.made(row, value)
+        return pa.array(values, pa.binary())
 
-    def _key(self, value: Value, topic: str) -> bytes | None:
-        if self._forms is None or self._stage.key_schema is None or value is None or value is MISSING:
-            return key_bytes(value, self._stage.key_format)
-        return self._forms.key(value, topic)
+    def _within_bounds(self, rows: "_Rows", topics: list[str], places: Int64s, columns: RecordColumns) -> None:
+        sizes = sizes_of(columns)
+        for row in np.flatnonzero(sizes > self._record_bytes_max).tolist():
+            if row not in rows.refused:
+                reason = (
+                    f"{self._stage.path}: the record for topic {topics[places[row]]} has {sizes[row]} bytes, at most"
+                    f" {self._record_bytes_max} are allowed; project fields away, or raise the limits of topic and sink"
+                )
+                rows.refuse({row: reason})
 
-    def _value(self, document: Document, topic: str) -> bytes:
-        text = partial(written, document, self._stage.output_format, self._stage.date_format)
-        return text() if self._forms is None else self._forms.value(document, text, topic)
+
+class _Rows:
+    """The rows of a batch while they become records: their expressions as columns, and those that are refused, by the first reason."""
+
+    def __init__(self, batch: pa.RecordBatch, exprs: Sequence[Expr]) -> None:
+        self.batch = batch
+        self.count = batch.num_rows
+        self.refused: dict[int, str] = {}
+        used = [fields_used(expr) for expr in exprs]
+        self._frame = Frame(batch, None if None in used else frozenset().union(*(each for each in used if each)))
+        self._frame.prepare(path for expr in exprs for path in expression_paths(expr))
+
+    def computed(self, expr: Expr, path: str) -> Computed:
+        """An expression's values; a row on which it fails is refused."""
+        found = self._frame.computed(expr)
+        self.refuse({row: f"{path}: {error}" for row, error in found.errors.items()})
+        return found
+
+    def cells(self, found: Computed, rows: Sequence[int]) -> list[Value]:
+        """The values of some rows."""
+        return values_of(found.array.take(pa.array(rows, pa.int64())), found.field)
+
+    def refuse(self, reasons: Mapping[int, str]) -> None:
+        """Rows that become no records."""
+        for row, reason in reasons.items():
+            self.refused.setdefault(row, reason)
+
+    def kept(self) -> list[int]:
+        """The rows that are not refused so far."""
+        return [row for row in range(self.count) if row not in self.refused]
+
+    def made(self, row: int, how: Callable[[], bytes]) -> bytes | None:
+        """What `how` gives; None, and the row is refused, where a schema does not have it."""
+        try:
+            return how()
+        except NotWritten as error:
+            self.refuse({row: str(error)})
+            return None
+
+    def rejected(self) -> list[Rejected]:
+        """The refused rows, in order."""
+        return [Rejected(row, reason) for row, reason in sorted(self.refused.items())]
+
+
+def _numbered(found: Computed) -> tuple[list[str], Int64s]:
+    """As of `dictionary_encode`, of values that have no one type: -1 for what is no text."""
+    names: dict[str, int] = {}
+    values = found.values()
+    places = [names.setdefault(value, len(names)) if isinstance(value, str) else -1 for value in values]
+    return list(names), np.array(places, np.int64)
+
+
+def _by_topic(rows: _Rows, topics: list[str], places: Int64s, columns: RecordColumns) -> list[tuple[Int64s, Run]]:
+    """The records of each topic, in order."""
+    if len(topics) == 1 and not rows.refused:
+        return [(np.arange(rows.count), Run(topics[0], columns))]
+    kept = np.array(rows.kept(), np.int64)
+    order = kept[np.argsort(places[kept], kind="stable")]
+    bounds = np.searchsorted(places[order], np.arange(len(topics) + 1))
+    parts = [(topic, order[bounds[n] : bounds[n + 1]]) for n, topic in enumerate(topics)]
+    return [(own, Run(topic, columns.take(own))) for topic, own in parts if len(own)]
 
 
 def _may_be_topic(name: str) -> bool:
@@ -172,71 +280,3 @@ def _kafka_times(batch: pa.RecordBatch) -> pa.Array | None:
     times = batch.column(TS)
     numbers = times.to_numpy(zero_copy_only=False)
     return pc.if_else(pc.less(times, 0), None, times) if times.null_count or (numbers < 0).any() else times
-
-
-def _text_column(expr: Expr, key_format: KeyFormat, batch: pa.RecordBatch) -> pa.BinaryArray | None:
-    """Keys that are a declared text, null where there is none; None where they are anything else."""
-    if not isinstance(expr, FieldPath) or len(expr.names) != 1 or key_format != "string":
-        return None
-    at = batch.schema.get_field_index(expr.names[0])
-    if at < 0 or not pa.types.is_string(batch.column(at).type):
-        return None
-    return batch.column(at).cast(pa.binary())
-
-
-def _condition(value: Any) -> bool:
-    if isinstance(value, bool):
-        return value
-    raise _Refused(f"$emit.config.tombstoneWhen: expected true or false, found a value of type {type_name(value)}")
-
-
-def key_bytes(value: Any, key_format: KeyFormat) -> bytes | None:
-    """A key's bytes in a format; None for null and missing. `_Refused` if the value's type is not the format's."""
-    if value is None or value is MISSING:
-        return None
-    kind = type(value)
-    match key_format:
-        case "json":
-            return render_json(value)
-        case "string" if kind is str:
-            return str(value).encode()
-        case "binData" if kind is Binary:
-            return bytes(value)
-        case "int" if kind in (int, Long) and INT32_MIN <= value <= INT32_MAX:
-            return struct.pack(">i", value)
-        case "long" if kind in (int, Long):
-            return struct.pack(">q", value)
-        case "double" if kind is float:
-            return struct.pack(">d", value)
-        case _:
-            raise _Refused(f"$emit.config.key: keyFormat is {key_format}, found a value of type {type_name(value)}")
-
-
-def header_pairs(value: Any, headers_max: int) -> tuple[tuple[str, bytes], ...]:
-    """Headers of a document {name: value}, or an array of {k, v}. Strings as UTF-8, binary as it is, others as relaxed JSON."""
-    if value is None or value is MISSING:
-        return ()
-    match value:
-        case dict():
-            pairs = list(value.items())
-        case list() if all(
-            isinstance(item, dict) and set(item) == {"k", "v"} and isinstance(item["k"], str) for item in value
-        ):
-            pairs = [(item["k"], item["v"]) for item in value]
-        case _:
-            raise _Refused(
-                f"$emit.config.headers: expected a document, or an array of {{k, v}}, found type {type_name(value)}"
-            )
-    if len(pairs) > headers_max:
-        raise _Refused(f"$emit.config.headers: expected at most {headers_max} headers, found {len(pairs)}")
-    return tuple((name, _header_value(item)) for name, item in pairs)
-
-
-def _header_value(value: Any) -> bytes:
-    match value:
-        case str():
-            return value.encode()
-        case Binary():
-            return bytes(value)
-        case _:
-            return render_json(value)
