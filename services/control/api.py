@@ -26,6 +26,7 @@ from tidemark.services.control.programs import Programs
 from tidemark.services.control.readmodel import ReadModel
 from tidemark.services.control.settings import ControlSettings
 from tidemark.services.control.stats import SCALE_MAX, shown_time, shown_watermark, stats_of
+from tidemark.shared.language.completion import complete
 from tidemark.shared.language.documents import InvalidDocument
 from tidemark.shared.language.documents.load import load
 from tidemark.shared.language.redaction import redacted_document
@@ -45,6 +46,8 @@ TRY_S: Final = 60
 REDRIVE: Final = ("tidemark.services.cli", "redrive", "--json")
 REDRIVE_S: Final = 600
 """Until a redrive is ended; it reads the whole history of a job. A repeated one goes on."""
+COMPLETED_MAX: Final = 200_000
+"""Characters of a document that is completed: it is read at each letter, on the service's loop."""
 CHANGES_MAX: Final = 2_000
 """Lines of a comparison."""
 
@@ -279,6 +282,15 @@ class Api:
         return answer(
             {"valid": True, "changes": list(difflib.unified_diff(*sides, "running", "new", lineterm=""))[:CHANGES_MAX]}
         )
+
+    async def complete(self, _request: web.Request, body: routes.CompleteBody) -> web.Response:
+        """From the schema of documents, the registry's connections, and the document itself."""
+        if len(body.before) + len(body.after) > COMPLETED_MAX:
+            finding = f"{len(body.before) + len(body.after)}"
+            raise Problem(BAD_REQUEST, "document", f"at most {COMPLETED_MAX} characters", finding)
+        known = {name: str(each.get("type", "")) for name, each in self.model.connections.items()}
+        found = complete(body.before, body.after, known)
+        return answer(msgspec.to_builtins(found))
 
     async def create(self, request: web.Request, body: routes.CreateBody) -> web.Response:
         """A new processor."""

@@ -5,7 +5,7 @@ The log and the topic of events last; REST shows only the requests to this proce
 
 import uuid
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,7 +14,7 @@ from aiohttp import web
 
 from tidemark.services.control.stats import shown_time
 from tidemark.shared.ports.clock import Clock
-from tidemark.shared.process.web import USER, Next, Problem
+from tidemark.shared.process.web import BAD_REQUEST, USER, Next, Problem
 
 _log = structlog.get_logger()
 DEEDS_MAX = 1_000
@@ -48,8 +48,8 @@ class Audit:
         _log.info("control.audit", **{name: value for name, value in deed.items() if name != "time"})
         self.tell("audit", uuid.uuid4().hex, processor, user=user, role=role, what=what, **facts)
 
-    def middleware(self) -> Any:
-        """Around the guard, so that rejected requests are noted, too."""
+    def middleware(self, reads: Collection[str] = ()) -> Any:
+        """Around the guard, so that rejected requests are noted, too. reads: paths that change nothing, noted only where refused."""
 
         @web.middleware
         async def noted(request: web.Request, handler: Next) -> web.StreamResponse:
@@ -67,12 +67,14 @@ class Audit:
                 raise
             finally:
                 user = request.get(USER)
+                silent = request.path in reads and status < BAD_REQUEST
                 name, role = ("", "") if user is None else (user.name, user.role)
                 key = request.headers.get("Idempotency-Key", "").encode(errors="backslashreplace").decode()
-                self.note(
-                    name, role, f"{request.method} {request.path}", request.match_info.get("name", ""), status=status,
-                    finding=finding, address=request.remote or "", request=key,
-                )  # fmt: skip
+                if not silent:
+                    self.note(
+                        name, role, f"{request.method} {request.path}", request.match_info.get("name", ""), status=status,
+                        finding=finding, address=request.remote or "", request=key,
+                    )  # fmt: skip
             return answer
 
         return noted

@@ -50,6 +50,10 @@ class Console:
         """The script."""
         return _asset("console.js")
 
+    async def asset_completion_js(self, _request: web.Request, _body: Any) -> web.Response:
+        """The editor's script."""
+        return _asset("completion.js")
+
     async def page_processors(self, request: web.Request, _body: Any) -> web.Response:
         """All of them."""
         return await self._page(request, "Processors", pages.processors, self.api.processors, stream=_ALL)
@@ -129,6 +133,7 @@ class Console:
             tag("link", rel="icon", href="data:,"),
             tag("link", rel="stylesheet", href="/console/console.css"),
             tag("script", src="/console/console.js", defer=True),
+            tag("script", src="/console/completion.js", defer=True),
         )
         text = f"<!doctype html>\n{tag('html', head, tag('body', _header(request), main), lang='en')}\n"
         return web.Response(text=text, status=status, content_type="text/html", headers=HEADERS)

@@ -416,7 +416,17 @@ def _state(state: str) -> Html:
 
 def _editor(text: str) -> Child:
     label = tag("label", "Document (YAML or JSON)", for_="document")
-    return label, tag("textarea", text, id="document", spellcheck="false")
+    keys = "In JSON, Ctrl and Space propose words, and so does writing them; down and up choose, Enter takes one, Escape closes."
+    described = {"aria_autocomplete": "list", "aria_controls": "proposals", "aria_describedby": "keys"}
+    field = tag("textarea", text, id="document", spellcheck="false", autocomplete="off", **described)
+    found = tag("div", id="proposals", role="listbox", aria_label="Proposals", hidden=True)
+    return (
+        label,
+        field,
+        found,
+        tag("p", keys, id="keys", class_="hint"),
+        tag("p", id="heard", role="status", class_="unseen"),
+    )
 
 
 def _actions(*buttons: Html) -> Html:

@@ -33,6 +33,13 @@ class DocumentBody(Struct, frozen=True, forbid_unknown_fields=True):
     against: str = ""
 
 
+class CompleteBody(Struct, frozen=True, forbid_unknown_fields=True):
+    """A document that is being written, as JSON text: the part before the cursor, and the part behind it."""
+
+    before: str
+    after: str = ""
+
+
 class TryBody(Struct, frozen=True, forbid_unknown_fields=True):
     """A document to be tried out on records, or on the newest ones of its topic where there are none."""
 
@@ -104,6 +111,8 @@ class Route:
     content: str = "application/json"
     needs: Role | None = None
     """The role that a request needs, where that is not viewer for GET and operator for all else."""
+    changes: bool = True
+    """Whether the audit log notes it (not for GET) where it was not refused."""
 
     @property
     def role(self) -> Role:
@@ -166,17 +175,20 @@ _PAGES: Final[tuple[tuple[str, str, str, Role | None], ...]] = (
     ("/console/workers", "page_workers", "workers", None),
     ("/console/audit", "page_audit", "who changed what", "admin"),
 )
-ASSETS: Final = {"console.css": "text/css", "console.js": "text/javascript"}
+ASSETS: Final = {"console.css": "text/css", "console.js": "text/javascript", "completion.js": "text/javascript"}
 
 ROUTES: Final = (
     Route("GET", "/healthz", "liveness", "Whether the process lives", open=True),
     Route("GET", "/readyz", "readiness", "Whether Kafka answers and all is known", answers={200: "ready", 503: "not ready, and why"}),
     Route("GET", "/openapi.json", "openapi", "This description"),
     *(Route("GET", path, page, f"Console: {text}", content="text/html", needs=needs, answers=_DRAWN) for path, page, text, needs in _PAGES),
-    *(Route("GET", f"/console/{name}", f"asset_{name[8:]}", f"Console: {kind}", content=kind) for name, kind in ASSETS.items()),
+    *(Route("GET", f"/console/{name}", f"asset_{name.removeprefix('console.').replace('.', '_')}", f"Console: {kind}", content=kind)
+      for name, kind in ASSETS.items()),
     Route("GET", "/v1/processors", "processors", "All processors"),
     Route("POST", "/v1/processors", "create", "Register a processor", CreateBody, answers=_MADE),
     Route("POST", "/v1/validate", "validate", "Judge a document", DocumentBody, answers=_JUDGED, needs="viewer"),
+    Route("POST", "/v1/complete", "complete", "What may stand at a place of a document", CompleteBody,
+          answers={200: "`proposals`, each of which takes the place of `before` and `after`"}, needs="viewer", changes=False),
     Route("POST", "/v1/try", "try_out", "Run a document's stages over some records, and write nothing", TryBody, answers=_TRIED),
     Route("GET", "/v1/processors/{name}", "processor", "One processor", answers=_ONE),
     Route("PATCH", "/v1/processors/{name}", "modify", "Change document or parallelism", ModifyBody, answers=_MODIFIED),

@@ -27,7 +27,7 @@ def application(api: Api, users: Users, *outer: Any) -> web.Application:
         middlewares=[
             *outer,
             answering,
-            api.audit_log.middleware(),
+            api.audit_log.middleware({route.path for route in ROUTES if not route.changes}),
             guarded,
             crowded(api.settings.requests_max, open_paths),
         ],

@@ -32,14 +32,14 @@ def _stages(specs: Mapping[str, StageSpec]) -> dict[str, Any]:
     }
 
 
-def _documentation() -> dict[str, str]:
+def documentation() -> dict[str, str]:
     """One line on each expression operator."""
     forms = {name: (form.__doc__ or "").strip().splitlines()[0].partition(": ")[2] for name, form in FORMS.items()}
     return {**{name: operator.doc for name, operator in OPERATORS.items()}, **forms}
 
 
 def _expression() -> dict[str, Any]:
-    operators = {name: {"description": doc} for name, doc in sorted(_documentation().items())}
+    operators = {name: {"description": doc} for name, doc in sorted(documentation().items())}
     return {
         "description": "An aggregation expression: a value, a field path such as $a.b, an operator, or an object or array of them.",
         "anyOf": [

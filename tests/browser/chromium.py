@@ -74,15 +74,21 @@ class Browser:
         found = await self.ask("Page.captureScreenshot", format="png", captureBeyondViewport=True)
         path.write_bytes(base64.b64decode(found["data"]))
 
-    async def key(self, name: str) -> None:
+    async def write(self, text: str) -> None:
+        """Type it, at the cursor, as one input for each letter."""
+        for letter in text:
+            await self.ask("Input.dispatchKeyEvent", type="char", text=letter)
+
+    async def key(self, name: str, *, control: bool = False) -> None:
         """Press and release a key."""
         for kind in ("rawKeyDown", "keyUp"):
-            codes = {"Tab": 9, "Enter": 13}
+            codes = {"Tab": 9, "Enter": 13, "Escape": 27, "Space": 32, "ArrowUp": 38, "ArrowDown": 40}
             text = {"text": "\r"} if name == "Enter" and kind == "rawKeyDown" else {}
             kind = "keyDown" if text else kind  # noqa: PLW2901 - only a keyDown brings text
             await self.ask(
-                "Input.dispatchKeyEvent", type=kind, key=name, code=name, windowsVirtualKeyCode=codes[name], **text
-            )
+                "Input.dispatchKeyEvent", type=kind, key=name, code=name, windowsVirtualKeyCode=codes[name],
+                modifiers=2 if control else 0, **text,
+            )  # fmt: skip
 
 
 @asynccontextmanager

@@ -114,6 +114,48 @@ async def test_an_edge_is_chosen_and_its_rows_are_shown(shown: Shown, browser: B
     await browser.when("document.querySelector('td details').open")
 
 
+async def test_a_document_is_completed_by_keys(shown: Shown, browser: Browser) -> None:
+    """Proposed while one writes, chosen with arrows, taken with Enter, undone as one step; told aloud; axe finds nothing."""
+    field = "document.getElementById('document')"
+    value, options = (
+        f"{field}.value",
+        "[...document.querySelectorAll('[role=option]')].map(e => e.firstChild.textContent)",
+    )
+    for width, dark in ((1280, False), (390, True)):
+        await browser.look(width, dark=dark)
+        await browser.open(f"{shown.url}{OWN}/document")
+        await browser.run(
+            f'{value} = \'{{"pipeline": [{{"$source": {{"schema": {{"user": 1}}}}}}, {{\', {field}.focus()'
+        )
+        await browser.key("Space", control=True)
+        assert "$match" in await browser.when(f"{options}.length && {options}")
+        assert "proposals: $source" in await browser.run("document.getElementById('heard').textContent")
+        await browser.run("axe = undefined, 0")
+        await browser.ask("Runtime.evaluate", expression=AXE.read_text())
+        await browser.key("ArrowDown")
+        told = await browser.run("axe.run().then(found => found.violations.map(each => each.id))")
+        assert told == []
+        await browser.shot(PICTURES / f"completion-{width}-{'dark' if dark else 'light'}.png")
+        await browser.key("Escape")
+        await browser.when("document.getElementById('proposals').hidden")
+        await browser.write('"$mat')
+        await browser.when(f"{options}.join() === '$match'")
+        await browser.key("ArrowDown")
+        assert await browser.run(f"{field}.getAttribute('aria-activedescendant')") == "proposal-0"
+        await browser.key("Enter")
+        assert (await browser.run(value)).endswith('}, {"$match": {}')
+        assert "user" in await browser.when(f"{options}.length && {options}")
+        await browser.run("document.execCommand('undo'), 0")
+        assert (await browser.run(value)).endswith('}, {"$mat')
+        await browser.run(f'{value} = \'{{"options": {{"lateness": "s"}}}}\', {field}.setSelectionRange(27, 27)')
+        await browser.key("Space", control=True)
+        await browser.when(f"{options}.join() === 'split'")
+        await browser.run("document.querySelector('[role=option]').click()")
+        assert await browser.run(value) == '{"options": {"lateness": "split"}}'
+    assert asked_elsewhere(browser, shown.url) == []
+    assert complaints(browser) == []
+
+
 async def test_buttons_ask_first_and_do(shown: Shown, browser: Browser) -> None:
     """Stop asks, stops, and the page shows it; start starts; a wrong document is told by place, a change is shown as lines."""
     await browser.open(shown.url + OWN)

@@ -184,6 +184,19 @@ async def test_any_edge_of_the_plan_is_sampled(shown: Shown) -> None:
         assert faults(page, "admin") == [], query
 
 
+async def test_a_document_is_completed_for_who_may_read(shown: Shown) -> None:
+    """With the connections of the registry; a text beyond the bound is refused; the audit log is not filled with letters."""
+    asked = {"before": '{"pipeline": [{"$source": {"connectionName": "', "after": '"}}]}'}
+    status, text = await shown.ask("POST", "/v1/complete", asked, "viewer")
+    found = json.loads(text)
+    assert (status, found["before"], found["after"]) == (200, "", "")
+    assert [(each["label"], each["detail"]) for each in found["proposals"]] == [("broker", "connection, kafka")]
+    status, text = await shown.ask("POST", "/v1/complete", {"before": "x" * 200_001})
+    assert (status, "at most 200000 characters" in text) == (400, True)
+    deeds = json.loads((await shown.ask("GET", "/v1/audit"))[1])["deeds"]
+    assert [deed["status"] for deed in deeds if deed["what"] == "POST /v1/complete"] == [400]
+
+
 async def test_a_document_is_compared_with_the_running_one(shown: Shown) -> None:
     """Validation with `against` gives the lines that differ; the same document differs in none."""
     document = json.loads((await shown.ask("GET", P))[1])["document"]
