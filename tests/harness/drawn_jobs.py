@@ -1,23 +1,27 @@
 """Pipelines drawn at random, as jobs of a real installation: records of ordinary producers, real processes, drained to their end.
 
-What comes out must be what the same operators give in one process without a broker, as often, dead letters included; and the audit agrees.
+What comes out, into a topic, files, a Delta table or a table of SQL, must be what the same operators give in one process without a
+broker, as often, dead letters included; and the audit agrees.
 
 `python -m tests.harness.drawn_jobs [SEED] [JOBS] [AT ONCE]` prints each job and what differs; its status is 1 if one does.
 """
 
 import asyncio
+import csv
 import json
 import math
 import random
+import sqlite3
 import sys
 import tempfile
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
 import aiokafka
+from deltalake import DeltaTable
 
 import tidemark
 from tests.harness.bench.pipeline_cliffs import records, stages
@@ -40,6 +44,15 @@ _DIGITS: Final = 9
 """Sums of doubles depend on the order of their parts in the last digits."""
 
 
+_TARGETS: Final = ("topic", "topic", "json", "csv", "parquet", "sqlite")
+_TEXT: Final = {"$convert": {"input": "$sensor", "to": "string", "onError": "?", "onNull": "-"}}
+_NUMBER: Final = {"$convert": {"input": "$n", "to": "long", "onError": 0, "onNull": 1}}
+_FLAT: Final = {"$project": {"_id": 0, "s": _TEXT, "n": _NUMBER}}
+"""In front of targets whose columns have one type each."""
+_KEYED: Final = {"$project": {"_id": 0, "s": {"$concat": [_TEXT, "/", {"$toString": _NUMBER}]}}}
+"""In front of a table with a key: rows of one key are equal, because which of them comes last is not said."""
+
+
 def _say(line: str) -> None:
     sys.stdout.write(line + "\n")
     sys.stdout.flush()
@@ -57,6 +70,11 @@ class Job:
     settings: dict[str, Any]
     parallelism: dict[str, int]
     interval_ms: int
+    target: str = "topic"
+    config: dict[str, Any] = field(default_factory=dict)
+    """Of `$emit` into a topic."""
+    folder: Path = Path()
+    """Of files and tables."""
 
     def document(self) -> dict[str, Any]:
         """As a user writes it."""
@@ -66,16 +84,69 @@ class Job:
         delay = {"strategy": "boundedDisorder", "maxDelay": {"size": 10, "unit": "day"}}
         found = {**first["$source"], "topic": f"{self.name}-in", "config": start, "watermark": delay}
         return {
-            "connections": {"c": {"type": "kafka", "bootstrapServers": "${LOCAL_KAFKA}"}},
-            "pipeline": [{"$source": found}, *rest, {"$emit": {"connectionName": "c", "topic": f"{self.name}-out"}}],
+            "connections": {
+                "c": {"type": "kafka", "bootstrapServers": "${LOCAL_KAFKA}"},
+                "files": {"type": "files", "path": str(self.folder)},
+                "table": {"type": "sql", "url": f"sqlite:///{self.database}"},
+            },
+            "pipeline": [{"$source": found}, *rest, *self._tail()],
             "options": {
                 "checkpoint": {"interval": {"size": self.interval_ms, "unit": "ms"}},
                 "dlq": {"connectionName": "c", "topic": f"{self.name}-dlq"},
             },
         }
 
+    @property
+    def database(self) -> Path:
+        """A file of SQLite."""
+        return self.folder / f"{self.name}.db"
 
-def drawn(seed: int) -> Job:
+    def _tail(self) -> list[Any]:
+        match self.target:
+            case "topic":
+                return [{"$emit": {"connectionName": "c", "topic": f"{self.name}-out", "config": self.config}}]
+            case "sqlite":
+                into = {"connectionName": "table", "table": "rows"}
+                return [_KEYED, {"$merge": {"into": into, "on": ["s"], "whenMatched": "replace"}}]
+            case _:
+                emit = {"$emit": {"connectionName": "files", "path": self.name, "format": self.target}}
+                return [emit] if self.target == "json" else [_FLAT, emit]
+
+    def prepare(self) -> None:
+        """What a user makes before."""
+        if self.target == "sqlite":
+            with sqlite3.connect(self.database) as connection:
+                connection.execute("CREATE TABLE rows (s TEXT PRIMARY KEY)")
+
+    def found(self) -> list[Any]:
+        """The rows of files and tables."""
+        folder = self.folder / self.name
+        match self.target:
+            case "json":
+                files = [
+                    p for p in sorted(folder.rglob("*.json*")) if not p.relative_to(folder).parts[0].startswith("_")
+                ]
+                return [to_python(parse_json(line)) for p in files for line in p.read_bytes().splitlines()]
+            case "csv":
+                files = sorted(folder.rglob("*.csv"))
+                return [dict(row) for p in files for row in csv.DictReader(p.read_text().splitlines())]
+            case "parquet":
+                table = DeltaTable(str(folder)).to_pyarrow_table() if folder.exists() else None
+                return [] if table is None else table.to_pylist()
+            case _:
+                with sqlite3.connect(self.database) as connection:
+                    return [{"s": s} for (s,) in connection.execute("SELECT s FROM rows")]
+
+    def wanted(self, documents: list[Any]) -> list[Any]:
+        """The rows of files and tables, as `found` reads them."""
+        if self.target == "sqlite":
+            return [{"s": s} for s in {document["s"] for document in documents}]
+        if self.target == "csv":
+            return [{"s": document["s"], "n": str(int(document["n"]))} for document in documents]
+        return documents
+
+
+def drawn(seed: int, folder: Path) -> Job:
     """The job of a seed."""
     chooser = random.Random(seed)
     pipeline: list[Any] = []
@@ -93,7 +164,26 @@ def drawn(seed: int) -> Job:
     partitions = 1 if ordered else chooser.choice([1, 3, 8])
     outputs, interval_ms = chooser.choice([1, 4]), chooser.choice([200, 1000, 5000])
     values = raw.values.to_pylist()
-    return Job(f"drawn-{seed}", pipeline, values, partitions, outputs, settings, {} if ordered else tasks, interval_ms)
+    target, config = chooser.choice(_TARGETS), _config(chooser)
+    tasks = {} if ordered else tasks
+    name = f"drawn-{seed}"
+    return Job(name, pipeline, values, partitions, outputs, settings, tasks, interval_ms, target, config, folder)
+
+
+def _config(chooser: random.Random) -> dict[str, Any]:
+    """Of `$emit`: keys and headers that no document lacks."""
+    found: dict[str, Any] = {}
+    if chooser.random() < 0.5:
+        found["key"] = chooser.choice(
+            ["$sensor", "$place.room", {"a": "$n", "b": "$tags"}, {"$ifNull": ["$text", "$n"]}]
+        )
+    if chooser.random() < 0.3:
+        found["headers"] = chooser.choice(
+            [{"a": "$sensor", "b": "$place"}, {"a": "b"}, [{"k": "a", "v": {"$ifNull": ["$n", 0]}}]]
+        )
+    if chooser.random() < 0.5:
+        found["outputFormat"] = chooser.choice(["canonicalJson", "relaxedJson"])
+    return found
 
 
 def _plain(value: Any) -> Any:
@@ -120,6 +210,7 @@ async def run(there: Installation, folder: Path, job: Job) -> list[str]:
     name = ProcessorName(job.name)
     for topic, partitions in ((f"{name}-in", job.partitions), (f"{name}-out", job.outputs), (f"{name}-dlq", 1)):
         await there.log.create_topic(topic, partitions, {"retention.ms": "-1"})
+    job.prepare()
     await there.ensure_started(name, json.dumps(job.document()), job.parallelism)
     bootstrap = there.cluster.bootstrap
     async with aiokafka.AIOKafkaProducer(bootstrap_servers=bootstrap, max_request_size=_REQUEST, **job.settings) as out:
@@ -134,9 +225,13 @@ async def run(there: Installation, folder: Path, job: Job) -> list[str]:
 
 
 async def _compared(there: Installation, folder: Path, job: Job) -> list[str]:
-    rows, letters = await _topic(there, f"{job.name}-out"), await _topic(there, f"{job.name}-dlq")
+    letters = await _topic(there, f"{job.name}-dlq")
     alone = await asyncio.to_thread(_alone, job)
-    found = _differ("rows", _counted(rows), _counted(alone.documents))
+    if job.target == "topic":
+        rows, wanted = await _topic(there, f"{job.name}-out"), alone.documents
+    else:
+        rows, wanted = await asyncio.to_thread(job.found), job.wanted(alone.documents)
+    found = _differ("rows", _counted(rows), _counted(wanted))
     found += _differ("dead letters", _reasons(letters), _reasons(alone.dead_letters))
     try:
         audited: Audited = await audit_local(ProcessorName(job.name), folder)
@@ -147,7 +242,7 @@ async def _compared(there: Installation, folder: Path, job: Job) -> list[str]:
     else:
         if audited.records != len(job.values):
             found.append(f"audit: {audited.records} records for {len(job.values)}")
-    _say(f"{job.name}: {len(job.values)} records, {len(rows)} rows, {len(letters)} dead letters")
+    _say(f"{job.name}: {len(job.values)} records, {len(rows)} rows into {job.target}, {len(letters)} dead letters")
     return found
 
 
@@ -172,11 +267,12 @@ def _few(counter: Counter[str]) -> str:
 
 async def jobs(seeds: Iterable[int], folder: Path, at_once: int) -> dict[int, list[str]]:
     """Each seed's job on an installation of their own: what differs, of those where something does."""
-    turn, wrong = asyncio.Semaphore(at_once), {}
+    turn, wrong, targets = asyncio.Semaphore(at_once), {}, folder / "targets"
+    targets.mkdir()
 
     async def one(there: Installation, seed: int) -> None:
         async with turn:
-            job = drawn(seed)
+            job = drawn(seed, targets)
             found = await run(there, folder, job)
             if found:
                 wrong[seed] = found
