@@ -30,7 +30,7 @@ from tidemark.shared.compiled.documents import buffers, cells_of, read_packed
 from tidemark.shared.compiled.encoding import put_cell, put_count, put_string_head
 from tidemark.shared.compiled.memory import borrowed, copy_bytes
 from tidemark.shared.compiled.packed import header, is_text, skip
-from tidemark.shared.compiled.rendering import ENCODED, encode, put_value, room_to_work
+from tidemark.shared.compiled.rendering import CODEC, ENCODED, encode, put_value, room_to_work
 
 _GROWTH: Final = 3
 """How many times as long as its JSON a value may be: a double has nine bytes."""
@@ -121,6 +121,7 @@ def objects(base: pa.BinaryArray, names: Sequence[str], parts: Sequence[pa.Binar
     )
     offsets, sure = np.empty(count + 1, np.int64), np.ones(count, np.bool_)
     size = encode(
+        CODEC,
         whole, bounds, True, np.frombuffer(b"".join(written), np.uint8), np.cumsum([len(n) for n in written], dtype=np.int64), kinds,
         np.zeros_like(begins), begins, ends, strings, out, offsets, sure, *room_to_work(len(parts)),
     )  # fmt: skip
@@ -171,7 +172,7 @@ def _write(text, kinds, numbers, begins, ends, packed, out, offsets, sure, stack
             copy_bytes(target, to, whole, begin, end - begin)
             to += end - begin
         else:
-            behind, after = put_value(True, whole, begin, end, len(text), target, to, frames, names, 0)
+            behind, after = put_value(CODEC, whole, begin, end, len(text), target, to, frames, names, 0)
             sure[row] = behind >= 0
             to = after if behind >= 0 else to
     offsets[len(kinds)] = to

@@ -14,7 +14,7 @@ from tidemark.shared.compiled.scanning import BACKSLASH, QUOTE, SIGN, SPACE, cod
 
 _DAY_MS: Final = 86_400_000
 """A unit."""
-_YEAR_10000_MS: Final = 253_402_300_800_000
+YEAR_0_MS, YEAR_10000_MS = -62_167_219_200_000, 253_402_300_800_000
 """ISO 8601 has four digits for years."""
 _HEX: Final = np.frombuffer(b"0123456789abcdef", dtype=np.uint8)
 _SHORT: Final = np.zeros(32, dtype=np.uint8)
@@ -197,8 +197,8 @@ def shortest(bits):
 
 
 @rare
-def put_double(out, to, bits):
-    """Write a finite double."""
+def _put_double(out, to, bits, least):
+    """Write a finite double, with an exponent where its point stands at `least`, or before, or behind the sixteenth digit."""
     if bits < 0:
         out[to] = 45
         to += 1
@@ -223,7 +223,7 @@ def put_double(out, to, bits):
             out[place] = out[place - 1]
         out[to + point] = 46
         return behind + 1
-    if -5 < point <= 0:
+    if least < point <= 0:
         for place in range(behind - 1, to - 1, -1):
             out[place + 2 - point] = out[place]
         out[to], out[to + 1] = 48, 46
@@ -239,17 +239,57 @@ def put_double(out, to, bits):
     return put_whole(out, behind + 1, np.int64(point - 1))
 
 
+@part
+def put_double(out, to, bits):
+    """Write a finite double."""
+    return _put_double(out, to, bits, -5)
+
+
+@rare
+def put_repr(out, to, bits):
+    """Write a finite double as Python's `repr` has it: an exponent has a sign, and two digits at least."""
+    behind = _put_double(out, to, bits, -4)
+    at = behind - 1
+    while at > to and 48 <= out[at] <= 57:
+        at -= 1
+    signed = out[at] == 45 and out[at - 1] == 101
+    if not signed and out[at] != 101:
+        return behind
+    digits = at + 1
+    more = (0 if signed else 1) + (1 if behind - digits == 1 else 0)
+    for place in range(behind - 1, digits - 1, -1):
+        out[place + more] = out[place]
+    if not signed:
+        out[digits] = 43
+    if behind - digits == 1:
+        out[digits + more - 1] = 48
+    return behind + more
+
+
 # --- instants ---------------------------------------------------------------------------------------------------------
 
 
 @rare
 def put_date(out, to, ms):
     """Write a date as extended JSON, relaxed: ISO 8601 from 1970 to 9999, else the number."""
-    if not 0 <= ms < _YEAR_10000_MS:
-        to = put_whole(out, put_all(out, to, _LONG), ms)
-        out[to], out[to + 1], out[to + 2] = QUOTE, 125, 125
-        return to + 3
-    to = put_all(out, to, _DATE)
+    if not 0 <= ms < YEAR_10000_MS:
+        return put_date_number(out, to, ms)
+    to = put_instant(out, put_all(out, to, _DATE), ms)
+    out[to], out[to + 1] = QUOTE, 125
+    return to + 2
+
+
+@part
+def put_date_number(out, to, ms):
+    """Write a date as extended JSON, canonical."""
+    to = put_whole(out, put_all(out, to, _LONG), ms)
+    out[to], out[to + 1], out[to + 2] = QUOTE, 125, 125
+    return to + 3
+
+
+@part
+def put_instant(out, to, ms):
+    """Write an instant of the years 0 to 9999 by ISO 8601, with milliseconds where it has any."""
     days, rest = ms // _DAY_MS, ms % _DAY_MS
     shifted = days + 719_468
     era, of_era = shifted // 146_097, shifted % 146_097
@@ -272,5 +312,5 @@ def put_date(out, to, ms):
     if rest % 1000:
         out[to] = 46
         to = put_fixed(out, to + 1, rest % 1000, 3)
-    out[to], out[to + 1], out[to + 2] = 90, QUOTE, 125
-    return to + 3
+    out[to] = 90
+    return to + 1

@@ -105,7 +105,7 @@ def encoded(batch: pa.RecordBatch, without: Sequence[str] = ()) -> pa.BinaryArra
     out = np.empty(overlay.room(_GROWTH, _CELL_BYTES) + _CELL_BYTES, np.uint8)
     offsets, sure = np.empty(count + 1, np.int64), np.ones(count, np.bool_)
     size = rendering.encode(
-        overlay.text, overlay.bounds, overlay.encoded, overlay.names, overlay.name_ends, overlay.kinds, overlay.numbers,
+        rendering.CODEC, overlay.text, overlay.bounds, overlay.encoded, overlay.names, overlay.name_ends, overlay.kinds, overlay.numbers,
         overlay.begins, overlay.ends, overlay.data, out, offsets, sure, *rendering.room_to_work(len(overlay.name_ends)),
     )  # fmt: skip
     out.resize(size, refcheck=False)

@@ -6,10 +6,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.property import test_compiled_documents as documents
+from tests.property.language_strategies import DOCUMENTS
 from tidemark.services.sink.connectors.kafkaruns import HeldRuns, Run, decode_runs, encode_runs, sizes_of
 from tidemark.services.sink.connectors.rendered import rendered
-from tidemark.shared.language.values import ExtendedJsonError, encode_value, parse_json, render_json
-from tidemark.shared.model.values import Long
+from tidemark.shared.language.stages import DateFormat, OutputFormat
+from tidemark.shared.language.values import ExtendedJsonError, encode_value, parse_json, render_json, written
+from tidemark.shared.model.values import Document, Long
 from tidemark.shared.operators.base import RAW, REST
 from tidemark.shared.operators.batches import TIMESTAMP, documents_of
 from tidemark.shared.ports.log import NewRecord, RecordColumns
@@ -133,3 +135,35 @@ def test_parts_have_every_record_once_and_in_order(texts: list[list[bytes]], rec
         found += part
     assert held.size_bytes == 0
     assert found == [(f"t{number}", value) for number, values in enumerate(texts) for value in values]
+
+
+FORMS = [
+    (output, dates) for output in ("relaxedJson", "canonicalJson", "basicJson") for dates in ("default", "ISO8601")
+]
+
+
+@pytest.mark.parametrize(("output", "dates"), FORMS)
+@given(found=st.lists(DOCUMENTS, min_size=1, max_size=5), encoded=st.booleans(), canonical=st.booleans())
+@settings(max_examples=60)
+def test_every_form_is_that_of_the_interpreter(
+    output: OutputFormat, dates: DateFormat, found: list[Document], encoded: bool, canonical: bool
+) -> None:
+    """Values of all types, in documents as they are read and as operators make them."""
+    texts = [encode_value(each) if encoded else render_json(each, canonical=canonical) for each in found]
+    batch = pa.RecordBatch.from_arrays([pa.array(texts, pa.binary())], names=[REST if encoded else RAW])
+    assert rendered(batch, output, dates).to_pylist() == [written(each, output, dates) for each in documents_of(batch)]
+
+
+@pytest.mark.parametrize(("output", "dates"), FORMS)
+@given(batches())
+def test_columns_are_written_in_every_form(output: OutputFormat, dates: DateFormat, batch: pa.RecordBatch) -> None:
+    """As documents are."""
+    assert rendered(batch, output, dates).to_pylist() == [written(each, output, dates) for each in documents_of(batch)]
+
+
+@given(st.lists(st.floats(), max_size=200))
+def test_canonical_doubles_are_those_of_python(numbers: list[float]) -> None:
+    """Exponents have a sign, and two digits."""
+    batch = pa.RecordBatch.from_arrays([pa.array(numbers, pa.float64())], names=["d"])
+    texts = rendered(batch, "canonicalJson").to_pylist()
+    assert texts == [render_json(document, canonical=True) for document in documents_of(batch)]

@@ -19,7 +19,7 @@ from tidemark.shared.language.expressions.errors import ExpressionError
 from tidemark.shared.language.expressions.interpreter import evaluate
 from tidemark.shared.language.expressions.paths import read_path
 from tidemark.shared.language.stages import DateFormat, EmitFormat, FileEmit, OutputFormat
-from tidemark.shared.language.values import is_relaxed, type_name, written
+from tidemark.shared.language.values import type_name
 from tidemark.shared.model.values import MISSING, Document
 from tidemark.shared.operators.batches import declared_columns, documents_of
 from tidemark.shared.operators.encoded import encoded, field_counts
@@ -136,10 +136,7 @@ class RowBuffer:
         encoding = self._encoding
         if encoding.format == "csv":
             return documents_of(batch)
-        if is_relaxed(encoding.output_format, encoding.date_format):
-            return pa.table({"document": rendered(batch)})
-        texts = [written(each, encoding.output_format, encoding.date_format) for each in documents_of(batch)]
-        return pa.table({"document": pa.array(texts, pa.binary())})
+        return pa.table({"document": rendered(batch, encoding.output_format, encoding.date_format)})
 
     def _empty(self, batch: pa.RecordBatch) -> list[Rejected]:
         """Rows without a field. Without a declared column a file of columns cannot hold them, though other rows have fields."""

@@ -27,7 +27,7 @@ from tidemark.shared.language.expressions.ast import Expr, FieldPath, Literal, O
 from tidemark.shared.language.fields import expression_paths
 from tidemark.shared.language.kernels.base import filled
 from tidemark.shared.language.stages import KafkaEmit
-from tidemark.shared.language.values import is_relaxed, type_name, written
+from tidemark.shared.language.values import type_name, written
 from tidemark.shared.model.values import MISSING, Value
 from tidemark.shared.operators.base import TS
 from tidemark.shared.operators.batches import documents_of, values_of
@@ -76,13 +76,12 @@ class RecordMaker:
         self._record_bytes_max = takes.record_bytes_max
         self._headers_max = takes.headers_max
         self._prefix = takes.prefix
-        self._relaxed = stage.registry is None and is_relaxed(stage.output_format, stage.date_format)
         self._exprs = [e for e in (stage.topic, stage.key, stage.headers, stage.tombstone_when) if e is not None]
 
     @property
     def is_light(self) -> bool:
         """Whether no row may take long: nothing is evaluated but constants and fields, and nothing is written document by document."""
-        return self._relaxed and all(isinstance(expr, Literal | FieldPath) for expr in self._exprs)
+        return self._forms is None and all(isinstance(expr, Literal | FieldPath) for expr in self._exprs)
 
     def runs(self, batch: pa.RecordBatch) -> Made:
         """Runs of records with the rows that they come from, one a topic, and the rows that are none."""
@@ -185,15 +184,14 @@ class RecordMaker:
 
     def _values(self, rows: "_Rows", topics: list[str], places: Int64s, without: Bools | None) -> pa.BinaryArray:
         stage = self._stage
-        if self._relaxed:
-            whole = rendered(rows.batch)
+        if self._forms is None:
+            whole = rendered(rows.batch, stage.output_format, stage.date_format)
             return whole if without is None else pc.if_else(pa.array(without), None, whole)
         values: list[bytes | None] = [None] * rows.count
         kept = [row for row in rows.kept() if without is None or not without[row]]
         for row, document in zip(kept, documents_of(rows.batch.take(pa.array(kept, pa.int64()))), strict=True):
             text = partial(written, document, stage.output_format, stage.date_format)
-            value = text if self._forms is None else partial(self._forms.value, document, text, topics[places[row]])
-            values[row] = rows.made(row, value)
+            values[row] = rows.made(row, partial(self._forms.value, document, text, topics[places[row]]))
         return pa.array(values, pa.binary())
 
     def _within_bounds(self, rows: "_Rows", topics: list[str], places: Int64s, columns: RecordColumns) -> None:

@@ -13,7 +13,7 @@ from tidemark.shared.language.values.extended_json import ExtendedJsonError, fro
 from tidemark.shared.language.values.keys import canonical_key
 from tidemark.shared.language.values.order import compare, equal, sort_key
 from tidemark.shared.language.values.types import is_number, truth, type_name
-from tidemark.shared.language.values.written import is_relaxed, written
+from tidemark.shared.language.values.written import written
 
 __all__ = [
     "CodecError",
@@ -29,7 +29,6 @@ __all__ = [
     "equal",
     "from_json",
     "is_number",
-    "is_relaxed",
     "parse_json",
     "render_json",
     "sort_key",

@@ -42,11 +42,6 @@ _BASIC: Final[dict[type, Callable[[Any], Any]]] = {
 }
 
 
-def is_relaxed(output_format: str, date_format: str) -> bool:
-    """Whether this is relaxed extended JSON, as `render_json` has it."""
-    return output_format == "relaxedJson" and date_format == "default"
-
-
 def written(document: Value, output_format: str = "relaxedJson", date_format: str = "default") -> bytes:
     """The UTF-8 text of a value on one line, as `outputFormat` and `dateFormat` say.
 
