@@ -69,6 +69,12 @@ SNIPPETS = [
         "from tidemark.shared.runtime import x",
         "from tidemark.shared.computation import x",
     ),
+    (
+        "import direction",
+        "deploy/plugins/shelf/a.py",
+        "from tidemark.shared.plugins.sink import Sink",
+        "from tidemark.plugins import Sink",
+    ),
     ("queue without a bound", "shared/runtime/a.py", "q = asyncio.Queue()", "q = asyncio.Queue(settings.waiting_max)"),
     ("queue without a bound", "shared/language/a.py", "@cache\ndef f(x): ...", "@lru_cache(maxsize=9)\ndef f(x): ..."),
     (

@@ -26,7 +26,8 @@ README_LINES_MAX: Final = 80
 # --- who may import whom: ARCHITECTURE.md's table ---------------------------------------------------------------------
 
 _SHARED: Final = (
-    "model", "compiled", "protocol", "wire", "language", "computation", "operators", "planning", "ports", "adapters", "runtime", "process",
+    "model", "compiled", "protocol", "wire", "language", "computation", "operators", "planning", "plugins", "ports", "adapters", "runtime",
+    "process",
 )  # fmt: skip
 _ALL_SHARED: Final = frozenset(f"tidemark.shared.{name}" for name in _SHARED)
 MAY_IMPORT: Final[dict[str, frozenset[str]]] = {
@@ -42,6 +43,9 @@ MAY_IMPORT: Final[dict[str, frozenset[str]]] = {
     "tidemark.shared.planning": frozenset(
         {"tidemark.shared.model", "tidemark.shared.language", "tidemark.shared.operators"}
     ),
+    "tidemark.shared.plugins": frozenset(
+        {"tidemark.shared.model", "tidemark.shared.language", "tidemark.shared.computation"}
+    ),
     "tidemark.shared.ports": frozenset({"tidemark.shared.model"}),
     "tidemark.shared.adapters": frozenset(
         {"tidemark.shared.model", "tidemark.shared.compiled", "tidemark.shared.wire", "tidemark.shared.ports"}
@@ -50,6 +54,8 @@ MAY_IMPORT: Final[dict[str, frozenset[str]]] = {
     "tidemark.shared.process": _ALL_SHARED,
     "tidemark.spark_stages": frozenset({"tidemark.shared.model", "tidemark.shared.operators"}),
     "tidemark.deploy": frozenset({"tidemark.shared.computation", "tidemark.shared.language"}),
+    # The example is another package: it sees what is public.
+    "tidemark.deploy.plugins": frozenset({"tidemark.plugins", "tidemark.testing"}),
 }
 # The harness runs a computation as the operator would.
 HARNESS: Final = "shared/computation/harness"
@@ -143,7 +149,7 @@ def functions(tree: ast.Module) -> Iterator[ast.FunctionDef | ast.AsyncFunctionD
 def package_of(path: str) -> str:
     """The row of the import table that binds a file."""
     parts = PurePosixPath(path).parts
-    deep = parts[0] in {"shared", "services"} and len(parts) > 2
+    deep = (parts[0] in {"shared", "services"} or parts[:2] == ("deploy", "plugins")) and len(parts) > 2
     return ".".join(("tidemark", *parts[: 1 + deep]))
 
 

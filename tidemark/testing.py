@@ -1,5 +1,26 @@
-"""For tests of a user's own: `Harness` runs a computation with records, watermarks, time and restarts, `Chain` several."""
+"""For tests of a user's own.
+
+`Harness` runs a computation with records, watermarks, time and restarts, `Chain` several. `SinkContract` and `SourceContract` are the tests
+that a plug-in's sink and source have to pass (`docs/plugins.md`).
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 from tidemark.shared.computation.harness import Chain, Harness
 
-__all__ = ["Chain", "Harness"]
+if TYPE_CHECKING:
+    from tidemark.services.library.certifying_sinks import SinkContract
+    from tidemark.services.library.certifying_sources import SourceContract
+
+__all__ = ["Chain", "Harness", "SinkContract", "SourceContract"]
+
+
+_CONTRACTS = {"SinkContract": "certifying_sinks", "SourceContract": "certifying_sources"}
+
+
+def __getattr__(name: str) -> Any:
+    # They load connectors, which tests of computations do not need.
+    if name not in _CONTRACTS:
+        raise AttributeError(f"module 'tidemark.testing' has no attribute {name!r}; it has {', '.join(__all__)}")
+    return getattr(import_module(f"tidemark.services.library.{_CONTRACTS[name]}"), name)

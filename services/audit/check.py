@@ -36,6 +36,8 @@ from tidemark.shared.language.stages import (
     KafkaSource,
     Lookup,
     Merge,
+    PluginEmit,
+    PluginSource,
     Union,
 )
 from tidemark.shared.model.checkpoint import SplitStand
@@ -138,6 +140,8 @@ def can_be_computed_again(processor: Processor) -> None:
             raise NotAuditable(
                 f"{stage.path}: what was answered then cannot be asked for now; no audit can compute it again"
             )
+        if isinstance(stage, PluginSource | PluginEmit):
+            raise NotAuditable(f"{stage.path}: an audit asks no plug-in for what was read or written")
         if isinstance(stage, HttpsEmit):
             raise NotAuditable(f"{stage.path}: nobody can read back what a server was told")
         if isinstance(stage, KafkaEmit) and stage.registry is not None:

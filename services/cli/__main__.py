@@ -101,12 +101,15 @@ def up_command(
     variables: Annotated[
         list[str], typer.Option("--variable", help="Of the environment, that documents may name; may be repeated.")
     ] = [],  # noqa: B006 - typer reads it, nothing changes it
+    plugins: Annotated[
+        list[str], typer.Option("--plugin", help="A plug-in that documents may use; may be repeated.")
+    ] = [],  # noqa: B006 - as above
 ) -> None:
     """Start an installation that stays, and show its console's address; run uses it, and ends nothing of others when it ends."""
     from tidemark.services.cli.installation import up
 
     log_to_file(data)
-    finish(up(data, port, variables))
+    finish(up(data, port, variables, plugins))
 
 
 @app.command("process")

@@ -1,8 +1,8 @@
 """Errors that a run would raise, found before anything starts. Nothing is connected.
 
-A computation's class is loaded in a child process, which may die of it: importing its module runs any code.
-This file, run as a program, is that child. It reads JSON of classes and configs from standard input, and writes the errors of each to
-standard output.
+A computation's class and a plug-in are loaded in a child process, which may die of it: importing a module runs any code.
+This file, run as a program, is that child. It reads JSON of classes, plug-ins and configs from standard input, and writes the errors of
+each to standard output.
 """
 
 import json
@@ -10,12 +10,14 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
-from tidemark.shared.language.documents import Processor, all_stages
+from tidemark.shared.language.documents import InvalidDocument, Processor, all_stages, resolve
 from tidemark.shared.language.problems import DocumentError, join
-from tidemark.shared.language.stages import Compute
+from tidemark.shared.language.stages import Compute, PluginEmit, PluginSource
 from tidemark.shared.process.foreseen import never_runs
 
 LOADING_S_MAX: Final = 60
@@ -27,18 +29,42 @@ _SAID_CHARACTERS_MAX: Final = 300
 def refused_by_a_run(processor: Processor, variables: Mapping[str, str]) -> Iterator[DocumentError]:
     """Reasons why `tidemark run` would refuse a valid document. variables: those of the environment, and those that a run sets itself."""
     yield from never_runs(processor, variables)
-    computations = [stage for stage in all_stages(processor.pipeline) if isinstance(stage, Compute)]
-    if computations:
-        yield from _unloadable(computations)
+    others = [
+        stage for stage in all_stages(processor.pipeline) if isinstance(stage, Compute | PluginSource | PluginEmit)
+    ]
+    if others:
+        yield from _unloadable([_asked(stage, processor, variables) for stage in others])
 
 
-def _unloadable(computations: list[Compute]) -> Iterator[DocumentError]:
-    asked = [{"class": stage.class_, "config": stage.config} for stage in computations]
-    places = [join(stage.path, "class") for stage in computations]
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """Code of others that the child is to load: where the document names it, what it is called, and what the child is told."""
+
+    place: str
+    name: str
+    told: Mapping[str, Any]
+
+
+def _asked(stage: Compute | PluginSource | PluginEmit, processor: Processor, variables: Mapping[str, str]) -> _Asked:
+    if isinstance(stage, Compute):
+        return _Asked(join(stage.path, "class"), stage.class_, {"class": stage.class_, "config": stage.config})
+    settings: Mapping[str, Any] | None = {}
+    if stage.connection_name is not None:
+        # One of the registry, or one whose variables are not set here, is not looked at.
+        settings = None
+        with suppress(InvalidDocument, KeyError):
+            settings = resolve(processor.connections[stage.connection_name], variables).settings.get("config", {})
+    kind = "source" if isinstance(stage, PluginSource) else "sink"
+    told = {"kind": kind, "plugin": stage.plugin, "config": stage.config, "settings": settings}
+    return _Asked(join(stage.path, "plugin"), stage.plugin, told)
+
+
+def _unloadable(others: list[_Asked]) -> Iterator[DocumentError]:
+    places = [each.place for each in others]
     try:
         done = subprocess.run(
             [sys.executable, "-m", "tidemark.services.cli.foreseen"],
-            input=json.dumps(asked, default=str),
+            input=json.dumps([each.told for each in others], default=str),
             env={**os.environ, "PYTHONPATH": os.pathsep.join(_search())},
             capture_output=True,
             text=True,
@@ -53,10 +79,10 @@ def _unloadable(computations: list[Compute]) -> Iterator[DocumentError]:
         if reason := json.loads(line.removeprefix(_MARK)):
             yield DocumentError(place, reason)
     if len(told) < len(places):
-        stage, place = computations[len(told)], places[len(told)]
+        dead = others[len(told)]
         last = (done.stderr.strip().splitlines() or ["nothing"])[-1][:_SAID_CHARACTERS_MAX]
         yield DocumentError(
-            place, f"loading {stage.class_} ended the process with status {done.returncode}; it said last: {last}"
+            dead.place, f"loading {dead.name} ended the process with status {done.returncode}; it said last: {last}"
         )
 
 
@@ -72,12 +98,17 @@ def main() -> int:
     """The child: an answer a class, in their order, each as soon as it is known."""
     from tidemark.shared.computation.loading import load_computation
     from tidemark.shared.computation.problems import ComputationError
+    from tidemark.shared.plugins.installed import check_plugin
+    from tidemark.shared.plugins.problems import PluginError
 
     for each in json.loads(sys.stdin.read()):
         reason = ""
         try:
-            load_computation(each["class"], each["config"])
-        except ComputationError as error:
+            if "class" in each:
+                load_computation(each["class"], each["config"])
+            else:
+                check_plugin(each["kind"], each["plugin"], each["config"], each["settings"])
+        except (ComputationError, PluginError) as error:
             reason = str(error)
         sys.stdout.write(f"\n{_MARK}{json.dumps(reason)}\n")
         sys.stdout.flush()

@@ -40,6 +40,7 @@ from tidemark.shared.language.stages import (
     FileSource,
     Https,
     KafkaSource,
+    PluginSource,
     SampleSource,
     ScriptSource,
 )
@@ -131,6 +132,8 @@ class TryOutSources:
                 raise CannotTryOut(_NO_BROKER.format(path=stage.path))
             case ChangesSource():
                 raise CannotTryOut(_NO_SLOT.format(path=stage.path))
+            case PluginSource():
+                raise CannotTryOut(_NO_PLUGIN.format(path=stage.path))
 
     def set_time(self, time_ms: int) -> None:
         """See `SourceConnectors.set_time`."""
@@ -146,6 +149,9 @@ _NO_BROKER = (
     "{path}: a topic cannot be tried out without a broker; give documents, script or path, or use `tidemark run`"
 )
 _NO_SLOT = "{path}: a try-out reads no replication slot, where time is not real; give documents or script, or use `tidemark run`"
+_NO_PLUGIN = (
+    "{path}: a try-out asks no plug-in, where time is not real; give documents or script, or use `tidemark run`"
+)
 _NO_SERVER = (
     "{path}: a server is not asked in a try-out, where time is not real; leave the stage out, or use `tidemark run`"
 )

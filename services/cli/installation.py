@@ -136,13 +136,16 @@ async def installation(
     workers: Mapping[str, int] | None = None,
     port: int = FREE_PORT,
     variables: Iterable[str] = (),
+    plugins: Iterable[str] = (),
 ) -> AsyncIterator[Installation]:
     """Start everything on this folder; stop it at the end. BrokerError names the obstacle.
 
-    variables: of the environment, that documents may name; those given by `environment` are open anyway.
+    variables: of the environment, that documents may name; those given by `environment` are open anyway. plugins: that documents may use.
     """
-    opened = tuple(variables)
-    settings = LocalSettings(data_dir=data_dir, environment=dict(environment), port=Port(port), variables=opened)
+    opened, usable = tuple(variables), tuple(plugins)
+    settings = LocalSettings(
+        data_dir=data_dir, environment=dict(environment), port=Port(port), variables=opened, plugins=usable
+    )
     if workers:
         settings = replace(settings, workers={**settings.workers, **workers})
     cluster = LocalCluster(settings)
@@ -188,14 +191,15 @@ def stays(data_dir: Path) -> bool:
         return False
 
 
-async def up(data_dir: Path, port: int, variables: Iterable[str]) -> None:
+async def up(data_dir: Path, port: int, variables: Iterable[str], plugins: Iterable[str] = ()) -> None:
     """An installation without a processor, until Ctrl-C or SIGTERM; workers come as processors need them. BrokerError.
 
-    variables: of the environment, that documents may name.
+    variables: of the environment, that documents may name. plugins: that they may use.
     """
     ended, loop = asyncio.Event(), asyncio.get_running_loop()
     said = Console(stderr=True, soft_wrap=True)
-    async with installation(data_dir, {}, {**dict.fromkeys(WORKERS, 0), CONTROL: 1}, port=port, variables=variables):
+    workers = {**dict.fromkeys(WORKERS, 0), CONTROL: 1}
+    async with installation(data_dir, {}, workers, port=port, variables=variables, plugins=plugins):
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, ended.set)
         marker = data_dir / STAYS_FILE

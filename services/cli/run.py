@@ -34,12 +34,13 @@ from tidemark.shared.language.documents import (
     InvalidDocument,
     KafkaDlq,
     Processor,
+    all_stages,
     parse,
     resolve,
 )
 from tidemark.shared.language.expressions.ast import Literal
 from tidemark.shared.language.problems import DocumentError
-from tidemark.shared.language.stages import FileEmit, HttpsEmit, KafkaEmit, Merge
+from tidemark.shared.language.stages import FileEmit, HttpsEmit, KafkaEmit, Merge, PluginEmit, PluginSource
 from tidemark.shared.model.ids import ProcessorName
 from tidemark.shared.model.messages import ProcessorStatus, StopProcessor
 from tidemark.shared.planning import plan_processor
@@ -112,7 +113,10 @@ async def installed_for(
     if not (data_dir / STORE).exists():
         await check_surroundings(processor)
     opened = {name for each in processor.connections.values() for name in closed_values(each.settings, ())}
-    async with installation(data_dir, {}, {**workers, CONTROL: 1}, port=port, variables=opened) as installed:
+    plugins = {each.plugin for each in all_stages(processor.pipeline) if isinstance(each, PluginSource | PluginEmit)}
+    async with installation(
+        data_dir, {}, {**workers, CONTROL: 1}, port=port, variables=opened, plugins=plugins
+    ) as installed:
         await installed.until_there(workers)
         yield installed
 
@@ -166,6 +170,8 @@ def outputs(processor: Processor) -> list[str]:
                 place = f"topics of {stage.connection_name}, by an expression"
             case HttpsEmit():
                 place = f"requests to {stage.connection_name}"
+            case PluginEmit():
+                place = f"what the plug-in {stage.plugin} has written"
             case Merge() if not isinstance(stage.table, str):
                 place = f"tables of {stage.connection_name}, by an expression"
             case _:

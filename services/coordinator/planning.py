@@ -1,6 +1,7 @@
 """Planning for the coordinator: vertices, edges, task counts; a refusal uses the user's words."""
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -12,7 +13,7 @@ from tidemark.shared.language.documents import InvalidDocument, Processor, all_s
 from tidemark.shared.language.documents.connections import REFERENCE
 from tidemark.shared.language.documents.load import load
 from tidemark.shared.language.problems import DocumentError
-from tidemark.shared.language.stages import Compute
+from tidemark.shared.language.stages import Compute, PluginEmit, PluginSource
 from tidemark.shared.model.ids import VertexId
 from tidemark.shared.model.messages import KEY_GROUPS, RunningPlan
 from tidemark.shared.model.plan import PhysicalPlan, Vertex
@@ -137,6 +138,8 @@ def check_reach(processor: Processor, own: Collection[str], allowed: Allowed) ->
     for stage in all_stages(processor.pipeline):
         if isinstance(stage, Compute):
             found += _refused(stage.path, allowed.check_class, stage.class_)
+        elif isinstance(stage, PluginSource | PluginEmit):
+            found += _refused(stage.path, partial(allowed.check_plugin, stage.plugin, stage.config), stage.path)
     if found:
         raise InvalidDocument(found)
 

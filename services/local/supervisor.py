@@ -79,6 +79,8 @@ class LocalSettings:
     """Added to every process'."""
     variables: tuple[str, ...] = ()
     """Of the environment, that documents' connections may name as `${NAME}`, beside those of `environment` and of earlier runs."""
+    plugins: tuple[str, ...] = ()
+    """Names of plug-ins that documents may use, beside those of earlier runs."""
     niceness: int = knob(5)
     """Of operators, Spark and sinks, 0 to 19 as in nice(1): they yield to sources when all cores are busy, for a source works on one core
     while a step, a release and the broker come in bursts on several. Flow control keeps a source from running away from them."""
@@ -382,14 +384,16 @@ class LocalCluster:
         }
 
     def _allowed(self) -> str:
-        """The places that documents may reach: this machine too, but for the installation's folder; variables that its owner has named."""
+        """The places that documents may reach: this machine too, but for the installation's folder; what its owner has named."""
         given = read_table(self._outer, ALLOW.removeprefix("TIDEMARK_"))
         before = read_table(read_environment(self.settings.data_dir), ALLOW.removeprefix("TIDEMARK_"))
         named = {name for name in self.settings.environment if not name.startswith("TIDEMARK_")}
         opened = {*Allowed().variables, *named, *self.settings.variables}
         opened |= {*given.get("variables", ()), *before.get("variables", ())}
+        plugins = {*self.settings.plugins, *given.get("plugins", ()), *before.get("plugins", ())}
         closed = {*given.get("closed", ()), *(str(self.settings.data_dir / name) for name in _OWN)}
-        return json.dumps({"loopback": True, **given, "variables": sorted(opened), "closed": sorted(closed)})
+        lists = {"variables": sorted(opened), "plugins": sorted(plugins), "closed": sorted(closed)}
+        return json.dumps({"loopback": True, **given, **lists})
 
     def _environment_value(self, name: str, default: str) -> str:
         return self.settings.environment.get(name, os.environ.get(name, default))

@@ -1,5 +1,6 @@
 """From the last stage of a pipeline to a connector that the sink's tasks write to."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
@@ -14,15 +15,17 @@ from tidemark.services.sink.connectors.https import HttpsSink
 from tidemark.services.sink.connectors.kafka import KafkaSink
 from tidemark.services.sink.connectors.kafkarecords import Takes
 from tidemark.services.sink.connectors.objects import ObjectDestination
+from tidemark.services.sink.connectors.plugin import PluginSink
 from tidemark.services.sink.connectors.registered import RegisteredForms
 from tidemark.services.sink.connectors.sql import SqlSink, engine_at
 from tidemark.services.sink.connectors.staging import PartStore
 from tidemark.services.sink.settings import SinkSettings
 from tidemark.shared.language.documents import CollectionDlq, FileDlq, KafkaDlq, Processor
 from tidemark.shared.language.expressions.ast import Literal
-from tidemark.shared.language.stages import Connection, FileEmit, HttpsEmit, KafkaEmit, Merge, Sink
+from tidemark.shared.language.stages import Connection, FileEmit, HttpsEmit, KafkaEmit, Merge, PluginEmit, Sink
 from tidemark.shared.model.ids import Epoch, VertexId
 from tidemark.shared.planning import DeadLetterHead, Head, WriteHead
+from tidemark.shared.plugins.installed import make_plugin
 from tidemark.shared.ports.clock import Executor
 from tidemark.shared.ports.setup import WrongSetup
 from tidemark.shared.ports.sink import Sink as SinkPort
@@ -68,6 +71,10 @@ class RealSinks:
                 return KafkaSink(stage, log, parts, outside.clock, outside.executor, self._settings.kafka, takes, forms)
             case FileEmit():
                 return self._files(context, processor, stage)
+            case PluginEmit():
+                settings = self._connections.plugin_settings(processor, stage)
+                parts, executor = self._parts(context, vertex, index), context.outside.executor
+                return plugin_sink(stage, settings, parts, executor)
             case Merge():
                 connection = self._connections.get(processor, stage.connection_name)
                 url, clients_max = str(connection.settings["url"]), context.outside.settings.connections_max
@@ -139,6 +146,16 @@ class RealSinks:
         for client in self._clients.values():
             client.close()
         await self._connections.close()
+
+
+def plugin_sink(stage: PluginEmit, settings: Mapping[str, Any], parts: PartStore, executor: Executor) -> PluginSink:
+    """A sink of another package. settings: the config of its connection; what the package lacks shows when it is opened."""
+    return PluginSink(
+        lambda: make_plugin("sink", stage.plugin, stage.config, settings),
+        f"{stage.path}, plug-in {stage.plugin}",
+        parts,
+        executor,
+    )
 
 
 def forms_of(

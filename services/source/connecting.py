@@ -6,6 +6,7 @@ from typing import Any, Final, Protocol
 
 from tidemark.services.source.connectors.files import FileSource, FileSourceSettings
 from tidemark.services.source.connectors.kafka import KafkaSource, KafkaSourceSettings
+from tidemark.services.source.connectors.plugin import PluginSource
 from tidemark.services.source.connectors.postgres import PostgresSettings, PostgresSource
 from tidemark.services.source.connectors.registered import RegisteredRecords
 from tidemark.services.source.connectors.sample import SampleSource
@@ -19,10 +20,12 @@ from tidemark.shared.language.stages import ChangesSource as ChangesStage
 from tidemark.shared.language.stages import DocumentsSource as DocumentsStage
 from tidemark.shared.language.stages import FileSource as FileStage
 from tidemark.shared.language.stages import KafkaSource as KafkaStage
+from tidemark.shared.language.stages import PluginSource as PluginStage
 from tidemark.shared.language.stages import SampleSource as SampleStage
 from tidemark.shared.language.stages import ScriptSource as ScriptStage
 from tidemark.shared.language.stages import Source as SourceStage
 from tidemark.shared.model.values import Document
+from tidemark.shared.plugins.installed import make_plugin
 from tidemark.shared.ports.clock import Clock, Executor
 from tidemark.shared.ports.source import Source
 from tidemark.shared.process.connections import Connections, filesystem_at
@@ -83,6 +86,8 @@ class RealSources:
                 return changes_source(self._connections, processor, stage, outside.executor, outside.clock)
             case SampleStage():
                 return SampleSource(outside.clock)
+            case PluginStage():
+                return plugin_source(self._connections, processor, stage, outside.executor, outside.clock)
             case DocumentsStage() | ScriptStage():
                 return own_documents(processor, stage, outside.clock)
 
@@ -135,6 +140,19 @@ def changes_source(
         connection_name=connection.name,
     )
     return PostgresSource(settings, executor, clock)
+
+
+def plugin_source(
+    connections: Connections, processor: Processor, stage: PluginStage, executor: Executor, clock: Clock
+) -> PluginSource:
+    """A source of another package. NotAllowed; what the package lacks shows with the first call."""
+    settings = connections.plugin_settings(processor, stage)
+    return PluginSource(
+        lambda: make_plugin("source", stage.plugin, stage.config, settings),
+        f"{stage.path}, plug-in {stage.plugin}",
+        executor,
+        clock,
+    )
 
 
 _DEFAULTS: Final = SourceSettings()

@@ -2,6 +2,7 @@
 
 from tidemark.services.source.body import SourceTaskBody
 from tidemark.services.source.connecting import RealSources, SourceConnectors
+from tidemark.services.source.connectors.plugin import PluginSource as PluginReader
 from tidemark.services.source.settings import SourceSettings, source_settings
 from tidemark.services.source.steps import Steps, looks_at_time, rows_close, sets_clock
 from tidemark.shared.compiled import compiling
@@ -12,6 +13,7 @@ from tidemark.shared.language.stages import (
     DocumentsSource,
     FileSource,
     KafkaSource,
+    PluginSource,
     SampleSource,
     ScriptSource,
     Source,
@@ -54,7 +56,7 @@ class SourceService:
             build_chain(tuple(behind), operators),
             stage.partition_idle_timeout_ms,
             _steps(context, processor, stage, self._connectors),
-            bounded=_is_bounded(stage),
+            bounded=await source.bounded() if isinstance(source, PluginReader) else _is_bounded(stage),
             settings=self._settings,
         )
         body.always_beside = loops(context.vertex.chain)
@@ -72,7 +74,7 @@ def _is_bounded(stage: Source) -> bool:
             return stage.until is not None
         case FileSource():
             return not stage.follow
-        case SampleSource() | ChangesSource():
+        case SampleSource() | ChangesSource() | PluginSource():
             return False
     return True
 

@@ -41,17 +41,24 @@ def make_computation(
 ) -> Computation[Any, Any]:
     """A computation of this class; ConfigError for a config that does not fit, StateError for a State that does not serve."""
     name = f"{kind.__module__}:{kind.__qualname__}"
-    given = dict(config or {})
-    unknown = sorted(given.keys() - set(_fields(kind.Config)))
-    if unknown:
-        known = ", ".join(_fields(kind.Config)) or "none"
-        raise ConfigError(f"{name}: config.{unknown[0]} is not known; known: {known}")
     try:
-        computation = kind(msgspec.convert(given, kind.Config))
-    except (msgspec.ValidationError, ValueError) as e:
+        computation = kind(config_of(config or {}, kind.Config, name))
+    except ValueError as e:
         raise ConfigError(f"{name}: config: {e}") from e
     StateCodec(computation)
     return computation
+
+
+def config_of(given: Mapping[str, Any], kind: type[Any], name: str, setting: str = "config") -> Any:
+    """What a document gives as `setting` as an object of the class that `name` takes it as; ConfigError where it does not fit."""
+    unknown = sorted(given.keys() - set(_fields(kind)))
+    if unknown:
+        known = ", ".join(_fields(kind)) or "none"
+        raise ConfigError(f"{name}: {setting}.{unknown[0]} is not known; known: {known}")
+    try:
+        return msgspec.convert(dict(given), kind)
+    except (msgspec.ValidationError, ValueError) as e:
+        raise ConfigError(f"{name}: {setting}: {e}") from e
 
 
 def _fields(kind: type[Any]) -> tuple[str, ...]:

@@ -21,6 +21,7 @@ from tidemark.shared.language.stages import (
     Limit,
     Match,
     Merge,
+    PluginEmit,
     Project,
     Redact,
     ReplaceRoot,
@@ -160,7 +161,17 @@ def written(stages: Iterable[Stage | InnerStage]) -> Fields:
                 names = None if names is None else names - gone
             case ReplaceRoot(new_root=ObjectExpr(fields)):
                 names = frozenset(name for name, _ in fields)
-            case Match() | Sort() | Limit() | Validate() | FileEmit() | KafkaEmit() | Merge() | HttpsEmit():
+            case (
+                Match()
+                | Sort()
+                | Limit()
+                | Validate()
+                | FileEmit()
+                | KafkaEmit()
+                | Merge()
+                | HttpsEmit()
+                | PluginEmit()
+            ):
                 pass
             case _:
                 names = None

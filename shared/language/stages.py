@@ -183,7 +183,19 @@ class ScriptSource(SourceBase):
     script: tuple[ScriptStep, ...]
 
 
-Source: TypeAlias = KafkaSource | FileSource | ChangesSource | SampleSource | DocumentsSource | ScriptSource
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PluginSource(SourceBase):
+    """A source of another package, by its name there."""
+
+    plugin: str
+    config: Document = field(default_factory=dict)
+    """As the plug-in takes it."""
+    connection_name: str | None = None
+
+
+Source: TypeAlias = (
+    KafkaSource | FileSource | ChangesSource | SampleSource | DocumentsSource | ScriptSource | PluginSource
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,7 +203,7 @@ class Connection:
     """A connection by name: its type and settings, `${NAME}` references not yet replaced (`documents.connections.resolve`)."""
 
     name: str
-    type: Literal["kafka", "files", "sql", "mongodb", "gateway", "sample", "schemaRegistry", "https"]
+    type: Literal["kafka", "files", "sql", "mongodb", "gateway", "sample", "schemaRegistry", "https", "plugin"]
     settings: Mapping[str, Value] = field(default_factory=dict, repr=False)
 
 
@@ -584,7 +596,17 @@ class Merge(StageBase):
         return all(type(each) is str for each in (self.table, self.when_matched, self.when_not_matched))
 
 
-Sink: TypeAlias = KafkaEmit | FileEmit | Merge | HttpsEmit
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PluginEmit(StageBase):
+    """A sink of another package, by its name there."""
+
+    plugin: str
+    config: Document = field(default_factory=dict)
+    """As the plug-in takes it."""
+    connection_name: str | None = None
+
+
+Sink: TypeAlias = KafkaEmit | FileEmit | Merge | HttpsEmit | PluginEmit
 """`KafkaEmit`, `FileEmit` and, into a collection, `Merge` are all written `$emit`."""
 
 

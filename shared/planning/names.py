@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from tidemark.shared.language.documents.changes import meaning
-from tidemark.shared.language.stages import Compute, FileEmit, HttpsEmit, KafkaEmit, Merge, Sink
+from tidemark.shared.language.stages import Compute, FileEmit, HttpsEmit, KafkaEmit, Merge, PluginEmit, Sink
 from tidemark.shared.model.ids import VertexId
 from tidemark.shared.model.plan import PhysicalPlan
 from tidemark.shared.operators.specs import ComputeSpec
@@ -69,6 +69,8 @@ def _essence(what: Compute | Sink | DeadLetterHead) -> Any:
             return ("files", what.connection_name, what.file_path)
         case HttpsEmit():
             return ("https", what.connection_name, meaning(what.subpath))
+        case PluginEmit():
+            return ("plugin", what.plugin, what.connection_name, meaning(what.config))
         case Merge():
             return ("table", what.connection_name, meaning(what.table))
         case DeadLetterHead():

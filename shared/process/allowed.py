@@ -61,6 +61,8 @@ class Allowed:
     """This machine itself."""
     modules: tuple[str, ...] = knob(())
     """Of computations' classes, with those below them."""
+    plugins: tuple[str, ...] = knob(())
+    """Names of plug-ins, `*` for any part; no other is loaded: they run in the workers' processes."""
     variables: tuple[str, ...] = knob(("KAFKA", "LOCAL_KAFKA"))
     """Of the environment, that any connection may name as `${NAME}`. All else that connections name is a secret (`values.py`)."""
 
@@ -75,13 +77,9 @@ class Allowed:
             self.check_place(str(settings["url"]), f"{where}.url")
         for url in settings.get("schemaRegistryUrls", ()):
             self.check_place(str(url), f"{where}.schemaRegistryUrls")
-        options = [(name, settings[name]) for name in ("config", "catalog") if name in settings]
-        for place, text in (found for name, value in options for found in _texts(value, f"{where}.{name}")):
-            name = place.rpartition(".")[2]
-            if _URL.match(text):
-                self.check_place(text, place)
-            elif name in _HOST_OPTIONS:
-                self._check_host(text, place)
+        for name in ("config", "catalog"):
+            if name in settings:
+                self._check_texts(settings[name], f"{where}.{name}")
 
     def check_place(self, place: str, where: str) -> None:
         """NotAllowed for a path, or a URL, that documents may not reach."""
@@ -153,6 +151,21 @@ class Allowed:
             )
         if top in sys.stdlib_module_names or (top == "tidemark" and not module.startswith("tidemark.deploy.")):
             raise NotAllowed(f"class {path!r}: {top} has no computations of users; expected a module of yours")
+
+    def check_plugin(self, name: str, config: Mapping[str, Any], where: str) -> None:
+        """NotAllowed for a plug-in that this installation has not been told to trust, or a URL of its config; asked before it is loaded."""
+        if not any(fnmatch(name, allowed) for allowed in self.plugins):
+            expected = f"expected {', '.join(self.plugins)}" if self.plugins else "none is used here until it is named"
+            raise NotAllowed(f"{where}: plug-in {name[:100]!r}: {expected} (plugins of TIDEMARK_ALLOW)")
+        self._check_texts(config, f"{where}.config")
+
+    def _check_texts(self, tree: Any, where: str) -> None:
+        for place, text in _texts(tree, where):
+            name = place.rpartition(".")[2]
+            if _URL.match(text):
+                self.check_place(text, place)
+            elif name in _HOST_OPTIONS:
+                self._check_host(text, place)
 
     def _check_scheme(self, scheme: str, where: str) -> None:
         if self.schemes and scheme not in self.schemes:

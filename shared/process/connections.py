@@ -12,7 +12,7 @@ from tidemark.shared.adapters.kafka_settings import KafkaSettings, settings_from
 from tidemark.shared.adapters.registry import RegistrySettings, RestRegistry, registry_settings
 from tidemark.shared.language.documents import Processor, resolve
 from tidemark.shared.language.redaction import redacted_line
-from tidemark.shared.language.stages import Connection
+from tidemark.shared.language.stages import Connection, PluginEmit, PluginSource
 from tidemark.shared.ports.http import HttpClient
 from tidemark.shared.ports.setup import WrongSetup
 from tidemark.shared.process.allowed import Allowed, below, read_allowed
@@ -87,6 +87,14 @@ class Connections:
         """With its values put in. NotAllowed; InvalidDocument for a name that stands for nothing."""
         found = resolve(connection, self.values)
         self._allowed.check_connection(found)
+        return found
+
+    def plugin_settings(self, processor: Processor, stage: PluginSource | PluginEmit) -> Mapping[str, Any]:
+        """The config of the connection that a plug-in's stage names; {} without one. Raises as `get`; NotAllowed for the plug-in itself."""
+        self._allowed.check_plugin(stage.plugin, stage.config, stage.path)
+        if stage.connection_name is None:
+            return {}
+        found: Mapping[str, Any] = self.get(processor, stage.connection_name).settings.get("config", {})
         return found
 
     def place_of(self, processor: Processor, name: str | None, path: str, where: str) -> tuple[str, Mapping[str, Any]]:

@@ -3,13 +3,17 @@
 import itertools
 import json
 import secrets
+import sqlite3
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
-from tests.contract.sinks_support import Inline
+from tidemark_shelf import ShelfSink
+
 from tests.harness.registry import MemoryRegistry
+from tidemark.services.library.release_world import Inline
 from tidemark.services.sink.connectors.destination import LocalDestination, sha256
 from tidemark.services.sink.connectors.filerows import CatalogTable, Encoding
 from tidemark.services.sink.connectors.files import FileSink, FileSinkSettings
@@ -20,6 +24,7 @@ from tidemark.services.sink.connectors.kafkarecords import Takes
 from tidemark.services.sink.connectors.memory import MemorySink, MemoryTarget
 from tidemark.services.sink.connectors.mongodbsettings import MongoSinkSettings
 from tidemark.services.sink.connectors.objects import ObjectDestination
+from tidemark.services.sink.connectors.plugin import PluginSink
 from tidemark.services.sink.connectors.registered import RegisteredForms
 from tidemark.services.sink.connectors.released import read_released_rows, released_files
 from tidemark.services.sink.connectors.sql import SqlSink, SqlSinkSettings, engine_of
@@ -38,6 +43,7 @@ from tidemark.shared.language.stages import Connection, EmitFormat, HttpsEmit, K
 from tidemark.shared.language.values import parse_json
 from tidemark.shared.model.checkpoint import BlobRef
 from tidemark.shared.model.ids import Offset
+from tidemark.shared.plugins.installed import make_of
 from tidemark.shared.ports.blobs import BlobUnavailable, Note
 from tidemark.shared.ports.clock import Executor
 from tidemark.shared.ports.http import HttpAnswer, HttpRequest
@@ -58,6 +64,29 @@ class MemoryWorld:
 
     async def visible(self) -> list[int]:
         return [number for batch in self.target.batches() for number in batch.column("id").to_pylist()]
+
+
+class PluginWorld:
+    """The example of a plug-in's sink, two documents in a write."""
+
+    def __init__(self, folder: Path) -> None:
+        self.file = folder / "shelf.db"
+        self.blobs = MemoryBlobs()
+        self.executor: Executor = Inline()
+        self.attempts = itertools.count()
+        self.needs = ""
+
+    def sink(self) -> PluginSink:
+        store = PartStore(self.blobs, names_for(f"a{next(self.attempts)}"), inline_bytes_max=100)
+        return PluginSink(self.make, "a plug-in", store, self.executor, part_rows_max=2)
+
+    def make(self) -> ShelfSink:
+        return make_of("shelf", ShelfSink, {"shelf": "out", "needs": self.needs}, {"file": str(self.file)})
+
+    async def visible(self) -> list[int]:
+        with closing(sqlite3.connect(self.file)) as db:
+            rows = db.execute("SELECT document FROM documents WHERE shelf = 'out' ORDER BY n").fetchall()
+        return [json.loads(document)["id"] for (document,) in rows]
 
 
 class FilesWorld:

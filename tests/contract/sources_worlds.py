@@ -1,20 +1,25 @@
 """What the sources' contract runs on: each world holds numbered records in splits, and makes fresh source objects on them."""
 
 import json
+import sqlite3
 from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any, Protocol
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 from fsspec.implementations.local import LocalFileSystem
+from tidemark_shelf import ShelfSource
+from tidemark_shelf.file import Place, ShelfFile
 
-from tests.contract.sinks_support import Inline
 from tests.harness.raw_log import LogRawReader
 from tests.harness.registry import MemoryRegistry
 from tidemark.services.gateway.writing import BatchWriter
+from tidemark.services.library.release_world import Inline
 from tidemark.services.source.connectors.files import FileSource, FileSourceSettings
 from tidemark.services.source.connectors.kafka import KafkaSource, KafkaSourceSettings
+from tidemark.services.source.connectors.plugin import PluginSource
 from tidemark.services.source.connectors.registered import RegisteredRecords
 from tidemark.services.source.connectors.script import DocumentsSource, ScriptSource
 from tidemark.shared.adapters.clock import SystemClock
@@ -25,6 +30,7 @@ from tidemark.shared.language.avro import parse_schema, writer_of
 from tidemark.shared.language.stages import KafkaSource as KafkaStage
 from tidemark.shared.language.stages import StartAt
 from tidemark.shared.language.steps import DataStep, WatermarkStep
+from tidemark.shared.plugins.installed import make_of
 from tidemark.shared.ports.log import NewRecord, TopicPartition
 from tidemark.shared.ports.registry import header_of
 from tidemark.shared.ports.source import Source
@@ -172,6 +178,35 @@ class FileLanes:
         temporary = path.with_suffix(".tmp")
         temporary.write_text("".join(line + "\n" for line in header + lines))
         temporary.replace(path)
+
+
+class PluginLanes:
+    """Shelves of the example of a plug-in's source."""
+
+    def __init__(self, folder: Path, *, follow: bool, plugin: type[ShelfSource] = ShelfSource) -> None:
+        self.lanes: list[list[int]] = []
+        self.follow = follow
+        self.plugin = plugin
+        self.file = str(folder / "shelf.db")
+
+    def source(self) -> PluginSource:
+        return PluginSource(
+            lambda: make_of("shelf", self.plugin, {"follow": self.follow}, {"file": self.file}),
+            "a plug-in",
+            Inline(),
+            CLOCK,
+        )
+
+    async def add(self, lane: int, numbers: Sequence[int]) -> None:
+        if lane == len(self.lanes):
+            self.lanes.append([])
+        ShelfFile(Place(self.file)).close()
+        with closing(sqlite3.connect(self.file)) as db, db:
+            db.executemany(
+                "INSERT INTO documents (shelf, added_ms, document) VALUES (?, ?, ?)",
+                [(f"s{lane}", number, json.dumps({"n": number})) for number in numbers],
+            )
+        self.lanes[lane] += numbers
 
 
 class ScriptLanes:

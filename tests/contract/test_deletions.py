@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
-from tests.contract.sinks_support import Task, World
 from tests.contract.sinks_targets import FilesWorld, ObjectsWorld
 from tidemark.services.cli.demo import DemoFailed, _empty
+from tidemark.services.library.release_world import Task, World
 from tidemark.services.local import broker as local_broker
 from tidemark.services.local.broker import BrokerError
 from tidemark.services.local.broker_settings import BrokerSettings

@@ -5,7 +5,6 @@ from typing import Any
 
 import pytest
 
-from tests.contract.sinks_support import Task, World, batch_of
 from tests.contract.sinks_targets import AvroWorld, expression
 from tests.contract.sources_worlds import AvroLanes
 from tests.harness.opening import open_splits
@@ -13,6 +12,7 @@ from tests.harness.registry import Registry
 from tidemark.services.cli import connected
 from tidemark.services.cli.connected import refused_by_what_is_there
 from tidemark.services.control.outside import refused_by_registries
+from tidemark.services.library.release_world import Task, World, batch_of
 from tidemark.shared.adapters.registry import RegistrySettings, RestRegistry
 from tidemark.shared.language.documents import InvalidDocument, parse
 from tidemark.shared.language.protobuf.errors import SchemaError

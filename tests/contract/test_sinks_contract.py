@@ -2,14 +2,12 @@
 """What every sink must keep, whatever it writes to (protocol, section 6)."""
 
 import asyncio
-import contextlib
 import itertools
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.contract.sinks_support import IDENTITY, JOB, Target, Task, World, batch_of, row_of
 from tests.contract.sinks_targets import (
     AvroWorld,
     FilesWorld,
@@ -18,15 +16,26 @@ from tests.contract.sinks_targets import (
     MemoryWorld,
     MongoWorld,
     ObjectsWorld,
+    PluginWorld,
     ProtobufWorld,
     SqlWorld,
 )
 from tests.harness.mongodb.servers import Servers
+from tidemark.services.library.release_world import (
+    IDENTITY,
+    JOB,
+    PHASES,
+    Target,
+    Task,
+    World,
+    batch_of,
+    row_of,
+    story_of_two_crashes,
+)
 from tidemark.services.sink.connectors.staging import decode_handle
 from tidemark.shared.adapters.executor import AsyncExecutor
 from tidemark.shared.model.ids import Epoch, VertexId
-from tidemark.shared.ports.log import Fenced, LogError
-from tidemark.shared.ports.sink import Identity, MarkerAhead, ReleaseGap, TargetRefused, TargetUnavailable
+from tidemark.shared.ports.sink import Identity, MarkerAhead, ReleaseGap, TargetRefused
 
 TARGETS: dict[str, Callable[[Path], Target]] = {
     "memory": lambda _: MemoryWorld(),
@@ -41,14 +50,13 @@ TARGETS: dict[str, Callable[[Path], Target]] = {
     "kafka-avro": lambda _: AvroWorld(),
     "kafka-protobuf": lambda _: ProtobufWorld(),
     "https": lambda _: HttpsWorld(),
+    "plugin": PluginWorld,
     # Inserting what is there would fail: so a row released twice is an error, not an invisible update.
     "sqlite": lambda path: SqlWorld(f"sqlite:///{path}/t.db", when_matched="fail"),
     "sqlite-merge": lambda path: SqlWorld(f"sqlite:///{path}/t.db"),
 }
 POSTGRES = pytest.param("postgres", marks=pytest.mark.postgres)
 MONGODB = [pytest.param(f"mongodb-{kind}", marks=pytest.mark.mongodb) for kind in ("alone", "replicas")]
-
-PHASES = ("accept", "stage", "commit", "release")
 
 
 @pytest.fixture(params=[*TARGETS, POSTGRES, *MONGODB])
@@ -70,55 +78,13 @@ def target(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Target]:
     world.engine.dispose()
 
 
-async def crash_after(task: Task, phase: str) -> None:
-    """Run an epoch up to and with a phase; what follows never happens."""
-    for step in PHASES[: PHASES.index(phase) + 1]:
-        await getattr(task, step)()
-        await task.world.check()
-
-
-async def haunt(task: Task) -> None:
-    """What a zombie still tries: release what it knows of, and go on with its epoch. It may be refused, in any of the known ways."""
-    for step in (task.release, task.accept, task.stage, task.release):
-        with contextlib.suppress(Fenced, LogError, TargetUnavailable, TargetRefused):
-            await step()
-        await task.world.check()
-
-
 @pytest.mark.parametrize("zombies", [False, True], ids=["killed", "zombie"])
 @pytest.mark.parametrize(("first", "second"), list(itertools.product(PHASES, PHASES)))
 async def test_exactly_once_whatever_the_order_of_crashes(
     target: Target, first: str, second: str, zombies: bool
 ) -> None:
     """Two crashes, each between any two phases, with or without the old object going on: all that is committed is visible once."""
-    world = World(target)
-    old = Task(world)
-    await old.start()
-    await old.epoch()
-    await crash_after(old, first)
-    middle = Task(world)
-    if zombies:
-        await old.accept()
-    await middle.start()
-    await world.check()
-    if zombies:
-        await haunt(old)
-    await crash_after(middle, second)
-    if zombies:
-        await haunt(old)
-    new = Task(world)
-    await new.start()
-    await world.check()
-    await world.complete()
-    if zombies:
-        await haunt(middle)
-        await haunt(old)
-    # A zombie that was given a writer of its own may have fenced the newest, which is then replaced.
-    newest = Task(world)
-    await newest.start()
-    await newest.epoch()
-    await newest.epoch()
-    await world.complete()
+    await story_of_two_crashes(target, first, second, zombies=zombies)
 
 
 async def test_S2_staged_output_is_not_visible(target: Target) -> None:

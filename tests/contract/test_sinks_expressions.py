@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from tests.contract.sinks_support import IDENTITY, Target, batch_of
 from tests.contract.sinks_targets import FilesWorld, HttpsWorld, KafkaWorld, MongoWorld, SqlWorld, expression
 from tests.harness.mongodb.servers import Servers
+from tidemark.services.library.release_world import IDENTITY, Target, batch_of
 from tidemark.shared.adapters.executor import AsyncExecutor
 from tidemark.shared.language.expressions import interpreter
 from tidemark.shared.model.ids import Epoch

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.contract.sinks_support import IDENTITY, JOB, Inline, Task, World, batch_of, row_of
 from tests.contract.sinks_targets import FilesWorld, ObjectsWorld
+from tidemark.services.library.release_world import IDENTITY, JOB, Inline, Task, World, batch_of, row_of
 from tidemark.services.sink.connectors.destination import LocalDestination
 from tidemark.services.sink.connectors.filerows import Encoding
 from tidemark.services.sink.connectors.files import FileSink

@@ -9,8 +9,8 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from tests.contract.sinks_support import IDENTITY, Task, World, row_of
 from tests.contract.sinks_targets import FilesWorld, expression
+from tidemark.services.library.release_world import IDENTITY, Task, World, row_of
 from tidemark.services.sink.connectors.destination import LocalDestination
 from tidemark.services.sink.connectors.files import FileSinkSettings
 from tidemark.services.sink.connectors.kafkarecords import RecordMaker, Takes

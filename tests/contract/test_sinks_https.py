@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from tests.contract.sinks_support import IDENTITY, Task, World, batch_of, row_of
 from tests.contract.sinks_targets import HttpsWorld, expression
+from tidemark.services.library.release_world import IDENTITY, Task, World, batch_of, row_of
 from tidemark.shared.language.documents import InvalidDocument, parse
 from tidemark.shared.language.stages import HttpsEmit
 from tidemark.shared.model.ids import Epoch

@@ -11,8 +11,8 @@ import msgspec
 import pyarrow as pa
 import pytest
 
-from tests.contract.sinks_support import IDENTITY, Task, World, batch_of, row_of
 from tests.contract.sinks_targets import KafkaWorld, expression
+from tidemark.services.library.release_world import IDENTITY, Task, World, batch_of, row_of
 from tidemark.services.sink.connectors.kafkamarkers import Marker, MarkerReading, last_marker, marker_record, markers_of
 from tidemark.services.sink.connectors.kafkarecords import RecordMaker, Takes
 from tidemark.services.sink.connectors.kafkaruns import Run, joined, size_of, sizes_of

@@ -14,9 +14,8 @@ import pytest
 from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 
-from tests.contract.sinks_support import Task, World, batch_of
 from tests.contract.sinks_targets import KafkaWorld, expression
-from tests.contract.test_sinks_contract import crash_after, haunt
+from tidemark.services.library.release_world import Task, World, batch_of, crash_after, haunt
 from tidemark.services.sink.connectors.kafkamarkers import MarkerReading, last_marker, markers_of
 from tidemark.services.sink.connectors.kafkarecords import Takes
 from tidemark.services.sink.connectors.staging import decode_handle

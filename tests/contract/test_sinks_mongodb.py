@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from pymongo import errors
 
-from tests.contract.sinks_support import IDENTITY, Task, World, row_of
 from tests.contract.sinks_targets import MongoWorld, expression
 from tests.harness.mongodb.servers import Passage, Servers
+from tidemark.services.library.release_world import IDENTITY, Task, World, row_of
 from tidemark.services.sink.connectors.mongodb import MARKERS
 from tidemark.shared.adapters.mongodb import is_denied, is_passing
 from tidemark.shared.language.documents import parse

@@ -10,8 +10,7 @@ import pytest
 import s3fs
 
 from tests.contract.sinks_s3 import Store, s3
-from tests.contract.sinks_support import Inline, Task, World
-from tests.contract.test_sinks_contract import crash_after, haunt
+from tidemark.services.library.release_world import Inline, Task, World, crash_after, haunt
 from tidemark.services.sink.connectors.filerows import Encoding
 from tidemark.services.sink.connectors.files import FileSink
 from tidemark.services.sink.connectors.objects import ObjectDestination

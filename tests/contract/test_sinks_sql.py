@@ -13,9 +13,8 @@ import psycopg
 import pytest
 import sqlalchemy as sa
 
-from tests.contract.sinks_support import IDENTITY, Task, World, row_of
 from tests.contract.sinks_targets import SqlWorld
-from tests.contract.test_sinks_contract import crash_after, haunt
+from tidemark.services.library.release_world import IDENTITY, Task, World, crash_after, haunt, row_of
 from tidemark.services.sink.connectors.sql import MARKERS_TABLE, SqlSink, engine_of
 from tidemark.services.sink.connectors.staging import Part, PartStore
 from tidemark.shared.model.ids import Epoch, JobId, VertexId

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from tests.contract.sinks_support import IDENTITY, row_of
 from tests.contract.sinks_targets import SqlWorld
+from tidemark.services.library.release_world import IDENTITY, row_of
 from tidemark.shared.language.documents import parse
 from tidemark.shared.language.stages import Merge
 from tidemark.shared.model.ids import Epoch

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from tests.contract.sinks_support import IDENTITY, row_of
 from tests.contract.sinks_targets import SqlWorld
 from tests.contract.test_sinks_sql import sql_world
 from tests.contract.test_sinks_sql_tables import remake
+from tidemark.services.library.release_world import IDENTITY, row_of
 from tidemark.services.sink.connectors import sqlrows
 from tidemark.services.sink.connectors.sqlrows import RowMaker, documents_array
 from tidemark.services.sink.connectors.sqltable import target_table

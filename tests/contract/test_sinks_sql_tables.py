@@ -10,9 +10,9 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql
 
-from tests.contract.sinks_support import IDENTITY, row_of
 from tests.contract.sinks_targets import SqlWorld
 from tests.contract.test_sinks_sql import merged, sql_world
+from tidemark.services.library.release_world import IDENTITY, row_of
 from tidemark.services.sink.connectors.sqlrows import RowMaker
 from tidemark.services.sink.connectors.sqlvalues import Misfit
 from tidemark.shared.model.ids import Epoch

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.contract.sinks_support import Target, Task, World
 from tests.contract.sinks_targets import FilesWorld, KafkaWorld, MemoryWorld, SqlWorld
+from tidemark.services.library.release_world import Target, Task, World
 from tidemark.shared.adapters.clock import SystemClock
 from tidemark.shared.adapters.faults import FaultRates, Faults
 from tidemark.shared.adapters.memory_broker import MemoryBroker

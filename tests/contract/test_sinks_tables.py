@@ -15,8 +15,8 @@ import pytest
 from deltalake import DeltaTable
 from pyiceberg.catalog import load_catalog
 
-from tests.contract.sinks_support import IDENTITY, JOB, Inline, Task, World, batch_of, row_of
 from tests.contract.sinks_targets import FilesWorld
+from tidemark.services.library.release_world import IDENTITY, JOB, Inline, Task, World, batch_of, row_of
 from tidemark.services.sink.connectors import delta
 from tidemark.services.sink.connectors.destination import LocalDestination, sha256
 from tidemark.services.sink.connectors.filerows import Encoding

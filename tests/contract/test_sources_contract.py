@@ -12,6 +12,7 @@ from tests.contract.sources_worlds import (
     FileLanes,
     GatewayLanes,
     KafkaLanes,
+    PluginLanes,
     ScriptLanes,
     World,
     number_of,
@@ -34,6 +35,7 @@ BOUNDED: dict[str, Callable[[Path], World]] = {
     "parquet-ordered": lambda path: FileLanes(path, "parquet", ordered=True, follow=False),
     "script": lambda _: ScriptLanes(),
     "documents": lambda _: DocumentLanes(),
+    "plugin": lambda path: PluginLanes(path, follow=False),
 }
 GROWING: dict[str, Callable[[Path], World]] = {
     "kafka": lambda _: KafkaLanes(),
@@ -43,6 +45,7 @@ GROWING: dict[str, Callable[[Path], World]] = {
     "csv-follow": lambda path: FileLanes(path, "csv", ordered=False, follow=True),
     "parquet-follow": lambda path: FileLanes(path, "parquet", ordered=False, follow=True),
     "csv-ordered-follow": lambda path: FileLanes(path, "csv", ordered=True, follow=True),
+    "plugin-follow": lambda path: PluginLanes(path, follow=True),
     "json-ordered-follow": lambda path: FileLanes(path, "json", ordered=True, follow=True),
 }
 
@@ -231,7 +234,7 @@ async def test_I2_what_only_grew_passes_the_check(growing: World) -> None:
     await growing.source().check(known)
 
 
-@pytest.mark.parametrize("name", ["kafka", "gateway", "json-follow", "csv-follow", "parquet-follow"])
+@pytest.mark.parametrize("name", ["kafka", "gateway", "json-follow", "csv-follow", "parquet-follow", "plugin-follow"])
 async def test_new_splits_are_noticed_and_read_from_their_beginning(name: str, tmp_path: Path) -> None:
     """A split that appears while the source runs shows in `splits`; opened besides the others, it is read whole."""
     growing = GROWING[name](tmp_path)

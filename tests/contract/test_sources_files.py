@@ -12,9 +12,9 @@ import pyarrow.parquet as pq
 import pytest
 from fsspec.implementations.local import LocalFileSystem
 
-from tests.contract.sinks_support import Inline
 from tests.contract.sources_worlds import CLOCK
 from tests.harness.opening import open_splits
+from tidemark.services.library.release_world import Inline
 from tidemark.services.source.connectors.files import SEQUENCE, FileSource, FileSourceSettings
 from tidemark.shared.language.values import parse_json
 from tidemark.shared.model.ids import Offset, SplitId

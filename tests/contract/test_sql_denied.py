@@ -5,8 +5,8 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy import exc
 
-from tests.contract.sinks_support import IDENTITY
 from tests.contract.sinks_targets import SqlWorld
+from tidemark.services.library.release_world import IDENTITY
 from tidemark.services.operator.tables.sql import SqlTable
 from tidemark.services.operator.tables.sql import engine_of as table_engine
 from tidemark.services.sink.connectors.sql import engine_of as sink_engine

@@ -14,13 +14,13 @@ import pyarrow as pa
 from aiokafka.record.default_records import DefaultRecordBatchBuilder
 from crc32c import crc32c
 
-from tests.contract.sinks_support import Inline
 from tests.harness.damage import damaged
 from tests.harness.registry import MemoryRegistry
 from tests.harness.sealing import KEYS
 from tidemark.services.control.commands import Command
 from tidemark.services.control.signature import check_expires
 from tidemark.services.gateway.batch import Shape, records_of
+from tidemark.services.library.release_world import Inline
 from tidemark.services.operator.requests import Requests
 from tidemark.services.source.connectors.registered import RegisteredRecords, _reader_of
 from tidemark.shared.adapters.kafka_batches import BrokenBatch, PartitionAnswer

@@ -25,6 +25,7 @@ from tidemark.services.sink.connectors.kafkamarkers import (
     last_marker,
     marker_record,
     markers_of,
+    next_part,
     ranges_of,
 )
 from tidemark.services.sink.connectors.kafkarecords import Made, RecordMaker, Takes
@@ -155,7 +156,7 @@ class MarkedParts(ABC):
             digest = sha256(staged).hexdigest()
             total = max(1, len(parts))
             counts: dict[str, int] = {}
-            for number in range(_next_part(marker, row, total, digest), total + 1):
+            for number in range(next_part(marker, row, total, digest, "kafka"), total + 1):
                 self._part = number
                 left_out = not parts or number in passed
                 records = {} if left_out else await self._released(row, parts[number - 1], number, counts)
@@ -369,15 +370,3 @@ class KafkaSink(MarkedParts):
         # The cause may be that the topics have changed.
         self._topics.forget()
         await super()._throw_away()
-
-
-def _next_part(marker: Marker, row: MirrorRow, total: int, digest: str) -> int:
-    """The number of the first part that is not written. TargetRefused if the written parts are of another division."""
-    if marker.epoch != row.epoch:
-        return 1
-    if (marker.parts, marker.digest) != (total, digest):
-        raise TargetRefused(
-            f"kafka: commit {row.epoch}: part {marker.part} of {marker.parts} of the output with digest {marker.digest} is written,"
-            f" but the commit has {total} parts with digest {digest}: another history wrote there"
-        )
-    return marker.part + 1

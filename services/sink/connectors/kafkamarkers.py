@@ -15,6 +15,7 @@ from typing import Final
 
 from msgspec import Struct
 
+from tidemark.shared.model.checkpoint import MirrorRow
 from tidemark.shared.model.formats import MARKER, FormatError, JsonCodec
 from tidemark.shared.model.ids import Epoch, Offset
 from tidemark.shared.model.positive import check_positive
@@ -71,6 +72,18 @@ def markers_of(identity: Identity) -> TopicPartition:
     return TopicPartition(topic, 0)
 
 
+def next_part(marker: Marker, row: MirrorRow, total: int, digest: str, place: str) -> int:
+    """The number of the first part that is not written. TargetRefused if the written parts are of another division."""
+    if marker.epoch != row.epoch:
+        return 1
+    if (marker.parts, marker.digest) != (total, digest):
+        raise TargetRefused(
+            f"{place}: commit {row.epoch}: part {marker.part} of {marker.parts} of the output with digest {marker.digest} is written,"
+            f" but the commit has {total} parts with digest {digest}: another history wrote there"
+        )
+    return marker.part + 1
+
+
 def ranges_of(written: Sequence[Written]) -> tuple[WrittenRange, ...]:
     """The ranges that a transaction has written, as its marker tells them: batches that follow each other as one."""
     found: list[WrittenRange] = []
@@ -85,7 +98,7 @@ def ranges_of(written: Sequence[Written]) -> tuple[WrittenRange, ...]:
 
 def marker_record(marker: Marker) -> NewRecord:
     """The marker as a record."""
-    return NewRecord(_CODEC.encode(marker), marker.identity.encode())
+    return NewRecord(encode_marker(marker), marker.identity.encode())
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,9 +164,15 @@ async def _newest(log: Log, place: TopicPartition, start: Offset, end: Offset, r
     return None if newest is None else decode_marker(place, newest)
 
 
-def decode_marker(place: TopicPartition, value: bytes) -> Marker:
-    """A record of a markers topic. TargetRefused if it is none."""
+def decode_marker(place: TopicPartition | str, value: bytes) -> Marker:
+    """A record of a markers topic, or what another target keeps of it. TargetRefused if it is none."""
     try:
         return _CODEC.decode(value)
     except FormatError as error:
-        raise TargetRefused(f"topic {place.topic}: {error}; only the product may write there") from error
+        where = place if isinstance(place, str) else f"topic {place.topic}"
+        raise TargetRefused(f"{where}: {error}; only the product may write there") from error
+
+
+def encode_marker(marker: Marker) -> bytes:
+    """The bytes of a marker."""
+    return _CODEC.encode(marker)

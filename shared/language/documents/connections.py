@@ -43,7 +43,7 @@ _TEXT: Final = _unshown(STRING, "a non-empty string")
 _TABLE: Final = _unshown(DOCUMENT, "an object")
 _TYPE: Final = Option(
     "type",
-    _one_of("kafka", "files", "sql", "mongodb", "gateway", "sample", "schemaRegistry", "https"),
+    _one_of("kafka", "files", "sql", "mongodb", "gateway", "sample", "schemaRegistry", "https", "plugin"),
     "what is at the other end",
     required=True,
 )
@@ -83,6 +83,10 @@ SETTINGS: Final = {
     "https": (
         Option("url", _TEXT, "https://host/path, or http", required=True),
         Option("headers", _TABLE, "sent with each request: the place for keys and tokens"),
+    ),
+    "plugin": (
+        Option("plugin", _TEXT, "the plug-in that it is for: no other is given its config", required=True),
+        Option("config", _TABLE, "as the plug-in takes it: the place for addresses and passwords"),
     ),
 }
 """The options of each type of connection."""

@@ -24,7 +24,16 @@ from tidemark.shared.language.documents.pipeline import read_pipeline
 from tidemark.shared.language.documents.source import CHANGES
 from tidemark.shared.language.expressions.scope import Scope
 from tidemark.shared.language.problems import DocumentError, InvalidDocument, Problems
-from tidemark.shared.language.stages import SAMPLE_CONNECTION, Connection, Join, Merge, Stage, Union
+from tidemark.shared.language.stages import (
+    SAMPLE_CONNECTION,
+    Connection,
+    Join,
+    Merge,
+    PluginEmit,
+    PluginSource,
+    Stage,
+    Union,
+)
 from tidemark.shared.model.ids import ProcessorName
 
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
@@ -176,6 +185,8 @@ _WANTED: Final = {
     "FileSource": ("files",),
     "ChangesSource": ("sql",),
     "SampleSource": ("sample",),
+    "PluginSource": ("plugin",),
+    "PluginEmit": ("plugin",),
     "FileEmit": ("files",),
     "Merge": ("sql", "mongodb"),
     "CollectionEmit": ("mongodb",),
@@ -201,6 +212,8 @@ def _check_connections(pipeline: tuple[Stage, ...], options: Options, known: Kno
                 _check_connections(inner, Options(), known, problems)
         kind = "CollectionEmit" if isinstance(stage, Merge) and stage.name == "$emit" else type(stage).__name__
         _check_connection(getattr(stage, "from_", stage), kind, stage.path + _INSIDE.get(kind, ""), known, problems)
+        if isinstance(stage, PluginSource | PluginEmit):
+            _check_plugin(stage, known, problems)
         if (registry := getattr(stage, "registry", None)) is not None:
             _check_named(registry, ("schemaRegistry",), f"{stage.path}.schemaRegistry", known, problems)
     if options.dlq is not None:
@@ -227,3 +240,12 @@ def _check_named(name: str, wanted: Sequence[str], path: str, known: Known, prob
     elif connection.type not in wanted:
         message = f"the connection {name} is of type {connection.type}, expected {' or '.join(wanted)}"
         problems.add(f"{path}.connectionName", message)
+
+
+def _check_plugin(stage: PluginSource | PluginEmit, known: Known, problems: Problems) -> None:
+    """A connection's secrets are for the plug-in that it names, and for no other that is installed."""
+    connection = known.connections.get(stage.connection_name or "")
+    meant = None if connection is None else connection.settings.get("plugin", stage.plugin)
+    if connection is not None and connection.type == "plugin" and meant != stage.plugin:
+        message = f"the connection {connection.name} is of the plug-in {meant}, expected {stage.plugin}"
+        problems.add(f"{stage.path}.connectionName", message)

@@ -27,7 +27,7 @@ from tidemark.shared.language.expressions.ast import Call, Expr, Literal
 from tidemark.shared.language.expressions.parse import parse_expression
 from tidemark.shared.language.expressions.scope import Scope
 from tidemark.shared.language.problems import join
-from tidemark.shared.language.stages import FileEmit, KafkaEmit, Merge, Sink
+from tidemark.shared.language.stages import FileEmit, KafkaEmit, Merge, PluginEmit, Sink
 
 
 def _acks(tree: Any, path: str, scope: Scope) -> Any:
@@ -130,6 +130,11 @@ _COLLECTION: Final = (
     Option("db", _NAME, "the database, or an expression that gives one", required=True),
     Option("coll", _NAME, "the collection, or an expression that gives one", required=True),
 )
+_PLUGIN: Final = (
+    Option("plugin", STRING, "the sink's name in the package that has it", required=True),
+    Option("connectionName", STRING, "a connection of type plugin, with the same plugin, if it takes one"),
+    Option("config", DOCUMENT, "as the plug-in takes it"),
+)
 _ELSEWHERE: Final = {
     "timeseries": "a time series collection is no target here: it has no unique keys, so no release into it could be repeated",
     "stream": "Kinesis is no target here: write to a topic",
@@ -139,6 +144,9 @@ _ELSEWHERE: Final = {
 
 def _emit(tree: Any, path: str, scope: Scope) -> Sink | None:
     before = len(scope.problems.errors)
+    if type(tree) is dict and "plugin" in tree:
+        o = read_options(tree, path, scope, _PLUGIN)
+        return None if len(scope.problems.errors) > before else PluginEmit(path=path, **o.fields)
     if type(tree) is dict and "path" in tree:
         o = read_options(tree, path, scope, _FILES)
         _check_files(o, path, scope)
@@ -279,9 +287,9 @@ _MERGE: Final = (
 
 SINKS: Final[dict[str, StageSpec]] = {
     "$emit": StageSpec(
-        "Writes to a topic, to files or into a collection.",
+        "Writes to a topic, to files, into a collection, or where a plug-in does.",
         _emit,
-        {"oneOf": [closed_schema(_KAFKA), closed_schema(_FILES), closed_schema(_COLLECTION)]},
+        {"oneOf": [closed_schema(_KAFKA), closed_schema(_FILES), closed_schema(_COLLECTION), closed_schema(_PLUGIN)]},
     ),
     "$merge": with_options("Writes into a table or a collection, row by row.", _MERGE, _merge),
 }

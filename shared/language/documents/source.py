@@ -38,6 +38,7 @@ from tidemark.shared.language.stages import (
     MaxSeen,
     Percentile,
     Perfect,
+    PluginSource,
     PositionHorizon,
     SampleSource,
     ScriptSource,
@@ -281,12 +282,19 @@ _CHANGES: Final = (
     ),
     *_TIMING,
 )
+_PLUGIN: Final = (
+    Option("plugin", STRING, "the source's name in the package that has it", required=True),
+    Option("connectionName", STRING, "a connection of type plugin, with the same plugin, if it takes one"),
+    Option("config", DOCUMENT, "as the plug-in takes it"),
+    *_TIMING,
+)
 _KINDS: Final[dict[str, tuple[Callable[..., Source], tuple[Option, ...]]]] = {
     "script": (ScriptSource, _SCRIPT),
     "documents": (DocumentsSource, _DOCUMENTS),
     "path": (FileSource, _FILES),
     "topic": (KafkaSource, _KAFKA),
     "publication": (ChangesSource, _CHANGES),
+    "plugin": (PluginSource, _PLUGIN),
     "connectionName": (SampleSource, _SAMPLE),
 }
 """By the option that tells; with a connection alone it is a sample stream."""
@@ -300,7 +308,9 @@ _ELSEWHERE: Final = {
 
 
 def _left_out(tree: Any) -> Mapping[str, str]:
-    if type(tree) is not dict or any(name in tree for name in ("script", "documents", "path", "topic", "publication")):
+    if type(tree) is not dict or any(
+        name in tree for name in ("script", "documents", "path", "topic", "publication", "plugin")
+    ):
         return {}
     config = tree.get("config")
     if type(config) is dict and "fullDocument" in config:
@@ -390,13 +400,14 @@ def _plain(tree: Any, path: str, scope: Scope) -> Source | None:
     if len(kinds) > 1:
         scope.problems.add(
             path,
-            f"a source is one of Kafka (topic), files (path), changes (publication), documents or script; found {' and '.join(kinds)}",
+            "a source is one of Kafka (topic), files (path), changes (publication), plugin, documents or script;"
+            f" found {' and '.join(kinds)}",
         )
         return None
     if not kinds:
         scope.problems.add(
             path,
-            "a source needs topic (Kafka), path (files), publication (changes), documents or script",
+            "a source needs topic (Kafka), path (files), publication (changes), plugin, documents or script",
             accepted=_KINDS,
         )
         return None

@@ -29,6 +29,7 @@ ON_HTTPS = ("tests/contract/test_sinks_https.py", *ON_ALL)
 HTTPS = "services/sink/connectors/https.py"
 ON_MONGODB = ("tests/contract/test_sinks_mongodb.py",)
 MONGODB, COLLECTIONS = "services/sink/connectors/mongodb.py", "services/sink/connectors/mongodbwrites.py"
+PLUGIN, ON_PLUGINS = "services/sink/connectors/plugin.py", ("tests/contract/test_plugins.py",)
 PIPELINES = "services/sink/connectors/sqlpipelines.py"
 
 SINKS = (
@@ -61,8 +62,11 @@ SINKS = (
     Mutant("S3", "deleted markers are guessed", READ_BACK, "        if found is None and start == begin > 0:", "        if False:", ON_KAFKA),
     Mutant("S3", "markers go up to one that is not the newest's", KAFKA, "for newest in (w.first for w in written if w.partition == place):", "for newest in (w.first + 1 for w in written if w.partition == place):", ON_KAFKA),
     Mutant("S3", "only the end of the markers is looked at", READ_BACK, "        if found is not None or start == begin:", "        if True:", ON_KAFKA),
-    Mutant("S3", "every part is written again", KAFKA, "    return marker.part + 1", "    return 1", ON_KAFKA),
-    Mutant("S3", "another division is taken for the same", KAFKA, "    if (marker.parts, marker.digest) != (total, digest):", "    if False:", ON_KAFKA),
+    Mutant("S3", "every part is written again", READ_BACK, "    return marker.part + 1", "    return 1", ON_KAFKA),
+    Mutant("S3", "another division is taken for the same", READ_BACK, "    if (marker.parts, marker.digest) != (total, digest):", "    if False:", ON_KAFKA),
+    Mutant("S3", "a plug-in's markers are those that it was made with", PLUGIN, "beaten = [] if self._writer is None else [self._writer.data]\n                await self._throw_away()\n", "beaten = []\n", ON_PLUGINS),
+    Mutant("S6", "a plug-in's refusals are staged", PLUGIN, "if row not in refused]", "if True]", ON_PLUGINS),
+    Mutant("C10", "a plug-in that is away has failed", PLUGIN, '        except Away as error:\n            raise TargetUnavailable(f"{where}: {error}") from error\n', "", ON_PLUGINS),
     Mutant("S3", "the first part is the whole", KAFKA, "                    parts=total,\n", "                    parts=number,\n", ON_KAFKA),
     Mutant("S3", "a fenced holder takes its identity back", KAFKA, "        if self._fenced is not None:\n            raise self._fenced\n", "", ON_KAFKA),
     Mutant("S3", "the marker goes alone", KAFKA, "in records.items():\n", "in list(records.items())[:0]:\n", ON_KAFKA),

@@ -26,7 +26,11 @@ FILES, DEDUPE, REMEMBERED, ON_IDS = (
     ("tests/property/test_operators_dedupe.py",),
 )
 
+PLUGIN, ON_PLUGINS = "services/source/connectors/plugin.py", ("tests/contract/test_plugins.py",)
+
 SOURCES = (
+    Mutant("I1", "positions of a plug-in that do not grow are taken", PLUGIN, "            if each <= last:", "            if False:", ON_PLUGINS),
+    Mutant("I2", "another origin of a plug-in's split is taken", PLUGIN, "now.origin != was.origin", "False", ON_PLUGINS),
     Mutant("F5", "the broker's time is the event time", FRONT, "        batch = with_column(batch, TS, pa.array(times))\n", "", ON_FRONT),
     Mutant("C6", "the front forgets its clocks", FRONT, "if stored is None else _CODEC.decode(stored)", "if True else _CODEC.decode(stored)", ON_FRONT),
     Mutant("C6", "the front forgets its ids", FRONT, '            ids.restore({p: self._restored.pop(p) for p in list(self._restored) if p.startswith(f"{part}#")})\n', "", ON_FRONT),

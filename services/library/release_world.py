@@ -4,9 +4,10 @@ Input is the numbers 0, 1, 2, …; each is one row. A task takes the next ones f
 same numbers come again. `World.check` says what readers may see at any moment: what was committed, each once.
 """
 
+import contextlib
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 import pyarrow as pa
 
@@ -14,28 +15,37 @@ from tidemark.shared.model.checkpoint import MirrorRow, ReleaseHandle
 from tidemark.shared.model.ids import Epoch, Generation, JobId, VertexId
 from tidemark.shared.operators.base import TS
 from tidemark.shared.ports.clock import T
-from tidemark.shared.ports.sink import Identity, Sink
+from tidemark.shared.ports.log import Fenced, LogError
+from tidemark.shared.ports.sink import Identity, Sink, TargetRefused, TargetUnavailable
 
 JOB = JobId("0" * 31 + "1")
 IDENTITY = Identity(JOB, VertexId("emit"), 0)
 ROWS_AN_EPOCH = 3
+"""Enough for an epoch to be divided."""
 
 
 class Target(Protocol):
     """The outside of a sink: makes sink objects on it, and reads it as anybody would."""
 
-    def sink(self) -> Sink: ...
+    def sink(self) -> Sink:
+        """A new object."""
+        ...
 
-    async def visible(self) -> list[int]: ...
+    async def visible(self) -> list[int]:
+        """The numbers that a reader sees."""
+        ...
 
 
 class Inline:
     """An executor that runs blocking work at once."""
 
     def spawn(self, activity: Any, name: str, on_error: Any) -> Any:
+        """Is not asked for."""
         raise AssertionError(f"a sink starts nothing beside: {name}")
 
     def blocking(self, work: Callable[..., T], *args: Any) -> Awaitable[T]:
+        """See `Executor.blocking`."""
+
         async def at_once() -> T:
             return work(*args)
 
@@ -75,13 +85,16 @@ class World:
 
     @property
     def last(self) -> Epoch:
+        """The last commit."""
         return self.commits[-1][0].epoch if self.commits else Epoch(0)
 
     def next_epoch(self) -> Epoch:
+        """The number of a checkpoint that begins."""
         self.given += 1
         return Epoch(self.given)
 
     def commit(self, epoch: Epoch, staged: bytes, rows: int, *, final: bool = False) -> None:
+        """Commit a checkpoint that has been staged; `rows`: of the input up to it."""
         self.commits.append((row_of(epoch, self.last, staged, final=final, identity=self.identity), staged))
         self.committed_rows = rows
 
@@ -115,15 +128,18 @@ class Task:
         await self.release()
 
     async def accept(self) -> None:
+        """The next rows of the input."""
         numbers = range(self.taken, self.taken + ROWS_AN_EPOCH)
         assert not await self.sink.accept(batch_of(numbers))
         self.taken += ROWS_AN_EPOCH
 
     async def stage(self) -> None:
+        """End the epoch."""
         epoch = self.world.next_epoch()
         self.staged = (epoch, await self.sink.stage(epoch, self.committed), self.taken)
 
     async def commit(self) -> None:
+        """What was staged last is committed."""
         assert self.staged is not None
         self.world.commit(*self.staged)
         self.committed = self.world.last
@@ -140,3 +156,54 @@ class Task:
         for step in (self.accept, self.stage, self.commit, self.release):
             await step()
             await self.world.check()
+
+
+PHASES: Final = ("accept", "stage", "commit", "release")
+"""Of an epoch."""
+
+
+async def crash_after(task: Task, phase: str) -> None:
+    """Run an epoch up to and with a phase; what follows never happens."""
+    for step in PHASES[: PHASES.index(phase) + 1]:
+        await getattr(task, step)()
+        await task.world.check()
+
+
+async def haunt(task: Task) -> None:
+    """What a zombie still tries: release what it knows of, and go on with its epoch. It may be refused, in any of the known ways."""
+    for step in (task.release, task.accept, task.stage, task.release):
+        with contextlib.suppress(Fenced, LogError, TargetUnavailable, TargetRefused):
+            await step()
+        await task.world.check()
+
+
+async def story_of_two_crashes(target: Target, first: str, second: str, *, zombies: bool) -> None:
+    """Two crashes, each behind a phase, with or without the old objects going on: all that is committed is visible once."""
+    world = World(target)
+    old = Task(world)
+    await old.start()
+    await old.epoch()
+    await crash_after(old, first)
+    middle = Task(world)
+    if zombies:
+        await old.accept()
+    await middle.start()
+    await world.check()
+    if zombies:
+        await haunt(old)
+    await crash_after(middle, second)
+    if zombies:
+        await haunt(old)
+    new = Task(world)
+    await new.start()
+    await world.check()
+    await world.complete()
+    if zombies:
+        await haunt(middle)
+        await haunt(old)
+    # A zombie that was given a writer of its own may have fenced the newest, which is then replaced.
+    newest = Task(world)
+    await newest.start()
+    await newest.epoch()
+    await newest.epoch()
+    await world.complete()

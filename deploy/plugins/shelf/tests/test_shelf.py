@@ -1,0 +1,60 @@
+"""The contract of sources and sinks, kept by the shelf."""
+
+import json
+import sqlite3
+from collections.abc import Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+from tidemark_shelf import ShelfSink, ShelfSource
+
+from tidemark.testing import SinkContract, SourceContract
+
+Given = tuple[dict[str, Any], dict[str, Any]]
+
+
+class TestSink(SinkContract):
+    """Documents onto one shelf."""
+
+    plugin = ShelfSink
+
+    def given(self, folder: Path) -> Given:
+        """A file that is made with the first look at it."""
+        return {"shelf": "out"}, {"file": str(folder / "shelf.db")}
+
+    def visible(self, folder: Path) -> Sequence[int]:
+        """Those of the shelf, with a connection of its own."""
+        if not (folder / "shelf.db").exists():
+            return []
+        with closing(sqlite3.connect(folder / "shelf.db")) as db:
+            rows = db.execute("SELECT document FROM documents WHERE shelf = 'out'").fetchall()
+        return [json.loads(document)["id"] for (document,) in rows]
+
+
+class TestSource(SourceContract):
+    """Shelves that grow."""
+
+    plugin = ShelfSource
+    follow = True
+
+    def given(self, folder: Path) -> Given:
+        """All shelves of a file."""
+        return {"follow": self.follow}, {"file": str(folder / "shelf.db")}
+
+    def add(self, folder: Path, split: int, numbers: Sequence[int]) -> None:
+        """As any writer would, in one transaction."""
+        source = ShelfSource(ShelfSource.Config(), ShelfSource.Settings(str(folder / "shelf.db")))
+        source.open()
+        source.close()
+        with closing(sqlite3.connect(folder / "shelf.db")) as db, db:
+            db.executemany(
+                "INSERT INTO documents (shelf, added_ms, document) VALUES (?, ?, ?)",
+                [(f"in-{split}", 1_000 * number, json.dumps({"n": number})) for number in numbers],
+            )
+
+
+class TestSourceThatEnds(TestSource):
+    """Shelves as they are."""
+
+    follow = False

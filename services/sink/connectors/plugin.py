@@ -1,0 +1,222 @@
+"""A sink of another package (`tidemark.plugins.Sink`): parts of documents, each written with its marker in one step (protocol, S2, S3, S6).
+
+- Documents are staged here, in the commit's handle or the blob store, so the plug-in sees committed ones alone, and nothing is taken back.
+- A write names the marker in front of it. So a process that was taken for dead, and goes on, writes nothing but the next part of the same
+  commit; and a write whose answer was lost is neither repeated nor left out, because markers are read back after every error.
+- After any error the plug-in's object is thrown away; the next call begins with a new one.
+"""
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from hashlib import sha256
+from typing import Any, Final, TypeVar
+
+import pyarrow as pa
+import structlog
+
+from tidemark.services.sink.connectors.kafkamarkers import Marker, decode_marker, encode_marker, next_part
+from tidemark.services.sink.connectors.markers import check_open, is_due
+from tidemark.services.sink.connectors.mergechanges import HeldRows, document_of, staged_rows
+from tidemark.services.sink.connectors.staging import PartStore
+from tidemark.shared.language.values import encode_doc
+from tidemark.shared.model.checkpoint import MirrorRow
+from tidemark.shared.model.ids import NO_EPOCH, Epoch
+from tidemark.shared.model.values import Document
+from tidemark.shared.operators.batches import documents_of
+from tidemark.shared.plugins.problems import Away, Overtaken, PluginError, PluginFailed, Refused
+from tidemark.shared.plugins.sink import Sink
+from tidemark.shared.ports.clock import Executor
+from tidemark.shared.ports.sink import Identity, Rejected, ReleaseGap, TargetRefused, TargetUnavailable
+
+_report = structlog.get_logger()
+T = TypeVar("T")
+PART_BYTES_MAX: Final = 4 * 1024 * 1024
+"""Of the documents of one write, as they are staged: so many are in memory, and may be written again by a target that is slow to say so."""
+PART_ROWS_MAX: Final = 10_000
+"""The same, in documents."""
+
+
+@dataclass(slots=True)
+class _Writer:
+    """An open object of the plug-in, and the marker that it found or wrote last."""
+
+    sink: Sink[Any, Any]
+    data: bytes | None
+    marker: Marker | None
+
+
+class PluginSink:
+    """`Sink` by a plug-in. `make` gives a new object of it, and blocks."""
+
+    def __init__(
+        self,
+        make: Callable[[], Sink[Any, Any]],
+        place: str,
+        parts: PartStore,
+        executor: Executor,
+        part_rows_max: int = PART_ROWS_MAX,
+    ) -> None:
+        self._make = make
+        self._place = place
+        self._parts = parts
+        self._executor = executor
+        self._part_rows_max = part_rows_max
+        self._held = self._nothing_held()
+        self._identity: Identity | None = None
+        self._judge: Sink[Any, Any] | None = None
+        """Never opened: it looks at documents, while another object writes."""
+        self._writer: _Writer | None = None
+        self._part = 0
+        """Which part is being released, from 1."""
+
+    def _nothing_held(self, restored_from: Epoch = NO_EPOCH) -> HeldRows:
+        return HeldRows(self._parts, PART_BYTES_MAX, restored_from, self._part_rows_max)
+
+    @property
+    def place(self) -> str:
+        """See `Sink.place`."""
+        return self._place
+
+    async def open(self, identity: Identity, restored_from: Epoch, *, joins: bool = False) -> Epoch:
+        """See `Sink.open`. May be repeated after TargetUnavailable."""
+        self._identity = identity
+        self._held = self._nothing_held(restored_from)
+        await self._throw_away()
+        return await self._on_newest(lambda writer: self._taken_over(writer, identity, restored_from, joins=joins))
+
+    async def _taken_over(self, writer: _Writer, identity: Identity, restored_from: Epoch, *, joins: bool) -> Epoch:
+        marker = writer.marker
+        check_open(identity, None if marker is None else marker.epoch, restored_from, self._place, joins=joins)
+        if marker is None or (joins and marker.released < restored_from):
+            before = None if marker is None else marker.released
+            marker = Marker(identity=str(identity), epoch=restored_from, predecessor=before)
+            await self._write(writer, [], marker)
+        return marker.released
+
+    async def _opened(self, identity: Identity) -> _Writer:
+        """The object that writes, with the marker that is the last one there."""
+        if self._writer is None:
+            sink = await self._ask("loading", self._make)
+            self._writer = writer = _Writer(sink, None, None)
+            await self._ask("opening", sink.open)
+            writer.data = await self._ask("reading the marker", sink.marker, str(identity))
+            writer.marker = None if writer.data is None else decode_marker(self._place, writer.data)
+        return self._writer
+
+    async def accept(self, batch: pa.RecordBatch) -> Sequence[Rejected]:
+        """See `Sink.accept`."""
+        await self._held.make_room()
+        documents = documents_of(batch)
+        judge, self._judge = self._judge, None
+        if judge is None:
+            judge = await self._ask("loading", self._make)
+        refused = await self._ask("looking at documents", judge.refused, documents)
+        self._judge = judge
+        if strange := [row for row in refused if not 0 <= row < len(documents)]:
+            raise PluginFailed(f"{self._place}: refuses document {strange[0]} of {len(documents)}, from 0")
+        self._held.take([encode_doc(each) for row, each in enumerate(documents) if row not in refused])
+        return [Rejected(row, f"{self._place}: {why}") for row, why in sorted(refused.items())]
+
+    async def stage(self, epoch: Epoch, committed: Epoch) -> bytes:
+        """See `Sink.stage`. May be repeated after TargetUnavailable."""
+        return await self._held.handle(epoch, committed)
+
+    async def release(self, row: MirrorRow, staged: bytes) -> None:
+        """See `Sink.release`. After TargetUnavailable it is called again: it goes on behind the last part that is written."""
+        await self._release(row, staged, frozenset())
+
+    async def skip(self, row: MirrorRow, staged: bytes) -> int:
+        """See `Sink.skip`: a part of which something is refused is passed over whole; its marker is written alone."""
+        parts = self._parts.listed(staged)
+        passed: set[int] = set()
+        while True:
+            self._part = 0
+            try:
+                await self._release(row, staged, frozenset(passed))
+            except TargetRefused:
+                if self._part == 0 or self._part in passed:
+                    raise
+                passed.add(self._part)
+            else:
+                return sum(parts[number - 1].rows for number in passed)
+
+    async def _release(self, row: MirrorRow, staged: bytes, passed: frozenset[int]) -> None:
+        """`passed`: the numbers of parts that are left out."""
+        await self._on_newest(lambda writer: self._written(writer, row, staged, passed))
+
+    async def _on_newest(self, work: Callable[[_Writer], Awaitable[T]]) -> T:
+        """Work behind the last marker, wherever that stands: another holder of the identity may write the same commits.
+
+        After any error, the object that writes is thrown away.
+        """
+        identity = self._identity
+        if identity is None:
+            raise ValueError(f"{self._place}: release before open")
+        beaten: list[bytes | None] = []
+        while True:
+            try:
+                writer = await self._opened(identity)
+                if writer.data in beaten:
+                    raise PluginFailed(f"{self._place}: raises Overtaken behind the marker that it names as the last")
+                return await work(writer)
+            except Overtaken:
+                beaten = [] if self._writer is None else [self._writer.data]
+                await self._throw_away()
+                _report.info("sink.overtaken", place=self._place, identity=str(identity))
+            except ReleaseGap:
+                raise
+            except BaseException:
+                await self._throw_away()
+                raise
+
+    async def _written(self, writer: _Writer, row: MirrorRow, staged: bytes, passed: frozenset[int]) -> None:
+        identity = self._identity
+        assert identity is not None
+        if writer.marker is None:
+            raise TargetRefused(f"{self._place}: the marker of {identity} is gone")
+        if not is_due(identity, writer.marker.released, row, self._place):
+            return
+        parts = self._parts.listed(staged)
+        digest, total = sha256(staged).hexdigest(), max(1, len(parts))
+        for number in range(next_part(writer.marker, row, total, digest, self._place), total + 1):
+            self._part = number
+            left_out = not parts or number in passed
+            rows = [] if left_out else staged_rows(await self._parts.load(parts[number - 1]))
+            marker = Marker(
+                identity=str(identity), epoch=row.epoch, predecessor=row.predecessor, part=number, parts=total, digest=digest
+            )  # fmt: skip
+            await self._write(writer, [document_of(each) for each in rows], marker)
+
+    async def _write(self, writer: _Writer, documents: Sequence[Document], marker: Marker) -> None:
+        data = encode_marker(marker)
+        await self._ask("writing", writer.sink.write, marker.identity, documents, data, writer.data)
+        writer.data, writer.marker = data, marker
+
+    async def _ask(self, doing: str, call: Callable[..., T], *args: Any) -> T:
+        """The plug-in's answer, and its errors in the words of a sink."""
+        where = f"{self._place}, {doing}"
+        try:
+            return await self._executor.blocking(call, *args)
+        except (Overtaken, PluginError):
+            raise
+        except Away as error:
+            raise TargetUnavailable(f"{where}: {error}") from error
+        except Refused as error:
+            raise TargetRefused(f"{where}: {error}") from error
+        except Exception as error:
+            raise PluginFailed(f"{where}: the plug-in raises {type(error).__name__}: {error}") from error
+
+    async def _throw_away(self) -> None:
+        writer, self._writer = self._writer, None
+        if writer is not None:
+            await self._let_go(writer.sink)
+
+    async def _let_go(self, sink: Sink[Any, Any]) -> None:
+        try:
+            await self._executor.blocking(sink.close)
+        except Exception as error:  # noqa: BLE001 - of another package; what counts was said before
+            _report.warning("sink.close_failed", place=self._place, reason=f"{type(error).__name__}: {error}")
+
+    async def close(self) -> None:
+        """See `Sink.close`."""
+        await self._throw_away()

@@ -1,0 +1,222 @@
+"""A source of another package (`tidemark.plugins.Source`): its reads as batches, its splits with their origins, its ends.
+
+After any error the plug-in's object is thrown away; the next call begins with a new one, from the positions that are kept here.
+"""
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, TypeVar
+
+import numpy as np
+import pyarrow as pa
+import structlog
+
+from tidemark.shared.language.values import render_json
+from tidemark.shared.model.checkpoint import KnownSplit
+from tidemark.shared.model.failures import Lasting
+from tidemark.shared.model.ids import Offset, SplitId
+from tidemark.shared.model.records import RawBatch
+from tidemark.shared.model.splits import SplitStatus
+from tidemark.shared.plugins.problems import Away, PluginError, PluginFailed, Refused
+from tidemark.shared.plugins.source import Batch, Record, Source, Split
+from tidemark.shared.ports.clock import Clock, Executor
+from tidemark.shared.ports.log import LogError, LogUnavailable
+from tidemark.shared.ports.source import SourceReplaced
+
+_report = structlog.get_logger()
+T = TypeVar("T")
+POLL_MS: Final = 100
+"""Between two rounds of reads that have found nothing: a read does not wait, so this is what a new record waits for at the most."""
+ORDINAL_MAX: Final = 2**31 - 1
+"""Ordinals are 32 bits wide in every row."""
+POSITION_MAX: Final = 2**52
+"""The order of rows has no room for more (D11)."""
+
+
+class SourceRefused(LogError, Lasting):
+    """The plug-in says that time does not mend it."""
+
+
+@dataclass(slots=True)
+class _Open:
+    """A split that is read."""
+
+    ordinal: int
+    position: Offset
+    until: Offset | None = None
+    at_end: bool = False
+    ended: bool = False
+
+    @property
+    def finished(self) -> bool:
+        return self.ended or (self.until is not None and self.position >= self.until)
+
+
+class PluginSource:
+    """`Source` by a plug-in. `make` gives a new object of it, and blocks."""
+
+    def __init__(self, make: Callable[[], Source[Any, Any]], place: str, executor: Executor, clock: Clock) -> None:
+        self._make = make
+        self._place = place
+        self._executor = executor
+        self._clock = clock
+        self._source: Source[Any, Any] | None = None
+        self._splits: dict[str, Split] = {}
+        self._open: dict[SplitId, _Open] = {}
+        self._turn = 0
+        self._committed: dict[str, int] = {}
+
+    async def bounded(self) -> bool:
+        """Whether all splits end by themselves. LogUnavailable, LogError, PluginError."""
+        return await self._ask("opening", lambda source: source.bounded)
+
+    async def splits(self) -> Mapping[SplitId, int]:
+        """See `Source.splits`. PluginFailed where ordinals do not serve."""
+        found = {each.name: each for each in await self._ask("listing splits", lambda source: source.splits())}
+        ordinals = {each.ordinal for each in found.values()}
+        if len(ordinals) < len(found) or not all(0 <= each <= ORDINAL_MAX for each in ordinals):
+            raise PluginFailed(
+                f"{self._place}: expected an ordinal of its own for each split, 0 to {ORDINAL_MAX}; found"
+                f" {', '.join(f'{each.name}: {each.ordinal}' for each in found.values())[:200]}"
+            )
+        self._splits = found
+        return {SplitId(name): each.ordinal for name, each in found.items()}
+
+    async def check(self, known: Mapping[SplitId, KnownSplit]) -> None:
+        """See `Source.check`."""
+        await self.splits()
+        for name, was in known.items():
+            now = self._splits.get(name)
+            if now is not None and now.origin != was.origin:
+                raise SourceReplaced(
+                    f"{self._place}: split {name}: expected the one of origin {was.origin!r}, which the job has read, found"
+                    f" {now.origin!r}: positions mean something else there. Start without state, to read it from its beginning"
+                )
+
+    async def found(self, splits: Collection[SplitId], *, first: bool) -> Mapping[SplitId, KnownSplit]:
+        """See `Source.found`."""
+        if not self._splits.keys() >= set(splits):
+            await self.splits()
+        there = [(name, self._splits[name]) for name in splits if name in self._splits]
+        return {
+            name: KnownSplit(each.ordinal, each.origin, Offset(each.begin if first else each.earliest))
+            for name, each in there
+        }
+
+    async def ends(self, positions: Mapping[SplitId, Offset]) -> Mapping[SplitId, Offset | None]:
+        """See `Source.ends`."""
+        if await self.bounded():
+            return dict.fromkeys(positions)
+        ends = await self._ask("asking for ends", lambda source: {name: source.end(name) for name in positions})
+        return {name: Offset(max(position, ends[name])) for name, position in positions.items()}
+
+    async def open(self, positions: Mapping[SplitId, Offset]) -> None:
+        """See `Source.open`."""
+        for name, position in positions.items():
+            self._open.setdefault(name, _Open(self._splits[name].ordinal, position))
+
+    async def fetch(self, max_bytes: int, timeout_ms: int) -> Sequence[RawBatch]:
+        """One read of each split, beginning with another split each time so that none starves."""
+        if self._committed:
+            committed, self._committed = self._committed, {}
+            await self._ask("telling what is committed", lambda source: source.committed(committed))
+        names = [name for name, each in self._open.items() if not each.finished]
+        self._turn = (self._turn + 1) % max(1, len(names))
+        batches: list[RawBatch] = []
+        left = max_bytes
+        for name in names[self._turn :] + names[: self._turn]:
+            if left <= 0:
+                break
+            batch = await self._read(name, left)
+            if batch is not None:
+                batches.append(batch)
+                left -= batch.values.nbytes
+        if names and not batches:
+            await self._clock.sleep_ms(min(timeout_ms, POLL_MS))
+        return batches
+
+    async def _read(self, name: SplitId, max_bytes: int) -> RawBatch | None:
+        split = self._open[name]
+        position = split.position
+        found = await self._ask(f"reading {name}", lambda source: source.read(name, position, max_bytes))
+        self._check(name, position, found)
+        records = [each for each in found.records if split.until is None or each.position < split.until]
+        split.position = Offset(found.next if split.until is None else min(found.next, split.until))
+        split.at_end = found.then != "more"
+        split.ended = found.then == "nothing"
+        if not records:
+            return None
+        values = [_bytes(each) for each in records]
+        return RawBatch(
+            split=name,
+            partition=split.ordinal,
+            positions=np.array([each.position for each in records], dtype=np.int64),
+            timestamps_ms=np.array([each.timestamp_ms for each in records], dtype=np.int64),
+            values=pa.array(values, pa.binary()),
+        )
+
+    def _check(self, name: str, position: int, found: Batch) -> None:
+        """PluginFailed for positions that do not grow: a restore would repeat records, or leave some out."""
+        last = position - 1
+        for each in (*(record.position for record in found.records), found.next):
+            if each <= last:
+                raise PluginFailed(
+                    f"{self._place}: split {name}, read from {position}: expected positions that grow, and `next` behind the last;"
+                    f" found {each} behind {last}"
+                )
+            last = each
+        if last > POSITION_MAX:
+            raise PluginFailed(f"{self._place}: split {name}: expected positions up to {POSITION_MAX}, found {last}")
+
+    def status(self) -> Sequence[SplitStatus]:
+        """See `Source.status`."""
+        return [
+            SplitStatus(name, each.position, each.at_end or each.finished, each.finished)
+            for name, each in self._open.items()
+        ]
+
+    def end_at(self, until: Mapping[SplitId, Offset]) -> None:
+        """See `Source.end_at`."""
+        for name, end in until.items():
+            self._open[name].until = end
+
+    async def note(self, group: str, positions: Mapping[SplitId, Offset]) -> None:
+        """See `NotesOffsets.note`: the plug-in is told before its next read."""
+        del group
+        self._committed |= {str(name): int(position) for name, position in positions.items()}
+
+    async def _ask(self, doing: str, call: Callable[[Source[Any, Any]], T]) -> T:
+        """The answer of an open object, and its errors in the words of a source. After one the object is thrown away."""
+        try:
+            return await self._executor.blocking(self._answer, call)
+        except BaseException as error:
+            await self.close()
+            where = f"{self._place}, {doing}"
+            match error:
+                case Away():
+                    raise LogUnavailable(f"{where}: {error}") from error
+                case Refused():
+                    raise SourceRefused(f"{where}: {error}") from error
+                case Exception() if not isinstance(error, PluginError):
+                    raise PluginFailed(f"{where}: the plug-in raises {type(error).__name__}: {error}") from error
+            raise
+
+    def _answer(self, call: Callable[[Source[Any, Any]], T]) -> T:
+        if self._source is None:
+            self._source = self._make()
+            self._source.open()
+        return call(self._source)
+
+    async def close(self) -> None:
+        """Let go."""
+        source, self._source = self._source, None
+        if source is not None:
+            try:
+                await self._executor.blocking(source.close)
+            except Exception as error:  # noqa: BLE001 - of another package; what counts was said before
+                _report.warning("source.close_failed", place=self._place, reason=f"{type(error).__name__}: {error}")
+
+
+def _bytes(record: Record) -> bytes | None:
+    value = record.value
+    return value if value is None or isinstance(value, bytes) else render_json(value, canonical=True)

@@ -1,0 +1,1 @@
+"""The interface of plug-ins: sources and sinks of other packages, found by entry points."""

@@ -1,0 +1,106 @@
+"""The plug-ins of the packages that are installed beside Tidemark: found by entry points, loaded when one is used."""
+
+from collections.abc import Mapping
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any, Final, Literal, TypeVar, overload
+
+from tidemark.shared.computation.loading import config_of
+from tidemark.shared.computation.problems import ConfigError
+from tidemark.shared.language.problems import nearest_of
+from tidemark.shared.plugins.base import API, Plugin
+from tidemark.shared.plugins.problems import PluginError
+from tidemark.shared.plugins.sink import Sink
+from tidemark.shared.plugins.source import Source
+
+Kind = Literal["source", "sink"]
+GROUPS: Final[Mapping[Kind, str]] = {"source": "tidemark.sources", "sink": "tidemark.sinks"}
+"""The groups of entry points."""
+_SETTINGS: Final = "config of the connection"
+P = TypeVar("P", bound=Plugin[Any, Any])
+_BASES: Final[Mapping[Kind, type[Plugin[Any, Any]]]] = {"source": Source, "sink": Sink}
+
+
+def names(kind: Kind) -> tuple[str, ...]:
+    """The plug-ins of a kind that are installed, sorted. Loads none of them."""
+    return tuple(sorted({each.name for each in entry_points(group=GROUPS[kind])}))
+
+
+def find(kind: Kind, name: str) -> EntryPoint:
+    """The entry point of a plug-in. PluginError, with those that are there."""
+    found = {each.value: each for each in entry_points(group=GROUPS[kind], name=name)}
+    if len(found) > 1:
+        raise PluginError(
+            f"{kind} {name}: expected one package with it, found {' and '.join(map(said, found.values()))}"
+        )
+    for each in found.values():
+        return each
+    there = names(kind)
+    nearest = nearest_of(name, there)
+    meant = "" if nearest is None else f"; did you mean {nearest}?"
+    raise PluginError(
+        f"{kind} {name}: no package that is installed here has it (entry points {GROUPS[kind]}); there are {', '.join(there) or 'none'}"
+        f"{meant}"
+    )
+
+
+def said(entry: EntryPoint) -> str:
+    """The package that a plug-in is of, and its version."""
+    return entry.value if entry.dist is None else f"{entry.dist.name} {entry.dist.version}"
+
+
+def load_plugin(kind: Kind, name: str) -> tuple[str, type[Plugin[Any, Any]]]:
+    """The class of a plug-in, and how errors name it. Blocks: imports its module. PluginError."""
+    entry = find(kind, name)
+    where = f"{kind} {name} of {said(entry)}"
+    try:
+        found = entry.load()
+    except (Exception, SystemExit) as error:
+        raise PluginError(f"{where}: loading {entry.value} raises {type(error).__name__}: {error}") from error
+    base = _BASES[kind]
+    if not isinstance(found, type) or not issubclass(found, base):
+        raise PluginError(f"{where}: expected {entry.value} to be a subclass of tidemark.plugins.{base.__name__}")
+    if found.api != API:
+        raise PluginError(
+            f"{where}: expected a plug-in of version {API} of the interface (`api = {API}` in the class), found {found.api}"
+        )
+    return where, found
+
+
+@overload
+def make_plugin(
+    kind: Literal["source"], name: str, config: Mapping[str, Any], settings: Mapping[str, Any]
+) -> Source[Any, Any]: ...
+
+
+@overload
+def make_plugin(
+    kind: Literal["sink"], name: str, config: Mapping[str, Any], settings: Mapping[str, Any]
+) -> Sink[Any, Any]: ...
+
+
+def make_plugin(kind: Kind, name: str, config: Mapping[str, Any], settings: Mapping[str, Any]) -> Plugin[Any, Any]:
+    """An object of a plug-in, not yet opened. PluginError as `load_plugin`, and where it does not take what it is given."""
+    where, found = load_plugin(kind, name)
+    return make_of(where, found, config, settings)
+
+
+def make_of(where: str, kind: type[P], config: Mapping[str, Any], settings: Mapping[str, Any]) -> P:
+    """An object of the class. PluginError where it does not take what it is given."""
+    try:
+        return kind(config_of(config, kind.Config, where), config_of(settings, kind.Settings, where, _SETTINGS))
+    except ConfigError as error:
+        raise PluginError(str(error)) from error
+    except (ValueError, TypeError) as error:
+        raise PluginError(f"{where}: config: {error}") from error
+
+
+def check_plugin(kind: Kind, name: str, config: Mapping[str, Any], settings: Mapping[str, Any] | None) -> None:
+    """PluginError as `make_plugin`. settings: None where they are not known here, and so are not looked at."""
+    where, found = load_plugin(kind, name)
+    if settings is not None:
+        make_of(where, found, config, settings)
+        return
+    try:
+        config_of(config, found.Config, where)
+    except ConfigError as error:
+        raise PluginError(str(error)) from error

@@ -1,0 +1,111 @@
+"""A package with plug-ins, installed as its users would, runs as a job of real processes, which are killed: each document comes once."""
+
+import asyncio
+import json
+import os
+import shutil
+import signal
+import sqlite3
+import subprocess
+import sys
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from tidemark_shelf.file import Place, ShelfFile
+
+from tests.tidy_rules import ROOT
+from tidemark.services.cli.installation import installation
+from tidemark.services.sink.connectors.released import read_released_rows
+from tidemark.shared.model.ids import ProcessorName
+from tidemark.shared.model.messages import StopProcessor
+
+pytestmark = [pytest.mark.e2e, pytest.mark.kafka, pytest.mark.timeout(240)]
+NAME = ProcessorName("shelves")
+SHELVES, EACH, ROUNDS = 3, 200, 3
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The example, installed from a copy of its sources, without a network."""
+    folder = tmp_path_factory.mktemp("plugins")
+    shutil.copytree(ROOT / "deploy" / "plugins" / "shelf", folder / "shelf")
+    options = ["--quiet", "--no-index", "--no-deps", "--no-build-isolation", "--target", str(folder / "site")]
+    subprocess.run([sys.executable, "-m", "pip", "install", *options, str(folder / "shelf")], check=True)
+    return folder / "site"
+
+
+def _fill(file: Path, numbers: range) -> None:
+    with closing(sqlite3.connect(file)) as db, db:
+        rows = [(f"shelf-{n % SHELVES}", n, json.dumps({"n": n} if n % 100 else {"none": n})) for n in numbers]
+        db.executemany("INSERT INTO documents (shelf, added_ms, document) VALUES (?, ?, ?)", rows)
+
+
+def _read(file: Path) -> list[int]:
+    if not file.exists():
+        return []
+    with closing(sqlite3.connect(file)) as db:
+        there = db.execute("SELECT name FROM sqlite_master WHERE name = 'documents'").fetchall()
+        rows = db.execute("SELECT document FROM documents").fetchall() if there else []
+    return [json.loads(document)["n"] for (document,) in rows]
+
+
+def test_the_examples_own_suite_passes_where_it_is_installed(site: Path, tmp_path: Path) -> None:
+    """With pytest alone, as its author runs it."""
+    shutil.copy(ROOT / "deploy" / "plugins" / "shelf" / "tests" / "test_shelf.py", tmp_path)
+    (tmp_path / "pytest.ini").write_text("[pytest]\n")
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:asyncio", "test_shelf.py"]
+    environment = {**os.environ, "PYTHONPATH": f"{site}:{ROOT}"}
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout
+    assert " passed" in done.stdout
+
+
+async def test_each_document_comes_once_though_workers_are_killed(site: Path, tmp_path: Path) -> None:
+    """Source and sink are killed while they work; a document that the sink refuses is a dead letter."""
+    given, taken = tmp_path / "from.db", tmp_path / "onto.db"
+    ShelfFile(Place(str(given))).close()
+    _fill(given, range(EACH))
+    document = json.dumps(
+        {
+            "name": NAME,
+            "connections": {
+                name: {"type": "plugin", "plugin": "shelf", "config": {"file": f"${{{name}}}"}}
+                for name in ("FROM", "ONTO")
+            },
+            "pipeline": [
+                {"$source": {"plugin": "shelf", "connectionName": "FROM"}},
+                {"$emit": {"plugin": "shelf", "connectionName": "ONTO", "config": {"shelf": "out", "needs": "n"}}},
+            ],
+            "options": {
+                "checkpoint": {"interval": {"size": 200, "unit": "ms"}},
+                "dlq": {"path": str(tmp_path / "letters")},
+            },
+        }
+    )
+    environment = {"FROM": str(given), "ONTO": str(taken), "PYTHONPATH": f"{site}:{ROOT}"}
+    killed: list[str] = []
+    workers = {"coordinator": 1, "source": 2, "operator": 0, "spark": 0, "sink": 2}
+    async with installation(tmp_path / "data", environment, workers, plugins=["shelf"]) as installed:
+        await installed.ensure_started(NAME, document, {"source": 2, "sink": 2})
+        await installed.until_running(NAME)
+        for number in range(1, ROUNDS + 1):
+            before = len(_read(taken))
+            _fill(given, range(EACH * number, EACH * (number + 1)))
+            async for _ in installed.client.heartbeats():
+                if len(_read(taken)) > before:
+                    break
+            for place in list(installed.cluster.pids()):
+                if place.partition("-")[0] in ("source", "sink") and place.endswith(str(number % 2)):
+                    installed.cluster.kill(place, signal.SIGKILL)
+                    killed.append(place)
+        await installed.client.request(StopProcessor(installed.client.unique(), NAME, drain=True))
+        async with asyncio.timeout(120):
+            status = await installed.until_ended(NAME)
+    assert status.state == "FINISHED", status.reason
+    assert set(killed) == {"source-0", "source-1", "sink-0", "sink-1"}
+    count = EACH * (ROUNDS + 1)
+    assert sorted(_read(taken)) == [n for n in range(count) if n % 100]
+    letters = read_released_rows(str(tmp_path / "letters"))
+    assert len(letters) == count // 100
+    assert all("has no field n" in str(each) for each in letters)
