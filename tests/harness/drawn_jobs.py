@@ -131,7 +131,7 @@ class Job:
                 files = sorted(folder.rglob("*.csv"))
                 return [dict(row) for p in files for row in csv.DictReader(p.read_text().splitlines())]
             case "parquet":
-                table = DeltaTable(str(folder)).to_pyarrow_table() if folder.exists() else None
+                table = DeltaTable(str(folder)).to_pyarrow_table() if DeltaTable.is_deltatable(str(folder)) else None
                 return [] if table is None else table.to_pylist()
             case _:
                 with sqlite3.connect(self.database) as connection:

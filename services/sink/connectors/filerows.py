@@ -9,24 +9,22 @@ from typing import Any, Final
 from urllib.parse import quote
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from tidemark.services.sink.connectors.formats import csv_bytes, jsonl_bytes, parquet_bytes, text_of
 from tidemark.services.sink.connectors.rendered import rendered
-from tidemark.shared.language.expressions.ast import Expr
-from tidemark.shared.language.expressions.environment import Environment
-from tidemark.shared.language.expressions.errors import ExpressionError
-from tidemark.shared.language.expressions.interpreter import evaluate
-from tidemark.shared.language.expressions.paths import read_path
+from tidemark.shared.language.expressions.ast import Expr, FieldPath, Literal, fields_used
+from tidemark.shared.language.fields import expression_paths
 from tidemark.shared.language.stages import DateFormat, EmitFormat, FileEmit, OutputFormat
 from tidemark.shared.language.values import type_name
-from tidemark.shared.model.values import MISSING, Document
-from tidemark.shared.operators.batches import declared_columns, documents_of
+from tidemark.shared.model.values import MISSING, Document, Value
+from tidemark.shared.operators.batches import declared_columns, documents_of, values_of
 from tidemark.shared.operators.encoded import encoded, field_counts
-from tidemark.shared.operators.frame import partial_documents
-from tidemark.shared.operators.rows import environments
+from tidemark.shared.operators.frame import Computed, Frame
 from tidemark.shared.ports.sink import Rejected
 
+Int64s = npt.NDArray[np.int64]
 FOLDER_BYTES_MAX: Final = 240
 """A partition's folder name, encoded; file systems end at 255."""
 FOLDERS_MAX: Final = 20
@@ -85,6 +83,10 @@ class FileContent:
     data: bytes
 
 
+class BadFolder(Exception):
+    """Why a value names no folder."""
+
+
 class RowBuffer:
     """Rows of the epoch that are not yet in files. The sink bounds it by `size_bytes`. Functions may take long: they belong on a thread."""
 
@@ -99,36 +101,62 @@ class RowBuffer:
 
     def add(self, batch: pa.RecordBatch) -> list[Rejected]:
         """Take a batch; the rows that it did not take."""
-        encoding = self._encoding
         rejected = self._empty(batch)
         if rejected:
             empty = {found.row for found in rejected}
             kept = [at for at in range(batch.num_rows) if at not in empty]
             others = self.add(batch.take(pa.array(kept, pa.int64()))) if kept else []
             return sorted([*rejected, *(Rejected(kept[o.row], o.reason) for o in others)], key=lambda r: r.row)
-        members: dict[Key, list[int]] = {} if encoding.divides else {("",): list(range(batch.num_rows))}
-        for at, environment in enumerate(self._divided_by(batch)):
-            key = self._key(environment)
-            if isinstance(key, str):
-                rejected.append(Rejected(at, key))
-            else:
-                members.setdefault(key, []).append(at)
+        members, refused = self._divided(batch)
+        rejected = [Rejected(row, reason) for row, reason in sorted(refused.items())]
         rows = self._rows_of(batch)
-        for key, indices in members.items():
+        for key, indices in members:
             whole = len(indices) == batch.num_rows
             self._chunks.setdefault(key, []).append(rows if whole else _take(rows, indices))
         self.rows += batch.num_rows - len(rejected)
         self.size_bytes += batch.nbytes
         return rejected
 
-    def _divided_by(self, batch: pa.RecordBatch) -> Sequence[Environment]:
-        """The environments in which the expressions that divide the rows are evaluated; empty if nothing divides them."""
-        encoding = self._encoding
+    def _divided(self, batch: pa.RecordBatch) -> tuple[list[tuple[Key, Int64s]], dict[int, str]]:
+        """The rows of each key, in order; and the rows that have none, with the reason. Each different value is looked at once."""
+        encoding, refused = self._encoding, dict[int, str]()
         if not encoding.divides:
-            return ()
-        names = frozenset(field.partition(".")[0] for field in encoding.partition_by)
-        documents = documents_of(batch) if encoding.folder is not None else partial_documents(batch, names)
-        return environments(batch, documents)
+            return [(("",), np.arange(batch.num_rows))], refused
+        exprs: list[Expr] = [Literal("") if encoding.folder is None else encoding.folder]
+        exprs += [FieldPath(tuple(field.split("."))) for field in encoding.partition_by]
+        names = [fields_used(expr) for expr in exprs]
+        frame = Frame(batch, None if None in names else frozenset().union(*(each for each in names if each)))
+        frame.prepare(path for expr in exprs for path in expression_paths(expr))
+        columns = [self._texts(number, frame.computed(expr), refused) for number, expr in enumerate(exprs)]
+        kept = np.setdiff1d(np.arange(batch.num_rows), np.fromiter(refused, np.int64, len(refused)))
+        which = np.zeros(len(kept), np.int64)
+        for texts, places in columns:
+            which = np.unique(which * len(texts) + places[kept], return_inverse=True)[1]
+        order = np.argsort(which, kind="stable")
+        firsts = np.unique(which, return_index=True)[1]
+        keys = [tuple(texts[places[row]] for texts, places in columns) for row in kept[firsts].tolist()]
+        bounds = np.searchsorted(which[order], np.arange(len(keys) + 1))
+        return [(key, kept[order[bounds[n] : bounds[n + 1]]]) for n, key in enumerate(keys)], refused
+
+    def _texts(self, number: int, found: Computed, refused: dict[int, str]) -> tuple[list[str | None], Int64s]:
+        """The different texts of a part of the keys, and which is each row's, shape (n,). number: 0 of the folder, then of the fields."""
+        for row, error in found.errors.items():
+            refused.setdefault(row, f"path: {error}")
+        coded = found.array.dictionary_encode(null_encoding="encode")
+        places = coded.indices.to_numpy().astype(np.int64)
+        texts: list[str | None] = []
+        reasons: dict[int, str] = {}
+        for place, value in enumerate(values_of(coded.dictionary, found.field)):
+            try:
+                texts.append(
+                    self._text(self._encoding.partition_by[number - 1], value) if number else self._inner(value)
+                )
+            except BadFolder as error:
+                texts.append(None)
+                reasons[place] = str(error)
+        for row in np.flatnonzero(np.isin(places, list(reasons))).tolist():
+            refused.setdefault(row, reasons[places[row]])
+        return texts, places
 
     def _rows_of(self, batch: pa.RecordBatch) -> pa.Table | list[Document]:
         if self._fit is not None:
@@ -146,27 +174,23 @@ class RowBuffer:
         empty = np.flatnonzero(field_counts(encoded(batch)) == 0).tolist()
         return [Rejected(at, f"{name} has no row without a field") for at in empty]
 
-    def _key(self, environment: Environment) -> Key | str:
-        """The folder and the texts of the partition fields; a text alone says why the row is refused."""
-        document = environment.root
-        try:
-            key: list[str | None] = [_folder_of(self._encoding.folder, environment)]
-        except (ExpressionError, ValueError) as error:
-            return f"path: {error}"
-        for field in self._encoding.partition_by:
-            value = read_path(document, tuple(field.split(".")))
-            if isinstance(value, (list, dict)):
-                return f"partitionBy {field}: expected a plain value, found one of type {type_name(value)}"
-            text = None if value is None or value is MISSING else text_of(value)
-            if text == "" and self._fit is not None:
-                return f"partitionBy {field}: a table has no empty text as a partition: it would be read as null"
-            size = len(field) + len(_folder(text)) + 1
-            if size > FOLDER_BYTES_MAX:
-                return (
-                    f"partitionBy {field}: expected at most {FOLDER_BYTES_MAX} bytes as a folder's name, found {size}"
-                )
-            key.append(text)
-        return tuple(key)
+    def _inner(self, value: Value) -> str:
+        """The folder that an expression's value names. BadFolder if it names none."""
+        return _folder_of(value) if self._encoding.folder is not None else ""
+
+    def _text(self, field: str, value: Value) -> str | None:
+        """The text of a `partitionBy` field, None for null and missing. BadFolder for what is no folder's name."""
+        if isinstance(value, (list, dict)):
+            raise BadFolder(f"partitionBy {field}: expected a plain value, found one of type {type_name(value)}")
+        text = None if value is None or value is MISSING else text_of(value)
+        if text == "" and self._fit is not None:
+            raise BadFolder(f"partitionBy {field}: a table has no empty text as a partition: it would be read as null")
+        size = len(field) + len(_folder(text)) + 1
+        if size > FOLDER_BYTES_MAX:
+            raise BadFolder(
+                f"partitionBy {field}: expected at most {FOLDER_BYTES_MAX} bytes as a folder's name, found {size}"
+            )
+        return text
 
     def files(self) -> list[FileContent]:
         """The rows taken so far, as files. They stay until `clear`, so that writing may be tried again."""
@@ -207,8 +231,8 @@ class RowBuffer:
         self.rows = 0
 
 
-def _take(rows: pa.Table | list[Document], indices: list[int]) -> pa.Table | list[Document]:
-    return [rows[at] for at in indices] if isinstance(rows, list) else rows.take(pa.array(indices))
+def _take(rows: pa.Table | list[Document], indices: Int64s) -> pa.Table | list[Document]:
+    return [rows[at] for at in indices.tolist()] if isinstance(rows, list) else rows.take(pa.array(indices))
 
 
 def _groups(chunks: Sequence[pa.Table | list[Document]]) -> list[Sequence[pa.Table | list[Document]]]:
@@ -233,21 +257,18 @@ def _groups(chunks: Sequence[pa.Table | list[Document]]) -> list[Sequence[pa.Tab
     return list(groups)
 
 
-def _folder_of(expr: Expr | None, env: Environment) -> str:
-    """The folder that an expression gives, its names encoded; "" without one. ExpressionError; ValueError for a value that is no folder."""
-    if expr is None:
-        return ""
-    value = evaluate(expr, env)
+def _folder_of(value: Value) -> str:
+    """The folder that a value names, its names encoded. BadFolder for a value that is none."""
     if type(value) is not str:
-        raise ValueError(f"expected the name of a folder, found a value of type {type_name(value)}")
+        raise BadFolder(f"path: expected the name of a folder, found a value of type {type_name(value)}")
     names = value.strip("/").split("/")
     encoded = [quote(name, safe="= ") for name in names]
     if len(names) > FOLDERS_MAX or not all(names) or any(name[0] in "._" for name in names):
-        raise ValueError(
-            f"expected at most {FOLDERS_MAX} names of folders, none of them empty or with a dot or _ in front, found {value!r:.80}"
+        raise BadFolder(
+            f"path: expected at most {FOLDERS_MAX} names of folders, none of them empty or with a dot or _ in front, found {value!r:.80}"
         )
     if max(map(len, encoded)) > FOLDER_BYTES_MAX:
-        raise ValueError(f"expected at most {FOLDER_BYTES_MAX} bytes as a folder's name, found {value!r:.80}")
+        raise BadFolder(f"path: expected at most {FOLDER_BYTES_MAX} bytes as a folder's name, found {value!r:.80}")
     return "/".join(encoded)
 
 
