@@ -1,9 +1,10 @@
-"""For sources and sinks of other packages: what they derive from, give back and raise (`docs/plugins.md`)."""
+"""For sources, sinks and formats of other packages: what they derive from, give back and raise (`docs/plugins.md`)."""
 
 from tidemark.shared.computation.base import NoConfig
 from tidemark.shared.language.values.extended_json import to_json
 from tidemark.shared.model.values import Date, Document
 from tidemark.shared.plugins.base import API
+from tidemark.shared.plugins.format import Format
 from tidemark.shared.plugins.problems import Away, Overtaken, Refused
 from tidemark.shared.plugins.sink import Sink
 from tidemark.shared.plugins.source import Batch, Record, Source, Split
@@ -14,6 +15,7 @@ __all__ = [
     "Batch",
     "Date",
     "Document",
+    "Format",
     "NoConfig",
     "Overtaken",
     "Record",

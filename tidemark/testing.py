@@ -1,7 +1,7 @@
 """For tests of a user's own.
 
-`Harness` runs a computation with records, watermarks, time and restarts, `Chain` several. `SinkContract` and `SourceContract` are the tests
-that a plug-in's sink and source have to pass (`docs/plugins.md`).
+`Harness` runs a computation with records, watermarks, time and restarts, `Chain` several. `SinkContract`, `SourceContract` and
+`FormatContract` are the tests that plug-ins have to pass (`docs/plugins.md`).
 """
 
 from importlib import import_module
@@ -10,13 +10,18 @@ from typing import TYPE_CHECKING, Any
 from tidemark.shared.computation.harness import Chain, Harness
 
 if TYPE_CHECKING:
+    from tidemark.services.library.certifying_formats import FormatContract
     from tidemark.services.library.certifying_sinks import SinkContract
     from tidemark.services.library.certifying_sources import SourceContract
 
-__all__ = ["Chain", "Harness", "SinkContract", "SourceContract"]
+__all__ = ["Chain", "FormatContract", "Harness", "SinkContract", "SourceContract"]
 
 
-_CONTRACTS = {"SinkContract": "certifying_sinks", "SourceContract": "certifying_sources"}
+_CONTRACTS = {
+    "FormatContract": "certifying_formats",
+    "SinkContract": "certifying_sinks",
+    "SourceContract": "certifying_sources",
+}
 
 
 def __getattr__(name: str) -> Any:

@@ -26,6 +26,7 @@ from tidemark.services.audit.tables import TableRead, Unread, compare, read_tabl
 from tidemark.services.audit.writers import JobTables, no_writers, stages_into
 from tidemark.services.sink.connecting import stage_of
 from tidemark.shared.language.documents import InvalidDocument, Processor, all_stages, parse, resolve
+from tidemark.shared.language.documents.plugins import plugin_uses
 from tidemark.shared.language.stages import (
     Connection,
     FileEmit,
@@ -36,8 +37,6 @@ from tidemark.shared.language.stages import (
     KafkaSource,
     Lookup,
     Merge,
-    PluginEmit,
-    PluginSource,
     Union,
 )
 from tidemark.shared.model.checkpoint import SplitStand
@@ -131,6 +130,8 @@ def topics_of(processor: Processor) -> SourceTopics:
 
 def can_be_computed_again(processor: Processor) -> None:
     """NotAuditable for a document with a result that is no function of the records of one source."""
+    for use in plugin_uses(processor.pipeline):
+        raise NotAuditable(f"{use.path}: an audit asks no plug-in for what was read or written")
     for stage in all_stages(processor.pipeline):
         if isinstance(stage, Union | Join):
             raise NotAuditable(
@@ -140,8 +141,6 @@ def can_be_computed_again(processor: Processor) -> None:
             raise NotAuditable(
                 f"{stage.path}: what was answered then cannot be asked for now; no audit can compute it again"
             )
-        if isinstance(stage, PluginSource | PluginEmit):
-            raise NotAuditable(f"{stage.path}: an audit asks no plug-in for what was read or written")
         if isinstance(stage, HttpsEmit):
             raise NotAuditable(f"{stage.path}: nobody can read back what a server was told")
         if isinstance(stage, KafkaEmit) and stage.registry is not None:

@@ -16,8 +16,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from tidemark.shared.language.documents import InvalidDocument, Processor, all_stages, resolve
+from tidemark.shared.language.documents.plugins import PluginUse, plugin_uses
 from tidemark.shared.language.problems import DocumentError, join
-from tidemark.shared.language.stages import Compute, PluginEmit, PluginSource
+from tidemark.shared.language.stages import Compute
 from tidemark.shared.process.foreseen import never_runs
 
 LOADING_S_MAX: Final = 60
@@ -29,11 +30,14 @@ _SAID_CHARACTERS_MAX: Final = 300
 def refused_by_a_run(processor: Processor, variables: Mapping[str, str]) -> Iterator[DocumentError]:
     """Reasons why `tidemark run` would refuse a valid document. variables: those of the environment, and those that a run sets itself."""
     yield from never_runs(processor, variables)
-    others = [
-        stage for stage in all_stages(processor.pipeline) if isinstance(stage, Compute | PluginSource | PluginEmit)
+    computations = [stage for stage in all_stages(processor.pipeline) if isinstance(stage, Compute)]
+    asked = [
+        _Asked(join(each.path, "class"), each.class_, {"class": each.class_, "config": each.config})
+        for each in computations
     ]
-    if others:
-        yield from _unloadable([_asked(stage, processor, variables) for stage in others])
+    asked += [_of_plugin(use, processor, variables) for use in plugin_uses(processor.pipeline)]
+    if asked:
+        yield from _unloadable(asked)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,18 +49,15 @@ class _Asked:
     told: Mapping[str, Any]
 
 
-def _asked(stage: Compute | PluginSource | PluginEmit, processor: Processor, variables: Mapping[str, str]) -> _Asked:
-    if isinstance(stage, Compute):
-        return _Asked(join(stage.path, "class"), stage.class_, {"class": stage.class_, "config": stage.config})
+def _of_plugin(use: PluginUse, processor: Processor, variables: Mapping[str, str]) -> _Asked:
     settings: Mapping[str, Any] | None = {}
-    if stage.connection_name is not None:
+    if use.connection_name is not None:
         # One of the registry, or one whose variables are not set here, is not looked at.
         settings = None
         with suppress(InvalidDocument, KeyError):
-            settings = resolve(processor.connections[stage.connection_name], variables).settings.get("config", {})
-    kind = "source" if isinstance(stage, PluginSource) else "sink"
-    told = {"kind": kind, "plugin": stage.plugin, "config": stage.config, "settings": settings}
-    return _Asked(join(stage.path, "plugin"), stage.plugin, told)
+            settings = resolve(processor.connections[use.connection_name], variables).settings.get("config", {})
+    told = {"kind": use.kind, "plugin": use.plugin, "config": use.config, "settings": settings}
+    return _Asked(join(use.path, "plugin"), use.plugin, told)
 
 
 def _unloadable(others: list[_Asked]) -> Iterator[DocumentError]:

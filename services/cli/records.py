@@ -17,7 +17,7 @@ from tidemark.services.local.address import BROKER_VARIABLE
 from tidemark.services.local.supervisor import is_running, read_state
 from tidemark.services.sink.connectors.destination import LocalDestination
 from tidemark.services.sink.connectors.released import released_files
-from tidemark.services.source.connectors.registered import RegisteredRecords
+from tidemark.services.source.connecting import records_of
 from tidemark.shared.adapters.executor import AsyncExecutor
 from tidemark.shared.language.documents import CollectionDlq, FileDlq, KafkaDlq, Processor, parse
 from tidemark.shared.language.stages import KafkaSource
@@ -148,12 +148,11 @@ def _size_bytes(task: TaskHandle) -> int:
 async def _as_json(
     processor: Processor, source: KafkaSource, connections: Connections, values: Sequence[bytes]
 ) -> Sequence[bytes]:
-    """Records' values as the source reads them: with a schema registry, those that are none of its records stay as they are."""
-    if source.registry is None:
-        return values
-    registry = connections.registry(connections.get(processor, source.registry))
+    """Records' values as the source reads them: with a registry or a format, what is none of its records stays as it is."""
     executor, count = AsyncExecutor(), len(values)
-    records = RegisteredRecords(registry, source, executor, processor.options.limits.record_bytes_max)
+    records = records_of(connections, processor, source, executor)
+    if records is None:
+        return values
     places = np.arange(count, dtype=np.int64)
     try:
         found = await records.decoded(RawBatch(SplitId("sample"), 0, places, places, pa.array(values, pa.binary())))

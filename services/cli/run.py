@@ -34,13 +34,13 @@ from tidemark.shared.language.documents import (
     InvalidDocument,
     KafkaDlq,
     Processor,
-    all_stages,
     parse,
     resolve,
 )
+from tidemark.shared.language.documents.plugins import plugin_uses
 from tidemark.shared.language.expressions.ast import Literal
 from tidemark.shared.language.problems import DocumentError
-from tidemark.shared.language.stages import FileEmit, HttpsEmit, KafkaEmit, Merge, PluginEmit, PluginSource
+from tidemark.shared.language.stages import FileEmit, HttpsEmit, KafkaEmit, Merge, PluginEmit
 from tidemark.shared.model.ids import ProcessorName
 from tidemark.shared.model.messages import ProcessorStatus, StopProcessor
 from tidemark.shared.planning import plan_processor
@@ -113,7 +113,7 @@ async def installed_for(
     if not (data_dir / STORE).exists():
         await check_surroundings(processor)
     opened = {name for each in processor.connections.values() for name in closed_values(each.settings, ())}
-    plugins = {each.plugin for each in all_stages(processor.pipeline) if isinstance(each, PluginSource | PluginEmit)}
+    plugins = {use.plugin for use in plugin_uses(processor.pipeline)}
     async with installation(
         data_dir, {}, {**workers, CONTROL: 1}, port=port, variables=opened, plugins=plugins
     ) as installed:

@@ -115,7 +115,7 @@ async def letters_of(processor: Processor, connections: Connections, limit: int)
 async def newest_of(processor: Processor, connections: Connections, limit: int) -> tuple[list[Any], int]:
     """The newest documents of its source's topics as JSON, oldest first, and how many records were none. Problem."""
     source = processor.source
-    if not isinstance(source, KafkaSource) or source.registry is not None:
+    if not isinstance(source, KafkaSource) or source.registry is not None or source.format is not None:
         remedy = "give `rows`"
         raise Problem(
             CONFLICT, "rows", "a source of JSON in topics, whose newest records are taken", "another source", remedy

@@ -12,8 +12,9 @@ from tidemark.shared.computation.problems import ComputationError
 from tidemark.shared.language.documents import InvalidDocument, Processor, all_stages, parse, refusals
 from tidemark.shared.language.documents.connections import REFERENCE
 from tidemark.shared.language.documents.load import load
+from tidemark.shared.language.documents.plugins import plugin_uses
 from tidemark.shared.language.problems import DocumentError
-from tidemark.shared.language.stages import Compute, PluginEmit, PluginSource
+from tidemark.shared.language.stages import Compute
 from tidemark.shared.model.ids import VertexId
 from tidemark.shared.model.messages import KEY_GROUPS, RunningPlan
 from tidemark.shared.model.plan import PhysicalPlan, Vertex
@@ -138,8 +139,8 @@ def check_reach(processor: Processor, own: Collection[str], allowed: Allowed) ->
     for stage in all_stages(processor.pipeline):
         if isinstance(stage, Compute):
             found += _refused(stage.path, allowed.check_class, stage.class_)
-        elif isinstance(stage, PluginSource | PluginEmit):
-            found += _refused(stage.path, partial(allowed.check_plugin, stage.plugin, stage.config), stage.path)
+    for use in plugin_uses(processor.pipeline):
+        found += _refused(use.path, partial(allowed.check_plugin, use.plugin, use.config), use.path)
     if found:
         raise InvalidDocument(found)
 

@@ -11,6 +11,7 @@ import sqlalchemy as sa
 from tidemark.services.sink.connectors.destination import Destination, LocalDestination
 from tidemark.services.sink.connectors.filerows import CatalogTable, Encoding
 from tidemark.services.sink.connectors.files import FileSink
+from tidemark.services.sink.connectors.formatted import FormattedForms
 from tidemark.services.sink.connectors.https import HttpsSink
 from tidemark.services.sink.connectors.kafka import KafkaSink
 from tidemark.services.sink.connectors.kafkarecords import Takes
@@ -160,8 +161,10 @@ def plugin_sink(stage: PluginEmit, settings: Mapping[str, Any], parts: PartStore
 
 def forms_of(
     connections: Connections, processor: Processor, stage: KafkaEmit, executor: Executor
-) -> RegisteredForms | None:
-    """The forms of a stage's records where it names a schema registry."""
+) -> RegisteredForms | FormattedForms | None:
+    """The forms of a stage's records where it names a schema registry or a format. NotAllowed for a plug-in."""
+    if stage.format is not None:
+        return FormattedForms(connections.format_of(stage.format), stage.format, executor)
     if stage.registry is None:
         return None
     return RegisteredForms(connections.registry(connections.get(processor, stage.registry)), stage, executor)

@@ -5,6 +5,7 @@ from dataclasses import replace
 from typing import Any, Final, Protocol
 
 from tidemark.services.source.connectors.files import FileSource, FileSourceSettings
+from tidemark.services.source.connectors.formatted import FormattedRecords
 from tidemark.services.source.connectors.kafka import KafkaSource, KafkaSourceSettings
 from tidemark.services.source.connectors.plugin import PluginSource
 from tidemark.services.source.connectors.postgres import PostgresSettings, PostgresSource
@@ -78,7 +79,7 @@ class RealSources:
                     splits_max=self._settings.splits_max,
                     cluster=kafka.bootstrap,
                 )
-                records = self._registered(outside, processor, stage)
+                records = records_of(self._connections, processor, stage, outside.executor)
                 return KafkaSource(settings, self._connections.log(connection), reader, outside.clock, records)
             case FileStage():
                 return file_source(self._connections, outside, processor, stage, self._settings)
@@ -91,12 +92,6 @@ class RealSources:
             case DocumentsStage() | ScriptStage():
                 return own_documents(processor, stage, outside.clock)
 
-    def _registered(self, outside: Outside, processor: Processor, stage: KafkaStage) -> RegisteredRecords | None:
-        if stage.registry is None:
-            return None
-        registry = self._connections.registry(self._connections.get(processor, stage.registry))
-        return RegisteredRecords(registry, stage, outside.executor, processor.options.limits.record_bytes_max)
-
     def set_time(self, time_ms: int) -> None:
         """The clock is the machine's."""
         raise ClockNotSettable(
@@ -107,6 +102,19 @@ class RealSources:
     async def close(self) -> None:
         """See `SourceConnectors.close`."""
         await self._connections.close()
+
+
+def records_of(
+    connections: Connections, processor: Processor, stage: KafkaStage, executor: Executor
+) -> RegisteredRecords | FormattedRecords | None:
+    """What makes JSON of a topic's records; None where they are JSON. NotAllowed for a plug-in's format."""
+    bytes_max = processor.options.limits.record_bytes_max
+    if stage.format is not None:
+        return FormattedRecords(connections.format_of(stage.format), stage.format, executor, bytes_max)
+    if stage.registry is None:
+        return None
+    registry = connections.registry(connections.get(processor, stage.registry))
+    return RegisteredRecords(registry, stage, executor, bytes_max)
 
 
 def gathers_ms(kafka: KafkaSettings, processor: Processor) -> int:

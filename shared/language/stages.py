@@ -6,6 +6,7 @@ from typing import Final, Literal, TypeAlias
 
 from tidemark.shared.language.accumulators.base import Accumulator
 from tidemark.shared.language.expressions.ast import Expr, SortKey
+from tidemark.shared.language.forms import PluginFormat, RegisteredSchema
 from tidemark.shared.language.limits import DEFAULTS, Limits
 from tidemark.shared.language.query.ast import Predicate
 from tidemark.shared.language.schema import NO_SCHEMA, Schema
@@ -128,6 +129,8 @@ class KafkaSource(SourceBase):
     key_format_error: Literal["dlq", "passThrough"] = "dlq"
     registry: str | None = None
     """The connection of a schema registry: values are records of its schemas."""
+    format: PluginFormat | None = None
+    """Of values; None: JSON, or as the registry has it."""
 
 
 FileFormat = Literal["json", "csv", "parquet"]
@@ -505,32 +508,6 @@ DateFormat = Literal["default", "ISO8601"]
 Compression = Literal["none", "gzip", "snappy", "lz4", "zstd"]
 
 
-SubjectStrategy = Literal["TopicNameStrategy", "RecordNameStrategy", "TopicRecordNameStrategy"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RegisteredSchema:
-    """A schema that records are written by, and how a registry knows it."""
-
-    type: Literal["avro", "json", "protobuf"]
-    text: str
-    """Its JSON; of Protobuf its own text."""
-    name: str
-    """The full name of an Avro record, or of the message; the title of a JSON Schema; "" if it has none, or for the first message."""
-    auto_register_schemas: bool = True
-    subject_name_strategy: SubjectStrategy = "TopicNameStrategy"
-
-    def subject(self, topic: str, part: Literal["key", "value"]) -> str:
-        """Under which the registry has the schema."""
-        match self.subject_name_strategy:
-            case "TopicNameStrategy":
-                return f"{topic}-{part}"
-            case "RecordNameStrategy":
-                return self.name
-            case "TopicRecordNameStrategy":
-                return f"{topic}-{self.name}"
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KafkaEmit(StageBase):
     """A record a document. `topic` is a constant expression or one evaluated on each document, as are key, headers and tombstone_when."""
@@ -550,6 +527,8 @@ class KafkaEmit(StageBase):
     """The connection of a schema registry that knows the two schemas."""
     value_schema: RegisteredSchema | None = None
     key_schema: RegisteredSchema | None = None
+    format: PluginFormat | None = None
+    """Of values, by a plug-in."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,6 +4,8 @@ from typing import Any, ClassVar, Final, Generic, TypeVar
 
 from tidemark.shared.computation.base import NoConfig
 
+__all__ = ["API", "C", "NoConfig", "Plugin", "S"]
+
 API: Final = 1
 """The version of this interface. It rises where a plug-in that is written for the version before would do something wrong."""
 C = TypeVar("C")

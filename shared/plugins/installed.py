@@ -6,18 +6,24 @@ from typing import Any, Final, Literal, TypeVar, overload
 
 from tidemark.shared.computation.loading import config_of
 from tidemark.shared.computation.problems import ConfigError
+from tidemark.shared.language.documents.plugins import PluginKind
 from tidemark.shared.language.problems import nearest_of
 from tidemark.shared.plugins.base import API, Plugin
+from tidemark.shared.plugins.format import Format
 from tidemark.shared.plugins.problems import PluginError
 from tidemark.shared.plugins.sink import Sink
 from tidemark.shared.plugins.source import Source
 
-Kind = Literal["source", "sink"]
-GROUPS: Final[Mapping[Kind, str]] = {"source": "tidemark.sources", "sink": "tidemark.sinks"}
+Kind = PluginKind
+GROUPS: Final[Mapping[Kind, str]] = {
+    "source": "tidemark.sources",
+    "sink": "tidemark.sinks",
+    "format": "tidemark.formats",
+}
 """The groups of entry points."""
 _SETTINGS: Final = "config of the connection"
 P = TypeVar("P", bound=Plugin[Any, Any])
-_BASES: Final[Mapping[Kind, type[Plugin[Any, Any]]]] = {"source": Source, "sink": Sink}
+_BASES: Final[Mapping[Kind, type[Plugin[Any, Any]]]] = {"source": Source, "sink": Sink, "format": Format}
 
 
 def names(kind: Kind) -> tuple[str, ...]:
@@ -76,6 +82,12 @@ def make_plugin(
 def make_plugin(
     kind: Literal["sink"], name: str, config: Mapping[str, Any], settings: Mapping[str, Any]
 ) -> Sink[Any, Any]: ...
+
+
+@overload
+def make_plugin(
+    kind: Literal["format"], name: str, config: Mapping[str, Any], settings: Mapping[str, Any]
+) -> Format[Any]: ...
 
 
 def make_plugin(kind: Kind, name: str, config: Mapping[str, Any], settings: Mapping[str, Any]) -> Plugin[Any, Any]:

@@ -1,7 +1,7 @@
 """The targets of a document's connections, for the process that uses them."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import fsspec
@@ -11,8 +11,11 @@ from tidemark.shared.adapters.kafka_log import KafkaLog
 from tidemark.shared.adapters.kafka_settings import KafkaSettings, settings_from
 from tidemark.shared.adapters.registry import RegistrySettings, RestRegistry, registry_settings
 from tidemark.shared.language.documents import Processor, resolve
+from tidemark.shared.language.forms import PluginFormat
 from tidemark.shared.language.redaction import redacted_line
 from tidemark.shared.language.stages import Connection, PluginEmit, PluginSource
+from tidemark.shared.plugins.format import Format
+from tidemark.shared.plugins.installed import make_plugin
 from tidemark.shared.ports.http import HttpClient
 from tidemark.shared.ports.setup import WrongSetup
 from tidemark.shared.process.allowed import Allowed, below, read_allowed
@@ -96,6 +99,11 @@ class Connections:
             return {}
         found: Mapping[str, Any] = self.get(processor, stage.connection_name).settings.get("config", {})
         return found
+
+    def format_of(self, form: PluginFormat) -> Callable[[], Format[Any]]:
+        """What makes a plug-in's format. NotAllowed; the call blocks, and raises PluginError."""
+        self._allowed.check_plugin(form.plugin, form.config, form.path)
+        return lambda: make_plugin("format", form.plugin, form.config, {})
 
     def place_of(self, processor: Processor, name: str | None, path: str, where: str) -> tuple[str, Mapping[str, Any]]:
         """A path, below that of a connection if one is named, and the config of its file system. Raises as `get`."""

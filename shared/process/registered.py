@@ -4,7 +4,8 @@ from collections.abc import Sequence
 from typing import Final, Literal
 
 from tidemark.shared.language.expressions.ast import Literal as Constant
-from tidemark.shared.language.stages import KafkaEmit, RegisteredSchema
+from tidemark.shared.language.forms import RegisteredSchema
+from tidemark.shared.language.stages import KafkaEmit
 from tidemark.shared.ports.registry import SchemaRegistry, SchemaType, SchemaUnknown
 
 SCHEMA_TYPES: Final[dict[str, SchemaType]] = {"avro": "AVRO", "json": "JSON", "protobuf": "PROTOBUF"}

@@ -37,9 +37,10 @@ from tidemark.shared.language.avro import parse_schema, reader_of
 from tidemark.shared.language.expressions.ast import Expr
 from tidemark.shared.language.expressions.parse import parse_expression
 from tidemark.shared.language.expressions.scope import Scope
+from tidemark.shared.language.forms import RegisteredSchema
 from tidemark.shared.language.problems import Problems
 from tidemark.shared.language.protobuf.reading import reader_of as message_reader_of
-from tidemark.shared.language.stages import Connection, EmitFormat, HttpsEmit, KafkaEmit, Merge, RegisteredSchema
+from tidemark.shared.language.stages import Connection, EmitFormat, HttpsEmit, KafkaEmit, Merge
 from tidemark.shared.language.values import parse_json
 from tidemark.shared.model.checkpoint import BlobRef
 from tidemark.shared.model.ids import Offset

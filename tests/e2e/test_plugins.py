@@ -15,10 +15,12 @@ import pytest
 from tidemark_shelf.file import Place, ShelfFile
 
 from tests.tidy_rules import ROOT
+from tidemark.services.audit.reading import committed_records
 from tidemark.services.cli.installation import installation
 from tidemark.services.sink.connectors.released import read_released_rows
 from tidemark.shared.model.ids import ProcessorName
 from tidemark.shared.model.messages import StopProcessor
+from tidemark.shared.ports.log import NewRecord, TopicPartition
 
 pytestmark = [pytest.mark.e2e, pytest.mark.kafka, pytest.mark.timeout(240)]
 NAME = ProcessorName("shelves")
@@ -109,3 +111,37 @@ async def test_each_document_comes_once_though_workers_are_killed(site: Path, tm
     letters = read_released_rows(str(tmp_path / "letters"))
     assert len(letters) == count // 100
     assert all("has no field n" in str(each) for each in letters)
+
+
+async def test_a_topic_is_read_and_written_in_a_plugins_format(site: Path, tmp_path: Path) -> None:
+    """Records and documents that are none of it are dead letters; the others come once, in the format."""
+    topic = {"connectionName": "broker", "format": {"plugin": "labels"}}
+    document = json.dumps(
+        {
+            "name": NAME,
+            "connections": {"broker": {"type": "kafka", "bootstrapServers": "${LOCAL_KAFKA}"}},
+            "pipeline": [
+                {"$source": {**topic, "topic": "given", "config": {"startAt": "earliest"}, "until": "latest"}},
+                {"$set": {"place": {"$cond": [{"$eq": ["$n", "2"]}, 7, "$place"]}}},
+                {"$emit": {**topic, "topic": "taken"}},
+            ],
+            "options": {"dlq": {"path": str(tmp_path / "letters")}},
+        }
+    )
+    workers = {"coordinator": 1, "source": 1, "operator": 0, "spark": 0, "sink": 1}
+    environment = {"PYTHONPATH": f"{site}:{ROOT}"}
+    async with installation(tmp_path / "data", environment, workers, plugins=["labels"]) as installed:
+        await installed.log.create_topic("given", 1)
+        writer = await installed.log.writer("test")
+        for value in (b"n=1;place=a", b"none", b"n=2;place=b", b"n=3;place=c"):
+            await (await writer.send(TopicPartition("given", 0), NewRecord(value)))
+        await writer.close()
+        await installed.ensure_started(NAME, document, {})
+        status = await installed.until_ended(NAME)
+        taken = [record.value async for record in committed_records(installed.log, "taken")]
+    assert status.state == "FINISHED", status.reason
+    assert sorted(value or b"" for value in taken) == [b"n=1;place=a", b"n=3;place=c"]
+    reasons = sorted(str(letter["errInfo"]) for letter in read_released_rows(str(tmp_path / "letters")))
+    assert len(reasons) == 2
+    assert "expected name=value" in "".join(reasons)
+    assert "place: expected a text" in "".join(reasons)

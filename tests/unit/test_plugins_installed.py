@@ -164,6 +164,10 @@ def test_a_try_out_and_an_audit_say_that_they_ask_no_plugin() -> None:
         try_out(document())
     rows = try_out({"pipeline": [{"$emit": {"plugin": "fine"}}]}, [{"a": 1}]).documents
     assert rows == [{"a": 1}]
+    topics = {"connectionName": "k", "topic": "t"}
+    tree = {"pipeline": [{"$source": {**topics, "format": {"plugin": "x"}}}, {"$emit": {**topics, "topic": "o"}}]}
+    with pytest.raises(NotAuditable, match=r"pipeline\[0\]\.\$source\.format: an audit asks no plug-in"):
+        can_be_computed_again(parse(tree))
     with pytest.raises(NotAuditable, match=r"pipeline\[0\]\.\$source: an audit asks no plug-in"):
         can_be_computed_again(parse(document()))
 

@@ -18,6 +18,7 @@ import pyarrow as pa
 import structlog
 from msgspec import structs
 
+from tidemark.services.sink.connectors.formatted import FormattedForms
 from tidemark.services.sink.connectors.kafkamarkers import (
     TOPIC_CONFIG,
     Marker,
@@ -260,7 +261,7 @@ class KafkaSink(MarkedParts):
         executor: Executor,
         settings: KafkaSinkSettings | None = None,
         takes: Takes | None = None,
-        forms: RegisteredForms | None = None,
+        forms: RegisteredForms | FormattedForms | None = None,
     ) -> None:
         super().__init__(log, parts, settings)
         self._stage = stage

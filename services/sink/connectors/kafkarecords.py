@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tidemark.services.sink.connectors.formatted import FormattedForms
 from tidemark.services.sink.connectors.kafkacells import (
     Bools,
     Refused,
@@ -69,8 +70,8 @@ Made = tuple[list[tuple[Int64s, Run]], list[Rejected]]
 class RecordMaker:
     """Rows to records; rows that a broker would refuse are told instead (S6). Expressions become columns, a batch at a time."""
 
-    def __init__(self, stage: KafkaEmit, takes: Takes, forms: RegisteredForms | None = None) -> None:
-        """`forms`: of a stage with a schema registry; `runs` then raises `Unregistered` until it has the numbers of all schemas."""
+    def __init__(self, stage: KafkaEmit, takes: Takes, forms: RegisteredForms | FormattedForms | None = None) -> None:
+        """`forms`: of a stage with a schema registry or a format; `runs` raises `Unregistered` until it has been asked for the topic."""
         self._stage = stage
         self._forms = forms
         self._record_bytes_max = takes.record_bytes_max
@@ -135,7 +136,7 @@ class RecordMaker:
         if stage.key is None:
             return None
         found = rows.computed(stage.key, stage.path)
-        if self._forms is None or stage.key_schema is None:
+        if not isinstance(self._forms, RegisteredForms) or stage.key_schema is None:
             keys, refused = keys_of(found, stage.key_format)
             rows.refuse(refused)
             return keys

@@ -9,8 +9,9 @@ from collections.abc import Callable
 from typing import Final, Literal
 
 from tidemark.shared.language.avro import AvroError, parse_schema, writer_of
+from tidemark.shared.language.forms import RegisteredSchema
 from tidemark.shared.language.protobuf.errors import ProtobufError, SchemaError
-from tidemark.shared.language.stages import KafkaEmit, RegisteredSchema
+from tidemark.shared.language.stages import KafkaEmit
 from tidemark.shared.language.values import render_json
 from tidemark.shared.model.values import Document, Value
 from tidemark.shared.ports.clock import Executor

@@ -16,6 +16,7 @@ from typing import Final
 
 import numpy as np
 
+from tidemark.services.source.connectors.formatted import FormattedRecords
 from tidemark.services.source.connectors.raw import RawReader
 from tidemark.services.source.connectors.registered import RegisteredRecords
 from tidemark.shared.language.stages import StartAt, StartAtOffsets, StartAtTime
@@ -102,7 +103,7 @@ async def topics_there(log: Log, names: Sequence[str], cluster: str, clock: Cloc
 
 
 class KafkaSource:
-    """`Source` over Kafka. `log` answers questions about topics, `reader` reads them; `records` are those of a schema registry."""
+    """`Source` over Kafka. `log` answers questions about topics, `reader` reads them; `records` make JSON of other records."""
 
     def __init__(
         self,
@@ -110,7 +111,7 @@ class KafkaSource:
         log: Log,
         reader: RawReader,
         clock: Clock,
-        records: RegisteredRecords | None = None,
+        records: RegisteredRecords | FormattedRecords | None = None,
     ) -> None:
         self._settings = settings
         self._log = log

@@ -17,8 +17,8 @@ from tidemark.shared.language.documents.kinds import (
     read_options,
 )
 from tidemark.shared.language.expressions.scope import Scope
+from tidemark.shared.language.forms import RegisteredSchema
 from tidemark.shared.language.problems import join
-from tidemark.shared.language.stages import RegisteredSchema
 
 _OPTIONS: Final = closed(
     Option(

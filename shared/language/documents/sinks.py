@@ -20,6 +20,7 @@ from tidemark.shared.language.documents.kinds import (
     read_stage,
     with_options,
 )
+from tidemark.shared.language.documents.plugins import FORMAT, check_format
 from tidemark.shared.language.documents.registered import REGISTRY, check_schemas
 from tidemark.shared.language.documents.relational import read_let
 from tidemark.shared.language.documents.stateless import STATELESS
@@ -68,6 +69,7 @@ _KAFKA: Final = (
     Option("connectionName", STRING, "the connection to write to", required=True),
     Option("topic", EXPRESSION, "a topic, or an expression that gives one", required=True),
     Option("schemaRegistry", REGISTRY, "values, keys or both are records of a registry's schemas"),
+    Option("format", FORMAT, "values are of a plug-in's format"),
     Option("config", _CONFIG, "how records are written"),
 )
 
@@ -169,6 +171,7 @@ def _emit(tree: Any, path: str, scope: Scope) -> Sink | None:
     if isinstance(topic, Literal) and (type(topic.value) is not str or not topic.value):
         scope.problems.add(join(path, "topic"), "a topic's name, or an expression that gives one")
     check_schemas(tree, o, path, scope)
+    check_format(tree, o, path, scope)
     return None if len(scope.problems.errors) > before else KafkaEmit(path=path, **o.fields)
 
 

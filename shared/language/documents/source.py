@@ -24,6 +24,7 @@ from tidemark.shared.language.documents.kinds import (
     one_or_more,
     read_options,
 )
+from tidemark.shared.language.documents.plugins import FORMAT, check_format
 from tidemark.shared.language.expressions.ast import Expr, Literal, constant
 from tidemark.shared.language.expressions.parse import parse_expression
 from tidemark.shared.language.expressions.scope import Scope
@@ -193,6 +194,7 @@ _KAFKA: Final = (
     _CONNECTION,
     Option("topic", one_or_more(STRING), "a topic, or a list of them", required=True, into="topics"),
     Option("schemaRegistry", _REGISTRY, "records are Avro, Protobuf or JSON by the schemas of a registry"),
+    Option("format", FORMAT, "records are of a plug-in's format"),
     Option("config", _CONFIG, "how the topic is read"),
     Option("until", _position(("latest",), time=False), "latest, or offsets by partition: then the source ends"),
     Option("partitionCount", integer(1), "accepted and without effect: the brokers know their partitions", into=None),
@@ -419,6 +421,8 @@ def _plain(tree: Any, path: str, scope: Scope) -> Source | None:
     found = read_options(tree, path, scope, options)
     _check_ids(found, path, scope)
     _check_registry(found, path, scope)
+    if kind == "topic":
+        check_format(tree, found, path, scope)
     return None if len(scope.problems.errors) > before else made(path=path, **found.fields)
 
 

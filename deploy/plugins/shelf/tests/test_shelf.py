@@ -7,9 +7,9 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from tidemark_shelf import ShelfSink, ShelfSource
+from tidemark_shelf import Labels, ShelfSink, ShelfSource
 
-from tidemark.testing import SinkContract, SourceContract
+from tidemark.testing import FormatContract, SinkContract, SourceContract
 
 Given = tuple[dict[str, Any], dict[str, Any]]
 
@@ -58,3 +58,10 @@ class TestSourceThatEnds(TestSource):
     """Shelves as they are."""
 
     follow = False
+
+
+class TestLabels(FormatContract):
+    """Texts."""
+
+    plugin = Labels
+    documents = ({}, {"id": "7"}, {"id": "7", "place": "Köln", "": ""})

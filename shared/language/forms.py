@@ -1,0 +1,40 @@
+"""Forms of records in topics other than JSON: schemas that a registry knows, and formats of other packages."""
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from tidemark.shared.model.values import Document
+
+SubjectStrategy = Literal["TopicNameStrategy", "RecordNameStrategy", "TopicRecordNameStrategy"]
+
+
+@dataclass(frozen=True, slots=True)
+class PluginFormat:
+    """A format of another package, by its name there."""
+
+    path: str
+    plugin: str
+    config: Document = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RegisteredSchema:
+    """A schema that records are written by, and how a registry knows it."""
+
+    type: Literal["avro", "json", "protobuf"]
+    text: str
+    """Its JSON; of Protobuf its own text."""
+    name: str
+    """The full name of an Avro record, or of the message; the title of a JSON Schema; "" if it has none, or for the first message."""
+    auto_register_schemas: bool = True
+    subject_name_strategy: SubjectStrategy = "TopicNameStrategy"
+
+    def subject(self, topic: str, part: Literal["key", "value"]) -> str:
+        """Under which the registry has the schema."""
+        match self.subject_name_strategy:
+            case "TopicNameStrategy":
+                return f"{topic}-{part}"
+            case "RecordNameStrategy":
+                return self.name
+            case "TopicRecordNameStrategy":
+                return f"{topic}-{self.name}"

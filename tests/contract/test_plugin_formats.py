@@ -1,0 +1,187 @@
+"""Formats of other packages on topics: records become JSON and documents records, and what is none is a dead letter, not a loss."""
+
+import json
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from tidemark_shelf import Labels
+
+from tests.contract.sinks_targets import KafkaWorld
+from tidemark.plugins import Document, Format, NoConfig
+from tidemark.services.library.release_world import IDENTITY, Inline, batch_of, row_of
+from tidemark.services.sink.connectors.formatted import FormattedForms
+from tidemark.services.sink.connectors.kafka import KafkaSink
+from tidemark.services.sink.connectors.staging import PartStore
+from tidemark.services.source.connectors.formatted import FormattedRecords
+from tidemark.shared.adapters.clock import SystemClock
+from tidemark.shared.adapters.executor import AsyncExecutor
+from tidemark.shared.language.documents import InvalidDocument, parse
+from tidemark.shared.language.documents.plugins import plugin_uses
+from tidemark.shared.language.forms import PluginFormat
+from tidemark.shared.language.stages import KafkaEmit, KafkaSource
+from tidemark.shared.model.ids import Epoch, SplitId
+from tidemark.shared.model.records import RawBatch
+from tidemark.shared.plugins.installed import make_of
+from tidemark.shared.plugins.problems import PluginError
+from tidemark.testing import FormatContract
+
+FORM = PluginFormat("$source.format", "labels")
+
+
+class Odd(Format[NoConfig]):
+    """Breaks its contract, by the record."""
+
+    api = 1
+
+    def decode(self, data: bytes) -> Any:
+        match data:
+            case b"key":
+                raise KeyError("x")
+            case b"text":
+                return "text"
+            case b"json":
+                return b'{"a": 1}'
+            case _:
+                return {"large": "x" * 100}
+
+    def encode(self, document: Document) -> Any:
+        if document["id"] == 1:
+            raise KeyError("x")
+        return "text" if document["id"] == 2 else b"record %d" % document["id"]
+
+
+def _made(plugin: type[Format[Any]]) -> Format[Any]:
+    return make_of("x", plugin, {}, {})
+
+
+async def _decoded(plugin: type[Format[Any]], values: list[bytes | None]) -> RawBatch:
+    places = np.arange(len(values), dtype=np.int64)
+    batch = RawBatch(SplitId("t-0"), 0, places, places, pa.array(values, pa.binary()), unread={9: "before"})
+    return await FormattedRecords(lambda: _made(plugin), FORM, Inline(), 60).decoded(batch)
+
+
+async def test_records_become_json_and_what_is_none_stays_with_the_reason() -> None:
+    """A tombstone stays one; and reasons that were there before stay, too."""
+    found = await _decoded(Labels, [b"a=1;b=x", None, b"a", b""])
+    assert found.values.to_pylist() == [b'{"a":"1","b":"x"}', None, b"a", b"{}"]
+    assert found.unread == {
+        2: "$source.format, plug-in labels: ValueError: expected name=value, with ; between",
+        9: "before",
+    }
+
+
+async def test_what_a_format_raises_is_about_the_record() -> None:
+    """Whatever it is: one record of a topic does not stop the others."""
+    found = await _decoded(Odd, [b"key", b"text", b"json", b"large"])
+    assert found.values.to_pylist() == [b"key", b"text", b'{"a": 1}', b"large"]
+    reasons = [found.unread[row].removeprefix("$source.format, plug-in labels: ") for row in (0, 1, 3)]
+    assert reasons[:2] == ["KeyError: 'x'", "expected a document, or JSON in bytes, found str"]
+    assert reasons[2].startswith("as JSON the record has 112 bytes, at most 60 are allowed")
+
+
+async def test_documents_become_records_and_what_has_none_is_rejected() -> None:
+    """The bytes are staged; the key and the topic are as ever."""
+    world = KafkaWorld()
+    stage = KafkaEmit(path="$emit", connection_name="c", topic=world.stage.topic, key=world.stage.key, format=FORM)
+    forms = FormattedForms(lambda: _made(Odd), FORM, Inline())
+    parts = PartStore(world.blobs, lambda epoch: f"a/{epoch}", inline_bytes_max=700)
+    executor = AsyncExecutor()
+    sink = KafkaSink(stage, world.log, parts, SystemClock(), executor, world.settings, world.takes, forms)
+    await sink.open(IDENTITY, Epoch(0))
+    rejected = await sink.accept(batch_of([0, 1, 2, 3]))
+    staged = await sink.stage(Epoch(1), Epoch(0))
+    await sink.release(row_of(1, 0, staged), staged)
+    assert [(each.row, each.reason) for each in rejected] == [
+        (1, "$source.format, plug-in labels: KeyError: 'x'"),
+        (2, "$source.format, plug-in labels: expected bytes, found str"),
+    ]
+    records = await world.records()
+    assert sorted((record.key, record.value) for record in records) == [(b'"n0"', b"record 0"), (b'"n3"', b"record 3")]
+    await sink.close()
+    await executor.close()
+
+
+async def test_a_format_that_does_not_load_fails_the_task() -> None:
+    """Once, and not each record."""
+
+    def fail() -> Format[Any]:
+        raise PluginError("format x: no package that is installed here has it")
+
+    batch = RawBatch(SplitId("t-0"), 0, np.zeros(1, np.int64), np.zeros(1, np.int64), pa.array([b"x"], pa.binary()))
+    with pytest.raises(PluginError):
+        await FormattedRecords(fail, FORM, Inline(), 60).decoded(batch)
+    with pytest.raises(PluginError):
+        await FormattedForms(fail, FORM, Inline()).prepare("t")
+
+
+def _document(source: dict[str, Any], emit: dict[str, Any]) -> str:
+    topic = {"connectionName": "k", "topic": "t"}
+    return json.dumps({"pipeline": [{"$source": {**topic, **source}}, {"$emit": {**topic, "topic": "o", **emit}}]})
+
+
+def test_a_document_names_formats_on_both_sides() -> None:
+    """With a config each; a run looks for them as for sources and sinks."""
+    form = {"plugin": "labels", "config": {"a": 1}}
+    processor = parse(_document({"format": form}, {"format": form}))
+    source, emit = processor.pipeline
+    assert isinstance(source, KafkaSource)
+    assert isinstance(emit, KafkaEmit)
+    uses = [(use.kind, use.plugin, use.config, use.path) for use in plugin_uses(processor.pipeline)]
+    assert uses == [
+        ("format", "labels", {"a": 1}, f"pipeline[{n}].{name}.format") for n, name in enumerate(("$source", "$emit"))
+    ]
+
+
+@pytest.mark.parametrize(
+    ("source", "emit", "says"),
+    [
+        ({"format": "labels"}, {}, r"pipeline\[0\]\.\$source\.format"),
+        ({"format": {"config": {}}}, {}, r"\$source\.format.*plugin"),
+        ({"format": {"plugin": "x"}, "schemaRegistry": {"connectionName": "r"}}, {}, "not of both"),
+        ({}, {"format": {"plugin": "x"}, "config": {"outputFormat": "basicJson"}}, "config.outputFormat"),
+    ],
+)
+def test_what_has_no_meaning_beside_a_format_is_an_error(
+    source: dict[str, Any], emit: dict[str, Any], says: str
+) -> None:
+    """A format has the whole value."""
+    with pytest.raises(InvalidDocument, match=says):
+        parse(_document(source, emit))
+
+
+class Changing(Labels):
+    """Writes a document twice in two ways."""
+
+    written = 0
+
+    def encode(self, document: Document) -> bytes:
+        self.written += 1
+        return super().encode({**document, "written": str(self.written)})
+
+
+class Indexing(Labels):
+    """Fails as it happens to."""
+
+    def decode(self, data: bytes) -> Document:
+        pairs = [each.split("=") for each in data.decode().split(";")]
+        return {each[0]: each[1] for each in pairs}
+
+
+@pytest.mark.parametrize(
+    ("plugin", "test", "kind"),
+    [
+        (Changing, "test_what_is_written_is_read_back", AssertionError),
+        (Changing, "test_a_document_has_one_record", AssertionError),
+        (Indexing, "test_a_damaged_record_is_read_or_refused_by_a_value_error", IndexError),
+    ],
+)
+def test_the_suite_of_formats_finds(plugin: type[Labels], test: str, kind: type[Exception]) -> None:
+    """As those of sinks and sources."""
+    suite = FormatContract()
+    suite.plugin, suite.documents = plugin, [{"a": "1"}]  # type: ignore[misc]
+    with pytest.raises(kind):
+        getattr(suite, test)()
+    suite.plugin = Labels  # type: ignore[misc]
+    getattr(suite, test)()
