@@ -77,7 +77,8 @@ def _close_typed(out, to):
 
 
 @rare
-def _put_double_cell(form, out, to, number):
+def put_double_cell(form, out, to, number):
+    """Write a double; one that is no number, or infinite, has a form of its own."""
     if number & _EXPONENT != _EXPONENT:
         if form & CANONICAL:
             return _close_typed(out, put_repr(out, put_all(out, to, _DOUBLE), number))
@@ -115,7 +116,7 @@ def _put_text_cell(form, out, to, tag, number, text, begin, end, size):
             return _close_typed(out, put_whole(out, to, number))
         return put_whole(out, to, number)
     if tag == tags.DOUBLE:
-        return _put_double_cell(form, out, to, number)
+        return put_double_cell(form, out, to, number)
     if tag == tags.DATE:
         return _put_date_cell(form, out, to, number)
     if tag == tags.BOOL:
@@ -135,7 +136,7 @@ def _put_cell(form, out, to, tag, number, text, begin, end, size):
 
 
 @part
-def _known_name(out, begin, end, names, used):
+def known_name(out, begin, end, names, used):
     """Whether a name, as it was written, is among those of its object from names[used[0]] to names[used[1]]; else it is added.
 
     Names are compared by a number of 64 bits: of two that share one the interpreter finds that they differ.
@@ -257,7 +258,7 @@ def put_value(form, text, at, end, size, out, to, frames, names, used_before):
         if frames[0, depth - 1] == _OPEN:
             begin = to
             at, to = _put_name(form, text, at, end, size, out, to)
-            if at < 0 or _known_name(out, begin, to, names, used):
+            if at < 0 or known_name(out, begin, to, names, used):
                 return -1, to
     return -1, to
 
@@ -397,7 +398,7 @@ def _json_row(form, text, at, end, size, cells, row, columns, out, to, frames, n
         mark = to
         begin = to = _comma(form, out, to, count)
         at, to = _put_name(form, text, at, end, size, out, to)
-        if at < 0 or at >= end or _known_name(out, begin, to, names, used):
+        if at < 0 or at >= end or known_name(out, begin, to, names, used):
             return -1
         column, null, value = _column_of(out, begin, to, texts, text_ends), byte_at(text, at) == 110, to
         at, to = put_value(form, text, at, end, size, out, to, frames, names, used[1])

@@ -6,11 +6,13 @@ from decimal import Context, Decimal
 from typing import Any
 
 import fastavro
+import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tidemark.shared.language.avro import AvroError, SchemaError, parse_schema, reader_of, writer_of
+from tidemark.shared.language.avro.many import ManyReader
 from tidemark.shared.language.values import parse_json
 from tidemark.shared.model.values import INT32_MAX, INT32_MIN, INT64_MAX, INT64_MIN, Binary, Date, long
 
@@ -106,6 +108,47 @@ def test_another_implementation_reads_the_same_bytes(case: tuple[Any, Any]) -> N
     out = io.BytesIO()
     fastavro.schemaless_writer(out, theirs, found)
     assert out.getvalue() == data
+
+
+def _one(read: Any, data: bytes) -> bytes | None:
+    try:
+        found: bytes = read(data)
+    except AvroError:
+        return None
+    return found
+
+
+@settings(max_examples=500, deadline=None)
+@given(cases(), st.binary(max_size=40), st.integers(0, 60), st.integers(0, 255))
+def test_many_records_at_once_are_what_each_is(case: tuple[Any, Any], more: bytes, at: int, byte: int) -> None:
+    """Byte for byte, whole or damaged; all that is whole is read, but for long decimals and those with an exponent."""
+    tree, document = case
+    schema = parse_schema(tree)
+    whole, read = writer_of(schema)(document), reader_of(schema)
+    records = [whole, more, whole[:at], whole + more, whole[:at] + bytes([byte]) + whole[at + 1 :], whole]
+    texts, sure = ManyReader(schema).read(pa.array(records, pa.binary()))
+    for data, text, known in zip(records, texts.to_pylist(), sure.tolist(), strict=True):
+        if known:
+            assert text == _one(read, data)
+    assert bool(sure[0]) or "decimal" in json.dumps(tree)
+    assert sure[0] == sure[-1]
+
+
+def test_a_record_inside_of_itself_is_read_at_once() -> None:
+    """As deep as the plain reader goes, and no deeper."""
+    link = {
+        "type": "record",
+        "name": "Link",
+        "fields": [{"name": "next", "type": ["null", "Link"]}, {"name": "n", "type": "long"}],
+    }
+    schema = parse_schema(link)
+    document: Any = None
+    for depth in range(70):
+        document = {"next": document, "n": long(depth)}
+        data = writer_of(schema)(document) if depth < 64 else b"\x02" * depth + b"\x00" * (depth + 1)
+        texts, sure = ManyReader(schema).read(pa.array([data], pa.binary()))
+        assert (texts[0].as_py() if sure[0] else None) == _one(reader_of(schema), data)
+        assert bool(sure[0]) == (depth < 64)
 
 
 @settings(max_examples=500, deadline=None)

@@ -6,12 +6,17 @@ with the reason. A registry that is away is an outage: the same records are aske
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Final, TypeAlias
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
+from tidemark.shared.compiled.documents import buffers
 from tidemark.shared.language.avro import AvroError, Schema, SchemaError, parse_schema, reader_of
+from tidemark.shared.language.avro.many import ManyReader
 from tidemark.shared.language.protobuf import errors as protobuf
 from tidemark.shared.language.stages import KafkaSource
 from tidemark.shared.model.records import RawBatch
@@ -29,7 +34,19 @@ from tidemark.shared.ports.registry import (
 
 _READERS_MAX: Final = 1_000
 """Of schemas; beyond it the oldest is made anew when it is needed."""
-_Reader: TypeAlias = Callable[[bytes], bytes]
+_END: Final = 2**31
+"""Behind any record: Arrow's slices without an end fail for two records and more."""
+_One: TypeAlias = Callable[[bytes], bytes]
+_Many: TypeAlias = Callable[[pa.BinaryArray], tuple[pa.BinaryArray, npt.NDArray[np.bool_]]]
+
+
+@dataclass(frozen=True, slots=True)
+class _Reader:
+    """Of a schema's records, without their header, to JSON."""
+
+    one: _One
+    many: _Many | None = None
+    """Many at once, and which of them are read; None where each is read for itself."""
 
 
 class _NoRecord(Exception):
@@ -51,7 +68,7 @@ class RegisteredRecords:
     async def decoded(self, batch: RawBatch) -> RawBatch:
         """The same records, values (and keys) as JSON. LogUnavailable, LogDenied: nothing was taken, ask again."""
         columns = [batch.values, batch.keys] if self._keys and batch.keys is not None else [batch.values]
-        numbers = {number for column in columns for number in _numbers(column) if number is not None}
+        numbers = {number for column in columns for number in np.unique(_numbers(column)).tolist() if number >= 0}
         readers: Mapping[int, _Reader | str] = {number: await self._reader(number) for number in sorted(numbers)}
         return await self._executor.blocking(self._read, batch, readers)
 
@@ -87,15 +104,32 @@ class RegisteredRecords:
         self, column: pa.BinaryArray, readers: Mapping[int, _Reader | str]
     ) -> tuple[pa.BinaryArray, dict[int, str]]:
         """The records as JSON, and why some stay as they are."""
-        found: list[bytes | None] = []
         unread: dict[int, str] = {}
-        for row, data in enumerate(column.to_pylist()):
+        numbers = _numbers(column)
+        left, pieces, order = column.is_valid().to_numpy(zero_copy_only=False).copy(), [], []
+        for number in np.unique(numbers[numbers >= 0]).tolist():
+            reader = readers[number]
+            if isinstance(reader, str) or reader.many is None:
+                continue
+            rows = np.flatnonzero(numbers == number)
+            texts, sure = reader.many(pc.binary_slice(column.take(pa.array(rows)), HEADER_BYTES, _END))
+            sure = sure & (pc.binary_length(texts).to_numpy() <= self._record_bytes_max)
+            left[rows[sure]] = False
+            pieces.append(texts.filter(pa.array(sure)))
+            order.append(rows[sure])
+        others = np.flatnonzero(left)
+        found: list[bytes] = []
+        for row, data in zip(others.tolist(), column.take(pa.array(others)).to_pylist(), strict=True):
             try:
-                found.append(None if data is None else self._one(data, readers))
+                found.append(self._one(data, readers))
             except _NoRecord as error:
                 unread[row] = str(error)
                 found.append(data)
-        return pa.array(found, pa.binary()), unread
+        pieces.append(pa.array(found, pa.binary()))
+        order.append(others)
+        places = np.full(len(column), -1, np.int64)
+        places[np.concatenate(order)] = np.arange(sum(map(len, order)))
+        return pa.concat_arrays(pieces).take(pa.array(places, mask=places < 0)), unread
 
     def _one(self, data: bytes, readers: Mapping[int, _Reader | str]) -> bytes:
         number = _number(data)
@@ -108,7 +142,7 @@ class RegisteredRecords:
         if isinstance(reader, str):
             raise _NoRecord(reader)
         try:
-            text = reader(data[HEADER_BYTES:])
+            text = reader.one(data[HEADER_BYTES:])
         except (AvroError, protobuf.ProtobufError) as error:
             raise _NoRecord(f"no record of schema {number}: {error}") from error
         if len(text) > self._record_bytes_max:
@@ -126,21 +160,33 @@ def _number(data: bytes) -> int | None:
     return int.from_bytes(data[1:HEADER_BYTES], "big")
 
 
-def _numbers(column: pa.BinaryArray) -> set[int | None]:
-    return {_number(data) for data in column.to_pylist() if data is not None}
+def _numbers(column: pa.BinaryArray) -> npt.NDArray[np.int64]:
+    """As `_number`, of each record, shape (n,); -1 where it has none."""
+    text, bounds = buffers(column)
+    begins = bounds[:-1]
+    there = np.diff(bounds) >= HEADER_BYTES
+    if column.null_count:
+        there &= column.is_valid().to_numpy(zero_copy_only=False)
+    heads = np.concatenate((text, np.zeros(HEADER_BYTES, np.uint8)))[begins[:, None] + np.arange(HEADER_BYTES)].astype(
+        np.int64
+    )
+    found = heads[:, 1] << 24 | heads[:, 2] << 16 | heads[:, 3] << 8 | heads[:, 4]
+    numbers: npt.NDArray[np.int64] = np.where(there & (heads[:, 0] == MAGIC), found, -1)
+    return numbers
 
 
 def _reader_of(known: KnownSchema, number: int) -> _Reader | str:
     """The reader of a schema's records, or why there is none."""
     match known.type:
         case "JSON":
-            return lambda data: data
+            return _Reader(lambda data: data, lambda records: (records, np.ones(len(records), np.bool_)))
         case "AVRO":
             try:
                 read: tuple[Schema, ...] = ()
                 for reference in known.references:
                     read += (parse_schema(json.loads(reference.text), known=read),)
-                return reader_of(parse_schema(json.loads(known.text), known=read))
+                schema = parse_schema(json.loads(known.text), known=read)
+                return _Reader(reader_of(schema), ManyReader(schema).read)
             except (SchemaError, ValueError, RecursionError) as error:
                 return f"schema {number} of the registry: {error}"
         case "PROTOBUF":
@@ -149,6 +195,8 @@ def _reader_of(known: KnownSchema, number: int) -> _Reader | str:
             from tidemark.shared.process.protobuf_compiler import compiled  # noqa: PLC0415
 
             try:
-                return message_reader_of(compiled(known.text, {each.name: each.text for each in known.references}))
+                return _Reader(
+                    message_reader_of(compiled(known.text, {each.name: each.text for each in known.references}))
+                )
             except protobuf.SchemaError as error:
                 return f"schema {number} of the registry: {error}"
