@@ -156,7 +156,9 @@ class Allowed:
         """NotAllowed for a plug-in that this installation has not been told to trust, or a URL of its config; asked before it is loaded."""
         if not any(fnmatch(name, allowed) for allowed in self.plugins):
             expected = f"expected {', '.join(self.plugins)}" if self.plugins else "none is used here until it is named"
-            raise NotAllowed(f"{where}: plug-in {name[:100]!r}: {expected} (plugins of TIDEMARK_ALLOW)")
+            raise NotAllowed(
+                f"{where}: plug-in {name[:100]!r}: {expected} (plugins of TIDEMARK_ALLOW; tidemark up --plugin)"
+            )
         self._check_texts(config, f"{where}.config")
 
     def _check_texts(self, tree: Any, where: str) -> None:

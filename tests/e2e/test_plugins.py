@@ -21,6 +21,7 @@ from tidemark.services.sink.connectors.released import read_released_rows
 from tidemark.shared.model.ids import ProcessorName
 from tidemark.shared.model.messages import StopProcessor
 from tidemark.shared.ports.log import NewRecord, TopicPartition
+from tidemark.shared.runtime.client import RequestRefused
 
 pytestmark = [pytest.mark.e2e, pytest.mark.kafka, pytest.mark.timeout(240)]
 NAME = ProcessorName("shelves")
@@ -145,3 +146,22 @@ async def test_a_topic_is_read_and_written_in_a_plugins_format(site: Path, tmp_p
     assert len(reasons) == 2
     assert "expected name=value" in "".join(reasons)
     assert "place: expected a text" in "".join(reasons)
+
+
+async def test_what_is_not_allowed_or_not_installed_fails_at_once(tmp_path: Path) -> None:
+    """A plug-in that nobody has named is refused with the document; one that is not there fails its processor, after one try."""
+
+    def document(plugin: str) -> str:
+        source = {"$source": {"documents": [{"a": 1}]}}
+        return json.dumps({"pipeline": [source, {"$emit": {"plugin": plugin}}]})
+
+    workers = {"coordinator": 1, "source": 1, "operator": 0, "spark": 0, "sink": 1}
+    async with installation(tmp_path / "data", {}, workers, plugins=["nowhere"]) as installed:
+        with pytest.raises(
+            RequestRefused, match=r"\$emit: plug-in 'secret': expected nowhere \(plugins of TIDEMARK_ALLOW"
+        ):
+            await installed.ensure_started(ProcessorName("refused"), document("secret"), {})
+        await installed.ensure_started(NAME, document("nowhere"), {})
+        status = await installed.until_ended(NAME)
+    assert (status.state, status.generation) == ("FAILED", 1)
+    assert "sink nowhere: no package that is installed here has it" in status.reason
