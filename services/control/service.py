@@ -19,6 +19,7 @@ from tidemark.services.control.commands import Commands
 from tidemark.services.control.events import Events
 from tidemark.services.control.plan import Plans
 from tidemark.services.control.readmodel import ReadModel
+from tidemark.services.control.scaling import Scaling
 from tidemark.services.control.server import application
 from tidemark.services.control.settings import ControlSettings, control_settings
 from tidemark.shared.adapters.clock import SystemClock
@@ -68,6 +69,7 @@ class ControlService:
         self.commands = Commands(self.client, self.model, settings)
         self.audit = Audit(clock)
         self.api = Api(self.model, self.commands, settings, clock, executor, self.audit, Plans(settings.engine))
+        self.scaling = Scaling(self.model, self.client, clock, settings, self.audit)
         self.agents: Agents | None = None
         if settings.commands_valid_ms_max > runtime.topics_kept_ms:
             message = (
@@ -94,6 +96,7 @@ class ControlService:
         runner = web.AppRunner(self._application, access_log=None, shutdown_timeout=stop_s, auto_decompress=UNPACKS)
         await runner.setup()
         handles = self.model.start(self._executor, self._broken)
+        handles.append(self._executor.spawn(self.scaling.run(), "scale", self._broken))
         handles.append(self._executor.spawn(self._connections.watch(), "watch connections", self._broken))
         if self.agents is not None:
             handles += [*self.events.start(self._executor, self.model, self._broken), self.agents.start(self._broken)]

@@ -74,6 +74,14 @@ class ControlSettings:
     late_records_min: int = knob(1_000)
     events_max: int = 10_000
     """Events that wait for the broker; beyond it the oldest are let go, with a word in the log."""
+    scale_after_ms: int = knob(15_000)
+    """How long a generation runs before its load counts: rates are taken over ten looks, and a restored task works through what waits."""
+    scale_lag_ms: int = knob(2_000)
+    """Of the oldest work that waits, from which a processor is behind."""
+    scale_up_ms: int = knob(5_000)
+    """So long behind and busy, and a service gets more tasks within the bounds of the document (`options.tasks`)."""
+    scale_down_ms: int = knob(60_000)
+    """So long with fewer tasks enough, and it gets fewer."""
     engine: Engine = knob("spark")
     """The engine that documents are validated for."""
 

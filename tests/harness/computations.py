@@ -15,6 +15,7 @@ from tidemark.shared.computation.records import Domain
 ROUNDS = 1_500
 """Of a hash: about a millisecond."""
 ASKING_S = 0.004
+SLOW_S = 0.02
 
 
 @dataclass(slots=True)
@@ -63,6 +64,18 @@ class Asking(Skewed):
         """One more."""
         if record.key == "m0":
             threading.Event().wait(ASKING_S)
+        state.count += 1
+        yield {**record.value, "seen": state.count}
+
+
+class Slow(Computation[Seen, NoConfig]):
+    """Counts what its keys bring, and waits for somebody else over each record: as slow on a busy machine as on an idle one."""
+
+    State = Seen
+
+    def process(self, record: Record, state: Seen, timers: Timers) -> Iterator[Document]:
+        """One more."""
+        threading.Event().wait(SLOW_S)
         state.count += 1
         yield {**record.value, "seen": state.count}
 

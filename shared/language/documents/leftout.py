@@ -36,7 +36,9 @@ _UNCHANGED: Final = (
     "documents are not changed on their way in: $addFields with {$meta: stream.source.ts} makes the field, and"
     " options.streamMetaFieldName tells the origin"
 )
-_TIER: Final = "belongs to Atlas' cloud: `tidemark rescale` and the workers of an installation decide this"
+_TIER: Final = (
+    "belongs to Atlas' cloud: options.tasks, `tidemark rescale` and the workers of an installation decide this"
+)
 _BATCHES: Final = "records of a part are sent together when their epoch is released"
 _COMPRESSED: Final = "files are written uncompressed; format parquet compresses"
 OPTIONS_LEFT_OUT: Final[dict[str, str]] = {

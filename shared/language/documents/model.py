@@ -48,6 +48,14 @@ Dlq: TypeAlias = KafkaDlq | FileDlq | CollectionDlq
 
 
 @dataclass(frozen=True, slots=True)
+class TaskBounds:
+    """How many tasks each vertex of a service may have where it follows its load."""
+
+    min: int
+    max: int
+
+
+@dataclass(frozen=True, slots=True)
 class Options:
     """`options` of a document."""
 
@@ -59,6 +67,8 @@ class Options:
     lateness: Literal["merged", "split"] = "merged"
     stream_meta_field_name: str | None = None
     """The field of outputs that carries `_stream_meta`; None: they do not carry it."""
+    tasks: Mapping[str, TaskBounds] = field(default_factory=dict)
+    """By service; of one that is not here the number is as it was asked for."""
     limits: Limits = DEFAULTS
     """Those that are written, and the defaults of the others; the stages that they bound have them, too."""
 

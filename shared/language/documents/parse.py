@@ -15,11 +15,20 @@ from tidemark.shared.language.documents.kinds import (
     closed,
     closed_schema,
     duration,
+    integer,
     read_options,
 )
 from tidemark.shared.language.documents.limits import LIMITS, limits_of
 from tidemark.shared.language.documents.load import Loaded, load_all
-from tidemark.shared.language.documents.model import CollectionDlq, Dlq, FileDlq, KafkaDlq, Options, Processor
+from tidemark.shared.language.documents.model import (
+    CollectionDlq,
+    Dlq,
+    FileDlq,
+    KafkaDlq,
+    Options,
+    Processor,
+    TaskBounds,
+)
 from tidemark.shared.language.documents.pipeline import read_pipeline
 from tidemark.shared.language.documents.source import CHANGES
 from tidemark.shared.language.expressions.scope import Scope
@@ -92,6 +101,35 @@ def _dlq(tree: Any, path: str, scope: Scope) -> Dlq | None:
     return None if len(scope.problems.errors) > before else KafkaDlq(**o.fields)
 
 
+TASKS_MAX: Final = 1_000
+"""Of a vertex; an installation's own bound (`tasks_max`) is lower, or a request is refused."""
+_BOUNDS: Final = (
+    Option("min", integer(1, TASKS_MAX), "not fewer (default 1)"),
+    Option("max", integer(1, TASKS_MAX), "not more", required=True),
+)
+
+
+def _bounds(tree: Any, path: str, scope: Scope) -> TaskBounds | None:
+    before = len(scope.problems.errors)
+    found = read_options(tree, path, scope, _BOUNDS).fields
+    if len(scope.problems.errors) > before:
+        return None
+    bounds = TaskBounds(found.get("min", 1), found["max"])
+    if bounds.min > bounds.max:
+        scope.problems.add(path, f"min is at most max, found {bounds.min} and {bounds.max}")
+    return bounds
+
+
+_TASKS: Final = tuple(
+    Option(service, Kind(_bounds, closed_schema(_BOUNDS)), f"of each vertex that {plural} run")
+    for service, plural in (("source", "sources"), ("operator", "operators"), ("sink", "sinks"))
+)
+
+
+def _tasks(tree: Any, path: str, scope: Scope) -> Mapping[str, TaskBounds]:
+    return read_options(tree, path, scope, _TASKS).fields
+
+
 _DLQ_SCHEMA: Final = {"oneOf": [closed_schema(_TOPIC_DLQ), closed_schema(_FILE_DLQ), closed_schema(_COLLECTION_DLQ)]}
 _OPTIONS: Final = (
     Option("dlq", Kind(_dlq, _DLQ_SCHEMA), "where dead letters go"),
@@ -112,6 +150,11 @@ _OPTIONS: Final = (
         "streamMetaFieldName",
         Kind(_top_level, STRING.schema),
         "the field of outputs that tells where they come from; without it none does",
+    ),
+    Option(
+        "tasks",
+        Kind(_tasks, closed_schema(_TASKS)),
+        "bounds within which the number of tasks follows lag and busy time (default: it is as asked for)",
     ),
     Option("limits", LIMITS, "bounds of what the stages compute and keep"),
 )
