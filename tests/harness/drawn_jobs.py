@@ -1,7 +1,8 @@
 """Pipelines drawn at random, as jobs of a real installation: records of ordinary producers, real processes, drained to their end.
 
 What comes out, into a topic, files, a Delta table or a table of SQL, must be what the same operators give in one process without a
-broker, as often, dead letters included; and the audit agrees.
+broker, as often, dead letters included; and the audit agrees. Half of the jobs are stopped and started, or get other numbers of tasks,
+in the middle of their records.
 
 `python -m tests.harness.drawn_jobs [SEED] [JOBS] [AT ONCE]` prints each job and what differs; its status is 1 if one does.
 """
@@ -33,7 +34,7 @@ from tidemark.services.cli.installation import Installation, installation
 from tidemark.services.library.values import to_python
 from tidemark.shared.language.values import parse_json
 from tidemark.shared.model.ids import ProcessorName
-from tidemark.shared.model.messages import DropProcessor, StopProcessor
+from tidemark.shared.model.messages import DropProcessor, ModifyProcessor, StartProcessor, StopProcessor
 
 WORKERS: Final = {"coordinator": 1, "source": 1, "operator": 1, "sink": 1, "spark": 1, "control": 0}
 _ORDERED: Final = ('"$first"', '"$last"')
@@ -70,6 +71,8 @@ class Job:
     settings: dict[str, Any]
     parallelism: dict[str, int]
     interval_ms: int
+    between: str = ""
+    """What happens in the middle of the records: "stop" and start, or "rescale"."""
     target: str = "topic"
     config: dict[str, Any] = field(default_factory=dict)
     """Of `$emit` into a topic."""
@@ -167,7 +170,10 @@ def drawn(seed: int, folder: Path) -> Job:
     target, config = chooser.choice(_TARGETS), _config(chooser)
     tasks = {} if ordered else tasks
     name = f"drawn-{seed}"
-    return Job(name, pipeline, values, partitions, outputs, settings, tasks, interval_ms, target, config, folder)
+    between = chooser.choice(["", "", "stop", "stop" if ordered else "rescale"])
+    return Job(
+        name, pipeline, values, partitions, outputs, settings, tasks, interval_ms, between, target, config, folder
+    )
 
 
 def _config(chooser: random.Random) -> dict[str, Any]:
@@ -214,14 +220,34 @@ async def run(there: Installation, folder: Path, job: Job) -> list[str]:
     await there.ensure_started(name, json.dumps(job.document()), job.parallelism)
     bootstrap = there.cluster.bootstrap
     async with aiokafka.AIOKafkaProducer(bootstrap_servers=bootstrap, max_request_size=_REQUEST, **job.settings) as out:
-        sent = [await out.send(f"{name}-in", v, partition=n % job.partitions) for n, v in enumerate(job.values)]
-        await asyncio.gather(*sent)
+        for part in (range(middle := len(job.values) // 2), range(middle, len(job.values))):
+            sent = [await out.send(f"{name}-in", job.values[n], partition=n % job.partitions) for n in part]
+            await asyncio.gather(*sent)
+            if part.start == 0:
+                await _disturbed(there, job)
     await there.until_running(name)
     await there.client.request(StopProcessor(there.client.unique(), name, drain=True))
     status = await there.until_ended(name)
     if status.state != "FINISHED":
         return [f"{status.state}: {status.reason}"]
     return await _compared(there, folder, job)
+
+
+async def _disturbed(there: Installation, job: Job) -> None:
+    """Stop and start the job, or give it other numbers of tasks, some time after its first records."""
+    name, chooser = ProcessorName(job.name), random.Random(job.name)
+    if not job.between:
+        return
+    await there.until_running(name)
+    await asyncio.sleep(chooser.random() * 2)
+    if job.between == "rescale":
+        tasks = {service: 3 - number for service, number in job.parallelism.items()}
+        await there.client.request(ModifyProcessor(there.client.unique(), name, parallelism=tasks))
+        await asyncio.sleep(chooser.random() * 2)
+        return
+    await there.client.request(StopProcessor(there.client.unique(), name))
+    await there.until_ended(name)
+    await there.client.request(StartProcessor(there.client.unique(), name))
 
 
 async def _compared(there: Installation, folder: Path, job: Job) -> list[str]:
@@ -242,7 +268,9 @@ async def _compared(there: Installation, folder: Path, job: Job) -> list[str]:
     else:
         if audited.records != len(job.values):
             found.append(f"audit: {audited.records} records for {len(job.values)}")
-    _say(f"{job.name}: {len(job.values)} records, {len(rows)} rows into {job.target}, {len(letters)} dead letters")
+    _say(
+        f"{job.name}: {len(job.values)} records, {len(rows)} rows into {job.target}, {len(letters)} dead letters {job.between}"
+    )
     return found
 
 
