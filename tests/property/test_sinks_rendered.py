@@ -8,12 +8,12 @@ from hypothesis import strategies as st
 from tests.property import test_compiled_documents as documents
 from tests.property.language_strategies import DOCUMENTS
 from tidemark.services.sink.connectors.kafkaruns import HeldRuns, Run, decode_runs, encode_runs, sizes_of
-from tidemark.services.sink.connectors.rendered import rendered
 from tidemark.shared.language.stages import DateFormat, OutputFormat
 from tidemark.shared.language.values import ExtendedJsonError, encode_value, parse_json, render_json, written
 from tidemark.shared.model.values import Document, Long
 from tidemark.shared.operators.base import RAW, REST
 from tidemark.shared.operators.batches import TIMESTAMP, documents_of
+from tidemark.shared.operators.rendered import rendered
 from tidemark.shared.ports.log import NewRecord, RecordColumns
 
 COLUMNS = {
@@ -94,9 +94,7 @@ def test_documents_are_rendered_without_the_interpreter(encoded: bool, monkeypat
     under = pa.array([encode_value(parse_json(text)) if encoded else text], pa.binary())
     batch = pa.RecordBatch.from_arrays([pa.array(["v"]), under], names=["n", REST if encoded else RAW])
     expected = [render_json(document) for document in documents_of(batch)]
-    monkeypatch.setattr(
-        "tidemark.services.sink.connectors.rendered.documents_of", lambda _batch: pytest.fail("looked at")
-    )
+    monkeypatch.setattr("tidemark.shared.operators.rendered.documents_of", lambda _batch: pytest.fail("looked at"))
     assert rendered(batch).to_pylist() == expected
 
 

@@ -13,7 +13,7 @@ STORY = """
 import threading
 import numpy as np, pyarrow as pa
 from tidemark.shared.compiled import documents
-from tidemark.services.sink.connectors.rendered import rendered
+from tidemark.shared.operators.rendered import rendered
 from tidemark.shared.operators.encoded import encoded
 from tidemark.shared.language.values import encode_value
 from tidemark.shared.operators.base import RAW, REST

@@ -13,7 +13,6 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from tidemark.services.sink.connectors.formats import csv_bytes, jsonl_bytes, parquet_bytes, text_of
-from tidemark.services.sink.connectors.rendered import rendered
 from tidemark.shared.language.expressions.ast import Expr, FieldPath, Literal, fields_used
 from tidemark.shared.language.fields import expression_paths
 from tidemark.shared.language.stages import DateFormat, EmitFormat, FileEmit, OutputFormat
@@ -22,6 +21,7 @@ from tidemark.shared.model.values import MISSING, Document, Value
 from tidemark.shared.operators.batches import declared_columns, documents_of, values_of
 from tidemark.shared.operators.encoded import encoded, field_counts
 from tidemark.shared.operators.frame import Computed, Frame
+from tidemark.shared.operators.rendered import rendered
 from tidemark.shared.ports.sink import Rejected
 
 Int64s = npt.NDArray[np.int64]

@@ -13,7 +13,6 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidemark.services.sink.connectors.rendered import rendered
 from tidemark.shared.compiled import values
 from tidemark.shared.language.kernels.arrays import tagged_column
 from tidemark.shared.language.kernels.base import either, filled, nulls_of
@@ -23,6 +22,7 @@ from tidemark.shared.model.values import INT32_MAX, INT32_MIN, MISSING, Binary, 
 from tidemark.shared.operators.batches import is_tagged, values_of
 from tidemark.shared.operators.cells import KINDS
 from tidemark.shared.operators.frame import Computed
+from tidemark.shared.operators.rendered import rendered
 from tidemark.shared.ports.log import HEADERS
 
 Bools = npt.NDArray[np.bool_]

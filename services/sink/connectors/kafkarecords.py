@@ -22,7 +22,6 @@ from tidemark.services.sink.connectors.kafkacells import (
 )
 from tidemark.services.sink.connectors.kafkaruns import Int64s, Run, sizes_of
 from tidemark.services.sink.connectors.registered import NotWritten, RegisteredForms
-from tidemark.services.sink.connectors.rendered import rendered
 from tidemark.shared.adapters.kafka_settings import KafkaSettings
 from tidemark.shared.language.expressions.ast import Expr, FieldPath, Literal, ObjectExpr, fields_used
 from tidemark.shared.language.fields import expression_paths
@@ -33,6 +32,7 @@ from tidemark.shared.model.values import MISSING, Value
 from tidemark.shared.operators.base import TS
 from tidemark.shared.operators.batches import documents_of, values_of
 from tidemark.shared.operators.frame import Computed, Frame
+from tidemark.shared.operators.rendered import rendered
 from tidemark.shared.ports.log import HEADERS, RecordColumns
 from tidemark.shared.ports.sink import Rejected
 from tidemark.shared.runtime.topics import refusal

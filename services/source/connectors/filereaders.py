@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tidemark.services.source.connectors.csvlines import CsvLines
-from tidemark.services.source.connectors.parquetcells import documents_of_batch
+from tidemark.services.source.connectors.parquetcells import texts_of
 from tidemark.shared.language.limits import DEFAULTS
 from tidemark.shared.language.stages import FileFormat
 from tidemark.shared.language.values import render_json
@@ -227,6 +227,12 @@ def _converted(text: str, type_name: str | None) -> Any:
         return text
 
 
+_PARQUET_BYTES: Final = 1 << 20
+"""Of Parquet's rows that are unpacked together; as many rows as make the work for each batch small."""
+_PARQUET_ROWS: Final = 16_384
+"""At most, however short they are."""
+
+
 class ParquetRows:
     """Rows as documents; null cells are missing fields."""
 
@@ -248,12 +254,14 @@ class ParquetRows:
         """Rows of one group behind the first `skipped`, a few at a time: a group may be as large as its writer liked."""
         values: list[bytes] = []
         size = 0
-        for batch in parquet.iter_batches(batch_size=1024, row_groups=[group]):
+        known = parquet.metadata.row_group(group)
+        rows = min(max(_PARQUET_BYTES * known.num_rows // max(known.total_byte_size, 1), 1), _PARQUET_ROWS)
+        for batch in parquet.iter_batches(batch_size=rows, row_groups=[group]):
             gone = min(skipped, batch.num_rows)
             skipped -= gone
-            for document in documents_of_batch(batch.slice(gone)):
-                values.append(render_json(document))
-                size += len(values[-1])
+            texts = texts_of(batch.slice(gone))
+            values += texts
+            size += sum(map(len, texts))
             if values and size >= max_bytes:
                 break
         next_position = position + len(values)

@@ -9,15 +9,64 @@ import uuid
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
+import numpy as np
 import pyarrow as pa
 
+from tidemark.shared.language.values import render_json
 from tidemark.shared.language.values.instants import DAY_MS
-from tidemark.shared.model.values import Binary, Date, Document
+from tidemark.shared.model.values import MISSING, Binary, Date, Document
+from tidemark.shared.operators.batches import TAGGED_FIELD, TIMESTAMP, column_field, is_engine
+from tidemark.shared.operators.cells import tagged
+from tidemark.shared.operators.rendered import rendered
 
 _EPOCH: Final = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 _PER_S: Final = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
 _UUID_SUBTYPE: Final = 4
+_PLAIN: Final = {
+    **{kind: pa.string() for kind in (pa.string(), pa.large_string())},
+    pa.bool_(): pa.bool_(),
+    **{kind: pa.float64() for kind in (pa.float32(), pa.float64())},
+    **{
+        kind: pa.int64()
+        for kind in (pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.uint8(), pa.uint16(), pa.uint32())
+    },
+}
+"""Types that stages have, or that become one of them without loss."""
+_WORD: Final = 64
+"""Bits."""
+_SURE: Final = 2**53
+"""Times up to this are multiplied without an overflow."""
 _Read = Callable[[Any], Any]
+
+
+def texts_of(batch: pa.RecordBatch) -> list[bytes]:
+    """The JSON of each row's document (`documents_of_batch`): columns of plain types as they are, the cells of others one by one."""
+    if any(map(is_engine, batch.schema.names)):
+        return [render_json(document) for document in documents_of_batch(batch)]
+    columns = [_column(column, field.type) for column, field in zip(batch.columns, batch.schema, strict=True)]
+    fields = [field.with_name(name) for (field, _), name in zip(columns, batch.schema.names, strict=True)]
+    rows = pa.RecordBatch.from_arrays([column for _, column in columns], schema=pa.schema(fields))
+    return list(rendered(rows).to_pylist()) if fields else [b"{}"] * batch.num_rows
+
+
+def _column(column: pa.Array, kind: pa.DataType) -> tuple[pa.Field, pa.Array]:
+    """A column as stages have it; a null cell is a missing field."""
+    plain = _PLAIN.get(kind)
+    if plain is not None:
+        return column_field(plain, empty="missing"), column.cast(plain)
+    if pa.types.is_timestamp(kind) or pa.types.is_date(kind):
+        per, a_ms = (
+            (_PER_S[kind.unit], 1_000) if pa.types.is_timestamp(kind) else (1, 1 if kind.bit_width == _WORD else DAY_MS)
+        )
+        there = column.is_valid().to_numpy(zero_copy_only=False)
+        numbers = (
+            column.cast(pa.int64() if kind.bit_width == _WORD else pa.int32()).fill_null(0).to_numpy().astype(np.int64)
+        )
+        if len(numbers) and int(np.abs(numbers).max()) <= _SURE:
+            dates = pa.array(numbers * a_ms // per, TIMESTAMP, mask=~there)
+            return column_field(TIMESTAMP, empty="missing"), dates
+    read = _reader(kind)
+    return TAGGED_FIELD, tagged(MISSING if cell is None else read(cell) for cell in _cells(column))
 
 
 def documents_of_batch(batch: pa.RecordBatch) -> Sequence[Document]:
