@@ -209,6 +209,39 @@ def test_what_a_step_of_a_loop_reads_and_calls_counts(body: Any) -> None:
         )
 
 
+@pytest.mark.parametrize(
+    "read",
+    [
+        {"$eq": ["$a", "$a"]},
+        {"$ne": [{"x": {"y": "$a"}}, "$n"]},
+        {"$in": [-1, "$a"]},
+        {"$sum": "$a"},
+        {"$stdDevPop": "$a"},
+        {"$setEquals": ["$a", "$a"]},
+        {"$indexOfArray": ["$a", -1]},
+        {"$indexOfCP": ["$s", "z"]},
+        {"$regexMatch": {"input": "$s", "regex": "z"}},
+        {"$mergeObjects": "$objects"},
+        {"$size": "$objects.x.y"},
+        {"$isArray": [["$objects.x"]]},
+    ],
+    ids=["eq", "deep", "in", "sum", "deviation", "sets", "index", "text", "regex", "merge", "path", "inner-path"],
+)
+def test_what_calls_outside_of_loops_read_counts(read: Any) -> None:
+    """A document that goes through much a thousand times, and makes nothing large, ends by the budget after few of them."""
+    document = {"n": 1, "a": list(range(1000)), "s": "x" * 100_000, "objects": [{"x": {"y": 1}}] * 1000}
+    with pytest.raises(ExpressionError, match="characters and items"):
+        run({"$concat": [{"$toString": {"$eq": [read, 0]}}] * 1000}, document, budget=Budget(500_000))
+
+
+@pytest.mark.parametrize(
+    "look", [{"$size": "$a"}, {"$arrayElemAt": ["$a", 3]}, {"$first": "$a"}, {"$isArray": ["$a"]}, {"$type": "$a"}]
+)
+def test_a_look_at_an_array_is_no_reading_of_it(look: Any) -> None:
+    """Outside of loops an operator that takes one item, or none, costs no more for a longer array."""
+    assert run({"$sum": [{"$size": [[look]]}] * 1000}, {"a": list(range(1000))}, budget=Budget(50_000)) == 1000
+
+
 def test_values_that_bind_forms_have_made_are_bounded_before_anyone_goes_through_them() -> None:
     """A value of 2 to the power of 40 parts, each a part of the next, is refused where a loop has made it, not where it is compared."""
     doubling = {"$reduce": {"input": {"$range": [0, 40]}, "initialValue": [1], "in": ["$$value", "$$value"]}}

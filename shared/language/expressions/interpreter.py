@@ -33,6 +33,9 @@ from tidemark.shared.language.expressions.sorting import sort_array
 from tidemark.shared.language.values.types import is_integral, truth, type_name
 from tidemark.shared.model.values import MISSING, Value
 
+_SHORT_CHARACTERS: Final = 1_000
+"""Outside of loops, texts up to this length are read for nothing."""
+
 
 def evaluate(expr: Expr, env: Environment) -> Value:
     """The value of an expression, MISSING included. ExpressionError, with the place, where it has none."""
@@ -43,12 +46,21 @@ def _field_path(expr: FieldPath, env: Environment) -> Value:
     names = expr.names
     if len(names) == 1 and type(env.current) is dict:
         return env.current.get(names[0], MISSING)
-    return _along(read_path(env.current, names), env)
+    return _along(env.current, names, env)
 
 
-def _along(value: Value, env: Environment) -> Value:
-    """The value at a path; one of items of an array takes their number inside of a loop."""
-    if env.variables and type(value) is list:
+def _along(root: Value, names: tuple[str, ...], env: Environment) -> Value:
+    """The value at a path; one that goes through an array takes the items there and what is found, inside of a loop any array its items."""
+    value = read_path(root, names)
+    if type(value) is not list:
+        return value
+    for name in names:
+        if type(root) is list:
+            env.spend(len(root))
+            env.read((value,))
+            return value
+        root = root[name]
+    if env.variables:
         env.spend(len(value))
     return value
 
@@ -63,7 +75,7 @@ def _variable(expr: Variable, env: Environment) -> Value:
         value = env.now if env.now is not None else MISSING
     else:
         value = MISSING
-    return _along(read_path(value, expr.names), env) if expr.names else value
+    return _along(value, expr.names, env) if expr.names else value
 
 
 def _object(expr: ObjectExpr, env: Environment) -> Value:
@@ -101,7 +113,7 @@ def _call(expr: Call, env: Environment) -> Value:
             for arg in args if guarded >= len(args) else args[:guarded]:
                 if arg is None or arg is MISSING:
                     return None
-        if env.variables:
+        if env.variables or (not operator.glances and _is_much(args)):
             env.read(args)
         value = operator.function(*args)
         if type(value) is str or type(value) is list:
@@ -113,6 +125,15 @@ def _call(expr: Call, env: Environment) -> Value:
     else:
         return value
     raise failed  # out here, so that it does not hold the first one with its frames: rows fail by the thousand
+
+
+def _is_much(args: list[Any]) -> bool:
+    """Whether going through the arguments takes longer than a few calls."""
+    for arg in args:
+        kind = type(arg)
+        if kind is list or kind is dict or (kind is str and len(arg) > _SHORT_CHARACTERS):
+            return True
+    return False
 
 
 def _until_null(exprs: tuple[Expr | None, ...], env: Environment) -> list[Value]:

@@ -3,8 +3,9 @@
 An eager operator gets its arguments' values in the order of its signature, `ABSENT` for an optional one that was not written. One that
 goes `until_null` gets them up to the first null or missing one, which is all it looks at. A lazy one gets the expressions and the
 environment. `Deferred` arguments are functions without arguments, for they are evaluated only where they are needed. With `null` the
-function is not asked where one of so many leading arguments is null or missing: the result is null. The operator's
-documentation is `doc`, or the first line of the function's docstring.
+function is not asked where one of so many leading arguments is null or missing: the result is null. One that `glances` takes no longer
+for a long array than for a short one: outside of loops its arguments take nothing from the budget. The operator's documentation is `doc`,
+or the first line of the function's docstring.
 """
 
 from collections.abc import Callable
@@ -56,6 +57,7 @@ class Operator:
     until_null: bool
     null: int
     doc: str
+    glances: bool
 
 
 ALL: Final = 2**31
@@ -104,11 +106,11 @@ LEFT_OUT: Final[dict[str, str]] = {
 
 def positional(
     name: str, least: int, most: int | None = -1, *,
-    lazy: bool = False, until_null: bool = False, null: int = 0, doc: str = "",
+    lazy: bool = False, until_null: bool = False, null: int = 0, doc: str = "", glances: bool = False,
 ) -> Callable[[F], F]:  # fmt: skip
     """Declare an operator with positional arguments, `least` to `most` of them (just `least` by default)."""
     signature = Positional(least, least if most == -1 else most)
-    return _declare(name, signature, lazy=lazy, until_null=until_null, null=null, doc=doc)
+    return _declare(name, signature, lazy=lazy, until_null=until_null, null=null, doc=doc, glances=glances)
 
 
 def named(
@@ -130,12 +132,13 @@ def _declare(
     doc: str,
     lazy: bool = False,
     until_null: bool = False,
+    glances: bool = False,
 ) -> Callable[[F], F]:
     def register(function: F) -> F:
         assert name not in OPERATORS, f"{name} is declared twice"
         lines = (doc or function.__doc__ or "").strip().splitlines()
         assert lines, f"{name} has no documentation"
-        OPERATORS[name] = Operator(name, signature, function, lazy, until_null, null, lines[0])
+        OPERATORS[name] = Operator(name, signature, function, lazy, until_null, null, lines[0], glances)
         return function
 
     return register

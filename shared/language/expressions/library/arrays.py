@@ -133,32 +133,32 @@ def need_array(name: str, value: Value) -> list[Any]:
     return value
 
 
-@positional("$isArray", 1)
+@positional("$isArray", 1, glances=True)
 def _is_array(value: Value) -> bool:
     """Whether a value is an array."""
     return type(value) is list
 
 
-@positional("$size", 1)
+@positional("$size", 1, glances=True)
 def _size(value: Value) -> int:
     """The number of items."""
     return len(need_array("$size", value))
 
 
-@positional("$arrayElemAt", 2, null=2)
+@positional("$arrayElemAt", 2, null=2, glances=True)
 def _array_elem_at(value: Value, index: Value) -> Value:
     """The item at an index, from the end if it is negative; missing beyond."""
     items, at = need_array("$arrayElemAt", value), need_whole("$arrayElemAt", "index", index)
     return items[at] if -len(items) <= at < len(items) else MISSING
 
 
-@positional("$first", 1, null=1)
+@positional("$first", 1, null=1, glances=True)
 def _first(value: Value) -> Value:
     """The first item of an array."""
     return _array_elem_at(value, 0)
 
 
-@positional("$last", 1, null=1)
+@positional("$last", 1, null=1, glances=True)
 def _last(value: Value) -> Value:
     """The last item of an array."""
     return _array_elem_at(value, -1)
@@ -247,7 +247,7 @@ def _range(start: Value, end: Value, step: Value = ABSENT) -> list[int]:
     return list(range(first, last, by))
 
 
-@positional("$slice", 2, 3, null=3)
+@positional("$slice", 2, 3, null=3, glances=True)
 def _slice(value: Value, position: Value, count: Value = ABSENT) -> Value:
     """A part of an array: the first n, the last n (negative), or n from a position."""
     items, at = need_array("$slice", value), need_whole("$slice", "position", position)

@@ -35,13 +35,13 @@ _NUMBER: Final = re.compile(r"[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?|
 _BY_NUMBER: Final = {number: alias for alias, number in TYPE_NUMBERS.items()}
 
 
-@positional("$type", 1)
+@positional("$type", 1, glances=True)
 def _type(value: Value) -> str:
     """The name of a value's type; missing for a missing one."""
     return type_name(value)
 
 
-@positional("$isNumber", 1)
+@positional("$isNumber", 1, glances=True)
 def _is_number(value: Value) -> bool:
     """Whether a value is an int, long, double or decimal."""
     return is_number(value)

@@ -41,7 +41,7 @@ def _or(args: tuple[Any, ...], env: Environment, evaluate: Evaluate) -> bool:
     return any(truth(evaluate(arg, env)) for arg in args)
 
 
-@positional("$not", 1)
+@positional("$not", 1, glances=True)
 def _not(value: Value) -> bool:
     """Whether a value is false."""
     return not truth(value)
