@@ -99,6 +99,8 @@ class Frame(Rows):
         self._columns: dict[Path, Column] = {}
         self._left: dict[int, int] = {}
         """The units left to rows that have spent many."""
+        self._parts_left: list[int] = []
+        """The units left to the parts of each row that are interpreted; empty before the first."""
 
     # --- columns ------------------------------------------------------------------------------------------------------
 
@@ -174,15 +176,21 @@ class Frame(Rows):
         return Column("date", cells.cast(TIMESTAMP), missing=bool(cells.null_count))
 
     def interpreted(self, expr: Expr) -> Column:
-        """The values of a part of an expression that has no kernel; doubt where it fails."""
+        """The values of a part of an expression that has no kernel; doubt where it fails.
+
+        All parts of a row share one budget. Behind it the row is in doubt: the interpreter, which passes over parts that do not count,
+        decides with a budget of its own.
+        """
         cells: list[Any] = []
+        left = self._parts_left = self._parts_left or [RESULT_UNITS_MAX] * self.size
         names = fields_used(expr)
         documents = documents_of(self.batch) if names is None else partial_documents(self.batch, names)
-        for env in walk(self.batch, documents, [RESULT_UNITS_MAX] * self.size, self._topic):
+        for row, env in enumerate(walk(self.batch, documents, tuple(left), self._topic)):
             try:
-                cells.append(evaluate(expr, env))
+                cells.append(evaluate(expr, env) if left[row] else _FAILED)
             except ExpressionError:
                 cells.append(_FAILED)
+            left[row] = max(0, env.budget.left)
         failed = np.array([cell is _FAILED for cell in cells], np.bool_)
         known = [MISSING if cell is _FAILED else cell for cell in cells]
         return tagged_column(values.read(tagged(known)), either(failed))

@@ -1,0 +1,55 @@
+"""The budget of work holds where an expression is a column and its parts are interpreted."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from tidemark.shared.language.expressions.errors import SIZE
+from tidemark.shared.language.expressions.parse import parse_expression
+from tidemark.shared.language.expressions.registry import OPERATORS
+from tidemark.shared.language.expressions.scope import Scope
+from tidemark.shared.language.problems import Problems
+from tidemark.shared.operators.batches import batch_of
+from tidemark.shared.operators.frame import Computed, Frame
+
+PARTS = 300
+READ = {"$ne": [{"$type": {"$setEquals": ["$a", "$a"]}}, "zz"]}
+ROWS = [{"a": list(range(100_000))}, {"a": [1]}]
+
+
+def computed(tree: Any) -> Computed:
+    problems = Problems()
+    expr = parse_expression(tree, "e", Scope(problems))
+    problems.check()
+    return Frame(batch_of(ROWS), None).computed(expr)
+
+
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The lengths of the arrays that $setEquals went through."""
+    found: list[int] = []
+    before = OPERATORS["$setEquals"]
+
+    def counted(*args: Any) -> Any:
+        found.append(len(args[0]))
+        return len(args) == 2
+
+    monkeypatch.setitem(OPERATORS, "$setEquals", replace(before, function=counted))
+    return found
+
+
+def test_interpreted_parts_of_a_row_share_one_budget(calls: list[int]) -> None:
+    """Many parts that go through a long array end by the budget, once for the parts and once for the whole; the other row has its value."""
+    found = computed({"$and": [READ] * PARTS})
+    assert {row: error.code for row, error in found.errors.items()} == {0: SIZE}
+    assert found.values()[1] is True
+    assert calls.count(100_000) < PARTS
+
+
+def test_parts_that_do_not_count_spend_nothing_of_the_whole(calls: list[int]) -> None:
+    """Behind the parts' budget the interpreter decides, and passes over what it need not know."""
+    found = computed({"$and": [{"$eq": [{"$size": "$a"}, 1]}, *[READ] * PARTS]})
+    assert not found.errors
+    assert found.values() == [False, True]
+    assert calls.count(100_000) < PARTS
