@@ -8,6 +8,7 @@
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -181,15 +182,15 @@ class Frame(Rows):
         All parts of a row share one budget. Behind it the row is in doubt: the interpreter, which passes over parts that do not count,
         decides with a budget of its own.
         """
-        cells: list[Any] = []
+        cells: list[Any] = [_FAILED] * self.size
         left = self._parts_left = self._parts_left or [RESULT_UNITS_MAX] * self.size
+        rows = [row for row, units in enumerate(left) if units]
+        some = self._rows(np.array(rows, np.int64))
         names = fields_used(expr)
-        documents = documents_of(self.batch) if names is None else partial_documents(self.batch, names)
-        for row, env in enumerate(walk(self.batch, documents, tuple(left), self._topic)):
-            try:
-                cells.append(evaluate(expr, env) if left[row] else _FAILED)
-            except ExpressionError:
-                cells.append(_FAILED)
+        documents = documents_of(some) if names is None else partial_documents(some, names)
+        for row, env in zip(rows, walk(some, documents, [left[row] for row in rows], self._topic), strict=True):
+            with suppress(ExpressionError):
+                cells[row] = evaluate(expr, env)
             left[row] = max(0, env.budget.left)
         failed = np.array([cell is _FAILED for cell in cells], np.bool_)
         known = [MISSING if cell is _FAILED else cell for cell in cells]

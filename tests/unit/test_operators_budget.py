@@ -10,6 +10,7 @@ from tidemark.shared.language.expressions.parse import parse_expression
 from tidemark.shared.language.expressions.registry import OPERATORS
 from tidemark.shared.language.expressions.scope import Scope
 from tidemark.shared.language.problems import Problems
+from tidemark.shared.operators import frame
 from tidemark.shared.operators.batches import batch_of
 from tidemark.shared.operators.frame import Computed, Frame
 
@@ -53,3 +54,17 @@ def test_parts_that_do_not_count_spend_nothing_of_the_whole(calls: list[int]) ->
     assert not found.errors
     assert found.values() == [False, True]
     assert calls.count(100_000) < PARTS
+
+
+def test_rows_behind_their_budget_are_not_read_again(calls: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    """The parts that are left do not make the long row's document, which takes as long as going through it."""
+    made: list[int] = []
+    whole = frame.partial_documents
+
+    def counted(batch: Any, names: Any) -> Any:
+        made.append(batch.num_rows)
+        return whole(batch, names)
+
+    monkeypatch.setattr(frame, "partial_documents", counted)
+    computed({"$and": [READ] * PARTS})
+    assert made.count(len(ROWS)) < PARTS
