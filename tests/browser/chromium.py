@@ -14,6 +14,8 @@ from typing import Any
 
 from aiohttp import ClientSession, ClientWebSocketResponse
 
+_PATIENCE_S = 120
+"""For what a page shows on a busy machine; an expectation that is wrong fails then."""
 NAMES = ("chromium", "chromium-browser", "google-chrome")
 FLAGS = (
     "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--hide-scrollbars", "--no-first-run",
@@ -55,7 +57,11 @@ class Browser:
     async def when(self, script: str) -> Any:
         """The expression's value as soon as it is true."""
         look = f"const look = () => {{ const found = {script}; found ? done(found) : setTimeout(look, 50) }}; look()"
-        return await self.run(f"new Promise(done => {{ {look} }})")
+        try:
+            async with asyncio.timeout(_PATIENCE_S):
+                return await self.run(f"new Promise(done => {{ {look} }})")
+        except TimeoutError:
+            raise AssertionError(f"not true within {_PATIENCE_S} s: {script}") from None
 
     async def open(self, url: str) -> None:
         """Go to a page and wait until it is there."""
