@@ -237,6 +237,25 @@ async def test_S5_a_commit_that_the_database_refuses_leaves_no_open_transaction(
             assert reader.execute("SELECT id FROM rows").fetchall() == [(1,)]
 
 
+async def test_S5_a_transaction_that_the_database_ends_is_an_outage(tmp_path: Path) -> None:
+    """On a full disk SQLite rolls the whole transaction back, savepoints too: nothing is refused for that, and nothing of it stays."""
+    file = tmp_path / "target.db"
+    with sql_world(f"sqlite:///{file}") as target:
+        sink = target.sink()
+        await sink.open(IDENTITY, Epoch(0))
+        await sink.accept(documents_batch([{"id": 1}, {"id": 2}]))
+        staged = await sink.stage(Epoch(1), Epoch(0))
+        with contextlib.closing(sqlite3.connect(file, isolation_level=None)) as other:
+            said = "SELECT RAISE(ROLLBACK, 'database or disk is full')"
+            other.execute(f"CREATE TRIGGER full BEFORE INSERT ON rows WHEN NEW.id = 2 BEGIN {said}; END")
+            with pytest.raises(TargetUnavailable, match="disk is full"):
+                await sink.release(row_of(1, 0, staged), staged)
+            assert other.execute("SELECT id FROM rows").fetchall() == []
+            other.execute("DROP TRIGGER full")
+            await sink.release(row_of(1, 0, staged), staged)
+            assert other.execute("SELECT id FROM rows").fetchall() == [(1,), (2,)]
+
+
 async def test_S6_what_the_table_would_refuse_is_found_before_staging(url: str) -> None:
     """Wrong types, unknown fields, too long texts, missing keys: refused row by row with the field's name."""
     with sql_world(url) as target:

@@ -401,7 +401,7 @@ class SqlSink:
         for number, change in enumerate(staged, first):
             assert isinstance(change, Change), "a pipeline's rows are staged with its variables"
             try:
-                with self._errors(f"{commit}, record {number}"), connection.begin_nested():
+                with self._savepoint(connection, f"{commit}, record {number}"):
                     writer.write(connection, change)
             except TargetRefused:
                 if skipped is None:
@@ -443,7 +443,7 @@ class SqlSink:
         if not numbers:
             return
         try:
-            with self._errors(f"{commit}, record {numbers[0]}"), connection.begin_nested():
+            with self._savepoint(connection, f"{commit}, record {numbers[0]}"):
                 writer.write(connection, rows)
         except TargetRefused:
             half = len(numbers) // 2
@@ -464,6 +464,26 @@ class SqlSink:
     def _commit(self, connection: sa.Connection) -> None:
         with self._errors("committing"):
             connection.commit()
+
+    @contextmanager
+    def _savepoint(self, connection: sa.Connection, doing: str) -> Iterator[None]:
+        """What is refused leaves nothing behind.
+
+        Where the database has ended the whole transaction, as SQLite does on a full disk, nothing may go on in it: TargetUnavailable.
+        """
+        with self._errors(doing):
+            nested = connection.begin_nested()
+            try:
+                yield
+            except BaseException as error:
+                try:
+                    nested.rollback()
+                except exc.DBAPIError as gone:
+                    raise TargetUnavailable(
+                        f"{self.place}: {doing}: {str(getattr(error, 'orig', error)).strip()}, and the transaction has ended with it"
+                    ) from gone
+                raise
+            nested.commit()
 
     @contextmanager
     def _errors(self, doing: str) -> Iterator[None]:
