@@ -60,6 +60,20 @@ def test_a_change_stream_is_refused_by_name(source: dict[str, Any], place: str) 
 
 
 @pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({"initialSync": {"enable": True}}, "initialSync of $source is left out: changes begin where the slot stands"),
+        ({"db": "shop"}, "db of $source is left out: a publication has its tables"),
+        ({"coll": ["orders"]}, "coll of $source is left out: a publication has its tables"),
+    ],
+)
+def test_options_of_change_streams_are_refused_with_a_publication(options: dict[str, Any], reason: str) -> None:
+    """Who comes with a change stream learns what PostgreSQL's changes do in its place."""
+    (error,) = errors_of({"$source": {"connectionName": "a", "publication": "p", "slot": "s", **options}})
+    assert reason in error
+
+
+@pytest.mark.parametrize(
     ("stage", "reason"),
     [
         ({"$source": {"connectionName": "a", "stream": "clicks"}}, "$source.stream: Kinesis is no source here"),
