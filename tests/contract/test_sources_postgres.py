@@ -410,6 +410,21 @@ async def test_I3_a_drain_ends_where_the_changes_end_now(shop: Shop) -> None:
     assert again.status()[0].next_position == end
 
 
+async def test_I2_a_checkpoint_that_the_slot_has_passed_is_named(shop: Shop) -> None:
+    """The slot follows the last commit: what lies behind an older checkpoint is gone from the server, and the error tells so."""
+    source = await shop.begun()
+    shop.do("INSERT INTO t VALUES (1)")
+    await drain(source)
+    older, origins = source.status()[0].next_position, dict(source.origins(SPLIT))
+    shop.do("INSERT INTO t VALUES (2)")
+    await drain(source)
+    await source.note("g", {SPLIT: source.status()[0].next_position})
+    await piece(source)
+    again = await shop.resumed(older, origins)
+    with pytest.raises(SourceReplaced, match=r"an older checkpoint, which the slot has passed.*Start without state"):
+        await drain(again)
+
+
 async def test_I2_what_is_no_longer_there_is_named_with_what_to_order(shop: Shop) -> None:
     """A slot that is gone, or was made anew, or advanced by another; another database; a publication that is missing; a wrong plugin."""
     source = await shop.begun()

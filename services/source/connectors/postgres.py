@@ -184,8 +184,9 @@ class _Reader:
         if state.confirmed > lsn:
             raise SourceReplaced(
                 f"slot {self.settings.slot}: this processor has read up to {lsn_text(lsn)}, and the slot stands at"
-                f" {lsn_text(state.confirmed)}: another reader has advanced it, or it was dropped and made anew, and the changes in between"
-                " are lost. Start without state, to read from where the slot stands; let nobody else read this slot"
+                f" {lsn_text(state.confirmed)}: another reader has advanced it, or it was dropped and made anew, or this is"
+                " an older checkpoint, which the slot has passed; the changes in between are lost. Start without state, to read from where"
+                " the slot stands; let nobody else read this slot"
             )
         self.at_end = False
         self._peek = _Peek(Decoder(state.database), lsn, self.next - position, insert if flush >= insert else None)
