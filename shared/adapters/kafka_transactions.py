@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow.compute as pc
+from aiokafka.errors import IllegalOperation
 
 from tidemark.shared.adapters.kafka_client import KAFKA_ERRORS, translated
 from tidemark.shared.adapters.kafka_packed import PackedBatch, packed
@@ -48,7 +49,7 @@ class KafkaTransaction:
                 for batch in packed(columns, settings.message_bytes_max, settings.compression, transactional=True):
                     await self._send_one(partition, batch)
             except KAFKA_ERRORS as error:
-                raise self._writer.fail(translated(error, doing)) from error
+                raise self._writer.refused(error, doing) from error
             except LogError as error:
                 self._writer.fail(error)
                 raise
@@ -106,7 +107,7 @@ class KafkaTransaction:
                     await asyncio.wait(self._sent)
                 self._take_answers()
         except KAFKA_ERRORS as error:
-            raise self._writer.fail(translated(error, doing)) from error
+            raise self._writer.refused(error, doing) from error
         except asyncio.CancelledError:
             self._writer.fail(LogError(f"{doing}: cancelled; open a new writer"))
             raise
@@ -142,7 +143,7 @@ class KafkaTransaction:
             async with asyncio.timeout(self._producer.settings.delivery_timeout_ms / 1000):
                 await how()
         except KAFKA_ERRORS as error:
-            raise self._writer.fail(translated(error, f"{self._producer.name}: {what} a transaction")) from error
+            raise self._writer.refused(error, f"{self._producer.name}: {what} a transaction") from error
         except asyncio.CancelledError:
             self._writer.fail(LogError(f"{self._producer.name}: cancelled while {what} a transaction; open a new one"))
             raise
@@ -173,7 +174,7 @@ class KafkaTransactionalWriter:
                 await self._producer.admit(partition, has_content=True)
                 self._producer.raw._txn_manager.maybe_add_partition_to_txn(theirs(partition))  # noqa: SLF001
         except KAFKA_ERRORS as error:
-            raise self.fail(translated(error, f"{self._producer.name}: beginning a transaction")) from error
+            raise self.refused(error, f"{self._producer.name}: beginning a transaction") from error
         except LogError as error:
             raise self.fail(error) from error
         self._open = KafkaTransaction(self, self._producer)
@@ -182,6 +183,18 @@ class KafkaTransactionalWriter:
     def ended(self) -> None:
         """The open transaction has ended well."""
         self._open = None
+
+    def refused(self, error: BaseException, doing: str) -> LogError:
+        """As `fail`, for an error of the library.
+
+        A transaction may have failed before the library is called. It then says only that its state does not fit the call, and keeps the
+        cause: a newer holder of the identity, for one, must be known as such.
+        """
+        if isinstance(error, IllegalOperation | AssertionError):
+            ending = self._producer.raw._txn_manager.wait_for_transaction_end()  # noqa: SLF001
+            if ending is not None and ending.done() and not ending.cancelled():
+                error = ending.exception() or error
+        return self.fail(translated(error, doing))
 
     def fail(self, error: LogError) -> LogError:
         """Break the writer; a copy of the first error, to raise."""

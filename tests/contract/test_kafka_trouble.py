@@ -18,7 +18,7 @@ from tidemark.shared.adapters.kafka_log import KafkaLog
 from tidemark.shared.adapters.kafka_raw import RawReader
 from tidemark.shared.adapters.kafka_settings import KafkaSettings
 from tidemark.shared.model.ids import Offset
-from tidemark.shared.ports.log import LogError, LogUnavailable, NewRecord, TopicPartition
+from tidemark.shared.ports.log import Fenced, LogError, LogUnavailable, NewRecord, TopicPartition
 
 pytestmark = pytest.mark.kafka
 
@@ -189,6 +189,19 @@ async def test_S3_a_commit_without_answer_is_not_known(log: KafkaLog, network: N
         while not found:
             found = await reader.fetch(10, 100)
     assert [r.value for r in found] == [b"b"]
+
+
+@pytest.mark.parametrize("call", ["send", "commit"])
+async def test_S3_a_holder_that_was_fenced_before_its_next_call_is_told_so(
+    log: KafkaLog, at: TopicPartition, call: str
+) -> None:
+    """The library hears it by itself, and then says only that there is no transaction."""
+    old = await log.transactional_writer(f"id-{at.topic}")
+    await log.transactional_writer(f"id-{at.topic}")
+    transaction = await old.begin([at])
+    await asyncio.wait([old._producer.raw._txn_manager.wait_for_transaction_end()])
+    with pytest.raises(Fenced):
+        await (transaction.send_batch(at, [NewRecord(b"zombie")]) if call == "send" else transaction.commit())
 
 
 async def test_S3_a_batch_that_the_broker_refuses_fails_the_commit(log: KafkaLog) -> None:
