@@ -23,7 +23,7 @@ from tidemark.shared.language.stages import Https
 from tidemark.shared.model.ids import Place
 from tidemark.shared.operators.build import build_chain, build_operator
 from tidemark.shared.operators.computation_keys import Cooling
-from tidemark.shared.operators.specs import ComputeSpec, KeyBySpec
+from tidemark.shared.operators.specs import ComputeSpec
 from tidemark.shared.planning import LookupHead
 from tidemark.shared.ports.children import Children
 from tidemark.shared.process.allocator import arrow_on_heaps
@@ -59,11 +59,12 @@ class OperatorService:
         self._scratch = scratch
 
     async def build(self, context: TaskContext) -> TaskBody:
-        """The chain of the vertex; a leading KeyBy of a `copy` edge stands apart, as its rows are filtered behind it."""
+        """The chain of the vertex; the KeyBy behind a `copy` edge stands apart, as its rows are filtered behind it."""
         specs = context.vertex.chain
         outside, operators = context.outside, context.operators
         key_by = None
-        if specs and isinstance(specs[0], KeyBySpec):
+        # Elsewhere a KeyBy that comes first is the sender's half of the next shuffle: all of its rows go on.
+        if any(edge.partitioning == "copy" for edge in context.plan.inputs_of(context.vertex.id)):
             key_by, specs = build_operator(specs[0], operators), specs[1:]
         lookups = self._enrichment(context)
         if self._scratch is not None:
