@@ -116,15 +116,21 @@ def _stands(row: MirrorRow, place: str) -> dict[SplitId, SplitStand]:
                 f"{digest}"
             )
             raise AuditFailed(message)
-    try:
-        stands = [stand for source in row.sources for stand in decode_stands(source.positions)]
-    except WireError as error:
-        message = f"{place}: commit {row.epoch}: {error}"
-        raise AuditFailed(message) from error
-    found = {stand.split: stand for stand in stands}
-    if len(found) != len(stands):
-        message = f"{place}: commit {row.epoch} has a split twice: {sorted(stand.split for stand in stands)}"
-        raise AuditFailed(message)
+    found: dict[SplitId, SplitStand] = {}
+    read: set[tuple[VertexId, SplitId]] = set()
+    for source in sorted(row.sources, key=lambda source: source.vertex):
+        try:
+            stands = decode_stands(source.positions)
+        except WireError as error:
+            message = f"{place}: commit {row.epoch}: {error}"
+            raise AuditFailed(message) from error
+        for stand in stands:
+            if (source.vertex, stand.split) in read:
+                raise AuditFailed(f"{place}: commit {row.epoch} has a split of {source.vertex} twice: {stand.split}")
+            read.add((source.vertex, stand.split))
+            # Streams that meet may come from one topic: each source has its own position in it.
+            taken = stand.split in found
+            found[SplitId(f"{source.vertex}/{stand.split}") if taken else stand.split] = stand
     return found
 
 

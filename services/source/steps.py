@@ -95,7 +95,8 @@ def looks_at_time(processor: Processor, *, given: bool = False) -> bool:
 
     Other windows and joins, too, unless each row is judged by its split's watermark before it: then it is all the same how rows come.
 
-    given: the rows are a table of a caller's, which is read at once as a topic is: sessions take them so, though none is late then.
+    given: the rows are a table of a caller's, which is read at once as a topic is: computations, caches and sessions take them so, though no
+    row is late for a session then.
     """
     merged = processor.options.lateness == "merged"
     return any(_looks(stage, merged=merged, given=given) for stage in all_stages(processor.pipeline))
@@ -104,7 +105,7 @@ def looks_at_time(processor: Processor, *, given: bool = False) -> bool:
 def _looks(stage: Stage, *, merged: bool, given: bool) -> bool:
     match stage:
         case Compute() | CachedLookup():
-            return True
+            return not given
         case SessionWindow():
             return not given or stage.boundary != "eventTime"
         case TumblingWindow() | HoppingWindow():

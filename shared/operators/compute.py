@@ -16,7 +16,7 @@ from tidemark.shared.model.held import Why
 from tidemark.shared.model.ids import KeyGroup, StatePart, key_group_part
 from tidemark.shared.model.plan import OUT
 from tidemark.shared.model.time import MIN_TIME, minus
-from tidemark.shared.model.values import Date
+from tidemark.shared.model.values import MISSING, Date
 from tidemark.shared.operators.base import ARRIVAL, KEY, NO_SPLIT, PART, POS, TS, WM, Operator, OperatorError, Out
 from tidemark.shared.operators.batches import batch_of, documents_of
 from tidemark.shared.operators.computation import CallbackFailure, CallResults, KeyedComputation, Row
@@ -131,7 +131,8 @@ class ComputeOperator(Operator):
         key_of = self._spec.stage.key
         rows = []
         for i, document in enumerate(documents_of(batch)):
-            key_value = evaluate(key_of, Environment(root=document))
+            value = evaluate(key_of, Environment(root=document))
+            key_value = None if value is MISSING else value  # as `KeyBy` has it
             order = (parts[i] or 0, positions[i] or 0)
             rows.append(Row(keys[i], key_value, document, times[i], order, below[i]))
         return rows

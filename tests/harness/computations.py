@@ -44,6 +44,22 @@ class Adds(Computation[NoState, NoConfig]):
         yield {**record.value, "added": True}
 
 
+class Totals(Computation[Seen, NoConfig]):
+    """Counts what its keys bring in the first hour of event time."""
+
+    State = Seen
+
+    def process(self, record: Record, state: Seen, timers: Timers) -> Iterator[Document]:
+        """One more."""
+        state.count += 1
+        timers.set("end", 3_600_000)
+        yield from ()
+
+    def on_timer(self, timer: Timer, state: Seen, timers: Timers) -> Iterator[Document]:
+        """The number of them."""
+        yield {"n": state.count}
+
+
 class Skewed(Computation[Seen, NoConfig]):
     """Counts what its keys bring, and takes its time over one of them."""
 

@@ -9,7 +9,7 @@ import pytest
 
 from tests.harness.id_story import EMIT, PARTITIONS, WINDOW, Sent, Story, document, record
 from tests.harness.installation import NAME, installed
-from tidemark.services.audit.check import Audited
+from tidemark.services.audit.check import Audited, NotAuditable
 from tidemark.services.cli.process import quiet
 from tidemark.shared.adapters.virtual import VirtualWorld, run_virtual
 
@@ -126,3 +126,22 @@ def test_a_promise_that_repeats_stay_in_their_split_saves_the_shuffle() -> None:
     rows, vertices = run_virtual(main)
     assert rows == [1, 2]
     assert not any(vertex.startswith("distinct") for vertex in vertices)
+
+
+def test_two_sources_may_stand_at_two_places_of_one_topic() -> None:
+    """An audit takes no such commit for a damaged one: it says that streams meet."""
+
+    async def main(world: VirtualWorld) -> None:
+        async with installed(world.clock, world.executor) as it:
+            story = Story(it)
+            made = document(EMIT)
+            union = {"$union": {"pipelines": [[made["pipeline"][0]]]}}
+            await it.create({**made, "pipeline": [made["pipeline"][0], union, EMIT]}, source=2, operator=1, sink=1)
+            await it.start()
+            await story.send((0, record(1, 1_000_000)))
+            await it.committed()
+            await it.stop(drain=True)
+            with pytest.raises(NotAuditable, match="streams meet"):
+                await story.audited()
+
+    run_virtual(main)

@@ -101,17 +101,42 @@ def test_rows_of_a_window_come_many_at_a_time_and_are_late_as_one_by_one() -> No
         assert [letter["doc"] for letter in found.dead_letters] == [letter["doc"] for letter in one_by_one.dead_letters]
 
 
+COUNTED = {"$compute": {"class": "tests.harness.computations:Marks", "key": "$k"}}
+
+
+def test_records_of_a_computation_come_many_at_a_time_and_are_late_as_one_by_one() -> None:
+    """Rows out of order: the same records, letters and order as of the document's own, which take an epoch each."""
+    chooser = random.Random(7)
+    times = [BEGIN + timedelta(seconds=n - chooser.choice([0, 0, 3, 40])) for n in range(150)]
+    rows = [{"at": at, "k": n % 3} for n, at in enumerate(times)]
+    own = [{"at": {"$date": at.isoformat()}, "k": n % 3} for n, at in enumerate(times)]
+    of_topic = {"$source": {"connectionName": "c", "topic": "t", "timeField": "$at"}}
+    found = tidemark.try_out({"pipeline": [of_topic, COUNTED]}, rows)
+    one_by_one = tidemark.try_out({"pipeline": [{"$source": {"documents": own, "timeField": "$at"}}, COUNTED]})
+    assert len(found.dead_letters) > 10
+    assert found.documents == one_by_one.documents
+    assert [letter["doc"] for letter in found.dead_letters] == [letter["doc"] for letter in one_by_one.dead_letters]
+
+
 SESSIONS = {
     "gap": {"size": 1, "unit": "minute"},
     "pipeline": [{"$group": {"_id": "$place", "count": {"$sum": 1}, "all": {"$push": "$$ROOT"}}}],
 }
 
 
-@pytest.mark.parametrize("window", [QUAKES["pipeline"][1], {"$sessionWindow": SESSIONS}], ids=["tumbling", "session"])
-def test_a_long_table_goes_through_a_window(window: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    "stages",
+    [
+        [QUAKES["pipeline"][1]],
+        [{"$sessionWindow": SESSIONS}],
+        [{"$sessionWindow": SESSIONS}, {"$compute": {**COUNTED["$compute"], "key": "$_id"}}],
+    ],
+    ids=["tumbling", "session", "computation"],
+)
+def test_a_long_table_goes_through_what_looks_at_time(stages: list[dict[str, Any]]) -> None:
     """With an epoch for each row, and all of the state in each, it would take hours."""
     rows = [{"at": BEGIN + timedelta(seconds=n), "place": "ab"[n % 2], "mag": 1.0} for n in range(20_000)]
-    document = {"pipeline": [QUAKES["pipeline"][0], window]}
+    document = {"pipeline": [QUAKES["pipeline"][0], *stages]}
     assert sum(row["count"] for row in tidemark.try_out(document, rows).documents) == 20_000
 
 
