@@ -95,8 +95,8 @@ def looks_at_time(processor: Processor, *, given: bool = False) -> bool:
 
     Other windows and joins, too, unless each row is judged by its split's watermark before it: then it is all the same how rows come.
 
-    given: the rows are a table of a caller's, which is read at once as a topic is: computations, caches and sessions take them so, though no
-    row is late for a session then.
+    given: the rows are a table of a caller's, which is read at once as a topic is: computations, caches and sessions take them so, though
+    no row is late for a session then.
     """
     merged = processor.options.lateness == "merged"
     return any(_looks(stage, merged=merged, given=given) for stage in all_stages(processor.pipeline))
