@@ -26,6 +26,8 @@ LATE: Final = "Input document arrived late."
 LATE_CODE: Final = "DocumentLate"
 WOULD_REFUSE: Final = "TargetWouldRefuse"
 _KEPT: Final = (TS, PART, POS, ARRIVAL)
+_HEADS: Final = pa.array([encode_value(dict.fromkeys(map(str, range(n))))[:1] for n in range(16)], pa.binary())
+"""What an encoded object of n fields begins with."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,15 +110,13 @@ def _documents(rows: pa.RecordBatch, failures: Sequence[Failure]) -> pa.BinaryAr
 def _objects(parts: Mapping[str, pa.BinaryArray], count: int) -> pa.BinaryArray:
     """An object a row, of encoded parts; a missing one is left out."""
     fields = np.zeros(count, np.int64)
-    pieces = []
+    pieces: list[pa.Scalar | pa.BinaryArray] = []
     for name, part in parts.items():
-        fields += part.is_valid().to_numpy(zero_copy_only=False)
-        pieces.append(pc.binary_join_element_wise(pa.scalar(encode_value(name), pa.binary()), part, b""))
-    heads = pa.array(
-        [encode_value(dict.fromkeys(names))[0:1] for names in (map(str, range(n)) for n in range(16))], pa.binary()
-    )
+        before = pa.scalar(encode_value(name), pa.binary())
+        fields += part.is_valid().to_numpy(zero_copy_only=False) if part.null_count else 1
+        pieces += [pc.binary_join_element_wise(before, part, b"")] if part.null_count else [before, part]
     return pc.binary_join_element_wise(
-        heads.take(pa.array(fields)), *pieces, b"", null_handling="replace", null_replacement=b""
+        _HEADS.take(pa.array(fields)), *pieces, b"", null_handling="replace", null_replacement=b""
     )
 
 
@@ -146,8 +146,8 @@ def _bounded(letters: pa.BinaryArray, engine: Mapping[str, pa.Array], bytes_max:
     """The letters with documents that every target takes: of a larger one the beginning, and its size in `docBytes`."""
     large = pc.greater(pc.binary_length(letters), bytes_max)
     if pc.any(large).as_py():
-        cells = zip(letters.to_pylist(), large.to_pylist(), strict=True)
-        letters = rest_of([_cut(decode_doc(each), bytes_max) if over else decode_doc(each) for each, over in cells])
+        cut = rest_of([_cut(decode_doc(each), bytes_max) for each in letters.filter(large).to_pylist()])
+        letters = pc.replace_with_mask(letters, large, cut)
     return pa.RecordBatch.from_arrays([letters, *engine.values()], names=[REST, *engine])
 
 
