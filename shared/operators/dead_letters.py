@@ -9,7 +9,7 @@ the letter has its first bytes, how many there were, and where the rest is to be
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -30,8 +30,7 @@ _HEADS: Final = pa.array([encode_value(dict.fromkeys(map(str, range(n))))[:1] fo
 """What an encoded object of n fields begins with."""
 
 
-@dataclass(frozen=True, slots=True)
-class Failure:
+class Failure(NamedTuple):
     """Why a row of a batch cannot go on."""
 
     row: int

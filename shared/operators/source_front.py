@@ -238,7 +238,7 @@ class SourceFront:
         for each, (begin, end) in zip(held, _runs(batch, len(held)), strict=True):
             if each.ids is not None and begin < end:
                 kept[begin:end], failed = each.ids.told_apart(batch.slice(begin, end - begin))
-                failures += [replace(failure, row=begin + failure.row) for failure in failed]
+                failures += [failure._replace(row=begin + failure.row) for failure in failed]
                 size_bytes = sum(held.ids.size_bytes for held in self._splits.values() if held.ids is not None)
                 check_size(size_bytes, self.context, self.spec.source.path)
         self._counts["duplicates"] += int((~kept).sum())
