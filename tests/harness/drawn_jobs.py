@@ -2,8 +2,8 @@
 
 Records come from a topic, from files that are there or still come, or from files first and a topic then; some come twice, with an id;
 some meet a second stream. What comes out, into a topic, files, a Delta table or a table of SQL, must be what the same operators give in
-one process without a broker, as often, dead letters included; and the audit agrees. Most jobs are stopped and started, lose a process,
-or get other numbers of tasks in the middle of their records.
+one process without a broker, as often, dead letters included; and the audit agrees. In the middle of their records most jobs are stopped
+and started, lose a process, get other numbers of tasks, or stages more that change no row; some lose a process while they drain.
 
 `python -m tests.harness.drawn_jobs [SEED] [JOBS] [AT ONCE]` prints each job and what differs; its status is 1 if one does.
 """
@@ -53,6 +53,8 @@ _DIGITS: Final = 9
 _ORIGINS: Final = ("topic", "topic", "files", "growing", "history")
 _STEP_MS: Final = 10
 """Between the event times of two records."""
+_DAYS: Final = 10 * 86_400_000
+"""Milliseconds, more than all records take."""
 _OTHERS: Final = 200
 """Records of a second stream: they stand in the document of the try-out, which is bounded."""
 _TARGETS: Final = ("topic", "topic", "json", "csv", "parquet", "sqlite")
@@ -62,6 +64,15 @@ _FLAT: Final = {"$project": {"_id": 0, "s": _TEXT, "n": _NUMBER}}
 """In front of targets whose columns have one type each."""
 _KEYED: Final = {"$project": {"_id": 0, "s": {"$concat": [_TEXT, "/", {"$toString": _NUMBER}]}}}
 """In front of a table with a key: rows of one key are equal, because which of them comes last is not said."""
+
+
+_NEUTRAL: Final[tuple[list[Any], ...]] = (
+    [{"$match": {}}],
+    [{"$match": {"$expr": True}}],
+    [{"$addFields": {"added": {"$add": [1, 2]}}}, {"$unset": "added"}],
+    [{"$replaceRoot": {"newRoot": "$$ROOT"}}],
+    [{"$redact": "$$KEEP"}],
+)
 
 
 def _say(line: str) -> None:
@@ -85,8 +96,12 @@ class Job:
     settings: dict[str, Any]
     parallelism: dict[str, int]
     checkpoint: dict[str, Any]
-    between: str = ""
-    """What happens in the middle of the records: "stop" and start, "rescale", or "kill" of a process."""
+    watermark: dict[str, Any]
+    """Nothing is late, because each partition is in the order of time or because the delay is longer than all records."""
+    between: list[str]
+    """What happens in the middle of the records, in order: "stop" and start, "rescale", "modify", or "kill" of a process."""
+    last: str = ""
+    """What happens behind the order to drain: nothing, or "kill"."""
     target: str = "topic"
     config: dict[str, Any] = field(default_factory=dict)
     """Of `$emit` into a topic."""
@@ -96,6 +111,15 @@ class Job:
     def document(self) -> dict[str, Any]:
         """As a user writes it."""
         return self._with(self._placed(self.pipeline[0]["$source"]), self._others_from_a_topic)
+
+    def changed(self, chooser: random.Random) -> dict[str, Any]:
+        """The document with stages more that change no row, and another interval of checkpoints."""
+        document = self.document()
+        for _ in range(chooser.randint(1, 3)):
+            place = chooser.randint(1, len(document["pipeline"]) - 1)
+            document["pipeline"][place:place] = chooser.choice(_NEUTRAL)
+        document["options"]["checkpoint"] = _checkpoint(chooser)
+        return document
 
     def alone(self) -> dict[str, Any]:
         """For a try-out, which is given the records: a second stream's stand in the document."""
@@ -116,10 +140,8 @@ class Job:
         }
 
     def _timed(self, source: dict[str, Any]) -> dict[str, Any]:
-        # Nothing is late: what is late depends on the order in which partitions are read.
-        delay = {"strategy": "boundedDisorder", "maxDelay": {"size": 10, "unit": "day"}}
         ids = {"recordId": "$at", "recordIdHorizon": {"size": 10, "unit": "day"}} if self.repeats else {}
-        return {**source, "watermark": delay, **ids}
+        return {**source, "watermark": self.watermark, **ids}
 
     def _placed(self, source: dict[str, Any]) -> dict[str, Any]:
         timed, start = self._timed(source), {"auto_offset_reset": "earliest"}
@@ -137,13 +159,11 @@ class Job:
 
     def _others_from_a_topic(self, source: dict[str, Any]) -> dict[str, Any]:
         start = {"auto_offset_reset": "earliest"}
-        delay = {"strategy": "boundedDisorder", "maxDelay": {"size": 10, "unit": "day"}}
-        return {**source, "topic": f"{self.name}-others", "config": start, "watermark": delay}
+        return {**source, "topic": f"{self.name}-others", "config": start, "watermark": self.watermark}
 
     def _others_as_documents(self, source: dict[str, Any]) -> dict[str, Any]:
-        delay = {"strategy": "boundedDisorder", "maxDelay": {"size": 10, "unit": "day"}}
         kept = {name: value for name, value in source.items() if name in ("timeField", "schema")}
-        return {**kept, "documents": self.others, "watermark": delay}
+        return {**kept, "documents": self.others, "watermark": self.watermark}
 
     @property
     def others(self) -> list[dict[str, Any]]:
@@ -262,7 +282,12 @@ def drawn(seed: int, folder: Path) -> Job:
         },
         parallelism={} if ordered else tasks,
         checkpoint=_checkpoint(chooser),
-        between=chooser.choice(["", "kill", "stop", "stop" if ordered else "rescale"]),
+        # A file of a folder that grows may be found when another one has been read to its end.
+        watermark=_watermark(_DAYS if origin == "growing" else chooser.choice([_DAYS, 0, 0, 70])),
+        between=chooser.choices(
+            ["kill", "modify", "stop", "stop" if ordered else "rescale"], k=chooser.choice([0, 1, 1, 2, 3])
+        ),
+        last=chooser.choice(["", "", "kill"]),
         target=chooser.choice(_TARGETS),
         config=_config(chooser),
         folder=folder,
@@ -293,6 +318,10 @@ def _checkpoint(chooser: random.Random) -> dict[str, Any]:
     if chooser.random() < 0.5:
         found["alignmentTimeout"] = {"size": chooser.choice([0, 50]), "unit": "ms"}
     return found
+
+
+def _watermark(delay_ms: int) -> dict[str, Any]:
+    return {"strategy": "boundedDisorder", "maxDelay": {"size": delay_ms, "unit": "ms"}}
 
 
 def _config(chooser: random.Random) -> dict[str, Any]:
@@ -360,6 +389,8 @@ async def run(there: Installation, folder: Path, job: Job) -> list[str]:
         # Files that were there at the start end by themselves, beside a second stream or just before they are told to.
         with contextlib.suppress(RequestRefused):
             await there.client.request(StopProcessor(there.client.unique(), name, drain=True))
+        if job.last:
+            _kill(there, random.Random(job.name))
     status = await there.until_ended(name)
     if status.state != "FINISHED":
         return [f"{status.state}: {status.reason}"]
@@ -379,26 +410,41 @@ async def _until(there: Installation, name: ProcessorName, *states: str) -> str:
 
 
 async def _disturbed(there: Installation, job: Job) -> None:
-    """Stop and start the job, kill a process, or give the job other numbers of tasks, some time after its first records."""
+    """What happens in the middle, each some time after what was before it."""
     name, chooser = ProcessorName(job.name), random.Random(job.name)
-    if not job.between or await _until(there, name, "RUNNING", "FAILED", "FINISHED") != "RUNNING":
-        return
-    await asyncio.sleep(chooser.random() * 2)
-    match job.between:
-        case "kill":
-            places = there.cluster.pids()
-            with contextlib.suppress(ProcessLookupError):  # another job's kill was first
-                os.kill(places[chooser.choice(sorted(places))], signal.SIGKILL)
-        case "rescale":
-            tasks = {service: 3 - number for service, number in job.parallelism.items()}
-            with contextlib.suppress(RequestRefused):  # it has ended
-                await there.client.request(ModifyProcessor(there.client.unique(), name, parallelism=tasks))
-        case _:
-            with contextlib.suppress(RequestRefused):
-                await there.client.request(StopProcessor(there.client.unique(), name))
-            if (await there.until_ended(name)).state == "STOPPED":
-                await there.client.request(StartProcessor(there.client.unique(), name))
-    await asyncio.sleep(chooser.random() * 2)
+    for what in job.between:
+        if await _until(there, name, "RUNNING", "FAILED", "FINISHED") != "RUNNING":
+            return
+        await asyncio.sleep(chooser.random() * 2)
+        with contextlib.suppress(RequestRefused):  # it has ended
+            match what:
+                case "kill":
+                    _kill(there, chooser)
+                case "modify":
+                    await _modify(there, job, chooser)
+                case "rescale":
+                    tasks = {service: chooser.choice([1, 2]) for service in job.parallelism}
+                    await there.client.request(ModifyProcessor(there.client.unique(), name, parallelism=tasks))
+                case _:
+                    await there.client.request(StopProcessor(there.client.unique(), name))
+                    if (await there.until_ended(name)).state == "STOPPED":
+                        await there.client.request(StartProcessor(there.client.unique(), name))
+        await asyncio.sleep(chooser.random() * 2)
+
+
+def _kill(there: Installation, chooser: random.Random) -> None:
+    # Not the broker: a producer's own records may be lost with it, by its settings.
+    places = {place: pid for place, pid in there.cluster.pids().items() if place != "broker"}
+    with contextlib.suppress(ProcessLookupError):  # another job's kill was first
+        os.kill(places[chooser.choice(sorted(places))], signal.SIGKILL)
+
+
+async def _modify(there: Installation, job: Job, chooser: random.Random) -> None:
+    changed = json.dumps(job.changed(chooser))
+    try:
+        await there.client.request(ModifyProcessor(there.client.unique(), ProcessorName(job.name), changed))
+    except RequestRefused as error:
+        _say(f"{job.name}: not changed: {error}")
 
 
 async def _compared(there: Installation, folder: Path, job: Job) -> list[str]:
@@ -426,7 +472,7 @@ async def _compared(there: Installation, folder: Path, job: Job) -> list[str]:
         if audited.records != len(job.values) + len(job.repeats):
             found.append(f"audit: {audited.records} records for {len(job.values)} and {len(job.repeats)} again")
     came = f"{len(job.values)} records of {job.origin}, {len(rows)} rows into {job.target}, {len(letters)} dead letters"
-    _say(f"{job.name}: {came} {job.between}")
+    _say(f"{job.name}: {came} {' '.join([*job.between, job.last and 'kill behind the drain'])}")
     return found
 
 
