@@ -14,11 +14,13 @@ import structlog
 
 from tidemark.services.cli.in_memory import Outcome, TryOut, try_out
 from tidemark.services.cli.reading import NoDocument, read_document
+from tidemark.shared.adapters.clock import SystemClock
 from tidemark.shared.language.documents import InvalidDocument, parse
 from tidemark.shared.language.values import render_json, to_json
 from tidemark.shared.model.ids import ProcessorName
 from tidemark.shared.model.values import Document
 from tidemark.shared.planning import Engine, PlanError, plan_processor
+from tidemark.shared.process.repeats import Repeats
 from tidemark.shared.runtime.context import Service
 
 if TYPE_CHECKING:
@@ -84,6 +86,12 @@ def runner(engine: Engine) -> Iterator[Runner]:
 def quiet(level: int = logging.CRITICAL) -> None:
     """Services log to standard error, from this level on. This keeps results and errors apart from the log."""
     structlog.configure(
+        processors=[
+            Repeats(SystemClock()),
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="%Y-%m-%d %H:%M:%S", utc=False),
+            structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty()),
+        ],
         wrapper_class=structlog.make_filtering_bound_logger(level),
         logger_factory=structlog.PrintLoggerFactory(sys.stderr),
     )

@@ -225,6 +225,16 @@ def test_a_try_out_says_nothing_but_its_result() -> None:
     assert (done.stdout, done.stderr) == ("[{'a': 1}]\n", "")
 
 
+def test_a_warning_that_repeats_is_one_line() -> None:
+    """In an outage each reader warns several times a second."""
+    script = (
+        "import structlog; from tidemark.services.library.logs import keep_quiet; keep_quiet();"
+        "[structlog.get_logger().warning('log.away', topic='a') for _ in range(9)]"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert (done.stdout, done.stderr.count("log.away")) == ("", 1)
+
+
 def test_the_name_costs_next_to_nothing_until_it_is_used() -> None:
     """`import tidemark` loads none of its parts, and none of the libraries that these load."""
     script = "import sys, tidemark; print(sorted(m for m in sys.modules if m.split('.')[0] in ('tidemark', 'pyarrow', 'numba', 'pandas')))"
