@@ -12,13 +12,18 @@ from typer.core import TyperGroup
 
 from tidemark.services.cli import control, departures_commands
 from tidemark.services.cli.folders import DEMO, RUN, chosen
-from tidemark.services.cli.saying import finish, log_to_file
+from tidemark.services.cli.saying import finish, log_to_file, said
 from tidemark.shared.language.problems import nearest_of
 from tidemark.shared.model.ids import ProcessorName
 
 
-class Nearest(TyperGroup):
-    """Says which command is meant by one that is not there."""
+class Commands(TyperGroup):
+    """Says which command is meant by one that is not there, and what stands in a command's way, whatever part of it found that."""
+
+    def invoke(self, ctx: Any) -> Any:
+        """See click."""
+        with said():
+            return super().invoke(ctx)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """See click. UsageError with the nearest name."""
@@ -27,7 +32,7 @@ class Nearest(TyperGroup):
         return super().resolve_command(ctx, args)
 
 
-app = typer.Typer(help=__doc__, no_args_is_help=True, pretty_exceptions_enable=False, cls=Nearest)
+app = typer.Typer(help=__doc__, no_args_is_help=True, pretty_exceptions_enable=False, cls=Commands)
 DataDir = Annotated[Path, typer.Option("--data", help="Where broker, state and logs of this machine lie.")]
 KnownDir = Annotated[
     Path | None, typer.Option("--data", help="The same; by default the one of run and demo that was used last.")

@@ -4,7 +4,6 @@ import json
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 from textwrap import wrap
 from typing import Annotated, Any, Final
@@ -12,8 +11,8 @@ from urllib.parse import urlencode
 
 import typer
 
-from tidemark.services.cli.reading import NoDocument, read_document
-from tidemark.services.cli.remote import RemoteFailed, find, is_here, path_of
+from tidemark.services.cli.reading import read_document
+from tidemark.services.cli.remote import find, is_here, path_of
 from tidemark.shared.language.problems import InvalidDocument
 
 Name = Annotated[str, typer.Argument(help="The processor.")]
@@ -39,20 +38,6 @@ def numbers(option: str, items: list[str]) -> dict[str, int]:
             raise typer.BadParameter(message)
         found[name] = int(count)
     return found
-
-
-@contextmanager
-def failing() -> Iterator[None]:
-    """Turn an error of the control service into a sentence and status 1."""
-    try:
-        yield
-    except BrokenPipeError:
-        raise  # The reader of the pipe has closed it: there is nobody to write an error to.
-    except (RemoteFailed, InvalidDocument, NoDocument, OSError) as error:
-        from rich.console import Console
-
-        Console(stderr=True, soft_wrap=True).print(str(error), style="red", markup=False, highlight=False)
-        raise typer.Exit(1) from error
 
 
 def _print(value: Any, lines: Callable[[Any], Iterator[str]], *, as_json: bool) -> None:
@@ -83,31 +68,29 @@ def write_table(found: Any, heads: Sequence[str], rows: Iterable[Sequence[str]],
 
 def processors_command(data: Data = RUN, *, as_json: AsJson = False) -> None:
     """List the processors with state, watermark and epoch."""
-    with failing():
-        found = find(data).get("/v1/processors")
-        rows = [
-            (
-                p["name"],
-                p["state"],
-                p["watermark"] or "–",
-                f"{p['lagMillis'] / 1000:.1f} s",
-                f"{p['epoch']}/{p['releasedEpoch']}",
-                p["reason"],
-            )
-            for p in found["processors"]
-        ]
-        write_table(found, ("processor", "state", "watermark", "lag", "epoch/out", "why"), rows, as_json=as_json)
+    found = find(data).get("/v1/processors")
+    rows = [
+        (
+            p["name"],
+            p["state"],
+            p["watermark"] or "–",
+            f"{p['lagMillis'] / 1000:.1f} s",
+            f"{p['epoch']}/{p['releasedEpoch']}",
+            p["reason"],
+        )
+        for p in found["processors"]
+    ]
+    write_table(found, ("processor", "state", "watermark", "lag", "epoch/out", "why"), rows, as_json=as_json)
 
 
 def connections_command(data: Data = RUN, *, as_json: AsJson = False) -> None:
     """List the registry's connections, without secrets."""
-    with failing():
-        found = find(data).get("/v1/connections")
-        rows = [
-            (name, each.get("type", ""), ", ".join(f"{key}: {value}" for key, value in each.items() if key != "type"))
-            for name, each in sorted(found["connections"].items())
-        ]
-        write_table(found, ("connection", "type", "settings"), rows, as_json=as_json)
+    found = find(data).get("/v1/connections")
+    rows = [
+        (name, each.get("type", ""), ", ".join(f"{key}: {value}" for key, value in each.items() if key != "type"))
+        for name, each in sorted(found["connections"].items())
+    ]
+    write_table(found, ("connection", "type", "settings"), rows, as_json=as_json)
 
 
 def status_command(name: Name, data: Data = RUN, *, as_json: AsJson = False) -> None:
@@ -125,9 +108,8 @@ def status_command(name: Name, data: Data = RUN, *, as_json: AsJson = False) -> 
         for task in p["tasks"]:
             yield f"{'task':<12}{task['vertex']}/{task['index']} on {task['worker']}"
 
-    with failing():
-        found = find(data).get(path_of(name))
-        _print(found, lines, as_json=as_json)
+    found = find(data).get(path_of(name))
+    _print(found, lines, as_json=as_json)
     if found["state"] == "FAILED":
         raise typer.Exit(1)
 
@@ -150,8 +132,7 @@ def stats_command(name: Name, data: Data = RUN, *, as_json: AsJson = False) -> N
             )
             yield f"{'':<16}{'–' if micros is None else f'{micros:,.2f}'} us a row"
 
-    with failing():
-        _print(find(data).get(path_of(name, "stats?verbose=true")), lines, as_json=as_json)
+    _print(find(data).get(path_of(name, "stats?verbose=true")), lines, as_json=as_json)
 
 
 def explain_watermark_command(name: Name, data: Data = RUN, *, as_json: AsJson = False) -> None:
@@ -172,8 +153,7 @@ def explain_watermark_command(name: Name, data: Data = RUN, *, as_json: AsJson =
                 yield f"    last event {step['lastEvent']},"
                 yield f"    stands there since {step['since'] or 'before anyone asked'}"
 
-    with failing():
-        _print(find(data).get(path_of(name, "watermark")), lines, as_json=as_json)
+    _print(find(data).get(path_of(name, "watermark")), lines, as_json=as_json)
 
 
 def logs_command(
@@ -186,16 +166,15 @@ def logs_command(
     ] = False,
 ) -> None:
     """Print what services have logged about a processor, a JSON line each."""
-    with failing():
-        remote, told = find(data), list[str]()
-        while True:
-            lines = [json.dumps(line) for line in remote.get(path_of(name, f"logs?limit={limit}"))["lines"]]
-            sys.stdout.writelines(f"{line}\n" for line in unseen(told, lines))
-            sys.stdout.flush()
-            if not follow:
-                return
-            told = lines
-            time.sleep(_FOLLOW_S)
+    remote, told = find(data), list[str]()
+    while True:
+        lines = [json.dumps(line) for line in remote.get(path_of(name, f"logs?limit={limit}"))["lines"]]
+        sys.stdout.writelines(f"{line}\n" for line in unseen(told, lines))
+        sys.stdout.flush()
+        if not follow:
+            return
+        told = lines
+        time.sleep(_FOLLOW_S)
 
 
 def unseen(told: Sequence[str], lines: Sequence[str]) -> Sequence[str]:
@@ -218,10 +197,9 @@ def sample_command(
     data: Data = RUN,
 ) -> None:
     """Print some output documents of a running processor, or rows of an edge, a JSON line each; not all of them are committed yet."""
-    with failing():
-        found = find(data).get(path_of(name, f"sample?{urlencode({'limit': limit, 'edge': edge})}"))
-        sys.stderr.writelines(f"{trouble}\n" for trouble in found.get("troubles", ()))
-        _print(found, lambda f: map(json.dumps, f["rows"] if edge else f["documents"]), as_json=False)
+    found = find(data).get(path_of(name, f"sample?{urlencode({'limit': limit, 'edge': edge})}"))
+    sys.stderr.writelines(f"{trouble}\n" for trouble in found.get("troubles", ()))
+    _print(found, lambda f: map(json.dumps, f["rows"] if edge else f["documents"]), as_json=False)
 
 
 def create_command(
@@ -238,16 +216,15 @@ def create_command(
     data: Data = RUN,
 ) -> None:
     """Register a processor."""
-    with failing():
-        text = read_document(file)
-        from tidemark.shared.language.documents.load import load
+    text = read_document(file)
+    from tidemark.shared.language.documents.load import load
 
-        tree, _ = load(text)
-        if connect or (connect is None and is_here()):
-            _look(text)
-        called = name or (tree.get("name") if isinstance(tree, dict) else "") or file.stem
-        find(data).send("POST", "/v1/processors", {"name": called, "document": text, "start": start})
-        sys.stdout.write(f"{called}: created{' and started' if start else ''}\n")
+    tree, _ = load(text)
+    if connect or (connect is None and is_here()):
+        _look(text)
+    called = name or (tree.get("name") if isinstance(tree, dict) else "") or file.stem
+    find(data).send("POST", "/v1/processors", {"name": called, "document": text, "start": start})
+    sys.stdout.write(f"{called}: created{' and started' if start else ''}\n")
 
 
 def _look(text: str) -> None:
@@ -268,8 +245,7 @@ def start_command(
     data: Data = RUN,
 ) -> None:
     """Start a processor from its last checkpoint."""
-    with failing():
-        find(data).send("POST", path_of(name, "start"), {"resume": not without_state})
+    find(data).send("POST", path_of(name, "start"), {"resume": not without_state})
 
 
 def stop_command(
@@ -284,8 +260,7 @@ def stop_command(
     data: Data = RUN,
 ) -> None:
     """Stop a processor at a checkpoint; its windows stay open."""
-    with failing():
-        find(data).send("POST", path_of(name, "stop"), {"drain": drain})
+    find(data).send("POST", path_of(name, "stop"), {"drain": drain})
 
 
 def modify_command(
@@ -298,9 +273,8 @@ def modify_command(
     data: Data = RUN,
 ) -> None:
     """Give a processor another document; one that runs goes on with it at its next checkpoint."""
-    with failing():
-        body = {"document": read_document(file), "resumeFromCheckpoint": not without_state}
-        find(data).send("PATCH", path_of(name), body)
+    body = {"document": read_document(file), "resumeFromCheckpoint": not without_state}
+    find(data).send("PATCH", path_of(name), body)
 
 
 def rescale_command(
@@ -311,17 +285,15 @@ def rescale_command(
     data: Data = RUN,
 ) -> None:
     """Give a processor other numbers of tasks; one that runs goes on from its next checkpoint, spread over the workers there are."""
-    with failing():
-        remote = find(data)
-        counts = {**remote.get(path_of(name))["parallelism"], **numbers("TASKS", tasks)}
-        remote.send("PATCH", path_of(name), {"parallelism": counts})
-        sys.stdout.write(f"{name}: {', '.join(f'{key}={count}' for key, count in sorted(counts.items()))}\n")
+    remote = find(data)
+    counts = {**remote.get(path_of(name))["parallelism"], **numbers("TASKS", tasks)}
+    remote.send("PATCH", path_of(name), {"parallelism": counts})
+    sys.stdout.write(f"{name}: {', '.join(f'{key}={count}' for key, count in sorted(counts.items()))}\n")
 
 
 def drop_command(name: Name, data: Data = RUN) -> None:
     """Forget a stopped processor and delete what it stored; what it wrote stays."""
-    with failing():
-        find(data).send("DELETE", path_of(name))
+    find(data).send("DELETE", path_of(name))
 
 
 def skip_command(
@@ -330,8 +302,7 @@ def skip_command(
     data: Data = RUN,
 ) -> None:
     """Pass over the rows of a commit that a target refuses, when the processor starts next; the rest of the commit is released."""
-    with failing():
-        find(data).send("POST", path_of(name, "skip"), {"epoch": epoch})
+    find(data).send("POST", path_of(name, "skip"), {"epoch": epoch})
 
 
 def register(app: typer.Typer) -> None:

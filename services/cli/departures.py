@@ -9,7 +9,6 @@ from itertools import islice
 from pathlib import Path
 
 from tidemark.deploy.pipelines.departures.data import PARTITIONS, departures
-from tidemark.services.cli.control import failing
 from tidemark.services.cli.demo import DOCUMENT, NAME, TOPIC, DemoFailed, collect, make_topics, write_summary
 from tidemark.services.cli.feed import Fed, feed
 from tidemark.services.cli.folders import RUN
@@ -46,18 +45,17 @@ def start(parallelism: Mapping[str, int]) -> None:
             await make_topics(log, PARTITIONS)
 
     finish(topics())
-    with failing():
-        remote = find(RUN)
-        known = {p["name"]: p["state"] for p in remote.get("/v1/processors")["processors"]}
-        if NAME not in known:
-            body = {"name": NAME, "document": DOCUMENT.read_text(), "parallelism": dict(parallelism)}
-            remote.send("POST", "/v1/processors", {**body, "start": True})
-            sys.stdout.write(f"{NAME}: created and started\n")
-        elif known[NAME] in _IDLE:
-            remote.send("POST", path_of(NAME, "start"), {"resume": True})
-            sys.stdout.write(f"{NAME}: was {known[NAME]}, started\n")
-        else:
-            sys.stdout.write(f"{NAME}: is {known[NAME]}\n")
+    remote = find(RUN)
+    known = {p["name"]: p["state"] for p in remote.get("/v1/processors")["processors"]}
+    if NAME not in known:
+        body = {"name": NAME, "document": DOCUMENT.read_text(), "parallelism": dict(parallelism)}
+        remote.send("POST", "/v1/processors", {**body, "start": True})
+        sys.stdout.write(f"{NAME}: created and started\n")
+    elif known[NAME] in _IDLE:
+        remote.send("POST", path_of(NAME, "start"), {"resume": True})
+        sys.stdout.write(f"{NAME}: was {known[NAME]}, started\n")
+    else:
+        sys.stdout.write(f"{NAME}: is {known[NAME]}\n")
 
 
 def feed_year(seconds: float, until: float) -> None:
@@ -98,8 +96,7 @@ def drain() -> None:
             if (await client.statuses())[NAME].state != "FINISHED":
                 ends = await log.end_offsets([TopicPartition(TOPIC, number) for number in range(PARTITIONS)])
                 until = {f"{TOPIC}-{p.partition}": offset for p, offset in ends.items()}
-                with failing():
-                    find(RUN).send("POST", path_of(NAME, "stop"), {"drain": True, "until": until})
+                find(RUN).send("POST", path_of(NAME, "stop"), {"drain": True, "until": until})
             status = await _finished(client)
         sys.stdout.write(f"{NAME}: {status.state} after {status.commits} commits\n")
 

@@ -187,7 +187,7 @@ def stays(data_dir: Path) -> bool:
     try:
         state = read_state(data_dir)
         return is_running(state) and (data_dir / STAYS_FILE).read_text() == str(state["supervisor"])
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return False
 
 

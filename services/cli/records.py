@@ -167,7 +167,10 @@ async def sampled(file: Path, data_dir: Path | None, limit: int) -> tuple[str, l
     processor = parse(text)
     source = processor.source
     if not isinstance(source, KafkaSource):
-        raise NoDocument(f"{file}: --sample reads a topic, and {processor.pipeline[0].path} reads none")
+        raise NoDocument(
+            f"{file}: try reads the newest records of a topic, and {processor.pipeline[0].path} reads none;"
+            f" `tidemark process {file}` tries its own input out"
+        )
     async with _connected(data_dir) as connections:
         log = connections.log(connections.get(processor, source.connection_name))
         missing: Sequence[str] = sorted(set(source.topics) - (await log.list_topics()).keys())

@@ -66,7 +66,7 @@ def find(data_dir: Path) -> Remote:
     try:
         address = json.loads((data_dir / ADDRESS_FILE).read_text())
         return Remote(address["url"], Path(address["token_file"]).read_text().strip())
-    except FileNotFoundError as error:
+    except (FileNotFoundError, NotADirectoryError) as error:
         message = (
             f"no control service runs on {data_dir}: `tidemark run FILE --data {data_dir}` starts one,"
             " and TIDEMARK_CONTROL with TIDEMARK_TOKEN names one elsewhere"

@@ -7,7 +7,8 @@ installation's folder, beside the services' logs, and not over the view.
 import asyncio
 import errno
 import logging
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
@@ -23,6 +24,7 @@ SAID: Final = frozenset(
         "tidemark.services.cli.folders.NoInstallation",
         "tidemark.services.cli.ps.NothingRuns",
         "tidemark.services.cli.reading.NoDocument",
+        "tidemark.services.cli.remote.RemoteFailed",
         "tidemark.services.cli.run.RunFailed",
         "tidemark.services.local.broker.BrokerError",
         "tidemark.shared.language.problems.InvalidDocument",
@@ -91,17 +93,24 @@ def log_to_file(data_dir: Path) -> None:
     )
 
 
-def finish(work: Coroutine[Any, Any, object]) -> None:
-    """Run a command's coroutine; a failure that has a sentence ends with it and status 1, Ctrl-C with 130."""
+@contextmanager
+def said() -> Iterator[None]:
+    """A block whose failure, if it has a sentence, ends the command with it and status 1; Ctrl-C with 130."""
     try:
-        asyncio.run(work)
+        yield
     except KeyboardInterrupt as error:
         raise typer.Exit(_INTERRUPTED_STATUS) from error
     except Exception as error:
-        said = sentence(error)
-        if said is None:
+        words = sentence(error)
+        if words is None:
             raise
         from rich.console import Console
 
-        Console(stderr=True, soft_wrap=True).print(said, style="red", markup=False, highlight=False)
+        Console(stderr=True, soft_wrap=True).print(words, style="red", markup=False, highlight=False)
         raise typer.Exit(1) from error
+
+
+def finish(work: Coroutine[Any, Any, object]) -> None:
+    """Run a command's coroutine; a failure ends the command as in `said`."""
+    with said():
+        asyncio.run(work)

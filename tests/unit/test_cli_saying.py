@@ -8,8 +8,10 @@ from typing import Self, TextIO
 
 import pytest
 import typer
+from typer.testing import CliRunner
 
 from tidemark.services.cli import run, view
+from tidemark.services.cli.__main__ import app
 from tidemark.services.cli.saying import SAID, finish, log_to_file, sentence
 from tidemark.services.local.supervisor import LocalCluster, LocalSettings
 from tidemark.shared.language.documents import parse
@@ -39,6 +41,40 @@ def test_what_a_person_can_mend_has_a_sentence(
     said = capsys.readouterr().err
     assert words in said
     assert "Traceback" not in said
+
+
+def _on_a_folder() -> list[str]:
+    """The commands that need an installation: those with --data but what starts one."""
+    group = typer.main.get_command(app)
+    assert isinstance(group, typer.core.TyperGroup)
+    found = {name for name, command in group.commands.items() if any("--data" in each.opts for each in command.params)}
+    return sorted(found - {"demo", "up"})
+
+
+@pytest.mark.parametrize(
+    ("command", "place"),
+    [(command, "file/below") for command in _on_a_folder()]
+    + [(command, "nothing") for command in _on_a_folder() if command != "run"],
+)
+def test_each_command_says_that_no_installation_is_there(
+    command: str, place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In one line that names the folder or what is in the way, with status 1 and without a trace."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("TIDEMARK_CONTROL", raising=False)
+    (tmp_path / "file").touch()
+    (tmp_path / "p.yaml").write_text("pipeline: [{$source: {documents: [{a: 1}]}}, {$emit: {path: out, format: json}}]")
+    group = typer.main.get_command(app)
+    assert isinstance(group, typer.core.TyperGroup)
+    needed = [each for each in group.commands[command].params if each.required]
+    given = ["p.yaml" if each.name == "file" else "1" if each.name == "epoch" else "x" for each in needed]
+    done = CliRunner().invoke(app, [command, *given, "--data", place])
+    assert done.exit_code == 1, done.output
+    assert isinstance(done.exception, SystemExit)
+    assert len(done.output.splitlines()) == 1
+    assert "Errno" not in done.output
+    assert (place if command != "try" else "`tidemark process p.yaml` tries its own input out") in done.output
+    assert not (tmp_path / "nothing").exists()
 
 
 @pytest.mark.parametrize("name", sorted(SAID))
