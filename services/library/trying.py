@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 _NAME: Final = ProcessorName("try-out")
 _SINKS: Final = ("$emit", "$merge")
+_WINDOWS: Final = ("$tumblingWindow", "$hoppingWindow", "$sessionWindow", "$join")
+"""Stages that judge what is late."""
 _OF_TIME: Final = (
     "timeField",
     "schema",
@@ -121,9 +123,10 @@ def with_rows(text: str, rows: "Rows") -> tuple[str, list[Document]]:
     source["documents"] = []
     kept = {name: value for name, value in document.items() if name in ("name", "connections", "options")}
     options = {name: value for name, value in dict(kept.get("options") or {}).items() if name != "dlq"}
-    if not any("$sessionWindow" in stage for stage in stages):
+    first = next((name for stage in stages for name in stage if name in _WINDOWS), None)
+    if first != "$sessionWindow":
         # All rows are one split. Judged by its watermark, they may come many at a time, and are late as they are one by one. Of sessions
-        # that judges otherwise.
+        # that judges otherwise, where they take rows of the source.
         options = {"lateness": "split", **options}
     given = [_document(row, f"rows[{number}]") for number, row in enumerate(_each(rows))]
     return json.dumps({**kept, "options": options, "pipeline": [{"$source": source}, *stages]}), given

@@ -20,6 +20,7 @@ from tidemark.shared.language.stages import (
     Source,
     Stage,
     TumblingWindow,
+    Window,
 )
 from tidemark.shared.language.steps import IdleStep, ProcessingTimeStep, WatermarkStep
 from tidemark.shared.model.ids import SplitId
@@ -96,9 +97,9 @@ def looks_at_time(processor: Processor, *, given: bool = False) -> bool:
     Other windows and joins, too, unless each row is judged by its split's watermark before it: then it is all the same how rows come.
 
     given: the rows are a table of a caller's, which is read at once as a topic is: computations, caches and sessions take them so, though
-    no row is late for a session then.
+    no row is late for a session then, nor for what stands behind it.
     """
-    merged = processor.options.lateness == "merged"
+    merged = processor.options.lateness == "merged" and not (given and begins_with_session(processor.pipeline))
     return any(_looks(stage, merged=merged, given=given) for stage in all_stages(processor.pipeline))
 
 
@@ -113,6 +114,11 @@ def _looks(stage: Stage, *, merged: bool, given: bool) -> bool:
         case Join():
             return merged
     return isinstance(stage, Source) and sets_clock(stage)
+
+
+def begins_with_session(pipeline: Sequence[Stage]) -> bool:
+    """Whether a session window takes the rows of the source, in front of any other window or join."""
+    return isinstance(next((stage for stage in pipeline if isinstance(stage, Window | Join)), None), SessionWindow)
 
 
 def rows_close(processor: Processor) -> bool:

@@ -57,6 +57,18 @@ _DAYS: Final = 10 * 86_400_000
 """Milliseconds, more than all records take."""
 _OTHERS: Final = 200
 """Records of a second stream: they stand in the document of the try-out, which is bounded."""
+_JOINS: Final = ("inner", "left", "right", "full")
+_KEYS: Final[tuple[Any, ...]] = (
+    "$sensor",
+    "$n",
+    "$text",
+    "$place",
+    "$tags",
+    "$nothing",
+    {"$toUpper": "$unit"},
+    {"a": "$value", "b": "$more"},
+)
+"""Of joins, sessions and computations."""
 _TARGETS: Final = ("topic", "topic", "json", "csv", "parquet", "sqlite")
 _TEXT: Final = {"$convert": {"input": "$sensor", "to": "string", "onError": "?", "onNull": "-"}}
 _NUMBER: Final = {"$convert": {"input": "$n", "to": "long", "onError": 0, "onNull": 1}}
@@ -251,15 +263,17 @@ def drawn(seed: int, folder: Path) -> Job:
     pipeline: list[Any] = []
     # What looks at the clock differs from one moment to the next.
     while not pipeline or "$$NOW" in json.dumps(pipeline):
-        middle = [_met(chooser, stage) for stage in stages(chooser)]
+        middle = stages(chooser)
+        if chooser.random() < 0.3:
+            middle += stages(chooser)
         if chooser.random() < 0.1:
             other = [source(declared=chooser.random() < 0.5), {"$match": {"n": {"$gte": 0}}}]
             middle.append({"$union": {"pipelines": [other]}})
         if chooser.random() < 0.2:
-            middle.append({"$compute": {"class": "tests.harness.computations:Marks", "key": "$sensor"}})
+            middle.append({"$compute": {"class": "tests.harness.computations:Marks", "key": chooser.choice(_KEYS)}})
         if chooser.random() < 0.3:
             chooser.shuffle(middle)
-        pipeline = [source(declared=chooser.random() < 0.5), *middle]
+        pipeline = [source(declared=chooser.random() < 0.5), *(_varied(chooser, stage) for stage in middle)]
     ordered = any(word in json.dumps(pipeline) for word in _ORDERED)
     values = records(chooser, chooser.choice([1, 37, 1000, 5000])).values.to_pylist()
     origin = chooser.choice(_ORIGINS)
@@ -294,11 +308,26 @@ def drawn(seed: int, folder: Path) -> Job:
     )
 
 
-def _met(chooser: random.Random, stage: Any) -> Any:
-    """A join of any type."""
-    if "$join" not in stage:
-        return stage
-    return {"$join": {**stage["$join"], "type": chooser.choice(["inner", "left", "right", "full"])}}
+def _varied(chooser: random.Random, stage: Any) -> Any:
+    """The stage with keys that some documents lack or have of another type, a join of any type, a window of any size and place."""
+    match stage:
+        case {"$join": join}:
+            within = {side: _span(chooser) for side in chooser.choice([["before"], ["after"], ["before", "after"]])}
+            keys = {"leftKey": chooser.choice(_KEYS), "rightKey": chooser.choice(_KEYS)}
+            if chooser.random() < 0.5:
+                keys = dict.fromkeys(keys, "$sensor")
+            return {"$join": {**join, **keys, "within": within, "type": chooser.choice(_JOINS)}}
+        case {"$sessionWindow": window}:
+            return {"$sessionWindow": {**window, "partitionBy": chooser.choice(_KEYS), "gap": _span(chooser)}}
+        case {"$tumblingWindow": window}:
+            offset = {"offsetFromUtc": chooser.choice([-3, 0, 7]), "unit": "ms"}
+            return {"$tumblingWindow": {**window, "interval": _span(chooser), "offset": offset}}
+        case _:
+            return stage
+
+
+def _span(chooser: random.Random) -> dict[str, Any]:
+    return {"size": chooser.choice([10, 70, 1000, 7000]), "unit": "ms"}
 
 
 def _other_sources(stage: Any, other: Callable[[dict[str, Any]], dict[str, Any]]) -> Any:

@@ -124,14 +124,31 @@ SESSIONS = {
 }
 
 
+HOURS = {
+    "interval": {"size": 1, "unit": "hour"},
+    "pipeline": [{"$group": {"_id": None, "count": {"$sum": {"$ifNull": ["$count", 1]}}}}],
+}
+ITSELF = {
+    "from": [{"$source": {"documents": [{"at": {"$date": BEGIN.isoformat()}, "place": "a"}], "timeField": "$at"}}],
+    "leftKey": "$place",
+    "rightKey": "$nothing",
+    "within": {"before": {"size": 1, "unit": "second"}},
+    "type": "left",
+    "as": "other",
+}
+
+
 @pytest.mark.parametrize(
     "stages",
     [
         [QUAKES["pipeline"][1]],
         [{"$sessionWindow": SESSIONS}],
         [{"$sessionWindow": SESSIONS}, {"$compute": {**COUNTED["$compute"], "key": "$_id"}}],
+        [{"$sessionWindow": SESSIONS}, {"$tumblingWindow": HOURS}],
+        [{"$tumblingWindow": HOURS}, {"$sessionWindow": {**SESSIONS, "pipeline": HOURS["pipeline"]}}],
+        [{"$join": ITSELF}, {"$sessionWindow": SESSIONS}, {"$hoppingWindow": {**HOURS, "hopSize": HOURS["interval"]}}],
     ],
-    ids=["tumbling", "session", "computation"],
+    ids=["tumbling", "session", "computation", "session-tumbling", "tumbling-session", "join-session-hopping"],
 )
 def test_a_long_table_goes_through_what_looks_at_time(stages: list[dict[str, Any]]) -> None:
     """With an epoch for each row, and all of the state in each, it would take hours."""
