@@ -41,7 +41,7 @@ from tidemark.shared.language.problems import Problems, join, nearest_of
 from tidemark.shared.language.query.ast import All, AnyOf, Compare, Not, OnField
 from tidemark.shared.language.stages import Compute, Lookup, Redact, SessionWindow, StageBase
 from tidemark.shared.language.values.types import is_nan, is_number
-from tidemark.shared.model.values import Binary, Date, ObjectId, Regex, Timestamp
+from tidemark.shared.model.values import INT32_MAX, INT32_MIN, Binary, Date, ObjectId, Regex, Timestamp
 
 TRIES_MAX: Final = 200_000
 """Evaluations for one document: bounds the cost of reading it; calls behind them are not tried."""
@@ -215,9 +215,11 @@ def _is_at(error: str, call: str) -> bool:
 
 def _is_long(op: str, literals: Iterable[Any]) -> bool:
     """Whether the cost of a trial may depend on more than the length of the text."""
-    return op == "$range" and any(
-        is_number(value) and not is_nan(value) and abs(value) > _UNITS_MAX for value in literals
-    )
+    if op != "$range":
+        return False
+    numbers = [value for value in literals if is_number(value) and not is_nan(value)]
+    # Numbers beyond 32 bits fail before anything is made.
+    return any(abs(n) > _UNITS_MAX for n in numbers) and all(INT32_MIN <= n <= INT32_MAX for n in numbers)
 
 
 def _filled(arg: Expr | None, sample: Any) -> Any:
