@@ -45,11 +45,27 @@ def _find(found, made, left, right, time, key, number, arrival):
     return made + 1
 
 
-@compiled(0, INT64S, INT64_ROWS_OUT, INT64_ROWS_OUT)
-def link(slots, rows, keys):
-    """Put rows into their lists, in this order."""
+@part
+def _pairs(key, side, time, reach, rows, keys):
+    """(how many of the other side may match a row of this time that is applied now, the first of them or -1)."""
+    bound, at, first, pairs = time - reach[1 - side], keys[key, LAST + 1 - side], np.int64(-1), 0
+    while at >= 0 and rows[at, TIME] >= bound:
+        first, at, pairs = at, rows[at, BEFORE], pairs + 1
+    return pairs, first
+
+
+@compiled(0, INT64S, INT64S, INT64_ROWS_OUT, INT64_ROWS_OUT)
+def link(slots, reach, rows, keys):
+    """Put rows into their lists, in this order; their keys' times and numbers go on behind the last of them."""
     for slot in slots:
+        keys[rows[slot, KEY], TIME_OF_KEY], keys[rows[slot, KEY], NUMBER_OF_KEY] = rows[slot, TIME], -1
         _append(slot, rows, keys)
+    for place in range(len(slots) - 1, -1, -1):
+        slot = slots[place]
+        key = rows[slot, KEY]
+        if keys[key, NUMBER_OF_KEY] < 0:
+            pairs, _ = _pairs(key, rows[slot, SIDE], rows[slot, TIME], reach, rows, keys)
+            keys[key, NUMBER_OF_KEY] = rows[slot, NUMBER] + pairs
 
 
 @part
@@ -79,20 +95,18 @@ def sort_runs(slots, rows, most):
         begin = end
 
 
-@compiled(2, INT64S, "int64", INT64S, INT64_ROWS_OUT, INT64_ROWS_OUT, INT64_ROWS_OUT, "int64")
-def apply(slots, begin, reach, rows, keys, found, made):
+@compiled(2, INT64S, "int64", INT64S, INT64_ROWS_OUT, INT64_ROWS_OUT, INT64_ROWS_OUT, "int64", "int64")
+def apply(slots, begin, reach, rows, keys, found, made, most):
     """Apply rows in this order, from `begin` on: each pairs with those of the other side of its key that may match.
 
-    reach: by side, how much later than such a row one of the other side may still be its match, ms. Gives (the first that
-    was not applied, for `found` has too little room for its pairs; how many are found).
+    reach: by side, how much later than such a row one of the other side may still be its match, ms. most: with so many found no further row
+    is applied. Gives (the first that was not applied, also where `found` has too little room for its pairs; how many are found).
     """
     for place in range(begin, len(slots)):
         slot = slots[place]
         key, side, time = rows[slot, KEY], rows[slot, SIDE], rows[slot, TIME]
-        bound, at, first, pairs = time - reach[1 - side], keys[key, LAST + 1 - side], np.int64(-1), 0
-        while at >= 0 and rows[at, TIME] >= bound:
-            first, at, pairs = at, rows[at, BEFORE], pairs + 1
-        if made + pairs > len(found):
+        pairs, first = _pairs(key, side, time, reach, rows, keys)
+        if made >= most or made + pairs > len(found):
             return place, made
         number = keys[key, NUMBER_OF_KEY] + 1 if keys[key, TIME_OF_KEY] == time else np.int64(0)
         rows[slot, NUMBER], rows[slot, MATCHED] = number, pairs > 0

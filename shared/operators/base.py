@@ -96,8 +96,7 @@ class Operator(ABC):
     def on_watermark_piece(self, watermark_ms: int, items_max: int) -> tuple[Sequence[Out], bool]:
         """Like `on_watermark`, but for some `items_max` rows and timers at the most, and whether any are left for the next call.
 
-        A piece is the work of a lower watermark: output, order and watermark are what they would be, had that one come. The end of input
-        (MAX_TIME) is one piece.
+        A piece is the work of a lower watermark: output, order and watermark are what they would be, had that one come.
         """
         del items_max
         return self.on_watermark(watermark_ms), False

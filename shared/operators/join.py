@@ -15,6 +15,8 @@ Rules:
 - J6 Keys are equal as `$group`'s are: 1 and 1.0 are one key, null and missing are one.
 - J7 Rows lie in memory, at most `TaskContext.join_bytes_max` of them: from the half of it on, the faster side is asked to wait; beyond it
   the task fails, and says what to do.
+- J8 A watermark that lets much come due is applied in pieces, each the work of a lower watermark. Where the rows of one time find more than
+  a piece has room for, that time is divided between two rows: those that are left still wait, and the key's numbers (J5) go on.
 """
 
 from collections.abc import Mapping, Sequence
@@ -32,7 +34,7 @@ from tidemark.shared.model.frames import Content
 from tidemark.shared.model.held import Why
 from tidemark.shared.model.ids import KeyGroup, StatePart, key_group_part
 from tidemark.shared.model.plan import OUT
-from tidemark.shared.model.time import MIN_TIME
+from tidemark.shared.model.time import MAX_TIME, MIN_TIME
 from tidemark.shared.operators.base import (
     ARRIVAL,
     GROUP,
@@ -70,6 +72,9 @@ class JoinOperator(Operator):
         outer = (spec.type in ("left", "full"), spec.type in ("right", "full"))
         self._rows = JoinRows((spec.after_ms, spec.before_ms), outer)
         self._watermark_ms = MIN_TIME
+        """The input's: rows behind it are late."""
+        self._reached_ms = MIN_TIME
+        """That of the work which is done (J8)."""
         self._dirty: set[KeyGroup] = set()
         self._stored: set[KeyGroup] = set()
         self._counts = {"late": 0, "pairs": 0, "unmatchedLeft": 0, "unmatchedRight": 0}
@@ -93,26 +98,36 @@ class JoinOperator(Operator):
 
     def on_watermark(self, watermark_ms: int) -> Sequence[Out]:
         """Apply the rows that the watermark has passed, and drop those that can find no match any more."""
-        if watermark_ms <= self._watermark_ms:
-            return ()
+        return self._advance(watermark_ms, MAX_TIME)[0]
+
+    def on_watermark_piece(self, watermark_ms: int, items_max: int) -> tuple[Sequence[Out], bool]:
+        """The same for some rows and documents (J8)."""
+        return self._advance(watermark_ms, items_max)
+
+    def _advance(self, watermark_ms: int, items_max: int) -> tuple[Sequence[Out], bool]:
+        watermark_ms = max(watermark_ms, self._watermark_ms)
+        if watermark_ms <= self._reached_ms:
+            return (), False
         self._watermark_ms = watermark_ms
         if self._rows.due_ms() >= watermark_ms:
-            return ()
+            self._reached_ms = watermark_ms
+            return (), False
         most = self._context.join_pairs_max
-        found = self._rows.advance(watermark_ms, most)
+        found = self._rows.advance(watermark_ms, most, items_max)
         if found is None:
             raise OperatorError(
                 f"{self._spec.path}: the watermark {watermark_ms} lets more than {most} documents out at once, and join_pairs_max"
                 " allows no more: see whether the keys tell rows apart, shorten `within`, or raise join_pairs_max in TIDEMARK_RUNTIME"
             )
+        self._reached_ms = found.reached_ms
         outs = self._outs(found)
         self._rows.drop(found)
         self._dirty.update(map(KeyGroup, found.groups.tolist()))
-        return outs
+        return outs, self._reached_ms < watermark_ms
 
     def output_watermark(self) -> int:
         """J4, ms."""
-        return min(self._watermark_ms, self._rows.hold_ms())
+        return min(self._reached_ms, self._rows.hold_ms())
 
     def held_by(self) -> tuple[str, Why]:
         """J4."""

@@ -99,6 +99,15 @@ class ByTime:
         """The earliest time; MAX_TIME where there is no row."""
         return self._runs[0][0] if self._runs else MAX_TIME
 
+    def nth_ms(self, count: int, below_ms: int) -> int:
+        """A time up to which so many rows come, or all of the first time; `below_ms` where fewer come below that."""
+        times = [
+            run[2][: min(count + 1, int(np.searchsorted(run[2], below_ms)))] for run in self._runs if run[0] < below_ms
+        ]
+        if sum(map(len, times)) <= count:
+            return below_ms
+        return max(self.first_ms() + 1, int(np.partition(np.concatenate(times), count)[count]))
+
     def take(self, below_ms: int) -> Int64s:
         """The rows of times below this, by time; they are in the queue no more."""
         taken: list[tuple[int, Int64s, Int64s]] = []
@@ -139,6 +148,7 @@ class ByTime:
 
 
 _NONE: Final = np.empty(0, dtype=np.int64)
+_ROOM: Final = np.empty((0, FOUND), dtype=np.int64)
 
 
 def _sorted(runs: list[tuple[int, Int64s, Int64s]]) -> tuple[Int64s, Int64s]:
@@ -182,6 +192,9 @@ class JoinRows:
         self._numbers: dict[bytes, int] = {}
         self._free_keys: list[int] = []
         self._waiting = ByTime()
+        self._due = _NONE
+        """Rows that wait and that a piece has left, in their order; with them the watermark `_due_below_ms` is reached."""
+        self._due_below_ms = MIN_TIME
         self._kept = (ByTime(), ByTime())
         self._alone = (ByTime(), ByTime())
         """Of outer sides, the kept ones that may come out alone, and some that may not."""
@@ -204,21 +217,30 @@ class JoinRows:
         self._waiting.add(arrived.times, slots)
         return np.unique(self._groups[numbers])
 
-    def advance(self, watermark_ms: int, most: int) -> "Found | None":
-        """Apply the rows waiting below the watermark, drop those that no later row can match; None if that gives more than `most`."""
-        due = self._in_order(self._waiting.take(watermark_ms))
-        found, made, done = np.empty((2 * len(due), FOUND), dtype=np.int64), 0, 0
+    def advance(self, watermark_ms: int, most: int, items_max: int = MAX_TIME) -> "Found | None":
+        """Apply the rows waiting below the watermark, drop those that no later row can match; None if that gives more than `most`.
+
+        items_max: of some more rows or documents than these only the first; `Found.reached_ms` tells to which watermark that goes.
+        """
+        due, found, made, done = self._due_rows(watermark_ms, items_max), _ROOM, 0, 0
         while done < len(due):
-            done, made = joining.apply(due, done, self._reach, self._rows, self._keys, found, made)
-            if made > most or (done < len(due) and len(found) > most):
+            need = max(2 * (len(due) - done), _SMALL_ROWS, len(found))
+            found = np.concatenate((found[:made], np.empty((need, FOUND), dtype=np.int64)))
+            done, made = joining.apply(
+                due, done, self._reach, self._rows, self._keys, found, made, min(items_max, most + 1)
+            )
+            if made > most or (done < len(due) and made < items_max and len(found) > most):
                 return None
-            if done < len(due):
-                found = np.concatenate((found, np.empty((max(_SMALL_ROWS, len(found)), FOUND), dtype=np.int64)))
+            if made >= items_max:
+                break
+        self._due = due[done:]
+        due = due[:done]
+        reached_ms = int(self._rows[self._due[0], TIME]) if len(self._due) else self._due_below_ms
         gone = []
         for side in (LEFT, RIGHT):
             own = due[self._rows[due, SIDE] == side]
             self._kept[side].add(self._rows[own, TIME], own)
-            below_ms = watermark_ms - int(self._reach[side])
+            below_ms = reached_ms - int(self._reach[side])
             dropped = self._kept[side].take(below_ms)
             if self._outer[side]:
                 self._alone[side].add(self._rows[own, TIME], own)
@@ -230,7 +252,18 @@ class JoinRows:
             return None
         touched = np.concatenate((due, *gone))
         numbers = np.unique(self._rows[touched, KEY])
-        return Found(found[:made], np.concatenate(gone), numbers, np.unique(self._groups[numbers]))
+        return Found(found[:made], np.concatenate(gone), numbers, np.unique(self._groups[numbers]), reached_ms)
+
+    def _due_rows(self, watermark_ms: int, items_max: int) -> Int64s:
+        """The rows to apply next, in their order: those that the last piece has left, or those of some `items_max` rows."""
+        if not len(self._due):
+            below_ms = watermark_ms
+            if items_max < MAX_TIME:
+                below_ms = self._waiting.nth_ms(items_max, below_ms)
+                for queue, reach in zip(self._kept, self._reach.tolist(), strict=True):
+                    below_ms = queue.nth_ms(items_max, below_ms - reach) + reach
+            self._due, self._due_below_ms = self._in_order(self._waiting.take(below_ms)), below_ms
+        return self._due
 
     def drop(self, found: "Found") -> None:
         """Forget the rows given out, and the keys that have no row left."""
@@ -248,7 +281,8 @@ class JoinRows:
             for queue, reach in zip(self._kept, self._reach, strict=True)
             if queue.first_ms() < MAX_TIME
         ]
-        return min([self._waiting.first_ms(), *kept])
+        left = [int(self._rows[self._due[0], TIME])] if len(self._due) else []
+        return min([self._waiting.first_ms(), *left, *kept])
 
     def hold_ms(self) -> int:
         """The earliest time of a row that may yet come out alone; MAX_TIME for none."""
@@ -323,7 +357,7 @@ class JoinRows:
         self._arena = arena
 
     def _slots(self) -> Int64s:
-        return np.concatenate([queue.slots() for queue in (self._waiting, *self._kept)])
+        return np.concatenate([self._due, *(queue.slots() for queue in (self._waiting, *self._kept))])
 
     def _numbers_of(self, keys: pa.BinaryArray, groups: Int64s) -> Int64s:
         """The keys' numbers; a new key gets one."""
@@ -389,7 +423,8 @@ class JoinRows:
 
     def snapshot(self, groups: Sequence[int]) -> dict[int, RowsSnapshot]:
         """The rows of these key groups; no entry for a group without rows."""
-        waiting, kept = self._waiting.slots(), np.concatenate([queue.slots() for queue in self._kept])
+        waiting = np.concatenate((self._due, self._waiting.slots()))
+        kept = np.concatenate([queue.slots() for queue in self._kept])
         slots = np.concatenate((waiting, kept))
         of_group = self._groups[self._rows[slots, KEY]]
         waits = np.arange(len(slots)) < len(waiting)
@@ -430,7 +465,7 @@ class JoinRows:
         waits = rows[:, _WAITS] != 0
         self._waiting.add(rows[waits, 0], slots[waits])
         kept = slots[~waits][np.lexsort((self._rows[slots[~waits], NUMBER], rows[~waits, 0]))]
-        joining.link(kept, self._rows, self._keys)
+        joining.link(kept, self._reach, self._rows, self._keys)
         for side in (LEFT, RIGHT):
             own = kept[self._rows[kept, SIDE] == side]
             self._kept[side].add(self._rows[own, TIME], own)
@@ -450,6 +485,8 @@ class Found:
     """Numbers of the keys with changed rows, in order."""
     groups: Int64s
     """Their key groups."""
+    reached_ms: int
+    """Rows below this have been applied, and those of it in part where a piece has left some."""
 
 
 class _Free:

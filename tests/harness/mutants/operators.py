@@ -11,6 +11,7 @@ LATENESS, TAKING, COMPUTATION = (
 )
 ON_WINDOWS = ("tests/unit/test_operators_window_rules.py",)
 ON_COMPUTATION = ("tests/unit/test_computation_operator.py",)
+JOINED, ON_JOINS = "shared/operators/join_rows.py", ("tests/property/test_joins_in_pieces.py",)
 
 SPARK, ON_SPARK = "services/spark/body.py", ("tests/unit/test_spark_tasks.py",)
 SPARK_STEP, ON_REAL_SPARK = "spark_stages/step.py", ("tests/spark/test_spark_step_rules.py",)
@@ -48,4 +49,7 @@ OPERATORS = (
     Mutant("E1", "processing-time timers fire first", COMPUTATION, 'for domain in ("event", "processing"):', 'for domain in ("processing", "event"):', ON_COMPUTATION),
     Mutant("E1", "what the end sets stays", COMPUTATION, "                key.timers.take(timer)\n                self.counters.timers_discarded += 1", "                pass", ON_COMPUTATION),
     Mutant("E1", "pending timers are forgotten at the end", COMPUTATION, "                self._end(floor_ms, done)", "                pass", ON_COMPUTATION),
+    Mutant("C13", "a piece of a join reaches the whole watermark", JOINED, "reached_ms = int(self._rows[self._due[0], TIME]) if len(self._due) else self._due_below_ms", "reached_ms = watermark_ms", ON_JOINS),
+    Mutant("C13", "a snapshot of a join forgets what a piece has left", JOINED, "np.concatenate((self._due, self._waiting.slots()))", "self._waiting.slots()", ON_JOINS),
+    Mutant("C13", "a piece of a join finds any number of pairs", JOINED, "min(items_max, most + 1)", "most + 1", ON_JOINS),
 )  # fmt: skip

@@ -1,0 +1,118 @@
+# ruff: noqa: N802 -- a test carries its rule's name
+"""`$join`: a watermark that is applied in pieces gives what it gives at once, also where a task ends and is restored between two (C13)."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias
+
+import pyarrow as pa
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tidemark.shared.language.values import canonical_key
+from tidemark.shared.model.ids import StatePart
+from tidemark.shared.model.time import MAX_TIME, MIN_TIME
+from tidemark.shared.model.values import Document
+from tidemark.shared.operators.base import GROUP, KEY, PART, POS, TS, Out
+from tidemark.shared.operators.batches import batch_of, documents_of
+from tidemark.shared.operators.join import JoinOperator
+from tidemark.shared.operators.specs import JoinSpec
+
+KEYS = ["a", "b", "c", "d"]
+Row: TypeAlias = tuple[int, str]
+"""(time, key)."""
+Line: TypeAlias = tuple[int, int, int, str]
+"""An output row: its order key and its document."""
+
+
+def rows(found: Sequence[Row], first: int) -> pa.RecordBatch:
+    """Rows with places from `first` on, in key groups of their own keys."""
+    n = len(found)
+    documents: list[Document] = [{"t": time, "k": key, "n": first + i} for i, (time, key) in enumerate(found)]
+    engine = {
+        TS: pa.array([t for t, _ in found], pa.int64()), PART: pa.array([0] * n, pa.int32()),
+        POS: pa.array(range(first, first + n), pa.int64()), KEY: pa.array([canonical_key(k) for _, k in found], pa.binary()),
+        GROUP: pa.array([KEYS.index(k) % 3 for _, k in found], pa.uint16()),
+    }  # fmt: skip
+    return batch_of(documents, engine)
+
+
+def lines(outs: Sequence[Out]) -> list[Line]:
+    found: list[Line] = []
+    for out in outs:
+        places: list[Any] = [out.batch.column(name).to_pylist() for name in (TS, PART, POS)]
+        found += [(*place, str(d)) for *place, d in zip(*places, documents_of(out.batch), strict=True)]
+    return found
+
+
+class Task:
+    """An operator that may end and be restored."""
+
+    def __init__(self, spec: JoinSpec) -> None:
+        self._spec = spec
+        self.operator = JoinOperator(spec)
+        self.parts: dict[StatePart, bytes] = {}
+
+    def restart(self) -> None:
+        changed: Mapping[StatePart, bytes | None] = self.operator.snapshot()
+        self.parts.update({part: data for part, data in changed.items() if data is not None})
+        for part in [part for part, data in changed.items() if data is None]:
+            del self.parts[part]
+        self.operator = JoinOperator(self._spec)
+        self.operator.restore(dict(self.parts))
+
+
+ROWS = st.lists(st.tuples(st.integers(0, 12), st.sampled_from(KEYS)), max_size=24)
+STEP = st.tuples(ROWS, ROWS, st.integers(0, 14), st.lists(st.tuples(st.integers(1, 6), st.booleans()), max_size=12))
+
+
+@given(
+    steps=st.lists(STEP, max_size=4),
+    kind=st.sampled_from(["inner", "left", "right", "full"]),
+    within=st.tuples(st.integers(0, 6), st.integers(0, 6)),
+)
+@settings(max_examples=300)
+def test_C13_a_join_in_pieces_gives_what_it_gives_at_once(
+    steps: list[tuple[list[Row], list[Row], int, list[tuple[int, bool]]]], kind: Any, within: tuple[int, int]
+) -> None:
+    """The same rows with the same order keys; each piece is small and none of its rows is behind the watermark told before it (J4)."""
+    spec = JoinSpec("pipeline[1].$join", kind, *within, "r")
+    whole, task, watermark_ms, place = JoinOperator(spec), Task(spec), MIN_TIME, 0
+    expected: list[Line] = []
+    found: list[Line] = []
+    for left, right, ahead_ms, pieces in [*steps, ([], [], MAX_TIME, [(1, False)])]:
+        for side, some in (("left", left), ("right", right)):
+            batch = rows([(max(time, watermark_ms), key) for time, key in some], place)
+            place += len(some)
+            for operator in (whole, task.operator):
+                assert not operator.on_batch(batch, "rows", side)
+        watermark_ms = min(MAX_TIME, max(watermark_ms, 0) + ahead_ms)
+        expected += lines(whole.on_watermark(watermark_ms))
+        turns = [*pieces, (MAX_TIME, False)]
+        unfinished = True
+        while unfinished:
+            items, restarts = turns.pop(0) if len(turns) > 1 else turns[0]
+            told_ms = task.operator.output_watermark()
+            outs, unfinished = task.operator.on_watermark_piece(watermark_ms, items)
+            came = lines(outs)
+            assert all(time >= told_ms for time, *_ in came)
+            assert task.operator.output_watermark() >= told_ms
+            found += came
+            if restarts and unfinished:
+                task.restart()
+        assert task.operator.output_watermark() == whole.output_watermark()
+    assert sorted(found) == sorted(expected)
+    assert len({line[:3] for line in found}) == len(found)
+    assert (task.operator.counters()["keptBytes"], task.operator.counters()["keys"]) == (0, 0)
+
+
+def test_C13_a_key_with_many_pairs_at_one_time_goes_out_row_by_row() -> None:
+    """No piece finds more than it has room for and the pairs of one more row, though all rows have one key and one time."""
+    operator = JoinOperator(JoinSpec("pipeline[1].$join", "inner", 0, 0, "r"))
+    for side, first in (("left", 0), ("right", 300)):
+        operator.on_batch(rows([(5, "a")] * 300, first), "rows", side)
+    sizes, unfinished = [], True
+    while unfinished:
+        outs, unfinished = operator.on_watermark_piece(9, 1_000)
+        sizes.append(sum(out.batch.num_rows for out in outs))
+    assert sum(sizes) == 300 * 300
+    assert max(sizes) < 1_000 + 300
