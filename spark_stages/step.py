@@ -18,10 +18,9 @@ from pyspark.sql import functions as F  # noqa: N812 - the name that Spark code 
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from tidemark.shared.model.time import MAX_TIME, MIN_TIME
-from tidemark.shared.operators.aggregation import NO_SESSIONS
 from tidemark.shared.operators.base import WEND
 from tidemark.shared.operators.context import NOWHERE, TaskContext
-from tidemark.shared.operators.sessions import INTERVALS, INTERVALS_SCHEMA
+from tidemark.shared.operators.sessions import INTERVALS, INTERVALS_SCHEMA, intervals
 from tidemark.shared.operators.step import Times
 from tidemark.shared.operators.typed_group import ROWS
 from tidemark.shared.operators.window_plan import ROWS_SCHEMA, SESSION, WindowPlan
@@ -184,7 +183,7 @@ class SparkStep:
         """The open sessions of these keys (`tidemark.shared.operators.sessions.intervals`); a job where there is a segment to look at."""
         segments = [s for s in (*state.segments, *added) if s.max_end_ms > closed_ms]
         if not segments:
-            return NO_SESSIONS
+            return intervals(())
         rows = self._read(segments).where(F.col(WEND) > closed_ms)
         if len(keys) <= self.session_keys_max:
             rows = rows.where(F.col(SESSION).isin([bytearray(key) for key in keys]))

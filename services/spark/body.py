@@ -20,7 +20,7 @@ from tidemark.shared.model.frames import Body, Inline, Segment
 from tidemark.shared.model.held import Hold, Why
 from tidemark.shared.model.ids import TASK_PART, Epoch, StatePart
 from tidemark.shared.model.time import MAX_TIME, MIN_TIME
-from tidemark.shared.operators.aggregation import NO_SESSIONS, take_rows
+from tidemark.shared.operators.aggregation import take_rows
 from tidemark.shared.operators.base import MAX_OPEN, MIN_OPEN, WEND, WSTART, Out
 from tidemark.shared.operators.context import TaskContext as OperatorContext
 from tidemark.shared.operators.sessions import intervals
@@ -170,7 +170,7 @@ class SparkBody(ReceivingBody):
             await load_body(self._context.outside.blobs, body, self._context.outside.settings.wire)
             for body in self._rows
         ]
-        open_ = await self._open_sessions(batches, added, closed) if self._plan.sessions else NO_SESSIONS
+        open_ = await self._open_sessions(batches, added, closed) if self._plan.sessions else None
         for batch in batches:
             if self._plan.sessions and tables:
                 open_ = pa.concat_tables([open_, intervals(tables[-1:])])
@@ -189,7 +189,7 @@ class SparkBody(ReceivingBody):
         alone = [batch.filter(pc.is_null(batch.column(WSTART))) for batch in batches]
         keys = sorted({key for batch in alone for key in batch.column(SESSION).unique().to_pylist()})
         if not keys:
-            return NO_SESSIONS
+            return intervals(())
         step, state = await self._made(), self._state
         found = await self._on_spark(lambda: step.open_sessions(state, added, closed_ms, keys))
         self._counts["sparkJobs"] += 1

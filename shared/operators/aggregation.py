@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
-from typing import Final
 
 import numpy as np
 import pyarrow as pa
@@ -96,9 +95,6 @@ def _once(rows: pa.RecordBatch, failures: list[Failure]) -> list[Failure]:
     return list(seen.values())
 
 
-NO_SESSIONS: Final = intervals(())
-
-
 @dataclass(frozen=True, slots=True)
 class Taken:
     """Rows taken in."""
@@ -120,7 +116,7 @@ def travelling(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def take_rows(
-    plan: WindowPlan, batch: pa.RecordBatch, limit_ms: int, context: TaskContext, open_: pa.Table = NO_SESSIONS
+    plan: WindowPlan, batch: pa.RecordBatch, limit_ms: int, context: TaskContext, open_: pa.Table | None = None
 ) -> Taken:
     """Take rows in; those without a window are late for windows that end at or below `limit_ms`.
 
@@ -136,7 +132,7 @@ def take_rows(
 
 
 def in_their_windows(
-    plan: WindowPlan, batch: pa.RecordBatch, limit_ms: int, context: TaskContext, open_: pa.Table = NO_SESSIONS
+    plan: WindowPlan, batch: pa.RecordBatch, limit_ms: int, context: TaskContext, open_: pa.Table | None = None
 ) -> tuple[pa.RecordBatch, int, list[Out]]:
     """Rows with WSTART and WEND, how many were in gaps, and dead letters of the late ones."""
     if WSTART not in batch.schema.names:
@@ -152,7 +148,7 @@ def in_their_windows(
 
 
 def _judged(
-    plan: WindowPlan, batch: pa.RecordBatch, limit_ms: int, context: TaskContext, open_: pa.Table
+    plan: WindowPlan, batch: pa.RecordBatch, limit_ms: int, context: TaskContext, open_: pa.Table | None
 ) -> tuple[pa.RecordBatch, int, list[Out]]:
     if plan.sessions:
         return _in_sessions(plan, batch, limit_ms, context, open_)
@@ -164,11 +160,11 @@ def _judged(
 
 
 def _in_sessions(
-    plan: WindowPlan, batch: pa.RecordBatch, limit_ms: int, context: TaskContext, open_: pa.Table
+    plan: WindowPlan, batch: pa.RecordBatch, limit_ms: int, context: TaskContext, open_: pa.Table | None
 ) -> tuple[pa.RecordBatch, int, list[Out]]:
     """Rows widened to the session that they join, so that nobody takes them for late again."""
     stage, times = plan.spec.stage, times_of(plan, batch)
-    starts, ends = sessions_of(batch, times, plan.length_ms, open_)
+    starts, ends = sessions_of(batch, times, plan.length_ms, intervals(()) if open_ is None else open_)
     alone = Assignment(np.arange(len(times), dtype=np.int64), starts, plan.length_ms, 0)
     entered = Entered(alone, np.asarray(ends > limit_ms))
     kept = np.asarray(entered.open)

@@ -26,7 +26,7 @@ LATE: Final = "Input document arrived late."
 LATE_CODE: Final = "DocumentLate"
 WOULD_REFUSE: Final = "TargetWouldRefuse"
 _KEPT: Final = (TS, PART, POS, ARRIVAL)
-_HEADS: Final = pa.array([encode_value(dict.fromkeys(map(str, range(n))))[:1] for n in range(16)], pa.binary())
+_HEADS: Final = [encode_value(dict.fromkeys(map(str, range(n))))[:1] for n in range(16)]
 """What an encoded object of n fields begins with."""
 
 
@@ -115,7 +115,11 @@ def _objects(parts: Mapping[str, pa.BinaryArray], count: int) -> pa.BinaryArray:
         fields += part.is_valid().to_numpy(zero_copy_only=False) if part.null_count else 1
         pieces += [pc.binary_join_element_wise(before, part, b"")] if part.null_count else [before, part]
     return pc.binary_join_element_wise(
-        _HEADS.take(pa.array(fields)), *pieces, b"", null_handling="replace", null_replacement=b""
+        pa.array(_HEADS, pa.binary()).take(pa.array(fields)),
+        *pieces,
+        b"",
+        null_handling="replace",
+        null_replacement=b"",
     )
 
 

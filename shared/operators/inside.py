@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 from tidemark.shared.compiled import tags, values
 from tidemark.shared.language.stages import Branch
 
-_NO_OBJECT = pa.scalar(b"", pa.binary())
+_NO_OBJECT = b""
 
 
 def without(tree: Branch, cells: pa.BinaryArray) -> pa.BinaryArray:

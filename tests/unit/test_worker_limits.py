@@ -193,10 +193,10 @@ async def test_a_stop_waits_so_long_for_a_call_and_no_longer() -> None:
         began = threading.Event()
         went_on = threading.Event()
 
-        def on_watermark(self, watermark_ms: int) -> Sequence[Out]:
+        def on_watermark_piece(self, watermark_ms: int, items_max: int) -> tuple[Sequence[Out], bool]:
             self.began.set()
             self.went_on.wait(30)
-            return super().on_watermark(watermark_ms)
+            return super().on_watermark_piece(watermark_ms, items_max)
 
     closed: list[bool] = []
     body = body_of(
@@ -205,7 +205,7 @@ async def test_a_stop_waits_so_long_for_a_call_and_no_longer() -> None:
     stores: Any = SimpleNamespace(close=lambda: closed.append(True))
     body._users = UsersCode(stores=stores)
     working = asyncio.ensure_future(body.advance(10))
-    await asyncio.to_thread(Endless.began.wait, 30)
+    assert await asyncio.to_thread(Endless.began.wait, 30)
     await body.close()
     assert not closed
     Endless.went_on.set()

@@ -59,7 +59,7 @@ _NODE_UNITS: Final = 8
 """What an operator takes for each item, at the least."""
 _STEPS_MAX: Final = 256
 """Items that a `$reduce` takes on columns: each is a pass over the rows that have as many."""
-_NULL: Final = pa.scalar(b"\xc0", pa.binary())
+_NULL: Final = b"\xc0"
 _TYPES: Final[Mapping[int, ColumnType]] = {**{tag: kind for kind, tag in TAGS.items()}, tags.OBJECT: "object"}
 
 
