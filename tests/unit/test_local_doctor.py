@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import ast
+import re
 import sys
 import tomllib
+from importlib.metadata import distribution
 from pathlib import Path
 
 import pytest
+from packaging.specifiers import SpecifierSet
 
 from tidemark.services.local import doctor, hints
 
@@ -93,3 +96,15 @@ def test_the_doctor_takes_what_the_package_takes() -> None:
     least, most = doctor.PYTHON_MIN, doctor.PYTHON_MAX
     told = tomllib.loads((doctor.ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["requires-python"]
     assert told == f">={least[0]}.{least[1]},<{most[0]}.{most[1] + 1}"
+
+
+def test_each_locked_package_takes_each_python_that_the_package_takes() -> None:
+    """Whoever locks has one Python, and a new release may refuse another: Debian 12 still has 3.11.2."""
+    locked = re.findall(
+        r"^([\w.-]+)==", (doctor.ROOT / "requirements-dev.lock").read_text(encoding="utf-8"), re.MULTILINE
+    )
+    assert len(locked) > 100
+    taken = {name: SpecifierSet(distribution(name).metadata["Requires-Python"] or "") for name in locked}
+    least, most = doctor.PYTHON_MIN, doctor.PYTHON_MAX
+    pythons = [f"{least[0]}.{minor}.0" for minor in range(least[1], most[1] + 1)]
+    assert [(name, python) for name, spec in taken.items() for python in pythons if python not in spec] == []
