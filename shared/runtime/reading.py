@@ -22,6 +22,10 @@ _log = structlog.get_logger()
 T = TypeVar("T")
 
 
+_FURTHER: Final = 4
+"""Times the offsets of the look before, where those held too few records."""
+
+
 @dataclass(slots=True)
 class Unreadable:
     """Of one reader of topics."""
@@ -109,7 +113,8 @@ async def newest(
 ) -> list[LogRecord]:
     """At most `limit` records, those written last and committed, oldest first. LogUnavailable.
 
-    bytes_max: of all their values; where they are larger there are fewer. Each partition has an equal part of it.
+    bytes_max: of all their values; where they are larger there are fewer. Each partition has an equal part of it. Markers of
+    transactions, aborted records and compacted ones have offsets too: it looks further back until there are enough.
     """
     places = [TopicPartition(topic, number) for number in range((await log.list_topics()).get(topic, 0))]
     if not places:
@@ -117,14 +122,22 @@ async def newest(
     begins, ends = await log.begin_offsets(places), await log.end_offsets(places)
     found: list[LogRecord] = []
     for place in places:
-        begin = Offset(max(begins[place], ends[place] - limit))
-        kept: deque[LogRecord] = deque(maxlen=limit)
-        size = 0
-        async for record in read_to(log, place, begin, ends[place], settings, committed_only=True):
-            kept.append(record)
-            size += len(record.value or b"")
-            while bytes_max is not None and size > bytes_max // len(places):
-                size -= len(kept.popleft().value or b"")
+        span = limit
+        while True:
+            begin = Offset(max(begins[place], ends[place] - span))
+            kept: deque[LogRecord] = deque(maxlen=limit)
+            size = seen = 0
+            async for record in read_to(log, place, begin, ends[place], settings, committed_only=True):
+                seen += 1
+                if len(kept) == limit:
+                    size -= len(kept.popleft().value or b"")
+                kept.append(record)
+                size += len(record.value or b"")
+                while bytes_max is not None and size > bytes_max // len(places):
+                    size -= len(kept.popleft().value or b"")
+            if begin == begins[place] or seen >= limit or len(kept) < seen:
+                break
+            span *= _FURTHER
         found += kept
     return sorted(found, key=lambda record: (record.timestamp_ms, record.partition, record.offset))[-limit:]
 
