@@ -158,7 +158,9 @@ class Job:
     def _placed(self, source: dict[str, Any]) -> dict[str, Any]:
         timed, start = self._timed(source), {"auto_offset_reset": "earliest"}
         del timed["connectionName"], timed["topic"]
-        path = {"connectionName": "files", "path": f"{self.name}-in/*.json", "format": "json"}
+        # Each file is in the order of time, but what follows one another of several files is not.
+        ordered = self.partitions == 1
+        path = {"connectionName": "files", "path": f"{self.name}-in/*.json", "format": "json", "ordered": ordered}
         topic = {"connectionName": "c", "topic": f"{self.name}-in", "config": start}
         match self.origin:
             case "topic":
@@ -167,7 +169,7 @@ class Job:
                 switch = {"$date": {"$numberLong": str(BEGIN_MS + _STEP_MS * self.middle)}}
                 return {"history": {**timed, **path}, "then": {**timed, **topic}, "switchAt": switch}
             case _:
-                return {**timed, **path, "ordered": self.partitions == 1, "follow": self.origin == "growing"}
+                return {**timed, **path, "follow": self.origin == "growing"}
 
     def _others_from_a_topic(self, source: dict[str, Any]) -> dict[str, Any]:
         start = {"auto_offset_reset": "earliest"}
