@@ -4,6 +4,7 @@ import base64
 import logging
 from collections.abc import Iterator
 from dataclasses import dataclass, field, fields
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -227,13 +228,12 @@ def test_record_bytes(tmp_path: Path, format_: Any, text: str, fill: str) -> Non
     path = tmp_path / "in"
     path.write_text(text % (fill * 1_100))
     for most, fits in ((1_000, False), (2_000, True)):
-        with path.open("rb") as file:
-            reader = reader_of(format_, {}, most)
-            if fits:
-                assert reader.read(file, "in", 0, 100, grows=False).values
-                continue
-            with pytest.raises(LogError, match=r"options\.limits\.recordBytes"):
-                reader.read(file, "in", 0, 100, grows=False)
+        reader, opening = reader_of(format_, {}, most), partial(path.open, "rb")
+        if fits:
+            assert reader.read(opening, "in", 0, 100, grows=False).values
+            continue
+        with pytest.raises(LogError, match=r"options\.limits\.recordBytes"):
+            reader.read(opening, "in", 0, 100, grows=False)
 
 
 @pytest.mark.parametrize("fetched", [100, 700, 100_000])
@@ -246,18 +246,17 @@ def test_record_bytes_say_the_same_however_much_is_fetched(
     path = tmp_path / "in"
     path.write_text(text % ("x" * 1_300))
     for most, fits in ((1_000, False), (1_350, True)):
-        with path.open("rb") as file:
-            reader = reader_of(format_, {}, most)
-            if fits:
-                assert reader.read(file, "in", 0, fetched, grows=grows).values
-                continue
-            with pytest.raises(LogError, match=r"options\.limits\.recordBytes"):
-                reader.read(file, "in", 0, fetched, grows=grows)
+        reader, opening = reader_of(format_, {}, most), partial(path.open, "rb")
+        if fits:
+            assert reader.read(opening, "in", 0, fetched, grows=grows).values
+            continue
+        with pytest.raises(LogError, match=r"options\.limits\.recordBytes"):
+            reader.read(opening, "in", 0, fetched, grows=grows)
 
 
 def test_a_line_without_an_end_is_no_line_that_is_waited_for(tmp_path: Path) -> None:
     """In a file that grows, too: a source that waited for the end of it would stand still for ever, and say nothing."""
     path = tmp_path / "in"
     path.write_text("a\n" + "x" * 5_000)
-    with path.open("rb") as file, pytest.raises(LogError, match=r"byte 2: .*options\.limits\.recordBytes"):
-        reader_of("csv", {}, 1_000).read(file, "in", 0, 100, grows=True)
+    with pytest.raises(LogError, match=r"byte 2: .*options\.limits\.recordBytes"):
+        reader_of("csv", {}, 1_000).read(partial(path.open, "rb"), "in", 0, 100, grows=True)

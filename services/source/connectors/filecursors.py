@@ -12,6 +12,7 @@ import re
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import accumulate
 from typing import Any, Final, Protocol
 
@@ -71,8 +72,8 @@ class Files:
     def read(self, reader: FileReader, name: str, position: int, max_bytes: int, *, grows: bool) -> Rows:
         """Records of one file from a position."""
         try:
-            with self.filesystem.open(name, "rb") as file:
-                return reader.read(file, name, position, max_bytes, grows=grows)
+            opening = partial(self.filesystem.open, name, "rb")
+            return reader.read(opening, name, position, max_bytes, grows=grows)
         except FileNotFoundError as error:
             raise LogError(
                 f"{name}: deleted before it was read to its end (position {position}); restore it, or start without state"

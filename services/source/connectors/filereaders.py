@@ -11,6 +11,7 @@ behind it are read. LogError is for a wrong file: of another kind than stated, w
 import csv
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Any, Final, Protocol
@@ -50,12 +51,43 @@ class Rows:
     """Why a value, by its index, is no record but the bytes of one that could not be read."""
 
 
-class FileReader(Protocol):
-    """Reads one file; the handle is handed in, positioned anywhere."""
+Opening = Callable[[], Any]
+"""Opens a file to read its bytes."""
 
-    def read(self, file: Any, name: str, position: int, max_bytes: int, *, grows: bool) -> Rows:
+
+class FileReader(Protocol):
+    """Reads files."""
+
+    def read(self, opening: Opening, name: str, position: int, max_bytes: int, *, grows: bool) -> Rows:
         """Records from a position, about `max_bytes` of them and at least one if there is one. LogError for bytes that are no record."""
         ...
+
+    def close(self) -> None:
+        """Close the files that it has kept open."""
+        ...
+
+
+class _ReadsOpen(Protocol):
+    """Reads a file that is handed in, positioned anywhere."""
+
+    def read(self, file: Any, name: str, position: int, max_bytes: int, *, grows: bool) -> Rows:
+        """See `FileReader.read`."""
+        ...
+
+
+class _Afresh:
+    """Opens a file for each read: one that grows has more by then."""
+
+    def __init__(self, reader: _ReadsOpen) -> None:
+        self._reader = reader
+
+    def read(self, opening: Opening, name: str, position: int, max_bytes: int, *, grows: bool) -> Rows:
+        """See `FileReader.read`."""
+        with closing(opening()) as file:
+            return self._reader.read(file, name, position, max_bytes, grows=grows)
+
+    def close(self) -> None:
+        """See `FileReader.close`."""
 
 
 class JsonLines:
@@ -231,13 +263,78 @@ _PARQUET_BYTES: Final = 1 << 20
 """Of Parquet's rows that are unpacked together; as many rows as make the work for each batch small."""
 _PARQUET_ROWS: Final = 16_384
 """At most, however short they are."""
+_BEGUN_BYTES: Final = 64 << 20
+"""Packed bytes of the row groups that are open, beside the one that was read last."""
+_BEGUN_LEAST: Final = 4 << 20
+"""So much each of them counts at the least, so that few files are open."""
+
+
+@dataclass(slots=True)
+class _Begun:
+    """A row group that was read in part. To go on, a reader would else unpack it from its first row, at each read."""
+
+    file: Any
+    batches: Iterator[pa.RecordBatch]
+    skipped: int
+    """Rows of the next batches that are not wanted."""
+    end: int
+    """The number of the row behind it."""
+    rows: int
+    """Of the file."""
+    size: int
+    """Its packed bytes."""
 
 
 class ParquetRows:
     """Rows as documents; null cells are missing fields."""
 
-    def read(self, file: Any, name: str, position: int, max_bytes: int, *, grows: bool) -> Rows:
+    def __init__(self) -> None:
+        self._begun: dict[tuple[str, int], _Begun] = {}
+        """By the file and the row to go on with, in the order in which they were read."""
+
+    def read(self, opening: Opening, name: str, position: int, max_bytes: int, *, grows: bool) -> Rows:
         """See `FileReader.read`. A Parquet file is complete or none: it does not grow."""
+        begun = self._begun.pop((name, position), None)
+        goes_on = begun is not None
+        try:
+            begun = begun or self._begin(opening(), name, position)
+            if begun is None:
+                return Rows([], [], position, at_end=True)
+            try:
+                values = self._values(begun, max_bytes)
+            except BaseException:
+                begun.file.close()
+                raise
+        except pa.ArrowInvalid as error:
+            raise LogError(f"{name}: not a Parquet file: {error}; files must appear complete, by a rename") from error
+        next_position = position + len(values)
+        if position and next_position < begun.end:
+            self._keep((name, next_position), begun)
+        else:
+            # A read from the beginning may be a look at the first rows alone.
+            begun.file.close()
+        # A file that was written again, with more rows, is seen when it is opened again.
+        at_end = next_position >= begun.rows and not goes_on
+        return Rows(list(range(position, next_position)), values, next_position, at_end)
+
+    def close(self) -> None:
+        """See `FileReader.close`."""
+        while self._begun:
+            self._begun.popitem()[1].file.close()
+
+    def _keep(self, place: tuple[str, int], begun: _Begun) -> None:
+        if place in self._begun:
+            self._begun.pop(place).file.close()
+        left = _BEGUN_BYTES
+        for older in reversed(list(self._begun)):
+            left -= max(self._begun[older].size, _BEGUN_LEAST)
+            if left < 0:
+                self._begun.pop(older).file.close()
+        self._begun[place] = begun
+
+    def _begin(self, file: Any, name: str, position: int) -> _Begun | None:
+        """The row group that holds a row, which comes next; None behind the last row."""
+        found: _Begun | None = None
         try:
             parquet = pq.ParquetFile(file)
             _check_names(name, parquet.schema_arrow.names)
@@ -245,29 +342,30 @@ class ParquetRows:
             if position > parquet.metadata.num_rows:
                 raise LogError(_replaced(name, position, parquet.metadata.num_rows, "rows"))
             if group is None:
-                return Rows([], [], position, at_end=True)
-            return self._rows(parquet, group, position - first, position, max_bytes)
-        except pa.ArrowInvalid as error:
-            raise LogError(f"{name}: not a Parquet file: {error}; files must appear complete, by a rename") from error
+                return None
+            # A few at a time: a group may be as large as its writer liked.
+            known = parquet.metadata.row_group(group)
+            rows = min(max(_PARQUET_BYTES * known.num_rows // max(known.total_byte_size, 1), 1), _PARQUET_ROWS)
+            batches = parquet.iter_batches(batch_size=rows, row_groups=[group])
+            size = sum(known.column(column).total_compressed_size for column in range(known.num_columns))
+            found = _Begun(file, batches, position - first, first + known.num_rows, parquet.metadata.num_rows, size)
+            return found
+        finally:
+            if found is None:
+                file.close()
 
-    def _rows(self, parquet: Any, group: int, skipped: int, position: int, max_bytes: int) -> Rows:
-        """Rows of one group behind the first `skipped`, a few at a time: a group may be as large as its writer liked."""
+    def _values(self, begun: _Begun, max_bytes: int) -> list[bytes]:
         values: list[bytes] = []
         size = 0
-        known = parquet.metadata.row_group(group)
-        rows = min(max(_PARQUET_BYTES * known.num_rows // max(known.total_byte_size, 1), 1), _PARQUET_ROWS)
-        for batch in parquet.iter_batches(batch_size=rows, row_groups=[group]):
-            gone = min(skipped, batch.num_rows)
-            skipped -= gone
+        for batch in begun.batches:
+            gone = min(begun.skipped, batch.num_rows)
+            begun.skipped -= gone
             texts = texts_of(batch.slice(gone))
             values += texts
             size += sum(map(len, texts))
             if values and size >= max_bytes:
                 break
-        next_position = position + len(values)
-        return Rows(
-            list(range(position, next_position)), values, next_position, next_position >= parquet.metadata.num_rows
-        )
+        return values
 
     def _group_of(self, parquet: Any, row: int) -> tuple[int | None, int]:
         """The row group that holds a row, and the number of its first row."""
@@ -326,8 +424,8 @@ def reader_of(
     """The reader of a format. `types`: declared type by field, for CSV; `record_bytes_max`: of a line."""
     match format_:
         case "json":
-            return JsonLines(record_bytes_max)
+            return _Afresh(JsonLines(record_bytes_max))
         case "csv":
-            return CsvRecords(types, record_bytes_max=record_bytes_max)
+            return _Afresh(CsvRecords(types, record_bytes_max=record_bytes_max))
         case "parquet":
             return ParquetRows()

@@ -215,4 +215,5 @@ class FileSource:
             self._splits[name].until = end
 
     async def close(self) -> None:
-        """Nothing to let go of: files are open only while they are read."""
+        """Close the files that are read in part."""
+        await self._executor.blocking(self._reader.close)
