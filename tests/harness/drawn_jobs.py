@@ -234,14 +234,12 @@ class Job:
     def found(self) -> list[Any]:
         """The rows of files and tables."""
         folder = self.folder / self.name
+        # A process that was killed may have left staged files.
+        files = [p for p in sorted(folder.rglob(f"*.{self.target}*")) if p.relative_to(folder).parts[0][0] != "_"]
         match self.target:
             case "json":
-                files = [
-                    p for p in sorted(folder.rglob("*.json*")) if not p.relative_to(folder).parts[0].startswith("_")
-                ]
                 return [to_python(parse_json(line)) for p in files for line in p.read_bytes().splitlines()]
             case "csv":
-                files = sorted(folder.rglob("*.csv"))
                 return [dict(row) for p in files for row in csv.DictReader(p.read_text().splitlines())]
             case "parquet":
                 table = DeltaTable(str(folder)).to_pyarrow_table() if DeltaTable.is_deltatable(str(folder)) else None
