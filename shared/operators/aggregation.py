@@ -28,7 +28,7 @@ from tidemark.shared.operators.frame import Frame
 from tidemark.shared.operators.program import through
 from tidemark.shared.operators.sessions import assign_sessions, intervals, sessions_of
 from tidemark.shared.operators.window_plan import ROWS_SCHEMA, WindowPlan
-from tidemark.shared.operators.windows import Assignment, Entered, enter, in_windows, times_of
+from tidemark.shared.operators.windows import Assignment, Entered, enter, in_windows, pieces, times_of
 
 
 def partials_of(plan: WindowPlan, rows: pa.RecordBatch, context: TaskContext) -> tuple[pa.Table, list[Out], int]:
@@ -123,6 +123,21 @@ def take_rows(
     open_: the sessions that are open (`sessions.intervals`), where the window is one: a row is late only if the session that it would
     belong to, after merging, has closed (D6).
     """
+    taken = [_taken(plan, piece, limit_ms, context, open_) for piece in pieces(batch, plan.spec.stage) or [batch]]
+    if len(taken) == 1:
+        return taken[0]
+    return Taken(
+        pa.concat_tables([each.table for each in taken]),
+        [letter for each in taken for letter in each.letters],
+        sum(each.late for each in taken),
+        sum(each.in_gaps for each in taken),
+        sum(each.failed for each in taken),
+    )
+
+
+def _taken(
+    plan: WindowPlan, batch: pa.RecordBatch, limit_ms: int, context: TaskContext, open_: pa.Table | None
+) -> Taken:
     windowed, in_gaps, letters = in_their_windows(plan, batch, limit_ms, context, open_)
     late = sum(out.batch.num_rows for out in letters)
     if plan.mode == "rows":

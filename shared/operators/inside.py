@@ -11,6 +11,8 @@ from tidemark.shared.compiled import tags, values
 from tidemark.shared.language.stages import Branch
 
 _NO_OBJECT = b""
+_NULL = b"\xc0"
+"""Encoded."""
 
 
 def without(tree: Branch, cells: pa.BinaryArray) -> pa.BinaryArray:
@@ -48,6 +50,12 @@ def put(cells: pa.BinaryArray, names: Sequence[str], new: pa.BinaryArray) -> pa.
     base, objects = _objects(cells, kinds)
     made = values.objects(base, names[:1], [put(at(base, names[0]), names[1:], new)])
     return pc.if_else(pc.and_(pc.invert(objects), new.is_null()), cells, made)
+
+
+def emptied(cells: pa.BinaryArray) -> pa.BinaryArray:
+    """Null in place of arrays; other values as they are."""
+    counts, _ = values.items(cells)
+    return pc.if_else(pa.array(counts >= 0), _NULL, cells)
 
 
 def unwound(cells: pa.BinaryArray, *, keep_empty: bool) -> tuple[npt.NDArray[np.int64], pa.BinaryArray, pa.Array]:

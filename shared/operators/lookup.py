@@ -8,6 +8,7 @@ Where one field alone decides the result, it is worked out once for each value, 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+import numpy as np
 import pyarrow as pa
 
 from tidemark.shared.language.apply import Passed
@@ -16,14 +17,13 @@ from tidemark.shared.language.expressions.ast import FieldPath
 from tidemark.shared.language.expressions.environment import Environment
 from tidemark.shared.language.expressions.errors import ExpressionError
 from tidemark.shared.language.stages import Lookup
-from tidemark.shared.language.values import encode_value
+from tidemark.shared.language.values import encode_docs, encode_value
 from tidemark.shared.model.plan import OUT
 from tidemark.shared.model.tables import Found
 from tidemark.shared.model.values import Document
-from tidemark.shared.operators.base import Out
+from tidemark.shared.operators.base import RAW, REST, Out
 from tidemark.shared.operators.batches import (
     TAGGED_FIELD,
-    batch_of,
     documents_of,
     engine_columns,
     is_engine,
@@ -32,6 +32,7 @@ from tidemark.shared.operators.context import NOWHERE, TaskContext
 from tidemark.shared.operators.dead_letters import Failure, dead_letters
 from tidemark.shared.operators.frame import Frame, partial_documents
 from tidemark.shared.operators.grouping import Groups, groups_of
+from tidemark.shared.operators.pieces import COPIED_BYTES, ranges, row_bytes
 from tidemark.shared.operators.rows import environments
 
 Buckets = Mapping[bytes, Sequence[Found]]
@@ -99,10 +100,10 @@ class LookupRows:
                     buckets[key].append(one)
         return buckets
 
-    def finish(self, looking: Looking, buckets: Buckets) -> list[Out]:
-        """The rows with the documents found, and dead letters of those that failed."""
+    def finish(self, looking: Looking, buckets: Buckets, most: int = COPIED_BYTES) -> list[Out]:
+        """The rows with the documents found, in pieces of so many bytes, and dead letters of those that failed."""
         if looking.by_value is not None:
-            beside = self._by_value(looking, looking.by_value, buckets)
+            beside = self._by_value(looking, looking.by_value, buckets, most)
             if beside is not None:
                 return beside
             looking = self._each(looking)
@@ -118,10 +119,13 @@ class LookupRows:
                 failures.append(Failure(row, outcome.reason, outcome.code, outcome.path))
         self.failed += len(failures)
         outs: list[Out] = []
-        if documents:
-            rows = pa.array(places, type=pa.int64())
-            engine = {name: column.take(rows) for name, column in engine_columns(looking.batch).items()}
-            outs.append(Out(OUT, "rows", batch_of(documents, engine)))
+        encoded = encode_docs(documents)
+        sizes = np.fromiter(map(len, encoded), np.int64, len(encoded))
+        for begin, end in ranges(sizes, most):
+            rows = pa.array(places[begin:end], type=pa.int64())
+            engine = {name: column.take(rows) for name, column in engine_columns(looking.batch, (RAW, REST)).items()}
+            columns = {REST: pa.array(encoded[begin:end], pa.binary()), **engine}
+            outs.append(Out(OUT, "rows", pa.RecordBatch.from_pydict(columns)))
         return outs + dead_letters(looking.batch, failures, self._stage.name, self._context)
 
     # --- by value -----------------------------------------------------------------------------------------------------
@@ -144,7 +148,7 @@ class LookupRows:
         cells = frame.computed(FieldPath(stage.local_field[:1])).array
         return None if pa.types.is_nested(cells.type) else groups_of([cells], batch.num_rows)
 
-    def _by_value(self, looking: Looking, groups: Groups, buckets: Buckets) -> list[Out] | None:
+    def _by_value(self, looking: Looking, groups: Groups, buckets: Buckets, most: int) -> list[Out] | None:
         """The found documents as a column, worked out once for each value; None if that fails for one."""
         name = self._stage.as_[0]
         found: list[bytes] = []
@@ -153,11 +157,17 @@ class LookupRows:
             if not isinstance(outcome, Passed):
                 return None
             found.append(encode_value(outcome.documents[0][name]))
-        cells = pa.array(found, pa.binary()).take(pa.array(groups.codes))
-        at = looking.batch.schema.get_field_index(name)
-        named = TAGGED_FIELD.with_name(name)
-        behind = looking.batch.append_column(named, cells) if at < 0 else looking.batch.set_column(at, named, cells)
-        return [Out(OUT, "rows", behind)]
+        sizes = np.fromiter(map(len, found), np.int64, len(found))
+        outs: list[Out] = []
+        for begin, end in ranges(sizes[groups.codes] + row_bytes(looking.batch), most):
+            codes, places = np.unique(groups.codes[begin:end], return_inverse=True)
+            cells = pa.array([found[code] for code in codes.tolist()], pa.binary()).take(pa.array(places))
+            piece = looking.batch.slice(begin, end - begin)
+            at = piece.schema.get_field_index(name)
+            named = TAGGED_FIELD.with_name(name)
+            behind = piece.append_column(named, cells) if at < 0 else piece.set_column(at, named, cells)
+            outs.append(Out(OUT, "rows", behind))
+        return outs
 
     def _each(self, looking: Looking) -> Looking:
         """The same, row by row."""

@@ -33,7 +33,7 @@ from tidemark.shared.operators.dead_letters import dead_letters
 from tidemark.shared.operators.sessions import keyed
 from tidemark.shared.operators.specs import PartialSpec
 from tidemark.shared.operators.window_plan import WindowPlan
-from tidemark.shared.operators.windows import Entered, enter, in_windows, split_limits, times_of
+from tidemark.shared.operators.windows import Entered, enter, in_windows, pieces, split_limits, times_of
 
 Bools = npt.NDArray[np.bool_]
 
@@ -68,8 +68,13 @@ class PartialAggregate(Operator):
         if isinstance(self._plan.spec.stage, SessionWindow):
             batch, outs = keyed(self._plan.spec.stage, batch, self.context)
             self._failed += sum(out.batch.num_rows for out in outs)
+        for piece in pieces(batch, self._plan.spec.stage):
+            outs += self._piece(piece)
+        return outs
+
+    def _piece(self, batch: pa.RecordBatch) -> list[Out]:
         entered, letters = self._judge(batch)
-        outs += letters
+        outs = list(letters)
         loose = self._loose(batch, entered)
         kept = entered.open & ~loose[entered.windows.rows]
         if loose.any():

@@ -22,7 +22,7 @@ from tidemark.shared.operators.dead_letters import dead_letters
 from tidemark.shared.operators.event_time import rows_of
 from tidemark.shared.operators.frame import evaluated
 from tidemark.shared.operators.keygroups import key_groups
-from tidemark.shared.operators.program import through
+from tidemark.shared.operators.program import through_in_pieces
 from tidemark.shared.operators.specs import BranchSpec, KeyBySpec, StatelessSpec, TapSpec
 
 
@@ -53,10 +53,13 @@ class StatelessStages(Passing):
     def on_batch(self, batch: pa.RecordBatch, content: Content, tag: str) -> Sequence[Out]:
         """Rows behind the stages, and dead letters."""
         del tag
-        staged = through(self.spec.stages, batch, self.context)
-        self._failed += staged.failed
-        self._discarded += staged.discarded
-        return [*([Out(OUT, content, staged.batch)] if staged.batch.num_rows else []), *staged.letters]
+        outs: list[Out] = []
+        for staged in through_in_pieces(self.spec.stages, batch, self.context):
+            self._failed += staged.failed
+            self._discarded += staged.discarded
+            outs += [Out(OUT, content, staged.batch)] if staged.batch.num_rows else []
+            outs += staged.letters
+        return outs
 
     def counters(self) -> Mapping[str, int]:
         """Documents on which a stage failed, and those that `$validate` discarded."""
@@ -104,8 +107,10 @@ class Tap(Passing):
     def on_batch(self, batch: pa.RecordBatch, content: Content, tag: str) -> Sequence[Out]:
         """The same rows on both ports, but for the stages of the tap."""
         del tag
-        staged = through(self._stages, batch, self._context)
-        return (Out(self._port, content, staged.batch), Out(OUT, content, batch), *staged.letters)
+        outs = [Out(OUT, content, batch)]
+        for staged in through_in_pieces(self._stages, batch, self._context):
+            outs += [Out(self._port, content, staged.batch), *staged.letters]
+        return outs
 
 
 BRANCHES_MAX: Final = 2**11

@@ -55,9 +55,11 @@ from tidemark.shared.operators.batches import (
 )
 from tidemark.shared.operators.cells import encoded_cells
 from tidemark.shared.operators.context import TaskContext
+from tidemark.shared.operators.encoded import encoded
 from tidemark.shared.operators.frame import Computed as Cells
 from tidemark.shared.operators.frame import Frame
 from tidemark.shared.operators.paths_ahead import tree_paths
+from tidemark.shared.operators.pieces import COPIED_BYTES, ranges, row_bytes
 from tidemark.shared.operators.rows import environments
 
 _Named = dict[str, tuple[pa.Field, pa.Array]]
@@ -77,13 +79,32 @@ class Staged:
 
 def through(stages: Sequence[Stateless], batch: pa.RecordBatch, context: TaskContext) -> Staged:
     """Rows through stages."""
-    staged = Staged(batch)
-    for stage in stages:
+    (staged,) = _behind(stages, Staged(batch), context, None)
+    return staged
+
+
+def through_in_pieces(
+    stages: Sequence[Stateless], batch: pa.RecordBatch, context: TaskContext, most: int = COPIED_BYTES
+) -> Iterator[Staged]:
+    """Rows through stages; where arrays are unwound, the items go on in pieces of so many bytes."""
+    return _behind(stages, Staged(batch), context, most)
+
+
+def _behind(stages: Sequence[Stateless], staged: Staged, context: TaskContext, most: int | None) -> Iterator[Staged]:
+    for number, stage in enumerate(stages):
         if not staged.batch.num_rows:
             break
-        run = _whole if any(map(is_engine, _written(stage))) else _RUN.get(type(stage), _whole)
-        run(stage, staged, context)
-    return staged
+        if any(map(is_engine, _written(stage))):
+            _whole(stage, staged, context)
+        elif isinstance(stage, Unwind):
+            for piece in _unwound(stage, staged, context, most):
+                staged.batch = piece
+                yield from _behind(stages[number + 1 :], staged, context, most)
+                staged = Staged(piece)
+            return
+        else:
+            _RUN.get(type(stage), _whole)(stage, staged, context)
+    yield staged
 
 
 def _written(stage: Stateless) -> Iterator[str]:
@@ -345,24 +366,58 @@ def _of_field(name: str, frame: Frame, staged: Staged) -> pa.BinaryArray:
     return encoded_cells(cells.array, cells.field)
 
 
-def _unwound(stage: Unwind, staged: Staged, context: TaskContext) -> None:
-    """Rows as often as the array has items; only the fields that change are looked at."""
+_COPIES: Final = 8
+"""So many copies of a document cost less than to write it without its array."""
+
+
+def _unwound(stage: Unwind, staged: Staged, context: TaskContext, most: int | None) -> Iterator[pa.RecordBatch]:
+    """Rows as often as the array has items, without a large array; only fields that change are looked at. One piece at the least."""
     batch = staged.batch
+    top, within = stage.names[0], stage.names[1:]
     index_path = stage.include_array_index or ()
-    names = {stage.names[0], *index_path[:1]}
+    names = {top, *index_path[:1]}
     frame = Frame(batch, names, context.topic)
     frame.prepare((name,) for name in names)
     fields = {name: _of_field(name, frame, staged) for name in sorted(names)}
-    top = stage.names[0]
-    arrays = inside.at(fields[top], *stage.names[1:])
+    arrays = inside.at(fields[top], *within)
     rows, items, indices = inside.unwound(arrays, keep_empty=stage.preserve_null_and_empty_arrays)
-    fields = {name: cells.take(pa.array(rows)) for name, cells in fields.items()}
-    fields[top] = inside.put(fields[top], stage.names[1:], items)
-    if index_path:
-        cells = encoded_cells(indices, column_field(indices.type, empty="null"))
-        fields[index_path[0]] = inside.put(fields[index_path[0]], index_path[1:], cells)
-    staged.batch = batch.take(pa.array(rows))
-    _replace(staged, {name: (TAGGED_FIELD.with_name(name), cells) for name, cells in fields.items()})
+    if within:
+        fields[top] = inside.put(fields[top], within, inside.emptied(arrays))
+    else:
+        fields[top] = pa.nulls(batch.num_rows, pa.binary())
+    sizes = row_bytes(batch)
+    if int(sizes[rows].sum()) > _COPIES * int(sizes.sum()):
+        batch = _without_value(batch, top)
+        sizes = row_bytes(batch)
+    sizes += sum(pc.binary_length(cells).fill_null(0).to_numpy() for cells in fields.values())
+    for begin, end in [(0, len(rows))] if most is None else ranges(sizes[rows], most) or [(0, 0)]:
+        places = pa.array(rows[begin:end])
+        own = {name: cells.take(places) for name, cells in fields.items()}
+        own[top] = inside.put(own[top], within, items.slice(begin, end - begin))
+        if index_path:
+            numbers = indices.slice(begin, end - begin)
+            cells = encoded_cells(numbers, column_field(numbers.type, empty="null"))
+            own[index_path[0]] = inside.put(own[index_path[0]], index_path[1:], cells)
+        staged.batch = batch.take(places)
+        _replace(staged, {name: (TAGGED_FIELD.with_name(name), cells) for name, cells in own.items()})
+        yield staged.batch
+
+
+def _without_value(batch: pa.RecordBatch, name: str) -> pa.RecordBatch:
+    """The batch with null as the value of a field, which keeps its place in the documents."""
+    at = batch.schema.get_field_index(name)
+    if at >= 0:
+        field = batch.schema.field(at)
+        batch = batch.set_column(at, field, pa.nulls(batch.num_rows, field.type))
+    kept = next((engine for engine in (REST, RAW) if engine in batch.schema.names), None)
+    if kept is None:
+        return batch
+    null = pa.repeat(pa.scalar(encode_value(None), pa.binary()), batch.num_rows)
+    documents = pa.RecordBatch.from_arrays(
+        [batch.column(kept), null], schema=pa.schema([batch.schema.field(kept), TAGGED_FIELD.with_name(name)])
+    )
+    at = batch.schema.get_field_index(kept)
+    return batch.set_column(at, REST, encoded(documents))
 
 
 # --- whole documents --------------------------------------------------------------------------------------------------
@@ -493,5 +548,4 @@ _RUN: Final[Mapping[type, Callable[[Any, Staged, TaskContext], None]]] = {
     Unset: _excluded,
     ReplaceRoot: _rooted,
     Redact: _redacted,
-    Unwind: _unwound,
 }

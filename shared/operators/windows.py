@@ -17,6 +17,7 @@ from tidemark.shared.model.time import MAX_TIME, MIN_TIME
 from tidemark.shared.operators.base import ARRIVAL, TS, WEND, WM, WSTART
 from tidemark.shared.operators.batches import with_column
 from tidemark.shared.operators.dead_letters import LATE, LATE_CODE, Failure
+from tidemark.shared.operators.pieces import ranges, row_bytes
 from tidemark.shared.operators.window_plan import FIRST, LAST, WindowPlan
 
 Int64s = npt.NDArray[np.int64]
@@ -57,6 +58,16 @@ def assign(times_ms: Int64s, window: TumblingWindow | HoppingWindow) -> Assignme
 
 
 Bools = npt.NDArray[np.bool_]
+_ENTRY_BYTES: Final = 64
+"""What a row takes in a window beside its columns: places, times, and what is worked out of them."""
+
+
+def pieces(batch: pa.RecordBatch, window: TumblingWindow | HoppingWindow | SessionWindow) -> list[pa.RecordBatch]:
+    """The batch, cut where its rows in all their windows would be many bytes."""
+    per_row = -(-window.interval_ms // window.hop_size_ms) if isinstance(window, HoppingWindow) else 1
+    if per_row == 1 or (WSTART in batch.schema.names and not batch.column(WSTART).null_count):
+        return [batch]
+    return [batch.slice(begin, end - begin) for begin, end in ranges(per_row * (row_bytes(batch) + _ENTRY_BYTES))]
 
 
 @dataclass(frozen=True, slots=True)
