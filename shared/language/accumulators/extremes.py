@@ -1,5 +1,6 @@
 """`$min`, `$max`, `$top`, `$bottom` and their kin with an n, which may depend on the key of the group."""
 
+from bisect import insort
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
@@ -71,17 +72,19 @@ class Top(Kept[Row]):
         row: Row = (orderable(values, self._keys), order_key, values, output)
         if len(state) >= self._n and not self._bottom and not _by_both(row) < _by_both(state[-1]):
             return state
-        state.append(row)
-        return self.keep(state)
+        insort(state, row, key=_by_both)
+        return self._cut(state)
 
     def keep(self, state: list[Row]) -> list[Row]:
         """The n at one end."""
-        if len(state) > 1:
-            state.sort(key=_by_both)
-            if self._bottom:
-                del state[: -self._n]
-            else:
-                del state[self._n :]
+        state.sort(key=_by_both)
+        return self._cut(state)
+
+    def _cut(self, state: list[Row]) -> list[Row]:
+        if self._bottom:
+            del state[: -self._n]
+        else:
+            del state[self._n :]
         return state
 
     def finish(self, state: list[Row]) -> Value:
@@ -149,6 +152,10 @@ def _key(value: Value) -> tuple[Any, ...]:
     return (sort_key(value), encode_value(value))
 
 
+def _greatest_first(value: Value) -> tuple[Any, ...]:
+    return (Descending(sort_key(value)), encode_value(value))
+
+
 class Extremes(Kept[Any]):
     """The n least (or greatest) values, in order; one and not an array where `alone`."""
 
@@ -165,8 +172,9 @@ class Extremes(Kept[Any]):
             last, new = sort_key(state[-1]), sort_key(value)
             if (new < last) if self.greatest else (new > last):
                 return state
-        state.append(value)
-        return self.keep(state)
+        insort(state, value, key=_greatest_first if self.greatest else _key)
+        del state[self.most :]
+        return state
 
     def keep(self, state: list[Any]) -> list[Any]:
         """The n first."""
