@@ -45,7 +45,7 @@ from tidemark.services.local.broker_settings import (
     server_properties,
 )
 from tidemark.services.local.jars import JarsError, ensure_jars
-from tidemark.services.local.java import JavaError, find_java
+from tidemark.services.local.java import JavaError, find_java, java_environment
 from tidemark.services.local.tether import tethered
 
 _MAIN_CLASS: Final = "kafka.Kafka"
@@ -290,6 +290,8 @@ def _format_once(settings: BrokerSettings, command: list[str]) -> None:
     fast = [command[0], "-XX:TieredStopAtLevel=1", *command[1:]]
     done = subprocess.run(
         [*fast, "format", "-t", cluster_id, "-c", str(settings.properties_path)],
+        cwd=settings.data_dir,
+        env=java_environment(),
         capture_output=True,
         text=True,
         timeout=settings.format_timeout_s,
@@ -327,6 +329,7 @@ def _spawn(settings: BrokerSettings, command: list[str]) -> subprocess.Popen[byt
             stdout=errors,
             stderr=errors,
             cwd=settings.data_dir,
+            env=java_environment(),
             umask=0o077,  # records are the owner's alone
             # Control-C in a terminal is the supervisor's: it stops the broker last. No session of its own: Linux may give each session the
             # same share of the cores (autogroup), and a broker would get as much as all services together.

@@ -70,7 +70,10 @@ class BrokerSettings:
 
 
 def server_properties(settings: BrokerSettings, port: Port, controller_port: Port) -> dict[str, str]:
-    """The server properties of one node that keeps everything: no time and no size removes a record."""
+    """The server properties of one node that keeps everything: no time and no size removes a record.
+
+    They hold no absolute path: Kafka reads them as Latin-1, and divides ``log.dirs`` at commas. It runs in its data folder.
+    """
     listener = f"PLAINTEXT://{LOOPBACK}:{port}"
     properties = {
         "process.roles": "broker,controller",
@@ -81,7 +84,7 @@ def server_properties(settings: BrokerSettings, port: Port, controller_port: Por
         "advertised.listeners": listener,
         "inter.broker.listener.name": "PLAINTEXT",
         "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
-        "log.dirs": str(settings.log_dir),
+        "log.dirs": str(settings.log_dir.relative_to(settings.data_dir)),
         # One node: each replica there is, is in it.
         "default.replication.factor": "1",
         "min.insync.replicas": "1",

@@ -18,6 +18,8 @@ from tidemark.services.local.hints import to_install_java
 JAVA_MAJOR_MIN: Final = 17
 _VERSION_TIMEOUT_S: Final = 30
 """For Java to say its version."""
+LOCALE: Final = "C.UTF-8"
+"""Of each JVM: English words, and names of files in UTF-8, as Python has them."""
 _REMEDY: Final = f"install Java {JAVA_MAJOR_MIN} or newer{to_install_java()} or let JAVA_HOME name one"
 
 
@@ -56,6 +58,14 @@ def find_java() -> Java:
     if major < JAVA_MAJOR_MIN:
         raise JavaError(f"{found} is Java {major}, Kafka and Spark need {JAVA_MAJOR_MIN}; {_REMEDY}")
     return Java(Path(found), major)
+
+
+def java_environment() -> dict[str, str]:
+    """This process' environment, for a JVM: it takes names of files, and what is an upper case letter, from the user's locale.
+
+    Without letters beyond ASCII in it, or with Turkish ones, a path or a keyword becomes another.
+    """
+    return os.environ | {"LC_ALL": LOCALE}
 
 
 def parse_major(told: str) -> int | None:

@@ -75,6 +75,18 @@ async def test_records_go_in_and_come_out(kafka_broker: str, unique_name: Callab
     assert await consume(kafka_broker, topic, 2) == [b"one", b"two"]
 
 
+async def test_a_broker_works_in_whatever_folder_and_locale(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A name with blanks, a comma and letters of any alphabet, under a locale without them: all that it writes lies in that folder."""
+    monkeypatch.setenv("LC_ALL", "C")
+    folder = tmp_path / "Dätä, ş\\ #1=ü"
+    broker = LocalBroker(BrokerSettings(data_dir=folder))
+    await create_topic(await broker.start(), "odd")
+    await broker.stop()
+    assert [path.name for path in tmp_path.iterdir()] == [folder.name]
+    assert (folder / "log" / "odd-0").is_dir()
+    assert (folder / "diagnostics" / "broker.log").stat().st_size > 0
+
+
 async def test_a_killed_broker_comes_back_with_its_records(fresh_broker: LocalBroker) -> None:
     """After SIGKILL the broker starts on its data at its address, with all records that it acknowledged."""
     address = fresh_broker.bootstrap
