@@ -57,6 +57,9 @@ LOCAL: Final[Mapping[str, str]] = {
 LOCAL_ADDRESS: Final[Mapping[str, str]] = {"SPARK_LOCAL_IP": "127.0.0.1", "SPARK_LOCAL_HOSTNAME": "127.0.0.1"}
 """Variables of local mode: without them Spark looks up the machine's own name, which many a machine cannot resolve."""
 
+LOCALE: Final = "C.UTF-8"
+"""Of the JVM of local mode: in the user's own, names of files may lack letters, and the capital of an i may have a dot."""
+
 
 def archive_path() -> Path:
     """Where the archive of the JVM's classes lies, or would."""
@@ -81,6 +84,7 @@ def open_session(name: str, master: str = "local[2]", settings: Mapping[str, str
         own = {**LOCAL, OPTIONS: LOCAL[OPTIONS] + archive_options()}
         for variable, value in LOCAL_ADDRESS.items():
             os.environ.setdefault(variable, value)
+        os.environ["LC_ALL"] = LOCALE
     for key, value in {**SETTINGS, **own, **(settings or {})}.items():
         builder = builder.config(key, value)
     # Python workers import the product's packages, wherever the driver was started.

@@ -18,6 +18,13 @@ session = open_session("test", settings={OPTIONS: LOCAL[OPTIONS] + " -Djdk.net.h
 assert session.range(3).count() == 3
 session.stop()
 """
+_READ = """
+import os, sys
+from tidemark.spark_stages.session import open_session
+session = open_session("test")
+assert session.read.json(sys.argv[1]).selectExpr("upper('i')").first()[0] == "I"
+session.stop()
+"""
 
 
 def test_a_machine_that_cannot_resolve_its_own_name_has_a_session(tmp_path: Path) -> None:
@@ -27,5 +34,20 @@ def test_a_machine_that_cannot_resolve_its_own_name_has_a_session(tmp_path: Path
     environment = {name: value for name, value in os.environ.items() if name not in LOCAL_ADDRESS}
     done = subprocess.run(
         [sys.executable, "-c", _SCRIPT, hosts], env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+
+
+def test_a_locale_without_a_folders_letters_has_a_session_that_reads_it(tmp_path: Path) -> None:
+    """The JVM takes names of files from its locale, and PySpark passes them as they are: Spark's is none of the user's."""
+    folder = tmp_path / "Dätä ş"
+    folder.mkdir()
+    (folder / "rows.json").write_text('{"a": 1}')
+    done = subprocess.run(
+        [sys.executable, "-c", _READ, folder],
+        env=os.environ | {"LC_ALL": "C", "PYTHONUTF8": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert done.returncode == 0, done.stderr[-2000:]
