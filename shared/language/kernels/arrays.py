@@ -27,9 +27,10 @@ from tidemark.shared.language.expressions.ast import (
     ObjectExpr,
     ReduceArray,
     SortArray,
+    Variable,
     walk,
 )
-from tidemark.shared.language.expressions.environment import LOOP_STEP_UNITS, RESULT_UNITS_MAX
+from tidemark.shared.language.expressions.environment import LOOP_STEP_UNITS
 from tidemark.shared.language.kernels.base import (
     Bools,
     Column,
@@ -53,8 +54,6 @@ from tidemark.shared.model.values import Value
 Int64s: TypeAlias = npt.NDArray[np.int64]
 Of: TypeAlias = Callable[[Expr, Rows], Column]
 """The column of an expression's values."""
-_UNITS_MAX: Final = RESULT_UNITS_MAX // 256
-"""What the parts of an expression together stay far below, where each row spends so little."""
 _NODE_UNITS: Final = 8
 """What an operator takes for each item, at the least."""
 _STEPS_MAX: Final = 256
@@ -129,12 +128,22 @@ def _tagged(column: Column) -> Tagged:
 
 def _made(cells: pa.BinaryArray, kind: ColumnType, doubt: Bools | None, rows: Rows) -> Column:
     """Arrays or objects; those that are too large are left to the interpreter."""
-    return Column(kind, cells, doubt=either(doubt, _lengths(cells) > _left(rows)))
+    return Column(kind, cells, doubt=either(doubt, _beyond(rows, _lengths(cells))))
 
 
-def _left(rows: Rows) -> Int64s:
-    """What each row may spend before only the interpreter can tell, shape (n,)."""
-    return rows.left if isinstance(rows, Bound) else np.full(rows.size, _UNITS_MAX)
+def _beyond(rows: Rows, units: Int64s) -> Bools:
+    """The rows that have fewer units left, shape (n,); from the others they are taken."""
+    over = np.asarray(units > rows.left)
+    rows.spend(np.where(over, 0, units))
+    return over
+
+
+def counted(column: Column, rows: Rows) -> Column:
+    """The result of an operator; inside of a loop the characters of a text are units."""
+    if column.type != "string" or not isinstance(rows, Bound):
+        return column
+    over = either(_beyond(rows, _lengths(column.values)))
+    return column if over is None else doubted(replace(column, values=without(column.values, over)), over)
 
 
 def _sizes(column: Column) -> Int64s | None:
@@ -173,8 +182,18 @@ class Bound(Rows):
         super().__init__(above.size if places is None else len(places))
         self._above, self._places, self._variables = above, places, variables
         self._times = np.ones(above.size, np.int64) if places is None else np.bincount(places, minlength=above.size)
-        left = _left(above) // np.maximum(self._times, 1)
-        self.left: Int64s = left if places is None else left[places]
+
+    @property
+    def left(self) -> Int64s:
+        """What is left to the rows above, in equal parts."""
+        left = self._above.left // np.maximum(self._times, 1)
+        return left if self._places is None else left[self._places]
+
+    def spend(self, units: Int64s) -> None:
+        """Of the rows above."""
+        if self._places is not None:
+            units = np.bincount(self._places, weights=units, minlength=self._above.size).astype(np.int64)
+        self._above.spend(units)
 
     def at(self, names: Path) -> Column:
         """What the document has."""
@@ -205,7 +224,7 @@ class Bound(Rows):
             return column
         sizes = _sizes(column)
         if sizes is not None:  # what would be there many times
-            over = either(sizes * self._times > _left(self._above))
+            over = either(_beyond(self._above, sizes * self._times))
             if over is not None:
                 column = doubted(replace(column, values=without(column.values, over)), over)
         return _taken(column, self._places)
@@ -225,8 +244,10 @@ class _Arrays:
         kinds = values.read(cells).tags
         self.odd = ~self.are & (kinds != tags.MISSING) & (kinds != tags.NULL)
         """What is neither array nor null."""
-        step = LOOP_STEP_UNITS + (0 if body is None else _NODE_UNITS * sum(1 for _ in walk(body)))
-        self.unsure = either(unsure, self.odd, self.counts * step + _lengths(cells) > _left(rows))
+        nodes = [] if body is None else list(walk(body))
+        step = LOOP_STEP_UNITS + _NODE_UNITS * len(nodes)
+        reads = 1 + sum(isinstance(node, Variable) for node in nodes)
+        self.unsure = either(unsure, self.odd, _beyond(rows, self.counts * step + _lengths(cells) * reads))
         if self.unsure is not None:  # their items are nobody's
             kept = ~self.unsure
             self.items = self.items.filter(pa.array(np.repeat(kept, self.counts)))
@@ -295,16 +316,16 @@ def _reduce(expr: ReduceArray, rows: Rows, of: Of) -> Column:
     doubt = np.zeros(rows.size, np.bool_)
     for mask in (unsure, source.unsure, source.counts > _STEPS_MAX):
         doubt |= False if mask is None else mask
-    begins, spent = np.cumsum(source.counts) - source.counts, np.zeros(rows.size, np.int64)
-    step, left = 0, _left(rows)
+    begins, step = np.cumsum(source.counts) - source.counts, 0
     while len(active := np.flatnonzero((source.counts > step) & ~doubt)):
         variables = {"value": value.take(pa.array(active)), "this": source.items.take(pa.array(begins[active] + step))}
         found, unsure = encoded(of(expr.body, Bound(rows, active, variables)))
         order = np.arange(rows.size)
         order[active] = rows.size + np.arange(len(active))
         value = pa.concat_arrays([value, found]).take(pa.array(order))
-        spent += _lengths(value)
-        doubt |= spent > left
+        spent = np.zeros(rows.size, np.int64)
+        spent[active] = _lengths(found)
+        doubt |= _beyond(rows, spent)
         if unsure is not None:
             doubt[active[unsure]] = True
         step += 1

@@ -19,6 +19,7 @@ import pyarrow.compute as pc
 from tidemark.shared.compiled.columns import Tagged
 from tidemark.shared.compiled.tags import SPREAD
 from tidemark.shared.language.expressions.ast import Expr
+from tidemark.shared.language.expressions.environment import RESULT_UNITS_MAX
 from tidemark.shared.language.schema import Schema
 from tidemark.shared.model.values import INT32_MAX, INT32_MIN, MISSING, Date, Long
 
@@ -82,11 +83,27 @@ class Column:
         return bool(self.values.null_count)
 
 
+UNITS_MAX: Final = RESULT_UNITS_MAX // 4
+"""Units that kernels of arrays may spend on a row. The rest is for what they do not count: results outside of loops, each of few units."""
+
+
 class Rows:
     """What kernels read: `size` rows. These know nothing but how many they are."""
 
     def __init__(self, size: int) -> None:
         self.size = size
+        self._units: npt.NDArray[np.int64] | None = None
+
+    @property
+    def left(self) -> npt.NDArray[np.int64]:
+        """The units that kernels may spend on each row, before only the interpreter can tell; shape (n,)."""
+        if self._units is None:
+            self._units = np.full(self.size, UNITS_MAX)
+        return self._units
+
+    def spend(self, units: npt.NDArray[np.int64]) -> None:
+        """Take so many units from each row, shape (n,)."""
+        self._units = self.left - units
 
     def at(self, names: Path) -> Column:
         """What stands at a path; Unvectorised where no column can say."""

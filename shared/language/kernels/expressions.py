@@ -71,7 +71,7 @@ def by_kernel(expr: Expr, rows: Rows) -> Column:
         case Variable(name, names) if name not in ("ROOT", "CURRENT"):
             return rows.variable(name, names)
         case Call():
-            return _call(expr, rows)
+            return arrays.counted(_call(expr, rows), rows)
         case Switch():
             return _switch(expr, rows)
         case _:
