@@ -18,6 +18,12 @@ CLASSES := .tidemark/classes/.archived
 COMPILED := $(VENV)/.readers-compiled
 LOG := .tidemark/setup.log
 
+# An environment that cannot be used is made anew: its Python is gone or does not fit, or the folder had another name, and the programs in it
+# name that one.
+FITS := import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))
+STALE := $(shell [ ! -e $(VENV) ] || { $(BIN)/python -c '$(FITS)' && \
+  { [ ! -e $(BIN)/tidemark ] || grep -qF "$$(pwd -P)/$(VENV)/" $(BIN)/tidemark; }; } 2>/dev/null || echo anew)
+
 ALL := not (bench or long or browser)
 PURE := not (kafka or spark or postgres or mongodb or e2e or slow or bench or long or browser)
 INSTALL := $(BIN)/python -m pip install --disable-pip-version-check
@@ -44,11 +50,12 @@ doctor: ## look for what a set-up needs: Python 3.11 to 3.13, Java 17 or newer, 
 	  exit 1; fi
 	@$(PYTHON) services/local/doctor.py check
 
-$(PACKAGES): requirements-build.lock requirements-dev.lock pyproject.toml
+.PHONY: anew
+$(PACKAGES): requirements-build.lock requirements-dev.lock pyproject.toml $(STALE)
 	@$(MAKE) doctor
 	@mkdir -p .tidemark
 	@echo 'Setting up: virtual environment and locked packages (about a gigabyte, some minutes the first time)'
-	@{ { [ -x $(BIN)/python ] || $(PYTHON) -m venv $(VENV); } && \
+	@{ { $(if $(STALE),false,[ -x $(BIN)/python ]) || $(PYTHON) -m venv --clear $(VENV); } && \
 	   $(INSTALL) --require-hashes -r requirements-build.lock && \
 	   $(INSTALL) --require-hashes --no-build-isolation -r requirements-dev.lock && \
 	   $(INSTALL) --no-deps --no-build-isolation --editable .; \

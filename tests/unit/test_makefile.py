@@ -1,0 +1,78 @@
+"""The set-up by make: an environment that cannot be used any more is made anew."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+ROOT: Final = Path(__file__).resolve().parents[2]
+OLD: Final = "#!/bin/sh\nexit 1\n"
+"""A Python that says that it does not fit."""
+
+
+def planned(folder: Path) -> str:
+    """What `make setup` would do there."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("MAKE")} | {
+        "PWD": str(folder)
+    }
+    done = subprocess.run(
+        ["make", "--dry-run", "setup"], cwd=folder, env=environment, capture_output=True, text=True, check=True
+    )
+    return done.stdout
+
+
+@pytest.fixture
+def installed(tmp_path: Path) -> Path:
+    """A checkout behind its set-up, as far as make looks."""
+    folder = tmp_path / "a b"
+    folder.mkdir()
+    shutil.copy(ROOT / "Makefile", folder)
+    for source in ("requirements-build.lock", "requirements-dev.lock", "pyproject.toml", "deploy/broker/jars.lock"):
+        (folder / source).parent.mkdir(parents=True, exist_ok=True)
+        (folder / source).touch()
+    (folder / ".venv" / "bin").mkdir(parents=True)
+    (folder / ".venv/bin/python").symlink_to(Path(sys.executable).resolve())
+    (folder / ".venv/bin/tidemark").write_text(f'#!/bin/sh\n\'\'\'exec\' "{folder}/.venv/bin/python" "$0" "$@"\n')
+    for stamp in (
+        ".venv/.packages-installed",
+        ".venv/.readers-compiled",
+        ".tidemark/kafka/.jars-verified",
+        ".tidemark/classes/.archived",
+    ):
+        (folder / stamp).parent.mkdir(parents=True, exist_ok=True)
+        (folder / stamp).touch()
+    return folder
+
+
+@pytest.mark.parametrize("by_link", [False, True])
+def test_a_set_up_that_can_be_used_is_kept(installed: Path, by_link: bool) -> None:
+    """A second run does nothing; by whichever name the folder is entered."""
+    link = installed.with_name("link")
+    link.symlink_to(installed)
+    assert "venv" not in planned(link if by_link else installed)
+
+
+def test_changed_locks_are_installed_into_the_environment_that_is_there(installed: Path) -> None:
+    """One that fits is not thrown away."""
+    (installed / ".venv/.packages-installed").unlink()
+    told = planned(installed)
+    assert "--requirement requirements-dev.lock" in told or "-r requirements-dev.lock" in told
+    assert "--clear" not in told.split("||")[0]
+
+
+@pytest.mark.parametrize("why", ["gone", "old", "moved"])
+def test_an_environment_that_cannot_be_used_is_made_anew(installed: Path, why: str) -> None:
+    """Its Python went with an upgrade of the machine, or does not fit; or the folder has another name, and its programs name the old one."""
+    python = installed / ".venv/bin/python"
+    if why == "moved":
+        installed = installed.rename(installed.with_name("c"))
+    else:
+        python.unlink()
+        python.symlink_to("/no/such/python") if why == "gone" else python.write_text(OLD)
+        if why == "old":
+            python.chmod(0o755)
+    assert "-m venv --clear .venv" in planned(installed)
