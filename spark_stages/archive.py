@@ -4,6 +4,7 @@
 as it ends. A JVM of another version, or with other jars, leaves an archive aside and loads classes as ever; so does one that finds none.
 """
 
+import shlex
 import sys
 import tempfile
 from pathlib import Path
@@ -21,9 +22,8 @@ def write_archive(path: Path) -> bool:
     path.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=path.parent) as folder:
         made = Path(folder) / path.name
-        session = open_session(
-            "archive", settings={OPTIONS: f"{LOCAL[OPTIONS]} -Xlog:disable -XX:ArchiveClassesAtExit={made}"}
-        )
+        option = f"-XX:ArchiveClassesAtExit={shlex.quote(str(made))}"
+        session = open_session("archive", settings={OPTIONS: f"{LOCAL[OPTIONS]} -Xlog:disable {option}"})
         _work(session, str(Path(folder) / "rows"))
         _end(session)
         if made.exists():

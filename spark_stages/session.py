@@ -6,6 +6,7 @@ Prepared here, so that a first step need not wait for it: a compiled plan, Pytho
 """
 
 import os
+import shlex
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -68,9 +69,9 @@ def archive_path() -> Path:
 
 
 def archive_options() -> str:
-    """The JVM's options to use the archive; "" where there is none, or where Spark would cut its path at a space."""
+    """The JVM's options to use the archive; "" where there is none. Quoted, for Spark divides options at blanks, as a shell does."""
     path = archive_path()
-    return f" -XX:SharedArchiveFile={path}" if path.exists() and " " not in str(path) else ""
+    return f" -XX:SharedArchiveFile={shlex.quote(str(path))}" if path.exists() else ""
 
 
 def open_session(name: str, master: str = "local[2]", settings: Mapping[str, str] | None = None) -> SparkSession:

@@ -49,13 +49,19 @@ def test_a_broken_archive_is_left_aside(tmp_path: Path) -> None:
 
 
 def test_no_option_without_an_archive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing is added where there is none, nor where Spark would cut its path at a space."""
+    """Nothing is added where there is none."""
     monkeypatch.setenv(ARCHIVE, str(tmp_path / "none.jsa"))
     assert not archive_options()
-    spaced = tmp_path / "a b.jsa"
-    spaced.touch()
-    monkeypatch.setenv(ARCHIVE, str(spaced))
-    assert not archive_options()
+
+
+def test_an_archive_lies_in_whatever_folder(tmp_path: Path) -> None:
+    """It is written, and used, below a name with blanks, quotes and letters beyond ASCII, under a locale without them."""
+    archive = tmp_path / "Dätä 'ş' x" / "spark.jsa"
+    environment = {**os.environ, ARCHIVE: str(archive), "LC_ALL": "C", "PYTHONUTF8": "1"}
+    subprocess.run([sys.executable, "-m", "tidemark.spark_stages.archive"], env=environment, check=True)
+    counted, loaded = _session(tmp_path / "loaded", archive)
+    assert counted == "3"
+    assert "org.apache.spark.sql.classic.SparkSession source: shared objects file (top)" in loaded
 
 
 @pytest.mark.kafka
