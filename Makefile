@@ -75,8 +75,9 @@ $(JARS): deploy/broker/jars.lock | $(PACKAGES)
 
 $(CLASSES): $(PACKAGES) $(COMPILED) $(JARS)
 	@echo 'Setting up: archives of the classes that the broker and Spark load, which halve the time of their starts'
-	@for package in tidemark.services.local tidemark.spark_stages; do \
-	  $(BIN)/python -m $$package.archive 2>> $(LOG) || { echo 'All that was printed: $(LOG)' >&2; exit 1; }; done
+	@mkdir -p $(@D); for package in tidemark.services.local tidemark.spark_stages; do \
+	  $(BIN)/python -m $$package.archive 2> $(@D)/archive.log || \
+	  { $(PYTHON) services/local/doctor.py explain $(@D)/archive.log; exit 1; }; done
 	@touch $@
 
 .PHONY: demo

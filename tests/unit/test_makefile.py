@@ -14,13 +14,15 @@ OLD: Final = "#!/bin/sh\nexit 1\n"
 """A Python that says that it does not fit."""
 
 
+def settled(folder: Path) -> dict[str, str]:
+    """The environment of a shell that went to the folder."""
+    return {name: value for name, value in os.environ.items() if not name.startswith("MAKE")} | {"PWD": str(folder)}
+
+
 def planned(folder: Path) -> str:
     """What `make setup` would do there."""
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("MAKE")} | {
-        "PWD": str(folder)
-    }
     done = subprocess.run(
-        ["make", "--dry-run", "setup"], cwd=folder, env=environment, capture_output=True, text=True, check=True
+        ["make", "--dry-run", "setup"], cwd=folder, env=settled(folder), capture_output=True, text=True, check=True
     )
     return done.stdout
 
@@ -66,7 +68,7 @@ def test_changed_locks_are_installed_into_the_environment_that_is_there(installe
 
 @pytest.mark.parametrize("why", ["gone", "old", "moved"])
 def test_an_environment_that_cannot_be_used_is_made_anew(installed: Path, why: str) -> None:
-    """Its Python went with an upgrade of the machine, or does not fit; or the folder has another name, and its programs name the old one."""
+    """Its Python went with an upgrade of the machine, or does not fit; or the folder has another name than its programs say."""
     python = installed / ".venv/bin/python"
     if why == "moved":
         installed = installed.rename(installed.with_name("c"))
@@ -76,3 +78,19 @@ def test_an_environment_that_cannot_be_used_is_made_anew(installed: Path, why: s
         if why == "old":
             python.chmod(0o755)
     assert "-m venv --clear .venv" in planned(installed)
+
+
+def test_a_failed_archive_says_why(installed: Path) -> None:
+    """In a sentence, with what the failed program said last."""
+    (installed / ".tidemark/classes/.archived").unlink()
+    (installed / "services/local").mkdir(parents=True)
+    shutil.copy(ROOT / "services/local/doctor.py", installed / "services/local")
+    python = installed / ".venv/bin/python"
+    python.unlink()
+    python.write_text('#!/bin/sh\n[ "$1" = -c ] || { echo "no space for it" >&2; exit 1; }\n')
+    python.chmod(0o755)
+    done = subprocess.run(
+        ["make", "setup"], cwd=installed, env=settled(installed), capture_output=True, text=True, check=False
+    )
+    assert done.returncode != 0
+    assert "The set-up failed: no space for it" in done.stderr
