@@ -75,6 +75,8 @@ def test_a_missing_java_is_found(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     [
         ("ERROR: … [Errno 28] No space left on device", "the disk is full"),
         ("… Failed to establish … [Errno -3] Temporary failure in name resolution", "no network"),
+        ("… 'ProxyError('Cannot connect to proxy.', NewConnectionError('… [Errno 111] Connection refused", "the proxy"),
+        ("… 'ProxyError('Cannot connect to proxy.', NewConnectionError('… Name or service not known", "the proxy"),
         ("ERROR: THESE PACKAGES DO NOT MATCH THE HASHES FROM THE REQUIREMENTS FILE.", "differs from the locked one"),
         ("one\ntwo\n\nthree", "one | two | three"),
         ("", "it printed nothing"),
