@@ -88,12 +88,12 @@ demo: setup ## a year of New York departures through all of it; results in out/d
 weather: setup ## two streams joined: departures with the weather of their hour; results in out/weather/delays/
 	@rm -rf out/weather
 	@$(BIN)/python -m tidemark.deploy.pipelines.weather.data out/weather/data
-	@DATA=$(CURDIR)/out/weather/data OUT=$(CURDIR)/out/weather $(BIN)/tidemark run deploy/pipelines/weather/pipeline.yaml --data out/weather/run
+	@DATA="$(CURDIR)/out/weather/data" OUT="$(CURDIR)/out/weather" $(BIN)/tidemark run deploy/pipelines/weather/pipeline.yaml --data out/weather/run
 
 define EXAMPLE
 @rm -rf out/$@
 @$(BIN)/python -m tidemark.deploy.pipelines.$@.data out/$@/data
-@DATA=$(CURDIR)/out/$@/data OUT=$(CURDIR)/out/$@ $(BIN)/tidemark run deploy/pipelines/$@/pipeline.yaml --data out/$@/run
+@DATA="$(CURDIR)/out/$@/data" OUT="$(CURDIR)/out/$@" $(BIN)/tidemark run deploy/pipelines/$@/pipeline.yaml --data out/$@/run
 endef
 
 .PHONY: sessions counts validation weblog

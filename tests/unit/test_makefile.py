@@ -94,3 +94,19 @@ def test_a_failed_archive_says_why(installed: Path) -> None:
     )
     assert done.returncode != 0
     assert "The set-up failed: no space for it" in done.stderr
+
+
+@pytest.mark.parametrize("example", ["weather", "sessions", "counts", "validation", "weblog"])
+def test_an_example_runs_in_a_folder_with_a_blank(installed: Path, example: str) -> None:
+    """The places of its data and results come whole."""
+    python = installed / ".venv/bin/python"
+    python.unlink()
+    python.write_text("#!/bin/sh\n")
+    command = installed / ".venv/bin/tidemark"
+    command.write_text(f'#!/bin/sh\n# {installed}/.venv/bin/python\necho "$DATA|$OUT"\n')
+    for file in (python, command):
+        file.chmod(0o755)
+    done = subprocess.run(
+        ["make", example], cwd=installed, env=settled(installed), capture_output=True, text=True, check=True
+    )
+    assert done.stdout.strip() == f"{installed}/out/{example}/data|{installed}/out/{example}"
