@@ -269,7 +269,7 @@ class Frame(Rows):
         if _asks(self.batch, name) or pa.types.is_nested(self.batch.column(name).type):
             return None
         coded = self.batch.column(name).dictionary_encode(null_encoding="encode")
-        if len(coded.dictionary) * DIFFERENT_PART > self.size:
+        if not 0 < len(coded.dictionary) * DIFFERENT_PART <= self.size:
             return None
         codes = coded.indices.to_numpy(zero_copy_only=False)
         _, firsts, places = np.unique(codes, return_index=True, return_inverse=True)

@@ -101,7 +101,7 @@ def of(outs: Sequence[Out], port: str) -> list[Document]:
     return [d for o in outs if o.port == port for d in documents_of(o.batch)]
 
 
-@given(given_documents=st.lists(documents, min_size=1, max_size=6), given_stages=stages)
+@given(given_documents=st.lists(documents, max_size=6), given_stages=stages)
 @settings(max_examples=300)
 def test_stages_give_on_columns_what_they_give_on_documents(
     given_documents: list[dict[str, Any]], given_stages: list[dict[str, Any]]
@@ -127,7 +127,7 @@ def test_stages_give_on_columns_what_they_give_on_documents(
     assert canonical(documents_of(again)) == canonical(passed)
 
 
-@given(given_documents=st.lists(documents, min_size=1, max_size=6), expr=expressions)
+@given(given_documents=st.lists(documents, max_size=6), expr=expressions)
 @settings(max_examples=200)
 def test_keys_are_the_canonical_bytes_of_the_interpreters_values(
     given_documents: list[dict[str, Any]], expr: Any
@@ -143,7 +143,7 @@ def test_keys_are_the_canonical_bytes_of_the_interpreters_values(
     assert len(of(outs, DLQ)) == len(bad)
 
 
-@given(given_documents=st.lists(documents, min_size=1, max_size=6),
+@given(given_documents=st.lists(documents, max_size=6),
        expr=st.one_of(expressions, names.map(lambda n: f"${n}"), names.map(lambda n: {"$toDate": f"${n}"})))  # fmt: skip
 @settings(max_examples=200)
 def test_event_times_are_the_interpreters(given_documents: list[dict[str, Any]], expr: Any) -> None:
@@ -157,7 +157,7 @@ def test_event_times_are_the_interpreters(given_documents: list[dict[str, Any]],
     assert times.tolist() == wanted.tolist()
 
 
-@given(given_documents=st.lists(documents, min_size=1, max_size=3), expr=expressions, name=names)
+@given(given_documents=st.lists(documents, max_size=3), expr=expressions, name=names)
 @settings(max_examples=150)
 def test_what_few_different_cells_have_is_the_interpreters(
     given_documents: list[dict[str, Any]], expr: Any, name: str

@@ -71,7 +71,7 @@ def looked_up(
     return [document for out in outs for document in documents_of(out.batch)]
 
 
-@given(documents=st.lists(DOCUMENTS, min_size=1, max_size=4), foreign=st.lists(DOCUMENTS, max_size=6), local=PATHS, other=PATHS,
+@given(documents=st.lists(DOCUMENTS, max_size=4), foreign=st.lists(DOCUMENTS, max_size=6), local=PATHS, other=PATHS,
        matches=EQUALITIES, fields=st.booleans(), most=st.integers(1, 1_000))  # fmt: skip
 def test_what_narrows_a_lookup_changes_no_answer(
     documents: list[Document],
@@ -140,7 +140,7 @@ KNOWN = st.fixed_dictionaries(
 )
 
 
-@given(documents=st.lists(KNOWN, min_size=1, max_size=6), foreign=st.lists(DOCUMENTS | KNOWN, max_size=6),
+@given(documents=st.lists(KNOWN, max_size=6), foreign=st.lists(DOCUMENTS | KNOWN, max_size=6),
        local=st.sampled_from(["s", "i", "b", "x"]), other=st.sampled_from(["s", "i", "a", "x"]))  # fmt: skip
 def test_a_declared_field_finds_what_a_document_finds(
     documents: list[Document], foreign: list[Document], local: str, other: str

@@ -62,7 +62,7 @@ def test_a_declared_column_stays_beside_those_of_the_other_fields(
     assert shown(found.drop_columns(["b"])) == shown(expected)
 
 
-@given(st.lists(DOCUMENTS, min_size=1, max_size=8))
+@given(st.lists(DOCUMENTS, max_size=8))
 def test_lines_of_json_are_the_documents_renderings(documents: list[Document]) -> None:
     """A file of JSON lines has each row's document as the interpreter renders it, in order."""
     rows = RowBuffer(Encoding("json"))

@@ -67,7 +67,7 @@ STAGES = st.tuples(
 )
 
 
-@given(st.lists(DOCUMENTS, min_size=1, max_size=5), STAGES, st.booleans(), st.integers(1, 5_000))
+@given(st.lists(DOCUMENTS, max_size=5), STAGES, st.booleans(), st.integers(1, 5_000))
 @settings(max_examples=300)
 def test_documents_are_unwound_as_one_at_a_time(
     documents: list[dict[str, Any]], stages: list[dict[str, Any]], encoded: bool, most: int
