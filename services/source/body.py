@@ -280,7 +280,7 @@ class SourceTaskBody(ReadingBody):
         listed = {name: split.known.ordinal for name, split in splits.items()}
         self._assign(listed)  # those that nothing was taken of yet are away, too
         for name, split in splits.items():
-            origins = self._source.origins(name) if isinstance(self._source, KnowsOrigins) else {}
+            origins = self._source.origins(name, split.position) if isinstance(self._source, KnowsOrigins) else {}
             changed[StatePart(_POSITION + split_part(name))] = _POSITIONS.encode(SplitPosition(split.position, origins))
         changed.update({StatePart(_FRONT + part): data for part, data in self._front.snapshot(splits).items()})
         changed.update({StatePart(_CHAIN + part): data for part, data in self._chain.snapshot().items()})

@@ -145,6 +145,7 @@ def changes_source(
         url=str(connection.settings["url"]),
         publication=stage.publication,
         slot=stage.slot,
+        initial_sync=stage.initial_sync,
         connection_name=connection.name,
     )
     return PostgresSource(settings, executor, clock)

@@ -177,6 +177,8 @@ class ChangesSource(SourceBase):
     connection_name: str
     publication: str
     slot: str
+    initial_sync: bool = False
+    """The tables' rows come first, if there is no state."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

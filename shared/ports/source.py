@@ -33,8 +33,11 @@ class NotesOffsets(Protocol):
 class KnowsOrigins(Protocol):
     """A source whose splits have several parts. Each part has an origin of its own, known once the part is begun (I2)."""
 
-    def origins(self, split: SplitId) -> Mapping[str, str]:
-        """Origins of the parts that the split's position names or has passed lately. They are few, for they go into each snapshot."""
+    def origins(self, split: SplitId, position: Offset) -> Mapping[str, str]:
+        """Origins of the parts that a checkpoint's position names or has passed lately. They are few, for they go into each snapshot.
+
+        Reading may be ahead of the position, by the last batches that were taken and those that wait.
+        """
         ...
 
     def know(self, origins: Mapping[SplitId, Mapping[str, str]]) -> None:

@@ -347,7 +347,10 @@ async def test_I2_whichever_file_of_a_sequence_was_replaced_is_named(
         write_numbers(tmp_path / f"{name}.{format_}", range(begin * 100, begin * 100 + 5))
     await start(source)
     assert len(await read(source)) == 15
-    stands, knows = {SEQUENCE: source.status()[0].next_position}, {SEQUENCE: source.origins(SEQUENCE)}
+    stands, knows = (
+        {SEQUENCE: source.status()[0].next_position},
+        {SEQUENCE: source.origins(SEQUENCE, source.status()[0].next_position)},
+    )
     write_numbers(tmp_path / f"c.{format_}", range(200, 210))
 
     async def again() -> FileSource:

@@ -2,9 +2,8 @@
 """Changes of PostgreSQL against a real server: what was committed comes once, in the order of commits, from any position."""
 
 import datetime as dt
-import secrets
 import threading
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator
 from contextlib import suppress
 from decimal import Decimal
 from typing import Any
@@ -17,10 +16,9 @@ from psycopg import sql
 from psycopg.types.json import Jsonb
 
 from tests.harness.postgres import postgres
-from tidemark.services.source.connectors.postgres import SPLIT, PostgresSettings, PostgresSource, SlotRefused
-from tidemark.shared.adapters.clock import SystemClock
+from tests.harness.shop import Shop, drain, ids, piece, stands
+from tidemark.services.source.connectors.postgres import SPLIT, SlotRefused
 from tidemark.shared.adapters.executor import AsyncExecutor
-from tidemark.shared.language.values import parse_json
 from tidemark.shared.model.checkpoint import KnownSplit
 from tidemark.shared.model.ids import Offset
 from tidemark.shared.model.values import Binary, Date, Document, long
@@ -36,76 +34,6 @@ def server() -> Iterator[str]:
         yield url
 
 
-class Shop:
-    """A database of its own with a table, a publication and a slot."""
-
-    def __init__(self, server: str, executor: AsyncExecutor) -> None:
-        self.database = f"shop_{secrets.token_hex(4)}"
-        self.slot = self.database
-        self._server, self._executor = server, executor
-        with psycopg.connect(server, autocommit=True) as connection:
-            connection.execute(f"CREATE DATABASE {self.database}")
-        self.url = server.replace("/postgres?", f"/{self.database}?")
-        assert self.url != server
-        self.connection = psycopg.connect(self.url, autocommit=True)
-        self.do("CREATE TABLE t (id int PRIMARY KEY, n int, body text)")
-        self.do("CREATE PUBLICATION p FOR TABLE t")
-        self.make_slot()
-        self.known: dict[Any, KnownSplit] = {}
-        self.made: list[PostgresSource] = []
-
-    def make_slot(self) -> None:
-        self.do("SELECT pg_create_logical_replication_slot(%s, 'pgoutput')", self.slot)
-
-    def drop_slot(self) -> None:
-        self.do("SELECT pg_drop_replication_slot(%s)", self.slot)
-
-    def do(self, statement: Any, *values: Any) -> None:
-        self.connection.execute(statement, values or None)
-
-    def one(self, statement: str, *values: Any) -> Any:
-        row = self.connection.execute(statement, values or None).fetchone()
-        assert row is not None
-        return row[0]
-
-    def confirmed(self) -> int:
-        return int(
-            self.one("SELECT confirmed_flush_lsn - '0/0' FROM pg_replication_slots WHERE slot_name = %s", self.slot)
-        )
-
-    def source(self, **changed: Any) -> PostgresSource:
-        asked: dict[str, Any] = {
-            "url": self.url, "publication": "p", "slot": self.slot, "connection_name": "shop", "peek_messages": 5, "fetch_messages": 3,
-            "poll_ms": 1, "anchors_max": 4, **changed,
-        }  # fmt: skip
-        made = PostgresSource(PostgresSettings(**asked), self._executor, SystemClock())
-        self.made.append(made)
-        return made
-
-    async def begun(self, **changed: Any) -> PostgresSource:
-        """A source that reads from where the slot stands."""
-        source = self.source(**changed)
-        self.known = dict(await source.found([SPLIT], first=True))
-        await source.open({SPLIT: self.known[SPLIT].begin})
-        return source
-
-    async def resumed(self, position: Offset, origins: Any, **changed: Any) -> PostgresSource:
-        """As a later generation: a new source with a snapshot's position and anchors."""
-        source = self.source(**changed)
-        await source.check(self.known)
-        source.know({SPLIT: origins})
-        await source.open({SPLIT: position})
-        return source
-
-    async def close(self) -> None:
-        for source in self.made:
-            await source.close()
-        self.connection.execute(
-            "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE slot_name LIKE current_database() || '%'"
-        )
-        self.connection.close()
-
-
 @pytest.fixture
 async def shop(server: str) -> AsyncIterator[Shop]:
     executor = AsyncExecutor()
@@ -113,25 +41,6 @@ async def shop(server: str) -> AsyncIterator[Shop]:
     yield made
     await made.close()
     await executor.close()
-
-
-async def piece(source: PostgresSource, max_bytes: int = 1 << 20) -> list[Document]:
-    batches = await source.fetch(max_bytes, 5)
-    for batch in batches:
-        places = batch.positions.tolist()
-        assert places == list(range(places[0], places[-1] + 1))
-    return [parse_json(value) for batch in batches for value in batch.values.to_pylist()]
-
-
-async def drain(source: PostgresSource, max_bytes: int = 1 << 20) -> list[Document]:
-    found = await piece(source, max_bytes)
-    while not source.status()[0].at_end:
-        found += await piece(source, max_bytes)
-    return found
-
-
-def ids(events: Sequence[Document]) -> list[int]:
-    return [event["documentKey"]["id"] for event in events]
 
 
 async def test_changes_have_the_form_of_change_events(shop: Shop) -> None:
@@ -173,10 +82,14 @@ async def test_values_that_were_not_sent_are_named_and_never_null(shop: Shop) ->
     event = (await drain(source))[-1]
     assert event["fullDocument"] == {"id": 1, "n": 2}
     assert event["updateDescription"] == {"notSent": ["body"]}
+    shop.do("UPDATE t SET id = 2")
+    event = (await drain(source))[-1]
+    assert event["fullDocument"] == {"id": 2, "n": 2}
+    assert event["updateDescription"] == {"notSent": ["body"]}
     shop.do("ALTER TABLE t REPLICA IDENTITY FULL")
     shop.do("UPDATE t SET n = 3")
     event = (await drain(source))[-1]
-    assert event["fullDocument"] == {"id": 1, "n": 3, "body": long_text}
+    assert event["fullDocument"] == {"id": 2, "n": 3, "body": long_text}
     assert "updateDescription" not in event
 
 
@@ -295,7 +208,7 @@ async def test_C6_a_restart_resumes_exactly_from_any_position(shop: Shop) -> Non
             shop.do(f"INSERT INTO t SELECT g, g FROM generate_series({written}, {written + (more or 0) - 1}) g")
             written += more or 0
         given_events += await piece(source, 700)
-        position, origins = source.status()[0].next_position, dict(source.origins(SPLIT))
+        position, origins = stands(source)
         rest = await drain(await shop.resumed(position, origins, quiet_bytes=1))
         assert len(origins) <= 5
         assert ids([*given_events, *rest]) == list(range(written))
@@ -322,7 +235,7 @@ async def test_the_slot_follows_commits_alone(shop: Shop) -> None:
     await source.note("p", {SPLIT: Offset(begin + 30)})
     assert await drain(source) == []
     assert begin < shop.confirmed() < int(shop.one("SELECT pg_current_wal_insert_lsn() - '0/0'"))
-    assert ids(await drain(await shop.resumed(Offset(begin + 30), source.origins(SPLIT)))) == [31]
+    assert ids(await drain(await shop.resumed(Offset(begin + 30), source.origins(SPLIT, Offset(begin + 30))))) == [31]
 
 
 async def test_the_slot_follows_a_log_without_events(shop: Shop) -> None:
@@ -334,7 +247,7 @@ async def test_the_slot_follows_a_log_without_events(shop: Shop) -> None:
     shop.do("SELECT pg_current_xact_id()")
     while (position := source.status()[0].next_position) == begin:
         assert await piece(source) == []
-    origins = dict(source.origins(SPLIT))
+    origins = stands(source)[1]
     await source.note("p", {SPLIT: position})
     await piece(source)
     assert shop.confirmed() - begin >= 10_000
@@ -365,7 +278,7 @@ async def test_transactions_of_concurrent_writers_come_whole_and_once(shop: Shop
         turn += 1
         with suppress(LogUnavailable):  # its connection was broken below, or the killed one still has the slot
             events += await piece(source, 900)
-        status, origins = source.status()[0], dict(source.origins(SPLIT))
+        status, origins = source.status()[0], stands(source)[1]
         if turn % 3 == 0:
             await source.note("p", {SPLIT: status.next_position})
         if turn % 7 == 0:
@@ -396,7 +309,7 @@ async def test_I3_a_drain_ends_where_the_changes_end_now(shop: Shop) -> None:
     shop.do("INSERT INTO t SELECT g FROM generate_series(1, 30) g")
     await piece(source, 10)
     position = source.status()[0].next_position
-    origins = dict(source.origins(SPLIT))
+    origins = stands(source)[1]
     ends = await source.ends({SPLIT: position})
     shop.do("INSERT INTO t VALUES (31)")
     again = await shop.resumed(position, origins)
@@ -415,7 +328,7 @@ async def test_I2_a_checkpoint_that_the_slot_has_passed_is_named(shop: Shop) -> 
     source = await shop.begun()
     shop.do("INSERT INTO t VALUES (1)")
     await drain(source)
-    older, origins = source.status()[0].next_position, dict(source.origins(SPLIT))
+    older, origins = source.status()[0].next_position, stands(source)[1]
     shop.do("INSERT INTO t VALUES (2)")
     await drain(source)
     await source.note("g", {SPLIT: source.status()[0].next_position})
@@ -430,7 +343,7 @@ async def test_I2_what_is_no_longer_there_is_named_with_what_to_order(shop: Shop
     source = await shop.begun()
     shop.do("INSERT INTO t VALUES (1)")
     await drain(source)
-    position, origins = source.status()[0].next_position, dict(source.origins(SPLIT))
+    position, origins = source.status()[0].next_position, stands(source)[1]
     shop.do("INSERT INTO t VALUES (2)")
     shop.drop_slot()
     with pytest.raises(

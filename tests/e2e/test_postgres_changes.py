@@ -4,6 +4,7 @@ import asyncio
 import json
 import random
 import signal
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -26,12 +27,12 @@ WORKERS = {"coordinator": 1, "source": 1, "operator": 0, "sink": 1, "spark": 0, 
 ROUNDS, TRANSACTIONS = 4, 60
 
 
-def document(url: str, folder: Path) -> str:
+def document(url: str, folder: Path, **more: Any) -> str:
     """All changes as they are, into files."""
     return json.dumps({
         "connections": {"shop": {"type": "sql", "url": url}},
         "pipeline": [
-            {"$source": {"connectionName": "shop", "publication": "p", "slot": "s"}},
+            {"$source": {"connectionName": "shop", "publication": "p", "slot": "s", **more}},
             {"$emit": {"path": str(folder), "format": "json"}},
         ],
         "options": {"checkpoint": {"interval": {"size": 200, "unit": "ms"}}},
@@ -95,3 +96,71 @@ async def test_changes_come_out_once_over_kills(tmp_path: Path) -> None:
         assert confirmed(url) > begin
         with pytest.raises(NotAuditable, match="only Kafka sources"):
             await audit_local(NAME, tmp_path / "data")
+
+
+ROWS = 100_000
+
+
+def churn(url: str, stop: threading.Event) -> None:
+    """Changes, moves and removes rows, in transactions of one to many, until told to stop."""
+    chooser = random.Random(2)
+    with psycopg.connect(url, autocommit=True) as connection:
+        while not stop.is_set():
+            begin, many = chooser.randrange(ROWS), chooser.choice((1, 5, 50))
+            with connection.transaction():
+                connection.execute("UPDATE t SET n = n + 1 WHERE id BETWEEN %s AND %s", (begin, begin + many))
+                connection.execute("DELETE FROM t WHERE id = %s", (chooser.randrange(ROWS),))
+                connection.execute(
+                    "UPDATE t SET id = (SELECT max(id) + 1 FROM t) WHERE id = %s", (chooser.randrange(ROWS),)
+                )
+                connection.execute("INSERT INTO t SELECT min(id) - 1, 0 FROM t")
+
+
+def applied(events: list[dict[str, Any]]) -> dict[int, int]:
+    """The table that events make, each of which fits what is there."""
+    rows: dict[int, int] = {}
+    for event in events:
+        key, kind = event["documentKey"]["id"], event["operationType"]
+        if kind == "insert":
+            assert key not in rows, event
+        else:
+            del rows[event.get("documentKeyBeforeChange", event["documentKey"])["id"]]
+        if kind != "delete":
+            rows[key] = event["fullDocument"]["n"]
+    return rows
+
+
+async def test_rows_then_changes_come_out_once_over_kills_in_the_middle(tmp_path: Path) -> None:
+    """The source is killed while it reads rows and the table changes; a drain takes the rest, and the events make the table."""
+    out = tmp_path / "out"
+    with postgres(logical=True) as url:
+        with psycopg.connect(url, autocommit=True) as connection:
+            connection.execute("CREATE TABLE t (id int PRIMARY KEY, n int)")
+            connection.execute("INSERT INTO t SELECT g, 0 FROM generate_series(1, %s) g", (ROWS,))
+            connection.execute("CREATE PUBLICATION p FOR TABLE t")
+            connection.execute("SELECT pg_create_logical_replication_slot('s', 'pgoutput')")
+        stop = threading.Event()
+        writing = asyncio.create_task(asyncio.to_thread(churn, url, stop))
+        counts = []
+        async with installation(tmp_path / "data", {}, WORKERS) as installed:
+            await installed.ensure_started(NAME, document(url, out, initialSync={"enable": True}), {})
+            for _ in range(3):
+                await installed.until_running(NAME)
+                async for status in installed.client.watch(NAME):
+                    assert status.state != "FAILED", status.reason
+                    if len(rows := released(out) if out.exists() else []) > sum(counts[-1:]):
+                        counts.append(len(rows))
+                        break
+                installed.cluster.kill("source-0", signal.SIGKILL)
+            await installed.until_running(NAME)
+            stop.set()
+            await writing
+            await installed.client.request(StopProcessor(installed.client.unique(), NAME, drain=True))
+            async for status in installed.client.watch(NAME):
+                assert status.state != "FAILED", status.reason
+                if status.state == "FINISHED":
+                    break
+        assert 0 < counts[0] < ROWS, "the first kill lay among the rows"
+        with psycopg.connect(url) as connection:
+            there = dict(connection.execute("SELECT id, n FROM t").fetchall())
+        assert applied(released(out)) == there

@@ -62,7 +62,7 @@ def test_a_change_stream_is_refused_by_name(source: dict[str, Any], place: str) 
 @pytest.mark.parametrize(
     ("options", "reason"),
     [
-        ({"initialSync": {"enable": True}}, "initialSync of $source is left out: changes begin where the slot stands"),
+        ({"initialSync": {"enabled": True}}, "unknown option enabled of initialSync"),
         ({"db": "shop"}, "db of $source is left out: a publication has its tables"),
         ({"coll": ["orders"]}, "coll of $source is left out: a publication has its tables"),
     ],

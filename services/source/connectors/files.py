@@ -140,8 +140,9 @@ class FileSource:
         """See `KnowsOrigins.know`."""
         self._origins.update(origins)
 
-    def origins(self, split: SplitId) -> Mapping[str, str]:
+    def origins(self, split: SplitId, position: Offset) -> Mapping[str, str]:
         """See `KnowsOrigins.origins`."""
+        del position
         return self._splits[split].cursor.origins.known if split in self._splits else self._origins.get(split, {})
 
     async def open(self, positions: Mapping[SplitId, Offset]) -> None:

@@ -59,8 +59,13 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class _Relation:
-    name: str
+    table: tuple[str, str]
+    """Schema and name."""
     columns: tuple[Column, ...]
+
+    @property
+    def name(self) -> str:
+        return ".".join(self.table)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +74,12 @@ class Change:
 
     event: Document
     time_ms: int
+    table: tuple[str, str] = ("", "")
+    """Schema and name."""
+    xid: int = 0
+    """The transaction's id, of 32 bits."""
+    keys: tuple[Mapping[str, str], ...] = ()
+    """Texts of the replica identity's columns: of the old row if it was sent, then of the new one. None of a truncation."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,14 +148,19 @@ class Decoder:
     _commit_lsn: int = 0
     _time_ms: int = 0
     _index: int = 0
+    _xid: int = 0
+    _texts: list[dict[str, str]] = field(default_factory=list)
+    """Of the message's rows, see `Change.keys`."""
 
     def decode(self, data: bytes) -> Iterator[Begun | Change | Ended]:
         """What a message says. UnreadMessage."""
         rest = _Bytes(data)
+        self._texts = []
         match rest.letter():
             case "B":
                 self._commit_lsn = rest.take("Q")
                 self._time_ms = rest.take("q") // 1000 + _FROM_1970_MS
+                self._xid = rest.take("I")
                 self._index = 0
                 yield Begun(self._commit_lsn)
             case "C":
@@ -187,7 +203,7 @@ class Decoder:
 
     def _relation(self, rest: _Bytes) -> None:
         oid = rest.take("I")
-        name = f"{rest.text() or 'pg_catalog'}.{rest.text()}"
+        table = (rest.text() or "pg_catalog", rest.text())
         rest.letter()
         columns = []
         for _ in range(rest.take("H")):
@@ -195,22 +211,26 @@ class Decoder:
             column = rest.text()
             columns.append(Column(column, rest.take("I"), key))
             rest.take("i")
-        self._relations[oid] = _Relation(name, tuple(columns))
+        self._relations[oid] = _Relation(table, tuple(columns))
 
     def _tuple(self, rest: _Bytes, relation: _Relation) -> list[Any]:
         count = rest.take("H")
         if count != len(relation.columns):
             raise UnreadMessage(f"{relation.name}: expected a row of {len(relation.columns)} columns, found {count}")
-        return [self._cell(rest, column.oid) for column in relation.columns]
+        self._texts.append(texts := dict(self._texts[-1]) if self._texts else {})
+        return [self._cell(rest, column, texts) for column in relation.columns]
 
-    def _cell(self, rest: _Bytes, oid: int) -> Any:
+    def _cell(self, rest: _Bytes, column: Column, texts: dict[str, str]) -> Any:
         match rest.letter():
             case "n":
                 return None
             case "u":
                 return _NOT_SENT
             case "t":
-                return self.value(oid, rest.raw(rest.take("i")))
+                data = rest.raw(rest.take("i"))
+                if column.key:
+                    texts[column.name] = data.decode()
+                return self.value(column.oid, data)
             case other:
                 raise UnreadMessage(f"expected a value as text, found one of kind {other!r}")
 
@@ -222,6 +242,24 @@ class Decoder:
             return _own(self._transformer.get_loader(oid, Format.TEXT).load(data), wide=oid in (_INT8, _INT8S))
         except (_NoCounterpart, DataError, ValueError):
             return data.decode()
+
+    def row(
+        self,
+        table: tuple[str, str],
+        columns: Sequence[Column],
+        cells: Sequence[bytes | None],
+        lsn: int,
+        index: int,
+        time_ms: int,
+    ) -> Change:
+        """A row that was read from its table, as an insert of its own; the LSN is where its changes begin."""
+        self._commit_lsn, self._index, self._time_ms = lsn, index, time_ms
+        values = [
+            None if cell is None else self.value(each.oid, cell) for each, cell in zip(columns, cells, strict=True)
+        ]
+        found = self._change("insert", _Relation(table, tuple(columns)), None, values)
+        found.event["_id"]["snapshot"] = True
+        return found
 
     def _update(self, rest: _Bytes) -> Change:
         relation = self._of(rest.take("I"))
@@ -237,8 +275,12 @@ class Decoder:
     ) -> Change:
         columns = relation.columns
         before = None if old is None else old[1]
-        if new is not None and before is not None:
-            new = [was if cell is _NOT_SENT else cell for cell, was in zip(new, before, strict=True)]
+        if old is not None and new is not None:
+            kind_sent, sent = old  # of a key alone, the other columns are null
+            new = [
+                was if cell is _NOT_SENT and (kind_sent == "O" or column.key) else cell
+                for column, cell, was in zip(columns, new, sent, strict=True)
+            ]
         fields: Document = {}
         if new is not None:
             fields["fullDocument"] = _document(columns, new)
@@ -268,7 +310,7 @@ class Decoder:
             **fields,
         }
         self._index += 1
-        return Change(event, self._time_ms)
+        return Change(event, self._time_ms, relation.table, self._xid, tuple(self._texts))
 
 
 def _document(columns: Sequence[Column], cells: Sequence[Any]) -> Document:

@@ -8,23 +8,27 @@
   behind the anchor of a restored position was advanced by somebody else, or made anew: changes are lost, and the source says so.
 - Transactions without events move the LSN only. At times such a stretch takes a position of its own, without a record, so that the slot can
   be advanced over it. Its LSN is the server's insert position, which lies between two records of its log, unlike the flush position.
+- With `initialSync` the tables' rows come first (`pgsync`); the first anchor is behind them.
+- A drain while rows are read cannot count them: its end is an LSN, above all positions (`_BY_LSN`).
 - A peek stops at the first end of a transaction behind a number of messages; the server keeps its result (a cursor WITH HOLD, which spills
   to its disk) and it is fetched in pieces. So no transaction is too large. The next peek decodes again what was not advanced over; where
   that alone is more than the number, the number doubles.
 """
 
 import threading
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+import msgspec
 import numpy as np
 import psycopg
 import pyarrow as pa
 from psycopg import errors, sql
 
 from tidemark.services.source.connectors.pgoutput import Begun, Change, Decoder, Ended, UnreadMessage, lsn_text
+from tidemark.services.source.connectors.pgsync import Seam, Synced, TableReader, tables_of
 from tidemark.shared.adapters.sql_denied import says_denied
 from tidemark.shared.language.values import render_json
 from tidemark.shared.model.checkpoint import KnownSplit
@@ -37,6 +41,10 @@ from tidemark.shared.ports.log import LogDenied, LogError, LogUnavailable
 from tidemark.shared.ports.source import SourceMissing, SourceReplaced
 
 SPLIT: Final = SplitId("changes")
+_SYNC: Final = "sync"
+"""The origin that has the tables' state; all others are anchors."""
+_BY_LSN: Final = 1 << 62
+"""An end from here on is this and an LSN: all transactions whose commits lie before that."""
 _CURSOR: Final = "tidemark_changes"
 _SCHEMES: Final = ("postgresql://", "postgres://", "postgresql+psycopg://")
 _SESSION: Final = (
@@ -60,6 +68,8 @@ class PostgresSettings:
     publication: str
     slot: str
     connection_name: str
+    initial_sync: bool = False
+    """Without state, the tables' rows come first."""
     poll_ms: int = 250
     """How long to wait before a silent database is asked again, at most."""
     peek_messages: int = 10_000
@@ -98,6 +108,7 @@ class _Peek:
     counts: bool = False
     """The present transaction lies behind the anchor."""
     began: int = 0
+    seam: Seam | None = None
 
 
 @dataclass(slots=True)
@@ -107,6 +118,13 @@ class _Reader:
     settings: PostgresSettings
     next: int
     anchors: list[tuple[int, int]]
+    """None yet while the tables are read."""
+    tables: TableReader | None = None
+    """Also behind the tables, as long as changes are compared with it."""
+    end_lsn: int | None = None
+    """A drain's: no transaction from here on is read."""
+    over: bool = False
+    """All up to `end_lsn` was read."""
     at_end: bool = False
     committed: int = 0
     _seen: int | None = None
@@ -120,6 +138,12 @@ class _Reader:
         if self._connection is None:
             self._connection = _connect(self.settings)
         return self._connection
+
+    def log_end(self) -> int:
+        """LSN: what was committed by now lies before it."""
+        row = self._connected().execute("SELECT pg_current_wal_insert_lsn() - '0/0'").fetchone()
+        assert row is not None, "it has no condition"
+        return int(row[0])
 
     def close(self) -> None:
         """Let go of the connection and the result."""
@@ -139,12 +163,21 @@ class _Reader:
         times: list[int] = []
         values: list[bytes] = []
         connection = self._connected()
+        if self.tables is not None and not self.tables.is_done():
+            for row in self._rows(connection, self.tables, max_bytes):
+                positions.append(self.next)
+                times.append(row.time_ms)
+                values.append(render_json(row.event, canonical=True))
+                self.next += 1
+            if self.tables.is_done():
+                self.anchors = [(self.next, self.tables.state.lsn)]
+            return positions, times, values
         self._advance(connection)
         if self._peek is None and not self._begin(connection):
             return positions, times, values
         assert self._peek is not None, "it has just begun"
         size = 0
-        while size < max_bytes:
+        while size < max_bytes and not self.over:
             rows = connection.execute(f"FETCH {self.settings.fetch_messages} FROM {_CURSOR}").fetchall()
             if not rows:
                 self._end(connection, self._peek)
@@ -158,6 +191,11 @@ class _Reader:
                     self.next += 1
         return positions, times, values
 
+    def _rows(self, connection: psycopg.Connection[Any], tables: TableReader, max_bytes: int) -> Iterator[Change]:
+        state = _state(connection, self.settings)
+        self._compare(state, tables.state.lsn)
+        return tables.read(connection, state.database, self.next, max_bytes)
+
     def _begin(self, connection: psycopg.Connection[Any]) -> bool:
         """Have the server decode; False if nothing was written since all was seen."""
         row = connection.execute(
@@ -165,7 +203,10 @@ class _Reader:
         ).fetchone()
         assert row is not None, "it has no condition"
         insert, flush = map(int, row)
-        if insert == self._seen:
+        self.over = self.over or (
+            self.end_lsn is not None and max(self._seen or 0, self.anchor(self.next)[1]) >= self.end_lsn
+        )
+        if insert == self._seen or self.over:
             return False
         self._limit = self._limit or self.settings.peek_messages
         position, lsn = self.anchor(self.next)
@@ -181,6 +222,15 @@ class _Reader:
             )
         )
         state = _state(connection, self.settings)
+        self._compare(state, lsn)
+        self.at_end = False
+        self._peek = _Peek(Decoder(state.database), lsn, self.next - position, insert if flush >= insert else None)
+        if self.tables is not None and lsn < self.tables.state.high:
+            self._peek.seam = Seam(self.tables.state, self.settings.publication)
+        return True
+
+    def _compare(self, state: _State, lsn: int) -> None:
+        """The slot has not passed the LSN from which is read."""
         if state.confirmed > lsn:
             raise SourceReplaced(
                 f"slot {self.settings.slot}: this processor has read up to {lsn_text(lsn)}, and the slot stands at"
@@ -188,9 +238,6 @@ class _Reader:
                 " an older checkpoint, which the slot has passed; the changes in between are lost. Start without state, to read from where"
                 " the slot stands; let nobody else read this slot"
             )
-        self.at_end = False
-        self._peek = _Peek(Decoder(state.database), lsn, self.next - position, insert if flush >= insert else None)
-        return True
 
     def _events(self, peek: _Peek, data: bytes) -> list[Change]:
         """The events of a message that are due, and anchors at ends of transactions."""
@@ -198,12 +245,15 @@ class _Reader:
         found: list[Change] = []
         for each in peek.decoder.decode(data):
             match each:
+                case Begun(commit_lsn) if self.end_lsn is not None and commit_lsn >= self.end_lsn:
+                    self.over, peek.counts = True, False
                 case Begun(commit_lsn):
                     peek.counts, peek.began = commit_lsn >= peek.anchor, peek.events
                 case Change() if peek.counts:
-                    peek.events += 1
-                    if peek.events > peek.skip:
-                        found.append(each)
+                    due = each if peek.seam is None else peek.seam.due(each, self._connected())
+                    peek.events += due is not None
+                    if due is not None and peek.events > peek.skip:
+                        found.append(due)
                 case Ended(end_lsn) if peek.counts and peek.events > peek.began and peek.events >= peek.skip:
                     self._add_anchor(self.next + len(found), end_lsn, quiet=False)
                 case _:
@@ -342,7 +392,10 @@ class PostgresSource:
 
     def _look(self) -> _State:
         with _Errors(self.settings), _connect(self.settings) as connection:
-            return _state(connection, self.settings)
+            found = _state(connection, self.settings)
+            if self.settings.initial_sync and self._reader is None:
+                tables_of(connection, self.settings.publication)
+            return found
 
     async def found(self, splits: Collection[SplitId], *, first: bool) -> Mapping[SplitId, KnownSplit]:
         """From where the slot stands: its LSN is the first position."""
@@ -359,11 +412,12 @@ class PostgresSource:
     def _end(self, position: int) -> int:
         """Counted by a reader of its own. An empty stretch at the end counts no position: no record has it."""
         with self._lock, _Errors(self.settings):
-            own = self._reader
-            anchors = _anchors(self._known, position) if own is None else list(own.anchors)
-            end = position if own is None else max(position, own.next)
-            reader = _Reader(self.settings, end, anchors)
+            own = self._reader or self._reader_at(position)
+            end = max(position, own.next)
+            reader = _Reader(self.settings, end, list(own.anchors), own.tables)
             try:
+                if own.tables is not None and not own.tables.is_done():
+                    return _BY_LSN + reader.log_end()
                 while not reader.at_end:
                     end = max([end, *(each + 1 for each in reader.read(_COUNT_BYTES)[0])])
             finally:
@@ -374,12 +428,18 @@ class PostgresSource:
         """See `KnowsOrigins.know`: anchors."""
         self._known = origins.get(SPLIT, self._known)
 
-    def origins(self, split: SplitId) -> Mapping[str, str]:
-        """See `KnowsOrigins.origins`: anchors, position to LSN."""
+    def origins(self, split: SplitId, position: Offset) -> Mapping[str, str]:
+        """See `KnowsOrigins.origins`: anchors, position to LSN; the tables' state while it matters."""
         del split
         if self._reader is None:
             return self._known
-        return {str(position): lsn_text(lsn) for position, lsn in list(self._reader.anchors)}
+        anchors, tables = list(self._reader.anchors), self._reader.tables
+        found = {str(each): lsn_text(lsn) for each, lsn in anchors}
+        if tables is not None:
+            state = tables.at(position)
+            if not state.done or anchors[0][1] < state.high:
+                found[_SYNC] = msgspec.json.encode(state).decode()
+        return found
 
     async def note(self, group: str, positions: Mapping[SplitId, Offset]) -> None:
         """The slot may follow a committed checkpoint: it is advanced before the next read."""
@@ -390,7 +450,21 @@ class PostgresSource:
     async def open(self, positions: Mapping[SplitId, Offset]) -> None:
         """Read from here; the server is asked with the first fetch."""
         if SPLIT in positions and self._reader is None:
-            self._reader = _Reader(self.settings, positions[SPLIT], _anchors(self._known, positions[SPLIT]))
+            self._reader = self._reader_at(positions[SPLIT])
+
+    def _reader_at(self, position: int) -> _Reader:
+        """One that goes on where a snapshot is. Without one the position is the beginning, which is the slot's LSN."""
+        state = None
+        if _SYNC in self._known:
+            state = msgspec.json.decode(self._known[_SYNC], type=Synced)
+        elif not self._known and self.settings.initial_sync:
+            state = Synced(lsn=position, begin=position)
+        tables = None
+        if state is not None:
+            tables = TableReader(self.settings.publication, self.settings.fetch_messages, position, state)
+            if not state.done:
+                return _Reader(self.settings, position, [], tables)
+        return _Reader(self.settings, position, _anchors(self._known, position), tables)
 
     async def fetch(self, max_bytes: int, timeout_ms: int) -> Sequence[RawBatch]:
         """See `Source.fetch`. SourceReplaced if changes were lost; SourceMissing, SlotRefused."""
@@ -416,12 +490,15 @@ class PostgresSource:
             except BaseException:
                 # What this call has read is not given out: it is read again, over a new connection.
                 reader.close()
-                reader.next = before
+                reader.next, reader.over = before, False
+                if reader.tables is not None:
+                    reader.tables.back_to(before)
                 reader.anchors = [each for each in reader.anchors if each[0] <= before]
                 raise
 
     def _finished(self) -> bool:
-        return self._until is not None and self._reader is not None and self._reader.next >= self._until
+        reader = self._reader
+        return self._until is not None and reader is not None and (reader.over or reader.next >= self._until)
 
     def status(self) -> Sequence[SplitStatus]:
         """See `Source.status`."""
@@ -434,6 +511,8 @@ class PostgresSource:
     def end_at(self, until: Mapping[SplitId, Offset]) -> None:
         """See `Source.end_at`."""
         self._until = until.get(SPLIT, self._until)
+        if self._until is not None and self._until >= _BY_LSN and self._reader is not None:
+            self._reader.end_lsn = self._until - _BY_LSN
 
     async def close(self) -> None:
         """Let go of the connection. The slot stays: it keeps what was not read."""
@@ -447,7 +526,7 @@ _COUNT_BYTES: Final = 4 * 1024 * 1024
 
 def _anchors(known: Mapping[str, str], position: int) -> list[tuple[int, int]]:
     """Those of a snapshot; without one the position is the beginning, which is an LSN."""
-    found = sorted((int(each), _lsn(text)) for each, text in known.items() if int(each) <= position)
+    found = sorted((int(each), _lsn(text)) for each, text in known.items() if each != _SYNC and int(each) <= position)
     return found or [(position, position)]
 
 

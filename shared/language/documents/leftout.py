@@ -51,7 +51,6 @@ OPTIONS_LEFT_OUT: Final[dict[str, str]] = {
     "$source.subscription": "Pub/Sub is no source here: bring its messages to a topic, and give topic",
     "$source.queue": "a queue is no source here: bring its messages to a topic, and give topic",
     "$source.schedule": "a schedule is no source here: let what keeps the schedule write to a topic, and give topic",
-    "$source.initialSync": "changes begin where the slot stands: a row that was there before comes once something updates it",
     **dict.fromkeys(("$source.db", "$source.coll"), "a publication has its tables: CREATE PUBLICATION … FOR TABLE …"),
     "$source.interval": "a schedule is no source here: let what keeps the schedule write to a topic, and give topic",
     "$emit.workspaceName": "an installation is one workspace: name the connection alone",

@@ -276,12 +276,17 @@ _SAMPLE: Final = (
     Option("connectionName", STRING, "sample_stream_solar, or a connection of type sample", required=True),
     *_TIMING,
 )
+_SYNC: Final = closed(
+    Option("enable", BOOLEAN, "rows that are there come first, as inserts (default false)", into="initial_sync"),
+    Option("parallelism", integer(1), "accepted and without effect: rows are read in the order of keys", into=None),
+)
 _CHANGES: Final = (
     Option("connectionName", STRING, "the connection to PostgreSQL, of type sql", required=True),
     Option("publication", STRING, "the publication: which tables, rows and columns", required=True),
     Option(
         "slot", STRING, "the replication slot (pgoutput), which this source alone reads and advances", required=True
     ),
+    Option("initialSync", _SYNC, "whether a start without state reads the tables' rows before their changes"),
     *_TIMING,
 )
 _PLUGIN: Final = (

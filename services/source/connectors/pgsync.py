@@ -1,0 +1,436 @@
+"""The rows that PostgreSQL's tables have, before their changes (`initialSync`), exact at the seam over restarts.
+
+- The slot is there first. Then a transaction (REPEATABLE READ) reads the published tables in the order of their names and keys. It cannot
+  outlive its connection: behind a break another transaction, with a snapshot of its own, goes on behind the last key of the position
+  that is resumed. What one transaction has read is a *segment*: where it begins, and its `pg_current_snapshot`.
+- Then the slot's changes are read from the beginning. Each tells its transaction's id. A change is left out if the snapshot of the segment
+  in which its key lies saw that transaction, for then the row that was read has it; all others are given. So each key has one insert, and
+  then every change behind it. PostgreSQL itself compares keys with the places where segments begin: it alone knows the columns' order.
+- A commit's record is in the log before snapshots see it. So the first snapshot is taken when all transactions that were open behind the
+  slot's making have ended: else one in front of the slot could be in neither. All have committed in front of `high`, the log's end behind a
+  snapshot, if the snapshot saw them: once the slot is there, segments are forgotten.
+- Tables are locked (ACCESS SHARE) before the snapshot is taken, because TRUNCATE and rewrites do not heed snapshots.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+import msgspec
+import psycopg
+from psycopg import sql
+
+from tidemark.services.source.connectors.pgoutput import Change, Column, Decoder
+from tidemark.shared.model.failures import Lasting
+from tidemark.shared.ports.log import LogError, LogUnavailable
+from tidemark.shared.ports.source import SourceReplaced
+
+_CURSOR: Final = "tidemark_rows"
+_XIDS: Final = 1 << 32
+_REMEMBERED: Final = 4
+"""Pieces whose keys are known: a task takes one while it reads the next, and a checkpoint lies within them."""
+_NAMES: Final = """
+SELECT schemaname, tablename FROM pg_publication_tables WHERE pubname = %s ORDER BY schemaname COLLATE "C", tablename COLLATE "C"
+"""
+_TABLE: Final = """
+SELECT c.relkind = 'p', c.relreplident::text, to_jsonb(p) -> 'attnames', to_jsonb(p) ->> 'rowfilter',
+       has_table_privilege(c.oid, 'SELECT'),
+       (SELECT jsonb_agg(jsonb_build_array(a.attname, a.attgenerated <> '',
+                         a.attnum = ANY ((identity.indkey::int2[])[0:identity.indnkeyatts - 1]))
+                         ORDER BY a.attnum)
+        FROM pg_attribute a WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped),
+       (SELECT jsonb_agg(jsonb_build_array(a.attname, format_type(a.atttypid, a.atttypmod), quote_ident(n.nspname) || '.'
+                         || quote_ident(l.collname)) ORDER BY k.place)
+        FROM unnest(paged.indkey::int2[]) WITH ORDINALITY k (attnum, place)
+             JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum = k.attnum
+             LEFT JOIN pg_collation l ON l.oid = a.attcollation LEFT JOIN pg_namespace n ON n.oid = l.collnamespace
+        WHERE k.place <= paged.indnkeyatts)
+FROM pg_publication_tables p JOIN pg_namespace s ON s.nspname = p.schemaname
+     JOIN pg_class c ON c.relnamespace = s.oid AND c.relname = p.tablename
+     LEFT JOIN pg_index identity ON identity.indexrelid = pg_get_replica_identity_index(c.oid)
+     LEFT JOIN pg_index paged ON paged.indrelid = c.oid AND CASE WHEN c.relreplident = 'f' THEN paged.indisprimary
+                                                                 ELSE paged.indexrelid = identity.indexrelid END
+WHERE p.pubname = %s AND p.schemaname = %s AND p.tablename = %s
+"""
+
+Key = Mapping[str, str]
+"""Columns with their texts."""
+
+
+class SyncRefused(LogError, Lasting):
+    """The tables cannot be read as they are."""
+
+
+class Segment(msgspec.Struct, frozen=True, array_like=True):
+    """What one transaction reads: from behind this key of this table on."""
+
+    table: int
+    after: Key | None
+    snapshot: str
+    """`pg_current_snapshot`."""
+    high: int
+    """LSN: all that the snapshot saw was committed before."""
+
+
+class Synced(msgspec.Struct, frozen=True):
+    """How far the tables are read, as a checkpoint has it."""
+
+    lsn: int
+    """Where the slot stood: changes are read from here."""
+    begin: int
+    """The position of the first row."""
+    time_ms: int = 0
+    """Of all rows: no change that is given has an earlier one."""
+    tables: tuple[tuple[str, str], ...] = ()
+    segments: tuple[Segment, ...] = ()
+    table: int = 0
+    """The present one; behind the last one all are read."""
+    after: Key | None = None
+    """The last key that was read of it."""
+
+    @property
+    def done(self) -> bool:
+        """All tables are read."""
+        return bool(self.segments) and self.table >= len(self.tables)
+
+    @property
+    def high(self) -> int:
+        """LSN: changes behind it need no comparison."""
+        return max((each.high for each in self.segments), default=0)
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A published table: what is read of it, and by what it is ordered."""
+
+    name: tuple[str, str]
+    partitioned: bool
+    columns: tuple[tuple[str, bool], ...]
+    """Names, and whether one is of the replica identity: in the order of pgoutput."""
+    key: tuple[tuple[str, str, str | None], ...]
+    """Names, types and collations."""
+    condition: str | None
+
+    def from_clause(self) -> sql.Composed:
+        """Partitions are read with their root; tables that inherit are tables of their own."""
+        return sql.SQL("{}{}").format(sql.SQL("" if self.partitioned else "ONLY "), sql.Identifier(*self.name))
+
+    def query(self, after: Key | None) -> sql.Composed:
+        """Rows behind a key, in order."""
+        names = sql.SQL(", ").join(sql.Identifier(name) for name, _ in self.columns)
+        ordered = sql.SQL(", ").join(sql.Identifier(name) for name, _, _ in self.key)
+        conditions = [sql.SQL("({})").format(sql.SQL(self.condition))] if self.condition else []
+        if after is not None:
+            conditions.append(sql.SQL("ROW({}) > {}").format(ordered, self.row(after)))
+        where = sql.SQL(" WHERE {}").format(sql.SQL(" AND ").join(conditions)) if conditions else sql.SQL("")
+        return sql.SQL("SELECT {} FROM {}{} ORDER BY {}").format(names, self.from_clause(), where, ordered)
+
+    def row(self, key: Key) -> sql.Composed:
+        """A key as a value of the server's. SyncRefused if it is of other columns."""
+        if set(key) != {name for name, _, _ in self.key}:
+            raise SyncRefused(
+                f"table {'.'.join(self.name)}: its initial sync is ordered by {', '.join(sorted(key))}, and now its key is"
+                f" {', '.join(name for name, _, _ in self.key)}. Bring the old key back, or start without state, with a new slot"
+            )
+        parts = [
+            sql.SQL("{}::{}{}").format(
+                sql.Literal(key[name]),
+                sql.SQL(kind),
+                sql.SQL("" if collation is None else f" COLLATE {collation}"),
+            )
+            for name, kind, collation in self.key
+        ]
+        return sql.SQL("ROW({})").format(sql.SQL(", ").join(parts))
+
+
+@dataclass(frozen=True, slots=True)
+class _Piece:
+    """Rows that were read at once: where a checkpoint within them goes on."""
+
+    before: int
+    """The position in front of them."""
+    state: Synced
+    keys: Sequence[tuple[int, Key]]
+
+    def at(self, position: int) -> Synced | None:
+        place = position - self.before
+        if not 0 < place <= len(self.keys):
+            return None
+        table, key = self.keys[place - 1]
+        return msgspec.structs.replace(self.state, table=table, after=key)
+
+
+@dataclass(slots=True)
+class TableReader:
+    """Reads the tables' rows over the source's connection. Not for two threads at once, but for `at`."""
+
+    publication: str
+    rows_max: int
+    """In memory at once, besides those of a piece."""
+    start: int
+    """The position from which it reads."""
+    state: Synced
+    _pieces: tuple[_Piece, ...] = ()
+    _done_at: int | None = None
+    _session: psycopg.Connection[Any] | None = None
+    _table: Table | None = None
+    _open_below: int | None = None
+    """The first look's: all transactions below have to end before rows are read."""
+    _begun: Synced = field(init=False)
+
+    def __post_init__(self) -> None:
+        """It stands at its beginning."""
+        self._begun = self.state
+        self._done_at = self.start if self.state.done else None
+
+    def is_done(self) -> bool:
+        """All rows were given out, or will be with the piece that was read."""
+        return self._done_at is not None
+
+    def at(self, position: int) -> Synced:
+        """The state at a position that a checkpoint may have."""
+        if self._done_at is not None and position >= self._done_at:
+            return self.state
+        for piece in self._pieces:
+            if (found := piece.at(position)) is not None:
+                return found
+        if position == self.start:
+            return self._begun
+        message = f"position {position} of an initial sync is none of those that were read lately"
+        raise RuntimeError(message)
+
+    def back_to(self, position: int) -> None:
+        """The connection was given up, and rows behind this position were not given out: go on from here in a new transaction."""
+        if not self.is_done():
+            self._session = self._table = None
+            self._pieces = tuple(each for each in self._pieces if each.before < position)
+            self.state = self.at(position)
+            self.start, self._begun = position, self.state
+
+    def read(self, connection: psycopg.Connection[Any], database: str, next_: int, max_bytes: int) -> Iterator[Change]:
+        """The next rows as inserts, about so many bytes; at the end of all tables `state.done`."""
+        if self._session is None:
+            self._begin(connection)
+        keys: list[tuple[int, Key]] = []
+        decoder, size, state = Decoder(database), 0, self.state
+        while size < max_bytes and not self.state.done:
+            if self._table is None:
+                self._open(connection)
+            cursor = connection.execute(f"FETCH {self.rows_max} FROM {_CURSOR}")
+            result, table = cursor.pgresult, self._table
+            assert result is not None and table is not None, "it was opened, and has answered"  # noqa: PT018
+            if not result.ntuples:
+                connection.execute(f"CLOSE {_CURSOR}")
+                self._table = None
+                self.state = msgspec.structs.replace(self.state, table=self.state.table + 1, after=None)
+                continue
+            columns = [Column(name, result.ftype(n), key) for n, (name, key) in enumerate(table.columns)]
+            places = {name: n for n, (name, _) in enumerate(table.columns)}
+            for number in range(result.ntuples):
+                cells = [result.get_value(number, n) for n in range(result.nfields)]
+                size += sum(len(cell) for cell in cells if cell is not None)
+                key = {name: (cells[places[name]] or b"").decode() for name, _, _ in table.key}
+                keys.append((self.state.table, key))
+                index = next_ + len(keys) - 1 - state.begin
+                yield decoder.row(table.name, columns, cells, state.lsn, index, state.time_ms)
+            self.state = msgspec.structs.replace(self.state, after=keys[-1][1])
+        if keys:
+            self._pieces = (*self._pieces[1 - _REMEMBERED :], _Piece(next_, self.state, keys))
+        if self.state.done:
+            connection.execute("ROLLBACK")
+            self._session = None
+            self._done_at = next_ + len(keys)
+
+    def _begin(self, connection: psycopg.Connection[Any]) -> None:
+        """A transaction with its snapshot. LogUnavailable while transactions are open that began in front of the slot."""
+        state = self.state
+        found = tuple((schema, table) for schema, table in connection.execute(_NAMES, (self.publication,)).fetchall())
+        if not state.segments:
+            self._wait(connection)
+            state = msgspec.structs.replace(self.state, tables=found)
+        gone = [".".join(name) for name in state.tables[state.table :] if name not in found]
+        if gone:
+            raise SourceReplaced(
+                f"publication {self.publication}: its initial sync expected table {', '.join(gone)}, which it had as the sync began,"
+                " and found none. Start without state, with a new slot"
+            )
+        rest = [described(connection, self.publication, name) for name in state.tables[state.table :]]
+        connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
+        connection.execute("SET LOCAL row_security = off")  # rows that a policy hides are an error
+        connection.execute("SET LOCAL idle_in_transaction_session_timeout = 0")  # receivers may be slow
+        if rest:
+            connection.execute(
+                sql.SQL("LOCK TABLE {} IN ACCESS SHARE MODE").format(
+                    sql.SQL(", ").join(each.from_clause() for each in rest)
+                )
+            )
+        row = connection.execute("SELECT pg_current_snapshot()::text").fetchone()
+        end = connection.execute("SELECT pg_current_wal_insert_lsn() - '0/0'").fetchone()
+        assert row is not None and end is not None, "they have no condition"  # noqa: PT018
+        own = Segment(state.table, state.after, row[0], int(end[0]))
+        earlier = tuple(each for each in state.segments if (each.table, each.after) != (own.table, own.after))
+        self.state = msgspec.structs.replace(state, segments=(*earlier, own))
+        self._session = connection
+
+    def _wait(self, connection: psycopg.Connection[Any]) -> None:
+        """Until no transaction is open that was at the first look; that look's time is the rows'.
+
+        All ids that were given by then are below its own. A snapshot's `xmax` would not do: it is behind the last that has ended.
+        """
+        if self._open_below is None:
+            row = connection.execute(
+                "SELECT pg_current_xact_id()::text, (extract(epoch FROM statement_timestamp()) * 1000)::bigint"
+            ).fetchone()
+            assert row is not None, "it has no condition"
+            self._open_below = int(row[0])
+            self.state = self._begun = msgspec.structs.replace(self.state, time_ms=int(row[1]))
+        row = connection.execute("SELECT pg_snapshot_xmin(pg_current_snapshot())::text").fetchone()
+        assert row is not None, "it has no condition"
+        if int(row[0]) < self._open_below:
+            raise LogUnavailable(
+                f"the initial sync waits for transactions that were open as it began: the oldest is {row[0]}, and all below"
+                f" {self._open_below} have to end first (pg_stat_activity.backend_xid, pg_prepared_xacts)"
+            )
+
+    def _open(self, connection: psycopg.Connection[Any]) -> None:
+        self._table = table = described(connection, self.publication, self.state.tables[self.state.table])
+        connection.execute(
+            sql.SQL("DECLARE {} NO SCROLL CURSOR FOR {}").format(sql.Identifier(_CURSOR), table.query(self.state.after))
+        )
+
+
+def described(connection: psycopg.Connection[Any], publication: str, name: tuple[str, str]) -> Table:
+    """A published table as it is. SyncRefused if it has no key, or may not be read."""
+    where = f"table {'.'.join(name)} of publication {publication}"
+    row = connection.execute(_TABLE, (publication, *name)).fetchone()
+    if row is None:
+        raise SourceReplaced(
+            f"{where}: it was there a moment ago, and now it is not. Start without state, with a new slot"
+        )
+    partitioned, identity, published, condition, readable, columns, key = row
+    if not readable:
+        raise SyncRefused(
+            f"{where}: initialSync expected the connection's user to have SELECT on it, found that it has not."
+            f" GRANT SELECT ON {'.'.join(name)} TO …"
+        )
+    if not key:
+        found = {"n": "REPLICA IDENTITY NOTHING"}.get(identity, "none")
+        raise SyncRefused(
+            f"{where}: initialSync expected a primary key (or REPLICA IDENTITY USING INDEX), by which its rows are read in"
+            f" order, found {found}. ALTER TABLE … ADD PRIMARY KEY; or leave the table to a publication of its own"
+        )
+    kept = [
+        (each, identity == "f" or bool(is_key))
+        for each, generated, is_key in columns
+        if (each in published if published is not None else not generated)
+    ]
+    missing = [each for each, _, _ in key if each not in dict(kept)]
+    if missing:
+        raise SyncRefused(
+            f"{where}: initialSync expected the key's columns to be published, found that {', '.join(missing)} is not."
+            " Add it to the publication's list of columns"
+        )
+    return Table(name, partitioned, tuple(kept), tuple(map(tuple, key)), condition)
+
+
+def tables_of(connection: psycopg.Connection[Any], publication: str) -> list[Table]:
+    """All tables of a publication. SyncRefused."""
+    return [described(connection, publication, name) for name in connection.execute(_NAMES, (publication,)).fetchall()]
+
+
+class _Snapshot:
+    """A `pg_current_snapshot`: which transactions it saw."""
+
+    def __init__(self, text: str) -> None:
+        low, high, open_ = text.split(":")
+        self._low, self._high = int(low), int(high)
+        self._open = {int(each) for each in open_.split(",") if each}
+
+    def saw(self, xid: int) -> bool:
+        """Whether a committed transaction with this id of 32 bits is in it: the ids of 64 bits lie nearer than 2^31."""
+        full = self._high + ((xid - self._high + _XIDS // 2) % _XIDS - _XIDS // 2)
+        return full < self._low or (full < self._high and full not in self._open)
+
+
+@dataclass(slots=True)
+class Seam:
+    """Which changes of the slot are not in the rows that were read."""
+
+    state: Synced
+    publication: str
+    _snapshots: dict[str, _Snapshot] = field(default_factory=dict)
+    _tables: dict[tuple[str, str], Table] = field(default_factory=dict)
+
+    def due(self, change: Change, connection: psycopg.Connection[Any]) -> Change | None:
+        """The change as it is to be given; None if the rows have it. SyncRefused."""
+        if change.table not in self.state.tables:
+            return change
+        segments = self._segments(self.state.tables.index(change.table))
+        seen = [self._saw(segment, change.xid) for segment in segments]
+        if all(seen) or not any(seen):
+            return None if all(seen) else change
+        if not change.keys:
+            raise SyncRefused(
+                f"table {'.'.join(change.table)} was truncated while its initial sync was interrupted: some of its rows were read in"
+                " front of that, some behind it. Start without state, with a new slot"
+            )
+        *before, after = [seen[self._of(change.table, segments, key, connection)] for key in change.keys]
+        if all(each == after for each in before):
+            return None if after else change
+        return _as_delete(change) if after else _as_insert(change)
+
+    def _segments(self, table: int) -> list[Segment]:
+        """Those in which rows of a table were read: the one that came to it, and those that begin within it."""
+        found: list[Segment] = []
+        for each in self.state.segments:
+            if (each.table, each.after) == (table, None) or each.table < table:
+                found = [each]
+            elif each.table == table:
+                found.append(each)
+        return found
+
+    def _saw(self, segment: Segment, xid: int) -> bool:
+        if segment.snapshot not in self._snapshots:
+            self._snapshots[segment.snapshot] = _Snapshot(segment.snapshot)
+        return self._snapshots[segment.snapshot].saw(xid)
+
+    def _of(
+        self, name: tuple[str, str], segments: Sequence[Segment], key: Key, connection: psycopg.Connection[Any]
+    ) -> int:
+        """The segment in which a key lies, by the server's order."""
+        if name not in self._tables:
+            self._tables[name] = described(connection, self.publication, name)
+        table, place = self._tables[name], 0
+        for number, segment in enumerate(segments):
+            if segment.after is None or segment.table != self.state.tables.index(name):
+                continue
+            own = {column: key[column] for column in segment.after}
+            row = connection.execute(
+                sql.SQL("SELECT {} > {}").format(table.row(own), table.row(segment.after))
+            ).fetchone()
+            assert row is not None, "it has no condition"
+            place = number if row[0] else place
+        return place
+
+
+def _as_delete(change: Change) -> Change:
+    """A key that was read has gone to where the row was read under its new one."""
+    event = dict(change.event)
+    key = event.pop("documentKeyBeforeChange", None) or event["fullDocumentBeforeChange"]
+    for name in ("fullDocument", "updateDescription"):
+        event.pop(name, None)
+    return replace(change, event={**event, "operationType": "delete", "documentKey": key})
+
+
+def _as_insert(change: Change) -> Change:
+    """A key that was read nowhere has come to where keys had been read before."""
+    event = dict(change.event)
+    if "updateDescription" in event:
+        raise SyncRefused(
+            f"table {'.'.join(change.table)}: a row's key was changed while its initial sync was interrupted, and the server did not send"
+            f" its columns {', '.join(event['updateDescription']['notSent'])}, which nothing has read. ALTER TABLE … REPLICA"
+            " IDENTITY FULL, and start without state, with a new slot"
+        )
+    for name in ("documentKeyBeforeChange", "fullDocumentBeforeChange"):
+        event.pop(name, None)
+    return replace(change, event={**event, "operationType": "insert"})
