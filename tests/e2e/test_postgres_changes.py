@@ -151,6 +151,8 @@ async def test_rows_then_changes_come_out_once_over_kills_in_the_middle(tmp_path
                     if len(rows := released(out) if out.exists() else []) > sum(counts[-1:]):
                         counts.append(len(rows))
                         break
+                while "source-0" not in installed.cluster.pids():  # the one before is being replaced
+                    await asyncio.sleep(0.05)
                 installed.cluster.kill("source-0", signal.SIGKILL)
             await installed.until_running(NAME)
             stop.set()
