@@ -121,6 +121,22 @@ async def test_transactions_that_are_open_as_rows_are_read_come_as_changes(shop:
         assert [(each["documentKey"], each["fullDocument"]["n"]) for each in changes] == [({"id": 2}, 20)]
 
 
+async def test_a_transaction_that_is_older_than_what_the_snapshot_saw_comes_as_changes(shop: Shop) -> None:
+    """Its number is below that of others that the rows have."""
+    shop.do("INSERT INTO t VALUES (1, 1), (2, 2)")
+    with psycopg.connect(shop.url) as early, psycopg.connect(shop.url) as late:
+        early.execute("UPDATE t SET n = 10 WHERE id = 1")
+        source = await shop.begun(**SYNC)
+        with pytest.raises(LogUnavailable):
+            await piece(source)
+        late.execute("UPDATE t SET n = 20 WHERE id = 2")
+        shop.do("INSERT INTO t VALUES (3, 3)")
+        early.commit()
+        assert ids(await synced(shop, source, 3)) == [1, 2, 3]
+        late.commit()
+        assert kinds(await drain(source)) == [("update", 2)]
+
+
 async def broken(shop: Shop, **changed: Any) -> tuple[PostgresSource, list[Document], Offset, dict[str, str]]:
     """A source that has read the rows 1 to 3 of 1 to 6, and is given up there."""
     shop.do("INSERT INTO t SELECT g, g, 'x' FROM generate_series(1, 6) g")
@@ -170,6 +186,46 @@ async def test_C6_a_row_whose_values_nothing_has_read_is_an_error(shop: Shop) ->
     shop.do("UPDATE t SET id = 0 WHERE id = 6")
     with pytest.raises(SyncRefused, match=r"did not send its columns body.*REPLICA IDENTITY FULL"):
         await drain(await shop.resumed(position, origins, **SYNC))
+
+
+async def test_C6_changes_without_the_key_of_the_rows_are_an_error(shop: Shop) -> None:
+    """The identity became another index while the sync was interrupted; with it, changes do not tell where their rows were read."""
+    shop.do("ALTER TABLE t ADD other serial")
+    shop.do("CREATE UNIQUE INDEX only_other ON t (other)")
+    _, _, position, origins = await broken(shop)
+    shop.do("ALTER TABLE t REPLICA IDENTITY USING INDEX only_other")
+    shop.do("DELETE FROM t WHERE id = 2")
+    shop.do("ALTER TABLE t REPLICA IDENTITY DEFAULT")
+    with pytest.raises(
+        SyncRefused, match=r"expected each change to tell the key id, found one without id: its replica identity"
+    ):
+        await drain(await shop.resumed(position, origins, **SYNC))
+
+
+async def test_a_table_that_had_another_name_in_its_changes_comes_once(shop: Shop) -> None:
+    """Between the slot and the rows; a table that was dropped, whose name another one has now, does not come at all."""
+    shop.do("CREATE TABLE gone (id int PRIMARY KEY)")
+    shop.do("ALTER PUBLICATION p ADD TABLE gone")
+    shop.do("INSERT INTO t VALUES (1), (2)")
+    shop.do("INSERT INTO gone VALUES (3)")
+    shop.do("DROP TABLE gone")
+    shop.do("ALTER TABLE t RENAME TO gone")
+    shop.do("CREATE TABLE t (id int PRIMARY KEY)")
+    source = await shop.begun(**SYNC)
+    rows = await drain(source)
+    assert [(row["ns"]["coll"], row["documentKey"]["id"]) for row in rows] == [("public.gone", 1), ("public.gone", 2)]
+    shop.do("DELETE FROM gone WHERE id = 1")
+    assert kinds(await drain(source)) == [("delete", 1)]
+
+
+async def test_a_piece_is_bounded_by_what_rows_become(shop: Shop) -> None:
+    """Numbers of one digit are long documents of many columns."""
+    names = ", ".join(f"a_column_with_a_long_name_{n}" for n in range(50))
+    shop.do(f"CREATE TABLE wide (id int PRIMARY KEY, {names.replace(',', ' int,')} int)")
+    shop.do("ALTER PUBLICATION p ADD TABLE wide")
+    shop.do("INSERT INTO wide SELECT g FROM generate_series(1, 200) g")
+    source = await shop.begun(fetch_messages=1, **SYNC)
+    assert 0 < len(await piece(source, 10_000)) < 10
 
 
 async def test_C6_with_full_old_rows_keys_move_as_well(shop: Shop) -> None:
@@ -348,7 +404,15 @@ async def test_I3_a_drain_while_rows_are_read_ends_behind_them_and_the_changes(s
             found += await piece(again)
         assert kinds(found) == [("insert", 5), ("insert", 6), ("update", 1)]
         assert found[-1]["fullDocument"]["n"] == 0
+        assert again.status()[0].next_position == end
+        stood = stands(again)
         await again.close()
+    later = await shop.resumed(*stood, **SYNC)
+    end = (await later.ends({SPLIT: stood[0]}))[SPLIT]
+    shop.do("UPDATE t SET n = 6 WHERE id = 6")
+    later.end_at({SPLIT: end})
+    assert kinds(await drain(later)) == [("update", 1)]
+    assert (later.status()[0].next_position, later.status()[0].finished) == (end, True)
 
 
 async def test_rows_are_those_that_are_published(shop: Shop) -> None:
@@ -388,6 +452,13 @@ async def test_tables_that_cannot_be_read_are_named(shop: Shop) -> None:
     shop.do("ALTER PUBLICATION p DROP TABLE t")
     with pytest.raises(SourceReplaced, match=r"expected table public\.t.*found none"):
         await piece(await shop.resumed(position, origins, **SYNC))
+    shop.do("ALTER TABLE t RENAME TO old")
+    shop.do("CREATE TABLE t (id int PRIMARY KEY)")
+    shop.do("ALTER PUBLICATION p ADD TABLE t")
+    with pytest.raises(SourceReplaced, match=r"expected table public\.t.*found none, or another one of that name"):
+        await piece(await shop.resumed(position, origins, **SYNC))
+    shop.do("DROP TABLE t")
+    shop.do("ALTER TABLE old RENAME TO t")
     shop.do("ALTER PUBLICATION p ADD TABLE t")
     shop.do("ALTER TABLE t DROP CONSTRAINT t_pkey, ADD CONSTRAINT k PRIMARY KEY (id, n)")
     with pytest.raises(SyncRefused, match=r"public\.t: its initial sync is ordered by id, and now its key is id, n"):

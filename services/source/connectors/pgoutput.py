@@ -62,6 +62,7 @@ class _Relation:
     table: tuple[str, str]
     """Schema and name."""
     columns: tuple[Column, ...]
+    oid: int = 0
 
     @property
     def name(self) -> str:
@@ -76,6 +77,8 @@ class Change:
     time_ms: int
     table: tuple[str, str] = ("", "")
     """Schema and name."""
+    oid: int = 0
+    """The table's number, which stays if it gets another name."""
     xid: int = 0
     """The transaction's id, of 32 bits."""
     keys: tuple[Mapping[str, str], ...] = ()
@@ -211,7 +214,7 @@ class Decoder:
             column = rest.text()
             columns.append(Column(column, rest.take("I"), key))
             rest.take("i")
-        self._relations[oid] = _Relation(table, tuple(columns))
+        self._relations[oid] = _Relation(table, tuple(columns), oid)
 
     def _tuple(self, rest: _Bytes, relation: _Relation) -> list[Any]:
         count = rest.take("H")
@@ -310,7 +313,7 @@ class Decoder:
             **fields,
         }
         self._index += 1
-        return Change(event, self._time_ms, relation.table, self._xid, tuple(self._texts))
+        return Change(event, self._time_ms, relation.table, relation.oid, self._xid, tuple(self._texts))
 
 
 def _document(columns: Sequence[Column], cells: Sequence[Any]) -> Document:

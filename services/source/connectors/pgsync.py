@@ -21,6 +21,7 @@ import psycopg
 from psycopg import sql
 
 from tidemark.services.source.connectors.pgoutput import Change, Column, Decoder
+from tidemark.shared.language.values import render_json
 from tidemark.shared.model.failures import Lasting
 from tidemark.shared.ports.log import LogError, LogUnavailable
 from tidemark.shared.ports.source import SourceReplaced
@@ -30,7 +31,10 @@ _XIDS: Final = 1 << 32
 _REMEMBERED: Final = 4
 """Pieces whose keys are known: a task takes one while it reads the next, and a checkpoint lies within them."""
 _NAMES: Final = """
-SELECT schemaname, tablename FROM pg_publication_tables WHERE pubname = %s ORDER BY schemaname COLLATE "C", tablename COLLATE "C"
+SELECT p.schemaname, p.tablename, c.oid::bigint
+FROM pg_publication_tables p JOIN pg_namespace s ON s.nspname = p.schemaname
+     JOIN pg_class c ON c.relnamespace = s.oid AND c.relname = p.tablename
+WHERE p.pubname = %s ORDER BY p.schemaname COLLATE "C", p.tablename COLLATE "C"
 """
 _TABLE: Final = """
 SELECT c.relkind = 'p', c.relreplident::text, to_jsonb(p) -> 'attnames', to_jsonb(p) ->> 'rowfilter',
@@ -81,7 +85,8 @@ class Synced(msgspec.Struct, frozen=True):
     """The position of the first row."""
     time_ms: int = 0
     """Of all rows: no change that is given has an earlier one."""
-    tables: tuple[tuple[str, str], ...] = ()
+    tables: tuple[tuple[str, str, int], ...] = ()
+    """Schemas, names and numbers (oid): a table may have had another name in its earlier changes."""
     segments: tuple[Segment, ...] = ()
     table: int = 0
     """The present one; behind the last one all are read."""
@@ -125,7 +130,7 @@ class Table:
         where = sql.SQL(" WHERE {}").format(sql.SQL(" AND ").join(conditions)) if conditions else sql.SQL("")
         return sql.SQL("SELECT {} FROM {}{} ORDER BY {}").format(names, self.from_clause(), where, ordered)
 
-    def row(self, key: Key) -> sql.Composed:
+    def row(self, key: Mapping[str, str | sql.Composable]) -> sql.Composed:
         """A key as a value of the server's. SyncRefused if it is of other columns."""
         if set(key) != {name for name, _, _ in self.key}:
             raise SyncRefused(
@@ -134,7 +139,7 @@ class Table:
             )
         parts = [
             sql.SQL("{}::{}{}").format(
-                sql.Literal(key[name]),
+                value if isinstance(value := key[name], sql.Composable) else sql.Literal(value),
                 sql.SQL(kind),
                 sql.SQL("" if collation is None else f" COLLATE {collation}"),
             )
@@ -150,14 +155,15 @@ class _Piece:
     before: int
     """The position in front of them."""
     state: Synced
-    keys: Sequence[tuple[int, Key]]
+    keys: Sequence[tuple[int, Sequence[str], tuple[str, ...]]]
+    """Of each row the table's number, and its key: columns (one object for a table) and texts."""
 
     def at(self, position: int) -> Synced | None:
         place = position - self.before
         if not 0 < place <= len(self.keys):
             return None
-        table, key = self.keys[place - 1]
-        return msgspec.structs.replace(self.state, table=table, after=key)
+        table, names, texts = self.keys[place - 1]
+        return msgspec.structs.replace(self.state, table=table, after=dict(zip(names, texts, strict=True)))
 
 
 @dataclass(slots=True)
@@ -207,11 +213,13 @@ class TableReader:
             self.state = self.at(position)
             self.start, self._begun = position, self.state
 
-    def read(self, connection: psycopg.Connection[Any], database: str, next_: int, max_bytes: int) -> Iterator[Change]:
-        """The next rows as inserts, about so many bytes; at the end of all tables `state.done`."""
+    def read(
+        self, connection: psycopg.Connection[Any], database: str, next_: int, max_bytes: int
+    ) -> Iterator[tuple[int, bytes]]:
+        """Times (ms) and events of the next rows as inserts, about so many bytes; at the end of all tables `state.done`."""
         if self._session is None:
             self._begin(connection)
-        keys: list[tuple[int, Key]] = []
+        keys: list[tuple[int, Sequence[str], tuple[str, ...]]] = []
         decoder, size, state = Decoder(database), 0, self.state
         while size < max_bytes and not self.state.done:
             if self._table is None:
@@ -225,15 +233,17 @@ class TableReader:
                 self.state = msgspec.structs.replace(self.state, table=self.state.table + 1, after=None)
                 continue
             columns = [Column(name, result.ftype(n), key) for n, (name, key) in enumerate(table.columns)]
-            places = {name: n for n, (name, _) in enumerate(table.columns)}
+            names = tuple(name for name, _, _ in table.key)
+            places = [[name for name, _ in table.columns].index(name) for name in names]
             for number in range(result.ntuples):
                 cells = [result.get_value(number, n) for n in range(result.nfields)]
-                size += sum(len(cell) for cell in cells if cell is not None)
-                key = {name: (cells[places[name]] or b"").decode() for name, _, _ in table.key}
-                keys.append((self.state.table, key))
+                keys.append((self.state.table, names, tuple((cells[place] or b"").decode() for place in places)))
                 index = next_ + len(keys) - 1 - state.begin
-                yield decoder.row(table.name, columns, cells, state.lsn, index, state.time_ms)
-            self.state = msgspec.structs.replace(self.state, after=keys[-1][1])
+                row = decoder.row(table.name, columns, cells, state.lsn, index, state.time_ms)
+                value = render_json(row.event, canonical=True)
+                size += len(value)
+                yield row.time_ms, value
+            self.state = msgspec.structs.replace(self.state, after=dict(zip(names, keys[-1][2], strict=True)))
         if keys:
             self._pieces = (*self._pieces[1 - _REMEMBERED :], _Piece(next_, self.state, keys))
         if self.state.done:
@@ -244,17 +254,19 @@ class TableReader:
     def _begin(self, connection: psycopg.Connection[Any]) -> None:
         """A transaction with its snapshot. LogUnavailable while transactions are open that began in front of the slot."""
         state = self.state
-        found = tuple((schema, table) for schema, table in connection.execute(_NAMES, (self.publication,)).fetchall())
+        found = tuple(
+            (schema, table, oid) for schema, table, oid in connection.execute(_NAMES, (self.publication,)).fetchall()
+        )
         if not state.segments:
             self._wait(connection)
             state = msgspec.structs.replace(self.state, tables=found)
-        gone = [".".join(name) for name in state.tables[state.table :] if name not in found]
+        gone = [".".join(name) for *name, oid in state.tables[state.table :] if (*name, oid) not in found]
         if gone:
             raise SourceReplaced(
                 f"publication {self.publication}: its initial sync expected table {', '.join(gone)}, which it had as the sync began,"
-                " and found none. Start without state, with a new slot"
+                " and found none, or another one of that name. Start without state, with a new slot"
             )
-        rest = [described(connection, self.publication, name) for name in state.tables[state.table :]]
+        rest = [described(connection, self.publication, (each[0], each[1])) for each in state.tables[state.table :]]
         connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
         connection.execute("SET LOCAL row_security = off")  # rows that a policy hides are an error
         connection.execute("SET LOCAL idle_in_transaction_session_timeout = 0")  # receivers may be slow
@@ -293,7 +305,8 @@ class TableReader:
             )
 
     def _open(self, connection: psycopg.Connection[Any]) -> None:
-        self._table = table = described(connection, self.publication, self.state.tables[self.state.table])
+        schema, name, _ = self.state.tables[self.state.table]
+        self._table = table = described(connection, self.publication, (schema, name))
         connection.execute(
             sql.SQL("DECLARE {} NO SCROLL CURSOR FOR {}").format(sql.Identifier(_CURSOR), table.query(self.state.after))
         )
@@ -335,7 +348,8 @@ def described(connection: psycopg.Connection[Any], publication: str, name: tuple
 
 def tables_of(connection: psycopg.Connection[Any], publication: str) -> list[Table]:
     """All tables of a publication. SyncRefused."""
-    return [described(connection, publication, name) for name in connection.execute(_NAMES, (publication,)).fetchall()]
+    names = connection.execute(_NAMES, (publication,)).fetchall()
+    return [described(connection, publication, (schema, name)) for schema, name, _ in names]
 
 
 class _Snapshot:
@@ -359,28 +373,50 @@ class Seam:
     state: Synced
     publication: str
     _snapshots: dict[str, _Snapshot] = field(default_factory=dict)
-    _tables: dict[tuple[str, str], Table] = field(default_factory=dict)
+    _tables: dict[int, Table] = field(default_factory=dict)
+    _places: dict[tuple[int, tuple[str, ...]], int] = field(default_factory=dict)
+    """Of keys: the segments in which they lie."""
 
-    def due(self, change: Change, connection: psycopg.Connection[Any]) -> Change | None:
+    def look(self, changes: Sequence[Change], connection: psycopg.Connection[Any]) -> None:
+        """Ask the server for the segments of these changes' keys, at once: `due` takes no others."""
+        asked: dict[int, dict[tuple[str, ...], None]] = {}
+        for change in changes:
+            table, seen = self._seen(change)
+            if table is not None and any(seen) and not all(seen):
+                names = self._names(table)
+                keys = (tuple(key[name] for name in names) for key in change.keys if set(names) <= key.keys())
+                asked.setdefault(table, {}).update((key, None) for key in keys)
+        self._places = {}
+        for table, found in asked.items():
+            if found:
+                self._ask(table, list(found), connection)
+
+    def due(self, change: Change) -> Change | None:
         """The change as it is to be given; None if the rows have it. SyncRefused."""
-        if change.table not in self.state.tables:
-            return change
-        segments = self._segments(self.state.tables.index(change.table))
-        seen = [self._saw(segment, change.xid) for segment in segments]
-        if all(seen) or not any(seen):
-            return None if all(seen) else change
+        table, seen = self._seen(change)
+        if table is None or all(seen) or not any(seen):
+            return None if table is not None and all(seen) else change
         if not change.keys:
             raise SyncRefused(
                 f"table {'.'.join(change.table)} was truncated while its initial sync was interrupted: some of its rows were read in"
                 " front of that, some behind it. Start without state, with a new slot"
             )
-        *before, after = [seen[self._of(change.table, segments, key, connection)] for key in change.keys]
+        *before, after = [seen[self._place(change, table, key)] for key in change.keys]
         if all(each == after for each in before):
             return None if after else change
         return _as_delete(change) if after else _as_insert(change)
 
+    def _seen(self, change: Change) -> tuple[int | None, Sequence[bool]]:
+        """The change's table if its rows were read, and whether the snapshots of its segments saw the transaction."""
+        tables = self.state.tables
+        same = [n for n, (*_, oid) in enumerate(tables) if oid == change.oid]
+        same = same or [n for n, (*name, _) in enumerate(tables) if tuple(name) == change.table]
+        if not same:
+            return None, ()
+        return same[0], [self._saw(segment, change.xid) for segment in self._segments(same[0])]
+
     def _segments(self, table: int) -> list[Segment]:
-        """Those in which rows of a table were read: the one that came to it, and those that begin within it."""
+        """Those in which rows of a table were read: the one that came to it, and those that begin within it, by their keys."""
         found: list[Segment] = []
         for each in self.state.segments:
             if (each.table, each.after) == (table, None) or each.table < table:
@@ -394,23 +430,42 @@ class Seam:
             self._snapshots[segment.snapshot] = _Snapshot(segment.snapshot)
         return self._snapshots[segment.snapshot].saw(xid)
 
-    def _of(
-        self, name: tuple[str, str], segments: Sequence[Segment], key: Key, connection: psycopg.Connection[Any]
-    ) -> int:
-        """The segment in which a key lies, by the server's order."""
-        if name not in self._tables:
-            self._tables[name] = described(connection, self.publication, name)
-        table, place = self._tables[name], 0
-        for number, segment in enumerate(segments):
-            if segment.after is None or segment.table != self.state.tables.index(name):
-                continue
-            own = {column: key[column] for column in segment.after}
-            row = connection.execute(
-                sql.SQL("SELECT {} > {}").format(table.row(own), table.row(segment.after))
-            ).fetchone()
-            assert row is not None, "it has no condition"
-            place = number if row[0] else place
-        return place
+    def _names(self, table: int) -> Sequence[str]:
+        """The columns of the key by which a table was read in several segments."""
+        return next(list(each.after) for each in self._segments(table)[1:] if each.after is not None)
+
+    def _place(self, change: Change, table: int, key: Key) -> int:
+        """The segment in which a key lies. SyncRefused if the change does not tell it."""
+        names = self._names(table)
+        missing = [name for name in names if name not in key]
+        if missing:
+            raise SyncRefused(
+                f"table {'.'.join(change.table)}: its initial sync expected each change to tell the key {', '.join(names)}, found one"
+                f" without {', '.join(missing)}: its replica identity was changed while the sync was interrupted. Start without"
+                " state, with a new slot"
+            )
+        return self._places[table, tuple(key[name] for name in names)]
+
+    def _ask(self, table: int, keys: Sequence[tuple[str, ...]], connection: psycopg.Connection[Any]) -> None:
+        """The keys' segments, by the server's order. SyncRefused."""
+        if table not in self._tables:
+            schema, name, _ = self.state.tables[table]
+            self._tables[table] = described(connection, self.publication, (schema, name))
+        own = self._tables[table]
+        begins = [each.after for each in self._segments(table)[1:] if each.after is not None]
+        names = self._names(table)
+        value = own.row({name: sql.Identifier("k", f"c{n}") for n, name in enumerate(names)})
+        behind = [sql.SQL("({} > {})::int").format(value, own.row(after)) for after in begins]
+        columns = [sql.Identifier(f"c{n}") for n in range(len(names))]
+        rows = connection.execute(
+            sql.SQL("SELECT {} FROM unnest({}) WITH ORDINALITY k ({}, place) ORDER BY k.place").format(
+                sql.SQL(" + ").join(behind),
+                sql.SQL(", ").join(sql.SQL("%s::text[]") for _ in names),
+                sql.SQL(", ").join(columns),
+            ),
+            [list(each) for each in zip(*keys, strict=True)],
+        ).fetchall()
+        self._places.update(((table, key), place) for key, (place,) in zip(keys, rows, strict=True))
 
 
 def _as_delete(change: Change) -> Change:

@@ -9,7 +9,7 @@
 - Transactions without events move the LSN only. At times such a stretch takes a position of its own, without a record, so that the slot can
   be advanced over it. Its LSN is the server's insert position, which lies between two records of its log, unlike the flush position.
 - With `initialSync` the tables' rows come first (`pgsync`); the first anchor is behind them.
-- A drain while rows are read cannot count them: its end is an LSN, above all positions (`_BY_LSN`).
+- A drain while rows are read cannot count them: its end is an LSN, above all positions (`_BY_LSN`). At the end the position is set to that.
 - A peek stops at the first end of a transaction behind a number of messages; the server keeps its result (a cursor WITH HOLD, which spills
   to its disk) and it is fetched in pieces. So no transaction is too large. The next peek decodes again what was not advanced over; where
   that alone is more than the number, the number doubles.
@@ -44,7 +44,7 @@ SPLIT: Final = SplitId("changes")
 _SYNC: Final = "sync"
 """The origin that has the tables' state; all others are anchors."""
 _BY_LSN: Final = 1 << 62
-"""An end from here on is this and an LSN: all transactions whose commits lie before that."""
+"""An end from here on is this and an LSN, for a reader in front of it: all transactions whose commits lie before that."""
 _CURSOR: Final = "tidemark_changes"
 _SCHEMES: Final = ("postgresql://", "postgres://", "postgresql+psycopg://")
 _SESSION: Final = (
@@ -164,40 +164,45 @@ class _Reader:
         values: list[bytes] = []
         connection = self._connected()
         if self.tables is not None and not self.tables.is_done():
-            for row in self._rows(connection, self.tables, max_bytes):
+            for time_ms, value in self._rows(connection, self.tables, max_bytes):
                 positions.append(self.next)
-                times.append(row.time_ms)
-                values.append(render_json(row.event, canonical=True))
+                times.append(time_ms)
+                values.append(value)
                 self.next += 1
             if self.tables.is_done():
                 self.anchors = [(self.next, self.tables.state.lsn)]
             return positions, times, values
         self._advance(connection)
-        if self._peek is None and not self._begin(connection):
-            return positions, times, values
-        assert self._peek is not None, "it has just begun"
+        if self._peek is None:
+            self._begin(connection)
         size = 0
-        while size < max_bytes and not self.over:
+        while self._peek is not None and size < max_bytes and not self.over:
             rows = connection.execute(f"FETCH {self.settings.fetch_messages} FROM {_CURSOR}").fetchall()
             if not rows:
                 self._end(connection, self._peek)
                 break
-            for (data,) in rows:
-                for event in self._events(self._peek, data):
-                    positions.append(self.next)
-                    times.append(event.time_ms)
-                    values.append(render_json(event.event, canonical=True))
-                    size += len(values[-1])
-                    self.next += 1
+            self._peek.messages += len(rows)
+            decoded = [each for (data,) in rows for each in self._peek.decoder.decode(data)]
+            for event in self._events(self._peek, decoded):
+                positions.append(self.next)
+                times.append(event.time_ms)
+                values.append(render_json(event.event, canonical=True))
+                size += len(values[-1])
+                self.next += 1
+        if self.over and self.end_lsn is not None:
+            self.next = _BY_LSN + self.end_lsn
+            self._add_anchor(self.next, self.end_lsn, quiet=True)
         return positions, times, values
 
-    def _rows(self, connection: psycopg.Connection[Any], tables: TableReader, max_bytes: int) -> Iterator[Change]:
+    def _rows(
+        self, connection: psycopg.Connection[Any], tables: TableReader, max_bytes: int
+    ) -> Iterator[tuple[int, bytes]]:
         state = _state(connection, self.settings)
         self._compare(state, tables.state.lsn)
         return tables.read(connection, state.database, self.next, max_bytes)
 
-    def _begin(self, connection: psycopg.Connection[Any]) -> bool:
-        """Have the server decode; False if nothing was written since all was seen."""
+    def _begin(self, connection: psycopg.Connection[Any]) -> None:
+        """Have the server decode, unless nothing was written since all was seen."""
         row = connection.execute(
             "SELECT pg_current_wal_insert_lsn() - '0/0', pg_current_wal_flush_lsn() - '0/0'"
         ).fetchone()
@@ -207,7 +212,7 @@ class _Reader:
             self.end_lsn is not None and max(self._seen or 0, self.anchor(self.next)[1]) >= self.end_lsn
         )
         if insert == self._seen or self.over:
-            return False
+            return
         self._limit = self._limit or self.settings.peek_messages
         position, lsn = self.anchor(self.next)
         connection.execute(
@@ -227,7 +232,6 @@ class _Reader:
         self._peek = _Peek(Decoder(state.database), lsn, self.next - position, insert if flush >= insert else None)
         if self.tables is not None and lsn < self.tables.state.high:
             self._peek.seam = Seam(self.tables.state, self.settings.publication)
-        return True
 
     def _compare(self, state: _State, lsn: int) -> None:
         """The slot has not passed the LSN from which is read."""
@@ -239,18 +243,19 @@ class _Reader:
                 " the slot stands; let nobody else read this slot"
             )
 
-    def _events(self, peek: _Peek, data: bytes) -> list[Change]:
-        """The events of a message that are due, and anchors at ends of transactions."""
-        peek.messages += 1
+    def _events(self, peek: _Peek, decoded: Sequence[Begun | Change | Ended]) -> list[Change]:
+        """The events of messages that are due, and anchors at ends of transactions."""
         found: list[Change] = []
-        for each in peek.decoder.decode(data):
+        if peek.seam is not None:
+            peek.seam.look([each for each in decoded if isinstance(each, Change)], self._connected())
+        for each in decoded:
             match each:
                 case Begun(commit_lsn) if self.end_lsn is not None and commit_lsn >= self.end_lsn:
                     self.over, peek.counts = True, False
                 case Begun(commit_lsn):
                     peek.counts, peek.began = commit_lsn >= peek.anchor, peek.events
                 case Change() if peek.counts:
-                    due = each if peek.seam is None else peek.seam.due(each, self._connected())
+                    due = each if peek.seam is None else peek.seam.due(each)
                     peek.events += due is not None
                     if due is not None and peek.events > peek.skip:
                         found.append(due)
@@ -511,7 +516,7 @@ class PostgresSource:
     def end_at(self, until: Mapping[SplitId, Offset]) -> None:
         """See `Source.end_at`."""
         self._until = until.get(SPLIT, self._until)
-        if self._until is not None and self._until >= _BY_LSN and self._reader is not None:
+        if self._until is not None and self._reader is not None and self._reader.next < _BY_LSN <= self._until:
             self._reader.end_lsn = self._until - _BY_LSN
 
     async def close(self) -> None:
