@@ -146,6 +146,8 @@ class Decoder:
     """Takes the messages of one peek, in order. Relations are told anew in each."""
 
     database: str
+    from_lsn: int = 0
+    """Changes of transactions whose commits lie before are left out."""
     _relations: dict[int, _Relation] = field(default_factory=dict)
     _transformer: Any = field(default_factory=Transformer)
     _commit_lsn: int = 0
@@ -172,6 +174,8 @@ class Decoder:
                 yield Ended(rest.take("Q"))
             case "R":
                 self._relation(rest)
+            case "I" | "U" | "D" | "T" if self._commit_lsn < self.from_lsn:
+                pass
             case "I":
                 relation = self._of(rest.take("I"))
                 self._expect(rest, "N")

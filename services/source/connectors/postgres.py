@@ -229,7 +229,7 @@ class _Reader:
         state = _state(connection, self.settings)
         self._compare(state, lsn)
         self.at_end = False
-        self._peek = _Peek(Decoder(state.database), lsn, self.next - position, insert if flush >= insert else None)
+        self._peek = _Peek(Decoder(state.database, lsn), lsn, self.next - position, insert if flush >= insert else None)
         if self.tables is not None and lsn < self.tables.state.high:
             self._peek.seam = Seam(self.tables.state, self.settings.publication)
 
