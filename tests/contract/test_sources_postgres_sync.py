@@ -405,10 +405,11 @@ async def test_I3_a_drain_while_rows_are_read_ends_behind_them_and_the_changes(s
         assert kinds(found) == [("insert", 5), ("insert", 6), ("update", 1)]
         assert found[-1]["fullDocument"]["n"] == 0
         assert again.status()[0].next_position == end
-        stood = stands(again)
+        position, origins = stands(again)
         await again.close()
-    later = await shop.resumed(*stood, **SYNC)
-    end = (await later.ends({SPLIT: stood[0]}))[SPLIT]
+    later = await shop.resumed(position, origins, **SYNC)
+    end = (await later.ends({SPLIT: position}))[SPLIT]
+    assert end is not None
     shop.do("UPDATE t SET n = 6 WHERE id = 6")
     later.end_at({SPLIT: end})
     assert kinds(await drain(later)) == [("update", 1)]
