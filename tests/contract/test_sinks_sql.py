@@ -1,9 +1,11 @@
 # ruff: noqa: N802 -- a test carries its rule's name
 """The SQL sink's own promises, on SQLite and PostgreSQL: `$merge`, one transaction with its marker, refusals (protocol, S5, S6)."""
 
+import asyncio
 import contextlib
 import itertools
 import sqlite3
+import threading
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,9 +16,10 @@ import pytest
 import sqlalchemy as sa
 
 from tests.contract.sinks_targets import SqlWorld
-from tidemark.services.library.release_world import IDENTITY, Task, World, crash_after, haunt, row_of
+from tidemark.services.library.release_world import IDENTITY, Inline, Task, World, crash_after, haunt, row_of
 from tidemark.services.sink.connectors.sql import MARKERS_TABLE, SqlSink, engine_of
 from tidemark.services.sink.connectors.staging import Part, PartStore
+from tidemark.shared.adapters.executor import AsyncExecutor
 from tidemark.shared.model.ids import Epoch, JobId, VertexId
 from tidemark.shared.model.values import Binary, Date, Document, ObjectId
 from tidemark.shared.operators.batches import batch_of as documents_batch
@@ -148,6 +151,37 @@ async def test_S5_a_lost_answer_to_the_commit_is_not_repeated(url: str) -> None:
             await task.release()
         await task.release()
         await world.complete()
+
+
+async def test_S5_a_cancelled_release_ends_before_its_connection_is_another_ones(url: str) -> None:
+    """What has begun goes on upon its thread; the next holder of the connection finds neither its rows nor its transaction."""
+    executor = AsyncExecutor()
+    with sql_world(url) as target:
+        target.executor = executor
+        sink = target.sink()
+        await sink.open(IDENTITY, Epoch(0))
+        await sink.accept(documents_batch([NEW, OTHER]))
+        staged = await sink.stage(Epoch(1), Epoch(0))
+        writing, go_on = threading.Event(), threading.Event()
+
+        def wait(connection: Any, cursor: Any, statement: str, *_: Any) -> None:
+            if statement.startswith("INSERT INTO rows"):
+                writing.set()
+                go_on.wait()
+
+        sa.event.listen(target.engine, "before_cursor_execute", wait)
+        release = asyncio.create_task(sink.release(row_of(1, 0, staged), staged))
+        await executor.blocking(writing.wait)
+        release.cancel()
+        await asyncio.wait({release}, timeout=0.3)
+        go_on.set()
+        await asyncio.wait({release})
+        await executor.close()
+        target.executor = Inline()
+        await target.sink().open(IDENTITY, Epoch(0))
+        assert target.table() == []
+        await merged(target, NEW, OTHER)
+        assert [row[0] for row in target.table()] == [1, 2]
 
 
 async def test_S5_a_break_before_the_commit_leaves_nothing(url: str) -> None:

@@ -7,12 +7,13 @@
   and record.
 """
 
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from itertools import groupby
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -47,6 +48,8 @@ from tidemark.shared.model.positive import check_positive
 from tidemark.shared.operators.encoded import encoded
 from tidemark.shared.ports.clock import Executor
 from tidemark.shared.ports.sink import Identity, Rejected, TargetDenied, TargetRefused, TargetUnavailable
+
+T = TypeVar("T")
 
 MARKERS_TABLE: Final = "tidemark_released"
 DIALECTS: Final = ("postgresql", "sqlite")
@@ -311,14 +314,14 @@ class SqlSink:
         self, identity: Identity, row: MirrorRow, parts: Sequence[Part], skipped: list[int] | None
     ) -> None:
         """`skipped`: takes the numbers of records that may be passed over; None: none may."""
-        async with self._connection() as connection:
-            before = await self._executor.blocking(self._claim, connection, identity, row)
+        async with self._connection() as on_connection:
+            before = await on_connection(self._claim, identity, row)
             if before is not None:
                 self._marker = before
                 is_due(identity, before, row, self.place)
                 return
             if skipped is not None:
-                await self._executor.blocking(self._check_at_once, connection)
+                await on_connection(self._check_at_once)
             done = 0
             for part in parts:
                 try:
@@ -328,19 +331,27 @@ class SqlSink:
                         raise
                     skipped.append(part.rows)
                     documents = []
-                await self._executor.blocking(self._write, connection, f"commit {row.epoch}", documents, done, skipped)
+                await on_connection(self._write, f"commit {row.epoch}", documents, done, skipped)
                 done += part.rows
-            await self._executor.blocking(self._commit, connection)
+            await on_connection(self._commit)
         self._marker = row.epoch
 
     @asynccontextmanager
-    async def _connection(self) -> AsyncIterator[sa.Connection]:
-        """A connection of its own; uncommitted changes are rolled back."""
+    async def _connection(self) -> AsyncIterator[Callable[..., Awaitable[Any]]]:
+        """What does a step on a connection of its own; uncommitted changes are rolled back."""
         connection = await self._executor.blocking(self._connect)
+        lock = threading.Lock()
+
+        def step(work: Callable[..., T], *args: Any) -> T:
+            with (
+                lock
+            ):  # a step that was cancelled goes on upon its thread, and must end before another one has the connection
+                return work(connection, *args)
+
         try:
-            yield connection
+            yield partial(self._executor.blocking, step)
         finally:
-            await self._executor.blocking(self._let_go, connection)
+            await self._executor.blocking(step, self._let_go)
 
     def _connect(self) -> sa.Connection:
         with self._errors("connecting"):
