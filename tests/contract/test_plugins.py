@@ -3,7 +3,7 @@
 
 import sqlite3
 from collections.abc import Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -295,10 +295,12 @@ class MarkerFirst(TwoSteps):
 
 
 class Blind(ShelfSink):
-    """Does not compare."""
+    """Writes behind any marker, also one that came since it looked."""
 
     def write(self, identity: str, documents: Sequence[Document], marker: bytes, after: bytes | None) -> None:
-        super().write(identity, documents, marker, self.marker(identity))
+        while True:
+            with suppress(Overtaken):
+                return super().write(identity, documents, marker, self.marker(identity))
 
 
 class Forgetful(ShelfSink):
