@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tidemark.services.source.connectors.parquetcells import documents_of_batch, texts_of
 from tidemark.shared.language.values import render_json
 
-_WORD = st.integers(-(2**63), 2**63 - 1)
+_WORD = st.integers(-(2**63), 2**63 - 1) | st.sampled_from([-(2**63), 2**63 - 1])
 _NEAR = st.integers(-(10**13), 10**13)
 KINDS: list[tuple[pa.DataType, st.SearchStrategy[Any]]] = [
     (pa.string(), st.text(max_size=6)),

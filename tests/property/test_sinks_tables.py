@@ -1,7 +1,7 @@
 """Columns of documents read at once are those of the documents' values one by one; lines of JSON are each document's rendering."""
 
 import pyarrow as pa
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tests.property.language_strategies import DOCUMENTS, INTS, LONGS, NAMES, VALUES
@@ -29,6 +29,7 @@ def alike(draw: st.DrawFn) -> list[Document]:
 
 
 @given(alike() | st.lists(DOCUMENTS, max_size=40))
+@example([{"a": -(2**63)}, {"a": 1.5}])
 @settings(max_examples=200)
 def test_columns_of_documents_are_those_of_their_values(documents: list[Document]) -> None:
     """Types, order and cells, in the compact codec and in JSON, whatever the fields are called and have."""

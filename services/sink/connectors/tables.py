@@ -87,7 +87,8 @@ def _cells_column(cells: Tagged) -> pa.Array:
     if cells.has(tags.INT, tags.LONG) and cells.all(tags.INT, tags.LONG, tags.MISSING, tags.NULL):
         return pa.array(cells.numbers, pa.int64(), mask=~whole)
     numbers = cells.all(tags.INT, tags.LONG, tags.DOUBLE, tags.MISSING, tags.NULL) and cells.has(tags.DOUBLE)
-    if numbers and bool((np.abs(cells.numbers[whole]) <= _EXACT).all()):
+    small = (cells.numbers >= -_EXACT) & (cells.numbers <= _EXACT)
+    if numbers and bool(small[whole].all()):
         values = np.where(doubles, cells.numbers.view(np.float64), cells.numbers.astype(np.float64))
         return pa.array(values, pa.float64(), mask=~(whole | doubles))
     return _column([None if value is MISSING else value for value in values_at(cells)])

@@ -62,7 +62,7 @@ def _column(column: pa.Array, kind: pa.DataType) -> tuple[pa.Field, pa.Array]:
         numbers = (
             column.cast(pa.int64() if kind.bit_width == _WORD else pa.int32()).fill_null(0).to_numpy().astype(np.int64)
         )
-        if len(numbers) and int(np.abs(numbers).max()) <= _SURE:
+        if len(numbers) and int(numbers.min()) >= -_SURE and int(numbers.max()) <= _SURE:
             dates = pa.array(numbers * a_ms // per, TIMESTAMP, mask=~there)
             return column_field(TIMESTAMP, empty="missing"), dates
     read = _reader(kind)
