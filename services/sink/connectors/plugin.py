@@ -6,6 +6,7 @@
 - After any error the plug-in's object is thrown away; the next call begins with a new one.
 """
 
+import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
@@ -27,6 +28,7 @@ from tidemark.shared.plugins.problems import Away, Overtaken, PluginError, Plugi
 from tidemark.shared.plugins.sink import Sink
 from tidemark.shared.ports.clock import Executor
 from tidemark.shared.ports.sink import Identity, Rejected, ReleaseGap, TargetRefused, TargetUnavailable
+from tidemark.shared.runtime.one_by_one import OneByOne
 
 _report = structlog.get_logger()
 T = TypeVar("T")
@@ -41,8 +43,9 @@ class _Writer:
     """An open object of the plug-in, and the marker that it found or wrote last."""
 
     sink: Sink[Any, Any]
-    data: bytes | None
-    marker: Marker | None
+    calls: OneByOne
+    data: bytes | None = None
+    marker: Marker | None = None
 
 
 class PluginSink:
@@ -96,10 +99,10 @@ class PluginSink:
     async def _opened(self, identity: Identity) -> _Writer:
         """The object that writes, with the marker that is the last one there."""
         if self._writer is None:
-            sink = await self._ask("loading", self._make)
-            self._writer = writer = _Writer(sink, None, None)
-            await self._ask("opening", sink.open)
-            writer.data = await self._ask("reading the marker", sink.marker, str(identity))
+            sink = await self._ask(self._executor, "loading", self._make)
+            self._writer = writer = _Writer(sink, OneByOne(self._executor))
+            await self._ask(writer.calls, "opening", sink.open)
+            writer.data = await self._ask(writer.calls, "reading the marker", sink.marker, str(identity))
             writer.marker = None if writer.data is None else decode_marker(self._place, writer.data)
         return self._writer
 
@@ -109,8 +112,8 @@ class PluginSink:
         documents = documents_of(batch)
         judge, self._judge = self._judge, None
         if judge is None:
-            judge = await self._ask("loading", self._make)
-        refused = await self._ask("looking at documents", judge.refused, documents)
+            judge = await self._ask(self._executor, "loading", self._make)
+        refused = await self._ask(self._executor, "looking at documents", judge.refused, documents)
         self._judge = judge
         if strange := [row for row in refused if not 0 <= row < len(documents)]:
             raise PluginFailed(f"{self._place}: refuses document {strange[0]} of {len(documents)}, from 0")
@@ -165,6 +168,9 @@ class PluginSink:
                 _report.info("sink.overtaken", place=self._place, identity=str(identity))
             except ReleaseGap:
                 raise
+            except asyncio.CancelledError:
+                self._give_up()
+                raise
             except BaseException:
                 await self._throw_away()
                 raise
@@ -189,14 +195,14 @@ class PluginSink:
 
     async def _write(self, writer: _Writer, documents: Sequence[Document], marker: Marker) -> None:
         data = encode_marker(marker)
-        await self._ask("writing", writer.sink.write, marker.identity, documents, data, writer.data)
+        await self._ask(writer.calls, "writing", writer.sink.write, marker.identity, documents, data, writer.data)
         writer.data, writer.marker = data, marker
 
-    async def _ask(self, doing: str, call: Callable[..., T], *args: Any) -> T:
+    async def _ask(self, executor: Executor | OneByOne, doing: str, call: Callable[..., T], *args: Any) -> T:
         """The plug-in's answer, and its errors in the words of a sink."""
         where = f"{self._place}, {doing}"
         try:
-            return await self._executor.blocking(call, *args)
+            return await executor.blocking(call, *args)
         except (Overtaken, PluginError):
             raise
         except Away as error:
@@ -209,11 +215,17 @@ class PluginSink:
     async def _throw_away(self) -> None:
         writer, self._writer = self._writer, None
         if writer is not None:
-            await self._let_go(writer.sink)
+            await writer.calls.blocking(self._close, writer.sink)
 
-    async def _let_go(self, sink: Sink[Any, Any]) -> None:
+    def _give_up(self) -> None:
+        """A call that was cancelled goes on, and may never end: the object is closed behind it, and nobody waits for that."""
+        writer, self._writer = self._writer, None
+        if writer is not None:
+            writer.calls.hand_over(self._close, writer.sink)
+
+    def _close(self, sink: Sink[Any, Any]) -> None:
         try:
-            await self._executor.blocking(sink.close)
+            sink.close()
         except Exception as error:  # noqa: BLE001 - of another package; what counts was said before
             _report.warning("sink.close_failed", place=self._place, reason=f"{type(error).__name__}: {error}")
 

@@ -7,13 +7,12 @@
   and record.
 """
 
-import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from itertools import groupby
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -48,8 +47,7 @@ from tidemark.shared.model.positive import check_positive
 from tidemark.shared.operators.encoded import encoded
 from tidemark.shared.ports.clock import Executor
 from tidemark.shared.ports.sink import Identity, Rejected, TargetDenied, TargetRefused, TargetUnavailable
-
-T = TypeVar("T")
+from tidemark.shared.runtime.one_by_one import OneByOne
 
 MARKERS_TABLE: Final = "tidemark_released"
 DIALECTS: Final = ("postgresql", "sqlite")
@@ -339,19 +337,12 @@ class SqlSink:
     @asynccontextmanager
     async def _connection(self) -> AsyncIterator[Callable[..., Awaitable[Any]]]:
         """What does a step on a connection of its own; uncommitted changes are rolled back."""
-        connection = await self._executor.blocking(self._connect)
-        lock = threading.Lock()
-
-        def step(work: Callable[..., T], *args: Any) -> T:
-            with (
-                lock
-            ):  # a step that was cancelled goes on upon its thread, and must end before another one has the connection
-                return work(connection, *args)
-
+        steps = OneByOne(self._executor)
+        connection = await steps.blocking(self._connect)
         try:
-            yield partial(self._executor.blocking, step)
+            yield lambda work, *args: steps.blocking(work, connection, *args)
         finally:
-            await self._executor.blocking(step, self._let_go)
+            await steps.blocking(self._let_go, connection)
 
     def _connect(self) -> sa.Connection:
         with self._errors("connecting"):

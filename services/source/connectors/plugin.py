@@ -3,8 +3,10 @@
 After any error the plug-in's object is thrown away; the next call begins with a new one, from the positions that are kept here.
 """
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+import asyncio
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final, TypeVar
 
 import numpy as np
@@ -22,6 +24,7 @@ from tidemark.shared.plugins.source import Batch, Record, Source, Split
 from tidemark.shared.ports.clock import Clock, Executor
 from tidemark.shared.ports.log import LogError, LogUnavailable
 from tidemark.shared.ports.source import SourceReplaced
+from tidemark.shared.runtime.one_by_one import OneByOne
 
 _report = structlog.get_logger()
 T = TypeVar("T")
@@ -52,15 +55,48 @@ class _Open:
         return self.ended or (self.until is not None and self.position >= self.until)
 
 
+class _Object:
+    """An object of the plug-in, made and opened at its first call; its calls come one by one."""
+
+    def __init__(self, make: Callable[[], Source[Any, Any]], place: str, executor: Executor) -> None:
+        self._make = make
+        self._place = place
+        self._calls = OneByOne(executor)
+        self._source: Source[Any, Any] | None = None
+
+    def ask(self, call: Callable[[Source[Any, Any]], T]) -> Awaitable[T]:
+        return self._calls.blocking(self._answer, call)
+
+    def close(self) -> Awaitable[None]:
+        return self._calls.blocking(self._close)
+
+    def let_go(self) -> None:
+        """Close it behind the call that runs."""
+        self._calls.hand_over(self._close)
+
+    def _answer(self, call: Callable[[Source[Any, Any]], T]) -> T:
+        if self._source is None:
+            self._source = self._make()
+            self._source.open()
+        return call(self._source)
+
+    def _close(self) -> None:
+        source, self._source = self._source, None
+        if source is not None:
+            try:
+                source.close()
+            except Exception as error:  # noqa: BLE001 - of another package; what counts was said before
+                _report.warning("source.close_failed", place=self._place, reason=f"{type(error).__name__}: {error}")
+
+
 class PluginSource:
     """`Source` by a plug-in. `make` gives a new object of it, and blocks."""
 
     def __init__(self, make: Callable[[], Source[Any, Any]], place: str, executor: Executor, clock: Clock) -> None:
-        self._make = make
         self._place = place
-        self._executor = executor
         self._clock = clock
-        self._source: Source[Any, Any] | None = None
+        self._new_object = partial(_Object, make, place, executor)
+        self._object = self._new_object()
         self._splits: dict[str, Split] = {}
         self._open: dict[SplitId, _Open] = {}
         self._turn = 0
@@ -188,7 +224,10 @@ class PluginSource:
     async def _ask(self, doing: str, call: Callable[[Source[Any, Any]], T]) -> T:
         """The answer of an open object, and its errors in the words of a source. After one the object is thrown away."""
         try:
-            return await self._executor.blocking(self._answer, call)
+            return await self._object.ask(call)
+        except asyncio.CancelledError:
+            self._thrown_away().let_go()  # the call goes on, and may never end: nobody waits until the object is closed
+            raise
         except BaseException as error:
             await self.close()
             where = f"{self._place}, {doing}"
@@ -201,20 +240,13 @@ class PluginSource:
                     raise PluginFailed(f"{where}: the plug-in raises {type(error).__name__}: {error}") from error
             raise
 
-    def _answer(self, call: Callable[[Source[Any, Any]], T]) -> T:
-        if self._source is None:
-            self._source = self._make()
-            self._source.open()
-        return call(self._source)
-
     async def close(self) -> None:
         """Let go."""
-        source, self._source = self._source, None
-        if source is not None:
-            try:
-                await self._executor.blocking(source.close)
-            except Exception as error:  # noqa: BLE001 - of another package; what counts was said before
-                _report.warning("source.close_failed", place=self._place, reason=f"{type(error).__name__}: {error}")
+        await self._thrown_away().close()
+
+    def _thrown_away(self) -> "_Object":
+        old, self._object = self._object, self._new_object()
+        return old
 
 
 def _bytes(record: Record) -> bytes | None:
