@@ -1,9 +1,10 @@
 """Pipelines drawn at random, as jobs of a real installation: records of ordinary producers, real processes, drained to their end.
 
-Records come from a topic, from files that are there or still come, or from files first and a topic then; some come twice, with an id;
-some meet a second stream. What comes out, into a topic, files, a Delta table or a table of SQL, must be what the same operators give in
-one process without a broker, as often, dead letters included; and the audit agrees. In the middle of their records most jobs are stopped
-and started, lose a process, get other numbers of tasks, or stages more that change no row; some lose a process while they drain.
+Records come from a topic, from files that are there or still come, from files first and a topic then, or from a table and its changes;
+some come twice, with an id; some meet a second stream. What comes out, into a topic (some by a schema registry), files, a Delta
+table, a table of SQL or a collection, must be what the same operators give in one process without a broker, as often, dead letters
+included; and the audit agrees. In the middle of their records most jobs are stopped and started, lose a process, get other numbers of
+tasks, or stages more that change no row; some lose a process while they drain.
 
 `python -m tests.harness.drawn_jobs [SEED] [JOBS] [AT ONCE]` prints each job and what differs; its status is 1 if one does.
 """
@@ -20,22 +21,29 @@ import sqlite3
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
 import aiokafka
+import psycopg
 from deltalake import DeltaTable
+from psycopg import sql
 
 import tidemark
 from tests.harness.bench.pipeline_cliffs import records, stages
 from tests.harness.bench.readings import BEGIN_MS, readings, source
+from tests.harness.mongodb.servers import mongodb
+from tests.harness.postgres import postgres
+from tests.harness.registry import Registry
 from tidemark.services.audit.check import Audited, audit_local
 from tidemark.services.audit.history import AuditFailed, NotAuditable
 from tidemark.services.audit.reading import committed_records
 from tidemark.services.cli.installation import Installation, installation
 from tidemark.services.library.values import to_python
+from tidemark.shared.adapters.mongodb import client_at
+from tidemark.shared.language.avro import parse_schema, reader_of
 from tidemark.shared.language.values import parse_json
 from tidemark.shared.model.ids import ProcessorName
 from tidemark.shared.model.messages import DropProcessor, ModifyProcessor, StartProcessor, StopProcessor
@@ -50,7 +58,7 @@ _DIGITS: Final = 9
 """Sums of doubles depend on the order of their parts in the last digits."""
 
 
-_ORIGINS: Final = ("topic", "topic", "files", "growing", "history")
+_ORIGINS: Final = ("topic", "topic", "files", "growing", "history", "changes")
 _STEP_MS: Final = 10
 """Between the event times of two records."""
 _DAYS: Final = 10 * 86_400_000
@@ -69,13 +77,24 @@ _KEYS: Final[tuple[Any, ...]] = (
     {"a": "$value", "b": "$more"},
 )
 """Of joins, sessions and computations."""
-_TARGETS: Final = ("topic", "topic", "json", "csv", "parquet", "sqlite")
+_TARGETS: Final = ("topic", "topic", "avro", "json", "csv", "parquet", "sqlite", "postgresql", "mongodb")
+_KEYED: Final = ("sqlite", "postgresql", "mongodb")
+"""Targets whose rows have a key."""
+_ROW: Final = {
+    "type": "record",
+    "name": "Row",
+    "fields": [{"name": "s", "type": "string"}, {"name": "n", "type": "long"}],
+}
+_HEADER_BYTES: Final = 5
+"""In front of a registry's record."""
 _TEXT: Final = {"$convert": {"input": "$sensor", "to": "string", "onError": "?", "onNull": "-"}}
 _NUMBER: Final = {"$convert": {"input": "$n", "to": "long", "onError": 0, "onNull": 1}}
 _FLAT: Final = {"$project": {"_id": 0, "s": _TEXT, "n": _NUMBER}}
 """In front of targets whose columns have one type each."""
-_KEYED: Final = {"$project": {"_id": 0, "s": {"$concat": [_TEXT, "/", {"$toString": _NUMBER}]}}}
-"""In front of a table with a key: rows of one key are equal, because which of them comes last is not said."""
+_WHOLE: Final = {"$concat": [_TEXT, "/", {"$toString": _NUMBER}]}
+"""A key whose rows are equal, because which of them comes last is not said."""
+_SUM: Final = [{"$set": {"n": {"$add": ["$n", "$$new.n"]}}}]
+"""When a row is there: each row counts."""
 
 
 _NEUTRAL: Final[tuple[list[Any], ...]] = (
@@ -93,6 +112,16 @@ def _say(line: str) -> None:
 
 
 @dataclass(frozen=True)
+class Places:
+    """Where targets and sources are: a folder, and URLs of servers."""
+
+    folder: Path
+    postgresql: str
+    mongodb: str
+    registry: str
+
+
+@dataclass(frozen=True)
 class Job:
     """One drawn pipeline with its records and the way in which a producer sends them."""
 
@@ -100,7 +129,8 @@ class Job:
     pipeline: list[Any]
     values: list[bytes]
     origin: str
-    """Where records come from: "topic"; "files" that are there at the start; "growing" folders; "history", files and then a topic."""
+    """Where records come from: "topic"; "files" that are there at the start; "growing" folders; "history", files and then a topic;
+    "changes", documents in a table."""
     repeats: list[int]
     """Places in `values` of the records that a producer sends once more, into any partition."""
     partitions: int
@@ -117,8 +147,21 @@ class Job:
     target: str = "topic"
     config: dict[str, Any] = field(default_factory=dict)
     """Of `$emit` into a topic."""
-    folder: Path = Path()
-    """Of files and tables."""
+    matched: Any = "replace"
+    """Of `$merge`."""
+    synced: bool = True
+    """Of changes: rows come before them."""
+    places: Places = Places(Path(), "", "", "")
+
+    @property
+    def folder(self) -> Path:
+        """Of files."""
+        return self.places.folder
+
+    @property
+    def table(self) -> str:
+        """In any database; also a slot and a publication."""
+        return self.name.replace("-", "_")
 
     def document(self) -> dict[str, Any]:
         """As a user writes it."""
@@ -142,9 +185,17 @@ class Job:
             "connections": {
                 "c": {"type": "kafka", "bootstrapServers": "${LOCAL_KAFKA}"},
                 "files": {"type": "files", "path": str(self.folder)},
-                "table": {"type": "sql", "url": f"sqlite:///{self.database}"},
+                "sqlite": {"type": "sql", "url": f"sqlite:///{self.database}"},
+                "postgresql": {"type": "sql", "url": self.places.postgresql},
+                "mongodb": {"type": "mongodb", "url": self.places.mongodb},
+                "registry": {"type": "schemaRegistry", "schemaRegistryUrls": [self.places.registry]},
             },
-            "pipeline": [{"$source": source}, *(_other_sources(s, other) for s in self.pipeline[1:]), *self._tail()],
+            "pipeline": [
+                {"$source": source},
+                *([{"$replaceRoot": {"newRoot": "$fullDocument.doc"}}] if self.origin == "changes" else []),
+                *(_other_sources(s, other) for s in self.pipeline[1:]),
+                *self._tail(),
+            ],
             "options": {
                 "checkpoint": self.checkpoint,
                 "dlq": {"connectionName": "c", "topic": f"{self.name}-dlq"},
@@ -153,7 +204,8 @@ class Job:
 
     def _timed(self, source: dict[str, Any]) -> dict[str, Any]:
         ids = {"recordId": "$at", "recordIdHorizon": {"size": 10, "unit": "day"}} if self.repeats else {}
-        return {**source, "watermark": self.watermark, **ids}
+        time = {"timeField": {"$toDate": "$fullDocument.doc.at"}} if self.origin == "changes" else {}
+        return {**source, "watermark": self.watermark, **ids, **time}
 
     def _placed(self, source: dict[str, Any]) -> dict[str, Any]:
         timed, start = self._timed(source), {"auto_offset_reset": "earliest"}
@@ -165,6 +217,9 @@ class Job:
         match self.origin:
             case "topic":
                 return {**timed, **topic}
+            case "changes":
+                sync = {"initialSync": {"enable": True}} if self.synced else {}
+                return {**timed, "connectionName": "postgresql", "publication": self.table, "slot": self.table, **sync}
             case "history":
                 switch = {"$date": {"$numberLong": str(BEGIN_MS + _STEP_MS * self.middle)}}
                 return {"history": {**timed, **path}, "then": {**timed, **topic}, "switchAt": switch}
@@ -196,22 +251,62 @@ class Job:
         return self.folder / f"{self.name}.db"
 
     def _tail(self) -> list[Any]:
+        topic = {"connectionName": "c", "topic": f"{self.name}-out", "config": self.config}
         match self.target:
             case "topic":
-                return [{"$emit": {"connectionName": "c", "topic": f"{self.name}-out", "config": self.config}}]
-            case "sqlite":
-                into = {"connectionName": "table", "table": "rows"}
-                return [_KEYED, {"$merge": {"into": into, "on": ["s"], "whenMatched": "replace"}}]
-            case _:
+                return [{"$emit": topic}]
+            case "avro":
+                schemas = {"connectionName": "registry", "valueSchema": {"type": "avro", "schema": _ROW}}
+                return [_FLAT, {"$emit": {**topic, "schemaRegistry": schemas}}]
+            case "json" | "csv" | "parquet":
                 emit = {"$emit": {"connectionName": "files", "path": self.name, "format": self.target}}
                 return [emit] if self.target == "json" else [_FLAT, emit]
+            case "mongodb":
+                into, key = {"connectionName": "mongodb", "db": "drawn", "coll": self.table}, "_id"
+            case _:
+                into, key = {"connectionName": self.target, "table": self.table}, "s"
+        rows = {"_id": 0, key: _WHOLE if self.matched == "replace" else _TEXT, "n": _NUMBER}
+        return [{"$project": rows}, {"$merge": {"into": into, "on": [key], "whenMatched": self.matched}}]
 
     def prepare(self) -> None:
-        """What a user makes before: a folder of files that may still be empty, a table."""
+        """What a user makes before: a folder of files that may still be empty, tables, a slot."""
         (self.folder / f"{self.name}-in").mkdir()
         if self.target == "sqlite":
             with sqlite3.connect(self.database) as connection:
-                connection.execute("CREATE TABLE rows (s TEXT PRIMARY KEY)")
+                connection.execute(f"CREATE TABLE {self.table} (s TEXT PRIMARY KEY, n BIGINT)")
+        with psycopg.connect(self.places.postgresql, autocommit=True) as server:
+            if self.target == "postgresql":
+                server.execute(sql.SQL("CREATE TABLE {} (s text PRIMARY KEY, n bigint)").format(self._table))
+            if self.origin == "changes":
+                server.execute(sql.SQL("CREATE TABLE {} (id serial PRIMARY KEY, doc json)").format(self._read))
+                server.execute(sql.SQL("CREATE PUBLICATION {} FOR TABLE {}").format(self._table, self._read))
+                server.execute("SELECT pg_create_logical_replication_slot(%s, 'pgoutput')", [self.table])
+
+    @property
+    def _table(self) -> sql.Identifier:
+        return sql.Identifier(self.table)
+
+    @property
+    def _read(self) -> sql.Identifier:
+        return sql.Identifier(f"{self.table}_in")
+
+    def insert(self, values: list[bytes]) -> None:
+        """Records as rows of the table, in transactions of several."""
+        chooser = random.Random(self.name)
+        with psycopg.connect(self.places.postgresql, autocommit=True) as server, server.cursor() as cursor:
+            place = 0
+            while place < len(values):
+                some = values[place : place + chooser.choice([1, 30, 1000])]
+                place += len(some)
+                with server.transaction():
+                    statement = sql.SQL("INSERT INTO {} (doc) VALUES (%s)").format(self._read)
+                    cursor.executemany(statement, [[value.decode()] for value in some])
+
+    def clear(self) -> None:
+        """A server has few slots."""
+        if self.origin == "changes":
+            with psycopg.connect(self.places.postgresql, autocommit=True) as server:
+                server.execute("SELECT pg_drop_replication_slot(%s)", [self.table])
 
     def parts(self) -> tuple[list[bytes], list[bytes]]:
         """The records in front of the middle, and those behind it, with what comes again."""
@@ -244,20 +339,31 @@ class Job:
             case "parquet":
                 table = DeltaTable(str(folder)).to_pyarrow_table() if DeltaTable.is_deltatable(str(folder)) else None
                 return [] if table is None else table.to_pylist()
+            case "mongodb":
+                with client_at(self.places.mongodb, 10_000) as client:
+                    return [{"s": row["_id"], "n": int(row["n"])} for row in client["drawn"][self.table].find()]
+            case "postgresql":
+                with psycopg.connect(self.places.postgresql) as server:
+                    rows = server.execute(sql.SQL("SELECT s, n FROM {}").format(self._table)).fetchall()
             case _:
                 with sqlite3.connect(self.database) as connection:
-                    return [{"s": s} for (s,) in connection.execute("SELECT s FROM rows")]
+                    rows = connection.execute(f"SELECT s, n FROM {self.table}").fetchall()
+        return [{"s": s, "n": n} for s, n in rows]
 
     def wanted(self, documents: list[Any]) -> list[Any]:
         """The rows of files and tables, as `found` reads them."""
-        if self.target == "sqlite":
-            return [{"s": s} for s in {document["s"] for document in documents}]
+        if self.target in _KEYED:
+            rows = [(row["_id" if self.target == "mongodb" else "s"], int(row["n"])) for row in documents]
+            sums: Counter[str] = Counter()
+            for key, number in rows:
+                sums[key] = number if self.matched == "replace" else sums[key] + number
+            return [{"s": key, "n": number} for key, number in sums.items()]
         if self.target == "csv":
             return [{"s": document["s"], "n": str(int(document["n"]))} for document in documents]
         return documents
 
 
-def drawn(seed: int, folder: Path) -> Job:
+def drawn(seed: int, places: Places) -> Job:
     """The job of a seed."""
     chooser = random.Random(seed)
     pipeline: list[Any] = []
@@ -277,9 +383,10 @@ def drawn(seed: int, folder: Path) -> Job:
     ordered = any(word in json.dumps(pipeline) for word in _ORDERED)
     values = records(chooser, chooser.choice([1, 37, 1000, 5000])).values.to_pylist()
     origin = chooser.choice(_ORIGINS)
-    repeats = (
-        [chooser.randrange(len(values)) for _ in range(chooser.choice([0, 0, 1, 50]))] if origin != "history" else []
-    )
+    if origin == "changes":
+        pipeline[0] = source(declared=False)
+    again = chooser.choice([0, 0, 1, 50]) if origin not in ("history", "changes") else 0
+    repeats = [chooser.randrange(len(values)) for _ in range(again)]
     tasks = {"source": chooser.choice([1, 2]), "operator": chooser.choice([1, 2]), "sink": chooser.choice([1, 2])}
     return Job(
         name=f"drawn-{seed}",
@@ -304,7 +411,9 @@ def drawn(seed: int, folder: Path) -> Job:
         last=chooser.choice(["", "", "kill"]),
         target=chooser.choice(_TARGETS),
         config=_config(chooser),
-        folder=folder,
+        matched=chooser.choice(["replace", _SUM]),
+        synced=chooser.random() < 0.7,
+        places=places,
     )
 
 
@@ -388,6 +497,12 @@ async def _topic(there: Installation, topic: str) -> list[Any]:
     return [to_python(parse_json(r.value or b"null")) async for r in committed_records(there.log, topic)]
 
 
+async def _registered(there: Installation, topic: str) -> list[Any]:
+    read = reader_of(parse_schema(_ROW))
+    values = [r.value or b"" async for r in committed_records(there.log, topic)]
+    return [to_python(parse_json(read(value[_HEADER_BYTES:]))) for value in values]
+
+
 async def run(there: Installation, folder: Path, job: Job) -> list[str]:
     """What differs; nothing where all is as it must be."""
     name = ProcessorName(job.name)
@@ -401,6 +516,8 @@ async def run(there: Installation, folder: Path, job: Job) -> list[str]:
         job.put(1, second)
     if job.origin == "history":
         job.put(0, first)
+    if job.origin == "changes":
+        await asyncio.to_thread(job.insert, first)
     await there.ensure_started(name, json.dumps(job.document()), job.parallelism)
     bootstrap = there.cluster.bootstrap
     async with aiokafka.AIOKafkaProducer(bootstrap_servers=bootstrap, max_request_size=_REQUEST, **job.settings) as out:
@@ -414,6 +531,8 @@ async def run(there: Installation, folder: Path, job: Job) -> list[str]:
             await _sent(out, f"{name}-in", second, job.partitions)
         if job.origin == "growing":
             job.put(1, second)
+        if job.origin == "changes":
+            await asyncio.to_thread(job.insert, second)
     if await _until(there, name, "RUNNING", "FAILED", "FINISHED") == "RUNNING":
         # Files that were there at the start end by themselves, beside a second stream or just before they are told to.
         with contextlib.suppress(RequestRefused):
@@ -481,6 +600,8 @@ async def _compared(there: Installation, folder: Path, job: Job) -> list[str]:
     alone = await asyncio.to_thread(_alone, job)
     if job.target == "topic":
         rows, wanted = await _topic(there, f"{job.name}-out"), alone.documents
+    elif job.target == "avro":
+        rows, wanted = await _registered(there, f"{job.name}-out"), alone.documents
     else:
         rows, wanted = await asyncio.to_thread(job.found), job.wanted(alone.documents)
     found = _differ("rows", _counted(rows), _counted(wanted))
@@ -506,7 +627,10 @@ async def _compared(there: Installation, folder: Path, job: Job) -> list[str]:
 
 
 def _alone(job: Job) -> tidemark.TryOutResult:
-    return tidemark.try_out(job.alone(), [to_python(parse_json(value)) for value in job.values])
+    values = [to_python(parse_json(value)) for value in job.values]
+    if job.origin == "changes":
+        values = [{"fullDocument": {"doc": value}} for value in values]
+    return tidemark.try_out(job.alone(), values)
 
 
 def _reasons(letters: list[Any]) -> Counter[str]:
@@ -529,18 +653,29 @@ async def jobs(seeds: Iterable[int], folder: Path, at_once: int) -> dict[int, li
     turn, wrong, targets = asyncio.Semaphore(at_once), {}, folder / "targets"
     targets.mkdir()
 
-    async def one(there: Installation, seed: int) -> None:
+    async def one(there: Installation, seed: int, places: Places) -> None:
         async with turn:
-            job = drawn(seed, targets)
+            job = drawn(seed, places)
             found = await run(there, folder, job)
             if found:
                 wrong[seed] = found
                 _say("\n  ".join([f"{job.name} differs:", *found, json.dumps(job.document())]))
             await there.client.request(DropProcessor(there.client.unique(), ProcessorName(job.name)))
+            await asyncio.to_thread(job.clear)
 
-    async with installation(folder, {}, WORKERS) as there:
-        await asyncio.gather(*(one(there, seed) for seed in seeds))
+    async with _servers(targets) as places, installation(folder, {}, WORKERS) as there:
+        await asyncio.gather(*(one(there, seed, places) for seed in seeds))
     return wrong
+
+
+@contextlib.asynccontextmanager
+async def _servers(folder: Path) -> AsyncIterator[Places]:
+    registry = await Registry().start()
+    try:
+        with postgres(logical=True) as url, mongodb() as servers:
+            yield Places(folder, url, servers.replicas, registry.url)
+    finally:
+        await registry.stop()
 
 
 def main(seed: int = 1, count: int = 20, at_once: int = 3) -> int:
