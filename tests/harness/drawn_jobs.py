@@ -257,7 +257,7 @@ class Job:
                 return [{"$emit": topic}]
             case "avro":
                 schemas = {"connectionName": "registry", "valueSchema": {"type": "avro", "schema": _ROW}}
-                return [_FLAT, {"$emit": {**topic, "schemaRegistry": schemas}}]
+                return [_FLAT, {"$emit": {**topic, "config": {}, "schemaRegistry": schemas}}]
             case "json" | "csv" | "parquet":
                 emit = {"$emit": {"connectionName": "files", "path": self.name, "format": self.target}}
                 return [emit] if self.target == "json" else [_FLAT, emit]
