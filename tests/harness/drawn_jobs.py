@@ -43,10 +43,11 @@ from tidemark.services.audit.reading import committed_records
 from tidemark.services.cli.installation import Installation, installation
 from tidemark.services.library.values import to_python
 from tidemark.shared.adapters.mongodb import client_at
-from tidemark.shared.language.avro import parse_schema, reader_of
+from tidemark.shared.language.avro import parse_schema, reader_of, writer_of
 from tidemark.shared.language.values import parse_json
 from tidemark.shared.model.ids import ProcessorName
 from tidemark.shared.model.messages import DropProcessor, ModifyProcessor, StartProcessor, StopProcessor
+from tidemark.shared.ports.registry import header_of
 from tidemark.shared.runtime.client import RequestRefused
 
 WORKERS: Final = {"coordinator": 1, "source": 1, "operator": 1, "sink": 1, "spark": 1, "control": 0}
@@ -58,7 +59,7 @@ _DIGITS: Final = 9
 """Sums of doubles depend on the order of their parts in the last digits."""
 
 
-_ORIGINS: Final = ("topic", "topic", "files", "growing", "history", "changes")
+_ORIGINS: Final = ("topic", "topic", "registered", "files", "growing", "history", "changes")
 _STEP_MS: Final = 10
 """Between the event times of two records."""
 _DAYS: Final = 10 * 86_400_000
@@ -77,13 +78,36 @@ _KEYS: Final[tuple[Any, ...]] = (
     {"a": "$value", "b": "$more"},
 )
 """Of joins, sessions and computations."""
-_TARGETS: Final = ("topic", "topic", "avro", "json", "csv", "parquet", "sqlite", "postgresql", "mongodb")
+_TARGETS: Final = ("topic", "topic", "avro", "jsonSchema", "json", "csv", "parquet", "sqlite", "postgresql", "mongodb")
 _KEYED: Final = ("sqlite", "postgresql", "mongodb")
 """Targets whose rows have a key."""
 _ROW: Final = {
     "type": "record",
     "name": "Row",
     "fields": [{"name": "s", "type": "string"}, {"name": "n", "type": "long"}],
+}
+_ROW_JSON: Final = {"type": "object", "properties": {"s": {"type": "string"}, "n": {"type": "integer"}}}
+_ROOM: Final = {
+    "type": "record",
+    "name": "Place",
+    "fields": [{"name": "room", "type": "int"}, {"name": "floor", "type": "int"}],
+}
+_NULLABLE: Final = {"n": "long", "text": "string", "value": "double"}
+"""Fields that some registered records lack."""
+_TYPES: Final[dict[str, Any]] = {
+    "sensor": "string",
+    "unit": "string",
+    "when": "string",
+    "at": "long",
+    "ok": "boolean",
+    "tags": {"type": "array", "items": "string"},
+    "place": _ROOM,
+    **{name: ["null", each] for name, each in _NULLABLE.items()},
+}
+_READING: Final = {
+    "type": "record",
+    "name": "Reading",
+    "fields": [{"name": name, "type": each} for name, each in _TYPES.items()],
 }
 _HEADER_BYTES: Final = 5
 """In front of a registry's record."""
@@ -119,6 +143,8 @@ class Places:
     postgresql: str
     mongodb: str
     registry: str
+    reading: int
+    """The number of `_READING` in the registry."""
 
 
 @dataclass(frozen=True)
@@ -130,7 +156,7 @@ class Job:
     values: list[bytes]
     origin: str
     """Where records come from: "topic"; "files" that are there at the start; "growing" folders; "history", files and then a topic;
-    "changes", documents in a table."""
+    "changes", documents in a table; "registered", a topic of Avro."""
     repeats: list[int]
     """Places in `values` of the records that a producer sends once more, into any partition."""
     partitions: int
@@ -151,7 +177,7 @@ class Job:
     """Of `$merge`."""
     synced: bool = True
     """Of changes: rows come before them."""
-    places: Places = Places(Path(), "", "", "")
+    places: Places = Places(Path(), "", "", "", 0)
 
     @property
     def folder(self) -> Path:
@@ -217,6 +243,8 @@ class Job:
         match self.origin:
             case "topic":
                 return {**timed, **topic}
+            case "registered":
+                return {**timed, **topic, "schemaRegistry": {"connectionName": "registry"}}
             case "changes":
                 sync = {"initialSync": {"enable": True}} if self.synced else {}
                 return {**timed, "connectionName": "postgresql", "publication": self.table, "slot": self.table, **sync}
@@ -255,8 +283,12 @@ class Job:
         match self.target:
             case "topic":
                 return [{"$emit": topic}]
-            case "avro":
-                schemas = {"connectionName": "registry", "valueSchema": {"type": "avro", "schema": _ROW}}
+            case "avro" | "jsonSchema":
+                schema = ("avro", _ROW) if self.target == "avro" else ("json", _ROW_JSON)
+                schemas = {
+                    "connectionName": "registry",
+                    "valueSchema": dict(zip(("type", "schema"), schema, strict=True)),
+                }
                 return [_FLAT, {"$emit": {**topic, "config": {}, "schemaRegistry": schemas}}]
             case "json" | "csv" | "parquet":
                 emit = {"$emit": {"connectionName": "files", "path": self.name, "format": self.target}}
@@ -316,6 +348,13 @@ class Job:
         """What a history and a topic hold: both have the records near the middle, in which the history ends."""
         overlap = self.middle // 3
         return self.values[: self.middle + overlap], self.values[self.middle - overlap :]
+
+    def sent(self, values: list[bytes]) -> list[bytes]:
+        """As they lie in the topic."""
+        if self.origin != "registered":
+            return values
+        write, header = writer_of(parse_schema(_READING)), header_of(self.places.reading)
+        return [header + write(parse_json(value)) for value in values]
 
     def put(self, number: int, values: list[bytes]) -> None:
         """As files, a file a partition, each of which appears whole."""
@@ -383,8 +422,10 @@ def drawn(seed: int, places: Places) -> Job:
     ordered = any(word in json.dumps(pipeline) for word in _ORDERED)
     values = records(chooser, chooser.choice([1, 37, 1000, 5000])).values.to_pylist()
     origin = chooser.choice(_ORIGINS)
-    if origin == "changes":
+    if origin in ("changes", "registered"):
         pipeline[0] = source(declared=False)
+    if origin == "registered":
+        values = _registrable(chooser, len(values))
     again = chooser.choice([0, 0, 1, 50]) if origin not in ("history", "changes") else 0
     repeats = [chooser.randrange(len(values)) for _ in range(again)]
     tasks = {"source": chooser.choice([1, 2]), "operator": chooser.choice([1, 2]), "sink": chooser.choice([1, 2])}
@@ -415,6 +456,15 @@ def drawn(seed: int, places: Places) -> Job:
         synced=chooser.random() < 0.7,
         places=places,
     )
+
+
+def _registrable(chooser: random.Random, count: int) -> list[bytes]:
+    """Records that a schema describes, some of whose fields are null in some of them."""
+    found = readings(count, chooser.randrange(1000))
+    part = chooser.choice([0.0, 0.01, 0.5])
+    for each in found:
+        each |= {name: None for name in _NULLABLE if chooser.random() < part}
+    return [json.dumps(each).encode() for each in found]
 
 
 def _varied(chooser: random.Random, stage: Any) -> Any:
@@ -497,10 +547,10 @@ async def _topic(there: Installation, topic: str) -> list[Any]:
     return [to_python(parse_json(r.value or b"null")) async for r in committed_records(there.log, topic)]
 
 
-async def _registered(there: Installation, topic: str) -> list[Any]:
+async def _registered(there: Installation, job: Job) -> list[Any]:
     read = reader_of(parse_schema(_ROW))
-    values = [r.value or b"" async for r in committed_records(there.log, topic)]
-    return [to_python(parse_json(read(value[_HEADER_BYTES:]))) for value in values]
+    values = [(r.value or b"")[_HEADER_BYTES:] async for r in committed_records(there.log, f"{job.name}-out")]
+    return [to_python(parse_json(read(value) if job.target == "avro" else value)) for value in values]
 
 
 async def run(there: Installation, folder: Path, job: Job) -> list[str]:
@@ -522,13 +572,13 @@ async def run(there: Installation, folder: Path, job: Job) -> list[str]:
     bootstrap = there.cluster.bootstrap
     async with aiokafka.AIOKafkaProducer(bootstrap_servers=bootstrap, max_request_size=_REQUEST, **job.settings) as out:
         await _sent(out, f"{name}-others", [json.dumps(each).encode() for each in job.others], 1)
-        if job.origin == "topic":
-            await _sent(out, f"{name}-in", first, job.partitions)
+        if job.origin in ("topic", "registered"):
+            await _sent(out, f"{name}-in", job.sent(first), job.partitions)
         if job.origin == "growing":
             job.put(0, first)
         await _disturbed(there, job)
-        if job.origin in ("topic", "history"):
-            await _sent(out, f"{name}-in", second, job.partitions)
+        if job.origin in ("topic", "history", "registered"):
+            await _sent(out, f"{name}-in", job.sent(second), job.partitions)
         if job.origin == "growing":
             job.put(1, second)
         if job.origin == "changes":
@@ -600,8 +650,8 @@ async def _compared(there: Installation, folder: Path, job: Job) -> list[str]:
     alone = await asyncio.to_thread(_alone, job)
     if job.target == "topic":
         rows, wanted = await _topic(there, f"{job.name}-out"), alone.documents
-    elif job.target == "avro":
-        rows, wanted = await _registered(there, f"{job.name}-out"), alone.documents
+    elif job.target in ("avro", "jsonSchema"):
+        rows, wanted = await _registered(there, job), alone.documents
     else:
         rows, wanted = await asyncio.to_thread(job.found), job.wanted(alone.documents)
     found = _differ("rows", _counted(rows), _counted(wanted))
@@ -673,7 +723,7 @@ async def _servers(folder: Path) -> AsyncIterator[Places]:
     registry = await Registry().start()
     try:
         with postgres(logical=True) as url, mongodb() as servers:
-            yield Places(folder, url, servers.replicas, registry.url)
+            yield Places(folder, url, servers.replicas, registry.url, registry.add("readings", _READING))
     finally:
         await registry.stop()
 
