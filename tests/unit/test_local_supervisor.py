@@ -214,7 +214,7 @@ async def test_a_process_that_gives_up_is_not_started_again(tmp_path: Path, monk
 
 
 def _process(does: str) -> subprocess.Popen[bytes]:
-    return subprocess.Popen([sys.executable, "-c", does], stdin=subprocess.PIPE)
+    return subprocess.Popen([sys.executable, "-c", does])
 
 
 async def test_a_broker_that_ends_while_it_starts_is_started_again(
@@ -228,7 +228,7 @@ async def test_a_broker_that_ends_while_it_starts_is_started_again(
         broker.kill()  # as a start does that fails
         if fails:
             raise fails.pop()
-        broker._process = _process("input()")
+        broker._process = _process("import signal; signal.pause()")
         started.set()
         return ""
 
