@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.harness.drawn_jobs import jobs
+from tests.harness.drawn_jobs.running import jobs
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(400)]
 

@@ -1,0 +1,100 @@
+"""What a job has written, beside what the same operators give in one process."""
+
+import asyncio
+import json
+import math
+from collections import Counter
+from pathlib import Path
+from typing import Any, Final
+
+import tidemark
+from tests.harness.drawn_jobs.job import HEADER_BYTES, ROW, Job, say
+from tidemark.services.audit.check import Audited, audit_local
+from tidemark.services.audit.history import AuditFailed, NotAuditable
+from tidemark.services.audit.reading import committed_records
+from tidemark.services.cli.installation import Installation
+from tidemark.services.library.values import to_python
+from tidemark.shared.language.avro import parse_schema, reader_of
+from tidemark.shared.language.values import parse_json
+from tidemark.shared.model.ids import ProcessorName
+
+_DIGITS: Final = 9
+"""Sums of doubles depend on the order of their parts in the last digits."""
+
+
+async def compared(there: Installation, folder: Path, job: Job) -> list[str]:
+    letters = await _topic(there, f"{job.name}-dlq")
+    alone = await asyncio.to_thread(_alone, job)
+    if job.target == "topic":
+        rows, wanted = await _topic(there, f"{job.name}-out"), alone.documents
+    elif job.target in ("avro", "jsonSchema"):
+        rows, wanted = await _registered(there, job), alone.documents
+    else:
+        rows, wanted = await asyncio.to_thread(job.found), job.wanted(alone.documents)
+    found = _differ("rows", _counted(rows), _counted(wanted))
+    got, reasons = _reasons(letters), _reasons(alone.dead_letters)
+    if job.repeats or job.origin == "history":
+        # A record that cannot be decoded has no id and no event time: it is a dead letter as often as it is read.
+        got = Counter(
+            {reason: min(count, reasons[reason]) if reasons[reason] else count for reason, count in got.items()}
+        )
+    found += _differ("dead letters", got, reasons)
+    try:
+        audited: Audited = await audit_local(ProcessorName(job.name), folder)
+    except NotAuditable as error:
+        say(f"{job.name}: not audited: {error}")
+    except AuditFailed as error:
+        found.append(f"audit: {error}")
+    else:
+        if audited.records != len(job.values) + len(job.repeats):
+            found.append(f"audit: {audited.records} records for {len(job.values)} and {len(job.repeats)} again")
+    came = f"{len(job.values)} records of {job.origin}, {len(rows)} rows into {job.target}, {len(letters)} dead letters"
+    say(f"{job.name}: {came} {' '.join([*job.between, job.last and 'kill behind the drain'])}")
+    return found
+
+
+def _alone(job: Job) -> tidemark.TryOutResult:
+    values = [to_python(parse_json(value)) for value in job.values]
+    if job.origin == "changes":
+        values = [{"fullDocument": {"doc": value}} for value in values]
+    return tidemark.try_out(job.alone(), values)
+
+
+def _reasons(letters: list[Any]) -> Counter[str]:
+    return Counter(str(letter["errInfo"]["reason"]) for letter in letters)
+
+
+def _differ(what: str, got: Counter[str], wanted: Counter[str]) -> list[str]:
+    if got == wanted:
+        return []
+    more, less = _few(got - wanted), _few(wanted - got)
+    return [f"{what}: {got.total()} for {wanted.total()}; more: {more}; missing: {less}"]
+
+
+def _few(counter: Counter[str]) -> str:
+    return "; ".join(f"{n} x {text[:300]}" for text, n in counter.most_common(3)) or "none"
+
+
+def _plain(value: Any) -> Any:
+    """Rounded, lists without their order."""
+    if isinstance(value, float):
+        return value if not math.isfinite(value) or value == 0 else float(f"{value:.{_DIGITS}g}")
+    if isinstance(value, dict):
+        return {name: _plain(each) for name, each in value.items()}
+    if isinstance(value, list):
+        return sorted((_plain(each) for each in value), key=lambda each: json.dumps(each, sort_keys=True, default=str))
+    return value
+
+
+def _counted(rows: list[Any]) -> Counter[str]:
+    return Counter(json.dumps(_plain(row), sort_keys=True, default=str) for row in rows)
+
+
+async def _topic(there: Installation, topic: str) -> list[Any]:
+    return [to_python(parse_json(r.value or b"null")) async for r in committed_records(there.log, topic)]
+
+
+async def _registered(there: Installation, job: Job) -> list[Any]:
+    read = reader_of(parse_schema(ROW))
+    values = [(r.value or b"")[HEADER_BYTES:] async for r in committed_records(there.log, f"{job.name}-out")]
+    return [to_python(parse_json(read(value) if job.target == "avro" else value)) for value in values]

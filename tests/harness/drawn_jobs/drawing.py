@@ -1,0 +1,137 @@
+"""The job of a seed: a pipeline, its records, their producer, and what happens to the job."""
+
+import json
+import random
+from typing import Any, Final
+
+from tests.harness.bench.pipeline_cliffs import records, stages
+from tests.harness.bench.readings import readings, source
+from tests.harness.drawn_jobs.job import NULLABLE, Job, Places, checkpoint
+
+_ORDERED: Final = ('"$first"', '"$last"')
+"""What they give depends on the order of arrival, which several partitions do not have."""
+_ORIGINS: Final = ("topic", "topic", "registered", "files", "growing", "history", "changes")
+_DAYS: Final = 10 * 86_400_000
+"""Milliseconds, more than all records take."""
+_JOINS: Final = ("inner", "left", "right", "full")
+_KEYS: Final[tuple[Any, ...]] = (
+    "$sensor",
+    "$n",
+    "$text",
+    "$place",
+    "$tags",
+    "$nothing",
+    {"$toUpper": "$unit"},
+    {"a": "$value", "b": "$more"},
+)
+"""Of joins, sessions and computations."""
+_TARGETS: Final = ("topic", "topic", "avro", "jsonSchema", "json", "csv", "parquet", "sqlite", "postgresql", "mongodb")
+_SUM: Final = [{"$set": {"n": {"$add": ["$n", "$$new.n"]}}}]
+"""When a row is there: each row counts."""
+
+
+def drawn(seed: int, places: Places) -> Job:
+    """The job of a seed."""
+    chooser = random.Random(seed)
+    pipeline: list[Any] = []
+    # What looks at the clock differs from one moment to the next.
+    while not pipeline or "$$NOW" in json.dumps(pipeline):
+        middle = stages(chooser)
+        if chooser.random() < 0.3:
+            middle += stages(chooser)
+        if chooser.random() < 0.1:
+            other = [source(declared=chooser.random() < 0.5), {"$match": {"n": {"$gte": 0}}}]
+            middle.append({"$union": {"pipelines": [other]}})
+        if chooser.random() < 0.2:
+            middle.append({"$compute": {"class": "tests.harness.computations:Marks", "key": chooser.choice(_KEYS)}})
+        if chooser.random() < 0.3:
+            chooser.shuffle(middle)
+        pipeline = [source(declared=chooser.random() < 0.5), *(_varied(chooser, stage) for stage in middle)]
+    ordered = any(word in json.dumps(pipeline) for word in _ORDERED)
+    values = records(chooser, chooser.choice([1, 37, 1000, 5000])).values.to_pylist()
+    origin = chooser.choice(_ORIGINS)
+    if origin in ("changes", "registered"):
+        pipeline[0] = source(declared=False)
+    if origin == "registered":
+        values = _registrable(chooser, len(values))
+    again = chooser.choice([0, 0, 1, 50]) if origin not in ("history", "changes") else 0
+    repeats = [chooser.randrange(len(values)) for _ in range(again)]
+    tasks = {"source": chooser.choice([1, 2]), "operator": chooser.choice([1, 2]), "sink": chooser.choice([1, 2])}
+    return Job(
+        name=f"drawn-{seed}",
+        pipeline=pipeline,
+        values=values,
+        origin=origin,
+        repeats=repeats,
+        partitions=1 if ordered else chooser.choice([1, 3, 8]),
+        outputs=chooser.choice([1, 4]),
+        settings={
+            "compression_type": chooser.choice([None, "gzip", "snappy", "lz4", "zstd"]),
+            "linger_ms": chooser.choice([0, 5, 100]),
+            "max_batch_size": chooser.choice([1, 1000, 1_000_000]),
+        },
+        parallelism={} if ordered else tasks,
+        checkpoint=checkpoint(chooser),
+        # A file of a folder that grows may be found when another one has been read to its end.
+        watermark=_watermark(_DAYS if origin == "growing" else chooser.choice([_DAYS, 0, 0, 70])),
+        between=chooser.choices(
+            ["kill", "modify", "stop", "stop" if ordered else "rescale"], k=chooser.choice([0, 1, 1, 2, 3])
+        ),
+        last=chooser.choice(["", "", "kill"]),
+        target=chooser.choice(_TARGETS),
+        config=_config(chooser),
+        matched=chooser.choice(["replace", _SUM]),
+        synced=chooser.random() < 0.7,
+        places=places,
+    )
+
+
+def _registrable(chooser: random.Random, count: int) -> list[bytes]:
+    """Records that a schema describes, some of whose fields are null in some of them."""
+    found = readings(count, chooser.randrange(1000))
+    part = chooser.choice([0.0, 0.01, 0.5])
+    for each in found:
+        each |= {name: None for name in NULLABLE if chooser.random() < part}
+    return [json.dumps(each).encode() for each in found]
+
+
+def _varied(chooser: random.Random, stage: Any) -> Any:
+    """The stage with keys that some documents lack or have of another type, a join of any type, a window of any size and place."""
+    match stage:
+        case {"$join": join}:
+            within = {side: _span(chooser) for side in chooser.choice([["before"], ["after"], ["before", "after"]])}
+            keys = {"leftKey": chooser.choice(_KEYS), "rightKey": chooser.choice(_KEYS)}
+            if chooser.random() < 0.5:
+                keys = dict.fromkeys(keys, "$sensor")
+            return {"$join": {**join, **keys, "within": within, "type": chooser.choice(_JOINS)}}
+        case {"$sessionWindow": window}:
+            return {"$sessionWindow": {**window, "partitionBy": chooser.choice(_KEYS), "gap": _span(chooser)}}
+        case {"$tumblingWindow": window}:
+            offset = {"offsetFromUtc": chooser.choice([-3, 0, 7]), "unit": "ms"}
+            return {"$tumblingWindow": {**window, "interval": _span(chooser), "offset": offset}}
+        case _:
+            return stage
+
+
+def _span(chooser: random.Random) -> dict[str, Any]:
+    return {"size": chooser.choice([10, 70, 1000, 7000]), "unit": "ms"}
+
+
+def _watermark(delay_ms: int) -> dict[str, Any]:
+    return {"strategy": "boundedDisorder", "maxDelay": {"size": delay_ms, "unit": "ms"}}
+
+
+def _config(chooser: random.Random) -> dict[str, Any]:
+    """Of `$emit`: keys and headers that no document lacks."""
+    found: dict[str, Any] = {}
+    if chooser.random() < 0.5:
+        found["key"] = chooser.choice(
+            ["$sensor", "$place.room", {"a": "$n", "b": "$tags"}, {"$ifNull": ["$text", "$n"]}]
+        )
+    if chooser.random() < 0.3:
+        found["headers"] = chooser.choice(
+            [{"a": "$sensor", "b": "$place"}, {"a": "b"}, [{"k": "a", "v": {"$ifNull": ["$n", 0]}}]]
+        )
+    if chooser.random() < 0.5:
+        found["outputFormat"] = chooser.choice(["canonicalJson", "relaxedJson"])
+    return found

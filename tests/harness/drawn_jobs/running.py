@@ -1,0 +1,150 @@
+"""Drawn jobs on an installation of real processes."""
+
+import asyncio
+import contextlib
+import json
+import os
+import random
+import signal
+from collections.abc import AsyncIterator, Iterable
+from pathlib import Path
+from typing import Final
+
+import aiokafka
+
+from tests.harness.drawn_jobs.comparing import compared
+from tests.harness.drawn_jobs.drawing import drawn
+from tests.harness.drawn_jobs.job import READING, Job, Places, say
+from tests.harness.mongodb.servers import mongodb
+from tests.harness.postgres import postgres
+from tests.harness.registry import Registry
+from tidemark.services.cli.installation import Installation, installation
+from tidemark.shared.model.ids import ProcessorName
+from tidemark.shared.model.messages import DropProcessor, ModifyProcessor, StartProcessor, StopProcessor
+from tidemark.shared.runtime.client import RequestRefused
+
+WORKERS: Final = {"coordinator": 1, "source": 1, "operator": 1, "sink": 1, "spark": 1, "control": 0}
+_REQUEST: Final = 2_000_000
+"""Bytes that a producer may send at once."""
+
+
+async def run(there: Installation, folder: Path, job: Job) -> list[str]:
+    """What differs; nothing where all is as it must be."""
+    name = ProcessorName(job.name)
+    topics = {f"{name}-in": job.partitions, f"{name}-others": 1, f"{name}-out": job.outputs, f"{name}-dlq": 1}
+    for topic, partitions in topics.items():
+        await there.log.create_topic(topic, partitions, {"retention.ms": "-1"})
+    job.prepare()
+    first, second = job.overlapping() if job.origin == "history" else job.parts()
+    if job.origin == "files":
+        job.put(0, first)
+        job.put(1, second)
+    if job.origin == "history":
+        job.put(0, first)
+    if job.origin == "changes":
+        await asyncio.to_thread(job.insert, first)
+    await there.ensure_started(name, json.dumps(job.document()), job.parallelism)
+    bootstrap = there.cluster.bootstrap
+    async with aiokafka.AIOKafkaProducer(bootstrap_servers=bootstrap, max_request_size=_REQUEST, **job.settings) as out:
+        await _sent(out, f"{name}-others", [json.dumps(each).encode() for each in job.others], 1)
+        if job.origin in ("topic", "registered"):
+            await _sent(out, f"{name}-in", job.sent(first), job.partitions)
+        if job.origin == "growing":
+            job.put(0, first)
+        await _disturbed(there, job)
+        if job.origin in ("topic", "history", "registered"):
+            await _sent(out, f"{name}-in", job.sent(second), job.partitions)
+        if job.origin == "growing":
+            job.put(1, second)
+        if job.origin == "changes":
+            await asyncio.to_thread(job.insert, second)
+    if await _until(there, name, "RUNNING", "FAILED", "FINISHED") == "RUNNING":
+        # Files that were there at the start end by themselves, beside a second stream or just before they are told to.
+        with contextlib.suppress(RequestRefused):
+            await there.client.request(StopProcessor(there.client.unique(), name, drain=True))
+        if job.last:
+            _kill(there, random.Random(job.name))
+    status = await there.until_ended(name)
+    if status.state != "FINISHED":
+        return [f"{status.state}: {status.reason}"]
+    return await compared(there, folder, job)
+
+
+async def _sent(out: aiokafka.AIOKafkaProducer, topic: str, values: list[bytes], partitions: int) -> None:
+    await asyncio.gather(*[await out.send(topic, value, partition=n % partitions) for n, value in enumerate(values)])
+
+
+async def _until(there: Installation, name: ProcessorName, *states: str) -> str:
+    async for status in there.client.watch(name):
+        if status.state in states:
+            return status.state
+    message = "the registry ended"
+    raise RuntimeError(message)
+
+
+async def _disturbed(there: Installation, job: Job) -> None:
+    """What happens in the middle, each some time after what was before it."""
+    name, chooser = ProcessorName(job.name), random.Random(job.name)
+    for what in job.between:
+        if await _until(there, name, "RUNNING", "FAILED", "FINISHED") != "RUNNING":
+            return
+        await asyncio.sleep(chooser.random() * 2)
+        with contextlib.suppress(RequestRefused):  # it has ended
+            match what:
+                case "kill":
+                    _kill(there, chooser)
+                case "modify":
+                    await _modify(there, job, chooser)
+                case "rescale":
+                    tasks = {service: chooser.choice([1, 2]) for service in job.parallelism}
+                    await there.client.request(ModifyProcessor(there.client.unique(), name, parallelism=tasks))
+                case _:
+                    await there.client.request(StopProcessor(there.client.unique(), name))
+                    if (await there.until_ended(name)).state == "STOPPED":
+                        await there.client.request(StartProcessor(there.client.unique(), name))
+        await asyncio.sleep(chooser.random() * 2)
+
+
+def _kill(there: Installation, chooser: random.Random) -> None:
+    # Not the broker: a producer's own records may be lost with it, by its settings.
+    places = {place: pid for place, pid in there.cluster.pids().items() if place != "broker"}
+    with contextlib.suppress(ProcessLookupError):  # another job's kill was first
+        os.kill(places[chooser.choice(sorted(places))], signal.SIGKILL)
+
+
+async def _modify(there: Installation, job: Job, chooser: random.Random) -> None:
+    changed = json.dumps(job.changed(chooser))
+    try:
+        await there.client.request(ModifyProcessor(there.client.unique(), ProcessorName(job.name), changed))
+    except RequestRefused as error:
+        say(f"{job.name}: not changed: {error}")
+
+
+async def jobs(seeds: Iterable[int], folder: Path, at_once: int) -> dict[int, list[str]]:
+    """Each seed's job on an installation of their own: what differs, of those where something does."""
+    turn, wrong, targets = asyncio.Semaphore(at_once), {}, folder / "targets"
+    targets.mkdir()
+
+    async def one(there: Installation, seed: int, places: Places) -> None:
+        async with turn:
+            job = drawn(seed, places)
+            found = await run(there, folder, job)
+            if found:
+                wrong[seed] = found
+                say("\n  ".join([f"{job.name} differs:", *found, json.dumps(job.document())]))
+            await there.client.request(DropProcessor(there.client.unique(), ProcessorName(job.name)))
+            await asyncio.to_thread(job.clear)
+
+    async with _servers(targets) as places, installation(folder, {}, WORKERS) as there:
+        await asyncio.gather(*(one(there, seed, places) for seed in seeds))
+    return wrong
+
+
+@contextlib.asynccontextmanager
+async def _servers(folder: Path) -> AsyncIterator[Places]:
+    registry = await Registry().start()
+    try:
+        with postgres(logical=True) as url, mongodb() as servers:
+            yield Places(folder, url, servers.replicas, registry.url, registry.add("readings", READING))
+    finally:
+        await registry.stop()
