@@ -4,7 +4,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
 
-from tidemark.shared.model.ids import EdgeId, Epoch
+from tidemark.shared.model.ids import EdgeId
 from tidemark.shared.model.messages import Command, Drain, ReadPosition, ReadSplits, StartSources, TellEnds, TellSplits
 from tidemark.shared.ports.clock import Handle
 from tidemark.shared.ports.log import LogError
@@ -176,13 +176,19 @@ class SourceIntake:
         wiring, committed = self.site.wiring, self.site.machine.committed
         self._carry_out(self._input.committed(committed))
         busy, now_ms = self._noting is not None and not self._noting.done(), wiring.clock.monotonic_ms()
-        if committed == self._noted or busy or now_ms - self._noted_ms < wiring.settings.note_interval_ms:
+        often = now_ms - self._noted_ms < wiring.settings.note_interval_ms and not self._input.has_ended()
+        if committed == self._noted or busy or often:
             return
         self._noted, self._noted_ms = committed, now_ms
-        self._noting = self.site.spawn(self._note(committed), "note")
+        self._noting = self.site.spawn(self._note(), "note")
 
-    async def _note(self, epoch: Epoch) -> None:
-        try:
-            await self._body.note(self._input.noted(epoch))
-        except LogError as error:
-            self.site.log.warning("source.not_noted", epoch=epoch, reason=str(error))
+    async def _note(self) -> None:
+        epoch = None
+        while epoch != self._noted:
+            epoch = self._noted
+            try:
+                await self._body.note(self._input.noted(epoch))
+            except LogError as error:
+                self.site.log.warning("source.not_noted", epoch=epoch, reason=str(error))
+            if self._input.has_ended():  # no event may come behind the last commit
+                self._noted = self.site.machine.committed

@@ -238,6 +238,22 @@ async def test_the_slot_follows_commits_alone(shop: Shop) -> None:
     assert ids(await drain(await shop.resumed(Offset(begin + 30), source.origins(SPLIT, Offset(begin + 30))))) == [31]
 
 
+async def test_the_slot_follows_the_commit_behind_the_end(shop: Shop) -> None:
+    """A drained source reads no more, and its last checkpoint is committed then: the server keeps no log for a job that has ended."""
+    source = await shop.begun()
+    shop.do("INSERT INTO t SELECT g FROM generate_series(1, 30) g")
+    ends = await source.ends({SPLIT: source.status()[0].next_position})
+    source.end_at({split: end for split, end in ends.items() if end is not None})
+    while not source.status()[0].finished:
+        await piece(source)
+    end = int(shop.one("SELECT pg_current_wal_insert_lsn() - '0/0'"))
+    await source.note("p", {SPLIT: source.status()[0].next_position})
+    assert shop.confirmed() >= end - 1000
+    shop.do("INSERT INTO t VALUES (31)")
+    position, origins = stands(source)
+    assert ids(await drain(await shop.resumed(position, origins))) == [31]
+
+
 async def test_the_slot_follows_a_log_without_events(shop: Shop) -> None:
     """Other tables' writes hold no log on the server: the position moves, and commits let the slot follow."""
     shop.do("CREATE TABLE other (body text)")

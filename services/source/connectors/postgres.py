@@ -297,6 +297,12 @@ class _Reader:
             self._spare.difference_update(gone := set(spare[::2]))
             self.anchors = [each for each in self.anchors if each[0] not in gone]
 
+    def follow(self) -> None:
+        """Let the slot follow the last commit; nothing is read behind that."""
+        if self._peek is not None:
+            self.close()  # a slot that is peeked cannot be advanced
+        self._advance(self._connected())
+
     def _advance(self, connection: psycopg.Connection[Any]) -> None:
         """Let the slot follow the last commit."""
         if self.committed < self.anchors[0][0]:
@@ -447,10 +453,16 @@ class PostgresSource:
         return found
 
     async def note(self, group: str, positions: Mapping[SplitId, Offset]) -> None:
-        """The slot may follow a committed checkpoint: it is advanced before the next read."""
+        """The slot may follow a committed checkpoint: it is advanced before the next read, and at once where none will come."""
         del group
         if self._reader is not None and SPLIT in positions:
             self._reader.committed = max(self._reader.committed, positions[SPLIT])
+            if self._finished():
+                await self.executor.blocking(self._follow, self._reader)
+
+    def _follow(self, reader: _Reader) -> None:
+        with self._lock, _Errors(self.settings):
+            reader.follow()
 
     async def open(self, positions: Mapping[SplitId, Offset]) -> None:
         """Read from here; the server is asked with the first fetch."""
