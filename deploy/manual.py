@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from tidemark.shared.language.accumulators.parse import ACCUMULATOR_NAMES
-from tidemark.shared.language.documents.leftout import OPTIONS_LEFT_OUT, STAGES_LEFT_OUT
 from tidemark.shared.language.expressions.registry import LEFT_OUT
+from tidemark.shared.language.leftout import OPTIONS_LEFT_OUT, STAGES_LEFT_OUT
 from tidemark.shared.language.query.parse import QUERY_OPERATORS
 from tidemark.shared.language.schema_json import document_schema
 

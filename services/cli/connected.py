@@ -34,11 +34,11 @@ from tidemark.shared.adapters.executor import AsyncExecutor
 from tidemark.shared.language.documents import CollectionDlq, FileDlq, InvalidDocument, KafkaDlq, Processor, all_stages
 from tidemark.shared.language.documents.connections import REFERENCE
 from tidemark.shared.language.expressions.ast import Literal
-from tidemark.shared.language.fields import written
 from tidemark.shared.language.problems import DocumentError, join
 from tidemark.shared.language.redaction import redacted_line
 from tidemark.shared.language.stages import ChangesSource, FileEmit, FileSource, InlineTable, KafkaEmit, Lookup, Merge
 from tidemark.shared.language.stages import KafkaSource as KafkaStage
+from tidemark.shared.language.stages.base import written
 from tidemark.shared.ports.log import LogError
 from tidemark.shared.ports.registry import RegistryDenied, RegistryUnavailable, SchemaUnknown
 from tidemark.shared.ports.setup import WrongSetup

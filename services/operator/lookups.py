@@ -13,8 +13,8 @@ from itertools import islice
 import pyarrow as pa
 import structlog
 
-from tidemark.shared.language.apply.lookup import Wanted
 from tidemark.shared.language.stages import CachedLookup, Lookup
+from tidemark.shared.language.stages.looking_up import Wanted
 from tidemark.shared.language.values import encode_doc
 from tidemark.shared.model.tables import Found
 from tidemark.shared.operators.base import Out

@@ -15,8 +15,8 @@ from typing import Final
 
 import pyarrow as pa
 
-from tidemark.shared.language.apply.stages import set_path
 from tidemark.shared.language.expressions.errors import VALUE, ExpressionError
+from tidemark.shared.language.expressions.paths import set_path
 from tidemark.shared.language.stages import Https
 from tidemark.shared.language.values import ExtendedJsonError, parse_json
 from tidemark.shared.model.plan import OUT

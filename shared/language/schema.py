@@ -5,7 +5,7 @@ A declared field is a typed Arrow column; the other fields travel in one untyped
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any, Final, Literal, get_args
@@ -55,6 +55,16 @@ class Schema:
 
 
 NO_SCHEMA: Final = Schema()
+
+
+def shared_fields(schemas: Sequence[Schema]) -> Schema:
+    """The fields that all of these declare with one type, for rows that flow together; optional where one says so."""
+    found = []
+    for known in schemas[0]:
+        same = [field for field in (other.get(known.name) for other in schemas) if field is not None]
+        if len(same) == len(schemas) and all(field.type == known.type for field in same):
+            found.append(Field(known.name, known.type, any(field.optional for field in same)))
+    return Schema(tuple(found))
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,13 +8,13 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from tidemark.shared.language.documents.connections import SETTINGS
-from tidemark.shared.language.documents.kinds import StageSpec, closed_schema
 from tidemark.shared.language.documents.parse import DOCUMENT_OPTIONS
 from tidemark.shared.language.documents.pipeline import STAGES
-from tidemark.shared.language.documents.windows import INNER
 from tidemark.shared.language.expressions.forms import FORMS
 from tidemark.shared.language.expressions.library import OPERATORS
+from tidemark.shared.language.kinds import StageSpec, closed_schema
 from tidemark.shared.language.query.parse import QUERY_OPERATORS
+from tidemark.shared.language.stages.table import INNER
 from tidemark.shared.language.values.extended_json import SPECIAL
 
 DRAFT: Final = "https://json-schema.org/draft/2020-12/schema"

@@ -14,11 +14,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidemark.shared.compiled import values
-from tidemark.shared.language.apply import apply_sort
 from tidemark.shared.language.expressions.ast import SortKey
+from tidemark.shared.language.expressions.sorting import sort_items
 from tidemark.shared.language.kernels import Unvectorised
 from tidemark.shared.language.kernels.arrays import encoded
 from tidemark.shared.language.stages import Count, Group, Limit, Sort
+from tidemark.shared.language.stages.base import Gathering, Stateless
 from tidemark.shared.language.values.ranks import order_of
 from tidemark.shared.model.plan import OUT
 from tidemark.shared.model.time import MIN_TIME
@@ -70,14 +71,14 @@ def close(
     stages = list(plan.after[:own])
     while stages and batch.num_rows:
         stage = stages.pop(0)
-        if isinstance(stage, Group | Sort | Limit | Count):
-            batch, letters = _windowed(plan, stage, batch, context)
-            failed += sum(out.batch.num_rows for out in letters)
-            outs += letters
-        else:
+        if isinstance(stage, Stateless):
             staged = through([stage], batch, context)
             batch, failed = staged.batch, failed + staged.failed
             outs += staged.letters
+        else:
+            batch, letters = _windowed(plan, stage, batch, context)
+            failed += sum(out.batch.num_rows for out in letters)
+            outs += letters
     if plan.spec.stages_behind and batch.num_rows:
         # A row that leaves a window is its result, even if it equals its record.
         result = with_column(batch, PART, _no_split(batch.num_rows))
@@ -223,7 +224,7 @@ def _no_split(rows: int) -> pa.Array:
 
 
 def _windowed(
-    plan: WindowPlan, stage: Group | Sort | Limit | Count, batch: pa.RecordBatch, context: TaskContext
+    plan: WindowPlan, stage: Gathering, batch: pa.RecordBatch, context: TaskContext
 ) -> tuple[pa.RecordBatch, list[Out]]:
     """Apply a stage to all windows of a batch, in which the rows of a window stand together."""
     columns = [numbers_of(batch.column(name)) for name in plan.window_columns if name != SESSION]
@@ -240,7 +241,8 @@ def _windowed(
             counts = pa.array(np.diff(starts, append=batch.num_rows).astype(np.int32))
             engine = _gathered(plan, batch, starts, runs, np.arange(len(starts)))
             return batch_of([{name: count} for count in counts.to_pylist()], engine), []
-        case Group():
+        case _:
+            assert isinstance(stage, Group), "there are no others"
             orders = [numbers_of(batch.column(n)) for n in (_ORDER if _ORDER in batch.schema.names else TS, PART, POS)]
             rows = with_column(batch, PART, _no_split(batch.num_rows))  # no row is a record of its own any more
             rows = with_column(rows, _RUN, pa.array(runs))
@@ -260,7 +262,7 @@ def _order(stage: Sort, batch: pa.RecordBatch, runs: Int64s) -> Int64s:
         ranked = [part for each in reversed(found) if each is not None for part in reversed(each)]
         return np.lexsort((*ranked, runs))
     documents = [{**d, _ORDER: i} for i, d in enumerate(partial_documents(batch, names - {_ORDER}))]
-    order = np.array([d[_ORDER] for d in apply_sort(stage, documents)], dtype=np.int64)
+    order = np.array([d[_ORDER] for d in sort_items(documents, stage.keys)], dtype=np.int64)
     return order[np.argsort(runs[order], kind="stable")]
 
 

@@ -18,7 +18,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidemark.shared.compiled import values
-from tidemark.shared.language.apply.stages import evaluate_bounded
 from tidemark.shared.language.expressions.ast import (
     Expr,
     FieldPath,
@@ -29,7 +28,7 @@ from tidemark.shared.language.expressions.ast import (
 from tidemark.shared.language.expressions.ast import walk as nodes_of
 from tidemark.shared.language.expressions.environment import RESULT_UNITS_MAX, Environment
 from tidemark.shared.language.expressions.errors import ExpressionError
-from tidemark.shared.language.expressions.interpreter import evaluate
+from tidemark.shared.language.expressions.interpreter import evaluate, evaluate_bounded
 from tidemark.shared.language.fields import expression_paths
 from tidemark.shared.language.kernels import Bools, Column, Path, Rows, Unvectorised
 from tidemark.shared.language.kernels.arrays import encoded, tagged_column

@@ -20,7 +20,7 @@ from tidemark.shared.language.accumulators.bulk import Given
 from tidemark.shared.language.accumulators.table import accumulator_input
 from tidemark.shared.language.expressions.ast import Expr, FieldPath, Literal, ObjectExpr
 from tidemark.shared.language.expressions.errors import ExpressionError
-from tidemark.shared.language.fields import expression_paths, reads
+from tidemark.shared.language.fields import expression_paths
 from tidemark.shared.language.stages import Group
 from tidemark.shared.language.values import encode_value
 from tidemark.shared.model.values import MISSING, Value
@@ -97,7 +97,7 @@ def members(
     places: the parts of the rows' order keys, shape (n,) each. extras: further columns, and how they merge.
     """
     ordered = any(accumulator.ordered for accumulator in accumulators)
-    frame = Frame(rows, reads(group), topic)
+    frame = Frame(rows, group.reads(), topic)
     frame.prepare(set().union(*(expression_paths(expr) for expr in _exprs(group))))
     errors: dict[int, ExpressionError] = {}
     key = _key(group.id, frame, errors)

@@ -1,4 +1,4 @@
-"""Encoded values changed inside: fields left out or written at a path, and arrays unwound; each with the result of `language.apply`."""
+"""Encoded values changed inside: fields left out or written at a path, and arrays unwound; each with the result of `language.stages`."""
 
 from collections.abc import Sequence
 

@@ -11,12 +11,12 @@ from dataclasses import dataclass, field
 import numpy as np
 import pyarrow as pa
 
-from tidemark.shared.language.apply import Passed
-from tidemark.shared.language.apply.lookup import Narrowing, Wanted, apply_lookup, key_of
 from tidemark.shared.language.expressions.ast import FieldPath
 from tidemark.shared.language.expressions.environment import Environment
 from tidemark.shared.language.expressions.errors import ExpressionError
 from tidemark.shared.language.stages import Lookup
+from tidemark.shared.language.stages.base import Passed
+from tidemark.shared.language.stages.looking_up import Narrowing, Wanted, apply_lookup, key_of
 from tidemark.shared.language.values import encode_docs, encode_value
 from tidemark.shared.model.plan import OUT
 from tidemark.shared.model.tables import Found

@@ -6,20 +6,8 @@ Planning asks, so nothing here loads Arrow: a command that only plans starts in 
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from tidemark.shared.language.fields import Path, expression_paths, predicate_paths
-from tidemark.shared.language.stages import (
-    AddFields,
-    Branch,
-    Computed,
-    Group,
-    InnerStage,
-    Keep,
-    Match,
-    Project,
-    SessionWindow,
-    Unset,
-    Validate,
-)
+from tidemark.shared.language.fields import Path, expression_paths
+from tidemark.shared.language.stages import InnerStage, SessionWindow
 from tidemark.shared.operators.specs import (
     BranchSpec,
     FrontSpec,
@@ -63,43 +51,8 @@ def paths_ahead(front: FrontSpec, behind: Sequence[OperatorSpec]) -> tuple[Path,
 def _of_stages(stages: Iterable[InnerStage], found: set[Path], written: set[str]) -> bool:
     """Add the paths that stages read of the records; whether the stages behind them may read these, too."""
     for stage in stages:
-        paths: set[Path] = set()
-        goes_on = True
-        match stage:
-            case Match():
-                paths = set(predicate_paths(stage.predicate))
-            case Validate():
-                paths = set(predicate_paths(stage.validator))
-            case AddFields() | Unset() | Project():
-                paths = tree_paths(stage.fields)
-                goes_on = not (isinstance(stage, Project) and stage.mode == "inclusion")
-            case Group():
-                goes_on = False
-                paths = set(expression_paths(stage.id))
-                for field in stage.fields:
-                    paths |= expression_paths(field.accumulator.input)
-            case _:
-                return False
-        found |= {path for path in paths if path and path[0] not in written}
-        if not goes_on:
+        found |= {path for path in stage.paths() if path and path[0] not in written}
+        if not stage.shows_others:
             return False
-        if isinstance(stage, AddFields | Unset | Project):
-            written |= _names(stage.fields)
+        written |= stage.named()
     return True
-
-
-def _names(tree: Branch) -> set[str]:
-    return {name for name, _ in tree.fields}
-
-
-def tree_paths(tree: Branch) -> set[Path]:
-    """The paths read by expressions that may have kernels."""
-    found: set[Path] = set()
-    for name, leaf in tree.fields:
-        if isinstance(leaf, Computed):
-            found |= expression_paths(leaf.expr)
-        elif isinstance(leaf, Branch):
-            found |= {(name,)} | tree_paths(leaf)
-        elif isinstance(leaf, Keep):
-            found.add((name,))
-    return found

@@ -13,11 +13,11 @@ from typing import Final, Literal
 import pyarrow as pa
 
 from tidemark.shared.language.schema import Schema
-from tidemark.shared.language.stages import Count, Group, InnerStage, Limit, SessionWindow, Sort, Stateless
+from tidemark.shared.language.stages import Group, InnerStage, SessionWindow, Stateless
+from tidemark.shared.language.stages.base import Gathering, declared
 from tidemark.shared.model.time import MIN_TIME, minus
 from tidemark.shared.operators.base import ARRIVAL, KEY, PART, POS, REST, SRCKEY, TS, WEND, WSTART
 from tidemark.shared.operators.grouping import Merge
-from tidemark.shared.operators.schemas import after
 from tidemark.shared.operators.specs import WindowSpec
 from tidemark.shared.operators.typed_group import ROWS, TypedGroup
 from tidemark.shared.operators.typed_group import plan as plan_typed
@@ -64,7 +64,7 @@ class WindowPlan:
         for i, stage in enumerate(self.spec.stage.pipeline):
             if isinstance(stage, Group):
                 return i
-            if isinstance(stage, Sort | Limit | Count):
+            if isinstance(stage, Gathering):
                 return None
         return None
 
@@ -79,7 +79,7 @@ class WindowPlan:
     def before(self) -> tuple[Stateless, ...]:
         """Stages that run on each row in its window, before aggregation."""
         stages = self.spec.stage.pipeline[: self._group_at or 0]
-        return tuple(s for s in stages if not isinstance(s, Group | Sort | Limit | Count))
+        return tuple(s for s in stages if isinstance(s, Stateless))
 
     @cached_property
     def group(self) -> Group:
@@ -99,7 +99,7 @@ class WindowPlan:
     @cached_property
     def schema(self) -> Schema:
         """The declared fields of the input of `group`."""
-        return after(self.spec.schema, self.before)
+        return declared(self.spec.schema, self.before)
 
     @cached_property
     def after(self) -> tuple[InnerStage, ...]:

@@ -3,43 +3,34 @@
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from tidemark.shared.language.apply.lookup import Narrowing
 from tidemark.shared.language.documents import Processor
-from tidemark.shared.language.expressions.ast import ArrayExpr, Expr, Meta, ObjectExpr, Variable, walk
-from tidemark.shared.language.fields import expression_fields, reads
+from tidemark.shared.language.expressions.ast import ArrayExpr, Expr, Meta, ObjectExpr, Variable, fields_used, walk
+from tidemark.shared.language.fields import all_of
 from tidemark.shared.language.kernels import is_vectorised, predicate_is_vectorised
 from tidemark.shared.language.kernels.expressions import may_have_kernel
 from tidemark.shared.language.kernels.predicates import predicate_may_have_kernel
 from tidemark.shared.language.query.ast import Predicate
-from tidemark.shared.language.query.match import fields_used
-from tidemark.shared.language.schema import Schema
+from tidemark.shared.language.query.match import fields_used as query_fields
+from tidemark.shared.language.schema import NO_SCHEMA, Schema
 from tidemark.shared.language.stages import (
-    AddFields,
-    Branch,
     CachedLookup,
-    Computed,
-    Group,
+    Gathering,
+    HoppingWindow,
     Https,
     InlineTable,
-    InnerStage,
     Join,
     Lookup,
-    Match,
-    Project,
-    Redact,
-    ReplaceRoot,
-    Sink,
+    SessionWindow,
     Source,
+    SourceBase,
     Stage,
     Stateless,
+    TumblingWindow,
     Union,
-    Unwind,
-    Validate,
-    Window,
 )
+from tidemark.shared.language.stages.looking_up import Narrowing
 from tidemark.shared.language.values.instants import format_iso
 from tidemark.shared.model.plan import Edge, PhysicalPlan, Vertex
-from tidemark.shared.operators.schemas import after, shared_fields
 from tidemark.shared.operators.specs import (
     BranchSpec,
     ComputeSpec,
@@ -82,114 +73,68 @@ def logical(processor: Processor) -> tuple[StageText, ...]:
 def _logical(pipeline: Iterable[Stage]) -> tuple[tuple[StageText, ...], Schema]:
     """The stages of a pipeline, and the declared fields behind them."""
     found: list[StageText] = []
-    schema = Schema()
+    schema = NO_SCHEMA
     for stage in pipeline:
-        if isinstance(stage, Union):
-            inner = [_logical(other) for other in stage.pipelines]
-            found.append(StageText(stage.path, (), (), tuple(text for texts, _ in inner for text in texts)))
-            schema = shared_fields([schema, *(behind for _, behind in inner)])
-            continue
-        if isinstance(stage, Join):
-            texts, other = _logical(stage.from_)
-            sides = (("leftKey", stage.left_key, schema), ("rightKey", stage.right_key, other))
-            keys = tuple((name, _how(key, fields)) for name, key, fields in sides)
-            found.append(StageText(stage.path, _names(expression_fields(stage.left_key)), keys, texts))
-            schema = Schema()
-            continue
-        found.append(_lookup_text(stage) if isinstance(stage, Lookup) else _stage(stage, schema))
-        if isinstance(stage, Source):
-            schema = stage.schema
-        elif isinstance(stage, Stateless):
-            schema = after(schema, (stage,))
-        elif not isinstance(stage, Sink):
-            schema = Schema()
+        found.append(_stage(stage, schema))
+        schema = stage.declared(schema)
     return tuple(found), schema
 
 
 def _stage(stage: Stage, schema: Schema) -> StageText:
-    if isinstance(stage, Source):
-        return _source(stage)
-    if isinstance(stage, Stateless):
-        return _stateless(stage, schema)
-    if isinstance(stage, Window):
-        plan = WindowPlan(WindowSpec(stage, schema=schema))
-        inner = tuple(_inner(stage.pipeline, plan))
-        return StageText(stage.path, _union(inner), (), inner)
+    match stage:
+        case Union():
+            texts = tuple(text for other in stage.pipelines for text in _logical(other)[0])
+            return StageText(stage.path, (), (), texts)
+        case Join():
+            texts, other = _logical(stage.from_)
+            sides = (("leftKey", stage.left_key, schema), ("rightKey", stage.right_key, other))
+            keys = tuple((name, _how(key, fields)) for name, key, fields in sides)
+            return StageText(stage.path, _names(fields_used(stage.left_key)), keys, texts)
+        case Lookup():
+            return _lookup_text(stage)
+        case SourceBase():
+            return StageText(stage.path, stage.schema.names or None, _told(stage, schema))
+        case Stateless() | Gathering():
+            return StageText(stage.path, _names(stage.reads()), _told(stage, schema))
+        case TumblingWindow() | HoppingWindow() | SessionWindow():
+            inner = tuple(_inner(WindowPlan(WindowSpec(stage, schema=schema))))
+            return StageText(stage.path, _union(inner), (), inner)
     return StageText(stage.path, None)
 
 
+def _told(stage: Stage, schema: Schema) -> tuple[tuple[str, str], ...]:
+    return tuple((name, _how(what, schema)) for name, what in stage.told())
+
+
 def _lookup_text(stage: Lookup) -> StageText:
-    local = frozenset((stage.local_field or ())[:1])
-    fields = [local, *(expression_fields(expr) for _, expr in stage.let)]
-    known = None if any(f is None for f in fields) else tuple(sorted({name for f in fields if f for name in f}))
-    inner = tuple(StageText(s.path, _names(reads(s))) for s in stage.pipeline)
-    return StageText(stage.path, known, (), inner)
+    known = all_of([frozenset((stage.local_field or ())[:1]), *(fields_used(expr) for _, expr in stage.let)])
+    inner = tuple(StageText(s.path, _names(s.reads())) for s in stage.pipeline)
+    return StageText(stage.path, _names(known), (), inner)
 
 
-def _inner(pipeline: Iterable[InnerStage], plan: WindowPlan) -> Iterator[StageText]:
+def _inner(plan: WindowPlan) -> Iterator[StageText]:
     """The stages of a window, each against the declared fields that reach it."""
     schema = plan.spec.schema
-    for stage in pipeline:
-        if isinstance(stage, Group):
-            parts = [("_id", stage.id), *((field.name, field.accumulator.input) for field in stage.fields)]
-            how = tuple((name, _how(expr, schema)) for name, expr in parts)
-            first = plan.mode != "rows" and stage is plan.group
-            form = (("partial aggregation", "columns" if plan.typed else "states"),) if first else ()
-            yield StageText(stage.path, _names(reads(stage)), (*how, *form))
-            schema = Schema()
-        elif isinstance(stage, Stateless):
-            yield _stateless(stage, schema)
-            schema = after(schema, (stage,))
-        else:
-            yield StageText(stage.path, _names(reads(stage)))
+    for stage in plan.spec.stage.pipeline:
+        first = plan.mode != "rows" and stage is plan.group
+        form = (("partial aggregation", "columns" if plan.typed else "states"),) if first else ()
+        yield StageText(stage.path, _names(stage.reads()), (*_told(stage, schema), *form))
+        schema = stage.declared(schema)
 
 
-def _source(stage: Source) -> StageText:
-    given = (("timeField", stage.time_field), ("recordId", stage.record_id))
-    how = tuple((name, _how(expr, stage.schema)) for name, expr in given if expr is not None)
-    return StageText(stage.path, stage.schema.names or None, how)
-
-
-def _stateless(stage: Stateless, schema: Schema) -> StageText:
-    match stage:
-        case AddFields() | Project():
-            how = tuple(_computed(stage.fields, schema))
-        case Match():
-            how = (("predicate", _how_judged(stage.predicate, schema)),)
-        case Validate():
-            how = (("predicate", _how_judged(stage.validator, schema)),)
-        case ReplaceRoot(new_root=ObjectExpr(fields)):
-            how = tuple((name, _how(expr, schema)) for name, expr in fields)
-        case ReplaceRoot() | Redact():
-            how = (("expression", INTERPRETED),)
-        case Unwind():
-            how = (("path", INTERPRETED),)
-        case _:
-            how = ()
-    return StageText(stage.path, _names(reads(stage)), how)
-
-
-def _computed(tree: Branch, schema: Schema, prefix: str = "") -> Iterator[tuple[str, str]]:
-    for name, leaf in tree.fields:
-        if isinstance(leaf, Computed):
-            yield prefix + name, INTERPRETED if prefix else _how(leaf.expr, schema)
-        elif isinstance(leaf, Branch):
-            yield from _computed(leaf, schema, f"{prefix}{name}.")
-
-
-def _how(expr: Expr, schema: Schema) -> str:
+def _how(what: Expr | Predicate | None, schema: Schema) -> str:
     """By a kernel, or interpreted: exactly where types are declared, else as far as can be told without them."""
-    names = expression_fields(expr)
-    engine = any(isinstance(node, Meta | Variable | ObjectExpr | ArrayExpr) for node in walk(expr))
+    if what is None:
+        return INTERPRETED
+    if isinstance(what, Predicate):
+        names = query_fields(what)
+        declared = names is not None and all(schema.get(name) is not None for name in names)
+        found = predicate_is_vectorised(what, schema) if declared else predicate_may_have_kernel(what)
+        return KERNEL if found else INTERPRETED
+    names = fields_used(what)
+    engine = any(isinstance(node, Meta | Variable | ObjectExpr | ArrayExpr) for node in walk(what))
     declared = names is not None and not engine and all(schema.get(name) is not None for name in names)
-    found = is_vectorised(expr, schema) if declared else may_have_kernel(expr)
-    return KERNEL if found else INTERPRETED
-
-
-def _how_judged(predicate: Predicate, schema: Schema) -> str:
-    names = fields_used(predicate)
-    declared = names is not None and all(schema.get(name) is not None for name in names)
-    found = predicate_is_vectorised(predicate, schema) if declared else predicate_may_have_kernel(predicate)
+    found = is_vectorised(what, schema) if declared else may_have_kernel(what)
     return KERNEL if found else INTERPRETED
 
 

@@ -4,10 +4,10 @@ from dataclasses import dataclass, field, replace
 
 from tidemark.shared.language.schema import NO_SCHEMA, Schema
 from tidemark.shared.language.stages import Source
+from tidemark.shared.language.stages.base import declared
 from tidemark.shared.model.ids import VertexId
 from tidemark.shared.model.plan import Service, Vertex
 from tidemark.shared.operators.paths_ahead import paths_ahead
-from tidemark.shared.operators.schemas import after
 from tidemark.shared.operators.specs import FrontSpec, OperatorSpec, StatelessSpec
 from tidemark.shared.planning.specs import Head, StepHead
 
@@ -43,7 +43,7 @@ class Draft:
         if self.source is None:
             return NO_SCHEMA
         stages = (stage for spec in self.chain if isinstance(spec, StatelessSpec) for stage in spec.stages)
-        return after(self.source.schema, stages)
+        return declared(self.source.schema, stages)
 
     def finished(self) -> Vertex:
         """As it is in the plan."""

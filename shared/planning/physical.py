@@ -26,6 +26,7 @@ from typing import Literal
 
 from tidemark.shared.language.documents import Processor
 from tidemark.shared.language.expressions.ast import Expr, FieldPath, ObjectExpr
+from tidemark.shared.language.schema import shared_fields
 from tidemark.shared.language.stages import (
     ChangesSource,
     Compute,
@@ -51,7 +52,6 @@ from tidemark.shared.language.stages import (
 from tidemark.shared.model.failures import Lasting
 from tidemark.shared.model.ids import EdgeId, VertexId
 from tidemark.shared.model.plan import DLQ, OUT, Edge, Partitioning, PhysicalPlan, Port
-from tidemark.shared.operators.schemas import shared_fields
 from tidemark.shared.operators.specs import (
     HORIZON_OF_IDS,
     BranchSpec,
@@ -155,6 +155,7 @@ class _Planner:
             return tuple(self._lookup(stage, end) for end in ends)
         if isinstance(stage, Join):
             return (self._join(stage, ends),)
+        assert isinstance(stage, Sink), "there are no others"
         return self._sink(stage, ends, last=last)
 
     def _source(self, stage: Source) -> Draft:

@@ -12,11 +12,11 @@ from urllib.parse import quote, urlencode
 import pyarrow as pa
 import structlog
 
-from tidemark.shared.language.apply.stages import Passed, apply_stages
 from tidemark.shared.language.expressions.environment import Environment
 from tidemark.shared.language.expressions.errors import ExpressionError
 from tidemark.shared.language.expressions.interpreter import evaluate
 from tidemark.shared.language.stages import Connection, RequestStage
+from tidemark.shared.language.stages.base import Passed, apply_stages
 from tidemark.shared.language.values import render_json, type_name
 from tidemark.shared.model.values import Long
 from tidemark.shared.operators.batches import documents_of

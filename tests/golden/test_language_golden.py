@@ -14,15 +14,6 @@ from typing import Any
 import pytest
 
 from tidemark.shared.language.accumulators.parse import ACCUMULATOR_NAMES
-from tidemark.shared.language.apply import (
-    Failure,
-    Passed,
-    apply_count,
-    apply_group,
-    apply_limit,
-    apply_sort,
-    apply_stages,
-)
 from tidemark.shared.language.documents import InvalidDocument, parse
 from tidemark.shared.language.expressions.environment import Environment
 from tidemark.shared.language.expressions.forms import FORMS
@@ -35,13 +26,10 @@ from tidemark.shared.language.stages import (
     AddFields,
     Branch,
     Computed,
-    Count,
-    Group,
-    Limit,
-    Sort,
     Stateless,
     TumblingWindow,
 )
+from tidemark.shared.language.stages.base import Failure, Passed, apply_stages
 from tidemark.shared.language.values import from_json, is_number
 from tidemark.shared.model.values import Document
 
@@ -87,17 +75,10 @@ def _in_window(window: TumblingWindow, documents: list[Document]) -> list[Docume
     rows = documents
     for stage in window.pipeline:
         env = Environment({})
-        match stage:
-            case Group():
-                rows = apply_group(stage, ((d, (0, 0, i)) for i, d in enumerate(rows)), env)
-            case Sort():
-                rows = apply_sort(stage, rows)
-            case Limit():
-                rows = apply_limit(stage, rows)
-            case Count():
-                rows = apply_count(stage, rows)
-            case _:
-                rows = [out for row in rows for out in _through((stage,), row) if not isinstance(out, Failure)]
+        if isinstance(stage, Stateless):
+            rows = [out for row in rows for out in _through((stage,), row) if not isinstance(out, Failure)]
+        else:
+            rows = stage.gather(rows, env)
     return rows
 
 

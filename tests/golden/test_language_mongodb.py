@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import Any, Final
 
 from tests.harness.process_cases import same, unpaired
-from tidemark.shared.language.apply import Failure, Passed, apply_lookup, apply_stage
-from tidemark.shared.language.apply.stages import apply_count, apply_group, apply_limit, apply_sort
 from tidemark.shared.language.documents import InvalidDocument, parse
 from tidemark.shared.language.expressions.environment import Environment
 from tidemark.shared.language.expressions.errors import ExpressionError
-from tidemark.shared.language.stages import Count, Group, InlineTable, Limit, Lookup, Sort
+from tidemark.shared.language.stages import InlineTable, Lookup
+from tidemark.shared.language.stages.base import Failure, Gathering, Passed
+from tidemark.shared.language.stages.looking_up import apply_lookup
 from tidemark.shared.language.values import encode_value, from_json
 
 FOLDER: Final = Path(__file__).parent / "language"
@@ -49,15 +49,8 @@ def _parsed(stage: Any) -> Any:
 
 
 def _behind(stage: Any, documents: Sequence[Any]) -> list[Any]:
-    match stage:
-        case Group():
-            return apply_group(stage, ((d, (0, 0, i)) for i, d in enumerate(documents)), Environment({}))
-        case Sort():
-            return apply_sort(stage, list(documents))
-        case Limit():
-            return apply_limit(stage, list(documents))
-        case Count():
-            return apply_count(stage, list(documents))
+    if isinstance(stage, Gathering):
+        return stage.gather(documents, Environment({}))
     found: list[Any] = []
     for document in documents:
         env = Environment(document)
@@ -65,7 +58,7 @@ def _behind(stage: Any, documents: Sequence[Any]) -> list[Any]:
             assert isinstance(stage.from_, InlineTable)
             outcome: Any = apply_lookup(stage, document, stage.from_.documents, env)
         else:
-            outcome = apply_stage(stage, document, env)
+            outcome = stage.apply(document, env)
         if isinstance(outcome, Failure):
             raise Fails(outcome.reason)
         found += outcome.documents if isinstance(outcome, Passed) else ()

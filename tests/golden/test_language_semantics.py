@@ -12,7 +12,6 @@ from typing import Any, Final
 import pytest
 
 from tests.harness.process_cases import same
-from tidemark.shared.language.apply import Failure, Passed, apply_stages
 from tidemark.shared.language.documents import InvalidDocument, parse
 from tidemark.shared.language.expressions.environment import Environment
 from tidemark.shared.language.expressions.errors import ExpressionError
@@ -20,6 +19,7 @@ from tidemark.shared.language.expressions.interpreter import evaluate
 from tidemark.shared.language.expressions.parse import parse_expression
 from tidemark.shared.language.expressions.scope import Scope
 from tidemark.shared.language.problems import Problems
+from tidemark.shared.language.stages.base import Failure, Passed, apply_stages
 from tidemark.shared.language.values import from_json
 from tidemark.shared.model.values import MISSING
 

@@ -9,7 +9,6 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tests.property.language_strategies import DOCUMENTS, NUMBERS, TEXTS, VALUES
-from tidemark.shared.language.apply import Passed, apply_stage
 from tidemark.shared.language.documents import parse
 from tidemark.shared.language.expressions.ast import Call, Literal
 from tidemark.shared.language.expressions.environment import Environment
@@ -21,6 +20,7 @@ from tidemark.shared.language.expressions.scope import Scope
 from tidemark.shared.language.problems import Problems
 from tidemark.shared.language.query.match import matches
 from tidemark.shared.language.query.parse import parse_predicate
+from tidemark.shared.language.stages.base import Passed
 from tidemark.shared.language.values import decode_value, encode_value, to_json
 from tidemark.shared.model.values import MISSING, Date
 
@@ -150,7 +150,7 @@ def test_stages_give_documents_or_failures(index: int, document: dict[str, Any])
     """Every stage of the golden cases answers for documents that it was not written for; the document that came stays as it was."""
     before = encode_value(document)
     stage: Any = _STAGES[index]
-    outcome = apply_stage(stage, document, Environment({}))
+    outcome = stage.apply(document, Environment({}))
     assert encode_value(document) == before
     if isinstance(outcome, Passed):
         assert all(decode_value(encode_value(item)) is not None for item in outcome.documents)

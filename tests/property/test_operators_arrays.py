@@ -12,10 +12,10 @@ from tests.harness.bench.cliffs import drawn
 from tests.harness.bench.line import Line
 from tests.harness.bench.pipeline_cliffs import records
 from tests.harness.bench.readings import document, source
-from tidemark.shared.language.apply.stages import evaluate_bounded
 from tidemark.shared.language.expressions.ast import Expr
 from tidemark.shared.language.expressions.environment import Environment
 from tidemark.shared.language.expressions.errors import ExpressionError
+from tidemark.shared.language.expressions.interpreter import evaluate_bounded
 from tidemark.shared.language.expressions.parse import parse_expression
 from tidemark.shared.language.expressions.scope import Scope
 from tidemark.shared.language.problems import Problems

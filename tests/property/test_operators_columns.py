@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 
 from tests.harness.drawn import parse_drawn
 from tests.harness.interpreted import evaluate_rows, typed
-from tidemark.shared.language.apply import Failure, Passed, apply_stages
 from tidemark.shared.language.expressions.parse import parse_expression
 from tidemark.shared.language.expressions.scope import Scope
 from tidemark.shared.language.problems import Problems
 from tidemark.shared.language.schema import parse_schema
 from tidemark.shared.language.stages import KafkaSource, Stateless
+from tidemark.shared.language.stages.base import Failure, Passed, apply_stages, declared
 from tidemark.shared.language.values import canonical_key, encode_value, to_json
 from tidemark.shared.model.plan import DLQ, OUT
 from tidemark.shared.model.values import MISSING, Document
@@ -28,7 +28,6 @@ from tidemark.shared.operators.frame import evaluated
 from tidemark.shared.operators.passing import KeyBy
 from tidemark.shared.operators.program import through
 from tidemark.shared.operators.rows import environments
-from tidemark.shared.operators.schemas import after
 from tidemark.shared.operators.specs import KeyBySpec
 
 TYPES = {"s": "string", "i": "int", "l": "long?", "d": "double?", "b": "bool?", "t": "date"}
@@ -121,7 +120,7 @@ def test_stages_give_on_columns_what_they_give_on_documents(
     assert canonical(documents_of(staged.batch)) == canonical(passed)
     assert sorted(canonical([d["doc"] for d in of(staged.letters, DLQ)])) == sorted(canonical(failed))
     assert staged.failed == len(failed)
-    schema = after(parse_schema(TYPES, "schema", Problems({})), chain)
+    schema = declared(parse_schema(TYPES, "schema", Problems({})), chain)
     again = typed(staged.batch, schema)
     assert set(user_columns(again)) == {f.name for f in schema if f.type != "decimal"}
     assert canonical(documents_of(again)) == canonical(passed)

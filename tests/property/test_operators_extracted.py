@@ -10,7 +10,6 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tests.property.test_operators_columns import canonical, of, parsed
-from tidemark.shared.language.apply import Failure, Passed, apply_stages
 from tidemark.shared.language.expressions.ast import Expr
 from tidemark.shared.language.expressions.environment import RESULT_UNITS_MAX, Environment
 from tidemark.shared.language.expressions.errors import ExpressionError
@@ -20,6 +19,8 @@ from tidemark.shared.language.expressions.paths import read_path
 from tidemark.shared.language.expressions.scope import Scope
 from tidemark.shared.language.problems import Problems
 from tidemark.shared.language.query.match import matches
+from tidemark.shared.language.stages import Match
+from tidemark.shared.language.stages.base import Failure, Passed, apply_stages
 from tidemark.shared.language.values import encode_value, parse_json
 from tidemark.shared.model.plan import DLQ
 from tidemark.shared.model.values import MISSING, Document
@@ -36,8 +37,9 @@ from tidemark.shared.operators.context import NOWHERE
 from tidemark.shared.operators.event_time import event_times
 from tidemark.shared.operators.extracted import extracted
 from tidemark.shared.operators.frame import Frame, evaluated
-from tidemark.shared.operators.program import judged, through
+from tidemark.shared.operators.program import through
 from tidemark.shared.operators.rows import environments
+from tidemark.shared.operators.stages.judging import judged
 
 _ODD = st.sampled_from(
     [
@@ -198,10 +200,11 @@ def test_a_column_says_what_the_documents_say(documents: list[dict[str, Any]], e
 def test_a_query_is_judged_as_by_the_interpreter(documents: list[dict[str, Any]], encoded: bool, query: Any) -> None:
     """Schemas among them; of doubtful rows nothing is said."""
     _, (stage,) = parsed([{"$match": query}])
+    assert isinstance(stage, Match)
     rows = batch(documents, encoded=encoded)
-    passes, doubt = judged(stage.predicate, Frame(rows))  # type: ignore[union-attr]
+    passes, doubt = judged(stage.predicate, Frame(rows))
     for document, passed, doubtful in zip(documents_of(rows), passes.tolist(), doubt.tolist(), strict=True):
-        assert doubtful or passed == matches(stage.predicate, Environment(document))  # type: ignore[union-attr]
+        assert doubtful or passed == matches(stage.predicate, Environment(document))
 
 
 @given(documents=rows_of_documents(), encoded=st.booleans(), tree=expressions)

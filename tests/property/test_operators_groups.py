@@ -13,11 +13,11 @@ from tests.harness.drawn import parse_drawn
 from tests.property.test_operators_columns import batch_of_records, documents, expressions, names
 from tidemark.shared.language.accumulators.base import OrderKey
 from tidemark.shared.language.accumulators.table import accumulator_input, implementation
-from tidemark.shared.language.apply import Passed, apply_count, apply_group, apply_sort, apply_stage
 from tidemark.shared.language.expressions.environment import Environment
 from tidemark.shared.language.expressions.errors import ExpressionError
 from tidemark.shared.language.expressions.interpreter import evaluate
-from tidemark.shared.language.stages import Count, Group, InnerStage, Limit, Sort, Stage
+from tidemark.shared.language.stages import Group, InnerStage, Limit, Stage
+from tidemark.shared.language.stages.base import Gathering, Passed
 from tidemark.shared.language.values import canonical_key, decode_value, encode_value
 from tidemark.shared.model.plan import OUT
 from tidemark.shared.model.values import MISSING, Date, Document
@@ -185,16 +185,14 @@ def _on_lists(stages: Sequence[InnerStage], rows: pa.RecordBatch) -> tuple[list[
             if isinstance(stage, Group):
                 kept = [row for row in some if not _fails(stage, row, now)]
                 failed += len(some) - len(kept)
-                made = apply_group(stage, kept, now)
-            elif isinstance(stage, Sort):
-                made = apply_sort(stage, [document for document, _ in some])
+                made = stage.groups(kept, now)
             elif isinstance(stage, Limit):
                 some = some[: stage.limit]
                 continue
-            elif isinstance(stage, Count):
-                made = apply_count(stage, [document for document, _ in some])
+            elif isinstance(stage, Gathering):
+                made = stage.gather([document for document, _ in some], now)
             else:
-                outcomes = [apply_stage(stage, document, now) for document, _ in some]
+                outcomes = [stage.apply(document, now) for document, _ in some]
                 some = [
                     (o.documents[0], key) for o, (_, key) in zip(outcomes, some, strict=True) if isinstance(o, Passed)
                 ]
@@ -206,7 +204,7 @@ def _on_lists(stages: Sequence[InnerStage], rows: pa.RecordBatch) -> tuple[list[
 
 def _fails(stage: Group, row: tuple[Document, OrderKey], env: Environment) -> bool:
     try:
-        apply_group(stage, [row], env)
+        stage.groups([row], env)
     except ExpressionError:
         return True
     return False

@@ -8,13 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.harness.interpreted import typed
-from tidemark.shared.language.apply import Passed, apply_lookup
-from tidemark.shared.language.apply.lookup import key_of
 from tidemark.shared.language.documents import parse
 from tidemark.shared.language.expressions.environment import Environment
 from tidemark.shared.language.problems import Problems
 from tidemark.shared.language.schema import NO_SCHEMA, Schema, parse_schema
 from tidemark.shared.language.stages import Lookup
+from tidemark.shared.language.stages.base import Passed
+from tidemark.shared.language.stages.looking_up import apply_lookup, key_of
 from tidemark.shared.model.plan import OUT
 from tidemark.shared.model.tables import Found
 from tidemark.shared.model.values import Document

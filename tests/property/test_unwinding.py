@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.property.test_operators_columns import batch_of_records, of, parsed
-from tidemark.shared.language.apply import Failure, Passed, apply_stages
+from tidemark.shared.language.stages.base import Failure, Passed, apply_stages
 from tidemark.shared.language.values import encode_value
 from tidemark.shared.model.plan import DLQ
 from tidemark.shared.model.values import Document

@@ -189,9 +189,12 @@ GROUP = {"$group": {"_id": "$d", "n": {"$sum": 1}}}
 def test_a_lookup_in_front_of_what_gathers_stands_in_front_of_the_window() -> None:
     """With the stages before it, whose places in the document stay what they were."""
     stages = stages_of(TOPIC, window({"$match": {"a": 1}}, {"$lookup": INLINE}, {"$set": {"b": 1}}, GROUP))[1:]
-    assert [type(stage) for stage in stages] == [Match, Lookup, TumblingWindow]
-    assert stages[1].path == "pipeline[1].$tumblingWindow.pipeline[1].$lookup"
-    assert [stage.name for stage in stages[2].pipeline] == ["$set", "$group"]  # type: ignore[union-attr]
+    looked, behind = stages[1:]
+    assert isinstance(stages[0], Match)
+    assert isinstance(looked, Lookup)
+    assert isinstance(behind, TumblingWindow)
+    assert looked.path == "pipeline[1].$tumblingWindow.pipeline[1].$lookup"
+    assert [stage.name for stage in behind.pipeline] == ["$set", "$group"]
 
 
 def test_a_lookup_behind_what_gathers_stands_behind_the_window() -> None:

@@ -5,7 +5,6 @@ from typing import Any
 
 import pytest
 
-from tidemark.shared.language.apply import Discarded, Failure, Passed, ValidationStop, apply_stage
 from tidemark.shared.language.documents import InvalidDocument, parse
 from tidemark.shared.language.expressions.environment import Budget, Environment
 from tidemark.shared.language.expressions.errors import ExpressionError
@@ -13,6 +12,7 @@ from tidemark.shared.language.expressions.interpreter import evaluate
 from tidemark.shared.language.expressions.parse import parse_expression
 from tidemark.shared.language.expressions.scope import Scope
 from tidemark.shared.language.problems import Problems
+from tidemark.shared.language.stages.base import Discarded, Failure, Outcome, Passed, ValidationStop
 from tidemark.shared.language.values import equal, from_json, type_name
 from tidemark.shared.model.values import MISSING, Binary, Date, Long
 
@@ -256,7 +256,7 @@ def test_documents_that_share_parts_are_bounded() -> None:
         tree = {"$let": {"vars": {"x": ["$$x", "$$x"]}, "in": tree}}
     tree = {"$let": {"vars": {"x": ["a"]}, "in": tree}}
     stage: Any = parse({"pipeline": [{"$source": {"documents": []}}, {"$addFields": {"big": tree}}]}).pipeline[1]
-    outcome = apply_stage(stage, {"a": 1}, Environment({}, budget=Budget(1_000_000)))
+    outcome = stage.apply({"a": 1}, Environment({}, budget=Budget(1_000_000)))
     assert isinstance(outcome, Failure)
     assert (outcome.code, outcome.document) == ("ResultTooLarge", {"a": 1})
 
@@ -266,9 +266,9 @@ def test_validation_actions(action: str, kind: type) -> None:
     """`$validate` says what becomes of a wrong document, with Atlas's reason."""
     tree = {"$validate": {"validator": {"a": 1}, "validationAction": action}}
     stage: Any = parse({"pipeline": [{"$source": {"documents": []}}, tree]}).pipeline[1]
-    assert apply_stage(stage, {"a": 1}, Environment({})) == Passed(({"a": 1},))
-    outcome = apply_stage(stage, {"a": 2}, Environment({}))
-    assert type(outcome) is kind
+    assert stage.apply({"a": 1}, Environment({})) == Passed(({"a": 1},))
+    outcome: Outcome = stage.apply({"a": 2}, Environment({}))
+    assert isinstance(outcome, kind)
     if not isinstance(outcome, Discarded | Passed):
         assert outcome.reason == "Input document found to be invalid in $validate stage."
 
@@ -316,7 +316,7 @@ QUERIES: list[tuple[Any, Any, bool]] = [
 def test_query_matches(query: Any, document: Any, wanted: bool) -> None:
     """A query is true of a document, or not, as MongoDB's reference says."""
     stage: Any = parse({"pipeline": [{"$source": {"documents": []}}, {"$match": query}]}).pipeline[1]
-    outcome = apply_stage(stage, from_json(document), Environment({}))
+    outcome = stage.apply(from_json(document), Environment({}))
     assert isinstance(outcome, Passed)
     assert bool(outcome.documents) is wanted
 

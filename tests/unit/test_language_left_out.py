@@ -5,7 +5,7 @@ from typing import Any, Final
 import pytest
 
 from tidemark.shared.language.documents import InvalidDocument, parse
-from tidemark.shared.language.documents.leftout import OPTIONS_LEFT_OUT, STAGES_LEFT_OUT
+from tidemark.shared.language.leftout import OPTIONS_LEFT_OUT, STAGES_LEFT_OUT
 from tidemark.shared.language.stages import Https, TumblingWindow
 from tidemark.shared.planning import DeadLetterHead, plan_processor
 

@@ -4,12 +4,13 @@ from typing import Any
 
 import pytest
 
-from tidemark.shared.language.apply import Failure, Passed, apply_lookup, lookup_keys
 from tidemark.shared.language.documents import InvalidDocument, parse
 from tidemark.shared.language.expressions.environment import Environment
 from tidemark.shared.language.patterns import BadPattern, compile_pattern
 from tidemark.shared.language.problems import Problems
 from tidemark.shared.language.schema import SchemaMismatch, fit, parse_schema
+from tidemark.shared.language.stages.base import Failure, Passed
+from tidemark.shared.language.stages.looking_up import apply_lookup, lookup_keys
 from tidemark.shared.language.values import (
     CodecError,
     ExtendedJsonError,

@@ -4,8 +4,7 @@ from collections.abc import Sequence
 from itertools import product
 from typing import Any
 
-from tidemark.shared.language.apply import lookup_keys
-from tidemark.shared.language.apply.lookup import key_of
+from tidemark.shared.language.stages.looking_up import key_of, lookup_keys
 from tidemark.shared.model.tables import Found
 from tidemark.shared.model.values import Document
 from tidemark.shared.ports.tables import Names

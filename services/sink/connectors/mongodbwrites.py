@@ -9,8 +9,8 @@ from pymongo.collection import Collection
 
 from tidemark.services.sink.connectors.mergechanges import Change, StagedRow, document_of
 from tidemark.shared.adapters.mongodb import Bson, NoBson, from_bson, is_passing, stored, to_bson
-from tidemark.shared.language.apply.stages import Failure, Passed, apply_stages
 from tidemark.shared.language.stages import Merge
+from tidemark.shared.language.stages.base import Failure, Passed, apply_stages
 from tidemark.shared.language.values import canonical_key, equal
 from tidemark.shared.model.values import MISSING, Document
 

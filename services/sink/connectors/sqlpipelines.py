@@ -8,9 +8,9 @@ from tidemark.services.sink.connectors.mergechanges import Change
 from tidemark.services.sink.connectors.sqlrows import RowMaker, documents_array
 from tidemark.services.sink.connectors.sqlvalues import Misfit, is_computed
 from tidemark.services.sink.connectors.sqlwrites import MergeWriter, Unwanted
-from tidemark.shared.language.apply.stages import Failure, Passed, apply_stages
 from tidemark.shared.language.expressions.environment import Environment
 from tidemark.shared.language.stages import Merge
+from tidemark.shared.language.stages.base import Failure, Passed, apply_stages
 from tidemark.shared.language.values import decode_doc, encode_doc, encode_value, equal
 from tidemark.shared.language.values.cells import cell_reader
 from tidemark.shared.model.values import Document

@@ -4,8 +4,8 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final
 
-from tidemark.shared.language.documents.kinds import DOCUMENT, STRING, Kind, Option, choice, one_or_more, read_options
 from tidemark.shared.language.expressions.scope import Scope
+from tidemark.shared.language.kinds import DOCUMENT, STRING, Kind, Option, choice, one_or_more, read_options
 from tidemark.shared.language.problems import Problems, join
 from tidemark.shared.language.stages import Connection
 

@@ -39,7 +39,7 @@ from tidemark.shared.language.expressions.library import OPERATORS
 from tidemark.shared.language.expressions.registry import Named
 from tidemark.shared.language.problems import Problems, join, nearest_of
 from tidemark.shared.language.query.ast import All, AnyOf, Compare, Not, OnField
-from tidemark.shared.language.stages import Compute, Lookup, Redact, SessionWindow, StageBase
+from tidemark.shared.language.stages import Lookup, Stage
 from tidemark.shared.language.values.types import is_nan, is_number
 from tidemark.shared.model.values import INT32_MAX, INT32_MIN, Binary, Date, ObjectId, Regex, Timestamp
 
@@ -74,7 +74,7 @@ class _Found:
     """Whether it is evaluated for every record that comes to the stage."""
 
 
-def foretell(pipeline: Iterable[StageBase], tree: Any, problems: Problems) -> None:
+def foretell(pipeline: Iterable[Stage], tree: Any, problems: Problems) -> None:
     """Note the errors that can be foretold of the stages of a document; `tree` is its text as it was read."""
     trials = _Trials(problems)
     made = _names_made(tree)
@@ -91,7 +91,7 @@ def _expressions(part: Any, path: str, *, each: bool) -> Iterator[_Found]:
         for item in part:
             yield from _expressions(item, path, each=each)
     elif is_dataclass(part) and not isinstance(part, type):
-        if isinstance(part, StageBase | Accumulator):
+        if isinstance(part, Stage | Accumulator):
             path = part.path
         short = isinstance(part, All | AnyOf | Not)
         for field in fields(part):
@@ -255,23 +255,15 @@ def _inside(expr: Expr) -> Iterator[tuple[Expr, bool]]:
             return
 
 
-def hardly_meant(pipeline: Iterable[StageBase], problems: Problems) -> None:
-    """Note constants where a field was meant: keys, and texts that begin with a dollar in a query."""
+def hardly_meant(pipeline: Iterable[Stage], problems: Problems) -> None:
+    """Note texts of queries that begin with a dollar, where another field was meant."""
     for stage in pipeline:
-        match stage:
-            case SessionWindow(partition_by=Literal(value)) if value is not None:
-                what = f"partitionBy is {constant(value)}: all records are one session"
-                problems.warn(join(stage.path, "partitionBy"), what)
-            case Compute(key=Literal(value)) if value is not None:
-                problems.warn(join(stage.path, "key"), f"the key is {constant(value)}: all records have one state")
-            case Redact(expr=Literal(value)):
-                problems.add(stage.path, f"$redact gives {constant(value)}, expected $$DESCEND, $$PRUNE or $$KEEP")
         _in_stage(stage, stage.path, problems)
 
 
 def _in_stage(part: Any, path: str, problems: Problems) -> None:
     if isinstance(part, tuple):
-        if part and all(isinstance(item, StageBase) for item in part):
+        if part and all(isinstance(item, Stage) for item in part):
             hardly_meant(part, problems)
             return
         for item in part:

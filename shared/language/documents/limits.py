@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from typing import Any, Final
 
-from tidemark.shared.language.documents.kinds import Kind, Option, closed_schema, integer, read_options
 from tidemark.shared.language.expressions.scope import Scope
+from tidemark.shared.language.kinds import Kind, Option, closed_schema, integer, read_options
 from tidemark.shared.language.limits import DEFAULTS, Limits
 from tidemark.shared.language.problems import Problems
 

@@ -7,17 +7,6 @@ from typing import Any, Final
 
 from tidemark.shared.language.documents.connections import forbid_references, read_connections
 from tidemark.shared.language.documents.foregone import foretell, hardly_meant
-from tidemark.shared.language.documents.kinds import (
-    STRING,
-    Kind,
-    Option,
-    choice,
-    closed,
-    closed_schema,
-    duration,
-    integer,
-    read_options,
-)
 from tidemark.shared.language.documents.limits import LIMITS, limits_of
 from tidemark.shared.language.documents.load import Loaded, load_all
 from tidemark.shared.language.documents.model import (
@@ -32,6 +21,17 @@ from tidemark.shared.language.documents.model import (
 from tidemark.shared.language.documents.pipeline import read_pipeline
 from tidemark.shared.language.documents.source import CHANGES
 from tidemark.shared.language.expressions.scope import Scope
+from tidemark.shared.language.kinds import (
+    STRING,
+    Kind,
+    Option,
+    choice,
+    closed,
+    closed_schema,
+    duration,
+    integer,
+    read_options,
+)
 from tidemark.shared.language.problems import DocumentError, InvalidDocument, Problems
 from tidemark.shared.language.stages import (
     SAMPLE_CONNECTION,

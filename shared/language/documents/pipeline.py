@@ -2,14 +2,14 @@
 
 from typing import Any, Final
 
-from tidemark.shared.language.documents.kinds import StageSpec, read_stage
 from tidemark.shared.language.documents.relational import HTTPS_LAST, relational
 from tidemark.shared.language.documents.sinks import SINKS
 from tidemark.shared.language.documents.source import SOURCE, Switched
-from tidemark.shared.language.documents.stateless import STATELESS
-from tidemark.shared.language.documents.windows import ONLY_INSIDE, unnested, windows
+from tidemark.shared.language.documents.windows import unnested, windows
 from tidemark.shared.language.expressions.scope import Scope
+from tidemark.shared.language.kinds import StageSpec, read_stage
 from tidemark.shared.language.stages import Stage, Window
+from tidemark.shared.language.stages.table import GATHERING, STATELESS
 
 STAGES_MAX: Final = 200
 """How many stages one pipeline may have."""
@@ -50,7 +50,7 @@ def read_pipeline(tree: Any, path: str, scope: Scope) -> tuple[Stage, ...]:
 
 _ELSEWHERE: Final = {
     **dict.fromkeys(
-        ONLY_INSIDE, "belongs inside the pipeline of a window ($tumblingWindow, $hoppingWindow, $sessionWindow)"
+        GATHERING, "belongs inside the pipeline of a window ($tumblingWindow, $hoppingWindow, $sessionWindow)"
     ),
 }
 _RELATIONAL: Final = relational(read_pipeline)

@@ -4,10 +4,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
-from tidemark.shared.language.documents.kinds import DOCUMENT, STRING, Kind, Option, Read, closed_schema, read_options
 from tidemark.shared.language.documents.model import all_stages
 from tidemark.shared.language.expressions.scope import Scope
 from tidemark.shared.language.forms import PluginFormat
+from tidemark.shared.language.kinds import DOCUMENT, STRING, Kind, Option, Read, closed_schema, read_options
 from tidemark.shared.language.problems import join
 from tidemark.shared.language.stages import KafkaEmit, KafkaSource, PluginEmit, PluginSource, Stage
 

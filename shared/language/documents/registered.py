@@ -4,7 +4,9 @@ import json
 from typing import Any, Final
 
 from tidemark.shared.language.avro import SchemaError, parse_schema, writer_of
-from tidemark.shared.language.documents.kinds import (
+from tidemark.shared.language.expressions.scope import Scope
+from tidemark.shared.language.forms import RegisteredSchema
+from tidemark.shared.language.kinds import (
     BOOLEAN,
     STRING,
     Kind,
@@ -16,8 +18,6 @@ from tidemark.shared.language.documents.kinds import (
     read_later,
     read_options,
 )
-from tidemark.shared.language.expressions.scope import Scope
-from tidemark.shared.language.forms import RegisteredSchema
 from tidemark.shared.language.problems import join
 
 _OPTIONS: Final = closed(

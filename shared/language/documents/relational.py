@@ -5,7 +5,9 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Final
 
-from tidemark.shared.language.documents.kinds import (
+from tidemark.shared.language.expressions.ast import Literal, constant
+from tidemark.shared.language.expressions.scope import Scope
+from tidemark.shared.language.kinds import (
     BOOLEAN,
     DOCUMENT,
     EXPRESSION,
@@ -27,9 +29,6 @@ from tidemark.shared.language.documents.kinds import (
     read_stage,
     with_options,
 )
-from tidemark.shared.language.documents.stateless import STATELESS
-from tidemark.shared.language.documents.windows import INNER
-from tidemark.shared.language.expressions.scope import Scope
 from tidemark.shared.language.problems import join
 from tidemark.shared.language.stages import (
     CachedLookup,
@@ -42,6 +41,7 @@ from tidemark.shared.language.stages import (
     TableRef,
     Union,
 )
+from tidemark.shared.language.stages.table import INNER, STATELESS
 
 _OUTSIDE: Final = {
     **dict.fromkeys(
@@ -179,6 +179,13 @@ _WITHIN: Final = closed(
 )
 
 
+def _compute(o: Read, path: str, scope: Scope) -> Compute:
+    if isinstance(o["key"], Literal) and o["key"].value is not None:
+        what = f"the key is {constant(o['key'].value)}: all records have one state"
+        scope.problems.warn(join(path, "key"), what)
+    return Compute(path=path, limits=scope.limits, **o.fields)
+
+
 def _join_spec(read_pipeline: ReadPipeline) -> StageSpec:
     kind = Kind(read_pipeline, {"$ref": "#/$defs/pipeline"})
     options = (
@@ -304,7 +311,7 @@ def relational(read_pipeline: ReadPipeline) -> dict[str, StageSpec]:
         "$compute": with_options(
             "A computation of the user's, with state and timers by key.",
             _COMPUTE,
-            lambda o, path, scope: Compute(path=path, limits=scope.limits, **o.fields),
+            _compute,
         ),
         "$join": _join_spec(read_pipeline),
         "$union": _union_spec(read_pipeline),

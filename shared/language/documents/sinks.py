@@ -2,7 +2,13 @@
 
 from typing import Any, Final
 
-from tidemark.shared.language.documents.kinds import (
+from tidemark.shared.language.documents.plugins import FORMAT, check_format
+from tidemark.shared.language.documents.registered import REGISTRY, check_schemas
+from tidemark.shared.language.documents.relational import read_let
+from tidemark.shared.language.expressions.ast import Call, Expr, Literal
+from tidemark.shared.language.expressions.parse import parse_expression
+from tidemark.shared.language.expressions.scope import Scope
+from tidemark.shared.language.kinds import (
     DOCUMENT,
     EXPRESSION,
     PATHS,
@@ -20,15 +26,9 @@ from tidemark.shared.language.documents.kinds import (
     read_stage,
     with_options,
 )
-from tidemark.shared.language.documents.plugins import FORMAT, check_format
-from tidemark.shared.language.documents.registered import REGISTRY, check_schemas
-from tidemark.shared.language.documents.relational import read_let
-from tidemark.shared.language.documents.stateless import STATELESS
-from tidemark.shared.language.expressions.ast import Call, Expr, Literal
-from tidemark.shared.language.expressions.parse import parse_expression
-from tidemark.shared.language.expressions.scope import Scope
 from tidemark.shared.language.problems import join
 from tidemark.shared.language.stages import FileEmit, KafkaEmit, Merge, PluginEmit, Sink
+from tidemark.shared.language.stages.table import STATELESS
 
 
 def _acks(tree: Any, path: str, scope: Scope) -> Any:

@@ -4,7 +4,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from tidemark.shared.language.documents.kinds import (
+from tidemark.shared.language.documents.plugins import FORMAT, check_format
+from tidemark.shared.language.expressions.ast import Expr, Literal, constant
+from tidemark.shared.language.expressions.parse import parse_expression
+from tidemark.shared.language.expressions.scope import Scope
+from tidemark.shared.language.kinds import (
     BOOLEAN,
     DATE,
     DOCUMENT,
@@ -24,10 +28,6 @@ from tidemark.shared.language.documents.kinds import (
     one_or_more,
     read_options,
 )
-from tidemark.shared.language.documents.plugins import FORMAT, check_format
-from tidemark.shared.language.expressions.ast import Expr, Literal, constant
-from tidemark.shared.language.expressions.parse import parse_expression
-from tidemark.shared.language.expressions.scope import Scope
 from tidemark.shared.language.problems import join
 from tidemark.shared.language.schema import FIELD_TYPES, parse_schema
 from tidemark.shared.language.stages import (

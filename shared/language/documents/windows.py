@@ -4,9 +4,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass, replace
 from typing import Any, Final
 
-from tidemark.shared.language.accumulators.base import Accumulator
-from tidemark.shared.language.accumulators.parse import ACCUMULATOR_NAMES, parse_accumulator, with_key
-from tidemark.shared.language.documents.kinds import (
+from tidemark.shared.language.expressions.ast import Literal, Meta, constant
+from tidemark.shared.language.expressions.scope import Scope
+from tidemark.shared.language.kinds import (
     DURATION_MAX_MS,
     EXPRESSION,
     Kind,
@@ -15,126 +15,22 @@ from tidemark.shared.language.documents.kinds import (
     choice,
     closed_schema,
     duration,
-    integer,
     read_options,
     read_stage,
 )
-from tidemark.shared.language.documents.stateless import STATELESS
-from tidemark.shared.language.expressions.ast import Literal, Meta, constant, is_bare_name
-from tidemark.shared.language.expressions.forms import parse_sort_keys
-from tidemark.shared.language.expressions.parse import parse_expression
-from tidemark.shared.language.expressions.scope import Scope
 from tidemark.shared.language.problems import join
 from tidemark.shared.language.stages import (
-    Count,
-    Group,
-    GroupField,
+    Gathering,
     HoppingWindow,
     Https,
-    Limit,
     Lookup,
     SessionWindow,
-    Sort,
     Stage,
     TumblingWindow,
     Window,
 )
-from tidemark.shared.model.values import INT64_MAX
+from tidemark.shared.language.stages.table import INNER
 
-
-def _group(tree: Any, path: str, scope: Scope) -> Group | None:
-    if type(tree) is not dict or "_id" not in tree:
-        scope.problems.add(path, "$group needs _id, the key (null for one group of all)")
-        return None
-    _constants(tree["_id"], join(path, "_id"), scope)
-    key = parse_expression(tree["_id"], join(path, "_id"), scope)
-    if isinstance(key, Literal) and key.value is not None:
-        scope.problems.warn(join(path, "_id"), f"the key is {constant(key.value)}: all documents are one group")
-    fields = []
-    for name, item in tree.items():
-        place = join(path, name)
-        if name == "_id":
-            continue
-        if "." in name or name.startswith("$") or not name:
-            scope.problems.add(place, f"{name!r} is no name for an output field: no dots, no leading $")
-            continue
-        accumulator = parse_accumulator(item, place, scope)
-        if accumulator is not None:
-            _idle_accumulator(accumulator, place, scope)
-            fields.append(GroupField(name, with_key(accumulator, key)))
-    return Group(path=path, id=key, fields=tuple(fields))
-
-
-_KEEPING: Final = frozenset({"$push", "$addToSet", "$mergeObjects", "$concatArrays", "$setUnion"})
-_NUMERIC: Final = frozenset({"$sum", "$avg", "$stdDevPop", "$stdDevSamp", "$percentile", "$median"})
-
-
-def _idle_accumulator(accumulator: Accumulator, path: str, scope: Scope) -> None:
-    value = accumulator.input.value if isinstance(accumulator.input, Literal) else None
-    if type(value) is str and accumulator.op in _NUMERIC:
-        scope.problems.warn(
-            join(path, accumulator.op), f"{accumulator.op} of {constant(value)}, which is no number, counts nothing"
-        )
-    elif is_bare_name(value) and accumulator.op not in _KEEPING:
-        scope.problems.warn(
-            join(path, accumulator.op), f"{accumulator.op} of {constant(value)}: the same of every record"
-        )
-
-
-def _constants(tree: Any, path: str, scope: Scope) -> None:
-    """`_id: {a: 1}` looks like a projection, and would be the same key for all: as in the reference it is an error."""
-    if type(tree) is not dict or any(name.startswith("$") for name in tree):
-        return
-    for name, item in tree.items():
-        number = type(item) is dict and len(item) == 1 and next(iter(item)).startswith("$number")
-        if number or type(item) in (bool, int, float):
-            scope.problems.add(
-                join(path, name),
-                f"a field of the key is an expression such as '$field', found {item!r} ({{$literal: …}} is a constant)",
-            )
-
-
-def _sort(tree: Any, path: str, scope: Scope) -> Sort | None:
-    keys = parse_sort_keys(tree, path, scope)
-    return Sort(path=path, keys=keys) if keys else None
-
-
-def _limit(tree: Any, path: str, scope: Scope) -> Limit | None:
-    limit = integer(1, INT64_MAX).read(tree, path, scope)
-    return None if limit is None else Limit(path=path, limit=limit)
-
-
-def _count(tree: Any, path: str, scope: Scope) -> Count | None:
-    if type(tree) is not str or not tree or tree.startswith("$") or "." in tree or tree == "_id":
-        scope.problems.add(
-            path, f"$count takes the name of the output field, without $ and dots, not _id; found {tree!r}"
-        )
-        return None
-    return Count(path=path, field=tree)
-
-
-_GROUP_SCHEMA: Final = {
-    "type": "object",
-    "required": ["_id"],
-    "properties": {"_id": EXPRESSION.schema},
-    "additionalProperties": {
-        "type": "object",
-        "minProperties": 1,
-        "maxProperties": 1,
-        "propertyNames": {"enum": list(ACCUMULATOR_NAMES)},
-    },
-}
-ONLY_INSIDE: Final[dict[str, StageSpec]] = {
-    "$group": StageSpec("One document for each key, filled by accumulators.", _group, _GROUP_SCHEMA),
-    "$sort": StageSpec(
-        "Orders the window's documents.",
-        _sort,
-        {"type": "object", "minProperties": 1, "additionalProperties": {"enum": [1, -1]}},
-    ),
-    "$limit": StageSpec("The first documents of the window.", _limit, {"type": "integer", "minimum": 1}),
-    "$count": StageSpec("The number of the window's documents.", _count, {"type": "string", "minLength": 1}),
-}
-INNER: Final[dict[str, StageSpec]] = {**STATELESS, **ONLY_INSIDE}
 _OUTSIDE: Final = dict.fromkeys(
     (
         "$source",
@@ -173,7 +69,7 @@ def unnested(window: Window, scope: Scope) -> Iterator[Stage]:
     behind the last, behind it. One between two of them is noted as an error.
     """
     stages: tuple[Any, ...] = window.pipeline
-    gathers = [i for i, stage in enumerate(stages) if isinstance(stage, Group | Sort | Limit | Count)]
+    gathers = [i for i, stage in enumerate(stages) if isinstance(stage, Gathering)]
     first, last = (gathers[0], gathers[-1]) if gathers else (len(stages), len(stages) - 1)
     looks = [i for i, stage in enumerate(stages) if isinstance(stage, Lookup | Https)]
     front = max((i + 1 for i in looks if i < first), default=0)
@@ -249,6 +145,10 @@ def _window(made: Callable[..., Window], doc: str, options: tuple[Option, ...]) 
             for banned in ("allowedLateness", "idleTimeout"):
                 if banned in tree:
                     scope.problems.add(join(path, banned), f"{banned} cannot be set where boundary is processingTime")
+        key = found.get("partitionBy")
+        if isinstance(key, Literal) and key.value is not None:
+            what = f"partitionBy is {constant(key.value)}: all records are one session"
+            scope.problems.warn(join(path, "partitionBy"), what)
         most = scope.limits.windows_of_one_max
         if found.get("interval", 0) > most * found.get("hopSize", DURATION_MAX_MS):
             scope.problems.add(

@@ -24,8 +24,8 @@ from tidemark.shared.language.expressions.ast import (
     Switch,
     Variable,
 )
-from tidemark.shared.language.expressions.environment import CALL_UNITS, LOOP_STEP_UNITS, Environment
-from tidemark.shared.language.expressions.errors import NO_BRANCH, TYPE, ExpressionError
+from tidemark.shared.language.expressions.environment import CALL_UNITS, DEPTH_MAX, LOOP_STEP_UNITS, Environment
+from tidemark.shared.language.expressions.errors import NO_BRANCH, SIZE, TYPE, ExpressionError
 from tidemark.shared.language.expressions.library import OPERATORS
 from tidemark.shared.language.expressions.paths import read_path
 from tidemark.shared.language.expressions.registry import ABSENT, Named
@@ -40,6 +40,31 @@ _SHORT_CHARACTERS: Final = 1_000
 def evaluate(expr: Expr, env: Environment) -> Value:
     """The value of an expression, MISSING included. ExpressionError, with the place, where it has none."""
     return _EVALUATE[type(expr)](expr, env)
+
+
+def evaluate_bounded(expr: Expr, env: Environment) -> Value:
+    """The value of an expression, its whole size taken from the environment's budget; ExpressionError beyond it."""
+    value = evaluate(expr, env)
+    if type(value) is dict or type(value) is list:
+        _spend(value, env)
+    return value
+
+
+def _spend(value: Any, env: Environment) -> None:
+    """Take every character, item and field, shared parts as often as they stand in the value."""
+    stack: list[tuple[Any, int]] = [(value, 1)]
+    while stack:
+        item, depth = stack.pop()
+        if depth > DEPTH_MAX:
+            raise ExpressionError(f"the result nests more than {DEPTH_MAX} deep", SIZE)
+        units = len(item) + 1
+        for inner in item.values() if type(item) is dict else item:
+            kind = type(inner)
+            if kind is dict or kind is list:
+                stack.append((inner, depth + 1))
+            elif kind is str:
+                units += len(inner)
+        env.spend(units)
 
 
 def _field_path(expr: FieldPath, env: Environment) -> Value:

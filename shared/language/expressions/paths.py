@@ -1,9 +1,9 @@
-"""Field paths of aggregation expressions: they go through arrays, and names of digits are no indexes."""
+"""Field paths of aggregation expressions: to read, they go through arrays, and names of digits are no indexes."""
 
 from collections.abc import Sequence
 from typing import Any
 
-from tidemark.shared.model.values import MISSING, Value
+from tidemark.shared.model.values import MISSING, Document, Value
 
 _INDEX_DIGITS = 9
 """Digits of an index in a path: no array has more items."""
@@ -23,6 +23,21 @@ def read_path(value: Value, names: Sequence[str]) -> Value:
         else:
             return MISSING
     return value
+
+
+def set_path(document: Document, names: Sequence[str], value: Value) -> Document:
+    """The document with the value at a path, or without it for MISSING."""
+    name, rest = names[0], names[1:]
+    if not rest:
+        if value is not MISSING:
+            return {**document, name: value}
+        return {key: item for key, item in document.items() if key != name}
+    inner = document.get(name, MISSING)
+    if type(inner) is not dict:
+        if value is MISSING:
+            return document
+        inner = {}
+    return {**document, name: set_path(inner, rest, value)}
 
 
 def index_of(name: str, items: Sequence[Any]) -> int | None:

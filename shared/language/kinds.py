@@ -10,16 +10,17 @@ from dataclasses import dataclass
 from keyword import iskeyword
 from typing import Any, Final, TypeAlias
 
-from tidemark.shared.language.documents.leftout import STAGES_LEFT_OUT, why_left_out
 from tidemark.shared.language.expressions.parse import parse_expression
 from tidemark.shared.language.expressions.scope import Scope
+from tidemark.shared.language.leftout import STAGES_LEFT_OUT, why_left_out
 from tidemark.shared.language.problems import join
 from tidemark.shared.language.query.parse import parse_predicate
-from tidemark.shared.language.stages import UNITS_MS
 from tidemark.shared.language.values.extended_json import ExtendedJsonError, from_json
 from tidemark.shared.language.values.types import is_integral
 from tidemark.shared.model.values import Date
 
+UNITS_MS: Final = {"ms": 1, "second": 1000, "minute": 60_000, "hour": 3_600_000, "day": 86_400_000}
+"""The units of durations in a document; all of fixed length."""
 DURATION_MAX_MS: Final = 2**53
 """No duration is longer: sums of a few stay within 64 bits."""
 

@@ -1,4 +1,4 @@
-"""The field trees of `$project`, `$addFields` and `$unset`: dotted paths and nested objects are the same."""
+"""Reading the field trees of `$project`, `$addFields` and `$unset`: dotted paths and nested objects are the same."""
 
 from collections.abc import Iterator
 from typing import Any, Final, Literal, TypeAlias
@@ -6,14 +6,16 @@ from typing import Any, Final, Literal, TypeAlias
 from tidemark.shared.language.expressions.ast import Literal as Constant
 from tidemark.shared.language.expressions.parse import parse_expression
 from tidemark.shared.language.expressions.scope import Scope
+from tidemark.shared.language.kinds import EXPRESSION
 from tidemark.shared.language.problems import Problems, join
-from tidemark.shared.language.stages import Branch, Computed, Drop, Keep, Leaf
+from tidemark.shared.language.stages.trees import Branch, Computed, Drop, Keep, Leaf
 from tidemark.shared.language.values.extended_json import SPECIAL
 from tidemark.shared.language.values.types import is_number
 
 Entry: TypeAlias = tuple[tuple[str, ...], Leaf, str]
 """A path's names, the leaf there, and the place in the document."""
 Mode = Literal["inclusion", "exclusion"]
+FIELDS_SCHEMA: Final = {"type": "object", "minProperties": 1, "additionalProperties": EXPRESSION.schema}
 _KEEP: Final = Keep()
 _DROP: Final = Drop()
 

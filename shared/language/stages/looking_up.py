@@ -11,24 +11,16 @@ from functools import cached_property
 from itertools import islice, product
 from typing import Any
 
-from tidemark.shared.language.apply.stages import (
-    Failure,
-    Passed,
-    apply_count,
-    apply_group,
-    apply_limit,
-    apply_sort,
-    apply_stage,
-    set_path,
-)
 from tidemark.shared.language.expressions.ast import Call, Expr, FieldPath, Literal, Variable
 from tidemark.shared.language.expressions.environment import Environment
 from tidemark.shared.language.expressions.errors import VALUE, ExpressionError
 from tidemark.shared.language.expressions.interpreter import evaluate
+from tidemark.shared.language.expressions.paths import set_path
 from tidemark.shared.language.limits import CONDITIONS_MAX
 from tidemark.shared.language.query.ast import All, Compare, ExprTrue, OnField, Predicate
 from tidemark.shared.language.query.match import equality_values, values_at
-from tidemark.shared.language.stages import Count, Group, InnerStage, Limit, Lookup, Match, Sort
+from tidemark.shared.language.stages import Lookup, Match
+from tidemark.shared.language.stages.base import Failure, InnerStage, Passed, Stateless
 from tidemark.shared.language.values.keys import canonical_key
 from tidemark.shared.model.values import MISSING, Document, Value
 
@@ -165,18 +157,11 @@ def _matching(stage: Lookup, document: Document, foreign: Iterable[Document], en
 
 def _through(stage: InnerStage, documents: list[Document], env: Environment) -> list[Document]:
     """A stage of the lookup's pipeline on all that was found; a failure is the looking document's."""
-    match stage:
-        case Group():
-            return apply_group(stage, ((document, (0, 0, i)) for i, document in enumerate(documents)), env)
-        case Sort():
-            return apply_sort(stage, documents)
-        case Limit():
-            return apply_limit(stage, documents)
-        case Count():
-            return apply_count(stage, documents)
+    if not isinstance(stage, Stateless):
+        return stage.gather(documents, env)
     found: list[Document] = []
     for document in documents:
-        outcome = apply_stage(stage, document, env)
+        outcome = stage.apply(document, env)
         if isinstance(outcome, Passed):
             found.extend(outcome.documents)
         elif isinstance(outcome, Failure):

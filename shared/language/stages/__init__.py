@@ -1,0 +1,84 @@
+"""The stages, one module each; here are the names that others use. `table.py` has all stages by their operators."""
+
+from typing import TypeAlias
+
+from tidemark.shared.language.connection import Connection
+from tidemark.shared.language.stages.add_fields import AddFields
+from tidemark.shared.language.stages.base import Gathering, InnerStage, Stage, Stateless
+from tidemark.shared.language.stages.compute import Compute
+from tidemark.shared.language.stages.count import Count
+from tidemark.shared.language.stages.group import Group, GroupField
+from tidemark.shared.language.stages.https import Https, HttpsEmit, RequestStage
+from tidemark.shared.language.stages.join import Join
+from tidemark.shared.language.stages.limit import Limit
+from tidemark.shared.language.stages.lookup import CachedLookup, InlineTable, Lookup, TableRef
+from tidemark.shared.language.stages.match import Match
+from tidemark.shared.language.stages.project import Project
+from tidemark.shared.language.stages.redact import Redact
+from tidemark.shared.language.stages.replace_root import ReplaceRoot
+from tidemark.shared.language.stages.sinks import (
+    Compression,
+    DateFormat,
+    EmitFormat,
+    FileEmit,
+    KafkaEmit,
+    Merge,
+    OutputFormat,
+    PluginEmit,
+    WhenMatched,
+    WhenNotMatched,
+)
+from tidemark.shared.language.stages.sort import Sort
+from tidemark.shared.language.stages.sources import (
+    SAMPLE_CONNECTION,
+    BoundedDisorder,
+    ChangesSource,
+    DocumentsSource,
+    FileFormat,
+    FileSource,
+    KafkaSource,
+    KeyFormat,
+    MaxSeen,
+    Percentile,
+    Perfect,
+    PluginSource,
+    PositionHorizon,
+    SampleSource,
+    ScriptSource,
+    Source,
+    SourceBase,
+    StartAt,
+    StartAtOffsets,
+    StartAtTime,
+    TimeHorizon,
+    Watermark,
+)
+from tidemark.shared.language.stages.trees import Branch, Computed, Drop, Keep, Leaf
+from tidemark.shared.language.stages.union import Union
+from tidemark.shared.language.stages.unset import Unset
+from tidemark.shared.language.stages.unwind import Unwind
+from tidemark.shared.language.stages.validate import Validate
+from tidemark.shared.language.stages.windows import (
+    DEFAULT_LATENESS_MS,
+    Boundary,
+    HoppingWindow,
+    OutputTime,
+    SessionWindow,
+    TumblingWindow,
+    Window,
+    WindowBase,
+)
+
+Sink: TypeAlias = KafkaEmit | FileEmit | Merge | HttpsEmit | PluginEmit
+"""`KafkaEmit`, `FileEmit` and, into a collection, `Merge` are all written `$emit`."""
+
+__all__ = [  # noqa: RUF022 - as a text
+    "AddFields", "Boundary", "BoundedDisorder", "Branch", "CachedLookup", "ChangesSource", "Compression", "Compute", "Computed",
+    "Connection", "Count", "DEFAULT_LATENESS_MS", "DateFormat", "DocumentsSource", "Drop", "EmitFormat", "FileEmit", "FileFormat",
+    "FileSource", "Gathering", "Group", "GroupField", "HoppingWindow", "Https", "HttpsEmit", "InlineTable", "InnerStage", "Join",
+    "KafkaEmit", "KafkaSource", "Keep", "KeyFormat", "Leaf", "Limit", "Lookup", "Match", "MaxSeen", "Merge", "OutputFormat",
+    "OutputTime", "Percentile", "Perfect", "PluginEmit", "PluginSource", "PositionHorizon", "Project", "Redact", "ReplaceRoot",
+    "RequestStage", "SAMPLE_CONNECTION", "SampleSource", "ScriptSource", "SessionWindow", "Sink", "Sort", "Source", "SourceBase",
+    "Stage", "StartAt", "StartAtOffsets", "StartAtTime", "Stateless", "TableRef", "TimeHorizon", "TumblingWindow", "Union", "Unset",
+    "Unwind", "Validate", "Watermark", "WhenMatched", "WhenNotMatched", "Window", "WindowBase",
+]  # fmt: skip

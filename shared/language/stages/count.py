@@ -1,0 +1,43 @@
+"""`$count`."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from tidemark.shared.language.expressions.environment import Environment
+from tidemark.shared.language.expressions.scope import Scope
+from tidemark.shared.language.fields import Fields
+from tidemark.shared.language.kinds import StageSpec
+from tidemark.shared.language.stages.base import Gathering
+from tidemark.shared.model.values import Document
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Count(Gathering):
+    """`$count`: one document with the number of documents under `field`; none for an empty input."""
+
+    field: str
+
+    def gather(self, documents: Sequence[Document], env: Environment) -> list[Document]:
+        """Their number; nothing for none."""
+        return [{self.field: len(documents)}] if documents else []
+
+    def reads(self) -> Fields:
+        """None."""
+        return frozenset()
+
+    def written(self, names: Fields) -> Fields:
+        """The number."""
+        return frozenset((self.field,))
+
+
+def _read(tree: Any, path: str, scope: Scope) -> Count | None:
+    if type(tree) is not str or not tree or tree.startswith("$") or "." in tree or tree == "_id":
+        scope.problems.add(
+            path, f"$count takes the name of the output field, without $ and dots, not _id; found {tree!r}"
+        )
+        return None
+    return Count(path=path, field=tree)
+
+
+SPEC: Final = StageSpec("The number of the window's documents.", _read, {"type": "string", "minLength": 1})

@@ -1,0 +1,45 @@
+"""Stages that let documents through as they are, by a predicate: `$match`, `$validate`."""
+
+from abc import abstractmethod
+from dataclasses import dataclass
+
+from tidemark.shared.language.fields import Fields, Path, predicate_paths
+from tidemark.shared.language.query.ast import Predicate
+from tidemark.shared.language.query.match import fields_used
+from tidemark.shared.language.schema import Schema
+from tidemark.shared.language.stages.base import Stateless, Told
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judging(Stateless):
+    """A stage that changes no document."""
+
+    @property
+    @abstractmethod
+    def judged_by(self) -> Predicate:
+        """What is true of the documents that go on."""
+
+    def reads(self) -> Fields:
+        """As the predicate."""
+        return fields_used(self.judged_by)
+
+    def paths(self) -> set[Path]:
+        """As the predicate."""
+        return predicate_paths(self.judged_by)
+
+    @property
+    def shows_others(self) -> bool:
+        """All of them."""
+        return True
+
+    def written(self, names: Fields) -> Fields:
+        """What came in."""
+        return names
+
+    def declared(self, schema: Schema) -> Schema:
+        """What came in."""
+        return schema
+
+    def told(self) -> tuple[Told, ...]:
+        """The predicate."""
+        return (("predicate", self.judged_by),)

@@ -1,0 +1,39 @@
+"""`$limit`."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from tidemark.shared.language.expressions.environment import Environment
+from tidemark.shared.language.expressions.scope import Scope
+from tidemark.shared.language.fields import Fields
+from tidemark.shared.language.kinds import StageSpec, integer
+from tidemark.shared.language.stages.base import Gathering
+from tidemark.shared.model.values import INT64_MAX, Document
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limit(Gathering):
+    """`$limit`: the first documents, in the order that stands (D11 without a `$sort`)."""
+
+    limit: int
+
+    def gather(self, documents: Sequence[Document], env: Environment) -> list[Document]:
+        """The first ones."""
+        return list(documents[: self.limit])
+
+    def reads(self) -> Fields:
+        """None."""
+        return frozenset()
+
+    def written(self, names: Fields) -> Fields:
+        """What came in."""
+        return names
+
+
+def _read(tree: Any, path: str, scope: Scope) -> Limit | None:
+    limit = integer(1, INT64_MAX).read(tree, path, scope)
+    return None if limit is None else Limit(path=path, limit=limit)
+
+
+SPEC: Final = StageSpec("The first documents of the window.", _read, {"type": "integer", "minimum": 1})

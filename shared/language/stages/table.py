@@ -1,0 +1,40 @@
+"""The stages by their operators."""
+
+from typing import Final
+
+from tidemark.shared.language.kinds import StageSpec
+from tidemark.shared.language.stages import (
+    add_fields,
+    count,
+    group,
+    limit,
+    match,
+    project,
+    redact,
+    replace_root,
+    sort,
+    unset,
+    unwind,
+    validate,
+)
+
+STATELESS: Final[dict[str, StageSpec]] = {
+    "$match": match.SPEC,
+    "$addFields": add_fields.SPEC,
+    "$set": add_fields.SPEC,
+    "$project": project.SPEC,
+    "$unset": unset.SPEC,
+    "$replaceRoot": replace_root.SPEC,
+    "$replaceWith": replace_root.WITH,
+    "$unwind": unwind.SPEC,
+    "$redact": redact.SPEC,
+    "$validate": validate.SPEC,
+}
+GATHERING: Final[dict[str, StageSpec]] = {
+    "$group": group.SPEC,
+    "$sort": sort.SPEC,
+    "$limit": limit.SPEC,
+    "$count": count.SPEC,
+}
+INNER: Final[dict[str, StageSpec]] = {**STATELESS, **GATHERING}
+"""Those that may stand inside a window."""

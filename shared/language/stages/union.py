@@ -1,0 +1,17 @@
+"""`$union`."""
+
+from dataclasses import dataclass
+
+from tidemark.shared.language.schema import NO_SCHEMA, Schema, shared_fields
+from tidemark.shared.language.stages.base import Stage, declared
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Union(Stage):
+    """`$union`: pipelines that each start with a source, merged with this one."""
+
+    pipelines: tuple[tuple[Stage, ...], ...]
+
+    def declared(self, schema: Schema) -> Schema:
+        """What all of them declare with one type."""
+        return shared_fields([schema, *(declared(NO_SCHEMA, pipeline) for pipeline in self.pipelines)])

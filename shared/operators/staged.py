@@ -1,0 +1,129 @@
+"""The rows of a batch on their way through stages, and what the stages' programs have in common."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from tidemark.shared.language.expressions.ast import FieldPath
+from tidemark.shared.language.fields import Path
+from tidemark.shared.language.stages.base import Discarded, Failure, Passed, Stateless, ValidationStop
+from tidemark.shared.model.values import Document
+from tidemark.shared.operators import dead_letters
+from tidemark.shared.operators.base import RAW, REST, OperatorError, Out
+from tidemark.shared.operators.batches import batch_of, documents_of, engine_columns, is_tagged, select, user_columns
+from tidemark.shared.operators.cells import encoded_cells
+from tidemark.shared.operators.context import TaskContext
+from tidemark.shared.operators.frame import Computed as Cells
+from tidemark.shared.operators.frame import Frame
+from tidemark.shared.operators.rows import environments
+
+Named = dict[str, tuple[pa.Field, pa.Array]]
+
+
+@dataclass(slots=True)
+class Staged:
+    """Rows behind some stages, the dead letters on the way, and how many rows `$validate` discarded."""
+
+    batch: pa.RecordBatch
+    letters: list[Out] = field(default_factory=list)
+    failed: int = 0
+    discarded: int = 0
+    interpreted: int = 0
+    """How many values the interpreter gave, a row and an expression each."""
+
+
+def frame_of(stage: Stateless, staged: Staged, context: TaskContext, paths: set[Path]) -> Frame:
+    """The rows as a stage reads them."""
+    frame = Frame(staged.batch, stage.reads(), context.topic)
+    frame.prepare(paths)
+    return frame
+
+
+def of_field(name: str, frame: Frame, staged: Staged) -> pa.BinaryArray:
+    """The values of a field, encoded; null for a missing one."""
+    cells = frame.computed(FieldPath((name,)))
+    staged.interpreted += cells.interpreted_rows
+    return encoded_cells(cells.array, cells.field)
+
+
+def applied(stage: Stateless, document: Document, env: Any) -> Passed | Discarded | Failure:
+    """The result of a stage for one document; OperatorError if that stops the processor."""
+    outcome = stage.apply(document, env)
+    if isinstance(outcome, ValidationStop):
+        raise OperatorError(
+            f"{outcome.path}: {outcome.reason} validationAction is error: mend the document's source or the validator"
+        )
+    return outcome
+
+
+def whole(stage: Stateless, staged: Staged, context: TaskContext) -> None:
+    """Each document by itself, all of it: the output is encoded."""
+    batch = staged.batch
+    places: list[int] = []
+    documents: list[Document] = []
+    failed: list[tuple[int, Failure]] = []
+    for row, env in enumerate(environments(batch, documents_of(batch), context.topic)):
+        match applied(stage, env.root, env):
+            case Passed(found):
+                places += [row] * len(found)
+                documents += found
+            case Failure() as failure:
+                failed.append((row, failure))
+    add_letters(stage, staged, context, failed)
+    staged.interpreted += batch.num_rows
+    taken = batch.take(pa.array(places, pa.int64()))
+    staged.batch = batch_of(documents, engine_columns(taken))
+
+
+def made_of(stage: Stateless, staged: Staged, context: TaskContext, frame: Frame, cells: Mapping[str, Cells]) -> None:
+    """Rows that have these fields and no others."""
+    errors: dict[int, Any] = {}
+    for each in cells.values():
+        errors = {**each.errors, **errors}
+        staged.interpreted += each.interpreted_rows
+    named = {name: (each.field.with_name(name), each.array) for name, each in cells.items() if not _nowhere(each)}
+    staged.batch = batch_with(named, engine_columns(staged.batch, (RAW, REST)), staged.batch)
+    without_errors(stage, staged, context, frame, errors)
+
+
+def _nowhere(cells: Cells) -> bool:
+    """Whether no row has a value."""
+    return is_tagged(cells.field) and cells.array.null_count == len(cells.array)
+
+
+def replaced(staged: Staged, new: Named) -> None:
+    """Columns take the place of those of their names, or come behind the others."""
+    batch = staged.batch
+    named = {name: new.get(name) or (batch.schema.field(name), batch.column(name)) for name in user_columns(batch)}
+    staged.batch = batch_with({**named, **new}, engine_columns(batch), batch)
+
+
+def batch_with(named: Named, engine: Mapping[str, pa.Array], like: pa.RecordBatch) -> pa.RecordBatch:
+    """A batch of these columns; `like` has the engine's fields."""
+    fields = [f for f, _ in named.values()] + [like.schema.field(n) for n in engine]
+    return pa.RecordBatch.from_arrays([*(a for _, a in named.values()), *engine.values()], schema=pa.schema(fields))
+
+
+def without_errors(
+    stage: Stateless, staged: Staged, context: TaskContext, frame: Frame, errors: Mapping[int, Any]
+) -> None:
+    """The rows on which nothing failed; the others are dead letters, with the document as it came to the stage."""
+    if not errors:
+        return
+    kept = np.ones(frame.size, dtype=np.bool_)
+    kept[list(errors)] = False
+    behind = staged.batch
+    staged.batch = frame.batch
+    failures = [(row, Failure(e.reason, e.code, e.path or stage.path, {})) for row, e in sorted(errors.items())]
+    add_letters(stage, staged, context, failures)
+    staged.batch = select(behind, kept)
+
+
+def add_letters(stage: Stateless, staged: Staged, context: TaskContext, failed: Sequence[tuple[int, Failure]]) -> None:
+    """Dead letters of rows of the batch as it came to the stage."""
+    found = [dead_letters.Failure(row, f.reason, f.code, f.path) for row, f in failed]
+    staged.failed += len(found)
+    staged.letters += dead_letters.dead_letters(staged.batch, found, stage.name, context)

@@ -1,0 +1,42 @@
+"""The stages' programs over columns, by the types of the stages; each gives the result of `Stateless.apply` on each document (D1)."""
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Final
+
+import pyarrow as pa
+
+from tidemark.shared.language.stages import (
+    AddFields,
+    Match,
+    Project,
+    Redact,
+    ReplaceRoot,
+    Stateless,
+    Unset,
+    Unwind,
+    Validate,
+)
+from tidemark.shared.operators.context import TaskContext
+from tidemark.shared.operators.staged import Staged
+from tidemark.shared.operators.stages.add_fields import add_fields
+from tidemark.shared.operators.stages.judging import match, validate
+from tidemark.shared.operators.stages.project import project
+from tidemark.shared.operators.stages.redact import redact
+from tidemark.shared.operators.stages.replace_root import replace_root
+from tidemark.shared.operators.stages.unset import left_out
+from tidemark.shared.operators.stages.unwind import unwind
+
+PROGRAMS: Final[Mapping[type[Stateless], Callable[[Any, Staged, TaskContext], None]]] = {
+    Match: match,
+    Validate: validate,
+    AddFields: add_fields,
+    Project: project,
+    Unset: left_out,
+    ReplaceRoot: replace_root,
+    Redact: redact,
+}
+"""Without one, a stage takes documents (`staged.whole`)."""
+IN_PIECES: Final[
+    Mapping[type[Stateless], Callable[[Any, Staged, TaskContext, int | None], Iterator[pa.RecordBatch]]]
+] = {Unwind: unwind}
+"""Those that copy rows: they give batches of so many bytes."""
