@@ -359,19 +359,27 @@ def made_of(doc: str, options: tuple[Option, ...], stage: Callable[..., Any]) ->
 
 
 def read_stage(
-    tree: Tree, path: str, scope: Scope, specs: Mapping[str, StageSpec], elsewhere: Mapping[str, str]
+    tree: Tree,
+    path: str,
+    scope: Scope,
+    specs: Mapping[str, StageSpec],
+    elsewhere: str,
+    why: Mapping[str, str] | None = None,
 ) -> Any:
-    """One stage of a pipeline: an object with one key, of those in `specs`; `elsewhere` says of others where they belong."""
+    """One stage of a pipeline: an object with one key, of those in `specs`.
+
+    elsewhere: what is said of the language's other stages, where `why` has nothing of its own on one.
+    """
     if type(tree) is not dict or len(tree) != 1:
         found = f"{len(tree)} keys: {', '.join(map(str, list(tree)[:4]))}" if type(tree) is dict else repr(tree)[:80]
         scope.problems.add(path, f"a stage is an object with one key, such as {{$match: …}}; found {found}")
         return None
     name = next(iter(tree))
     place = join(path, name)
-    if name in elsewhere and name not in specs:
-        scope.problems.add(place, f"{name} {elsewhere[name]}")
-        return None
     spec = specs.get(name)
+    if spec is None and elsewhere and name in scope.stages:
+        scope.problems.add(place, f"{name} {(why or {}).get(name, elsewhere)}")
+        return None
     if spec is None and name in STAGES_LEFT_OUT:
         scope.problems.add(place, f"{name} {STAGES_LEFT_OUT[name]}")
         return None
@@ -381,3 +389,19 @@ def read_stage(
     before = len(scope.problems.errors)
     stage = spec.read(tree[name], place, scope)
     return None if len(scope.problems.errors) > before else stage
+
+
+def read_stages(
+    tree: Tree,
+    path: str,
+    scope: Scope,
+    specs: Mapping[str, StageSpec],
+    elsewhere: str,
+    why: Mapping[str, str] | None = None,
+) -> tuple[Any, ...] | None:
+    """A list of stages, without those that are wrong; None where it is no list."""
+    if type(tree) is not list:
+        _wrong(tree, path, scope, "a list of stages")
+        return None
+    found = (read_stage(item, f"{path}[{i}]", scope, specs, elsewhere, why) for i, item in enumerate(tree))
+    return tuple(stage for stage in found if stage is not None)

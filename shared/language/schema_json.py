@@ -9,12 +9,12 @@ from typing import Any, Final
 
 from tidemark.shared.language.documents.connections import SETTINGS
 from tidemark.shared.language.documents.parse import DOCUMENT_OPTIONS
-from tidemark.shared.language.documents.pipeline import STAGES
+from tidemark.shared.language.documents.table import STAGES
 from tidemark.shared.language.expressions.forms import FORMS
 from tidemark.shared.language.expressions.library import OPERATORS
 from tidemark.shared.language.kinds import StageSpec, closed_schema
 from tidemark.shared.language.query.parse import QUERY_OPERATORS
-from tidemark.shared.language.stages.table import INNER
+from tidemark.shared.language.stages.windows import INSIDE
 from tidemark.shared.language.values.extended_json import SPECIAL
 
 DRAFT: Final = "https://json-schema.org/draft/2020-12/schema"
@@ -89,7 +89,7 @@ def document_schema() -> dict[str, Any]:
                 "items": {"$ref": "#/$defs/stage"},
             },
             "stage": _stages(STAGES),
-            "innerStage": _stages({**INNER, **{name: STAGES[name] for name in ("$lookup", "$cachedLookup", "$https")}}),
+            "innerStage": _stages(INSIDE),
             "expression": _expression(),
             "query": _query(),
             "connection": _connection(),

@@ -18,8 +18,8 @@ from tidemark.shared.language.documents.model import (
     Processor,
     TaskBounds,
 )
-from tidemark.shared.language.documents.pipeline import read_pipeline
 from tidemark.shared.language.documents.source import CHANGES
+from tidemark.shared.language.documents.table import STAGES
 from tidemark.shared.language.expressions.scope import Scope
 from tidemark.shared.language.kinds import (
     STRING,
@@ -43,6 +43,8 @@ from tidemark.shared.language.stages import (
     Stage,
     Union,
 )
+from tidemark.shared.language.stages.inner import GATHERING
+from tidemark.shared.language.stages.pipeline import PIPELINE
 from tidemark.shared.model.ids import ProcessorName
 
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
@@ -171,7 +173,7 @@ DOCUMENT_OPTIONS: Final = (
         Kind(read_connections, {"type": "object", "additionalProperties": {"$ref": "#/$defs/connection"}}),
         "connections that only this processor knows; others are kept in the registry",
     ),
-    Option("pipeline", Kind(read_pipeline, {"$ref": "#/$defs/pipeline"}), "the stages", required=True),
+    Option("pipeline", PIPELINE, "the stages", required=True),
     Option("options", Kind(_options, closed_schema(_OPTIONS)), "of the processor as a whole"),
 )
 """The options of a processor's document."""
@@ -193,7 +195,7 @@ def parse(document: str | Mapping[str, Any], *, known_connections: Mapping[str, 
         message = f"a processor's document is an object with pipeline: a list of stages; found {kind}"
         raise InvalidDocument([DocumentError("", message)])
     problems = Problems(loaded.lines, [*loaded.errors], [*loaded.warnings])
-    scope = Scope(problems, limits=limits_of(tree.get("options")))
+    scope = Scope(problems, limits=limits_of(tree.get("options")), stages={**STAGES, **GATHERING})
     for key in ("pipeline", "options"):
         forbid_references(tree.get(key), key, problems)
     found = read_options(tree, "", scope, DOCUMENT_OPTIONS, "the document")

@@ -4,7 +4,6 @@ from typing import Any, Final
 
 from tidemark.shared.language.documents.plugins import FORMAT, check_format
 from tidemark.shared.language.documents.registered import REGISTRY, check_schemas
-from tidemark.shared.language.documents.relational import read_let
 from tidemark.shared.language.expressions.ast import Call, Expr, Literal
 from tidemark.shared.language.expressions.parse import parse_expression
 from tidemark.shared.language.expressions.scope import Scope
@@ -23,12 +22,13 @@ from tidemark.shared.language.kinds import (
     integer,
     read_later,
     read_options,
-    read_stage,
+    read_stages,
     with_options,
 )
 from tidemark.shared.language.problems import join
 from tidemark.shared.language.stages import FileEmit, KafkaEmit, Merge, PluginEmit, Sink
-from tidemark.shared.language.stages.table import STATELESS
+from tidemark.shared.language.stages.inner import IN_PLACE
+from tidemark.shared.language.stages.lookup import read_let
 
 
 def _acks(tree: Any, path: str, scope: Scope) -> Any:
@@ -248,16 +248,12 @@ def _joined(parts: list[Any], path: str) -> str | Expr:
 
 
 _MATCHED: Final = _word_or_expression("replace", "merge", "keepExisting", "delete", "fail")
-_IN_PLACE: Final = {
-    name: STATELESS[name] for name in ("$addFields", "$set", "$project", "$unset", "$replaceRoot", "$replaceWith")
-}
 
 
 def _matched(tree: Any, variables: tuple[str, ...], path: str, scope: Scope) -> Any:
     if type(tree) is not list:
         return _MATCHED.read(tree, path, scope)
-    inner = scope.bind(*variables)
-    return tuple(read_stage(item, f"{path}[{i}]", inner, _IN_PLACE, {}) for i, item in enumerate(tree))
+    return read_stages(tree, path, scope.bind(*variables), IN_PLACE, "")
 
 
 def _merge(o: Read, path: str, scope: Scope) -> Merge:

@@ -1,7 +1,7 @@
 """`$source`: which of its kinds is meant is told by its options, then all of them are checked."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Final
 
 from tidemark.shared.language.documents.plugins import FORMAT, check_format
@@ -325,19 +325,6 @@ def _left_out(tree: Any) -> Mapping[str, str]:
     return {name: why for name, why in _ELSEWHERE.items() if name in tree}
 
 
-@dataclass(frozen=True, slots=True)
-class Switched:
-    """`$source` with `history` and `then`: a pipeline has the two as a source and a union (D16)."""
-
-    path: str
-    history: Source
-    then: Source
-
-    def stages(self) -> tuple[Stage, ...]:
-        """The stages that do it."""
-        return (self.history, Union(path=f"{self.path}.then.$union", pipelines=((self.then,),)))
-
-
 _SWITCH_AT: Final = Option(
     "switchAt", DATE, "the event time at which history ends: earlier records are its, all others then's", required=True
 )
@@ -363,7 +350,7 @@ _SWITCHED: Final = (
 )  # fmt: skip
 
 
-def _switched(tree: Any, path: str, scope: Scope) -> Switched | None:
+def _switched(tree: Any, path: str, scope: Scope) -> tuple[Stage, ...] | None:
     before = len(scope.problems.errors)
     found = read_options(tree, path, scope, _SWITCHED)
     if len(scope.problems.errors) > before:
@@ -388,10 +375,11 @@ def _switched(tree: Any, path: str, scope: Scope) -> Switched | None:
             )
     if len(scope.problems.errors) > before:
         return None
-    return Switched(path, replace(history, before_ms=at), replace(then, from_ms=at))
+    behind = Union(path=f"{path}.then.$union", pipelines=((replace(then, from_ms=at),),))
+    return replace(history, before_ms=at), behind
 
 
-def _read(tree: Any, path: str, scope: Scope) -> Source | Switched | None:
+def _read(tree: Any, path: str, scope: Scope) -> Source | tuple[Stage, ...] | None:
     if type(tree) is dict and ("history" in tree or "then" in tree):
         return _switched(tree, path, scope)
     return _plain(tree, path, scope)

@@ -1,6 +1,8 @@
 """The parser's knowledge at a place of the document: where to put errors, and which variables are bound."""
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 from tidemark.shared.language.limits import DEFAULTS, Limits
 from tidemark.shared.language.problems import Problems
@@ -10,12 +12,16 @@ SYSTEM_VARIABLES = frozenset({"ROOT", "CURRENT", "NOW", "REMOVE"})
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """`variables` are those bound around the place, besides the system's; `depth` counts the nesting so far; `limits`: the document's."""
+    """`variables` are those bound around the place, besides the system's; `depth` counts the nesting so far; `limits`: the document's.
+
+    stages: how each stage is read, by its operator (`stages.table.STAGES`); none where no pipeline can stand.
+    """
 
     problems: Problems
     variables: frozenset[str] = frozenset()
     depth: int = 0
     limits: Limits = DEFAULTS
+    stages: Mapping[str, Any] = field(default_factory=dict)
 
     def bind(self, *names: str) -> "Scope":
         """Inside a form that binds these variables."""

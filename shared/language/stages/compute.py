@@ -1,10 +1,15 @@
 """`$compute`."""
 
+import re
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Final, Literal
 
-from tidemark.shared.language.expressions.ast import Expr
+from tidemark.shared.language.expressions.ast import Expr, constant
+from tidemark.shared.language.expressions.ast import Literal as Constant
+from tidemark.shared.language.expressions.scope import Scope
+from tidemark.shared.language.kinds import DOCUMENT, EXPRESSION, Kind, Option, Read, choice, with_options
 from tidemark.shared.language.limits import DEFAULTS, Limits
+from tidemark.shared.language.problems import join
 from tidemark.shared.language.stages.base import Stage
 from tidemark.shared.model.values import Document
 
@@ -19,3 +24,33 @@ class Compute(Stage):
     order: Literal["eventTime", "arrival"] = "eventTime"
     limits: Limits = DEFAULTS
     """Of the document."""
+
+
+def _class(tree: Any, path: str, scope: Scope) -> str | None:
+    if type(tree) is str and re.fullmatch(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*", tree):
+        return tree
+    scope.problems.add(path, f'expected "module:Class", found {tree!r}')
+    return None
+
+
+_COMPUTE: Final = (
+    Option(
+        "class",
+        Kind(_class, {"type": "string", "pattern": "^[A-Za-z_][\\w.]*:[A-Za-z_]\\w*$"}),
+        "module:Class",
+        required=True,
+    ),
+    Option("key", EXPRESSION, "the key that state and timers belong to", required=True),
+    Option("config", DOCUMENT, "handed to the class"),
+    Option("order", choice("eventTime", "arrival"), "in which order records are applied (default eventTime)"),
+)
+
+
+def _made(o: Read, path: str, scope: Scope) -> Compute:
+    if isinstance(o["key"], Constant) and o["key"].value is not None:
+        what = f"the key is {constant(o['key'].value)}: all records have one state"
+        scope.problems.warn(join(path, "key"), what)
+    return Compute(path=path, limits=scope.limits, **o.fields)
+
+
+SPEC: Final = with_options("A computation of the user's, with state and timers by key.", _COMPUTE, _made)

@@ -1,10 +1,33 @@
 """`$lookup` and `$cachedLookup`."""
 
+import re
 from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final
 
 from tidemark.shared.language.expressions.ast import Expr
+from tidemark.shared.language.expressions.scope import Scope
+from tidemark.shared.language.kinds import (
+    DOCUMENT,
+    EXPRESSION,
+    PATH,
+    STRING,
+    Kind,
+    Option,
+    Read,
+    closed_schema,
+    duration,
+    integer,
+    list_of,
+    read_later,
+    read_options,
+    read_stages,
+    with_options,
+)
 from tidemark.shared.language.limits import DEFAULTS, Limits
+from tidemark.shared.language.problems import join
 from tidemark.shared.language.stages.base import InnerStage, Stage
+from tidemark.shared.language.stages.inner import INNER
 from tidemark.shared.model.values import Document
 
 
@@ -48,3 +71,93 @@ class CachedLookup(Lookup):
     ttl_ms: int
     max_entries: int = 10_000
     bytes_max: int | None = None
+
+
+_OUTSIDE: Final = "does not belong inside a lookup's pipeline"
+_WHY: Final = dict.fromkeys(
+    ("$lookup", "$cachedLookup"),
+    f"{_OUTSIDE}: look up one behind the other, with $unwind of what was found between them",
+)
+_TABLE: Final = (
+    Option("connectionName", STRING, "the connection", required=True),
+    Option("table", STRING, "a table, or a file of the connection"),
+    Option("db", STRING, "with coll: the collection, or the table db.coll"),
+    Option("coll", STRING, "with db: the collection, or the table db.coll"),
+)
+_INLINE: Final = (Option("documents", list_of(DOCUMENT), "the documents themselves", required=True),)
+
+
+def _table(tree: Any, path: str, scope: Scope) -> TableRef | None:
+    """`{connectionName, table}` or `{connectionName, db, coll}`."""
+    found = read_options(tree, path, scope, _TABLE)
+    table = found.get("table") or ".".join(found[key] for key in ("db", "coll") if key in found)
+    if "connectionName" not in found:
+        return None
+    if not table:
+        scope.problems.add(path, "needs table, or coll (and db)", accepted=("table", "db", "coll"))
+        return None
+    return TableRef(found["connectionName"], table)
+
+
+def _from(tree: Any, path: str, scope: Scope) -> TableRef | InlineTable | None:
+    if type(tree) is dict and "documents" in tree:
+        found = read_options(tree, path, scope, _INLINE)
+        return InlineTable(found["documents"]) if "documents" in found else None
+    return _table(tree, path, scope)
+
+
+_FROM: Final = Option(
+    "from", Kind(_from, {"anyOf": [closed_schema(_TABLE), closed_schema(_INLINE)]}), "what to look up in", required=True
+)
+_LOOKUP: Final = (
+    _FROM,
+    Option("localField", PATH, "the document's field"),
+    Option("foreignField", PATH, "the foreign document's field that equals it"),
+    Option("let", Kind(read_later, {"type": "object"}), "variables for the pipeline", into=None),
+    Option(
+        "pipeline",
+        Kind(read_later, {"type": "array"}),
+        "stages on what was found: stateless ones, $group, $sort, $limit, $count",
+        into=None,
+    ),
+    Option("as", PATH, "the field that takes the array of what was found", required=True),
+    Option("partitionBy", EXPRESSION, "accepted and without effect: a batch asks once", into=None),
+    Option("parallelism", integer(1), "accepted and without effect: a batch asks once", into=None),
+)
+_CACHED: Final = (
+    Option("ttl", duration(least=1), "how long an answer is kept", required=True),
+    Option("maxEntries", integer(1, 10_000_000), "how many answers are kept (default 10000)"),
+    Option(
+        "maxMemUsageBytes",
+        integer(1),
+        "how many bytes of answers are kept: the ones used longest ago give way",
+        into="bytes_max",
+    ),
+    *_LOOKUP,
+)
+
+
+def _looked_up(made: type[Lookup], o: Read, path: str, scope: Scope) -> Lookup:
+    if ("localField" in o) != ("foreignField" in o):
+        scope.problems.add(path, "localField and foreignField stand together or not at all")
+    if "localField" not in o and "pipeline" not in o:
+        scope.problems.add(path, "needs localField and foreignField, or a pipeline")
+    variables = read_let(o.get("let", {}), join(path, "let"), scope)
+    inner = scope.bind(*(name for name, _ in variables))
+    stages = read_stages(o.get("pipeline", []), join(path, "pipeline"), inner, INNER, _OUTSIDE, _WHY) or ()
+    return made(path=path, let=variables, pipeline=stages, limits=scope.limits, **o.fields)
+
+
+def read_let(tree: Any, path: str, scope: Scope) -> tuple[tuple[str, Any], ...]:
+    """The variables of `let`, by name, and their expressions."""
+    if type(tree) is not dict:
+        scope.problems.add(path, "expected an object of variable: expression")
+        return ()
+    bad = [name for name in tree if not re.fullmatch(r"[a-z][A-Za-z0-9_]*", name)]
+    for name in bad:
+        scope.problems.add(join(path, name), f"{name!r} is no name for a variable")
+    return tuple((name, EXPRESSION.read(item, join(path, name), scope)) for name, item in tree.items())
+
+
+SPEC: Final = with_options("Adds what a table has about a document.", _LOOKUP, partial(_looked_up, Lookup))
+CACHED: Final = with_options("A $lookup that keeps answers for a while.", _CACHED, partial(_looked_up, CachedLookup))

@@ -1,15 +1,13 @@
-"""The pipeline: which stages there are, and where each may stand."""
+"""A pipeline: which stages there are, and where each may stand."""
 
 from typing import Any, Final
 
-from tidemark.shared.language.documents.relational import HTTPS_LAST, relational
-from tidemark.shared.language.documents.sinks import SINKS
-from tidemark.shared.language.documents.source import SOURCE, Switched
-from tidemark.shared.language.documents.windows import unnested, windows
 from tidemark.shared.language.expressions.scope import Scope
-from tidemark.shared.language.kinds import StageSpec, read_stage
-from tidemark.shared.language.stages import Stage, Window
-from tidemark.shared.language.stages.table import GATHERING, STATELESS
+from tidemark.shared.language.kinds import Kind, read_stage
+from tidemark.shared.language.stages import https
+from tidemark.shared.language.stages.base import Stage
+from tidemark.shared.language.stages.inner import GATHERING
+from tidemark.shared.language.stages.windows import HoppingWindow, SessionWindow, TumblingWindow, unnested
 
 STAGES_MAX: Final = 200
 """How many stages one pipeline may have."""
@@ -26,6 +24,7 @@ def read_pipeline(tree: Any, path: str, scope: Scope) -> tuple[Stage, ...]:
     if len(tree) > STAGES_MAX or path.count("pipelines[") + path.count(".from") > NESTING_MAX:
         problems.add(path, f"a pipeline has at most {STAGES_MAX} stages, and nests at most {NESTING_MAX} deep")
         return ()
+    specs = {name: spec for name, spec in scope.stages.items() if name not in GATHERING}
     stages: list[Stage] = []
     for i, item in enumerate(tree):
         place = f"{path}[{i}]"
@@ -38,29 +37,15 @@ def read_pipeline(tree: Any, path: str, scope: Scope) -> tuple[Stage, ...]:
             )
             continue
         last = path == "pipeline" and i == len(tree) - 1
-        stage = read_stage(item, place, scope, _LAST if last else STAGES, _ELSEWHERE)
-        if isinstance(stage, Window):
+        stage = read_stage(item, place, scope, {**specs, "$https": https.LAST} if last else specs, _ELSEWHERE)
+        if isinstance(stage, TumblingWindow | HoppingWindow | SessionWindow):
             stages.extend(unnested(stage, scope))
-        elif isinstance(stage, Switched):
-            stages.extend(stage.stages())
+        elif isinstance(stage, tuple):
+            stages.extend(stage)
         elif stage is not None:
             stages.append(stage)
     return tuple(stages)
 
 
-_ELSEWHERE: Final = {
-    **dict.fromkeys(
-        GATHERING, "belongs inside the pipeline of a window ($tumblingWindow, $hoppingWindow, $sessionWindow)"
-    ),
-}
-_RELATIONAL: Final = relational(read_pipeline)
-STAGES: Final[dict[str, StageSpec]] = {
-    "$source": SOURCE,
-    **STATELESS,
-    **windows({name: _RELATIONAL[name] for name in ("$lookup", "$cachedLookup", "$https")}),
-    **_RELATIONAL,
-    **SINKS,
-}
-"""All stages that stand at the top of a pipeline."""
-_LAST: Final = {**STAGES, "$https": HTTPS_LAST}
-"""The same where the document's own pipeline ends."""
+_ELSEWHERE: Final = "belongs inside the pipeline of a window ($tumblingWindow, $hoppingWindow, $sessionWindow)"
+PIPELINE: Final = Kind(read_pipeline, {"$ref": "#/$defs/pipeline"})

@@ -1,4 +1,4 @@
-"""The stages by their operators."""
+"""The stages that may stand inside a window, by their operators."""
 
 from typing import Final
 
@@ -30,6 +30,10 @@ STATELESS: Final[dict[str, StageSpec]] = {
     "$redact": redact.SPEC,
     "$validate": validate.SPEC,
 }
+IN_PLACE: Final = {
+    name: STATELESS[name] for name in ("$addFields", "$set", "$project", "$unset", "$replaceRoot", "$replaceWith")
+}
+"""Those that make one document of one."""
 GATHERING: Final[dict[str, StageSpec]] = {
     "$group": group.SPEC,
     "$sort": sort.SPEC,
@@ -37,4 +41,3 @@ GATHERING: Final[dict[str, StageSpec]] = {
     "$count": count.SPEC,
 }
 INNER: Final[dict[str, StageSpec]] = {**STATELESS, **GATHERING}
-"""Those that may stand inside a window."""

@@ -1,0 +1,24 @@
+"""The stages that stand at the top of a pipeline, by their operators. Those that stand inside windows alone are in `inner.GATHERING`."""
+
+from typing import Final
+
+from tidemark.shared.language.documents.sinks import SINKS
+from tidemark.shared.language.documents.source import SOURCE
+from tidemark.shared.language.kinds import StageSpec
+from tidemark.shared.language.stages import compute, https, join, lookup, union, windows
+from tidemark.shared.language.stages.inner import STATELESS
+
+STAGES: Final[dict[str, StageSpec]] = {
+    "$source": SOURCE,
+    **STATELESS,
+    "$tumblingWindow": windows.TUMBLING,
+    "$hoppingWindow": windows.HOPPING,
+    "$sessionWindow": windows.SESSION,
+    "$lookup": lookup.SPEC,
+    "$cachedLookup": lookup.CACHED,
+    "$https": https.SPEC,
+    "$compute": compute.SPEC,
+    "$join": join.SPEC,
+    "$union": union.SPEC,
+    **SINKS,
+}
