@@ -25,7 +25,7 @@ from tidemark.services.sink.connectors.mergechanges import place_of
 from tidemark.services.sink.connectors.sql import engine_at
 from tidemark.services.sink.connectors.sqlrows import RowMaker
 from tidemark.services.sink.connectors.sqltable import target_table
-from tidemark.services.source.connecting import changes_source, files_of
+from tidemark.services.source.connecting import change_stream_source, changes_source, files_of
 from tidemark.services.source.connectors.filecursors import Files
 from tidemark.services.source.connectors.kafka import topics_there
 from tidemark.services.source.settings import SourceSettings
@@ -36,7 +36,16 @@ from tidemark.shared.language.documents.connections import REFERENCE
 from tidemark.shared.language.expressions.ast import Literal
 from tidemark.shared.language.problems import DocumentError, join
 from tidemark.shared.language.redaction import redacted_line
-from tidemark.shared.language.stages import ChangesSource, FileEmit, FileSource, InlineTable, KafkaEmit, Lookup, Merge
+from tidemark.shared.language.stages import (
+    ChangesSource,
+    ChangeStreamSource,
+    FileEmit,
+    FileSource,
+    InlineTable,
+    KafkaEmit,
+    Lookup,
+    Merge,
+)
 from tidemark.shared.language.stages import KafkaSource as KafkaStage
 from tidemark.shared.language.stages.base import written
 from tidemark.shared.ports.log import LogError
@@ -77,9 +86,16 @@ class _Looks:
         await topics_there(log, stage.topics, self.cluster(stage.connection_name), self.clock)
         return ()
 
-    async def changes(self, stage: ChangesSource) -> Iterable[str]:
-        """Publication and slot are there, and may be read."""
-        await changes_source(self.connections, self.processor, stage, self.executor, self.clock).state()
+    async def changes(self, stage: ChangesSource | ChangeStreamSource) -> Iterable[str]:
+        """Publication and slot are there, and may be read; a change stream may be opened, as it is described."""
+        if isinstance(stage, ChangesSource):
+            await changes_source(self.connections, self.processor, stage, self.executor, self.clock).state()
+            return ()
+        source = change_stream_source(self.connections, self.processor, stage, self.executor, self.clock)
+        try:
+            await source.found(list(await source.splits()), first=True)
+        finally:
+            await source.close()
         return ()
 
     async def registry(self, stage: KafkaStage | KafkaEmit, name: str) -> Iterable[str]:
@@ -185,7 +201,7 @@ def _asked(looks: _Looks) -> Iterator[tuple[str, str | None, _Ask]]:
         match stage:
             case KafkaStage():
                 yield stage.path, stage.connection_name, partial(looks.source, stage)
-            case ChangesSource():
+            case ChangesSource() | ChangeStreamSource():
                 yield stage.path, stage.connection_name, partial(looks.changes, stage)
             case FileSource():
                 yield stage.path, stage.connection_name, partial(looks.files, stage)

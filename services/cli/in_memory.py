@@ -36,6 +36,7 @@ from tidemark.shared.adapters.virtual import SimulationStuck, VirtualWorld, run_
 from tidemark.shared.language.documents import Processor, all_stages
 from tidemark.shared.language.stages import (
     ChangesSource,
+    ChangeStreamSource,
     DocumentsSource,
     FileSource,
     Https,
@@ -132,6 +133,8 @@ class TryOutSources:
                 raise CannotTryOut(_NO_BROKER.format(path=stage.path))
             case ChangesSource():
                 raise CannotTryOut(_NO_SLOT.format(path=stage.path))
+            case ChangeStreamSource():
+                raise CannotTryOut(_NO_STREAM.format(path=stage.path))
             case PluginSource():
                 raise CannotTryOut(_NO_PLUGIN.format(path=stage.path))
 
@@ -149,6 +152,9 @@ _NO_BROKER = (
     "{path}: a topic cannot be tried out without a broker; give documents, script or path, or use `tidemark run`"
 )
 _NO_SLOT = "{path}: a try-out reads no replication slot, where time is not real; give documents or script, or use `tidemark run`"
+_NO_STREAM = (
+    "{path}: a try-out reads no change stream, where time is not real; give documents or script, or use `tidemark run`"
+)
 _NO_PLUGIN = (
     "{path}: a try-out asks no plug-in, where time is not real; give documents or script, or use `tidemark run`"
 )

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from tidemark.services.source.connectors.files import FileSource, FileSourceSettings
 from tidemark.services.source.connectors.formatted import FormattedRecords
@@ -18,6 +18,7 @@ from tidemark.shared.adapters.kafka_raw import RawReader
 from tidemark.shared.adapters.kafka_settings import KafkaSettings
 from tidemark.shared.language.documents import Processor
 from tidemark.shared.language.stages import ChangesSource as ChangesStage
+from tidemark.shared.language.stages import ChangeStreamSource as ChangeStreamStage
 from tidemark.shared.language.stages import DocumentsSource as DocumentsStage
 from tidemark.shared.language.stages import FileSource as FileStage
 from tidemark.shared.language.stages import KafkaSource as KafkaStage
@@ -32,6 +33,9 @@ from tidemark.shared.ports.source import Source
 from tidemark.shared.process.connections import Connections, filesystem_at
 from tidemark.shared.protocol.coordinator.settings import CoordinatorSettings
 from tidemark.shared.runtime.context import Outside
+
+if TYPE_CHECKING:
+    from tidemark.services.source.connectors.changestream import ChangeStream
 
 _GATHERINGS: Final = 10
 """Of an epoch."""
@@ -85,6 +89,8 @@ class RealSources:
                 return file_source(self._connections, outside, processor, stage, self._settings)
             case ChangesStage():
                 return changes_source(self._connections, processor, stage, outside.executor, outside.clock)
+            case ChangeStreamStage():
+                return change_stream_source(self._connections, processor, stage, outside.executor, outside.clock)
             case SampleStage():
                 return SampleSource(outside.clock)
             case PluginStage():
@@ -149,6 +155,16 @@ def changes_source(
         connection_name=connection.name,
     )
     return PostgresSource(settings, executor, clock)
+
+
+def change_stream_source(
+    connections: Connections, processor: Processor, stage: ChangeStreamStage, executor: Executor, clock: Clock
+) -> "ChangeStream":
+    """The change stream of collections of MongoDB. StreamRefused for values that no server takes."""
+    from tidemark.services.source.connectors.changestream import ChangeStream  # noqa: PLC0415 - a driver that few need
+
+    connection = connections.get(processor, stage.connection_name)
+    return ChangeStream(stage, str(connection.settings["url"]), executor, clock)
 
 
 def plugin_source(

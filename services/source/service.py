@@ -10,6 +10,7 @@ from tidemark.shared.language.documents import Processor
 from tidemark.shared.language.expressions.ast import loops
 from tidemark.shared.language.stages import (
     ChangesSource,
+    ChangeStreamSource,
     DocumentsSource,
     FileSource,
     KafkaSource,
@@ -74,7 +75,7 @@ def _is_bounded(stage: Source) -> bool:
             return stage.until is not None
         case FileSource():
             return not stage.follow
-        case SampleSource() | ChangesSource() | PluginSource():
+        case SampleSource() | ChangesSource() | ChangeStreamSource() | PluginSource():
             return False
     return True
 

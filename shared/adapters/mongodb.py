@@ -1,8 +1,8 @@
-"""MongoDB: clients, values as BSON and back, and what the errors of the driver say. For sinks and lookups."""
+"""MongoDB: clients, values as BSON and back, and what the errors of the driver say. For sources, sinks and lookups."""
 
 import decimal
 from collections.abc import Callable, Mapping
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias, TypeVar
 
 import bson
 from bson.codec_options import DatetimeConversion
@@ -12,9 +12,11 @@ from bson.decimal128 import Decimal128
 from bson.int64 import Int64
 from bson.max_key import MaxKey
 from bson.min_key import MinKey
+from bson.raw_bson import RawBSONDocument
 from bson.regex import Regex as BsonRegex
 from bson.timestamp import Timestamp as BsonTimestamp
-from pymongo import MongoClient, errors
+from pymongo import AsyncMongoClient, MongoClient, errors
+from pymongo.monitoring import CommandListener
 
 from tidemark.shared.model.values import (
     MAX_KEY,
@@ -33,7 +35,9 @@ from tidemark.shared.model.values import (
 )
 
 Client: TypeAlias = MongoClient[Mapping[str, Any]]
+AsyncClient: TypeAlias = AsyncMongoClient[RawBSONDocument]
 Bson: TypeAlias = Mapping[str, Any]
+C = TypeVar("C")
 DOCUMENT_BYTES_MAX: Final = 16 * 1024 * 1024
 """Of a document, encoded: a server takes no more."""
 _DEPTH_MAX: Final = 100
@@ -41,8 +45,8 @@ _DEPTH_MAX: Final = 100
 _DENIED: Final = (13, 18, 8000)
 """Codes of errors: not authorized, authentication failed, Atlas' own for both."""
 _PASSING: Final = (
-    6, 7, 24, 43, 46, 50, 64, 89, 91, 100, 112, 133, 134, 189, 202, 225, 234, 244, 246, 251, 262, 290, 314, 320, 353, 358, 384, 9001, 10107,
-    11600, 11601, 11602, 13388, 13435, 13436, 14031, 15988, 17280,
+    6, 7, 24, 43, 46, 50, 63, 64, 89, 91, 100, 112, 133, 134, 150, 189, 202, 225, 234, 244, 246, 251, 262, 290, 314, 320, 353, 358, 384,
+    9001, 10107, 11600, 11601, 11602, 13388, 13435, 13436, 14031, 15988, 17280,
 )  # fmt: skip
 """Codes of errors that time may mend: connections, elections, shutdowns, locks, conflicts, time limits, a full disk."""
 
@@ -53,16 +57,26 @@ class NoBson(ValueError):
 
 def client_at(url: str, answer_ms: int, connections_max: int = 100) -> Client:
     """A client, which connects when it is first asked. `answer_ms`: how long a server is looked for and an answer awaited. ValueError."""
+    return _made(MongoClient[Mapping[str, Any]], url, answer_ms, maxPoolSize=connections_max)
+
+
+def async_client_at(url: str, answer_ms: int, listener: CommandListener, **options: Any) -> AsyncClient:
+    """The same for a loop, whose documents are not decoded, with more of the driver's options. ValueError."""
+    own = {"document_class": RawBSONDocument, "event_listeners": [listener]}
+    return _made(AsyncMongoClient[RawBSONDocument], url, answer_ms, **own, **options)
+
+
+def _made(kind: Callable[..., C], url: str, answer_ms: int, **options: Any) -> C:
     try:
-        return MongoClient(
+        return kind(
             url,
             connect=False,
             appname="tidemark",
-            maxPoolSize=connections_max,
             serverSelectionTimeoutMS=answer_ms,
             connectTimeoutMS=answer_ms,
             socketTimeoutMS=6 * answer_ms,
             datetime_conversion=DatetimeConversion.DATETIME_MS,
+            **options,
         )
     except (errors.PyMongoError, ValueError, TypeError) as error:
         said = "" if url.startswith(("mongodb://", "mongodb+srv://")) and "@" in str(error) else f": {error}"
@@ -90,7 +104,9 @@ def is_passing(error: Exception) -> bool:
         return "DNS" in str(error)
     if not isinstance(error, errors.PyMongoError):
         return False
-    labels = ("TransientTransactionError", "RetryableWriteError", "UnknownTransactionCommitResult")
+    labels = (
+        "TransientTransactionError", "RetryableWriteError", "UnknownTransactionCommitResult", "ResumableChangeStreamError",
+    )  # fmt: skip
     if any(map(error.has_error_label, labels)):
         return True
     if isinstance(error, errors.BulkWriteError):
@@ -144,15 +160,18 @@ _TO_BSON: Final[Mapping[type, Callable[[Any], Any]]] = {
 }
 
 
-def to_bson(value: Value, depth: int = 1) -> Any:
-    """A value as the driver takes it. NoBson."""
+def to_bson(value: Value, depth: int = 1, *, commands: bool = False) -> Any:
+    """A value as the driver takes it. `commands`: names may begin with $, as in stages and queries. NoBson."""
     kind = type(value)
     if kind is dict or kind is list:
         if depth > _DEPTH_MAX:
             raise NoBson(f"expected at most {_DEPTH_MAX} documents inside each other")
         if kind is list:
-            return [to_bson(item, depth + 1) for item in value]
-        return {_name(name): to_bson(item, depth + 1) for name, item in value.items()}
+            return [to_bson(item, depth + 1, commands=commands) for item in value]
+        return {
+            name if commands else _name(name): to_bson(item, depth + 1, commands=commands)
+            for name, item in value.items()
+        }
     made = _TO_BSON.get(kind)
     if made is None:
         raise NoBson(f"a value of type {kind.__name__} cannot be stored")

@@ -52,6 +52,7 @@ OPTIONS_LEFT_OUT: Final[dict[str, str]] = {
     "$source.queue": "a queue is no source here: bring its messages to a topic, and give topic",
     "$source.schedule": "a schedule is no source here: let what keeps the schedule write to a topic, and give topic",
     **dict.fromkeys(("$source.db", "$source.coll"), "a publication has its tables: CREATE PUBLICATION … FOR TABLE …"),
+    "$source.config.resumeAfter": "startAfter does the same, and behind an event that has invalidated a stream, too",
     "$source.interval": "a schedule is no source here: let what keeps the schedule write to a topic, and give topic",
     "$emit.workspaceName": "an installation is one workspace: name the connection alone",
     "$emit.config.compression": _COMPRESSED,

@@ -29,6 +29,7 @@ from tidemark.shared.language.expressions.ast import Expr, FieldPath, ObjectExpr
 from tidemark.shared.language.schema import shared_fields
 from tidemark.shared.language.stages import (
     ChangesSource,
+    ChangeStreamSource,
     Compute,
     DocumentsSource,
     HoppingWindow,
@@ -160,7 +161,7 @@ class _Planner:
 
     def _source(self, stage: Source) -> Draft:
         own = isinstance(
-            stage, ScriptSource | DocumentsSource | SampleSource | ChangesSource
+            stage, ScriptSource | DocumentsSource | SampleSource | ChangesSource | ChangeStreamSource
         )  # one order of steps, or of commits: one task takes them
         shuffled = stage.record_id is not None and stage.record_id_scope == "source" and self.shuffles_ids
         head, front = ReadHead(stage), FrontSpec(stage, key_groups=self.key_groups if shuffled else 0)

@@ -13,23 +13,28 @@ from fsspec.implementations.local import LocalFileSystem
 from tidemark_shelf import ShelfSource
 from tidemark_shelf.file import Place, ShelfFile
 
+from tests.harness.mongodb.streaming import StreamingServer
 from tests.harness.raw_log import LogRawReader
 from tests.harness.registry import MemoryRegistry
 from tidemark.services.gateway.writing import BatchWriter
 from tidemark.services.library.release_world import Inline
+from tidemark.services.source.connectors.changestream import ChangeStream
 from tidemark.services.source.connectors.files import FileSource, FileSourceSettings
 from tidemark.services.source.connectors.kafka import KafkaSource, KafkaSourceSettings
 from tidemark.services.source.connectors.plugin import PluginSource
 from tidemark.services.source.connectors.registered import RegisteredRecords
 from tidemark.services.source.connectors.script import DocumentsSource, ScriptSource
 from tidemark.shared.adapters.clock import SystemClock
+from tidemark.shared.adapters.executor import AsyncExecutor
 from tidemark.shared.adapters.kafka_partitions import partition_of_key
 from tidemark.shared.adapters.memory_broker import MemoryBroker
 from tidemark.shared.adapters.memory_log import MemoryLog
 from tidemark.shared.language.avro import parse_schema, writer_of
+from tidemark.shared.language.stages import ChangeStreamSource as ChangeStreamStage
 from tidemark.shared.language.stages import KafkaSource as KafkaStage
 from tidemark.shared.language.stages import StartAt
 from tidemark.shared.language.steps import DataStep, WatermarkStep
+from tidemark.shared.model.values import Timestamp
 from tidemark.shared.plugins.installed import make_of
 from tidemark.shared.ports.log import NewRecord, TopicPartition
 from tidemark.shared.ports.registry import header_of
@@ -227,6 +232,42 @@ class ScriptLanes:
             if number % 3 == 0:
                 self.steps.append(WatermarkStep(number, None))
         self.lanes[lane] += numbers
+
+
+class ChangeLanes:
+    """Inserts into one collection of a replica set, beside those into another."""
+
+    def __init__(self) -> None:
+        self.lanes: list[list[int]] = [[]]
+        self.server = StreamingServer()
+        self.made: list[ChangeStream] = []
+        self.executor = AsyncExecutor()
+
+    def source(self) -> ChangeStream:
+        stage = ChangeStreamStage(
+            path="$source",
+            connection_name="m",
+            db="d",
+            coll=("c",),
+            start_at_operation_time=Timestamp(0, 1),
+            full_document_only=True,
+        )
+        self.made.append(ChangeStream(stage, self.server.url, self.executor, CLOCK))
+        return self.made[-1]
+
+    async def add(self, lane: int, numbers: Sequence[int]) -> None:
+        if not self.server.entries:
+            await self.server.start()
+        for number in numbers:
+            self.server.insert("d", "c", number, n=number)
+            self.server.insert("d", "other", number)
+        self.lanes[0] += numbers
+
+    async def close(self) -> None:
+        for source in self.made:
+            await source.close()
+        await self.server.stop()
+        await self.executor.close()
 
 
 class DocumentLanes:

@@ -410,10 +410,10 @@ async def test_I2_what_is_there_after_an_outage_is_compared_before_it_is_read(cl
     async def away(max_bytes: int, timeout_ms: int) -> Any:
         raise LogUnavailable("away")
 
-    stand.source.fetch = away  # type: ignore[method-assign]
+    stand.source.fetch = away
     with pytest.raises(LogUnavailable):
         await stand.take()
-    stand.source.fetch = fetch  # type: ignore[method-assign]
+    stand.source.fetch = fetch
     await cluster.log.delete_topics([cluster.topic])
     await cluster.log.create_topic(cluster.topic, 2)
     await cluster.feed(0, 20, 30, 40)
@@ -432,7 +432,7 @@ async def test_E2_a_split_that_comes_after_the_input_was_ended_is_not_read(clust
         looked.append("splits")
         return {**known, SplitId("new-0"): 2}
 
-    stand.source.splits = splits  # type: ignore[method-assign]
+    stand.source.splits = splits
     await stand.take(after_ms=10**6)
     assert looked == []
     assert stand.body.input.has_ended()

@@ -1,13 +1,14 @@
 # ruff: noqa: N802 -- a test carries its rule's name
 """What every source must keep: order and positions of its splits, exact resumption, ends (source port; W4, E1, D11)."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from pathlib import Path
 
 import pytest
 
 from tests.contract.sources_worlds import (
     AvroLanes,
+    ChangeLanes,
     DocumentLanes,
     FileLanes,
     GatewayLanes,
@@ -20,7 +21,7 @@ from tests.contract.sources_worlds import (
 from tests.harness.opening import open_splits
 from tidemark.shared.model.ids import Offset, SplitId
 from tidemark.shared.model.records import RawBatch
-from tidemark.shared.ports.source import Source
+from tidemark.shared.ports.source import KnowsOrigins, Source
 from tidemark.shared.runtime.body import Fetched
 
 BOUNDED: dict[str, Callable[[Path], World]] = {
@@ -47,39 +48,48 @@ GROWING: dict[str, Callable[[Path], World]] = {
     "csv-ordered-follow": lambda path: FileLanes(path, "csv", ordered=True, follow=True),
     "plugin-follow": lambda path: PluginLanes(path, follow=True),
     "json-ordered-follow": lambda path: FileLanes(path, "json", ordered=True, follow=True),
+    "change-stream": lambda _: ChangeLanes(),
 }
 
 
 async def fill(world: World, lanes: int = 3, each: int = 10) -> None:
     """Numbers 0, 1, 2, … dealt to lanes in turn."""
-    single = isinstance(world, DocumentLanes)
+    single = isinstance(world, DocumentLanes | ChangeLanes)
     for lane in range(lanes):
         await world.add(0 if single else lane, [lanes * i + lane for i in range(each)])
 
 
-@pytest.fixture(params=[*BOUNDED, *GROWING])
-async def world(request: pytest.FixtureRequest, tmp_path: Path) -> World:
-    made = {**BOUNDED, **GROWING}[request.param](tmp_path)
+async def filled(make: Callable[[Path], World], path: Path) -> AsyncIterator[World]:
+    made = make(path)
     await fill(made)
-    return made
+    yield made
+    if isinstance(made, ChangeLanes):
+        await made.close()
+
+
+@pytest.fixture(params=[*BOUNDED, *GROWING])
+async def world(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[World]:
+    async for made in filled({**BOUNDED, **GROWING}[request.param], tmp_path):
+        yield made
 
 
 @pytest.fixture(params=list(BOUNDED))
-async def bounded(request: pytest.FixtureRequest, tmp_path: Path) -> World:
-    made = BOUNDED[request.param](tmp_path)
-    await fill(made)
-    return made
+async def bounded(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[World]:
+    async for made in filled(BOUNDED[request.param], tmp_path):
+        yield made
 
 
 @pytest.fixture(params=list(GROWING))
-async def growing(request: pytest.FixtureRequest, tmp_path: Path) -> World:
-    made = GROWING[request.param](tmp_path)
-    await fill(made)
-    return made
+async def growing(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[World]:
+    async for made in filled(GROWING[request.param], tmp_path):
+        yield made
 
 
-async def opened(world: World, positions: Mapping[SplitId, Offset] | None = None) -> Source:
+async def opened(world: World, positions: Mapping[SplitId, Offset] | None = None, of: Source | None = None) -> Source:
+    """A source on the world; as a later generation, at positions of another source with what a snapshot has beside them."""
     source = world.source()
+    if positions is not None and isinstance(of, KnowsOrigins) and isinstance(source, KnowsOrigins):
+        source.know({split: of.origins(split, position) for split, position in positions.items()})
     await open_splits(source, positions)
     return source
 
@@ -117,7 +127,7 @@ async def test_C6_a_restart_resumes_exactly_from_any_status(world: World) -> Non
     while not all(status.at_end for status in source.status()):
         given += await source.fetch(30, 5)
         positions = {s.split: s.next_position for s in source.status()}
-        rest = await drain(await opened(world, positions))
+        rest = await drain(await opened(world, positions, source))
         assert sorted(numbers(given + rest).values()) == sorted(world.lanes)
 
 
@@ -132,7 +142,7 @@ async def test_C2_a_fetch_may_be_divided_anywhere(world: World) -> None:
             piece, rest = rest.divided(4)
             given += piece.batches
             positions |= {status.split: status.next_position for status in piece.statuses}
-            behind = await drain(await opened(world, positions))
+            behind = await drain(await opened(world, positions, source))
             assert sorted(numbers([*given, *behind]).values()) == sorted(world.lanes)
             divided = {batch.split for batch in (rest.batches if rest else ())}
             assert not any(s.at_end or s.finished for s in piece.statuses if s.split in divided)
@@ -166,7 +176,7 @@ async def test_E1_a_restart_at_the_end_is_finished_without_records(bounded: Worl
     """Opened at the end positions, a bounded source finishes and repeats nothing."""
     source = await opened(bounded)
     await drain(source)
-    again = await opened(bounded, {s.split: s.next_position for s in source.status()})
+    again = await opened(bounded, {s.split: s.next_position for s in source.status()}, source)
     assert numbers(await drain(again)) == {}
     assert all(status.finished for status in again.status())
 

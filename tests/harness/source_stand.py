@@ -1,4 +1,4 @@
-"""The body of a source's task over a Kafka source on any log, with a clock that the test moves."""
+"""The body of a source's task over a Kafka source on any log, or another source, with a clock that the test moves."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -23,6 +23,7 @@ from tidemark.shared.operators.context import TaskContext as OperatorContext
 from tidemark.shared.operators.source_front import SourceFront
 from tidemark.shared.operators.specs import FrontSpec
 from tidemark.shared.ports.log import Log, NewRecord, TopicPartition
+from tidemark.shared.ports.source import Source
 from tidemark.shared.protocol.source.machine import EndAt, FindEnds, ReportEnds, Tell
 from tidemark.shared.runtime.body import Fetched
 from tidemark.shared.runtime.settings import RuntimeSettings
@@ -59,12 +60,13 @@ class SourceStand:
         start_at: StartAt = "earliest",
         answer_age_ms_max: int = 2_000,
         bounds: SourceSettings | None = None,
+        source: Source | None = None,
     ) -> None:
         self.clock = HandClock()
         settings = KafkaSourceSettings(
             topics=(topic,), start_at=start_at, until=until, answer_age_ms_max=answer_age_ms_max
         )
-        self.source = KafkaSource(settings, log, reader, self.clock)
+        self.source: Any = source or KafkaSource(settings, log, reader, self.clock)
         document = {"connectionName": "c", "topic": topic, "timeField": "$t", "schema": {"t": "date?"}}
         operators = OperatorContext("p", "i", topic)
         self.front = SourceFront(FrontSpec(parse({"pipeline": [{"$source": document}]}).source), operators)

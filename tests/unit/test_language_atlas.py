@@ -9,6 +9,8 @@ from tidemark.shared.language.expressions.ast import Call, FieldPath, Literal, V
 from tidemark.shared.language.stages import (
     AddFields,
     CachedLookup,
+    ChangeStreamSource,
+    Connection,
     FileEmit,
     KafkaSource,
     Lookup,
@@ -19,6 +21,7 @@ from tidemark.shared.language.stages import (
     TumblingWindow,
     Unset,
 )
+from tidemark.shared.model.values import Timestamp
 
 TOPIC = {"$source": {"connectionName": "k", "topic": "t"}}
 INLINE: dict[str, Any] = {
@@ -42,21 +45,90 @@ def errors_of(*trees: Any) -> list[str]:
     return [str(error) for error in caught.value.errors]
 
 
+TOKEN = {"_data": "826553F100000000032B0429296E04"}
+
+
 @pytest.mark.parametrize(
-    ("source", "place"),
+    ("source", "meant"),
     [
-        ({"connectionName": "a", "db": "shop", "coll": "orders"}, "db"),
-        ({"connectionName": "a", "db": "shop", "config": {"fullDocument": "whenAvailable"}}, "config.fullDocument"),
-        ({"connectionName": "a", "coll": "orders", "initialSync": {"enable": True}}, "coll"),
-        ({"connectionName": "a", "config": {"fullDocument": "required"}}, "config.fullDocument"),
+        ({"db": "shop", "coll": "orders"}, {"db": "shop", "coll": ("orders",)}),
+        ({"db": "shop", "coll": ["a", "b"], "initialSync": {"enable": False}}, {"coll": ("a", "b")}),
+        ({"db": "shop", "config": {"fullDocument": "whenAvailable"}}, {"coll": (), "full_document": "whenAvailable"}),
+        ({"config": {"fullDocumentBeforeChange": "required"}}, {"db": None, "full_document_before_change": "required"}),
+        (
+            {"readPreference": "nearest", "readPreferenceTags": [{"dc": "a"}]},
+            {"db": None, "read_preference": "nearest"},
+        ),
+        ({"config": {"startAfter": TOKEN, "maxAwaitTimeMS": 5}}, {"start_after": TOKEN, "max_await_ms": 5}),
+        (
+            {"config": {"startAtOperationTime": {"$timestamp": {"t": 5, "i": 2}}}},
+            {"start_at_operation_time": Timestamp(5, 2)},
+        ),
+        (
+            {"config": {"startAtOperationTime": {"$date": "1970-01-01T00:00:07.900Z"}}},
+            {"start_at_operation_time": Timestamp(7, 0)},
+        ),
+        (
+            {"db": "shop", "config": {"pipeline": [{"$match": {"fullDocument.n": {"$gt": {"$numberLong": "5"}}}}]}},
+            {"server_stages": ({"$match": {"fullDocument.n": {"$gt": 5}}},)},
+        ),
     ],
 )
-def test_a_change_stream_is_refused_by_name(source: dict[str, Any], place: str) -> None:
-    """One error, which says what it is and what to do, in place of one for each option."""
-    (error,) = errors_of({"$source": source})
-    assert error.startswith(
-        f"pipeline[0].$source.{place}: a change stream of MongoDB is no source here: bring the changes to a topic"
-    )
+def test_a_change_stream_has_the_words_of_atlas(source: dict[str, Any], meant: dict[str, Any]) -> None:
+    """A collection, a list of them, a database, a cluster; where it begins; what events have."""
+    (stage,) = stages_of({"$source": {"connectionName": "a", **source}})
+    assert isinstance(stage, ChangeStreamSource)
+    assert {name: getattr(stage, name) for name in meant} == meant
+
+
+@pytest.mark.parametrize("given", [{}, {"config": {}}, {"config": {"pipeline": []}}, {"timeField": "$wallTime"}])
+def test_a_connection_of_mongodb_alone_is_a_cluster(given: dict[str, Any]) -> None:
+    """The connection's type tells, whether it stands in the document or in the registry."""
+    pipeline = [{"$source": {"connectionName": "m", **given}}]
+    connections = {"m": {"type": "mongodb", "url": "mongodb://h/"}}
+    kept = {"m": Connection("m", "mongodb", {"url": "mongodb://h/"})}
+    for processor in (
+        parse({"pipeline": pipeline, "connections": connections}),
+        parse({"pipeline": pipeline}, known_connections=kept),
+    ):
+        (stage,) = processor.pipeline
+        assert isinstance(stage, ChangeStreamSource)
+        assert stage.db is None
+
+
+@pytest.mark.parametrize(
+    ("source", "reason"),
+    [
+        ({"coll": "orders"}, "$source needs db"),
+        ({"db": "shop", "coll": []}, "$source.coll: expected at least one"),
+        ({"db": "shop", "initialSync": {"enable": True}}, "$source.initialSync: documents that were there before"),
+        (
+            {"db": "shop", "config": {"resumeAfter": TOKEN}},
+            "resumeAfter of config is left out: startAfter does the same",
+        ),
+        ({"config": {"startAfter": TOKEN, "startAtOperationTime": {"$timestamp": {"t": 5, "i": 2}}}}, "two beginnings"),
+        (
+            {"config": {"startAfter": {"data": "x"}}},
+            "$source.config.startAfter: expected a resume token, {_data: text}",
+        ),
+        ({"config": {"startAtOperationTime": 5}}, "startAtOperationTime: expected {$timestamp: {t, i}} or a date"),
+        (
+            {"db": "shop", "config": {"pipeline": [{"$group": {}}]}},
+            "pipeline[0]: expected one stage of $addFields, $match",
+        ),
+        ({"db": "shop", "readPreferenceTags": [{"dc": "a"}]}, "readPreferenceTags: primary takes no tags"),
+        ({"db": "shop", "topic": "t", "path": "p"}, "a source is one of Kafka (topic)"),
+    ],
+)
+def test_what_a_change_stream_does_not_take(source: dict[str, Any], reason: str) -> None:
+    """One error, at its place."""
+    assert reason in errors_of({"$source": {"connectionName": "a", **source}})[0]
+
+
+def test_full_documents_alone_of_updates_without_are_warned_of() -> None:
+    """They would all be dead letters."""
+    source = {"connectionName": "a", "db": "shop", "config": {"fullDocumentOnly": True}}
+    assert "updates have no fullDocument" in str(parse({"pipeline": [{"$source": source}]}).warnings[0])
 
 
 @pytest.mark.parametrize(
@@ -94,7 +166,7 @@ def test_what_stays_out_is_refused_by_name(stage: dict[str, Any], reason: str) -
 def test_metadata_of_change_streams_is_refused_by_name() -> None:
     """It would be missing for ever, without a word."""
     (error,) = errors_of(TOPIC, {"$set": {"a": {"$meta": "stream.source.operationType"}}})
-    assert "is told of change streams of MongoDB, which are no source here" in error
+    assert "is a field of change events: use $operationType, $ns.db and $ns.coll" in error
 
 
 def test_a_connection_alone_is_a_sample_stream() -> None:

@@ -161,8 +161,3 @@ def test_dead_letters_go_into_a_collection() -> None:
     assert [type(vertex.head) for vertex in plan.vertices if vertex.id == "dlq"] == [DeadLetterHead]
     assert "expected mongodb" in refusals(document([], dlq={**INTO, "connectionName": "k"}))[0]
     assert "a table takes none" in refusals(document([], dlq={"connectionName": "m", "table": "t"}))[0]
-
-
-def test_a_whole_cluster_is_no_source() -> None:
-    """A connection of MongoDB alone is a change stream, and refused as one."""
-    assert "a change stream of MongoDB is no source here" in refusals(document([], {"connectionName": "m"}))[0]

@@ -116,6 +116,13 @@ def read_connections(tree: Any, path: str, scope: Scope) -> dict[str, Connection
     return found
 
 
+def types_of(tree: Any, known: Mapping[str, Connection]) -> Mapping[str, str]:
+    """The types of a document's connections, as they are written, and of those that are known besides, by name."""
+    written = tree.items() if type(tree) is dict else ()
+    types = {name: item.get("type") for name, item in written if type(item) is dict}
+    return {name: each.type for name, each in known.items()} | {n: t for n, t in types.items() if type(t) is str}
+
+
 def resolve(connection: Connection, environment: Mapping[str, str]) -> Connection:
     """The connection with its `${NAME}` references replaced; InvalidDocument for names that the environment lacks."""
     problems = Problems()

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from tidemark.shared.language.documents.connections import forbid_references, read_connections
+from tidemark.shared.language.documents.connections import forbid_references, read_connections, types_of
 from tidemark.shared.language.documents.foregone import foretell, hardly_meant
 from tidemark.shared.language.documents.limits import LIMITS, limits_of
 from tidemark.shared.language.documents.load import Loaded, load_all
@@ -18,7 +18,6 @@ from tidemark.shared.language.documents.model import (
     Processor,
     TaskBounds,
 )
-from tidemark.shared.language.documents.source import CHANGES
 from tidemark.shared.language.documents.table import STAGES
 from tidemark.shared.language.expressions.scope import Scope
 from tidemark.shared.language.kinds import (
@@ -195,7 +194,12 @@ def parse(document: str | Mapping[str, Any], *, known_connections: Mapping[str, 
         message = f"a processor's document is an object with pipeline: a list of stages; found {kind}"
         raise InvalidDocument([DocumentError("", message)])
     problems = Problems(loaded.lines, [*loaded.errors], [*loaded.warnings])
-    scope = Scope(problems, limits=limits_of(tree.get("options")), stages={**STAGES, **GATHERING})
+    scope = Scope(
+        problems,
+        limits=limits_of(tree.get("options")),
+        stages={**STAGES, **GATHERING},
+        connections=types_of(tree.get("connections"), known_connections or {}),
+    )
     for key in ("pipeline", "options"):
         forbid_references(tree.get(key), key, problems)
     found = read_options(tree, "", scope, DOCUMENT_OPTIONS, "the document")
@@ -229,6 +233,7 @@ _WANTED: Final = {
     "KafkaEmit": ("kafka",),
     "FileSource": ("files",),
     "ChangesSource": ("sql",),
+    "ChangeStreamSource": ("mongodb",),
     "SampleSource": ("sample",),
     "PluginSource": ("plugin",),
     "PluginEmit": ("plugin",),
@@ -268,9 +273,6 @@ def _check_connections(pipeline: tuple[Stage, ...], options: Options, known: Kno
 def _check_connection(holder: Any, kind: str, path: str, known: Known, problems: Problems) -> None:
     name = getattr(holder, "connection_name", None)
     wanted = _WANTED.get(kind)
-    if kind == "SampleSource" and (found := known.connections.get(str(name))) is not None and found.type == "mongodb":
-        problems.add(path, CHANGES)
-        return
     if name is None or wanted is None or (name == SAMPLE_CONNECTION and kind == "SampleSource"):
         return
     _check_named(name, wanted, path, known, problems)

@@ -1,9 +1,10 @@
 """`$source`: which of its kinds is meant is told by its options, then all of them are checked."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Final
 
+from tidemark.shared.language.documents import changestreams
 from tidemark.shared.language.documents.plugins import FORMAT, check_format
 from tidemark.shared.language.expressions.ast import Expr, Literal, constant
 from tidemark.shared.language.expressions.parse import parse_expression
@@ -33,6 +34,7 @@ from tidemark.shared.language.schema import FIELD_TYPES, parse_schema
 from tidemark.shared.language.stages import (
     BoundedDisorder,
     ChangesSource,
+    ChangeStreamSource,
     DocumentsSource,
     FileSource,
     KafkaSource,
@@ -289,6 +291,8 @@ _CHANGES: Final = (
     Option("initialSync", _SYNC, "whether a start without state reads the tables' rows before their changes"),
     *_TIMING,
 )
+_COLLECTIONS: Final = (*changestreams.COLLECTIONS, *_TIMING)
+_CLUSTER: Final = (*changestreams.CLUSTER, *_TIMING)
 _PLUGIN: Final = (
     Option("plugin", STRING, "the source's name in the package that has it", required=True),
     Option("connectionName", STRING, "a connection of type plugin, with the same plugin, if it takes one"),
@@ -302,27 +306,32 @@ _KINDS: Final[dict[str, tuple[Callable[..., Source], tuple[Option, ...]]]] = {
     "topic": (KafkaSource, _KAFKA),
     "publication": (ChangesSource, _CHANGES),
     "plugin": (PluginSource, _PLUGIN),
+    "db": (ChangeStreamSource, _COLLECTIONS),
+    "config": (ChangeStreamSource, _CLUSTER),
     "connectionName": (SampleSource, _SAMPLE),
 }
-"""By the option that tells; with a connection alone it is a sample stream."""
-CHANGES: Final = "a change stream of MongoDB is no source here: bring the changes to a topic (a connector for Kafka does), and give topic"
+"""By the option that tells; a connection alone is a sample stream, or a whole cluster."""
 _ELSEWHERE: Final = {
-    **dict.fromkeys(("db", "coll", "collection", "initialSync"), CHANGES),
     "stream": "Kinesis is no source here: bring its records to a topic, and give topic",
     "cron": "a schedule is no source here: let what keeps the schedule write to a topic, and give topic",
 }
 """Sources of Atlas' cloud, by an option that tells, and why there are none here."""
 
 
-def _left_out(tree: Any) -> Mapping[str, str]:
-    if type(tree) is not dict or any(
-        name in tree for name in ("script", "documents", "path", "topic", "publication", "plugin")
-    ):
-        return {}
-    config = tree.get("config")
-    if type(config) is dict and "fullDocument" in config:
-        return {"config.fullDocument": CHANGES}
-    return {name: why for name, why in _ELSEWHERE.items() if name in tree}
+def _kinds_of(tree: Any, scope: Scope) -> list[str]:
+    """The kinds that the options tell; a configuration is of a topic, of collections or of a cluster."""
+    if type(tree) is not dict:
+        return []
+    plain = [name for name in ("script", "documents", "path", "topic", "publication", "plugin") if name in tree]
+    if plain:
+        return plain
+    if {"db", "coll", "initialSync"} & tree.keys():
+        return ["db"]
+    if "connectionName" not in tree:
+        return []
+    if scope.connections.get(str(tree["connectionName"])) == "mongodb" or changestreams.tells_cluster(tree):
+        return ["config"]
+    return ["connectionName" if tree.keys() <= {option.name for option in _SAMPLE} else "topic"]
 
 
 _SWITCH_AT: Final = Option(
@@ -386,36 +395,38 @@ def _read(tree: Any, path: str, scope: Scope) -> Source | tuple[Stage, ...] | No
 
 
 def _plain(tree: Any, path: str, scope: Scope) -> Source | None:
-    for name, why in _left_out(tree).items():
-        scope.problems.add(join(path, name), why)
-        return None
-    kinds = [name for name in _KINDS if type(tree) is dict and name in tree]
-    if len(kinds) > 1 and kinds[-1] == "connectionName":
-        kinds.pop()
+    kinds = _kinds_of(tree, scope)
+    elsewhere = [] if type(tree) is not dict or kinds not in ([], ["topic"]) or "topic" in tree else list(_ELSEWHERE)
+    for name in elsewhere:
+        if name in tree:
+            scope.problems.add(join(path, name), _ELSEWHERE[name])
+            return None
     if len(kinds) > 1:
         scope.problems.add(
             path,
-            "a source is one of Kafka (topic), files (path), changes (publication), plugin, documents or script;"
+            "a source is one of Kafka (topic), files (path), changes (publication; db), plugin, documents or script;"
             f" found {' and '.join(kinds)}",
         )
         return None
     if not kinds:
         scope.problems.add(
             path,
-            "a source needs topic (Kafka), path (files), publication (changes), plugin, documents or script",
+            "a source needs topic (Kafka), path (files), publication or db (changes), plugin, documents or script",
             accepted=_KINDS,
         )
         return None
     kind = kinds[0]
-    if kind == "connectionName" and not tree.keys() <= {option.name for option in _SAMPLE}:
-        kind = "topic"
     before = len(scope.problems.errors)
     made, options = _KINDS[kind]
+    if kind == "config":  # a connection alone is enough
+        options = tuple(replace(each, required=each.name == "connectionName") for each in options)
     found = read_options(tree, path, scope, options)
     _check_ids(found, path, scope)
     _check_registry(found, path, scope)
     if kind == "topic":
         check_format(tree, found, path, scope)
+    if made is ChangeStreamSource:
+        changestreams.check_stream(found, path, scope)
     return None if len(scope.problems.errors) > before else made(path=path, **found.fields)
 
 

@@ -222,7 +222,7 @@ def _current_date(tree: Any, path: str, scope: Scope, _: Parse) -> Expr:
 def _meta(tree: Any, path: str, scope: Scope, _: Parse) -> Expr:
     """`$meta`: the engine's metadata of a document, such as its window."""
     if type(tree) is str and tree in _OF_CHANGES:
-        scope.problems.add(path, f"{tree} is told of change streams of MongoDB, which are no source here")
+        scope.problems.add(path, f"{tree} is a field of change events: use $operationType, $ns.db and $ns.coll")
     elif type(tree) is not str or tree not in META_NAMES:
         scope.problems.add(path, f"unknown metadata {tree!r}", accepted=META_NAMES, found=str(tree))
         return NULL

@@ -22,6 +22,8 @@ class Scope:
     depth: int = 0
     limits: Limits = DEFAULTS
     stages: Mapping[str, Any] = field(default_factory=dict)
+    connections: Mapping[str, str] = field(default_factory=dict)
+    """Types of the connections that are known, by name."""
 
     def bind(self, *names: str) -> "Scope":
         """Inside a form that binds these variables."""

@@ -33,6 +33,7 @@ from tidemark.shared.language.stages.sources import (
     SAMPLE_CONNECTION,
     BoundedDisorder,
     ChangesSource,
+    ChangeStreamSource,
     DocumentsSource,
     FileFormat,
     FileSource,
@@ -73,7 +74,7 @@ Sink: TypeAlias = KafkaEmit | FileEmit | Merge | HttpsEmit | PluginEmit
 """`KafkaEmit`, `FileEmit` and, into a collection, `Merge` are all written `$emit`."""
 
 __all__ = [  # noqa: RUF022 - as a text
-    "AddFields", "Boundary", "BoundedDisorder", "Branch", "CachedLookup", "ChangesSource", "Compression", "Compute", "Computed",
+    "AddFields", "Boundary", "BoundedDisorder", "Branch", "CachedLookup", "ChangeStreamSource", "ChangesSource", "Compression", "Compute", "Computed",
     "Connection", "Count", "DEFAULT_LATENESS_MS", "DateFormat", "DocumentsSource", "Drop", "EmitFormat", "FileEmit", "FileFormat",
     "FileSource", "Gathering", "Group", "GroupField", "HoppingWindow", "Https", "HttpsEmit", "InlineTable", "InnerStage", "Join",
     "KafkaEmit", "KafkaSource", "Keep", "KeyFormat", "Leaf", "Limit", "Lookup", "Match", "MaxSeen", "Merge", "OutputFormat",

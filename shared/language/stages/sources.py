@@ -8,7 +8,7 @@ from tidemark.shared.language.forms import PluginFormat
 from tidemark.shared.language.schema import NO_SCHEMA, Schema
 from tidemark.shared.language.stages.base import Stage, Told
 from tidemark.shared.language.steps import ScriptStep
-from tidemark.shared.model.values import Document
+from tidemark.shared.model.values import Document, Timestamp
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,6 +170,24 @@ class ChangesSource(SourceBase):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ChangeStreamSource(SourceBase):
+    """A change stream of MongoDB, one split without an end: of collections; without `coll` of a database, without `db` of a cluster."""
+
+    connection_name: str
+    db: str | None = None
+    coll: tuple[str, ...] = ()
+    start_after: Document | None = None
+    start_at_operation_time: Timestamp | None = None
+    full_document: Literal["default", "updateLookup", "required", "whenAvailable"] = "default"
+    full_document_only: bool = False
+    full_document_before_change: Literal["off", "required", "whenAvailable"] = "off"
+    server_stages: tuple[Document, ...] = ()
+    max_await_ms: int = 1000
+    read_preference: Literal["primary", "primaryPreferred", "secondary", "secondaryPreferred", "nearest"] = "primary"
+    read_preference_tags: tuple[Document, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ScriptSource(SourceBase):
     """Data, watermarks and processing time in a given order, for tests; bounded. Partitions are those that steps name, 0 by default."""
 
@@ -187,5 +205,12 @@ class PluginSource(SourceBase):
 
 
 Source: TypeAlias = (
-    KafkaSource | FileSource | ChangesSource | SampleSource | DocumentsSource | ScriptSource | PluginSource
+    KafkaSource
+    | FileSource
+    | ChangesSource
+    | ChangeStreamSource
+    | SampleSource
+    | DocumentsSource
+    | ScriptSource
+    | PluginSource
 )

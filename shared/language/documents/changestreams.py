@@ -1,0 +1,138 @@
+"""Options of `$source` for change streams of MongoDB, in the words of Atlas."""
+
+from typing import Any, Final
+
+from tidemark.shared.language.expressions.scope import Scope
+from tidemark.shared.language.kinds import (
+    BOOLEAN,
+    DOCUMENT,
+    STRING,
+    Kind,
+    Option,
+    Read,
+    choice,
+    closed,
+    integer,
+    list_of,
+    one_or_more,
+)
+from tidemark.shared.language.problems import join
+from tidemark.shared.language.values import ExtendedJsonError, from_json
+from tidemark.shared.model.values import Date, Timestamp
+
+_STAGES: Final = ("$addFields", "$match", "$project", "$redact", "$replaceRoot", "$replaceWith", "$set", "$unset")
+"""What MongoDB takes behind `$changeStream`. It has `$changeStreamSplitLargeEvent`, too, which makes fragments of events."""
+
+
+def _stage(tree: Any, path: str, scope: Scope) -> Any:
+    names = list(tree) if type(tree) is dict else []
+    if len(names) != 1 or names[0] not in _STAGES:
+        found = ", ".join(names) or f"{tree!r}"
+        scope.problems.add(path, f"expected one stage of {', '.join(_STAGES)}, found {found[:100]}", accepted=_STAGES)
+        return None
+    return DOCUMENT.read(tree, path, scope)
+
+
+def _start(tree: Any, path: str, scope: Scope) -> Timestamp | None:
+    """A date has milliseconds, which an operation time has not: its whole second is read."""
+    try:
+        value = from_json(tree)
+    except ExtendedJsonError as error:
+        scope.problems.add(path, str(error))
+        return None
+    if type(value) is Date and 0 <= value < 1000 << 32:
+        return Timestamp(int(value) // 1000, 0)
+    if type(value) is not Timestamp:
+        scope.problems.add(
+            path, f"expected {{$timestamp: {{t, i}}}} or a date, {{$date: …}}, since 1970, found {tree!r}"
+        )
+        return None
+    return value
+
+
+def _token(tree: Any, path: str, scope: Scope) -> Any:
+    found = DOCUMENT.read(tree, path, scope)
+    if found is not None and type(found.get("_data")) is not str:
+        scope.problems.add(path, "expected a resume token, {_data: text}, as the _id of a change event has it")
+        return None
+    return found
+
+
+_CONFIG: Final = (
+    Option("startAfter", Kind(_token, DOCUMENT.schema), "begin behind the event with this resume token (its _id)"),
+    Option(
+        "startAtOperationTime",
+        Kind(_start, {"type": "object"}),
+        "begin with the events of this time: a timestamp, or a date, whose whole second counts",
+    ),
+    Option(
+        "fullDocument",
+        choice("default", "updateLookup", "required", "whenAvailable"),
+        "of an update: nothing (default), the document as it is now, or its image behind the update",
+    ),
+    Option("fullDocumentOnly", BOOLEAN, "documents are the events' fullDocument alone; an event without goes to the dead letters"),
+    Option("fullDocumentBeforeChange", choice("off", "required", "whenAvailable"), "the image in front of the change (default off)"),
+    Option(
+        "pipeline",
+        list_of(Kind(_stage, {"type": "object"})),
+        "stages by which the server filters and changes events; _id stays as it is",
+        into="server_stages",
+    ),
+    Option("maxAwaitTimeMS", integer(1), "how long the server waits for an event, ms (default 1000)", into="max_await_ms"),
+)  # fmt: skip
+_SYNC: Final = closed(
+    Option("enable", BOOLEAN, "false: documents that were there before do not come", into=None),
+    Option("parallelism", integer(1), "accepted and without effect", into=None),
+)
+_CONNECTION: Final = Option("connectionName", STRING, "the connection, of type mongodb", required=True)
+_READING: Final = (
+    Option(
+        "readPreference",
+        choice("primary", "primaryPreferred", "secondary", "secondaryPreferred", "nearest"),
+        "which members are read (default primary)",
+    ),
+    Option("readPreferenceTags", list_of(DOCUMENT), "tags of members, the first set that fits counts"),
+)
+COLLECTIONS: Final = (
+    Option("db", STRING, "the database", required=True),
+    Option("coll", one_or_more(STRING), "a collection, or a list of them; without it all of the database"),
+    _CONNECTION,
+    Option("config", closed(*_CONFIG), "where it begins, and what events have"),
+    Option("initialSync", _SYNC, "refused where enabled", into=None),
+    *_READING,
+)
+CLUSTER: Final = (
+    Option("config", closed(*_CONFIG), "where it begins, and what events have", required=True),
+    _CONNECTION,
+    *_READING,
+)
+"""As it is shown: a connection alone is a whole cluster, too, if it is one of MongoDB."""
+_TELLING: Final = frozenset(option.name for option in (*_CONFIG, *_READING)) - {"pipeline"}
+
+
+def tells_cluster(tree: Any) -> bool:
+    """Whether options that only a change stream has stand beside a connection."""
+    config = tree.get("config")
+    return bool(_TELLING & tree.keys()) or (type(config) is dict and bool(_TELLING & config.keys()))
+
+
+def check_stream(found: Read, path: str, scope: Scope) -> None:
+    """Note what does not go together."""
+    config = found.get("config") or {}
+    if {"startAfter", "startAtOperationTime"} <= config.keys():
+        scope.problems.add(
+            join(path, "config"), "startAfter and startAtOperationTime are two beginnings: give one of them"
+        )
+    if (found.get("initialSync") or {}).get("enable"):
+        scope.problems.add(
+            join(path, "initialSync"),
+            "documents that were there before the stream are not read: begin with the oldest event that the oplog has"
+            " (config.startAtOperationTime), or bring them in by a $source of files with a $union",
+        )
+    if "readPreferenceTags" in found and found.get("readPreference", "primary") == "primary":
+        scope.problems.add(join(path, "readPreferenceTags"), "primary takes no tags: give another readPreference")
+    if config.get("fullDocumentOnly") and config.get("fullDocument", "default") == "default":
+        scope.problems.warn(
+            join(path, "config.fullDocumentOnly"),
+            "updates have no fullDocument, and go to the dead letters: give fullDocument, too",
+        )
