@@ -3,14 +3,15 @@
 from dataclasses import dataclass
 from typing import Any, Literal
 
+import msgspec
+
 Domain = Literal["event", "processing"]
 """The clock that a timer follows: the watermark, or processing time."""
 Order = Literal["eventTime", "arrival"]
 """How records and event-time timers of a key follow one another."""
 
 
-@dataclass(frozen=True, slots=True)
-class Record:
+class Record(msgspec.Struct, frozen=True):
     """One document of one key. `timestamp` is its event time, ms. A computation does not change the value in place."""
 
     key: Any

@@ -77,7 +77,7 @@ class StateCodec:
     def encode(self, state: Any) -> bytes:
         """Bytes of a state; StateError if part of it has no encoding or it is beyond the limit."""
         try:
-            data = bytes(self._encoder.encode((self._version, msgspec.Raw(self._packed(state)))))
+            data = self._packed(state)
         except (TypeError, ValueError, OverflowError, RecursionError) as e:
             raise StateError(f"{self._name()}: its state does not encode: {e}") from e
         if len(data) > self._bytes_max:
@@ -100,10 +100,10 @@ class StateCodec:
 
     def _packed(self, state: Any) -> bytes:
         try:
-            return bytes(self._encoder.encode(state))
+            return self._encoder.encode((self._version, state))
         except TypeError:
             # The encoder sorts maps of texts alone; other keys, such as the hours of a week, are sorted here.
-            return bytes(msgspec.msgpack.encode(_ordered(state), enc_hook=_encode_value))
+            return msgspec.msgpack.encode((self._version, _ordered(state)), enc_hook=_encode_value)
 
     def _name(self) -> str:
         kind = type(self._owner)

@@ -210,14 +210,23 @@ def _struct_reader(kind: pa.StructType) -> Callable[[Any], Any]:
 
 def batch_of(documents: Sequence[Document], engine: Mapping[str, pa.Array] | None = None) -> pa.RecordBatch:
     """An untyped batch (B3): the documents in REST, and the engine's columns given, of equal length."""
-    columns: dict[str, pa.Array] = {REST: rest_of(documents)}
+    return batch_of_encoded(encode_docs(documents), engine)
+
+
+def batch_of_encoded(documents: Iterable[bytes], engine: Mapping[str, pa.Array] | None = None) -> pa.RecordBatch:
+    """The same of encoded documents."""
+    columns: dict[str, pa.Array] = {REST: _rest_of(documents)}
     columns.update({n: c for n, c in (engine or {}).items() if n not in (REST, RAW)})
     return pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
 
 
 def rest_of(documents: Sequence[Document]) -> pa.Array:
     """The REST column of whole documents; null for an empty one."""
-    return pa.array([data if data != NO_FIELDS else None for data in encode_docs(documents)], type=pa.binary())
+    return _rest_of(encode_docs(documents))
+
+
+def _rest_of(documents: Iterable[bytes]) -> pa.Array:
+    return pa.array([data if data != NO_FIELDS else None for data in documents], type=pa.binary())
 
 
 def column_of(cells: Sequence[Any], kind: pa.DataType) -> pa.Array:

@@ -17,7 +17,7 @@ from tidemark.shared.operators.dedupe import Distinct
 from tidemark.shared.operators.in_order import InOrder
 from tidemark.shared.operators.join import JoinOperator
 from tidemark.shared.operators.partial import PartialAggregate
-from tidemark.shared.operators.passing import Branch, KeyBy, StatelessStages, Tap
+from tidemark.shared.operators.passing import Branch, ComputationRows, KeyBy, StatelessStages, Tap
 from tidemark.shared.operators.read_ahead import without_read
 from tidemark.shared.operators.specs import (
     BranchSpec,
@@ -204,6 +204,15 @@ def build_operator(spec: OperatorSpec, context: TaskContext = NOWHERE) -> Operat
             raise OperatorError("a source's front takes records, not batches")
 
 
+def build_operators(specs: Sequence[OperatorSpec], context: TaskContext = NOWHERE) -> list[Operator]:
+    """The operators of a chain, in order: in front of a computation one that makes its rows."""
+    operators: list[Operator] = []
+    for spec in specs:
+        operators += [ComputationRows(spec, context)] if isinstance(spec, ComputeSpec) else []
+        operators.append(build_operator(spec, context))
+    return operators
+
+
 def build_chain(specs: Sequence[OperatorSpec], context: TaskContext = NOWHERE) -> Chain:
     """A vertex's chain; for a source without its front."""
-    return Chain(tuple(build_operator(spec, context) for spec in specs if not isinstance(spec, FrontSpec)))
+    return Chain(tuple(build_operators([spec for spec in specs if not isinstance(spec, FrontSpec)], context)))

@@ -25,12 +25,12 @@ Rules (LANGUAGE.md, Computations; protocol W1, E1):
 - A10 A callback in which the process has died too often, as the guard counts, is not called again: it fails as in A8.
 """
 
-import heapq
 from collections.abc import Callable, Iterable, Iterator, MutableMapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeAlias
 
+import numpy as np
 import pyarrow as pa
 
 from tidemark.shared.computation.base import Computation
@@ -39,38 +39,62 @@ from tidemark.shared.computation.records import Order, Record, Timer
 from tidemark.shared.computation.state import StateCodec
 from tidemark.shared.computation.timers import Pending
 from tidemark.shared.language.limits import DEFAULTS, Limits
-from tidemark.shared.language.values import canonical_key, encode_doc, encode_value
+from tidemark.shared.language.values import (
+    canonical_key,
+    decode_doc,
+    decode_value,
+    encode_doc,
+    encode_docs,
+    encode_value,
+)
 from tidemark.shared.model.ids import KeyGroup
 from tidemark.shared.model.time import MAX_TIME, MIN_TIME
 from tidemark.shared.model.values import Date, Document
 from tidemark.shared.operators.base import OperatorError
-from tidemark.shared.operators.computation_keys import Cooling, Due, Key, Keys, OrderKey, Waiting
+from tidemark.shared.operators.computation_keys import Cooling, Due, Key, Keys
+from tidemark.shared.operators.computation_rows import (
+    BELOW,
+    ROWS,
+    TIME,
+    VALUE,
+    KeyRows,
+    OrderKey,
+    Stored,
+    WaitingRows,
+    numbers,
+)
 from tidemark.shared.operators.context import NOWHERE, CallGuard
 
 TIMESTAMP: Final = "timestamp"
+Timed: TypeAlias = tuple[int, bytes]
+"""The time of a document, ms, and the document, encoded."""
 
 
-def called_on_run(
-    computation: Computation[Any, Any], key: Key, run: Sequence[Waiting], outputs_max: int
-) -> list[tuple[int, Document]]:
-    """Run `process_batch` on records of one key; (time, document) of each row that it gives.
+def columns_of(schema: pa.Schema, rows: Sequence[Stored]) -> pa.RecordBatch:
+    """Rows as `process_batch` takes them; ArrowException, TypeError or OverflowError where a field is not of its column's type."""
+    names = schema.names
+    # A document is let go of before the next is made: so many at once would keep the garbage collector busy.
+    cells = [tuple(map(decode_doc(packed).get, names)) for _, _, packed in rows]
+    columns = [pa.array(column, f.type) for f, column in zip(schema, zip(*cells, strict=True), strict=True)]
+    columns.append(pa.array([time_ms for time_ms, _, _ in rows], pa.int64()))
+    return pa.RecordBatch.from_arrays(columns, schema=schema.append(pa.field(TIMESTAMP, pa.int64())))
+
+
+def called_on_run(computation: Computation[Any, Any], key: Key, batch: pa.RecordBatch, outputs_max: int) -> list[Timed]:
+    """Run `process_batch` on rows of one key; what each row says that it gives.
 
     outputs_max: for each record. ComputationError for a batch that is out of order or too large.
     """
-    schema = computation.batch_schema
-    assert schema is not None
-    columns = [pa.array([w.value.get(f.name) for w in run], f.type) for f in schema]
-    columns.append(pa.array([w.timestamp_ms for w in run], pa.int64()))
-    batch = pa.RecordBatch.from_arrays(columns, schema=schema.append(pa.field(TIMESTAMP, pa.int64())))
     found = computation.process_batch(batch, key.state(), key.timers)
     if found is None or found.num_rows == 0:
         return []
-    if found.num_rows > outputs_max * len(run):
+    if found.num_rows > outputs_max * batch.num_rows:
         raise _too_many(outputs_max)
-    return _rows(found, run[0].timestamp_ms, run[-1].timestamp_ms)
+    times = batch.column(TIMESTAMP)
+    return _rows(found, times[0].as_py(), times[-1].as_py())
 
 
-def _rows(found: pa.RecordBatch, first_ms: int, last_ms: int) -> list[tuple[int, Document]]:
+def _rows(found: pa.RecordBatch, first_ms: int, last_ms: int) -> list[Timed]:
     if TIMESTAMP not in found.schema.names:
         raise ComputationError(
             f"process_batch gives a column {TIMESTAMP!r} with the time of each row; found {found.schema.names}"
@@ -82,12 +106,11 @@ def _rows(found: pa.RecordBatch, first_ms: int, last_ms: int) -> list[tuple[int,
             f"process_batch: the times of its rows lie in [{first_ms}, {last_ms}] and do not fall; found {times[:5]}"
         )
     columns = [_values(found.column(n)) for n in names]
-    rows: list[tuple[int, Document]] = []
-    for i, time_ms in enumerate(times):
-        document = {n: c[i] for n, c in zip(names, columns, strict=True) if c[i] is not None}
-        encode_doc(document)
-        rows.append((time_ms, document))
-    return rows
+    documents = [
+        {n: cell for n, cell in zip(names, cells, strict=True) if cell is not None}
+        for cells in (zip(*columns, strict=True) if columns else [()] * len(times))
+    ]
+    return list(zip(times, encode_docs(documents), strict=True))
 
 
 def _values(column: pa.Array) -> list[Any]:
@@ -97,16 +120,15 @@ def _values(column: pa.Array) -> list[Any]:
     return list(column.to_pylist())
 
 
-def yielded(found: Iterable[Document] | None, time_ms: int, outputs_max: int) -> list[tuple[int, Document]]:
-    """The documents that a callback yielded, checked to be of the language's values."""
-    timed: list[tuple[int, Document]] = []
+def yielded(found: Iterable[Document] | None, time_ms: int, outputs_max: int) -> list[Timed]:
+    """The documents that a callback yielded, encoded as they are now; CodecError for what is no value of the language."""
+    timed: list[Timed] = []
     for document in found or ():
         if type(document) is not dict:
             raise ComputationError(f"a computation yields documents (dicts), not a {type(document).__name__}")
         if len(timed) == outputs_max:
             raise _too_many(outputs_max)
-        encode_doc(document)
-        timed.append((time_ms, document))
+        timed.append((time_ms, encode_doc(document)))
     return timed
 
 
@@ -117,16 +139,22 @@ def _too_many(outputs_max: int) -> ComputationError:
 
 
 class Row(NamedTuple):
-    """A record on its way in."""
+    """A record on its way in, or that is late."""
 
     key: bytes
     """Canonical bytes of `key_value`."""
     key_value: Any
-    value: Document
+    packed: bytes
+    """The document, encoded."""
     timestamp_ms: int
     order: OrderKey = (0, 0)
     late_below_ms: int = MIN_TIME
     """A4: with `lateness: split`, its split's watermark before it less allowedLateness."""
+
+    @property
+    def value(self) -> Document:
+        """The document."""
+        return decode_doc(self.packed)
 
 
 class Yielded(NamedTuple):
@@ -136,7 +164,13 @@ class Yielded(NamedTuple):
     key: bytes
     sequence: int
     """Counts the key's documents of this time: the order key for the next operator is (0, sequence)."""
-    value: Document
+    packed: bytes
+    """The document, encoded."""
+
+    @property
+    def value(self) -> Document:
+        """The document."""
+        return decode_doc(self.packed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,9 +205,18 @@ class Counters:
     failures: int = 0
 
 
+def batch_of_rows(rows: Sequence[Row]) -> pa.RecordBatch:
+    """Rows as columns (`computation_rows.ROWS`)."""
+    cells = [(r.key, encode_value(r.key_value), r.packed, r.timestamp_ms, *r.order, r.late_below_ms) for r in rows]
+    columns = zip(*cells, strict=True) if cells else ([] for _ in ROWS)
+    return pa.RecordBatch.from_arrays(
+        [pa.array(column, field.type) for column, field in zip(columns, ROWS, strict=True)], schema=ROWS
+    )
+
+
 def row_of(key_value: Any, value: Document, timestamp_ms: int, order: OrderKey = (0, 0)) -> Row:
     """A row with its key's canonical bytes."""
-    return Row(canonical_key(key_value), key_value, value, timestamp_ms, order)
+    return Row(canonical_key(key_value), key_value, encode_doc(value), timestamp_ms, order)
 
 
 class KeyedComputation:
@@ -194,20 +237,18 @@ class KeyedComputation:
         self._guard = guard
         self._waiting_max = waiting_max
         self._computed_max = computed_max
-        self._waiting = 0
+        self._waiting = WaitingRows()
         self._computation = computation
         self._by_event_time = order == "eventTime"
         self._limits = limits
-        self._keys = Keys(StateCodec(computation, limits.state_bytes_max), groups, limits.timers_max, cooling)
+        codec = StateCodec(computation, limits.state_bytes_max)
+        self._keys = Keys(codec, groups, limits.timers_max, self._waiting, cooling)
         self.watermark_ms = MIN_TIME
         """All that was due below it has been applied."""
-        self._times: list[int] = []
-        """Heap of the times of records that wait; some more, below the watermark."""
         self._due = Due()
-        """By event time."""
+        """By event time: timers."""
         self._clock_due = Due()
         """By processing time: timers."""
-        self._count = 0
         self.counters = Counters()
         self.timed = False
         """`order: arrival`: a timer of event time was set; it fires between records as they happen to come."""
@@ -217,23 +258,41 @@ class KeyedComputation:
     # --- in -------------------------------------------------------------------------------------------------
 
     def on_records(self, rows: Iterable[Row]) -> CallResults:
-        """Records have come, in any order."""
+        """As `on_batch`."""
+        return self.on_batch(batch_of_rows(list(rows)))
+
+    def on_batch(self, rows: pa.RecordBatch) -> CallResults:
+        """Records have come, in any order; columns as in `computation_rows.ROWS`."""
         done = CallResults()
-        for row in rows:
-            if self._by_event_time and row.timestamp_ms < max(row.late_below_ms, self.watermark_ms):  # A4
-                done.late.append(row)
-                continue
-            key = self._keys.find_or_add(row.key, row.key_value)
-            if self._by_event_time:  # A1
-                self._wait(key, row)
-            else:  # A2
-                record = Record(key.value, row.value, row.timestamp_ms)
-                self._record(key, record, row.order, done)
-                self._advance(key, self.watermark_ms, done)
-            self._note(key)
-        self._keys.settle()
+        if rows.num_rows:
+            (self._wait if self._by_event_time else self._arrive)(rows, done)
+            self._keys.settle()
         self.counters.late += len(done.late)
         return self._sorted(done)
+
+    def _wait(self, rows: pa.RecordBatch, done: CallResults) -> None:
+        """A1, A4."""
+        late = numbers(rows, TIME) < np.maximum(numbers(rows, BELOW), self.watermark_ms)
+        if bool(late.any()):
+            done.late += _rows_of(rows.filter(pa.array(late)))
+            rows = rows.filter(pa.array(~late))
+        room = self._waiting_max - len(self._waiting)
+        if rows.num_rows > room:
+            raise OperatorError(
+                f"{self._waiting_max} records wait for the watermark, which stands at {self.watermark_ms} ms, and no more are allowed; "
+                f"see which source or partition holds the watermark back, or run more tasks"
+            )
+        values = rows.column(VALUE)
+        for data, row in self._waiting.add(rows):
+            self._keys.find_or_add(data, partial(_key_value, values, row))
+
+    def _arrive(self, rows: pa.RecordBatch, done: CallResults) -> None:
+        """A2."""
+        for row in _rows_of(rows):
+            key = self._keys.find_or_add(row.key, partial(_valued, row))
+            self._record(key, Record(key.value, row.value, row.timestamp_ms), row.order, done)
+            self._advance(key, self.watermark_ms, None, done)
+            self._note(key)
 
     def on_watermark(self, watermark_ms: int, items_max: int = MAX_TIME) -> CallResults:
         """Raise the input watermark to this, and apply all that has become due. MAX_TIME ends the input (A7).
@@ -244,12 +303,12 @@ class KeyedComputation:
         if watermark_ms > self.watermark_ms:
             floor_ms = self.output_watermark()
             below_ms = self._piece_ms(watermark_ms, items_max)
-            for key in self._due_keys(below_ms, items_max if below_ms < watermark_ms else MAX_TIME):
-                self._advance(key, below_ms, done)
+            one_time = below_ms < watermark_ms and below_ms == self.hold() + 1
+            for key, rows in self._reached(below_ms, items_max if one_time else MAX_TIME):
+                self._advance(key, below_ms, rows, done)
                 self._note(key)
             if below_ms < watermark_ms:
-                watermark_ms = max(self.watermark_ms, min(below_ms, self._due.first_ms()))
-            self._drop_times(watermark_ms)
+                watermark_ms = max(self.watermark_ms, min(below_ms, self.hold()))
             self.watermark_ms = watermark_ms
             if watermark_ms == MAX_TIME:
                 self._end(floor_ms, done)
@@ -260,56 +319,35 @@ class KeyedComputation:
         """Set processing time to this: the timers that it has reached fire, each key's by (time, name). Timers that these set wait."""
         done = CallResults()
         floor_ms = self.output_watermark()
-        for data in self._clock_due.take(now_ms + 1):
+        for data in sorted(self._clock_due.take(now_ms + 1)):
             self._keys.settle()
             key = self._keys.find(data)
             if key is not None:
                 for pending in [p for p in key.timers.all() if p.domain == "processing" and p.due_ms <= now_ms]:
                     if key.timers.is_pending(pending):
                         self._timer(key, pending, max(floor_ms, pending.output_ms), done)
-                        self._advance(key, self.watermark_ms, done)
+                        self._advance(key, self.watermark_ms, None, done)
                 self._note(key)
         self._keys.settle()
         return self._sorted(done)
 
-    def _wait(self, key: Key, row: Row) -> None:
-        if self._waiting >= self._waiting_max:
-            raise OperatorError(
-                f"{self._waiting} records wait for the watermark, which stands at {self.watermark_ms} ms, and no more are allowed; "
-                f"see which source or partition holds the watermark back, or run more tasks"
-            )
-        self._waiting += 1
-        self._count += 1
-        heapq.heappush(self._times, row.timestamp_ms)
-        packed = encode_value(row.value)
-        heapq.heappush(key.waiting, Waiting(row.timestamp_ms, row.order, packed, self._count, row.value))
-
     def full(self) -> bool:
         """Half of the records that may wait for the watermark do."""
-        return 2 * self._waiting > self._waiting_max
+        return 2 * len(self._waiting) > self._waiting_max
 
     def _piece_ms(self, watermark_ms: int, items_max: int) -> int:
         """The watermark to apply in one piece on the way to this one: below it some `items_max` records and keys are due (A11)."""
         if MAX_TIME in (watermark_ms, items_max):
             return watermark_ms
-        taken: list[int] = []
-        while self._times and self._times[0] < watermark_ms and len(taken) <= items_max:
-            taken.append(heapq.heappop(self._times))
-        for time_ms in taken:
-            heapq.heappush(self._times, time_ms)
-        records_ms = taken[-1] if len(taken) > items_max else watermark_ms
-        first_ms = self._due.first_ms()
-        return min(watermark_ms, max(first_ms + 1, min(records_ms, self._due.nth_ms(items_max))))
-
-    def _drop_times(self, below_ms: int) -> None:
-        while self._times and self._times[0] < below_ms:
-            heapq.heappop(self._times)
+        return min(
+            watermark_ms, max(self.hold() + 1, min(self._waiting.nth_ms(items_max), self._due.nth_ms(items_max)))
+        )
 
     # --- holds ----------------------------------------------------------------------------------------------
 
     def hold(self) -> int:
         """The earliest time of a waiting record or timer, before which none of them yields a document; MAX_TIME if none waits."""
-        return self._due.first_ms()
+        return min(self._waiting.first_ms(), self._due.first_ms())
 
     def output_watermark(self) -> int:
         """min(input watermark, hold): no document that follows is before it (W1), but for records that `order: arrival` takes behind it."""
@@ -325,32 +363,22 @@ class KeyedComputation:
 
     def restore(self, groups: MutableMapping[KeyGroup, bytes], watermark_ms: int = MIN_TIME) -> None:
         """Take the state from a snapshot, at the input watermark that belongs to it; called once, first. It empties `groups`."""
-        self._keys.restore(groups, self._restored)
+        self._keys.restore(groups, self._note)
         self.watermark_ms = watermark_ms
         self._keys.pass_over(watermark_ms)
 
-    def _restored(self, key: Key) -> None:
-        self._waiting += len(key.waiting)
-        for waiting in key.waiting:
-            heapq.heappush(self._times, waiting.timestamp_ms)
-        self._note(key)
-
     # --- applying -------------------------------------------------------------------------------------------
 
-    def _advance(self, key: Key, watermark_ms: int, done: CallResults) -> None:
+    def _advance(self, key: Key, watermark_ms: int, rows: KeyRows | None, done: CallResults) -> None:
         """Apply all of this key that the watermark has passed: records first on a tie (A1), times strictly below (A3)."""
         last_ms, chain = MIN_TIME, 0
         while True:
-            record = key.waiting[0] if key.waiting else None
+            record_ms = None if rows is None else rows.next_ms()
             timer = key.timers.first("event")
-            if watermark_ms == MAX_TIME and record is None and self._by_event_time:
+            if watermark_ms == MAX_TIME and record_ms is None and self._by_event_time:
                 return  # A7: timers pending behind the last record fire in _end
-            if (
-                record is not None
-                and record.timestamp_ms < watermark_ms
-                and (timer is None or record.timestamp_ms <= timer.due_ms)
-            ):
-                self._records(key, min(watermark_ms, MAX_TIME if timer is None else timer.due_ms + 1), done)
+            if rows is not None and record_ms is not None and (timer is None or record_ms <= timer.due_ms):
+                self._records(key, rows, MAX_TIME if timer is None else timer.due_ms + 1, done)
             elif timer is not None and timer.due_ms < watermark_ms:
                 chain = chain + 1 if timer.due_ms <= last_ms else 0
                 last_ms = max(last_ms, timer.due_ms)
@@ -361,47 +389,56 @@ class KeyedComputation:
             else:
                 return
 
-    def _records(self, key: Key, below_ms: int, done: CallResults) -> None:
-        """Apply the first waiting record, or with `process_batch` all that are below this time."""
+    def _records(self, key: Key, rows: KeyRows, below_ms: int, done: CallResults) -> None:
+        """Apply the first row, or with `process_batch` all that are below this time."""
         if self._computation.batch_schema is None:
-            waiting = heapq.heappop(key.waiting)
-            self._waiting -= 1
-            self._record(key, Record(key.value, waiting.value, waiting.timestamp_ms), waiting.order, done)
+            time_ms, order, packed = rows.take()
+            self._record(key, Record(key.value, decode_doc(packed), time_ms), order, done)
             return
-        run: list[Waiting] = []
-        while key.waiting and key.waiting[0].timestamp_ms < below_ms:
-            run.append(heapq.heappop(key.waiting))
-        self._waiting -= len(run)
+        run = rows.take_below(below_ms)
         self.counters.records += len(run)
         error: Exception | None = None
         together = self._guard is None or not self._guard.watching
         if together:
-            error = self._try(
-                key,
-                run[-1].timestamp_ms,
-                lambda: called_on_run(self._computation, key, run, self._limits.outputs_max),
-                done,
-            )
+            error = self._try(key, run[-1][0], partial(self._together, key, rows, run), done)
         if error is not None or not together:
             # One of them may be at fault: each by itself, so that only that one becomes a dead letter.
             self.counters.records -= len(run)
-            for one in run:
-                self._record(key, Record(key.value, one.value, one.timestamp_ms), one.order, done)
+            for time_ms, order, packed in run:
+                self._record(key, Record(key.value, decode_doc(packed), time_ms), order, done)
 
     def _record(self, key: Key, record: Record, order: OrderKey, done: CallResults) -> None:
         self.counters.records += 1
-        if self._computation.batch_schema is not None:
-            alone = [Waiting(record.timestamp, order, b"", 0, record.value)]
-            call = partial(called_on_run, self._computation, key, alone, self._limits.outputs_max)
-        else:
-            call = partial(self._timed, key, record)
+        call = partial(
+            self._alone if self._computation.batch_schema is not None else self._processed, key, record, order
+        )
         error = self._guarded(("record", key.data, record.timestamp, order), key, record.timestamp, call, done)
         if error is not None:
             self._fail(CallbackFailure(key.value, error, record=record, order=order), done)
 
-    def _timed(self, key: Key, record: Record) -> list[tuple[int, Document]]:
+    def _processed(self, key: Key, record: Record, order: OrderKey) -> list[Timed]:
+        del order
         found = self._computation.process(record, key.state(), key.timers)
         return yielded(found, record.timestamp, self._limits.outputs_max)
+
+    def _alone(self, key: Key, record: Record, order: OrderKey) -> list[Timed]:
+        batch = columns_of(self._batch_schema, [(record.timestamp, order, encode_doc(record.value))])
+        return called_on_run(self._computation, key, batch, self._limits.outputs_max)
+
+    def _together(self, key: Key, rows: KeyRows, run: Sequence[Stored]) -> list[Timed]:
+        """The last rows that were taken. The columns of all that are reached are made at once, where each row has its types."""
+        schema = self._batch_schema
+        try:
+            batch = rows.last_of(len(run), partial(columns_of, schema))
+        except (pa.ArrowException, TypeError, OverflowError):
+            batch = columns_of(schema, run)
+        return called_on_run(self._computation, key, batch, self._limits.outputs_max)
+
+    @property
+    def _batch_schema(self) -> pa.Schema:
+        schema = self._computation.batch_schema
+        assert schema is not None, "a computation by batches has one"
+        return schema
 
     def _timer(self, key: Key, pending: Pending, output_ms: int, done: CallResults) -> None:
         """Fire a timer. It is pending no more, even if it fails."""
@@ -434,7 +471,7 @@ class KeyedComputation:
         name: tuple[Any, ...],
         key: Key,
         now_ms: int,
-        callback: Callable[[], Sequence[tuple[int, Document]]],
+        callback: Callable[[], Sequence[Timed]],
         done: CallResults,
     ) -> Exception | None:
         """A10; between deaths no more than `_try`."""
@@ -448,7 +485,7 @@ class KeyedComputation:
         return error
 
     def _try(
-        self, key: Key, now_ms: int, callback: Callable[[], Sequence[tuple[int, Document]]], done: CallResults
+        self, key: Key, now_ms: int, callback: Callable[[], Sequence[Timed]], done: CallResults
     ) -> Exception | None:
         """Run a callback whole or not at all (A8); its last error if it never succeeded."""
         self._keys.changed(key)
@@ -470,8 +507,8 @@ class KeyedComputation:
                         f"a step of time lets more than {self._computed_max} documents out of this task, and computed_max allows no more;"
                         " yield fewer, run more tasks, or raise computed_max in TIDEMARK_RUNTIME"
                     )
-                for time_ms, document in yielded:
-                    done.outputs.append(Yielded(time_ms, key.data, key.next_sequence(time_ms), document))
+                for time_ms, packed in yielded:
+                    done.outputs.append(Yielded(time_ms, key.data, key.next_sequence(time_ms), packed))
                 return None
         return error
 
@@ -510,13 +547,24 @@ class KeyedComputation:
         self.timed |= not self._by_event_time and (hold_ms is not None or self.counters.timers_fired > 0)
         self.clocked |= clock_ms is not None
 
-    def _due_keys(self, watermark_ms: int, keys_max: int) -> Iterator[Key]:
-        """The keys that have something to apply below this watermark, in the order of their bytes; each is noted anew before the next."""
-        for data in self._due.take(watermark_ms, keys_max):
+    def _reached(self, below_ms: int, keys_max: int) -> Iterator[tuple[Key, KeyRows | None]]:
+        """The keys that have something to apply below this time, in the order of their bytes, with their rows; at most `keys_max`."""
+        rows = {each.key: each for each in self._waiting.take(below_ms).by_key()}
+        times = self._due.take(below_ms)
+        keys = sorted({*rows, *times})
+        for data in keys[keys_max:]:
+            self._due.note(data, times.get(data))
+            if data in rows:
+                self._waiting.put_back(rows[data])
+        for data in keys[:keys_max]:
             self._keys.settle()
             key = self._keys.find(data)
             if key is not None:
-                yield key
+                found = rows.get(data)
+                if found is not None:
+                    self._waiting.applied(found)
+                self._keys.changed(key)
+                yield key, found
         self._keys.settle()
 
     def _all_with_timers(self) -> Iterator[Key]:
@@ -531,3 +579,17 @@ class KeyedComputation:
         done.outputs.sort(key=lambda o: o[:3])  # A6
         self.counters.outputs += len(done.outputs)
         return done
+
+
+def _valued(row: Row) -> Any:
+    return row.key_value
+
+
+def _key_value(values: pa.BinaryArray, row: int) -> Any:
+    return decode_value(values[row].as_py())
+
+
+def _rows_of(rows: pa.RecordBatch) -> list[Row]:
+    keys, values, packed, times, ordinals, positions, below = (column.to_pylist() for column in rows.columns)
+    orders = zip(ordinals, positions, strict=True)
+    return list(map(Row, keys, map(decode_value, values), packed, times, orders, below))

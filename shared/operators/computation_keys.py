@@ -5,8 +5,8 @@ anything worth keeping (fresh state, no timer, no waiting record) is dropped, bu
 for the time of its last one. So no two documents share (time, key, sequence); those of a processing-time timer that fires again while the
 watermark stands would.
 
-With `Cooling`, keys that have not been asked for lately lie packed in a store, as they would in a snapshot (`settle`). A caller
-lets go of its `Key` objects before the next `settle`.
+Rows that wait lie apart (`computation_rows`). With `Cooling`, keys that have not been asked for lately lie packed in a store, as they would
+in a snapshot (`settle`). A caller lets go of its `Key` objects before the next `settle`.
 
 The store of the keys that have not been used lately: packed, outside the task's memory.
 
@@ -19,9 +19,9 @@ Which keys of a task have something to apply, and when.
 """
 
 import heapq
-from collections.abc import Callable, Iterator, MutableMapping
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, Protocol
 
 import msgspec
 
@@ -32,6 +32,7 @@ from tidemark.shared.language.values import decode_value, encode_value
 from tidemark.shared.model.formats import COMPUTATION_STATE, Codec, FormatError
 from tidemark.shared.model.ids import KeyGroup
 from tidemark.shared.model.time import MAX_TIME, MIN_TIME
+from tidemark.shared.operators.computation_rows import Stored, WaitingRows
 from tidemark.shared.operators.keygroups import key_group
 
 
@@ -110,37 +111,18 @@ class Due:
             heapq.heappush(self._heap, entry)
         return time_ms if len(taken) > n else MAX_TIME
 
-    def take(self, below_ms: int, keys_max: int = MAX_TIME) -> list[bytes]:
-        """The keys noted for a time below this, in the order of their bytes, the earliest of them; they are noted no more."""
-        taken: list[bytes] = []
-        while self._heap and self._heap[0][0] < below_ms and len(taken) < keys_max:
+    def take(self, below_ms: int) -> dict[bytes, int]:
+        """The keys noted for a time below this, and their times; they are noted no more."""
+        taken: dict[bytes, int] = {}
+        while self._heap and self._heap[0][0] < below_ms:
             time_ms, key = heapq.heappop(self._heap)
             if self._times.get(key) == time_ms:
-                del self._times[key]
-                taken.append(key)
-        return sorted(taken)
+                taken[key] = self._times.pop(key)
+        return taken
 
     def keys(self) -> set[bytes]:
         """All that are noted."""
         return set(self._times)
-
-
-OrderKey = tuple[int, int]
-"""(ordinal of the split or sender's sequence, position): how records of one key and time follow one another."""
-
-
-class Waiting(NamedTuple):
-    """A record that waits for the watermark; they compare in the order in which they are applied.
-
-    The encoded value stands behind the order key, so that records which the order key does not tell apart have an order that
-    does not depend on which came first; `arrival` only tells equal ones apart.
-    """
-
-    timestamp_ms: int
-    order: OrderKey
-    packed: bytes
-    arrival: int
-    value: Any
 
 
 class _KeySnapshot(msgspec.Struct, array_like=True):
@@ -150,7 +132,7 @@ class _KeySnapshot(msgspec.Struct, array_like=True):
     output_ms: int
     sequence: int
     timers: list[Pending]
-    waiting: list[tuple[int, OrderKey, bytes]]
+    waiting: list[Stored]
     highest: int = 0
     """Version 1 had none: its sequence stands for it."""
 
@@ -177,7 +159,6 @@ class Key:
         "sequence",
         "timers",
         "value",
-        "waiting",
     )
 
     def __init__(
@@ -194,17 +175,14 @@ class Key:
         self.highest = 0
         """The highest sequence given for any time."""
         self.timers = Timers() if timers is None else timers
-        self.waiting: list[Waiting] = []
-        """A heap."""
         self._codec = codec
         self._state: Any = None
         self._packed: bytes | None = None
 
     def hold_ms(self) -> int | None:
-        """The time of the next thing to apply by event time: a waiting record or a timer; None for nothing."""
+        """When its next event-time timer is due; None for none."""
         timer = self.timers.first("event")
-        times = [w.timestamp_ms for w in self.waiting[:1]] + [timer.due_ms for timer in (timer,) if timer is not None]
-        return min(times, default=None)
+        return None if timer is None else timer.due_ms
 
     def clock_ms(self) -> int | None:
         """When its next processing-time timer is due; None for none."""
@@ -244,8 +222,8 @@ class Key:
         self._state, self._packed = None, packed
 
     def is_worth_keeping(self, fresh: bytes) -> bool:
-        """Whether a snapshot without this key would lose anything but its sequence."""
-        return bool(self.waiting) or len(self.timers) > 0 or self.pack() not in (None, fresh)
+        """Whether a snapshot without this key would lose anything but its sequence and its waiting rows."""
+        return len(self.timers) > 0 or self.pack() not in (None, fresh)
 
     def may_repeat(self, passed_ms: int) -> bool:
         """Whether it may yield once more for the time that it yielded for last, where nothing comes out below `passed_ms` any more."""
@@ -255,8 +233,16 @@ class Key:
 class Keys:
     """All keys of a task by key group, and which groups changed since the last snapshot."""
 
-    def __init__(self, codec: StateCodec, groups: int, timers_max: int, cooling: Cooling | None = None) -> None:
+    def __init__(
+        self,
+        codec: StateCodec,
+        groups: int,
+        timers_max: int,
+        waiting: WaitingRows,
+        cooling: Cooling | None = None,
+    ) -> None:
         self._codec = codec
+        self._waiting = waiting
         self._timers_max = timers_max
         self._groups = groups
         self._keys: dict[bytes, Key] = {}
@@ -288,12 +274,12 @@ class Keys:
         packed = self._cold.get(group, data)
         return None if packed is None else self._unpacked(group, _KEY_DECODER.decode(packed))
 
-    def find_or_add(self, data: bytes, value: Any) -> Key:
-        """The key of these canonical bytes; its group is dirty from here on."""
+    def find_or_add(self, data: bytes, value: Callable[[], Any]) -> Key:
+        """The key of these canonical bytes; its group is dirty from here on. `value`: of a key that is not there."""
         key = self.find(data)
         if key is None:
             group = KeyGroup(key_group(data, self._groups))
-            key = self._added(Key(data, value, group, self._codec, Timers((), self._timers_max)))
+            key = self._added(Key(data, value(), group, self._codec, Timers((), self._timers_max)))
         self._dirty.add(key.group)
         return key
 
@@ -332,7 +318,7 @@ class Keys:
 
     def _stays(self, key: Key) -> bool:
         """Whether the key is kept; one that is for its sequence alone is looked at again when the watermark has passed it."""
-        if key.is_worth_keeping(self._fresh):
+        if self._waiting.of_key(key.data) or key.is_worth_keeping(self._fresh):
             return True
         stays = key.may_repeat(self._passed_ms)
         if stays and key.data not in self._lingering_keys:
@@ -348,8 +334,9 @@ class Keys:
     def snapshot(self) -> dict[KeyGroup, bytes | None]:
         """The groups that changed since the last call, None for one that was there and has no key left."""
         parts: dict[KeyGroup, bytes | None] = {}
+        waiting = self._waiting.stored()
         for group in sorted(self._dirty):
-            kept = self._kept(group)
+            kept = self._kept(group, waiting)
             if kept:
                 parts[group] = _CODEC.encode(kept)
                 self._stored.add(group)
@@ -370,6 +357,7 @@ class Keys:
                 keys = [_KEY_DECODER.decode(raw) for raw in _CODEC.decode(data)]
             except (FormatError, msgspec.DecodeError) as e:
                 raise StateError(f"key group {group}: {COMPUTATION_STATE.name}: {e}") from e
+            self._waiting.restore((item.key, item.waiting) for item in keys)
             for number, item in enumerate(keys):
                 key = self._unpacked(group, item)
                 if number == 0:
@@ -379,12 +367,16 @@ class Keys:
             self._stored.add(group)
             self.settle()
 
-    def _kept(self, group: KeyGroup) -> list[msgspec.Raw]:
+    def _kept(self, group: KeyGroup, waiting: Mapping[bytes, list[Stored]]) -> list[msgspec.Raw]:
         keys = self._by_group.get(group, {})
-        found = {} if self._cold is None else {d: packed for d, packed in self._cold.of_group(group) if d not in keys}
+        found = {
+            data: packed if data not in waiting else _with_waiting(packed, waiting[data])
+            for data, packed in (() if self._cold is None else self._cold.of_group(group))
+            if data not in keys
+        }
         for data, key in list(keys.items()):
             if self._stays(key):
-                found[data] = _packed(key)
+                found[data] = _packed(key, waiting.get(data, ()))
                 continue
             self._forgotten(data)
             if self._cold is not None:
@@ -402,18 +394,17 @@ class Keys:
         key.restore(item.state)
         key.output_ms, key.sequence = item.output_ms, item.sequence
         key.highest = max(item.highest, item.sequence)
-        # These come before later records: numbers of arrival are from 1 on.
-        key.waiting = [
-            Waiting(ts, order, data, i - len(item.waiting), decode_value(data))
-            for i, (ts, order, data) in enumerate(item.waiting)
-        ]
-        heapq.heapify(key.waiting)
         return self._added(key)
 
 
-def _packed(key: Key) -> bytes:
-    waiting = [(w.timestamp_ms, w.order, w.packed) for w in sorted(key.waiting)]
+def _packed(key: Key, waiting: Sequence[Stored] = ()) -> bytes:
     value = encode_value(key.value)
+    timers = key.timers.all()
     return _ENCODER.encode(
-        _KeySnapshot(key.data, value, key.pack(), key.output_ms, key.sequence, key.timers.all(), waiting, key.highest)
+        _KeySnapshot(key.data, value, key.pack(), key.output_ms, key.sequence, timers, list(waiting), key.highest)
     )
+
+
+def _with_waiting(packed: bytes, waiting: list[Stored]) -> bytes:
+    """The bytes of a key that lies in the store, for a snapshot: its rows wait in memory."""
+    return _ENCODER.encode(msgspec.structs.replace(_KEY_DECODER.decode(packed), waiting=waiting))

@@ -10,17 +10,14 @@ import pyarrow as pa
 
 from tidemark.shared.computation.loading import load_computation
 from tidemark.shared.computation.problems import ComputationError
-from tidemark.shared.language.expressions.environment import Environment
-from tidemark.shared.language.expressions.interpreter import evaluate
 from tidemark.shared.model.held import Why
 from tidemark.shared.model.ids import KeyGroup, StatePart, key_group_part
 from tidemark.shared.model.plan import OUT
-from tidemark.shared.model.time import MIN_TIME, minus
-from tidemark.shared.model.values import MISSING, Date
-from tidemark.shared.operators.base import ARRIVAL, KEY, NO_SPLIT, PART, POS, TS, WM, Operator, OperatorError, Out
-from tidemark.shared.operators.batches import batch_of, documents_of
+from tidemark.shared.model.values import Date
+from tidemark.shared.operators.base import ARRIVAL, NO_SPLIT, PART, POS, TS, Operator, OperatorError, Out
+from tidemark.shared.operators.batches import batch_of, batch_of_encoded
 from tidemark.shared.operators.computation import CallbackFailure, CallResults, KeyedComputation, Row
-from tidemark.shared.operators.computation_keys import OrderKey
+from tidemark.shared.operators.computation_rows import OrderKey
 from tidemark.shared.operators.context import TaskContext
 from tidemark.shared.operators.dead_letters import LATE, LATE_CODE, Failure, dead_letters
 from tidemark.shared.operators.specs import ComputeSpec
@@ -29,7 +26,7 @@ _FAILED = "ComputationFailed"
 
 
 class ComputeOperator(Operator):
-    """One task's share of a `$compute`. Its rows carry KEY (`KeyBySpec` before the shuffle)."""
+    """One task's share of a `$compute`. Its rows are those that `ComputationRows` gives."""
 
     def __init__(self, spec: ComputeSpec, context: TaskContext) -> None:
         stage = spec.stage
@@ -54,15 +51,14 @@ class ComputeOperator(Operator):
             waiting_max=context.waiting_records_max,
             computed_max=context.computed_max,
         )
-        self._split_lateness = spec.lateness == "split" and spec.from_source
         self._now_ms = 0
 
     # --- events -----------------------------------------------------------------------------------------------------------
 
     def on_batch(self, batch: pa.RecordBatch, content: str, tag: str) -> Sequence[Out]:
-        """Rows have come; with `order: arrival` they are applied at once."""
+        """Rows have come, as `ComputationRows` gives them; with `order: arrival` they are applied at once."""
         del content, tag
-        return self._outs(self.keyed.on_records(self._rows(batch)))
+        return self._outs(self.keyed.on_batch(batch))
 
     def on_watermark(self, watermark_ms: int) -> Sequence[Out]:
         """Apply all that the watermark has passed; MAX_TIME ends the input."""
@@ -118,33 +114,13 @@ class ComputeOperator(Operator):
 
     # --- rows and documents -------------------------------------------------------------------------------------------------
 
-    def _rows(self, batch: pa.RecordBatch) -> list[Row]:
-        n = batch.num_rows
-        names = batch.schema.names
-        times = batch.column(TS).to_pylist()
-        keys = batch.column(KEY).to_pylist()
-        parts = batch.column(PART).to_pylist() if PART in names else [0] * n
-        positions = batch.column(POS).to_pylist() if POS in names else [0] * n
-        below = [MIN_TIME] * n
-        if self._split_lateness and WM in names:
-            below = [minus(w, 0) for w in batch.column(WM).to_pylist()]
-        key_of = self._spec.stage.key
-        rows = []
-        for i, document in enumerate(documents_of(batch)):
-            value = evaluate(key_of, Environment(root=document))
-            key_value = None if value is MISSING else value  # as `KeyBy` has it
-            order = (parts[i] or 0, positions[i] or 0)
-            rows.append(Row(keys[i], key_value, document, times[i], order, below[i]))
-        return rows
-
     def _outs(self, applied: CallResults) -> Sequence[Out]:
         outs: list[Out] = []
         if applied.outputs:
-            documents = [o.value for o in applied.outputs]
-            times = [o.timestamp_ms for o in applied.outputs]
-            outs.append(Out(OUT, "rows", batch_of(documents, _engine(times, [o.sequence for o in applied.outputs]))))
+            times, _, sequence, packed = zip(*applied.outputs, strict=True)
+            outs.append(Out(OUT, "rows", batch_of_encoded(packed, _engine(times, sequence))))
         if applied.late:
-            batch = batch_of([r.value for r in applied.late], _ordered(applied.late))
+            batch = batch_of_encoded([r.packed for r in applied.late], _ordered(applied.late))
             failures = [Failure(i, LATE, LATE_CODE) for i in range(len(applied.late))]
             outs += dead_letters(batch, failures, self._operator, self._context)
         if applied.failures:

@@ -9,21 +9,39 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+import numpy as np
 import pyarrow as pa
 
+from tidemark.shared.language.values import encode_value
 from tidemark.shared.model.frames import Content
 from tidemark.shared.model.plan import OUT
 from tidemark.shared.model.time import MIN_TIME
-from tidemark.shared.operators.base import GROUP, KEY, PLACE, PLACE_BITS, POS, Operator, OperatorError, Out
+from tidemark.shared.operators.base import (
+    GROUP,
+    KEY,
+    PART,
+    PLACE,
+    PLACE_BITS,
+    POS,
+    TS,
+    WM,
+    Operator,
+    OperatorError,
+    Out,
+)
 from tidemark.shared.operators.batches import int64s, select, with_column
-from tidemark.shared.operators.cells import canonical_column
+from tidemark.shared.operators.cells import canonical_column, encoded_cells
+from tidemark.shared.operators.computation_rows import ROWS
 from tidemark.shared.operators.context import NOWHERE, TaskContext
 from tidemark.shared.operators.dead_letters import dead_letters
+from tidemark.shared.operators.encoded import encoded
 from tidemark.shared.operators.event_time import rows_of
 from tidemark.shared.operators.frame import evaluated
 from tidemark.shared.operators.keygroups import key_groups
 from tidemark.shared.operators.program import through_in_pieces
-from tidemark.shared.operators.specs import BranchSpec, KeyBySpec, StatelessSpec, TapSpec
+from tidemark.shared.operators.specs import BranchSpec, ComputeSpec, KeyBySpec, StatelessSpec, TapSpec
+
+_NULL: Final = encode_value(None)
 
 
 class Passing(Operator):
@@ -96,6 +114,30 @@ class KeyBy(Passing):
     def counters(self) -> Mapping[str, int]:
         """Rows on which the key failed."""
         return {"failed": self._failed}
+
+
+class ComputationRows(Passing):
+    """The rows of a computation as it takes them (`computation_rows.ROWS`): its own process encodes and evaluates nothing."""
+
+    def __init__(self, spec: ComputeSpec, context: TaskContext = NOWHERE) -> None:
+        self._key, self._topic = spec.stage.key, context.topic
+        self._split_lateness = spec.lateness == "split" and spec.from_source
+
+    def on_batch(self, batch: pa.RecordBatch, content: Content, tag: str) -> Sequence[Out]:
+        """The columns of `ROWS` alone."""
+        del tag
+        found = evaluated(self._key, batch, self._topic)
+        values = encoded_cells(found.array, found.field).fill_null(_NULL)  # as `KeyBy` has it
+        columns = [batch.column(KEY), values, encoded(batch), batch.column(TS)]
+        columns += [self._of(batch, PART, 0), self._of(batch, POS, 0)]
+        columns.append(self._of(batch, WM if self._split_lateness else "", MIN_TIME))
+        rows = [column.cast(field.type) for column, field in zip(columns, ROWS, strict=True)]
+        return [Out(OUT, content, pa.RecordBatch.from_arrays(rows, schema=ROWS))]
+
+    def _of(self, batch: pa.RecordBatch, name: str, otherwise: int) -> pa.Array:
+        if name in batch.schema.names:
+            return batch.column(name).cast(pa.int64()).fill_null(otherwise)
+        return pa.array(np.full(batch.num_rows, otherwise, np.int64))
 
 
 class Tap(Passing):

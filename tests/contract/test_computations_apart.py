@@ -25,14 +25,14 @@ from tidemark.shared.adapters.children import ForkedChildren
 from tidemark.shared.adapters.executor import AsyncExecutor
 from tidemark.shared.computation.problems import ComputationError
 from tidemark.shared.language.documents import parse
-from tidemark.shared.language.values import canonical_key
 from tidemark.shared.model.failures import is_outage
 from tidemark.shared.model.ids import Epoch, Generation, JobId, ProcessorName, VertexId, WorkerIncarnation
 from tidemark.shared.model.messages import Assign, RunningPlan
 from tidemark.shared.model.plan import DLQ, OUT
 from tidemark.shared.model.time import MAX_TIME
-from tidemark.shared.operators.base import KEY, PART, POS, TS, Operator, Out, ScratchUnavailable
-from tidemark.shared.operators.batches import batch_of, documents_of
+from tidemark.shared.operators.base import Operator, Out, ScratchUnavailable
+from tidemark.shared.operators.batches import documents_of
+from tidemark.shared.operators.computation import batch_of_rows, row_of
 from tidemark.shared.operators.compute import ComputeOperator
 from tidemark.shared.operators.context import TaskContext
 from tidemark.shared.operators.specs import ComputeSpec
@@ -156,11 +156,8 @@ def spec(name: str, **more: Any) -> ComputeSpec:
 
 def rows(*ids: int, deadly: int = -1) -> pa.RecordBatch:
     """Records of three keys, a second apart."""
-    engine = {
-        TS: pa.array([1_000 * i for i in ids], pa.int64()), PART: pa.array([3] * len(ids), pa.int32()),
-        POS: pa.array(ids, pa.int64()), KEY: pa.array([canonical_key(i % 3) for i in ids], pa.binary()),
-    }  # fmt: skip
-    return batch_of([{"id": i, "k": i % 3, "deadly": i == deadly} for i in ids], engine)
+    documents = [{"id": i, "k": i % 3, "deadly": i == deadly} for i in ids]
+    return batch_of_rows([row_of(i % 3, d, 1_000 * i, (3, i)) for i, d in zip(ids, documents, strict=True)])
 
 
 def found(outs: list[Out]) -> list[tuple[str, Any]]:

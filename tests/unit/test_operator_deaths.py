@@ -15,13 +15,13 @@ from tidemark.shared.adapters.directory_blobs import DirectoryBlobs
 from tidemark.shared.adapters.executor import AsyncExecutor
 from tidemark.shared.computation import Computation, Document, NoConfig, Record, Timer, Timers
 from tidemark.shared.language.documents import parse
-from tidemark.shared.language.values import canonical_key
 from tidemark.shared.model.ids import Epoch, Generation, JobId, ProcessorName, VertexId, WorkerIncarnation
 from tidemark.shared.model.messages import Assign, RunningPlan
 from tidemark.shared.model.plan import DLQ, OUT
 from tidemark.shared.model.time import MAX_TIME
-from tidemark.shared.operators.base import KEY, PART, POS, TS, Out
-from tidemark.shared.operators.batches import batch_of, documents_of
+from tidemark.shared.operators.base import Out
+from tidemark.shared.operators.batches import documents_of
+from tidemark.shared.operators.computation import batch_of_rows, row_of
 from tidemark.shared.operators.compute import ComputeOperator
 from tidemark.shared.operators.context import TaskContext
 from tidemark.shared.operators.specs import ComputeSpec
@@ -112,12 +112,7 @@ def operator(deaths: Deaths | None, computation: type = Deadly) -> ComputeOperat
 
 def rows(*ids: int, deadly: int = -1) -> pa.RecordBatch:
     """Records of one key, a second apart, at the places of their numbers in partition 3."""
-    documents: list[Document] = [{"id": i, "k": "a", "deadly": i == deadly} for i in ids]
-    engine = {
-        TS: pa.array([1_000 * i for i in ids], pa.int64()), PART: pa.array([3] * len(ids), pa.int32()),
-        POS: pa.array(ids, pa.int64()), KEY: pa.array([canonical_key("a")] * len(ids), pa.binary()),
-    }  # fmt: skip
-    return batch_of(documents, engine)
+    return batch_of_rows([row_of("a", {"id": i, "k": "a", "deadly": i == deadly}, 1_000 * i, (3, i)) for i in ids])
 
 
 def ids(outs: list[Out], port: str) -> list[Any]:

@@ -121,11 +121,13 @@ def decode_value(data: bytes, max_bytes: int = SIZE_MAX_BYTES) -> Value:
     """The value of these bytes; CodecError for bytes that `encode_value` cannot have made."""
     if len(data) > max_bytes:
         raise CodecError(f"{len(data)} bytes to decode, at most {max_bytes} are allowed")
+    # Without a first byte of binary in it no value is tagged; a hook for each map would be half of the time.
+    tagged = b"\xc4" in data or b"\xc5" in data or b"\xc6" in data
     try:
         value = msgpack.unpackb(
             data,
-            object_hook=_in_map,
-            list_hook=_in_list,
+            object_hook=_in_map if tagged else None,
+            list_hook=_in_list if tagged else None,
             unicode_errors="surrogatepass",
             strict_map_key=True,
             max_ext_len=0,

@@ -38,5 +38,7 @@ class CountsOfBatch(Computation[Seen, NoConfig]):
         first = state.count + 1
         state.count += batch.num_rows
         rows = [row for row in range(batch.num_rows) if (first + row) % 100 == 0]
+        if not rows:
+            return None
         said = batch.take(pa.array(rows, pa.int64()))
         return said.append_column("seen", pa.array([first + row for row in rows], pa.int32()))

@@ -7,7 +7,7 @@ import asyncio
 import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 import pyarrow as pa
 
@@ -24,7 +24,7 @@ from tidemark.shared.model.time import MAX_TIME
 from tidemark.shared.model.values import Document
 from tidemark.shared.operators.base import Operator, Out
 from tidemark.shared.operators.batches import documents_of
-from tidemark.shared.operators.build import Chain, build_operator
+from tidemark.shared.operators.build import Chain, build_operators
 from tidemark.shared.operators.context import TaskContext
 from tidemark.shared.operators.source_front import SourceFront
 from tidemark.shared.operators.specs import FrontSpec
@@ -32,6 +32,7 @@ from tidemark.shared.planning import LookupHead, plan_processor
 from tidemark.shared.runtime.settings import LookupSettings
 
 CONTEXT = TaskContext("bench", "bench", "readings")
+T = TypeVar("T")
 FRONT, LOOKUP = "SourceFront", "Lookup"
 
 
@@ -53,11 +54,15 @@ class _Metered:
         """Time."""
         return self._timed(lambda: self._inner.on_watermark(watermark_ms))
 
+    def on_watermark_piece(self, watermark_ms: int, items_max: int) -> tuple[Sequence[Out], bool]:
+        """A piece of time."""
+        return self._timed(lambda: self._inner.on_watermark_piece(watermark_ms, items_max))
+
     def before_barrier(self) -> Sequence[Out]:
         """What is held for batching."""
         return self._timed(self._inner.before_barrier)
 
-    def _timed(self, call: Callable[[], Sequence[Out]]) -> Sequence[Out]:
+    def _timed(self, call: Callable[[], T]) -> T:
         began = time.process_time_ns()
         try:
             return call()
@@ -91,7 +96,8 @@ class Line:
 
     def _through(self, vertex: Vertex, records: RawBatch) -> list[Out]:
         specs = [spec for spec in vertex.chain if not isinstance(spec, FrontSpec)]
-        chain = Chain(tuple(cast("Operator", _Metered(build_operator(s, CONTEXT), self.spent)) for s in specs))
+        operators = build_operators(specs, CONTEXT)
+        chain = Chain(tuple(cast("Operator", _Metered(operator, self.spent)) for operator in operators))
         outs: list[Out] = []
         front = next((spec for spec in vertex.chain if isinstance(spec, FrontSpec)), None)
         entering = self._waiting[vertex.id] if front is None else [("", out) for out in self._read(front, records)]

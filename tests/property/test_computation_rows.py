@@ -1,0 +1,61 @@
+"""Rows that wait for the watermark come out key by key, in one order, whatever the order and the batches in which they came."""
+
+from dataclasses import dataclass, field
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tidemark.shared.language.values import canonical_key, encode_doc
+from tidemark.shared.model.time import MAX_TIME
+from tidemark.shared.operators.computation import Row, batch_of_rows
+from tidemark.shared.operators.computation_rows import Stored, WaitingRows
+
+ROWS = st.builds(
+    lambda key, at, part, position, n: Row(canonical_key(key), key, encode_doc({"n": n}), at, (part, position)),
+    st.integers(0, 4), st.integers(0, 20), st.integers(-1, 2), st.integers(0, 3), st.integers(0, 2),
+)  # fmt: skip
+
+
+@dataclass
+class Model:
+    """A list for each key, sorted each time."""
+
+    rows: list[tuple[bytes, Stored]] = field(default_factory=list)
+
+    def take(self, below_ms: int) -> dict[bytes, list[Stored]]:
+        """The rows below a time."""
+        taken = sorted(row for row in self.rows if row[1][0] < below_ms)
+        self.rows = [row for row in self.rows if row[1][0] >= below_ms]
+        return {key: [stored for k, stored in taken if k == key] for key, _ in taken}
+
+
+@given(st.lists(st.one_of(st.lists(ROWS, min_size=1, max_size=6), st.integers(0, 22)), max_size=40), st.integers(0, 5))
+def test_rows_come_out_key_by_key_in_the_order_of_time_place_and_document(
+    steps: list[list[Row] | int], kept: int
+) -> None:
+    """CR1, CR2: also those of some keys that are put back, and all of them through a snapshot."""
+    waiting, model = WaitingRows(), Model()
+    for step in steps:
+        if isinstance(step, list):
+            waiting.add(batch_of_rows(step))
+            model.rows += [(row.key, (row.timestamp_ms, row.order, row.packed)) for row in step]
+        else:
+            wanted = model.take(step)
+            for rows in list(waiting.take(step).by_key()):
+                if int(rows.key[-1]) == kept:
+                    waiting.put_back(rows)
+                    model.rows += [(rows.key, stored) for stored in wanted.pop(rows.key)]
+                    continue
+                assert rows.stored() == rows.take_below(MAX_TIME) == wanted.pop(rows.key)
+                waiting.applied(rows)
+            assert not wanted
+        times = sorted(stored[0] for _, stored in model.rows)
+        assert len(waiting) == len(times)
+        assert [waiting.nth_ms(n) for n in range(len(times) + 1)] == [*times, MAX_TIME]
+        assert waiting.first_ms() == [*times, MAX_TIME][0]
+        assert {key: waiting.of_key(key) for key, _ in model.rows} == {
+            key: sum(k == key for k, _ in model.rows) for key, _ in model.rows
+        }
+    restored = WaitingRows()
+    restored.restore(waiting.stored().items())
+    assert restored.stored() == waiting.stored() == Model(list(model.rows)).take(MAX_TIME)
