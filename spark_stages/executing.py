@@ -28,8 +28,9 @@ from tidemark.shared.operators.closing import close
 from tidemark.shared.operators.context import TaskContext
 from tidemark.shared.operators.sessions import assign_sessions
 from tidemark.shared.operators.specs import WindowSpec
+from tidemark.shared.operators.window_keys import counted
 from tidemark.shared.operators.window_plan import ROWS_SCHEMA, WindowPlan
-from tidemark.spark_stages.manifest import StateSegment
+from tidemark.spark_stages.manifest import Owned, StateSegment
 from tidemark.spark_stages.segments import STATE, Written, read_segment, write_segment, written_rows
 
 
@@ -56,6 +57,8 @@ class Order:
     """Rows of a range beyond which a task merges the rows read before it reads on."""
     floor_ms: int = MIN_TIME
     """No output has a time before it."""
+    key_groups: int = 0
+    """How many there are, where keys are divided by them."""
 
 
 def packed(spec: WindowSpec, context: TaskContext) -> bytes:
@@ -81,6 +84,13 @@ def merged_alone(order: Order, batches: Iterator[pa.RecordBatch]) -> Iterator[pa
     table = _merging(order, _tables(order, batches))
     if table is not None:
         yield from merged(_unpacked(order.plan)[0], table).to_batches()
+
+
+def counting(order: Order, only: Owned, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Those rows that Spark has read which are of these key groups."""
+    plan = _unpacked(order.plan)[0]
+    for table in _tables(order, batches):
+        yield from counted(plan, table, only, order.key_groups).to_batches()
 
 
 def _tables(order: Order, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
@@ -127,13 +137,16 @@ def carry_out_told(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch
 
 def _gathered(order: Order, segments: Sequence[StateSegment], above_ms: int, up_to_ms: int) -> pa.Table | None:
     """The rows of a range."""
-    schema = _schema(_unpacked(order.plan)[0])
+    plan = _unpacked(order.plan)[0]
+    schema = _schema(plan)
 
-    def within(table: pa.Table) -> pa.Table:
+    def within(segment: StateSegment) -> pa.Table:
+        table = _read(order.root, segment, schema)
         ends = table.column(WEND)
-        return table.filter(pc.and_(pc.greater(ends, above_ms), pc.less_equal(ends, up_to_ms)))
+        table = table.filter(pc.and_(pc.greater(ends, above_ms), pc.less_equal(ends, up_to_ms)))
+        return table if segment.only is None else counted(plan, table, segment.only, order.key_groups)
 
-    return _merging(order, (within(_read(order.root, segment, schema)) for segment in segments))
+    return _merging(order, map(within, segments))
 
 
 def _merging(order: Order, parts: Iterator[pa.Table]) -> pa.Table | None:

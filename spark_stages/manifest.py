@@ -1,12 +1,15 @@
 """State of a window's stage between steps: a list of Parquet segments, and times. Its snapshot is this and nothing else (P2).
 
+A task has the manifest of its key groups. Behind a rescale a segment may be listed by several, each for its own key groups.
+
 Bounds of every step of a Spark stage. They decide how a step is carried out, never its output.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from tidemark.shared.model.knobs import knob
 from tidemark.shared.model.positive import check_positive
@@ -42,6 +45,10 @@ class StepBounds:
 DEFAULTS: Final = StepBounds()
 
 
+Owned = tuple[int, int]
+"""Key groups [first, end)."""
+
+
 class StateSegment(Struct, frozen=True):
     """Partials (or rows with windows) in one Parquet file."""
 
@@ -53,6 +60,8 @@ class StateSegment(Struct, frozen=True):
     """No window in it that is still open starts before this."""
     max_end_ms: int
     """No window in it ends after this: once that is closed, the segment goes."""
+    only: Owned | None = None
+    """Rows of these key groups count: other tasks count the others. None: all rows do."""
 
 
 class StageState(Struct, frozen=True):
@@ -64,3 +73,52 @@ class StageState(Struct, frozen=True):
     forced_ms: int = MIN_TIME
     """To where `idleTimeout` has put the watermark."""
     last_arrival_ms: int = MIN_TIME
+
+
+class Manifest(Struct, frozen=True):
+    """The snapshot of a task of a stage: of the key groups that it had."""
+
+    state: StageState
+    stepped_ms: int
+    """The input watermark of the last step."""
+    stepped_now_ms: int
+    """Its processing time."""
+    output_ms: int
+    """Its output watermark."""
+    groups: Owned | None = None
+    """None: all of them, as in version 1."""
+
+
+def share(manifest: Manifest, owned: Owned, groups: int) -> Manifest:
+    """The part of a manifest that is of these key groups, of so many in all."""
+    had = manifest.groups or (0, groups)
+    mine = (max(had[0], owned[0]), min(had[1], owned[1]))
+    if mine == had:
+        return structs.replace(manifest, groups=had)
+    kept = []
+    for segment in manifest.state.segments:
+        held = segment.only or had
+        only = (max(held[0], mine[0]), min(held[1], mine[1]))
+        if only[0] < only[1]:
+            kept.append(structs.replace(segment, only=only))
+    return structs.replace(manifest, state=structs.replace(manifest.state, segments=tuple(kept)), groups=mine)
+
+
+def joined(states: Sequence[StageState]) -> StageState:
+    """The states of several ranges of key groups, in order, as one; all have closed the same windows."""
+    found: dict[str, StateSegment] = {}
+    apart: list[StateSegment] = []
+    for segment in (segment for state in states for segment in state.segments):
+        last = found.get(segment.name)
+        if last is None or last.only is None or segment.only is None or last.only[1] != segment.only[0]:
+            apart += [last] if last is not None else []
+            found[segment.name] = segment
+        else:
+            start = min(last.min_start_ms, segment.min_start_ms)
+            found[segment.name] = structs.replace(last, only=(last.only[0], segment.only[1]), min_start_ms=start)
+    return StageState(
+        (*apart, *found.values()),
+        max(state.closed_to_ms for state in states),
+        max(state.forced_ms for state in states),
+        max(state.last_arrival_ms for state in states),
+    )

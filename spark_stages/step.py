@@ -13,6 +13,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 import pyarrow as pa
+from msgspec import structs
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name that Spark code gives it
 from pyspark.sql.pandas.types import from_arrow_schema
@@ -32,6 +33,7 @@ from tidemark.spark_stages.executing import (
     carry_out,
     carry_out_on,
     carry_out_told,
+    counting,
     differing,
     merged_alone,
     packed,
@@ -78,6 +80,8 @@ class SparkStep:
     plan: WindowPlan
     root: str
     context: TaskContext = NOWHERE
+    key_groups: int = 0
+    """By which the stage is divided among tasks: a segment may count for some of them (`StateSegment.only`)."""
     segments_max: int = DEFAULTS.segments_max
     gathered_rows_max: int = DEFAULTS.gathered_rows_max
     task_rows: int = DEFAULTS.task_rows
@@ -256,8 +260,10 @@ class SparkStep:
         processing_ms: int,
         floor_ms: int = MIN_TIME,
     ) -> Order:
-        most = self.gathered_rows_max
-        return Order(self._packed, self.root, prefix, above_ms, up_to_ms, closed_to_ms, processing_ms, most, floor_ms)
+        most, groups = self.gathered_rows_max, self.key_groups
+        return Order(
+            self._packed, self.root, prefix, above_ms, up_to_ms, closed_to_ms, processing_ms, most, floor_ms, groups
+        )
 
     def _run(self, order: Order, segments: Sequence[StateSegment]) -> list[OutputSegment]:
         """One job. Without a shuffle output comes in the order of its windows (ST6)."""
@@ -266,11 +272,21 @@ class SparkStep:
         if all(_rows_between(segments, *ends) <= self.gathered_rows_max for ends in ranges):
             return self._gather(order, segments, ranges)
         work = functools.partial(carry_out, order)
-        rows = self._read(segments).where((F.col(WEND) > order.above_ms) & (F.col(WEND) <= order.up_to_ms))
+        rows = self._counted(order, segments).where((F.col(WEND) > order.above_ms) & (F.col(WEND) <= order.up_to_ms))
         if self.plan.mode != "rows":
             rows = rows.mapInArrow(functools.partial(merged_alone, order), from_arrow_schema(self._schema()))
         gathered = rows.repartition(SESSION if self.plan.sessions else WEND)
         return [OutputSegment(*row) for row in gathered.mapInArrow(work, WRITTEN_DDL).collect()]
+
+    def _counted(self, order: Order, segments: Sequence[StateSegment]) -> DataFrame:
+        """The rows of segments that count."""
+        found = []
+        for only in {segment.only: None for segment in segments}:
+            rows = self._read(segment for segment in segments if segment.only == only)
+            if only is not None:
+                rows = rows.mapInArrow(functools.partial(counting, order, only), from_arrow_schema(self._schema()))
+            found.append(rows)
+        return functools.reduce(DataFrame.unionAll, found)
 
     def _gather(
         self, order: Order, segments: Sequence[StateSegment], ranges: tuple[tuple[int, int], ...]
@@ -334,7 +350,7 @@ def _after(segment: StateSegment, closed_to: int, length_ms: int) -> StateSegmen
         if closed_to in (MIN_TIME, MAX_TIME)
         else max(segment.min_start_ms, closed_to - length_ms + 1)
     )
-    return StateSegment(segment.name, segment.rows, segment.size_bytes, segment.digest, start, segment.max_end_ms)
+    return structs.replace(segment, min_start_ms=start)
 
 
 def _state_segment(out: OutputSegment) -> StateSegment:

@@ -25,6 +25,8 @@ from tidemark.shared.model.time import MAX_TIME
 from tidemark.shared.operators.base import Out
 from tidemark.shared.operators.batches import documents_of
 from tidemark.shared.operators.dead_letters import WOULD_REFUSE, Failure, dead_letters
+from tidemark.shared.operators.in_order import InOrder
+from tidemark.shared.operators.specs import InOrderSpec
 from tidemark.shared.planning import WriteHead
 from tidemark.shared.ports.clock import Handle
 from tidemark.shared.ports.log import TopicPartition
@@ -79,6 +81,7 @@ class SinkBody(ReceivingBody):
         self._held: list[pa.RecordBatch] = []
         """Of one schema, less than `_GATHERED_BYTES`, until the epoch ends."""
         self._held_bytes = 0
+        self._in_order = _ordering(context)
         assign = context.assign
         self._topic = TopicPartition(context.outside.topics.commits(assign.job), 0)
         self._position = Offset(0)
@@ -186,13 +189,33 @@ class SinkBody(ReceivingBody):
         outside = self._context.outside
         for body in bodies:
             batch = await load_body(outside.blobs, body, outside.settings.wire)
-            if self._held and not batch.schema.equals(self._held[0].schema, check_metadata=True):
-                outs += await self._accept()
-            self._held.append(batch)
-            self._held_bytes += batch.nbytes
-            if self._held_bytes >= _GATHERED_BYTES:
-                outs += await self._accept()
+            if self._in_order is None:
+                outs += await self._hold(batch)
+            else:
+                outs += await self._ordered(self._in_order.on_batch(batch, "rows", ""))
         return outs
+
+    async def _ordered(self, given: Sequence[Out]) -> list[Out]:
+        """Rows that are in their order now."""
+        outs: list[Out] = []
+        for out in given:
+            outs += await self._hold(out.batch)
+        return outs
+
+    async def _hold(self, batch: pa.RecordBatch) -> list[Out]:
+        outs: list[Out] = []
+        if self._held and not batch.schema.equals(self._held[0].schema, check_metadata=True):
+            outs += await self._accept()
+        self._held.append(batch)
+        self._held_bytes += batch.nbytes
+        if self._held_bytes >= _GATHERED_BYTES:
+            outs += await self._accept()
+        return outs
+
+    async def _rest(self) -> list[Out]:
+        """Hand over all rows that have come."""
+        waiting = () if self._in_order is None else self._in_order.before_barrier()
+        return [*await self._ordered(waiting), *await self._accept()]
 
     async def _accept(self) -> list[Out]:
         """Hand over the held rows, as one batch."""
@@ -238,7 +261,7 @@ class SinkBody(ReceivingBody):
     async def advance(self, watermark_ms: int) -> Sequence[Out]:
         """A sink only passes time on, for the dead letters that it sends; at the end they all come before it (E1)."""
         self._watermark_ms = max(self._watermark_ms, watermark_ms)
-        return await self._accept() if watermark_ms == MAX_TIME else ()
+        return await self._rest() if watermark_ms == MAX_TIME else ()
 
     async def fire(self, now_ms: int) -> Sequence[Out]:
         """Nothing waits for processing time."""
@@ -248,7 +271,7 @@ class SinkBody(ReceivingBody):
     async def flush(self, epoch: Epoch) -> Sequence[Out]:
         """All rows of the epoch are in it."""
         del epoch
-        return await self._accept()
+        return await self._rest()
 
     async def copy(self, epoch: Epoch, committed: Epoch) -> Copied:
         """Stage: durable at the target, visible to no reader (C7)."""
@@ -288,6 +311,14 @@ class SinkBody(ReceivingBody):
             message = f"{self._context.task}: not opened"
             raise ValueError(message)
         return self._own
+
+
+def _ordering(context: TaskContext) -> InOrder | None:
+    """What restores the order of rows of one key that come from several tasks of a Spark stage; None where none do."""
+    inputs = {edge.id for edge in context.plan.inputs_of(context.vertex.id)}
+    several = any(edge.senders > 1 for edge in context.assign.plan.edges if edge.edge in inputs)
+    spec = next((spec for spec in context.vertex.chain if isinstance(spec, InOrderSpec)), None)
+    return InOrder(spec, context.operators) if spec is not None and several else None
 
 
 def _staged_of(row: MirrorRow, identity: Identity) -> bytes:

@@ -4,11 +4,11 @@ The driver speaks the in-band protocol on small frames. Segments that come by re
 epoch are written together as one segment (P1); rows that may be late are few, and judged here.
 """
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import PurePosixPath
 from typing import Final, TypeVar
 
-import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 import structlog
@@ -18,10 +18,10 @@ from tidemark.shared.model.checkpoint import BlobRef
 from tidemark.shared.model.formats import SPARK_STATE, Codec
 from tidemark.shared.model.frames import Body, Inline, Segment
 from tidemark.shared.model.held import Hold, Why
-from tidemark.shared.model.ids import TASK_PART, Epoch, StatePart
+from tidemark.shared.model.ids import Epoch, StatePart, groups_owned, groups_part
 from tidemark.shared.model.time import MAX_TIME, MIN_TIME
 from tidemark.shared.operators.aggregation import take_rows
-from tidemark.shared.operators.base import MAX_OPEN, MIN_OPEN, WEND, WSTART, Out
+from tidemark.shared.operators.base import GROUP, MAX_OPEN, MIN_OPEN, WEND, WSTART, Out
 from tidemark.shared.operators.context import TaskContext as OperatorContext
 from tidemark.shared.operators.sessions import intervals
 from tidemark.shared.operators.step import Times
@@ -30,8 +30,8 @@ from tidemark.shared.runtime.body import Announced, Copied, ReceivingBody
 from tidemark.shared.runtime.context import TaskContext
 from tidemark.shared.runtime.exchange import blob_name, load_body, parquet_bytes
 from tidemark.shared.wire.arrow import decode_batch
-from tidemark.spark_stages.manifest import StageState, StateSegment
-from tidemark.spark_stages.step import SparkResult, SparkStep
+from tidemark.spark_stages.manifest import Manifest, StageState, StateSegment, joined, share
+from tidemark.spark_stages.step import OutputSegment, SparkResult, SparkStep
 
 _log = structlog.get_logger()
 T = TypeVar("T")
@@ -45,7 +45,7 @@ class SparkBody(ReceivingBody):
         context: TaskContext,
         plan: WindowPlan,
         operators: OperatorContext,
-        make: Callable[[WindowPlan, str, OperatorContext], SparkStep],
+        make: Callable[[WindowPlan, str, OperatorContext, int], SparkStep],
     ) -> None:
         self._context = context
         self._plan = plan
@@ -60,6 +60,14 @@ class SparkBody(ReceivingBody):
         self._now_ms = MIN_TIME
         self._stepped_now_ms = MIN_TIME
         self._output_ms = MIN_TIME
+        assign = context.assign
+        own = groups_owned(assign.index, assign.plan.tasks[assign.vertex], assign.plan.key_groups)
+        self._owned = (own.start, own.stop)
+        self._part = groups_part(own)
+        self._gone: frozenset[StatePart] = frozenset()
+        """Restored parts that this task's own stands for from the next snapshot on."""
+        self._apart: Sequence[Manifest] = ()
+        """Of several ranges of key groups, up to the next step: they may have closed different windows."""
         self._segments: list[Segment] = []
         self._inline: list[Inline] = []
         self._rows: list[Body] = []
@@ -68,12 +76,20 @@ class SparkBody(ReceivingBody):
     # --- life -----------------------------------------------------------------------------------------------------------
 
     async def open(self, parts: Mapping[StatePart, bytes]) -> None:
-        """Take the manifest. SegmentDiffers names a listed one that is gone or changed; to look, the session has to be up."""
-        data = parts.get(TASK_PART)
-        if data is not None:
-            stored = _CODEC.decode(data)
-            self._state, self._stepped_ms, self._output_ms = stored.state, stored.stepped_ms, stored.output_ms
-            self._stepped_now_ms = stored.stepped_now_ms
+        """Take the manifests. SegmentDiffers names a listed segment that is gone or changed; to look, the session has to be up."""
+        groups = self._context.assign.plan.key_groups
+        shares = [share(_CODEC.decode(data), self._owned, groups) for data in parts.values()]
+        self._gone = frozenset(parts) - {self._part}
+        if not shares:
+            return
+        shares.sort(key=lambda each: each.groups or self._owned)
+        self._state = joined([each.state for each in shares])
+        self._stepped_ms = max(each.stepped_ms for each in shares)
+        self._stepped_now_ms = max(each.stepped_now_ms for each in shares)
+        self._output_ms = min(each.output_ms for each in shares)
+        self._input_ms = max(self._input_ms, self._stepped_ms)
+        if len({(each.stepped_ms, each.stepped_now_ms, each.state.closed_to_ms) for each in shares}) > 1:
+            self._apart = shares
         if self._state.segments:
             step = await self._made()
             await self._on_spark(lambda: step.check(self._state.segments))
@@ -83,7 +99,8 @@ class SparkBody(ReceivingBody):
         if self._step is None:
             outside, job = self._context.outside, self._context.assign.job
             root = outside.blobs.uri(job).removesuffix(f"/{job}")
-            self._step = await self._on_spark(lambda: self._make(self._plan, root, self._operators))
+            groups = self._context.assign.plan.key_groups
+            self._step = await self._on_spark(lambda: self._make(self._plan, root, self._operators, groups))
         return self._step
 
     async def _on_spark(self, work: Callable[[], T]) -> T:
@@ -130,9 +147,11 @@ class SparkBody(ReceivingBody):
         """The manifest, and the segments that it lists."""
         del committed
         self._epoch = Epoch(epoch + 1)
-        stored = _Stored(self._state, self._stepped_ms, self._stepped_now_ms, self._output_ms)
-        blobs = tuple(BlobRef(s.name, s.size_bytes, s.digest) for s in self._state.segments)
-        return Copied({TASK_PART: _CODEC.encode(stored)}, blobs)
+        stored = Manifest(self._state, self._stepped_ms, self._stepped_now_ms, self._output_ms, self._owned)
+        blobs = tuple({s.name: BlobRef(s.name, s.size_bytes, s.digest) for s in self._state.segments}.values())
+        changed: dict[StatePart, bytes | None] = {self._part: _CODEC.encode(stored), **dict.fromkeys(self._gone)}
+        self._gone = frozenset()
+        return Copied(changed, blobs)
 
     async def _run(self, epoch: Epoch) -> Sequence[Out | Announced]:
         outside, assign = self._context.outside, self._context.assign
@@ -145,6 +164,7 @@ class SparkBody(ReceivingBody):
         prefix = blob_name(assign.job, assign.vertex, assign.generation, epoch, outside.unique())
         # W5: never before the last step's, even if the machine's clock is behind after a restore.
         now_ms = max(self._now_ms, self._stepped_now_ms, outside.clock.now_ms())
+        outs = await self._caught_up(step, now_ms, prefix)
         times = Times(self._stepped_ms, self._input_ms, self._stepped_now_ms, now_ms)
         self._context.passing("step-running", epoch)
         began_ms = outside.clock.monotonic_ms()
@@ -157,9 +177,24 @@ class SparkBody(ReceivingBody):
         _log.info("step.done", task=str(self._context.task), epoch=epoch, jobs=result.jobs, took_ms=took_ms)
         announced = [
             Announced(o.port, Segment("rows", o.name, o.rows, o.size_bytes, o.digest, o.low_ms, o.high_ms))
-            for o in result.outs
+            for o in (*outs, *result.outs)
         ]
         return [*letters, *announced]
+
+    async def _caught_up(self, step: SparkStep, now_ms: int, prefix: str) -> list[OutputSegment]:
+        """Key groups whose last step was at a lower watermark close what the others have closed, and become one state with them."""
+        outs: list[OutputSegment] = []
+        states: list[StageState] = []
+        for number, each in enumerate(self._apart):
+            times = Times(each.stepped_ms, self._stepped_ms, each.stepped_now_ms, now_ms)
+            made = functools.partial(step, each.state, (), times, f"{prefix}-{number}", arrived=False)
+            result: SparkResult = await self._on_spark(made)
+            self._count(result)
+            outs += result.outs
+            states.append(result.state)
+        if states:
+            self._apart, self._state = (), joined(states)
+        return outs
 
     async def _loose(self, added: Sequence[StateSegment]) -> tuple[list[Out], list[pa.Table]]:
         """Rows that came without a window are judged by the watermark of the step before."""
@@ -167,7 +202,7 @@ class SparkBody(ReceivingBody):
         letters: list[Out] = []
         tables: list[pa.Table] = []
         batches = [
-            await load_body(self._context.outside.blobs, body, self._context.outside.settings.wire)
+            _without_groups(await load_body(self._context.outside.blobs, body, self._context.outside.settings.wire))
             for body in self._rows
         ]
         open_ = await self._open_sessions(batches, added, closed) if self._plan.sessions else None
@@ -197,10 +232,10 @@ class SparkBody(ReceivingBody):
 
     async def _written(self, loose: Sequence[pa.Table], epoch: Epoch) -> list[StateSegment]:
         """P1: the inline partials of this epoch become one segment."""
-        tables = [*loose, *(pa.Table.from_batches([decode_batch(b.ipc)]) for b in self._inline)]
-        if not tables:
+        inline = [pa.Table.from_batches([_without_groups(decode_batch(body.ipc))]) for body in self._inline]
+        if not (loose or inline):
             return []
-        table = pa.concat_tables(tables).combine_chunks()
+        table = pa.concat_tables([*loose, *inline]).combine_chunks()
         outside, assign = self._context.outside, self._context.assign
         name = blob_name(assign.job, assign.vertex, assign.generation, epoch, f"in-{outside.unique()}.parquet")
         ref = await outside.blobs.put(name, parquet_bytes(table))
@@ -247,16 +282,12 @@ class SparkBody(ReceivingBody):
             _log.error("step.late_partials", task=str(self._context.task), rows=result.late_partials)
 
 
-class _Stored(msgspec.Struct, frozen=True):
-    """The snapshot of a stage."""
-
-    state: StageState
-    stepped_ms: int
-    stepped_now_ms: int
-    output_ms: int
+_CODEC: Final[Codec[Manifest]] = Codec(SPARK_STATE, Manifest)
 
 
-_CODEC: Final[Codec[_Stored]] = Codec(SPARK_STATE, _Stored)
+def _without_groups(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """A batch that came by its rows' key groups, which tell nothing more."""
+    return batch.drop_columns([GROUP]) if GROUP in batch.schema.names else batch
 
 
 def _taken(segment: Segment) -> StateSegment:

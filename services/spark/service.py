@@ -95,7 +95,7 @@ class SparkService:
             raise TypeError(message)
         return SparkBody(context, WindowPlan(head.step.window), context.operators, self.make)
 
-    def make(self, plan: WindowPlan, root: str, operators: OperatorContext) -> SparkStep:
+    def make(self, plan: WindowPlan, root: str, operators: OperatorContext, key_groups: int) -> SparkStep:
         """A step on the session; blocks while the session starts."""
         bounds = self._bounds
         return SparkStep(
@@ -103,6 +103,7 @@ class SparkService:
             plan,
             root,
             operators,
+            key_groups,
             **{each.name: getattr(bounds, each.name) for each in fields(StepBounds)},
         )
 

@@ -74,7 +74,7 @@ RECORD_IDS: Final = Format("record ids of a split")
 COMPUTATION_STATE: Final = Format("the state of a computation", 2, (1, 2))
 JOIN_STATE: Final = Format("the state of a $join")
 STEP_STATE: Final = Format("the state of a window's step")
-SPARK_STATE: Final = Format("the manifest of a Spark stage")
+SPARK_STATE: Final = Format("the manifest of a Spark stage", 2, (1, 2))
 CALLS_NOTE: Final = Format("a note of callbacks")
 # Of sinks.
 STAGED_HANDLE: Final = Format("a staged handle")

@@ -62,6 +62,17 @@ def key_group_part(group: int) -> StatePart:
     return StatePart(f"kg:{group}")
 
 
+def groups_part(groups: range) -> StatePart:
+    """The state part that a task keeps of all its key groups together."""
+    return StatePart(f"groups:{groups.start}-{groups.stop}")
+
+
+def groups_of_part(name: str) -> range:
+    """The key groups of such a part, from its name behind the colon."""
+    first, _, end = name.partition("-")
+    return range(int(first), int(end))
+
+
 def split_part(split: str) -> StatePart:
     """The state part of a source's split."""
     return StatePart(f"split:{split}")
@@ -70,6 +81,11 @@ def split_part(split: str) -> StatePart:
 def owner_of(group: int, tasks: int, groups: int) -> int:
     """The index of the task, of `tasks`, that owns a key group, of `groups` (contiguous ranges, as Flink assigns them)."""
     return group * tasks // groups
+
+
+def groups_owned(index: int, tasks: int, groups: int) -> range:
+    """The key groups that a task owns: the range to `owner_of`."""
+    return range(-(-index * groups // tasks), -(-(index + 1) * groups // tasks))
 
 
 def namespace_of(name: str) -> str:

@@ -46,7 +46,7 @@ class Vertex:
     head: Any
     chain: tuple[Any, ...] = ()
     max_tasks: int | None = None
-    """1 for a Spark stage (it scales by executors) and where an order over all rows is asked for."""
+    """1 where one task has to see all rows."""
     label: str = ""
     """For people: the document's stages in it."""
 

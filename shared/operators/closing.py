@@ -5,7 +5,7 @@ order within a window, and POS, are the same wherever it is closed.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -43,8 +43,8 @@ from tidemark.shared.operators.context import TaskContext
 from tidemark.shared.operators.dead_letters import dead_letters
 from tidemark.shared.operators.frame import Frame, partial_documents
 from tidemark.shared.operators.grouping import Groups, Merge, groups_of, numbers_of
-from tidemark.shared.operators.keygroups import murmur2_column
 from tidemark.shared.operators.program import through
+from tidemark.shared.operators.window_keys import hashes
 from tidemark.shared.operators.window_plan import FIRST, LAST, SESSION, SESSION_KEY, WindowPlan
 
 Int64s = npt.NDArray[np.int64]
@@ -115,6 +115,8 @@ _CHOSEN = "__chosen"
 """Engine column inside this module: the earliest or latest time of the rows behind an output row, null for none (W6)."""
 _ORDER = "__order"
 """Engine column inside this module: the first part of the order key of rows that no `$group` has aggregated yet."""
+_HASH = "__hash"
+"""Engine column inside this module: the hash, of 31 bits, of the key that a row was worked on by, where keys are (`WindowSpec.whole`)."""
 _RUN = "__run"
 """Engine column inside this module: the number of the window."""
 
@@ -153,12 +155,10 @@ def _ranked(column: pa.Array) -> tuple[Int64s, ...]:
 def _engine(plan: WindowPlan, ready: pa.RecordBatch, processing_ms: int) -> dict[str, pa.Array]:
     """Engine columns of the output, a row each: output time, order key, arrival, window."""
     n = ready.num_rows
-    columns = {
-        TS: pa.array(output_times(plan, ready)),
-        **_places(ready),
-        WSTART: ready.column(WSTART),
-        WEND: ready.column(WEND),
-    }
+    columns = {TS: pa.array(output_times(plan, ready)), WSTART: ready.column(WSTART), WEND: ready.column(WEND)}
+    columns |= _places(columns, n)
+    if plan.sessions or not plan.spec.whole:
+        columns[_HASH] = pa.array((hashes(plan, ready) & np.uint32(_POSITIVE)).astype(np.int64))
     chosen = chosen_by(plan)
     if chosen is not None:
         columns[_CHOSEN] = ready.column(chosen)
@@ -196,24 +196,27 @@ def ranks(*columns: Int64s) -> Int64s:
 
 def _numbered(batch: pa.RecordBatch) -> pa.RecordBatch:
     """POS anew, by the order of the output; without the columns of this module."""
-    places = _places(batch)
-    gone = [n for n in (_CHOSEN, _ORDER, EVENT, SRCKEY, SESSION, SESSION_KEY) if n in batch.schema.names]
+    names = batch.schema.names
+    places = _places({name: batch.column(name) for name in (WSTART, WEND, _HASH) if name in names}, batch.num_rows)
+    gone = [n for n in (_CHOSEN, _ORDER, _HASH, EVENT, SRCKEY, SESSION, SESSION_KEY) if n in names]
     batch = batch.drop_columns(gone) if gone else batch
     return with_column(with_column(batch, PART, places[PART]), POS, places[POS])
 
 
-def _places(batch: pa.RecordBatch) -> dict[str, pa.Array]:
+def _places(columns: Mapping[str, pa.Array], rows: int) -> dict[str, pa.Array]:
     """PART and POS of output, in which rows of one window stand together. PART says that these rows are no records.
 
-    Sessions of several keys that end together may be closed apart from each other: the hash of the key tells them apart.
+    Keys that are worked on apart are told apart by their hashes, so that the order of their rows depends on no number of tasks.
     """
-    ends: Int64s = batch.column(WEND).to_numpy()
-    if SESSION not in batch.schema.names:
-        return {PART: _no_split(len(ends)), POS: pa.array(ranks(ends))}
-    hashes = (murmur2_column(batch.column(SESSION)) & np.uint32(_POSITIVE)).astype(np.int64)
-    codes = batch.column(SESSION).dictionary_encode().indices.to_numpy(zero_copy_only=False)
-    parts = pa.array((hashes + NO_SPLIT_LEAST).astype(np.int32))
-    return {PART: parts, POS: pa.array(ranks(ends, batch.column(WSTART).to_numpy(), codes))}
+    ends: Int64s = columns[WEND].to_numpy()
+    if _HASH not in columns:
+        return {PART: _no_split(rows), POS: pa.array(ranks(ends))}
+    told: Int64s = columns[_HASH].to_numpy()
+    alike = (told, columns[WSTART].to_numpy(), ends)
+    order = np.lexsort(alike)
+    positions = np.empty(rows, dtype=np.int64)
+    positions[order] = ranks(*(column[order] for column in alike))
+    return {PART: pa.array((told + NO_SPLIT_LEAST).astype(np.int32)), POS: pa.array(positions)}
 
 
 def _no_split(rows: int) -> pa.Array:
@@ -287,7 +290,7 @@ def _gathered(
     plan: WindowPlan, batch: pa.RecordBatch, starts: Int64s, runs: Int64s, windows: Int64s
 ) -> dict[str, pa.Array]:
     """Engine columns of new rows of windows: their bounds, and the earliest or latest time of the rows that they had."""
-    names = [n for n in (WSTART, WEND, SESSION, SESSION_KEY, ARRIVAL) if n in batch.schema.names]
+    names = [n for n in (WSTART, WEND, _HASH, SESSION, SESSION_KEY, ARRIVAL) if n in batch.schema.names]
     engine = {name: batch.column(name).take(pa.array(starts[windows])) for name in names}
     times = pc.subtract(engine[WEND], 1)
     if _CHOSEN in batch.schema.names:

@@ -1,12 +1,14 @@
 """Gives out an epoch's rows in the order in which their splits gave them.
 
-A shuffle by record id separates rows of one split. Where order counts behind it (which of two copies is the first; an `$emit` or a
-`$merge` that writes rows of one key; a computation with `order: arrival`), rows wait here for the end of their epoch.
+A shuffle by record id separates rows of one split, and a Spark stage of several tasks those of one window. Where order counts behind
+it (which of two copies is the first; an `$emit` or a `$merge` that writes rows of one key; a computation with `order: arrival`), rows
+wait here for the end of their epoch.
 
 Rules:
 
 - IO1 Order is (the split's watermark before the row, partition, position): each split's own, and among splits that of time. With it, the
-  output of an epoch is a function of where the splits stood at its barrier, not of which task was faster.
+  output of an epoch is a function of where the splits stood at its barrier, not of which task was faster. Rows of windows, which have no
+  split, are in the order of their times.
 - IO2 The output watermark stands meanwhile at that of the last time nothing was held (W1). A task that holds rows is not idle (W3).
 - IO3 Rows are given out before their epoch ends where they take more than `ordered_bytes_max`, so that memory is bounded. They are
   then in order among those that were given out together.
@@ -22,7 +24,7 @@ from tidemark.shared.model.frames import Content
 from tidemark.shared.model.held import Why
 from tidemark.shared.model.plan import OUT
 from tidemark.shared.model.time import MAX_TIME, MIN_TIME
-from tidemark.shared.operators.base import PART, POS, WM, Out
+from tidemark.shared.operators.base import PART, POS, TS, WM, Out
 from tidemark.shared.operators.batches import concat, int64s, one_batch
 from tidemark.shared.operators.context import NOWHERE, TaskContext
 from tidemark.shared.operators.passing import Passing
@@ -91,7 +93,7 @@ def _in_order(batches: Sequence[pa.RecordBatch]) -> list[pa.RecordBatch]:
             schemas.append(batch.schema)
     alike = [[b for b in batches if b.schema.equals(schema, check_metadata=True)] for schema in schemas]
     tables = [one_batch(concat(group)) for group in alike]
-    keys = [np.concatenate([_column(table, name) for table in tables]) for name in (POS, PART, WM)]
+    keys = [np.concatenate([_column(table, *names) for table in tables]) for names in ((POS,), (PART,), (WM, TS))]
     order = np.lexsort(keys)
     if len(tables) == 1:
         return tables if bool((order[1:] > order[:-1]).all()) else [tables[0].take(pa.array(order))]
@@ -105,7 +107,7 @@ def _in_order(batches: Sequence[pa.RecordBatch]) -> list[pa.RecordBatch]:
     return found
 
 
-def _column(batch: pa.RecordBatch, name: str) -> Int64s:
-    if name not in batch.schema.names:
-        return np.full(batch.num_rows, MIN_TIME, dtype=np.int64)
-    return int64s(batch.column(name))
+def _column(batch: pa.RecordBatch, *names: str) -> Int64s:
+    """The first of these columns that is there."""
+    name = next((name for name in names if name in batch.schema.names), None)
+    return np.full(batch.num_rows, MIN_TIME, dtype=np.int64) if name is None else int64s(batch.column(name))

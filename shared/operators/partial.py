@@ -11,6 +11,8 @@ Rules (architecture.md, Spark stages; protocol P3, W1):
 - PA4 Partials are held until the barrier, `held_groups_max` or a source's idleness (`before_barrier`); the output watermark stands
   meanwhile at that of the last time nothing was held, so that no receiver closes a window that a held partial belongs to. At the end of
   input all is given out.
+- PA5 Where the stage is divided by key groups, each partial and each row has GROUP: that of its key (window_keys.py). A row without a
+  window goes to the task of the key that it will have, which alone judges it and tells of it.
 """
 
 from collections.abc import Mapping, Sequence
@@ -26,12 +28,13 @@ from tidemark.shared.model.held import Why
 from tidemark.shared.model.plan import OUT
 from tidemark.shared.model.time import MAX_TIME, MIN_TIME
 from tidemark.shared.operators.aggregation import merged, partials_of, travelling
-from tidemark.shared.operators.base import AWAY, WEND, WSTART, Operator, Out
-from tidemark.shared.operators.batches import one_batch, select
+from tidemark.shared.operators.base import AWAY, GROUP, WEND, WSTART, Operator, Out
+from tidemark.shared.operators.batches import one_batch, select, with_column
 from tidemark.shared.operators.context import NOWHERE, TaskContext
 from tidemark.shared.operators.dead_letters import dead_letters
 from tidemark.shared.operators.sessions import keyed
 from tidemark.shared.operators.specs import PartialSpec
+from tidemark.shared.operators.window_keys import homes, key_groups
 from tidemark.shared.operators.window_plan import WindowPlan
 from tidemark.shared.operators.windows import Entered, enter, in_windows, pieces, split_limits, times_of
 
@@ -79,7 +82,7 @@ class PartialAggregate(Operator):
         kept = entered.open & ~loose[entered.windows.rows]
         if loose.any():
             self._as_rows += int(loose.sum())
-            outs.append(Out(OUT, "rows", travelling(select(batch, loose))))
+            outs.append(self._as_they_are(select(batch, loose)))
         if kept.any():
             outs += self._kept(batch, entered, kept)
         return outs
@@ -95,7 +98,7 @@ class PartialAggregate(Operator):
 
     def before_barrier(self) -> Sequence[Out]:
         """Give out the partials held (PA4)."""
-        outs = [Out(OUT, "partials", one_batch(self._merged()))] if self._held else []
+        outs = [Out(OUT, "partials", self._routed(one_batch(self._merged())))] if self._held else []
         self._held, self._held_rows, self._compact_rows = [], 0, 0
         self._sent_ms = self._input_ms
         return outs
@@ -162,7 +165,7 @@ class PartialAggregate(Operator):
 
     def _take(self, rows: pa.RecordBatch) -> list[Out]:
         if self._plan.mode == "rows":
-            return [Out(OUT, "rows", travelling(rows))]
+            return [self._as_they_are(rows)]
         table, letters, failed = partials_of(self._plan, rows, self.context)
         self._failed += failed
         if table.num_rows:
@@ -174,6 +177,18 @@ class PartialAggregate(Operator):
         if self._held_rows > self.context.held_groups_max:
             outs += self.before_barrier()
         return outs
+
+    def _as_they_are(self, rows: pa.RecordBatch) -> Out:
+        """PA5: rows that travel as such."""
+        batch, groups = travelling(rows), self.spec.key_groups
+        if groups:
+            batch = with_column(batch, GROUP, pa.array(homes(self._plan, rows, groups, self.context)))
+        return Out(OUT, "rows", batch)
+
+    def _routed(self, partials: pa.RecordBatch) -> pa.RecordBatch:
+        """PA5."""
+        groups = self.spec.key_groups
+        return with_column(partials, GROUP, pa.array(key_groups(self._plan, partials, groups))) if groups else partials
 
     def _merge_held(self) -> None:
         self._held = [self._merged()]

@@ -14,8 +14,20 @@ from dataclasses import dataclass
 from typing import Literal
 
 from tidemark.shared.language.expressions.ast import Expr
+from tidemark.shared.language.expressions.ast import Literal as Constant
 from tidemark.shared.language.schema import NO_SCHEMA, Schema
-from tidemark.shared.language.stages import Compute, PositionHorizon, Source, Stateless, TimeHorizon, Window
+from tidemark.shared.language.stages import (
+    Compute,
+    Gathering,
+    Group,
+    PositionHorizon,
+    SessionWindow,
+    Source,
+    Stateless,
+    TimeHorizon,
+    Unwind,
+    Window,
+)
 
 Lateness = Literal["split", "merged"]
 
@@ -87,12 +99,44 @@ class WindowSpec:
     stages_behind: int = 0
     """So many stages at the end of the window's pipeline stand behind the window in the document."""
 
+    @property
+    def group_at(self) -> int | None:
+        """Where the `$group` is that can be aggregated beforehand: nothing but stateless stages stands before it."""
+        for i, stage in enumerate(self.stage.pipeline):
+            if isinstance(stage, Group):
+                return i
+            if isinstance(stage, Gathering):
+                return None
+        return None
+
+    @property
+    def whole(self) -> str:
+        """Why one task has to see all rows of a window; "" where each key's rows can be worked on apart from all others."""
+        stage, at = self.stage, self.group_at
+        if isinstance(stage, SessionWindow):
+            return "" if stage.partition_by is not None else "sessions without partitionBy are of all rows"
+        if at is None:
+            return "its pipeline begins with no $group, and takes all rows of a window"
+        group = stage.pipeline[at]
+        if isinstance(group, Group) and isinstance(group.id, Constant):
+            return "$group has one _id for all rows"
+        behind = (each.name for each in stage.pipeline[at + 1 :] if isinstance(each, Gathering))
+        if name := next(behind, ""):
+            return f"{name} behind $group takes all groups of a window"
+        if stage.idle_timeout_ms is not None:
+            return "idleTimeout runs from the last arrival of any key"
+        if any(isinstance(each, Unwind) for each in stage.pipeline[:at]):
+            return "$unwind before $group gives a row that may be late several keys"
+        return ""
+
 
 @dataclass(frozen=True, slots=True)
 class PartialSpec:
     """The sender's half of a window."""
 
     window: WindowSpec
+    key_groups: int = 0
+    """Of the shuffle that follows: rows and partials get GROUP; 0 where all go to one task."""
 
 
 @dataclass(frozen=True, slots=True)

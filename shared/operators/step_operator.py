@@ -1,7 +1,7 @@
 """A window's step as an operator of one task: `engine: local`.
 
 It steps whenever the watermark or processing time moves, and before a barrier; rows that came in between are its input. State is one
-part (`task`): a stage has one task, for the stages behind `$group` see all keys of a window.
+part (`task`): with this engine a stage has one task.
 """
 
 from collections.abc import Mapping, Sequence

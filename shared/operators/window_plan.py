@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from tidemark.shared.language.schema import Schema
 from tidemark.shared.language.stages import Group, InnerStage, SessionWindow, Stateless
-from tidemark.shared.language.stages.base import Gathering, declared
+from tidemark.shared.language.stages.base import declared
 from tidemark.shared.model.time import MIN_TIME, minus
 from tidemark.shared.operators.base import ARRIVAL, KEY, PART, POS, REST, SRCKEY, TS, WEND, WSTART
 from tidemark.shared.operators.grouping import Merge
@@ -59,40 +59,30 @@ class WindowPlan:
     spec: WindowSpec
 
     @cached_property
-    def _group_at(self) -> int | None:
-        """Where the `$group` is that can be aggregated beforehand: nothing but stateless stages stands before it."""
-        for i, stage in enumerate(self.spec.stage.pipeline):
-            if isinstance(stage, Group):
-                return i
-            if isinstance(stage, Gathering):
-                return None
-        return None
-
-    @cached_property
     def mode(self) -> Mode:
         """In which form the window's input travels."""
-        if self._group_at is None:
+        if self.spec.group_at is None:
             return "rows"
         return "general" if self.typed is None else "typed"
 
     @cached_property
     def before(self) -> tuple[Stateless, ...]:
         """Stages that run on each row in its window, before aggregation."""
-        stages = self.spec.stage.pipeline[: self._group_at or 0]
+        stages = self.spec.stage.pipeline[: self.spec.group_at or 0]
         return tuple(s for s in stages if isinstance(s, Stateless))
 
     @cached_property
     def group(self) -> Group:
         """The `$group` that is aggregated beforehand; only where `mode` is not `rows`."""
-        assert self._group_at is not None
-        stage = self.spec.stage.pipeline[self._group_at]
+        assert self.spec.group_at is not None
+        stage = self.spec.stage.pipeline[self.spec.group_at]
         assert isinstance(stage, Group)
         return stage
 
     @cached_property
     def typed(self) -> TypedGroup | None:
         """The typed form of `group`, where it has one."""
-        if self._group_at is None or isinstance(self.spec.stage, SessionWindow):
+        if self.spec.group_at is None or isinstance(self.spec.stage, SessionWindow):
             return None
         return plan_typed(self.group, self.schema)
 
@@ -104,9 +94,9 @@ class WindowPlan:
     @cached_property
     def after(self) -> tuple[InnerStage, ...]:
         """Stages that run when a window closes: on the groups, or, with `rows`, on all rows."""
-        if self._group_at is None:
+        if self.spec.group_at is None:
             return self.spec.stage.pipeline
-        return self.spec.stage.pipeline[self._group_at + 1 :]
+        return self.spec.stage.pipeline[self.spec.group_at + 1 :]
 
     @cached_property
     def extras(self) -> dict[str, Merge]:

@@ -218,7 +218,9 @@ def _head(vertex: Vertex) -> str:
         case ReadHead(stage):
             return f"read {type(stage).__name__.removesuffix('Source').lower()}{_side(stage)}"
         case StepHead(step):
-            return f"step on Spark: merge, close, finish{_behind(step.window)}"
+            whole = step.window.whole
+            divided = f", in one task: {whole}" if whole else ", by key groups"
+            return f"step on Spark: merge, close, finish{_behind(step.window)}{divided}"
         case LookupHead(stage):
             return _lookup(stage)
         case WriteHead(stage):

@@ -30,6 +30,8 @@ class Draft:
     """The source, if the rows are still its records as they were decoded; None once a stage has changed them."""
     scattered: bool = False
     """Rows of one split came through several tasks: an order among them has to be made again (`InOrderSpec`)."""
+    divided: bool = False
+    """A Spark stage that may have several tasks, each with its own keys: rows of one window come from all of them."""
     windowed: bool = False
     """Its rows carry the window that they come from."""
 

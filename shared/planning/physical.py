@@ -15,7 +15,9 @@
 - A `$join` is a keyed vertex of its own, whose inputs have the tags `left` and `right`.
 - Behind a window on Arrow, too, stateless stages go into the window's own pipeline, so that both engines run them alike.
 - An `$emit` before the end is a tap: a port of its own on the vertex before it.
-- Rows for a sink that has a key (`$merge`'s rows, a record's key) go by key; from a Spark stage to one task: windows' rows are few.
+- Rows for a sink that has a key (`$merge`'s rows, a record's key) go by key; from a Spark stage to one task: windows' rows are few. Where
+  the stage may have several tasks the sink restores the order of their rows (`InOrderSpec`).
+- A window's stage on Spark has tasks by key groups, unless one task has to see all rows of a window (`WindowSpec.whole`).
 - Every vertex that can fail on a document has an edge to the dead letter queue, if there is one.
 - For trying out, the output of a pipeline without a sink is collected, and so are dead letters without a queue (`collects`).
 """
@@ -210,18 +212,21 @@ class _Planner:
     def _window(self, stage: TumblingWindow | HoppingWindow | SessionWindow, ends: Ends) -> Draft:
         ends = self._mixed(ends, relayed=True)
         spec = WindowSpec(stage, self.processor.options.lateness, shared_fields([end.schema() for end in ends]))
-        for end in ends:
-            end.chain.append(PartialSpec(replace(spec, from_source=end.from_source)))
-            end.labels.append(f"partial {stage.name}")
         step = StepSpec(replace(spec, from_source=all(end.from_source for end in ends)))
         if self.engine == "local":
             draft = Draft(self._name("window"), "operator", None, [step], [stage.name], max_tasks=1)
         else:
-            draft = Draft(self._name("window"), "spark", StepHead(step), [], [stage.name], max_tasks=1)
+            draft = Draft(self._name("window"), "spark", StepHead(step), [], [stage.name])
+            draft.divided = not spec.whole
+            draft.max_tasks = None if draft.divided else 1
         draft.windowed = True
+        key_groups = self.key_groups if draft.divided else 0
+        for end in ends:
+            end.chain.append(PartialSpec(replace(spec, from_source=end.from_source), key_groups))
+            end.labels.append(f"partial {stage.name}")
         self._add(draft)
         for end in ends:
-            self._connect(end, draft, OUT, "single", by_reference=True)
+            self._connect(end, draft, OUT, "key" if draft.divided else "single", by_reference=True)
         return draft
 
     def _mixed(self, ends: Ends, *, relayed: bool) -> Ends:
@@ -244,7 +249,7 @@ class _Planner:
         ends = self._mixed(ends, relayed=False)
         spec = ComputeSpec(stage, self.processor.options.lateness, any(e.from_source for e in ends), self.key_groups)
         draft = self._add(Draft(self._name("compute", stage.path), "operator", None, [spec], [stage.name]))
-        if stage.order == "arrival" and any(end.scattered for end in ends):
+        if stage.order == "arrival" and any(end.scattered or end.divided for end in ends):
             draft.chain.insert(0, InOrderSpec(stage.name))
         for end in ends:
             if end.steps:
@@ -290,6 +295,8 @@ class _Planner:
         key = _order_key(stage, last=last)
         for end in ends:
             if end.steps:
+                if key is not None and end.divided:
+                    sink.chain = [InOrderSpec(stage.name)]
                 self._connect(end, sink, OUT, "spread" if key is None else "single", by_reference=True)
                 end.sealed = True
                 continue

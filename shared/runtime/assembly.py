@@ -4,7 +4,7 @@ from collections.abc import Callable
 from functools import lru_cache
 
 from tidemark.shared.language.documents import parse
-from tidemark.shared.model.ids import StatePart, TaskId, owner_of
+from tidemark.shared.model.ids import TASK_PART, StatePart, TaskId, groups_of_part, groups_owned, owner_of
 from tidemark.shared.model.messages import Assign
 from tidemark.shared.planning import plan_processor
 from tidemark.shared.planning.alignment import alignment_timeout_ms
@@ -128,13 +128,19 @@ def _ownership(context: TaskContext) -> Callable[[StatePart], bool]:
     assign = context.assign
     tasks, groups = assign.plan.tasks[assign.vertex], assign.plan.key_groups
     own = {p.part for h in assign.handles if h.index == assign.index for p in h.parts}
+    owned = groups_owned(assign.index, tasks, groups)
 
     def wanted(part: StatePart) -> bool:
         kind, _, name = part.rpartition("|")[2].partition(":")
         if kind == "kg":
             return owner_of(int(name.partition("#")[0]), tasks, groups) == assign.index
+        if kind == "groups":
+            there = groups_of_part(name)
+            return there.start < owned.stop and owned.start < there.stop
         if kind == "split":
             return name in assign.splits or name.rpartition("#")[0] in assign.splits
+        if part == TASK_PART and context.vertex.service == "spark":
+            return True  # as manifests were called that are of all key groups
         return part in own
 
     return wanted

@@ -2,8 +2,9 @@
 
 import json
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from tidemark.deploy.pipelines.departures.data import Feed, departures
@@ -70,8 +71,9 @@ async def run_job(
     out: Path,
     *,
     seconds: float = 10.0,
+    hold: Callable[[Installation, int], Awaitable[None]] | None = None,
 ) -> Ran:
-    """Feed, drain, collect."""
+    """Feed, drain, collect. hold: awaited before each slice with the number of records sent so far."""
     for folder in (data_dir, out):
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
@@ -81,7 +83,8 @@ async def run_job(
         await installed.ensure_started(job.name, job.document, job.tasks)
         await installed.until_running(job.name)
         fed = Fed()
-        await feed(installed.log, job.topic, job.order, len(job.order), seconds, fed)
+        held = None if hold is None else partial(hold, installed)
+        await feed(installed.log, job.topic, job.order, len(job.order), seconds, fed, held)
         until = {f"{job.topic}-{partition}": offset for partition, offset in fed.acked.items()}
         await installed.client.request(StopProcessor(installed.client.unique(), job.name, drain=True, until=until))
         status = await installed.until_ended(job.name)

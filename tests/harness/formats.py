@@ -22,7 +22,6 @@ from tidemark.services.sink.connectors.manifests import Manifest, Volume, encode
 from tidemark.services.sink.connectors.mergechanges import ROWS, Change
 from tidemark.services.sink.connectors.staging import FILES, Part, StagedFile, decode_handle, encode_handle
 from tidemark.services.source.body import SplitPosition
-from tidemark.services.spark.body import _Stored
 from tidemark.shared.computation.bundle import Module
 from tidemark.shared.model import formats
 from tidemark.shared.model.checkpoint import CommitRow, MirrorRow, SplitStand
@@ -60,6 +59,7 @@ from tidemark.shared.wire.messages import (
     encode_stands,
 )
 from tidemark.shared.wire.seals import SEALS, Seal
+from tidemark.spark_stages.manifest import Manifest as SparkManifest
 
 FOLDER: Final = Path("tests/golden/formats")
 _INT_MAX: Final = 1000
@@ -116,7 +116,7 @@ FORMS: Final[dict[Format, Form]] = {
     formats.COMPUTATION_STATE: _coded(formats.COMPUTATION_STATE, list[_KeySnapshot]),
     formats.JOIN_STATE: _coded(formats.JOIN_STATE, RowsSnapshot),
     formats.STEP_STATE: _coded(formats.STEP_STATE, StoredStep),
-    formats.SPARK_STATE: _coded(formats.SPARK_STATE, _Stored),
+    formats.SPARK_STATE: _coded(formats.SPARK_STATE, SparkManifest),
     formats.CALLS_NOTE: _coded(formats.CALLS_NOTE, _Said),
     formats.STAGED_HANDLE: Form(
         tuple(types.GenericAlias(tuple, (part, ...)) for part in get_args(Part)), encode_handle, decode_handle

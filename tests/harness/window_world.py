@@ -24,10 +24,9 @@ from tidemark.shared.operators.base import Out
 from tidemark.shared.operators.batches import documents_of
 from tidemark.shared.operators.build import Chain, build_chain
 from tidemark.shared.operators.context import TaskContext
-from tidemark.shared.operators.specs import FrontSpec, OperatorSpec
+from tidemark.shared.operators.specs import FrontSpec, OperatorSpec, StepSpec
 from tidemark.shared.operators.step_operator import StepOperator
 from tidemark.shared.planning.physical import plan_processor
-from tidemark.shared.planning.specs import StepHead
 
 CONTEXT = TaskContext("test", "test", "events")
 
@@ -79,11 +78,12 @@ class World:
     """The tasks of a document with a source and one window, over the given records."""
 
     def __init__(self, document: dict[str, Any], records: Sequence[Sequence[bytes]], tasks: int) -> None:
-        plan = plan_processor(parse(document), collects=True)
+        plan = plan_processor(parse(document), engine="local", collects=True)
         source, window = plan.vertices[0], plan.vertices[1]
-        assert isinstance(window.head, StepHead)
+        (step,) = window.chain
+        assert isinstance(step, StepSpec)
         self._records = records
-        self._step_spec = window.head.step
+        self._step_spec = step
         front, *chain = source.chain
         splits = {SplitId(f"s-{i}"): i for i in range(len(records))}
         self.tasks = [

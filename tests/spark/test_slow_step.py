@@ -96,9 +96,9 @@ class HeldService(SparkService):
         super().__init__(session, keeps=True)
         self._gate = gate
 
-    def make(self, plan: WindowPlan, root: str, operators: OperatorContext) -> Any:
+    def make(self, plan: WindowPlan, root: str, operators: OperatorContext, key_groups: int) -> Any:
         """See `SparkService.make`."""
-        return HeldStep(super().make(plan, root, operators), self._gate)
+        return HeldStep(super().make(plan, root, operators, key_groups), self._gate)
 
 
 @pytest.fixture(scope="module")

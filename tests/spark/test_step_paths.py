@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from msgspec import structs
 from pyspark.errors import PythonException
 from pyspark.sql import SparkSession
 
@@ -114,6 +115,35 @@ def test_every_path_gives_the_rows_of_arrow(
     assert sorted(found, key=by) == sorted(wanted, key=by)
     if path != "shuffle":
         assert [row["start"] for row in found] == [row["start"] for row in wanted]
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_R4_of_a_segment_that_several_tasks_list_each_counts_its_key_groups(
+    session: SparkSession, plan: WindowPlan, tmp_path: Path, path: str
+) -> None:
+    """Whichever way the rows take: two tasks behind a rescale give out together what one would, each key once."""
+    gathered, task_rows, large = PATHS[path]
+    tables, segments = stored(tmp_path, plan)
+    times = Times(MIN_TIME, MAX_TIME, 0, 7)
+    found: list[dict[str, object]] = []
+    for number, only in enumerate([(0, 40), (40, 128)]):
+        step = SparkStep(
+            session,
+            plan,
+            str(tmp_path),
+            NOWHERE,
+            128,
+            gathered_rows_max=gathered,
+            task_rows=task_rows,
+            large_task_rows=large,
+        )
+        state = StageState(tuple(structs.replace(segment, only=only) for segment in segments))
+        share = rows_of(tmp_path, step(state, (), times, f"out/{number}", arrived=False))
+        assert 0 < len(share) < WINDOWS * KEYS
+        found += share
+    expected = Step(plan)(StepState(), EpochInput(tuple(map(one_batch, tables))), times)
+    wanted = [row for out in expected.outs for row in out.batch.to_pylist()]
+    assert sorted(found, key=str) == sorted(wanted, key=str)
 
 
 def test_an_altered_segment_is_named(session: SparkSession, plan: WindowPlan, tmp_path: Path) -> None:

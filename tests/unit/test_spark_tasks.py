@@ -16,8 +16,9 @@ from tidemark.shared.adapters.blobs import MemoryBlobs
 from tidemark.shared.adapters.virtual import START_MS, VirtualWorld, run_virtual
 from tidemark.shared.language.documents import parse
 from tidemark.shared.model.checkpoint import BlobRef
+from tidemark.shared.model.formats import SPARK_STATE, Codec
 from tidemark.shared.model.frames import Inline, Segment
-from tidemark.shared.model.ids import TASK_PART, Epoch, Generation, TaskId, VertexId
+from tidemark.shared.model.ids import TASK_PART, Epoch, Generation, TaskId, VertexId, groups_owned, groups_part
 from tidemark.shared.model.time import MAX_TIME, MIN_TIME
 from tidemark.shared.operators.base import MAX_OPEN, MIN_OPEN, WEND, WSTART
 from tidemark.shared.operators.context import TaskContext as OperatorContext
@@ -28,13 +29,15 @@ from tidemark.shared.process.settings import ProcessSettings, ProcessSettingsErr
 from tidemark.shared.runtime.body import Announced
 from tidemark.shared.wire.arrow import encode_batch
 from tidemark.spark_stages.executing import Order
-from tidemark.spark_stages.manifest import StageState, StateSegment, StepBounds
+from tidemark.spark_stages.manifest import Manifest, StageState, StateSegment, StepBounds, joined, share
 from tidemark.spark_stages.step import OutputSegment, SparkResult, SparkStep
 
 DOCUMENT = (
     '{"pipeline": [{"$source": {"documents": [{"k": "a"}], "schema": {"k": "string"}}}, {"$tumblingWindow": {"interval": '
     '{"size": 1, "unit": "hour"}, "pipeline": [{"$group": {"_id": "$k", "n": {"$sum": 1}}}]}}]}'
 )
+GROUPS = 128
+WHOLE = groups_part(range(GROUPS))
 Call = tuple[StageState, tuple[StateSegment, ...], Times, str]
 
 
@@ -56,15 +59,28 @@ class Stub:
         return SparkResult(StageState((*state.segments, *added)), [out], output_watermark_ms=times.watermark_ms)
 
 
-def body_of(world: VirtualWorld, blobs: MemoryBlobs, stub: Stub, *, generation: int = 2, last: int = 0) -> SparkBody:
+def body_of(
+    world: VirtualWorld,
+    blobs: MemoryBlobs,
+    stub: Stub,
+    *,
+    generation: int = 2,
+    last: int = 0,
+    index: int = 0,
+    tasks: int = 1,
+) -> SparkBody:
     head = plan_processor(parse(DOCUMENT), collects=True).vertices[1].head
     assert isinstance(head, StepHead)
     numbers = iter(range(100))
     outside = SimpleNamespace(
         blobs=blobs, clock=world.clock, executor=world.executor, unique=lambda: f"g{generation}u{next(numbers)}"
     )
-    assign = SimpleNamespace(job=JOB, vertex=VertexId("window"), generation=Generation(generation), last=Epoch(last))
-    task = TaskId(VertexId("window"), 0)
+    vertex = VertexId("window")
+    plan = SimpleNamespace(tasks={vertex: tasks}, key_groups=GROUPS)
+    assign = SimpleNamespace(
+        job=JOB, vertex=vertex, index=index, plan=plan, generation=Generation(generation), last=Epoch(last)
+    )
+    task = TaskId(vertex, index)
     context: Any = SimpleNamespace(outside=outside, assign=assign, task=task, passing=lambda _phase, _epoch: None)
     make: Any = lambda *_: stub  # noqa: E731 - a factory that the test hands in
     return SparkBody(context, WindowPlan(head.step.window), OperatorContext("p"), make)
@@ -169,10 +185,10 @@ def test_P2_the_snapshot_is_the_manifest_and_attempts_have_names_of_their_own() 
         copied = await body.copy(Epoch(1), Epoch(0))
         (listed,) = copied.blobs
         assert (await blobs.get(listed)) != b""
-        state = copied.changed[TASK_PART]
+        state = copied.changed[WHOLE]
         assert state is not None
         again = body_of(world, blobs, second, generation=3, last=1)
-        await again.open({TASK_PART: state})
+        await again.open({WHOLE: state})
         await again.apply("", [partial(0, 10)])
         await again.flush(Epoch(2))
         assert [s.name for s in second.calls[0][0].segments] == [listed.name]
@@ -193,10 +209,10 @@ def test_W5_a_step_never_goes_back_behind_the_time_of_the_one_before() -> None:
         await body.flush(Epoch(1))
         world.clock.shift(-60_000)
         await body.flush(Epoch(2))
-        state = (await body.copy(Epoch(2), Epoch(0))).changed[TASK_PART]
+        state = (await body.copy(Epoch(2), Epoch(0))).changed[WHOLE]
         assert state is not None
         again = body_of(world, blobs, stub, generation=3, last=2)
-        await again.open({TASK_PART: state})
+        await again.open({WHOLE: state})
         await again.flush(Epoch(3))
         told = [(times.processing_before_ms, times.processing_ms) for _, _, times, _ in stub.calls]
         assert told == [(MIN_TIME, START_MS), (START_MS, START_MS), (START_MS, START_MS)]
@@ -213,9 +229,9 @@ def test_P2_a_restore_looks_at_all_that_the_manifest_lists_before_it_goes_on() -
         await body.apply("", [partial(0, 10)])
         await body.flush(Epoch(1))
         copied = await body.copy(Epoch(1), Epoch(0))
-        state, stub = copied.changed[TASK_PART], Stub()
+        state, stub = copied.changed[WHOLE], Stub()
         assert state is not None
-        await body_of(world, blobs, stub, generation=3, last=1).open({TASK_PART: state})
+        await body_of(world, blobs, stub, generation=3, last=1).open({WHOLE: state})
         assert [BlobRef(s.name, s.size_bytes, s.digest) for s in stub.checked] == list(copied.blobs)
 
     on_stage(story)
@@ -254,7 +270,9 @@ def _made(extra: dict[str, Any]) -> SparkStep:
     kept: Any = SimpleNamespace(get=lambda: None)
     head = plan_processor(parse(DOCUMENT), collects=True).vertices[1].head
     assert isinstance(head, StepHead)
-    return SparkService(kept, SparkSettings(**extra)).make(WindowPlan(head.step.window), "root", OperatorContext("p"))
+    return SparkService(kept, SparkSettings(**extra)).make(
+        WindowPlan(head.step.window), "root", OperatorContext("p"), GROUPS
+    )
 
 
 def _step(extra: dict[str, Any]) -> dict[str, int]:
@@ -291,5 +309,107 @@ def test_C12_the_step_at_the_end_of_input_has_the_name_of_its_own_epoch() -> Non
         await body.advance(MAX_TIME)
         epochs = [prefix.split("/")[3] for _, _, _, prefix in stub.calls]
         assert [int(epoch) for epoch in epochs] == [4, 7, 8]
+
+    on_stage(story)
+
+
+# --- several tasks ------------------------------------------------------------------------------------------------------
+
+
+def segment(name: str, only: tuple[int, int] | None = None) -> StateSegment:
+    return StateSegment(name, 10, 100, name, 0, 3_600_000, only)
+
+
+def manifest(segments: Sequence[StateSegment], groups: tuple[int, int] | None = None, closed_ms: int = 0) -> Manifest:
+    return Manifest(StageState(tuple(segments), closed_ms, MIN_TIME, 7), closed_ms, 5, closed_ms, groups)
+
+
+def rescaled(manifests: Sequence[Manifest], tasks: int) -> list[Manifest]:
+    """What so many tasks have of what others had."""
+    found = []
+    for index in range(tasks):
+        own = groups_owned(index, tasks, GROUPS)
+        owned = (own.start, own.stop)
+        shares = [share(each, owned, GROUPS) for each in manifests if meets(each.groups or (0, GROUPS), owned)]
+        found.append(manifest(joined([each.state for each in shares]).segments, owned))
+    return found
+
+
+def meets(one: tuple[int, int], other: tuple[int, int]) -> bool:
+    return one[0] < other[1] and other[0] < one[1]
+
+
+@pytest.mark.parametrize("course", [(2, 3, 1), (3, 2, 5, 1), (1, 4, 2, 1), (128, 1), (7, 5, 3, 2, 1)], ids=str)
+def test_R4_each_key_group_of_a_segment_counts_once_however_often_tasks_change(course: Sequence[int]) -> None:
+    """A segment that one task wrote counts by key groups where several have it, and is one again when one has it all."""
+    manifests = [manifest([segment("first")])]
+    for number, tasks in enumerate(course):
+        manifests = rescaled(manifests, tasks)
+        for index, each in enumerate(manifests):  # each task writes on
+            own = segment(f"{number}-{index}")
+            manifests[index] = manifest([*each.state.segments, own], each.groups)
+        for name in {s.name for each in manifests for s in each.state.segments}:
+            counted: list[int] = []
+            for each in manifests:
+                for s in each.state.segments:
+                    if s.name == name:
+                        counted += range(*(s.only or (0, GROUPS)))
+            assert len(set(counted)) == len(counted), f"{name} after {course[: number + 1]}"
+            if name == "first":
+                assert sorted(counted) == list(range(GROUPS))
+    (last,) = manifests
+    assert [s.only for s in last.state.segments if s.name == "first"] in ([None], [(0, GROUPS)])
+
+
+def test_R4_a_rescaled_task_takes_its_share_and_its_part_replaces_the_old_ones() -> None:
+    """Manifests of version 1, which are of all key groups, among them; a task's part names its key groups."""
+
+    async def story(world: VirtualWorld, blobs: MemoryBlobs) -> None:
+        first = body_of(world, blobs, Stub())
+        await first.open({})
+        await first.apply("", [partial(0, 3_600_000)])
+        await first.flush(Epoch(1))
+        state = (await first.copy(Epoch(1), Epoch(0))).changed[WHOLE]
+        assert state is not None
+        for name in (WHOLE, TASK_PART):
+            stub = Stub()
+            second = body_of(world, blobs, stub, generation=3, last=1, index=1, tasks=2)
+            await second.open({name: state})
+            (taken,) = stub.checked
+            assert taken.only == (64, 128)
+            await second.flush(Epoch(2))
+            copied = await second.copy(Epoch(2), Epoch(1))
+            assert {part: data is not None for part, data in copied.changed.items()} == {
+                groups_part(range(64, 128)): True,
+                name: False,
+            }
+            assert [blob.name for blob in copied.blobs] == [taken.name]
+            assert list((await second.copy(Epoch(3), Epoch(2))).changed) == [groups_part(range(64, 128))]
+
+    on_stage(story)
+
+
+def test_R4_key_groups_that_stood_at_a_lower_watermark_catch_up_before_they_are_one_state() -> None:
+    """Else what the one had still open would count as closed, or what the other had closed would come out again."""
+
+    async def story(world: VirtualWorld, blobs: MemoryBlobs) -> None:
+        stub = Stub()
+        body = body_of(world, blobs, stub, generation=3, last=1)
+        behind, ahead = manifest([segment("a")], (0, 64), 100), manifest([segment("b")], (64, 128), 200)
+        codec: Codec[Manifest] = Codec(SPARK_STATE, Manifest)
+        parts = {groups_part(range(*each.groups)): codec.encode(each) for each in (ahead, behind) if each.groups}
+        await body.open(parts)
+        assert body.output_watermark() == 100
+        await body.apply("", [partial(0, 10)])
+        outs = await body.flush(Epoch(2))
+        steps = [
+            ([s.name for s in state.segments], times.watermark_before_ms, times.watermark_ms, len(added))
+            for state, added, times, _ in stub.calls
+        ]
+        assert steps == [(["a"], 100, 200, 0), (["b"], 200, 200, 0), (["a", "b"], 200, 200, 1)]
+        assert len(outs) == 3
+        assert len({prefix for *_, prefix in stub.calls}) == 3
+        await body.flush(Epoch(3))
+        assert len(stub.calls) == 4
 
     on_stage(story)

@@ -119,7 +119,7 @@ SINKS = (
     Mutant("S6", "records of any size are staged", RECORDS, "        for row in np.flatnonzero(sizes > self._record_bytes_max).tolist():", "        for row in ():", ON_KAFKA),
     Mutant("S6", "topics that are not there are staged for", TOPICS, "            if topic not in known and not self._takes.new_topic_partitions:", "            if False:", ON_KAFKA),
     Mutant("S6", "a record names an internal topic", RECORDS, "            if reason is None and (internal := refusal(name, self._prefix)):", '            if reason is None and (internal := ""):', ON_KAFKA),
-    Mutant("E1", "rows are held beyond the end", BODY, "        return await self._accept() if watermark_ms == MAX_TIME else ()\n", "        return ()\n", ON_TASK),
+    Mutant("E1", "rows are held beyond the end", BODY, "        return await self._rest() if watermark_ms == MAX_TIME else ()\n", "        return ()\n", ON_TASK),
     Mutant("S6", "refused rows vanish", BODY, "        return list(dead_letters(batch, failures,", "        return list(dead_letters(batch, [],", ON_TASK),
     Mutant("S6", "a refused dead letter vanishes", BODY, "        if rejected and not self._rejected_to_dlq:", "        if False:", ON_TASK),
     Mutant("S6", "a sink skips without an order", BODY, "        skips = (identity.vertex, identity.index, row.epoch) in self._context.assign.skips", "        skips = True", ON_TASK),

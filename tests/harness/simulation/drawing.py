@@ -150,7 +150,12 @@ def draw(seed: int, url: str) -> Scenario:
         lanes=lanes,
         come=come,
         document=document(shape, target, letters, url, union=union, scope=scope, waits_ms=waits_ms(seed)),
-        tasks={"source": sources, "operator": operators, "sink": chooser.choice((1, 2))},
+        tasks={
+            "source": sources,
+            "operator": operators,
+            "sink": chooser.choice((1, 2)),
+            "spark": random.Random(f"{seed}/stages").choice((1, 2, 3)),
+        },
         workers={"source": 2, "operator": chooser.choice((2, 3)), "sink": 2, **stages},
         coordinators=2,
         runtime=_runtime(chooser, engine),

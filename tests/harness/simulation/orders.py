@@ -170,6 +170,7 @@ class User:
 
     async def _rescale(self, choice: int) -> None:
         counts = {"source": 1 + choice % 2, "operator": 1 + choice % 3, "sink": 1 + choice // 3 % 2}
+        counts["spark"] = 1 + choice // 2 % 3
         await self._ask(lambda request: ModifyProcessor(request, NAME, None, counts, True))
 
     async def _modify(self, choice: int) -> None:

@@ -118,12 +118,12 @@ class SimSpark(SparkService):
         """What steps are asked of."""
         return InProcess()
 
-    def make(self, plan: WindowPlan, root: str, operators: OperatorContext) -> SparkStep:
+    def make(self, plan: WindowPlan, root: str, operators: OperatorContext, key_groups: int) -> SparkStep:
         """See `SparkService.make`."""
         named = {
             name: getattr(BOUNDS, name) for name in ("segments_max", "task_rows", "tasks_planned", "large_task_rows")
         }
-        return InProcessStep(self.session(), plan, root, operators, **named)
+        return InProcessStep(self.session(), plan, root, operators, key_groups, **named)
 
 
 class _Files(fsspec.AbstractFileSystem):  # type: ignore[misc]  # fsspec has no types
