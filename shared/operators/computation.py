@@ -443,6 +443,7 @@ class KeyedComputation:
     def _timer(self, key: Key, pending: Pending, output_ms: int, done: CallResults) -> None:
         """Fire a timer. It is pending no more, even if it fails."""
         timer = Timer(pending.name, pending.time_ms, pending.domain)
+        self._keys.changed(key)
         key.timers.take(pending)
         self.counters.timers_fired += 1
         error = self._guarded(

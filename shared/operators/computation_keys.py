@@ -153,6 +153,7 @@ class Key:
         "_packed",
         "_state",
         "data",
+        "entry",
         "group",
         "highest",
         "output_ms",
@@ -175,6 +176,8 @@ class Key:
         self.highest = 0
         """The highest sequence given for any time."""
         self.timers = Timers() if timers is None else timers
+        self.entry: bytes | None = None
+        """Its bytes in a snapshot, without waiting rows, where it is kept for its state or timers, and has not changed since."""
         self._codec = codec
         self._state: Any = None
         self._packed: bytes | None = None
@@ -289,7 +292,8 @@ class Keys:
         return key
 
     def changed(self, key: Key) -> None:
-        """The key's group has to be in the next snapshot."""
+        """The key's group has to be in the next snapshot. To be called before state or timers change."""
+        key.entry = None
         self._dirty.add(key.group)
 
     def settle(self) -> None:
@@ -375,8 +379,14 @@ class Keys:
             if data not in keys
         }
         for data, key in list(keys.items()):
+            rows = waiting.get(data, ())
+            if key.entry is not None and not rows:
+                found[data] = key.entry
+                continue
             if self._stays(key):
-                found[data] = _packed(key, waiting.get(data, ()))
+                found[data] = packed = _packed(key, rows)
+                if not rows and key.is_worth_keeping(self._fresh):
+                    key.entry = packed
                 continue
             self._forgotten(data)
             if self._cold is not None:

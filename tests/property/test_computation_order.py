@@ -123,8 +123,12 @@ def run(
     items_max: int = MAX_TIME,
     *,
     restarts: bool = False,
+    lives_on: bool = False,
 ) -> tuple[list[Yielded], list[dict[KeyGroup, bytes]]]:
-    """(all that came out, the state at every restart); a watermark in pieces of so many items, perhaps with restarts between them."""
+    """(all that came out, the state at every restart); a watermark in pieces of so many items, perhaps with restarts between them.
+
+    lives_on: the snapshots of restarts are taken, and the same task goes on.
+    """
 
     def fresh() -> KeyedComputation:
         return KeyedComputation(make_computation(Scripted), groups=2, cooling=cooling)
@@ -135,6 +139,8 @@ def run(
                 stored.pop(group, None)
             else:
                 stored[group] = data
+        if lives_on:
+            return task
         again = fresh()
         again.restore(dict(stored), task.watermark_ms)
         return again
@@ -171,6 +177,16 @@ def test_the_output_is_a_function_of_the_input(schedule: tuple[list[Row], list[t
     """Any arrival, any watermarks, any restarts: the outputs, in order, are those of the plain reading of the language."""
     rows, course = schedule
     assert [(o.timestamp_ms, o.key, o.value) for o in run(rows, course)[0]] == plain(rows)
+
+
+@settings(deadline=None, max_examples=150)
+@given(schedules(), st.integers(1, 4))
+def test_C6_a_task_that_lives_on_stores_what_a_restored_one_does(
+    schedule: tuple[list[Row], list[tuple[str, int]]], items_max: int
+) -> None:
+    """C6: it keeps the bytes of keys that have not changed since its last snapshot; a restored one has none of them."""
+    rows, course = schedule
+    assert run(rows, course, None, items_max, lives_on=True) == run(rows, course, None, items_max)
 
 
 @settings(deadline=None, max_examples=150)
