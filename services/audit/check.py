@@ -26,7 +26,7 @@ from tidemark.services.audit.tables import TableRead, Unread, compare, read_tabl
 from tidemark.services.audit.writers import JobTables, no_writers, stages_into
 from tidemark.services.sink.connecting import stage_of
 from tidemark.shared.language.documents import InvalidDocument, Processor, all_stages, parse, resolve
-from tidemark.shared.language.documents.plugins import plugin_uses
+from tidemark.shared.language.documents.model import plugin_uses
 from tidemark.shared.language.stages import (
     Connection,
     FileEmit,

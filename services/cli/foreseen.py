@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from tidemark.shared.language.documents import InvalidDocument, Processor, all_stages, resolve
-from tidemark.shared.language.documents.plugins import PluginUse, plugin_uses
+from tidemark.shared.language.documents.model import plugin_uses
+from tidemark.shared.language.forms import PluginUse
 from tidemark.shared.language.problems import DocumentError, join
 from tidemark.shared.language.stages import Compute
 from tidemark.shared.process.foreseen import never_runs

@@ -37,7 +37,7 @@ from tidemark.shared.language.documents import (
     parse,
     resolve,
 )
-from tidemark.shared.language.documents.plugins import plugin_uses
+from tidemark.shared.language.documents.model import plugin_uses
 from tidemark.shared.language.expressions.ast import Literal
 from tidemark.shared.language.problems import DocumentError
 from tidemark.shared.language.stages import FileEmit, HttpsEmit, KafkaEmit, Merge, PluginEmit

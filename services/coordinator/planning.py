@@ -12,7 +12,7 @@ from tidemark.shared.computation.problems import ComputationError
 from tidemark.shared.language.documents import InvalidDocument, Processor, all_stages, parse, refusals
 from tidemark.shared.language.documents.connections import REFERENCE
 from tidemark.shared.language.documents.load import load
-from tidemark.shared.language.documents.plugins import plugin_uses
+from tidemark.shared.language.documents.model import plugin_uses
 from tidemark.shared.language.problems import DocumentError
 from tidemark.shared.language.stages import Compute
 from tidemark.shared.model.ids import VertexId

@@ -1,11 +1,26 @@
 """Forms of records in topics other than JSON: schemas that a registry knows, and formats of other packages."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 from tidemark.shared.model.values import Document
 
 SubjectStrategy = Literal["TopicNameStrategy", "RecordNameStrategy", "TopicRecordNameStrategy"]
+
+
+PluginKind = Literal["source", "sink", "format"]
+
+
+@dataclass(frozen=True, slots=True)
+class PluginUse:
+    """A plug-in that a document names, and where."""
+
+    kind: PluginKind
+    plugin: str
+    config: Mapping[str, Any]
+    path: str
+    connection_name: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,6 +30,10 @@ class PluginFormat:
     path: str
     plugin: str
     config: Document = field(default_factory=dict)
+
+    def use(self) -> PluginUse:
+        """The same, as all plug-ins of a document are told."""
+        return PluginUse("format", self.plugin, self.config, self.path)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from tidemark.shared.language.documents.changes import meaning
-from tidemark.shared.language.stages import Compute, FileEmit, HttpsEmit, KafkaEmit, Merge, PluginEmit, Sink
+from tidemark.shared.language.stages import Compute, Sink
 from tidemark.shared.model.ids import VertexId
 from tidemark.shared.model.plan import PhysicalPlan
 from tidemark.shared.operators.specs import ComputeSpec
@@ -60,21 +60,9 @@ def _named(plan: PhysicalPlan) -> Iterator[Named]:
 
 def _essence(what: Compute | Sink | DeadLetterHead) -> Any:
     """The properties by which a stage is the same one in another plan."""
-    match what:
-        case Compute():
-            return ("compute", what.class_, meaning(what.key))
-        case KafkaEmit():
-            return ("kafka", what.connection_name, meaning(what.topic))
-        case FileEmit():
-            return ("files", what.connection_name, what.file_path)
-        case HttpsEmit():
-            return ("https", what.connection_name, meaning(what.subpath))
-        case PluginEmit():
-            return ("plugin", what.plugin, what.connection_name, meaning(what.config))
-        case Merge():
-            return ("table", what.connection_name, meaning(what.table))
-        case DeadLetterHead():
-            return ("dlq", meaning(what.queue))
+    if isinstance(what, DeadLetterHead):
+        return ("dlq", meaning(what.queue))
+    return meaning(what.identity() if isinstance(what, Compute) else what.target())
 
 
 def _unused(name: VertexId, taken: set[VertexId]) -> VertexId:

@@ -27,7 +27,6 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from tidemark.shared.language.documents import Processor
-from tidemark.shared.language.expressions.ast import Expr, FieldPath, ObjectExpr
 from tidemark.shared.language.schema import shared_fields
 from tidemark.shared.language.stages import (
     ChangesSource,
@@ -37,9 +36,7 @@ from tidemark.shared.language.stages import (
     HoppingWindow,
     Https,
     Join,
-    KafkaEmit,
     Lookup,
-    Merge,
     PositionHorizon,
     SampleSource,
     ScriptSource,
@@ -292,7 +289,7 @@ class _Planner:
         elif self.processor.options.stream_meta_field_name is not None:
             ends = tuple(self._relay(end) if end.steps else end for end in ends)  # rows that go on have no field added
         sink = self._add(Draft(self._name("emit", stage.path), "sink", WriteHead(stage), [], [stage.name]))
-        key = _order_key(stage, last=last)
+        key = stage.order_key(last=last)
         for end in ends:
             if end.steps:
                 if key is not None and end.divided:
@@ -350,22 +347,6 @@ def _with_inner(step: StepSpec, stage: Stateless) -> StepSpec:
     window = step.window
     inner = replace(window.stage, pipeline=(*window.stage.pipeline, stage))
     return StepSpec(replace(window, stage=inner, stages_behind=window.stages_behind + 1))
-
-
-def _order_key(stage: Sink, *, last: bool) -> Expr | None:
-    """The expression by which a sink's rows have an order: the row of a table, the key of a record; None where they have none.
-
-    A tap has no order by a key that can fail: its failure is the sink's, the row goes on in the pipeline.
-    """
-    match stage:
-        case Merge():
-            return ObjectExpr(tuple((name, FieldPath(tuple(name.split(".")))) for name in stage.on))
-        case KafkaEmit(key=FieldPath() as key):
-            return key
-        case KafkaEmit(key=key) if last:
-            return key
-        case _:
-            return None
 
 
 def plan_processor(

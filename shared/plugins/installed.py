@@ -6,7 +6,7 @@ from typing import Any, Final, Literal, TypeVar, overload
 
 from tidemark.shared.computation.loading import config_of
 from tidemark.shared.computation.problems import ConfigError
-from tidemark.shared.language.documents.plugins import PluginKind
+from tidemark.shared.language.forms import PluginKind
 from tidemark.shared.language.problems import nearest_of
 from tidemark.shared.plugins.base import API, Plugin
 from tidemark.shared.plugins.format import Format

@@ -18,7 +18,7 @@ from tidemark.services.source.connectors.formatted import FormattedRecords
 from tidemark.shared.adapters.clock import SystemClock
 from tidemark.shared.adapters.executor import AsyncExecutor
 from tidemark.shared.language.documents import InvalidDocument, parse
-from tidemark.shared.language.documents.plugins import plugin_uses
+from tidemark.shared.language.documents.model import plugin_uses
 from tidemark.shared.language.forms import PluginFormat
 from tidemark.shared.language.stages import KafkaEmit, KafkaSource
 from tidemark.shared.model.ids import Epoch, SplitId

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
+from tidemark.shared.language.forms import PluginUse
 from tidemark.shared.language.limits import DEFAULTS, Limits
 from tidemark.shared.language.problems import DocumentError
 from tidemark.shared.language.stages import Connection, Join, Sink, Source, Stage, Union
@@ -17,6 +18,11 @@ def all_stages(pipeline: Iterable[Stage]) -> Iterator[Stage]:
         inner = (stage.from_,) if isinstance(stage, Join) else stage.pipelines if isinstance(stage, Union) else ()
         for stages in inner:
             yield from all_stages(stages)
+
+
+def plugin_uses(pipeline: Iterable[Stage]) -> Iterator[PluginUse]:
+    """What stages name of other packages: sources and sinks, and the formats of topics' records."""
+    return (use for stage in all_stages(pipeline) for use in stage.plugins())
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,6 @@ from dataclasses import replace
 from typing import Any, Final
 
 from tidemark.shared.language.documents import changestreams
-from tidemark.shared.language.documents.plugins import FORMAT, check_format
 from tidemark.shared.language.expressions.ast import Expr, Literal, constant
 from tidemark.shared.language.expressions.parse import parse_expression
 from tidemark.shared.language.expressions.scope import Scope
@@ -53,6 +52,7 @@ from tidemark.shared.language.stages import (
     Union,
     Watermark,
 )
+from tidemark.shared.language.stages.formats import FORMAT, check_format
 from tidemark.shared.language.steps import DataStep, IdleStep, ProcessingTimeStep, ScriptStep, WatermarkStep
 from tidemark.shared.model.values import INT64_MAX, Date
 

@@ -2,11 +2,11 @@
 
 from typing import Final
 
-from tidemark.shared.language.documents.sinks import SINKS
 from tidemark.shared.language.documents.source import SOURCE
 from tidemark.shared.language.kinds import StageSpec
-from tidemark.shared.language.stages import compute, https, join, lookup, union, windows
+from tidemark.shared.language.stages import compute, https, join, lookup, sinks, union, windows
 from tidemark.shared.language.stages.inner import STATELESS
+from tidemark.shared.language.stages.sinks import merge
 
 STAGES: Final[dict[str, StageSpec]] = {
     "$source": SOURCE,
@@ -20,5 +20,6 @@ STAGES: Final[dict[str, StageSpec]] = {
     "$compute": compute.SPEC,
     "$join": join.SPEC,
     "$union": union.SPEC,
-    **SINKS,
+    "$emit": sinks.EMIT,
+    "$merge": merge.SPEC,
 }

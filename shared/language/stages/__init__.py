@@ -16,18 +16,11 @@ from tidemark.shared.language.stages.match import Match
 from tidemark.shared.language.stages.project import Project
 from tidemark.shared.language.stages.redact import Redact
 from tidemark.shared.language.stages.replace_root import ReplaceRoot
-from tidemark.shared.language.stages.sinks import (
-    Compression,
-    DateFormat,
-    EmitFormat,
-    FileEmit,
-    KafkaEmit,
-    Merge,
-    OutputFormat,
-    PluginEmit,
-    WhenMatched,
-    WhenNotMatched,
-)
+from tidemark.shared.language.stages.sinks.base import DateFormat, OutputFormat
+from tidemark.shared.language.stages.sinks.files import EmitFormat, FileEmit
+from tidemark.shared.language.stages.sinks.kafka import Compression, KafkaEmit
+from tidemark.shared.language.stages.sinks.merge import Merge, WhenMatched, WhenNotMatched
+from tidemark.shared.language.stages.sinks.plugin import PluginEmit
 from tidemark.shared.language.stages.sort import Sort
 from tidemark.shared.language.stages.sources import (
     SAMPLE_CONNECTION,

@@ -13,6 +13,7 @@ from tidemark.shared.language.expressions.ast import Expr
 from tidemark.shared.language.expressions.environment import Environment
 from tidemark.shared.language.expressions.errors import ExpressionError
 from tidemark.shared.language.fields import Fields, Path
+from tidemark.shared.language.forms import PluginUse
 from tidemark.shared.language.query.ast import Predicate
 from tidemark.shared.language.schema import NO_SCHEMA, Schema
 from tidemark.shared.model.values import Document
@@ -78,6 +79,10 @@ class Stage:
         declared field under a new name. To forget a field is always right: it then travels untyped.
         """
         return NO_SCHEMA
+
+    def plugins(self) -> Iterable[PluginUse]:
+        """What it names of other packages."""
+        return ()
 
     def told(self) -> Iterable[Told]:
         """What `explain` tells of: by a kernel or interpreted."""

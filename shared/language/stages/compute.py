@@ -25,6 +25,10 @@ class Compute(Stage):
     limits: Limits = DEFAULTS
     """Of the document."""
 
+    def identity(self) -> tuple[Any, ...]:
+        """By which it is the same one in another plan."""
+        return (self.class_, self.key)
+
 
 def _class(tree: Any, path: str, scope: Scope) -> str | None:
     if type(tree) is str and re.fullmatch(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*", tree):

@@ -22,7 +22,7 @@ from tidemark.shared.language.kinds import (
 from tidemark.shared.language.problems import join
 from tidemark.shared.language.stages.base import Stage, Stateless
 from tidemark.shared.language.stages.inner import IN_PLACE
-from tidemark.shared.language.stages.sinks import SinkBase
+from tidemark.shared.language.stages.sinks.base import SinkBase
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,6 +59,10 @@ class HttpsEmit(RequestStage, SinkBase):
 
     on_error: `fail` or `ignore`.
     """
+
+    def target(self) -> tuple[Any, ...]:
+        """The place at the server."""
+        return ("https", self.connection_name, self.subpath)
 
 
 def _expressions(tree: Any, path: str, scope: Scope) -> tuple[tuple[str, Any], ...] | None:

@@ -1,10 +1,11 @@
 """The sources: `$source`."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Final, Literal, TypeAlias
 
 from tidemark.shared.language.expressions.ast import Expr
-from tidemark.shared.language.forms import PluginFormat
+from tidemark.shared.language.forms import PluginFormat, PluginUse
 from tidemark.shared.language.schema import NO_SCHEMA, Schema
 from tidemark.shared.language.stages.base import Stage, Told
 from tidemark.shared.language.steps import ScriptStep
@@ -122,6 +123,11 @@ class KafkaSource(SourceBase):
     format: PluginFormat | None = None
     """Of values; None: JSON, or as the registry has it."""
 
+    def plugins(self) -> Iterator[PluginUse]:
+        """The format."""
+        if self.format is not None:
+            yield self.format.use()
+
 
 FileFormat = Literal["json", "csv", "parquet"]
 
@@ -202,6 +208,10 @@ class PluginSource(SourceBase):
     config: Document = field(default_factory=dict)
     """As the plug-in takes it."""
     connection_name: str | None = None
+
+    def plugins(self) -> Iterator[PluginUse]:
+        """The source."""
+        yield PluginUse("source", self.plugin, self.config, self.path, self.connection_name)
 
 
 Source: TypeAlias = (

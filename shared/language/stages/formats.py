@@ -1,43 +1,11 @@
-"""What a document names of other packages: sources and sinks, which are stages, and the formats of topics' records."""
+"""`format` of a topic's records: one of a plug-in."""
 
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
-from typing import Any, Final, Literal
+from typing import Any, Final
 
-from tidemark.shared.language.documents.model import all_stages
 from tidemark.shared.language.expressions.scope import Scope
 from tidemark.shared.language.forms import PluginFormat
 from tidemark.shared.language.kinds import DOCUMENT, STRING, Kind, Option, Read, closed_schema, read_options
 from tidemark.shared.language.problems import join
-from tidemark.shared.language.stages import KafkaEmit, KafkaSource, PluginEmit, PluginSource, Stage
-
-PluginKind = Literal["source", "sink", "format"]
-
-
-@dataclass(frozen=True, slots=True)
-class PluginUse:
-    """A plug-in that a document names, and where."""
-
-    kind: PluginKind
-    plugin: str
-    config: Mapping[str, Any]
-    path: str
-    connection_name: str | None = None
-
-
-def plugin_uses(pipeline: Iterable[Stage]) -> Iterator[PluginUse]:
-    """All of them, in the order of the stages."""
-    for stage in all_stages(pipeline):
-        match stage:
-            case PluginSource():
-                yield PluginUse("source", stage.plugin, stage.config, stage.path, stage.connection_name)
-            case PluginEmit():
-                yield PluginUse("sink", stage.plugin, stage.config, stage.path, stage.connection_name)
-            case KafkaSource(format=PluginFormat() as form) | KafkaEmit(format=PluginFormat() as form):
-                yield PluginUse("format", form.plugin, form.config, form.path)
-            case _:
-                pass
-
 
 _OPTIONS: Final = (
     Option("plugin", STRING, "the format's name in the package that has it", required=True),
