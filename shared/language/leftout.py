@@ -12,7 +12,6 @@ STAGES_LEFT_OUT: Final[dict[str, str]] = {
     "$iceberg": "is not supported: use $emit with path and format iceberg",
     "$setStreamMeta": "is not supported: compute a field, and project it away in front of the sink",
     "$function": "is not supported: write a $compute",
-    "$skip": "is not a stage of streams: inside a window $limit takes the first documents",
     "$sample": "is not supported: a replay would not give the same answer",
     "$unionWith": f"{_STORED}; $union brings further streams in",
     **dict.fromkeys(("$bucket", "$bucketAuto", "$sortByCount"), _WINDOWED),

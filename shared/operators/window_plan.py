@@ -2,8 +2,8 @@
 
 - `typed`: `$group` over declared fields; partials are plain columns (typed_group.py).
 - `general`: any other `$group`; partials hold encoded accumulator states (general_group.py).
-- `rows`: no `$group`, or one behind `$sort`, `$limit` or `$count`: the rows travel, each with its window, and the whole pipeline runs
-  when the window closes.
+- `rows`: no `$group`, or one behind another stage that gathers documents: the rows travel, each with its window, and the whole
+  pipeline runs when the window closes.
 """
 
 from dataclasses import dataclass

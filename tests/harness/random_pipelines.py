@@ -12,6 +12,7 @@ _GROUPS: list[list[dict[str, Any]]] = [
     [{"$group": {"_id": None, "n": {"$sum": 1}, "m": {"$max": "$v"}}}],
     [{"$sort": {"v": -1}}, {"$group": {"_id": "$k", "f": {"$first": "$v"}}}],
     [{"$limit": 2}],
+    [{"$skip": 1}, {"$group": {"_id": "$k", "n": {"$sum": 1}}}],
     [{"$count": "c"}],
     [{"$match": {"v": {"$gt": 2}}}, {"$group": {"_id": "$k", "a": {"$avg": "$v"}}}],
     [{"$group": {"_id": {"k": "$k", "p": "$o.p"}, "n": {"$sum": "$o.p"}, "os": {"$addToSet": "$o"}}}],

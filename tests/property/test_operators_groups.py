@@ -146,13 +146,14 @@ gathering = st.one_of(
     ),
     st.dictionaries(names, st.sampled_from([1, -1]), min_size=1, max_size=2).map(lambda keys: {"$sort": keys}),
     st.integers(1, 3).map(lambda n: {"$limit": n}),
+    st.integers(0, 3).map(lambda n: {"$skip": n}),
     st.just({"$count": "i"}),
     st.just({"$addFields": {"z": "$i"}}),
 )
 
 
 @given(given_documents=st.lists(documents, max_size=10), order=st.lists(st.integers(0, 5), min_size=1, max_size=10),
-       first=st.sampled_from([{"$sort": {"i": 1, "d": -1}}, {"$limit": 4}, {"$sort": {"x": -1}}]),
+       first=st.sampled_from([{"$sort": {"i": 1, "d": -1}}, {"$limit": 4}, {"$skip": 1}, {"$sort": {"x": -1}}]),
        more=st.lists(gathering, max_size=3))  # fmt: skip
 @settings(max_examples=200)
 def test_stages_on_whole_windows_give_what_they_give_on_lists(

@@ -67,12 +67,12 @@ Sink: TypeAlias = KafkaEmit | FileEmit | Merge | HttpsEmit | PluginEmit
 """`KafkaEmit`, `FileEmit` and, into a collection, `Merge` are all written `$emit`."""
 
 __all__ = [  # noqa: RUF022 - as a text
-    "AddFields", "Boundary", "BoundedDisorder", "Branch", "CachedLookup", "ChangeStreamSource", "ChangesSource", "Compression", "Compute", "Computed",
-    "Connection", "Count", "DEFAULT_LATENESS_MS", "DateFormat", "DocumentsSource", "Drop", "EmitFormat", "FileEmit", "FileFormat",
-    "FileSource", "Gathering", "Group", "GroupField", "HoppingWindow", "Https", "HttpsEmit", "InlineTable", "InnerStage", "Join",
-    "KafkaEmit", "KafkaSource", "Keep", "KeyFormat", "Leaf", "Limit", "Lookup", "Match", "MaxSeen", "Merge", "OutputFormat",
-    "OutputTime", "Percentile", "Perfect", "PluginEmit", "PluginSource", "PositionHorizon", "Project", "Redact", "ReplaceRoot",
-    "RequestStage", "SAMPLE_CONNECTION", "SampleSource", "ScriptSource", "SessionWindow", "Sink", "Sort", "Source", "SourceBase",
-    "Stage", "StartAt", "StartAtOffsets", "StartAtTime", "Stateless", "TableRef", "TimeHorizon", "TumblingWindow", "Union", "Unset",
-    "Unwind", "Validate", "Watermark", "WhenMatched", "WhenNotMatched", "Window", "WindowBase",
+    "AddFields", "Boundary", "BoundedDisorder", "Branch", "CachedLookup", "ChangeStreamSource", "ChangesSource", "Compression",
+    "Compute", "Computed", "Connection", "Count", "DEFAULT_LATENESS_MS", "DateFormat", "DocumentsSource", "Drop", "EmitFormat",
+    "FileEmit", "FileFormat", "FileSource", "Gathering", "Group", "GroupField", "HoppingWindow", "Https", "HttpsEmit", "InlineTable",
+    "InnerStage", "Join", "KafkaEmit", "KafkaSource", "Keep", "KeyFormat", "Leaf", "Limit", "Lookup", "Match", "MaxSeen", "Merge",
+    "OutputFormat", "OutputTime", "Percentile", "Perfect", "PluginEmit", "PluginSource", "PositionHorizon", "Project", "Redact",
+    "ReplaceRoot", "RequestStage", "SAMPLE_CONNECTION", "SampleSource", "ScriptSource", "SessionWindow", "Sink", "Sort", "Source",
+    "SourceBase", "Stage", "StartAt", "StartAtOffsets", "StartAtTime", "Stateless", "TableRef", "TimeHorizon", "TumblingWindow",
+    "Union", "Unset", "Unwind", "Validate", "Watermark", "WhenMatched", "WhenNotMatched", "Window", "WindowBase",
 ]  # fmt: skip

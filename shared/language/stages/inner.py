@@ -12,6 +12,7 @@ from tidemark.shared.language.stages import (
     project,
     redact,
     replace_root,
+    skip,
     sort,
     unset,
     unwind,
@@ -38,6 +39,8 @@ GATHERING: Final[dict[str, StageSpec]] = {
     "$group": group.SPEC,
     "$sort": sort.SPEC,
     "$limit": limit.SPEC,
+    "$skip": skip.SPEC,
     "$count": count.SPEC,
 }
+GATHERING_NAMES: Final = f"{', '.join(list(GATHERING)[:-1])} or {list(GATHERING)[-1]}"
 INNER: Final[dict[str, StageSpec]] = {**STATELESS, **GATHERING}

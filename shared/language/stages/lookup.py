@@ -27,7 +27,7 @@ from tidemark.shared.language.kinds import (
 from tidemark.shared.language.limits import DEFAULTS, Limits
 from tidemark.shared.language.problems import join
 from tidemark.shared.language.stages.base import InnerStage, Stage
-from tidemark.shared.language.stages.inner import INNER
+from tidemark.shared.language.stages.inner import GATHERING_NAMES, INNER
 from tidemark.shared.model.values import Document
 
 
@@ -117,7 +117,7 @@ _LOOKUP: Final = (
     Option(
         "pipeline",
         Kind(read_later, {"type": "array"}),
-        "stages on what was found: stateless ones, $group, $sort, $limit, $count",
+        f"stages on what was found: stateless ones, {GATHERING_NAMES}",
         into=None,
     ),
     Option("as", PATH, "the field that takes the array of what was found", required=True),

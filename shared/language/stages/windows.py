@@ -24,7 +24,7 @@ from tidemark.shared.language.problems import join
 from tidemark.shared.language.stages import https, lookup
 from tidemark.shared.language.stages.base import Gathering, InnerStage, Stage, written
 from tidemark.shared.language.stages.https import Https
-from tidemark.shared.language.stages.inner import INNER
+from tidemark.shared.language.stages.inner import GATHERING_NAMES, INNER
 from tidemark.shared.language.stages.lookup import Lookup
 
 Boundary = Literal["eventTime", "processingTime"]
@@ -111,7 +111,7 @@ def unnested(window: Window, scope: Scope) -> Iterator[Stage]:
         if first < i < last:
             scope.problems.add(
                 stages[i].path,
-                f"{stages[i].name} stands in front of the window's first $group, $sort, $limit or $count, or behind its last",
+                f"{stages[i].name} stands in front of the window's first {GATHERING_NAMES}, or behind its last",
             )
     if front and (why := _why_inside(window, stages[:front])):
         scope.problems.add(stages[front - 1].path, f"{stages[front - 1].name} {why}; put it in front of the window")

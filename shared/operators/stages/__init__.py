@@ -1,32 +1,43 @@
 """The stages' programs over columns, by the types of the stages; each gives the result of `Stateless.apply` on each document (D1)."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 import pyarrow as pa
 
 from tidemark.shared.language.stages import (
     AddFields,
+    Count,
+    Gathering,
+    Group,
+    Limit,
     Match,
     Project,
     Redact,
     ReplaceRoot,
+    Sort,
     Stateless,
     Unset,
     Unwind,
     Validate,
 )
+from tidemark.shared.language.stages.skip import Skip
+from tidemark.shared.operators.base import Out
 from tidemark.shared.operators.context import TaskContext
 from tidemark.shared.operators.staged import Staged
 from tidemark.shared.operators.stages.add_fields import add_fields
+from tidemark.shared.operators.stages.cutting import count, limit, skip
+from tidemark.shared.operators.stages.group import group
 from tidemark.shared.operators.stages.judging import match, validate
 from tidemark.shared.operators.stages.project import project
 from tidemark.shared.operators.stages.redact import redact
 from tidemark.shared.operators.stages.replace_root import replace_root
+from tidemark.shared.operators.stages.sort import sort
 from tidemark.shared.operators.stages.unset import left_out
 from tidemark.shared.operators.stages.unwind import unwind
+from tidemark.shared.operators.whole_windows import Windows
 
-PROGRAMS: Final[Mapping[type[Stateless], Callable[[Any, Staged, TaskContext], None]]] = {
+PROGRAMS: Final[dict[type[Stateless], Callable[[Any, Staged, TaskContext], None]]] = {
     Match: match,
     Validate: validate,
     AddFields: add_fields,
@@ -36,7 +47,15 @@ PROGRAMS: Final[Mapping[type[Stateless], Callable[[Any, Staged, TaskContext], No
     Redact: redact,
 }
 """Without one, a stage takes documents (`staged.whole`)."""
-IN_PIECES: Final[
-    Mapping[type[Stateless], Callable[[Any, Staged, TaskContext, int | None], Iterator[pa.RecordBatch]]]
-] = {Unwind: unwind}
+IN_PIECES: Final[dict[type[Stateless], Callable[[Any, Staged, TaskContext, int | None], Iterator[pa.RecordBatch]]]] = {
+    Unwind: unwind
+}
 """Those that copy rows: they give batches of so many bytes."""
+GATHERING: Final[dict[type[Gathering], Callable[[Any, Windows], tuple[pa.RecordBatch, list[Out]]]]] = {
+    Group: group,
+    Sort: sort,
+    Limit: limit,
+    Skip: skip,
+    Count: count,
+}
+"""Those that work on all windows of a batch at once; each gives the result of `Gathering.gather` on each window, and dead letters."""

@@ -1,0 +1,39 @@
+"""`$skip`."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from tidemark.shared.language.expressions.environment import Environment
+from tidemark.shared.language.expressions.scope import Scope
+from tidemark.shared.language.fields import Fields
+from tidemark.shared.language.kinds import StageSpec, integer
+from tidemark.shared.language.stages.base import Gathering
+from tidemark.shared.model.values import INT64_MAX, Document
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Skip(Gathering):
+    """`$skip`: all but the first documents, in the order that stands (D11 without a `$sort`)."""
+
+    skip: int
+
+    def gather(self, documents: Sequence[Document], env: Environment) -> list[Document]:
+        """Those behind the first ones."""
+        return list(documents[self.skip :])
+
+    def reads(self) -> Fields:
+        """None."""
+        return frozenset()
+
+    def written(self, names: Fields) -> Fields:
+        """What came in."""
+        return names
+
+
+def _read(tree: Any, path: str, scope: Scope) -> Skip | None:
+    skip = integer(0, INT64_MAX).read(tree, path, scope)
+    return None if skip is None else Skip(path=path, skip=skip)
+
+
+SPEC: Final = StageSpec("The documents of the window behind the first ones.", _read, {"type": "integer", "minimum": 0})
