@@ -1,3 +1,4 @@
+# ruff: noqa: N802 -- a test carries its rule's name
 """Keyed computations: the output is a function of the input, however records arrive, the watermark moves and the task restarts."""
 
 from collections.abc import Iterator
