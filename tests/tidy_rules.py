@@ -64,6 +64,7 @@ MAY_IMPORT_ALL: Final = (
     "services/local/",
     "services/library/",
     "services/audit/",
+    "services/backup/",
     "tidemark/",
     "tests/",
 )

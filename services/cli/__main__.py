@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 import typer
 from typer.core import TyperGroup
 
-from tidemark.services.cli import control, departures_commands
+from tidemark.services.cli import backup, control, departures_commands
 from tidemark.services.cli.folders import DEMO, RUN, chosen
 from tidemark.services.cli.saying import finish, log_to_file, said
 from tidemark.shared.language.problems import nearest_of
@@ -328,6 +328,8 @@ def try_command(
     _exit_with(try_on(text, documents, others))
 
 
+app.command("backup")(backup.backup_command)
+app.command("restore")(backup.restore_command)
 control.register(app)
 app.add_typer(departures_commands.app, name="departures")
 

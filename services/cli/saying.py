@@ -20,6 +20,7 @@ SAID: Final = frozenset(
         "tidemark.services.audit.history.AuditFailed",
         "tidemark.services.audit.reading.TooMuchHeld",
         "tidemark.services.audit.corrections.CannotRedrive",
+        "tidemark.services.backup.files.BackupFailed",
         "tidemark.services.cli.demo.DemoFailed",
         "tidemark.services.cli.folders.NoInstallation",
         "tidemark.services.cli.ps.NothingRuns",

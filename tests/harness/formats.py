@@ -16,6 +16,8 @@ from typing import Any, Final, Literal, NewType, Union, get_args, get_origin, ge
 import msgspec
 
 from tidemark.services.audit.redrive import Redriven
+from tidemark.services.backup.files import Backup
+from tidemark.services.backup.parts import COPIES, Copied
 from tidemark.services.operator.deaths import _Said
 from tidemark.services.sink.connectors.kafkamarkers import Marker
 from tidemark.services.sink.connectors.manifests import Manifest, Volume, encode_manifest
@@ -93,6 +95,7 @@ _markers: Final = JsonCodec(formats.MARKER, Marker)
 _manifests: Final = JsonCodec(formats.MANIFEST, Manifest)
 _volumes: Final = JsonCodec(formats.VOLUME, Volume)
 _redriven: Final = JsonCodec(formats.REDRIVEN, Redriven)
+_backups: Final = JsonCodec(formats.BACKUP, Backup)
 
 FORMS: Final[dict[Format, Form]] = {
     formats.FRAME: Form((), encode_frame, decode_frame),
@@ -128,6 +131,8 @@ FORMS: Final[dict[Format, Form]] = {
     formats.VOLUME: Form((Volume,), _volumes.encode, _volumes.decode),
     formats.MARKER: Form((Marker,), _markers.encode, _markers.decode),
     formats.REDRIVEN: Form((Redriven,), _redriven.encode, _redriven.decode),
+    formats.BACKUP: Form((Backup,), _backups.encode, _backups.decode),
+    formats.TOPIC_COPY: Form((list[Copied],), COPIES.encode, COPIES.decode),
 }
 
 

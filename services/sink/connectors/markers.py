@@ -26,7 +26,8 @@ def check_open(identity: Identity, marker: Epoch | None, restored_from: Epoch, p
     if marker > restored_from:
         raise MarkerAhead(
             f"{place}: output of {identity} is released up to checkpoint {marker}, but checkpoint {restored_from} is being restored;"
-            " going on would write what follows a second time. Restore a checkpoint at or above the marker, or start without state"
+            " going on would write what follows a second time. Restore a checkpoint at or above the marker, or drop the"
+            " processor and create it again: it then begins without state"
         )
 
 

@@ -1,0 +1,1 @@
+"""Backup and restore of an installation: store, blobs and topics together; see README.md."""
