@@ -362,10 +362,12 @@ class Keys:
             except (FormatError, msgspec.DecodeError) as e:
                 raise StateError(f"key group {group}: {COMPUTATION_STATE.name}: {e}") from e
             self._waiting.restore((item.key, item.waiting) for item in keys)
-            for number, item in enumerate(keys):
+            looked = False
+            for item in keys:
                 key = self._unpacked(group, item)
-                if number == 0:
+                if item.state is not None and not looked:
                     key.state()  # state of another version is found now, not hours later
+                    looked = True
                 self._stays(key)
                 restored(key)
             self._stored.add(group)
