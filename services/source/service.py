@@ -9,13 +9,7 @@ from tidemark.shared.compiled import compiling
 from tidemark.shared.language.documents import Processor
 from tidemark.shared.language.expressions.ast import loops
 from tidemark.shared.language.stages import (
-    ChangesSource,
-    ChangeStreamSource,
     DocumentsSource,
-    FileSource,
-    KafkaSource,
-    PluginSource,
-    SampleSource,
     ScriptSource,
     Source,
 )
@@ -57,7 +51,7 @@ class SourceService:
             build_chain(tuple(behind), operators),
             stage.partition_idle_timeout_ms,
             _steps(context, processor, stage, self._connectors),
-            bounded=await source.bounded() if isinstance(source, PluginReader) else _is_bounded(stage),
+            bounded=await source.bounded() if isinstance(source, PluginReader) else stage.bounded,
             settings=self._settings,
         )
         body.always_beside = loops(context.vertex.chain)
@@ -66,18 +60,6 @@ class SourceService:
     async def close(self) -> None:
         """Let go of the clients that tasks share."""
         await self._connectors.close()
-
-
-def _is_bounded(stage: Source) -> bool:
-    """Whether the input ends by itself (E1)."""
-    match stage:
-        case KafkaSource():
-            return stage.until is not None
-        case FileSource():
-            return not stage.follow
-        case SampleSource() | ChangesSource() | ChangeStreamSource() | PluginSource():
-            return False
-    return True
 
 
 def _steps(context: TaskContext, processor: Processor, stage: Source, connectors: SourceConnectors) -> Steps:

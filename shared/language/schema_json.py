@@ -9,11 +9,11 @@ from typing import Any, Final
 
 from tidemark.shared.language.documents.connections import SETTINGS
 from tidemark.shared.language.documents.parse import DOCUMENT_OPTIONS
-from tidemark.shared.language.documents.table import STAGES
 from tidemark.shared.language.expressions.forms import FORMS
 from tidemark.shared.language.expressions.library import OPERATORS
 from tidemark.shared.language.kinds import StageSpec, closed_schema
 from tidemark.shared.language.query.parse import QUERY_OPERATORS
+from tidemark.shared.language.stages.table import STAGES
 from tidemark.shared.language.stages.windows import INSIDE
 from tidemark.shared.language.values.extended_json import SPECIAL
 

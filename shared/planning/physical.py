@@ -29,17 +29,12 @@ from typing import Literal
 from tidemark.shared.language.documents import Processor
 from tidemark.shared.language.schema import shared_fields
 from tidemark.shared.language.stages import (
-    ChangesSource,
-    ChangeStreamSource,
     Compute,
-    DocumentsSource,
     HoppingWindow,
     Https,
     Join,
     Lookup,
     PositionHorizon,
-    SampleSource,
-    ScriptSource,
     SessionWindow,
     Sink,
     Source,
@@ -159,12 +154,9 @@ class _Planner:
         return self._sink(stage, ends, last=last)
 
     def _source(self, stage: Source) -> Draft:
-        own = isinstance(
-            stage, ScriptSource | DocumentsSource | SampleSource | ChangesSource | ChangeStreamSource
-        )  # one order of steps, or of commits: one task takes them
         shuffled = stage.record_id is not None and stage.record_id_scope == "source" and self.shuffles_ids
         head, front = ReadHead(stage), FrontSpec(stage, key_groups=self.key_groups if shuffled else 0)
-        tasks = 1 if own else None
+        tasks = 1 if stage.one_task else None
         draft = Draft(
             self._name("source"), "source", head, [front], [stage.name], tasks, from_source=True, source=stage
         )

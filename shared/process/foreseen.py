@@ -3,9 +3,9 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from tidemark.shared.language.documents import InvalidDocument, Processor, all_stages, resolve
+from tidemark.shared.language.documents import InvalidDocument, Processor, resolve
+from tidemark.shared.language.documents.model import connection_needs
 from tidemark.shared.language.problems import DocumentError
-from tidemark.shared.language.stages import SAMPLE_CONNECTION
 from tidemark.shared.planning import PlanError, plan_processor
 
 
@@ -25,9 +25,7 @@ def never_runs(processor: Processor, variables: Mapping[str, str]) -> Iterator[D
 
 def connection_names(processor: Processor) -> set[str]:
     """The connections that stages and the queue of dead letters name."""
-    places = [processor.options.dlq, *all_stages(processor.pipeline)]
-    names = {getattr(getattr(place, "from_", place), "connection_name", None) for place in places}
-    return {name for name in names if name not in (None, SAMPLE_CONNECTION)}
+    return {need.connection for need in connection_needs(processor.pipeline, processor.options.dlq)}
 
 
 def named_connections(processor: Processor) -> Mapping[str, Any]:

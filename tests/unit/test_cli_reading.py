@@ -145,6 +145,12 @@ def test_what_a_document_refers_to_is_looked_for_before_anything_starts(folder: 
     )
     with pytest.raises(InvalidDocument, match="connections: away is not in the document"):
         asyncio.run(check_surroundings(parse(broker + away)))
+    told = (
+        "pipeline: [{$source: {connectionName: k, topic: s, schemaRegistry: {connectionName: gone}}},"
+        " {$emit: {connectionName: k, topic: t}}]"
+    )
+    with pytest.raises(InvalidDocument, match="connections: gone is not in the document"):
+        asyncio.run(check_surroundings(parse(broker + told)))
 
 
 def test_who_has_read_enough_is_told_nothing(folder: Path) -> None:

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidemark.shared.language.completion import PROPOSALS_MAX, Completion, complete
-from tidemark.shared.language.documents.table import STAGES
 from tidemark.shared.language.expressions.library import OPERATORS
+from tidemark.shared.language.stages.table import STAGES
 
 SOURCE = '{"$source": {"connectionName": "k", "topic": "t", "schema": {"user": "string", "at": {"day": "int"}}}}'
 

@@ -11,7 +11,6 @@ import pytest
 
 import tidemark
 from tidemark.shared.language.documents import InvalidDocument, parse
-from tidemark.shared.language.documents.table import STAGES
 from tidemark.shared.language.expressions.environment import Environment
 from tidemark.shared.language.expressions.errors import VALUE, ExpressionError
 from tidemark.shared.language.expressions.scope import Scope
@@ -19,6 +18,7 @@ from tidemark.shared.language.kinds import PATH, Option, StageSpec, made_of
 from tidemark.shared.language.schema_json import document_schema
 from tidemark.shared.language.stages.base import Gathering, Outcome, Passed, Stateless, written
 from tidemark.shared.language.stages.inner import GATHERING
+from tidemark.shared.language.stages.table import STAGES
 from tidemark.shared.language.stages.windows import INSIDE
 from tidemark.shared.model.values import Document
 from tidemark.shared.operators.base import Out

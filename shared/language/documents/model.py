@@ -8,6 +8,7 @@ from tidemark.shared.language.forms import PluginUse
 from tidemark.shared.language.limits import DEFAULTS, Limits
 from tidemark.shared.language.problems import DocumentError
 from tidemark.shared.language.stages import Connection, Join, Sink, Source, Stage, Union
+from tidemark.shared.language.stages.base import Need
 from tidemark.shared.model.ids import ProcessorName
 
 
@@ -18,6 +19,14 @@ def all_stages(pipeline: Iterable[Stage]) -> Iterator[Stage]:
         inner = (stage.from_,) if isinstance(stage, Join) else stage.pipelines if isinstance(stage, Union) else ()
         for stages in inner:
             yield from all_stages(stages)
+
+
+def connection_needs(pipeline: Iterable[Stage], dlq: "Dlq | None") -> Iterator[Need]:
+    """The connections that stages and the queue of dead letters name."""
+    for stage in all_stages(pipeline):
+        yield from stage.needs()
+    if dlq is not None:
+        yield from dlq.needs()
 
 
 def plugin_uses(pipeline: Iterable[Stage]) -> Iterator[PluginUse]:
@@ -32,6 +41,10 @@ class KafkaDlq:
     connection_name: str
     topic: str
 
+    def needs(self) -> Iterator[Need]:
+        """The brokers."""
+        yield Need(self.connection_name, ("kafka",), "options.dlq")
+
 
 @dataclass(frozen=True, slots=True)
 class FileDlq:
@@ -39,6 +52,11 @@ class FileDlq:
 
     file_path: str
     connection_name: str | None = None
+
+    def needs(self) -> Iterator[Need]:
+        """The connection, if the path is no local one."""
+        if self.connection_name is not None:
+            yield Need(self.connection_name, ("files",), "options.dlq")
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +66,10 @@ class CollectionDlq:
     connection_name: str
     db: str
     coll: str
+
+    def needs(self) -> Iterator[Need]:
+        """The database."""
+        yield Need(self.connection_name, ("mongodb",), "options.dlq")
 
 
 Dlq: TypeAlias = KafkaDlq | FileDlq | CollectionDlq

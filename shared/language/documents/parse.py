@@ -1,7 +1,7 @@
 """A processor's document, from text or a tree, to its typed form; all its errors at once."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -17,8 +17,8 @@ from tidemark.shared.language.documents.model import (
     Options,
     Processor,
     TaskBounds,
+    connection_needs,
 )
-from tidemark.shared.language.documents.table import STAGES
 from tidemark.shared.language.expressions.scope import Scope
 from tidemark.shared.language.kinds import (
     STRING,
@@ -33,17 +33,12 @@ from tidemark.shared.language.kinds import (
 )
 from tidemark.shared.language.problems import DocumentError, InvalidDocument, Problems
 from tidemark.shared.language.stages import (
-    SAMPLE_CONNECTION,
     Connection,
-    Join,
-    Merge,
-    PluginEmit,
-    PluginSource,
-    Stage,
-    Union,
 )
+from tidemark.shared.language.stages.base import Need
 from tidemark.shared.language.stages.inner import GATHERING
 from tidemark.shared.language.stages.pipeline import PIPELINE
+from tidemark.shared.language.stages.table import STAGES
 from tidemark.shared.model.ids import ProcessorName
 
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
@@ -208,7 +203,7 @@ def parse(document: str | Mapping[str, Any], *, known_connections: Mapping[str, 
     pipeline = found.get("pipeline", ())
     foretell(pipeline, tree.get("pipeline"), problems)
     hardly_meant(pipeline, problems)
-    _check_connections(pipeline, found.get("options", Options()), known, problems)
+    _check_connections(connection_needs(pipeline, found.get("options", Options()).dlq), known, problems)
     problems.check()
     name = found.get("name")
     return Processor(
@@ -228,71 +223,20 @@ class Known:
     all: bool
 
 
-_WANTED: Final = {
-    "KafkaSource": ("kafka", "gateway"),
-    "KafkaEmit": ("kafka",),
-    "FileSource": ("files",),
-    "ChangesSource": ("sql",),
-    "ChangeStreamSource": ("mongodb",),
-    "SampleSource": ("sample",),
-    "PluginSource": ("plugin",),
-    "PluginEmit": ("plugin",),
-    "FileEmit": ("files",),
-    "Merge": ("sql", "mongodb"),
-    "CollectionEmit": ("mongodb",),
-    "Https": ("https",),
-    "HttpsEmit": ("https",),
-    "Lookup": ("sql", "mongodb", "files"),
-    "CachedLookup": ("sql", "mongodb", "files"),
-    "KafkaDlq": ("kafka",),
-    "FileDlq": ("files",),
-    "CollectionDlq": ("mongodb",),
-}
-_INSIDE: Final = {"Merge": ".into", "Lookup": ".from", "CachedLookup": ".from"}
-"""Where the name stands, if not in the stage itself."""
-
-
-def _check_connections(pipeline: tuple[Stage, ...], options: Options, known: Known, problems: Problems) -> None:
-    """Note every name of a connection that is unknown, or of the wrong type."""
-    for stage in pipeline:
-        if isinstance(stage, Join):
-            _check_connections(stage.from_, Options(), known, problems)
-        elif isinstance(stage, Union):
-            for inner in stage.pipelines:
-                _check_connections(inner, Options(), known, problems)
-        kind = "CollectionEmit" if isinstance(stage, Merge) and stage.name == "$emit" else type(stage).__name__
-        _check_connection(getattr(stage, "from_", stage), kind, stage.path + _INSIDE.get(kind, ""), known, problems)
-        if isinstance(stage, PluginSource | PluginEmit):
-            _check_plugin(stage, known, problems)
-        if (registry := getattr(stage, "registry", None)) is not None:
-            _check_named(registry, ("schemaRegistry",), f"{stage.path}.schemaRegistry", known, problems)
-    if options.dlq is not None:
-        _check_connection(options.dlq, type(options.dlq).__name__, "options.dlq", known, problems)
-
-
-def _check_connection(holder: Any, kind: str, path: str, known: Known, problems: Problems) -> None:
-    name = getattr(holder, "connection_name", None)
-    wanted = _WANTED.get(kind)
-    if name is None or wanted is None or (name == SAMPLE_CONNECTION and kind == "SampleSource"):
-        return
-    _check_named(name, wanted, path, known, problems)
-
-
-def _check_named(name: str, wanted: Sequence[str], path: str, known: Known, problems: Problems) -> None:
-    connection = known.connections.get(name)
-    if connection is None:
-        if known.all:
-            names = sorted(known.connections)
-            problems.add(f"{path}.connectionName", f"unknown connection {name}", accepted=names, found=name)
-    elif connection.type not in wanted:
-        message = f"the connection {name} is of type {connection.type}, expected {' or '.join(wanted)}"
-        problems.add(f"{path}.connectionName", message)
-
-
-def _check_plugin(stage: PluginSource | PluginEmit, known: Known, problems: Problems) -> None:
-    """A connection's secrets are for the plug-in that it names, and for no other that is installed."""
-    connection = known.connections.get(stage.connection_name or "")
-    meant = None if connection is None else connection.settings.get("plugin", stage.plugin)
-    if connection is not None and connection.type == "plugin" and meant != stage.plugin:
-        message = f"the connection {connection.name} is of the plug-in {meant}, expected {stage.plugin}"
-        problems.add(f"{stage.path}.connectionName", message)
+def _check_connections(needs: Iterable[Need], known: Known, problems: Problems) -> None:
+    """Note every name of a connection that is unknown, of the wrong type, or of another plug-in: secrets are for the one that they name."""
+    for need in needs:
+        place = f"{need.path}.connectionName"
+        connection = known.connections.get(need.connection)
+        if connection is None:
+            if known.all:
+                names = sorted(known.connections)
+                problems.add(place, f"unknown connection {need.connection}", accepted=names, found=need.connection)
+        elif connection.type not in need.types:
+            message = (
+                f"the connection {connection.name} is of type {connection.type}, expected {' or '.join(need.types)}"
+            )
+            problems.add(place, message)
+        elif need.plugin is not None and (meant := connection.settings.get("plugin", need.plugin)) != need.plugin:
+            message = f"the connection {connection.name} is of the plug-in {meant}, expected {need.plugin}"
+            problems.add(place, message)

@@ -22,31 +22,24 @@ from tidemark.shared.language.stages.sinks.kafka import Compression, KafkaEmit
 from tidemark.shared.language.stages.sinks.merge import Merge, WhenMatched, WhenNotMatched
 from tidemark.shared.language.stages.sinks.plugin import PluginEmit
 from tidemark.shared.language.stages.sort import Sort
-from tidemark.shared.language.stages.sources import (
-    SAMPLE_CONNECTION,
+from tidemark.shared.language.stages.sources.base import (
     BoundedDisorder,
-    ChangesSource,
-    ChangeStreamSource,
-    DocumentsSource,
-    FileFormat,
-    FileSource,
-    KafkaSource,
-    KeyFormat,
     MaxSeen,
     Percentile,
     Perfect,
-    PluginSource,
     PositionHorizon,
-    SampleSource,
-    ScriptSource,
-    Source,
     SourceBase,
-    StartAt,
-    StartAtOffsets,
-    StartAtTime,
     TimeHorizon,
     Watermark,
 )
+from tidemark.shared.language.stages.sources.changes import ChangesSource
+from tidemark.shared.language.stages.sources.changestream import ChangeStreamSource
+from tidemark.shared.language.stages.sources.documents import DocumentsSource
+from tidemark.shared.language.stages.sources.files import FileFormat, FileSource
+from tidemark.shared.language.stages.sources.kafka import KafkaSource, KeyFormat, StartAt, StartAtOffsets, StartAtTime
+from tidemark.shared.language.stages.sources.plugin import PluginSource
+from tidemark.shared.language.stages.sources.sample import SAMPLE_CONNECTION, SampleSource
+from tidemark.shared.language.stages.sources.script import ScriptSource
 from tidemark.shared.language.stages.trees import Branch, Computed, Drop, Keep, Leaf
 from tidemark.shared.language.stages.union import Union
 from tidemark.shared.language.stages.unset import Unset
@@ -63,6 +56,16 @@ from tidemark.shared.language.stages.windows import (
     WindowBase,
 )
 
+Source: TypeAlias = (
+    KafkaSource
+    | FileSource
+    | ChangesSource
+    | ChangeStreamSource
+    | SampleSource
+    | DocumentsSource
+    | ScriptSource
+    | PluginSource
+)
 Sink: TypeAlias = KafkaEmit | FileEmit | Merge | HttpsEmit | PluginEmit
 """`KafkaEmit`, `FileEmit` and, into a collection, `Merge` are all written `$emit`."""
 

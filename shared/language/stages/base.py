@@ -52,6 +52,17 @@ class ValidationStop:
     document: Document
 
 
+@dataclass(frozen=True, slots=True)
+class Need:
+    """A connection that a document names: of which types it may be, and the place in the document."""
+
+    connection: str
+    types: tuple[str, ...]
+    path: str
+    plugin: str | None = None
+    """Whose secrets the connection has."""
+
+
 Outcome: TypeAlias = Passed | Discarded | Failure | ValidationStop
 Told: TypeAlias = tuple[str, Expr | Predicate | None]
 """What is evaluated for each row, and what it is for; None for what only the interpreter does."""
@@ -79,6 +90,10 @@ class Stage:
         declared field under a new name. To forget a field is always right: it then travels untyped.
         """
         return NO_SCHEMA
+
+    def needs(self) -> Iterable[Need]:
+        """The connections that it names."""
+        return ()
 
     def plugins(self) -> Iterable[PluginUse]:
         """What it names of other packages."""

@@ -1,5 +1,6 @@
 """`$https`."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
@@ -20,7 +21,7 @@ from tidemark.shared.language.kinds import (
     with_options,
 )
 from tidemark.shared.language.problems import join
-from tidemark.shared.language.stages.base import Stage, Stateless
+from tidemark.shared.language.stages.base import Need, Stage, Stateless
 from tidemark.shared.language.stages.inner import IN_PLACE
 from tidemark.shared.language.stages.sinks.base import SinkBase
 
@@ -42,6 +43,10 @@ class RequestStage(Stage):
     request_timeout_s: int = 60
     parallelism: int = 16
     """Requests of one task at a time."""
+
+    def needs(self) -> Iterator[Need]:
+        """The connection."""
+        yield Need(self.connection_name, ("https",), self.path)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

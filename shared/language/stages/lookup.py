@@ -1,6 +1,7 @@
 """`$lookup` and `$cachedLookup`."""
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
@@ -26,7 +27,7 @@ from tidemark.shared.language.kinds import (
 )
 from tidemark.shared.language.limits import DEFAULTS, Limits
 from tidemark.shared.language.problems import join
-from tidemark.shared.language.stages.base import InnerStage, Stage
+from tidemark.shared.language.stages.base import InnerStage, Need, Stage
 from tidemark.shared.language.stages.inner import GATHERING_NAMES, INNER
 from tidemark.shared.model.values import Document
 
@@ -62,6 +63,11 @@ class Lookup(Stage):
     pipeline: tuple[InnerStage, ...] = ()
     limits: Limits = DEFAULTS
     """Of the document."""
+
+    def needs(self) -> Iterator[Need]:
+        """That of the table."""
+        if isinstance(self.from_, TableRef):
+            yield Need(self.from_.connection_name, ("sql", "mongodb", "files"), f"{self.path}.from")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,6 +1,6 @@
 """`$emit` into files, and into tables that are files."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
@@ -19,6 +19,7 @@ from tidemark.shared.language.kinds import (
     read_options,
 )
 from tidemark.shared.language.problems import join
+from tidemark.shared.language.stages.base import Need
 from tidemark.shared.language.stages.sinks.base import NAME, WRITTEN, DateFormat, OutputFormat, SinkBase
 from tidemark.shared.model.values import Value
 
@@ -45,6 +46,11 @@ class FileEmit(SinkBase):
     def target(self) -> tuple[Any, ...]:
         """The folder."""
         return ("files", self.connection_name, self.file_path)
+
+    def needs(self) -> Iterator[Need]:
+        """The connection, if the path is no local one."""
+        if self.connection_name is not None:
+            yield Need(self.connection_name, ("files",), self.path)
 
 
 def _line_feed(tree: Any, path: str, scope: Scope) -> Any:

@@ -10,10 +10,11 @@ from tidemark.shared.language.expressions.scope import Scope
 from tidemark.shared.language.forms import PluginFormat, PluginUse, RegisteredSchema
 from tidemark.shared.language.kinds import EXPRESSION, STRING, Kind, Option, choice, closed, closed_schema, read_options
 from tidemark.shared.language.problems import join
+from tidemark.shared.language.stages.base import Need
 from tidemark.shared.language.stages.formats import FORMAT, check_format
 from tidemark.shared.language.stages.sinks.base import WRITTEN, DateFormat, OutputFormat, SinkBase
 from tidemark.shared.language.stages.sinks.registered import REGISTRY, check_schemas
-from tidemark.shared.language.stages.sources import KeyFormat
+from tidemark.shared.language.stages.sources.kafka import KeyFormat
 
 Compression = Literal["none", "gzip", "snappy", "lz4", "zstd"]
 
@@ -47,6 +48,12 @@ class KafkaEmit(SinkBase):
     def order_key(self, *, last: bool) -> Expr | None:
         """The record's key."""
         return self.key if last or isinstance(self.key, FieldPath) else None
+
+    def needs(self) -> Iterator[Need]:
+        """The brokers, and the registry of its schemas."""
+        yield Need(self.connection_name, ("kafka",), self.path)
+        if self.registry is not None:
+            yield Need(self.registry, ("schemaRegistry",), f"{self.path}.schemaRegistry")
 
     def plugins(self) -> Iterator[PluginUse]:
         """The format."""

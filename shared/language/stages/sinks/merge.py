@@ -1,5 +1,6 @@
 """`$merge` into tables and collections, and `$emit` into a collection."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
@@ -23,7 +24,7 @@ from tidemark.shared.language.kinds import (
     with_options,
 )
 from tidemark.shared.language.problems import join
-from tidemark.shared.language.stages.base import Stateless
+from tidemark.shared.language.stages.base import Need, Stateless
 from tidemark.shared.language.stages.inner import IN_PLACE
 from tidemark.shared.language.stages.lookup import read_let
 from tidemark.shared.language.stages.sinks.base import NAME, SinkBase, is_expression
@@ -57,6 +58,13 @@ class Merge(SinkBase):
     def target(self) -> tuple[Any, ...]:
         """The table."""
         return ("table", self.connection_name, self.table)
+
+    def needs(self) -> Iterator[Need]:
+        """The database."""
+        if self.name == "$emit":
+            yield Need(self.connection_name, ("mongodb",), self.path)
+        else:
+            yield Need(self.connection_name, ("sql", "mongodb"), f"{self.path}.into")
 
     def order_key(self, *, last: bool) -> Expr | None:
         """What finds the row."""

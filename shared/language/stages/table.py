@@ -2,14 +2,14 @@
 
 from typing import Final
 
-from tidemark.shared.language.documents.source import SOURCE
 from tidemark.shared.language.kinds import StageSpec
-from tidemark.shared.language.stages import compute, https, join, lookup, sinks, union, windows
+from tidemark.shared.language.stages import compute, https, join, lookup, union, windows
 from tidemark.shared.language.stages.inner import STATELESS
-from tidemark.shared.language.stages.sinks import merge
+from tidemark.shared.language.stages.sinks import emit, merge
+from tidemark.shared.language.stages.sources import source
 
 STAGES: Final[dict[str, StageSpec]] = {
-    "$source": SOURCE,
+    "$source": source.SPEC,
     **STATELESS,
     "$tumblingWindow": windows.TUMBLING,
     "$hoppingWindow": windows.HOPPING,
@@ -20,6 +20,6 @@ STAGES: Final[dict[str, StageSpec]] = {
     "$compute": compute.SPEC,
     "$join": join.SPEC,
     "$union": union.SPEC,
-    "$emit": sinks.EMIT,
+    "$emit": emit.SPEC,
     "$merge": merge.SPEC,
 }

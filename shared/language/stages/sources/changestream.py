@@ -1,6 +1,8 @@
-"""Options of `$source` for change streams of MongoDB, in the words of Atlas."""
+"""`$source` of change streams of MongoDB, in the words of Atlas."""
 
-from typing import Any, Final
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Final, Literal
 
 from tidemark.shared.language.expressions.scope import Scope
 from tidemark.shared.language.kinds import (
@@ -17,8 +19,39 @@ from tidemark.shared.language.kinds import (
     one_or_more,
 )
 from tidemark.shared.language.problems import join
+from tidemark.shared.language.stages.base import Need
+from tidemark.shared.language.stages.sources.base import TIMING, SourceBase, SourceKind
 from tidemark.shared.language.values import ExtendedJsonError, from_json
-from tidemark.shared.model.values import Date, Timestamp
+from tidemark.shared.model.values import Date, Document, Timestamp
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChangeStreamSource(SourceBase):
+    """A change stream of MongoDB, one split without an end: of collections; without `coll` of a database, without `db` of a cluster."""
+
+    one_task: ClassVar[bool] = True
+    connection_name: str
+    db: str | None = None
+    coll: tuple[str, ...] = ()
+    start_after: Document | None = None
+    start_at_operation_time: Timestamp | None = None
+    full_document: Literal["default", "updateLookup", "required", "whenAvailable"] = "default"
+    full_document_only: bool = False
+    full_document_before_change: Literal["off", "required", "whenAvailable"] = "off"
+    server_stages: tuple[Document, ...] = ()
+    max_await_ms: int = 1000
+    read_preference: Literal["primary", "primaryPreferred", "secondary", "secondaryPreferred", "nearest"] = "primary"
+    read_preference_tags: tuple[Document, ...] = ()
+
+    @property
+    def bounded(self) -> bool:
+        """It never ends."""
+        return False
+
+    def needs(self) -> Iterator[Need]:
+        """The connection."""
+        yield Need(self.connection_name, ("mongodb",), self.path)
+
 
 _STAGES: Final = ("$addFields", "$match", "$project", "$redact", "$replaceRoot", "$replaceWith", "$set", "$unset")
 """What MongoDB takes behind `$changeStream`. It has `$changeStreamSplitLargeEvent`, too, which makes fragments of events."""
@@ -93,18 +126,20 @@ _READING: Final = (
     ),
     Option("readPreferenceTags", list_of(DOCUMENT), "tags of members, the first set that fits counts"),
 )
-COLLECTIONS: Final = (
+_COLLECTIONS: Final = (
     Option("db", STRING, "the database", required=True),
     Option("coll", one_or_more(STRING), "a collection, or a list of them; without it all of the database"),
     _CONNECTION,
     Option("config", closed(*_CONFIG), "where it begins, and what events have"),
     Option("initialSync", _SYNC, "refused where enabled", into=None),
     *_READING,
+    *TIMING,
 )
-CLUSTER: Final = (
+_CLUSTER: Final = (
     Option("config", closed(*_CONFIG), "where it begins, and what events have", required=True),
     _CONNECTION,
     *_READING,
+    *TIMING,
 )
 """As it is shown: a connection alone is a whole cluster, too, if it is one of MongoDB."""
 _TELLING: Final = frozenset(option.name for option in (*_CONFIG, *_READING)) - {"pipeline"}
@@ -116,7 +151,7 @@ def tells_cluster(tree: Any) -> bool:
     return bool(_TELLING & tree.keys()) or (type(config) is dict and bool(_TELLING & config.keys()))
 
 
-def check_stream(found: Read, path: str, scope: Scope) -> None:
+def _check(_: Any, found: Read, path: str, scope: Scope) -> None:
     """Note what does not go together."""
     config = found.get("config") or {}
     if {"startAfter", "startAtOperationTime"} <= config.keys():
@@ -136,3 +171,11 @@ def check_stream(found: Read, path: str, scope: Scope) -> None:
             join(path, "config.fullDocumentOnly"),
             "updates have no fullDocument, and go to the dead letters: give fullDocument, too",
         )
+
+
+KIND: Final = SourceKind(ChangeStreamSource, _COLLECTIONS, _check)
+CLUSTER: Final = SourceKind(ChangeStreamSource, _CLUSTER, _check)
+ALONE: Final = SourceKind(
+    ChangeStreamSource, tuple(replace(each, required=each.name == "connectionName") for each in _CLUSTER), _check
+)
+"""The same of a cluster, as it is read: a connection alone is enough."""

@@ -1,0 +1,1 @@
+"""The sources, a module each; `source` reads `$source`."""

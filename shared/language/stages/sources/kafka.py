@@ -1,0 +1,154 @@
+"""`$source` of topics."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Final, Literal, TypeAlias
+
+from tidemark.shared.language.expressions.scope import Scope
+from tidemark.shared.language.forms import PluginFormat, PluginUse
+from tidemark.shared.language.kinds import (
+    BOOLEAN,
+    DATE,
+    STRING,
+    Kind,
+    Option,
+    Read,
+    choice,
+    closed,
+    integer,
+    one_or_more,
+)
+from tidemark.shared.language.problems import join
+from tidemark.shared.language.stages.base import Need
+from tidemark.shared.language.stages.formats import FORMAT, check_format
+from tidemark.shared.language.stages.sources.base import TIMING, SourceBase, SourceKind
+
+
+@dataclass(frozen=True, slots=True)
+class StartAtTime:
+    """`startAt` a time: the first record whose broker timestamp is at or after it (ms)."""
+
+    time_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class StartAtOffsets:
+    """`startAt` or `until` offsets by partition; `startAt` for the others: earliest, `until` for the others: latest."""
+
+    offsets: tuple[tuple[int, int], ...]
+
+
+StartAt: TypeAlias = Literal["earliest", "latest"] | StartAtTime | StartAtOffsets
+KeyFormat = Literal["binData", "string", "json", "int", "long", "double", "schemaRegistry"]
+"""With the last, a key is one of a schema registry; the source's connector makes it JSON."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KafkaSource(SourceBase):
+    """A topic, or several as one source. With `until` it is bounded and END follows."""
+
+    connection_name: str
+    topics: tuple[str, ...]
+    start_at: StartAt = "latest"
+    until: Literal["latest"] | StartAtOffsets | None = None
+    key_format: KeyFormat = "binData"
+    key_format_error: Literal["dlq", "passThrough"] = "dlq"
+    registry: str | None = None
+    """The connection of a schema registry: values are records of its schemas."""
+    format: PluginFormat | None = None
+    """Of values; None: JSON, or as the registry has it."""
+
+    def plugins(self) -> Iterator[PluginUse]:
+        """The format."""
+        if self.format is not None:
+            yield self.format.use()
+
+    @property
+    def bounded(self) -> bool:
+        """With `until`."""
+        return self.until is not None
+
+    def needs(self) -> Iterator[Need]:
+        """The brokers, and the registry of its schemas."""
+        yield Need(self.connection_name, ("kafka", "gateway"), self.path)
+        if self.registry is not None:
+            yield Need(self.registry, ("schemaRegistry",), f"{self.path}.schemaRegistry")
+
+
+def _offsets(tree: Any, path: str, scope: Scope) -> StartAtOffsets | None:
+    pairs = []
+    for partition, offset in tree.items():
+        if not partition.isdigit() or type(offset) is not int or offset < 0:
+            scope.problems.add(
+                join(path, partition), f"expected partition: offset, both whole and ≥ 0, found {offset!r}"
+            )
+            return None
+        pairs.append((int(partition), offset))
+    return StartAtOffsets(tuple(sorted(pairs)))
+
+
+def _position(names: tuple[str, ...], *, time: bool) -> Kind:
+    """A word, a date where allowed, or offsets by partition."""
+
+    def read(tree: Any, path: str, scope: Scope) -> Any:
+        if type(tree) is dict and "$date" in tree and time:
+            date = DATE.read(tree, path, scope)
+            return None if date is None else StartAtTime(int(date))
+        if type(tree) is dict and tree:
+            return _offsets(tree, path, scope)
+        return choice(*names).read(tree, path, scope)
+
+    return Kind(read, {"anyOf": [{"enum": list(names)}, {"type": "object"}]})
+
+
+_RESETS: Final = {"smallest": "earliest", "beginning": "earliest", "largest": "latest", "end": "latest"}
+"""Words of Kafka's clients for the same."""
+
+
+def _reset(tree: Any, path: str, scope: Scope) -> str | None:
+    found: str | None = choice("earliest", "latest", *_RESETS).read(tree, path, scope)
+    return None if found is None else _RESETS.get(found, found)
+
+
+_KEY_FORMAT: Final = choice("binData", "string", "json", "int", "long", "double", "schemaRegistry")
+_CONFIG: Final = closed(
+    Option(
+        "auto_offset_reset",
+        Kind(_reset, {"enum": ["earliest", "latest", *_RESETS]}),
+        "where to begin without a checkpoint: earliest (smallest, beginning) or latest (largest, end; default)",
+        into="start_at",
+    ),
+    Option(
+        "startAt", _position(("earliest", "latest"), time=True), "earliest, latest, a date, or offsets by partition"
+    ),
+    Option("keyFormat", _KEY_FORMAT, "how the record's key is read (default binData)"),
+    Option(
+        "keyFormatError", choice("dlq", "passThrough"), "what becomes of a key that is not of that format (default dlq)"
+    ),
+    Option("group_id", STRING, "accepted and without effect: positions are part of the checkpoint", into=None),
+    Option(
+        "enable_auto_commit", BOOLEAN, "accepted and without effect: positions are part of the checkpoint", into=None
+    ),
+)
+
+_CONNECTION: Final = Option("connectionName", STRING, "the connection to read from", required=True)
+_REGISTRY: Final = closed(Option("connectionName", STRING, "the registry's connection", required=True, into="registry"))
+_KAFKA: Final = (
+    _CONNECTION,
+    Option("topic", one_or_more(STRING), "a topic, or a list of them", required=True, into="topics"),
+    Option("schemaRegistry", _REGISTRY, "records are Avro, Protobuf or JSON by the schemas of a registry"),
+    Option("format", FORMAT, "records are of a plug-in's format"),
+    Option("config", _CONFIG, "how the topic is read"),
+    Option("until", _position(("latest",), time=False), "latest, or offsets by partition: then the source ends"),
+    Option("partitionCount", integer(1), "accepted and without effect: the brokers know their partitions", into=None),
+    *TIMING,
+)
+
+
+def _check(tree: Any, found: Read, path: str, scope: Scope) -> None:
+    if found.fields.get("key_format") == "schemaRegistry" and "registry" not in found.fields:
+        scope.problems.add(join(path, "config.keyFormat"), "keys of a schema registry need $source.schemaRegistry")
+    check_format(tree, found, path, scope)
+
+
+KIND: Final = SourceKind(KafkaSource, _KAFKA, _check)
