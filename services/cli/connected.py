@@ -43,10 +43,10 @@ from tidemark.shared.language.stages import (
     FileSource,
     InlineTable,
     KafkaEmit,
+    KafkaSource,
     Lookup,
     Merge,
 )
-from tidemark.shared.language.stages import KafkaSource as KafkaStage
 from tidemark.shared.language.stages.base import written
 from tidemark.shared.ports.log import LogError
 from tidemark.shared.ports.registry import RegistryDenied, RegistryUnavailable, SchemaUnknown
@@ -80,7 +80,7 @@ class _Looks:
         """The brokers of a connection, for messages."""
         return self.connections.kafka_settings(self.connections.get(self.processor, name)).bootstrap
 
-    async def source(self, stage: KafkaStage) -> Iterable[str]:
+    async def source(self, stage: KafkaSource) -> Iterable[str]:
         """Topics are there."""
         log = self.connections.log(self.connections.get(self.processor, stage.connection_name))
         await topics_there(log, stage.topics, self.cluster(stage.connection_name), self.clock)
@@ -98,7 +98,7 @@ class _Looks:
             await source.close()
         return ()
 
-    async def registry(self, stage: KafkaStage | KafkaEmit, name: str) -> Iterable[str]:
+    async def registry(self, stage: KafkaSource | KafkaEmit, name: str) -> Iterable[str]:
         """A schema registry answers, and would take the schemas."""
         registry = self.connections.registry(self.connections.get(self.processor, name))
         if isinstance(stage, KafkaEmit):
@@ -196,10 +196,10 @@ _Ask = Callable[[], Awaitable[Iterable[str]]]
 def _asked(looks: _Looks) -> Iterator[tuple[str, str | None, _Ask]]:
     """Of each place that leads outside: where it stands, its connection, and how it is looked at."""
     for stage in all_stages(looks.processor.pipeline):
-        if isinstance(stage, KafkaStage | KafkaEmit) and stage.registry is not None:
+        if isinstance(stage, KafkaSource | KafkaEmit) and stage.registry is not None:
             yield stage.path, stage.registry, partial(looks.registry, stage, stage.registry)
         match stage:
-            case KafkaStage():
+            case KafkaSource():
                 yield stage.path, stage.connection_name, partial(looks.source, stage)
             case ChangesSource() | ChangeStreamSource():
                 yield stage.path, stage.connection_name, partial(looks.changes, stage)

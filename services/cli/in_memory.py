@@ -25,7 +25,7 @@ from tidemark.services.operator.service import OperatorService
 from tidemark.services.sink.connectors.memory import MemorySink, MemoryTarget
 from tidemark.services.sink.service import SinkService
 from tidemark.services.source.connecting import file_source, files_of, given_documents, own_documents
-from tidemark.services.source.connectors.sample import SampleSource as SampleReadings
+from tidemark.services.source.connectors.sample import SampleConnector
 from tidemark.services.source.service import SourceService
 from tidemark.shared.adapters.blobs import MemoryBlobs
 from tidemark.shared.adapters.directory_blobs import DirectoryBlobs
@@ -44,8 +44,8 @@ from tidemark.shared.language.stages import (
     PluginSource,
     SampleSource,
     ScriptSource,
+    Source,
 )
-from tidemark.shared.language.stages import Source as SourceStage
 from tidemark.shared.language.steps import ProcessingTimeStep
 from tidemark.shared.model.ids import Place, ProcessorName, VertexId, WorkerIncarnation
 from tidemark.shared.model.messages import CreateProcessor, StartProcessor, TaskFailed
@@ -55,14 +55,14 @@ from tidemark.shared.planning import DeadLetterHead, Engine, Head
 from tidemark.shared.ports.blobs import BlobStore
 from tidemark.shared.ports.clock import Clock
 from tidemark.shared.ports.log import Log, TopicPartition
-from tidemark.shared.ports.sink import Sink as SinkPort
-from tidemark.shared.ports.source import Source
+from tidemark.shared.ports.sink import SinkPort
+from tidemark.shared.ports.source import SourcePort
 from tidemark.shared.process.allowed import OWNER
 from tidemark.shared.process.connections import Connections
 from tidemark.shared.protocol.coordinator.machine import CoordinatorMachine
 from tidemark.shared.protocol.coordinator.settings import CoordinatorSettings
 from tidemark.shared.runtime.client import Client, RequestRefused
-from tidemark.shared.runtime.context import Outside, Service, TaskContext
+from tidemark.shared.runtime.context import AssignedTask, Outside, Service
 from tidemark.shared.runtime.coordinator import CoordinatorDriver
 from tidemark.shared.runtime.settings import RuntimeSettings
 from tidemark.shared.runtime.topics import Topics
@@ -115,7 +115,7 @@ class TryOutSources:
     connections: Connections
     rows: Sequence[Document] | None = None
 
-    async def connect(self, outside: Outside, processor: Processor, stage: SourceStage) -> Source:
+    async def connect(self, outside: Outside, processor: Processor, stage: Source) -> SourcePort:
         """See `SourceConnectors.connect`. CannotTryOut for a topic."""
         match stage:
             case DocumentsSource() if self.rows is not None and stage.path == processor.sources[0].path:
@@ -128,7 +128,7 @@ class TryOutSources:
                     raise CannotTryOut(no_file(stage.path, files_of(self.connections, processor, stage)[1]))
                 return source
             case SampleSource():
-                return SampleReadings(outside.clock, ends_after=_SAMPLE_ROWS)
+                return SampleConnector(outside.clock, ends_after=_SAMPLE_ROWS)
             case KafkaSource():
                 raise CannotTryOut(_NO_BROKER.format(path=stage.path))
             case ChangesSource():
@@ -170,7 +170,7 @@ class Collected:
     output: MemoryTarget = field(default_factory=MemoryTarget)
     letters: MemoryTarget = field(default_factory=MemoryTarget)
 
-    def make(self, context: TaskContext, processor: Processor, head: Head, vertex: VertexId, index: int) -> SinkPort:
+    def make(self, context: AssignedTask, processor: Processor, head: Head, vertex: VertexId, index: int) -> SinkPort:
         """See `SinkConnectors.make`."""
         return MemorySink(self.letters if isinstance(head, DeadLetterHead) else self.output)
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from tidemark.services.library.release_world import Inline
-from tidemark.services.source.connectors.plugin import PluginSource
+from tidemark.services.source.connectors.plugin import PluginConnector
 from tidemark.shared.adapters.clock import SystemClock
 from tidemark.shared.language.values import parse_json
 from tidemark.shared.model.checkpoint import KnownSplit
@@ -189,20 +189,20 @@ class SourceContract:
             self.add(folder, lane, numbers)
         return lanes
 
-    def _source(self, folder: Path) -> PluginSource:
+    def _source(self, folder: Path) -> PluginConnector:
         config, settings = self.given(folder)
-        return PluginSource(
+        return PluginConnector(
             lambda: make_of(self.plugin.__name__, self.plugin, config, settings), "the plug-in", Inline(), SystemClock()
         )
 
-    async def _opened(self, folder: Path, positions: Mapping[SplitId, Offset] | None = None) -> PluginSource:
+    async def _opened(self, folder: Path, positions: Mapping[SplitId, Offset] | None = None) -> PluginConnector:
         source = self._source(folder)
         await _open(source, list(await source.splits() if positions is None else positions), positions)
         return source
 
 
 async def _open(
-    source: PluginSource,
+    source: PluginConnector,
     splits: Collection[SplitId],
     positions: Mapping[SplitId, Offset] | None = None,
     *,
@@ -213,7 +213,7 @@ async def _open(
     return known
 
 
-async def _drained(source: PluginSource, max_bytes: int) -> Read:
+async def _drained(source: PluginConnector, max_bytes: int) -> Read:
     """Everything up to where all splits are at their end."""
     found: Read = {}
     while not all(status.at_end for status in source.status()):

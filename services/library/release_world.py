@@ -16,7 +16,7 @@ from tidemark.shared.model.ids import Epoch, Generation, JobId, VertexId
 from tidemark.shared.operators.base import TS
 from tidemark.shared.ports.clock import T
 from tidemark.shared.ports.log import Fenced, LogError
-from tidemark.shared.ports.sink import Identity, Sink, TargetRefused, TargetUnavailable
+from tidemark.shared.ports.sink import Identity, SinkPort, TargetRefused, TargetUnavailable
 
 JOB = JobId("0" * 31 + "1")
 IDENTITY = Identity(JOB, VertexId("emit"), 0)
@@ -27,7 +27,7 @@ ROWS_AN_EPOCH = 3
 class Target(Protocol):
     """The outside of a sink: makes sink objects on it, and reads it as anybody would."""
 
-    def sink(self) -> Sink:
+    def sink(self) -> SinkPort:
         """A new object."""
         ...
 

@@ -23,7 +23,7 @@ from tidemark.shared.operators.build import Chain
 from tidemark.shared.operators.passing import Passing
 from tidemark.shared.operators.rows import while_wanted
 from tidemark.shared.runtime.body import Copied, ReceivingBody
-from tidemark.shared.runtime.context import TaskContext
+from tidemark.shared.runtime.context import AssignedTask
 from tidemark.shared.runtime.exchange import load_body
 
 T = TypeVar("T")
@@ -59,7 +59,7 @@ class OperatorBody(ReceivingBody):
 
     def __init__(
         self,
-        context: TaskContext,
+        context: AssignedTask,
         chain: Chain,
         key_by: Operator | None,
         lookups: Enrichment | None = None,

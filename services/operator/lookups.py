@@ -18,7 +18,7 @@ from tidemark.shared.language.stages.looking_up import Wanted
 from tidemark.shared.language.values import encode_doc
 from tidemark.shared.model.tables import Found
 from tidemark.shared.operators.base import Out
-from tidemark.shared.operators.context import TaskContext as OperatorContext
+from tidemark.shared.operators.context import TaskContext
 from tidemark.shared.operators.lookup import LookupRows
 from tidemark.shared.ports.clock import Clock
 from tidemark.shared.ports.tables import Table, TableRefused, TableUnavailable
@@ -75,7 +75,7 @@ class Lookups:
     """One stage in one task."""
 
     def __init__(
-        self, stage: Lookup, table: Table, clock: Clock, settings: LookupSettings, context: OperatorContext
+        self, stage: Lookup, table: Table, clock: Clock, settings: LookupSettings, context: TaskContext
     ) -> None:
         self._stage = stage
         self._table = table

@@ -32,7 +32,7 @@ from tidemark.shared.process.host import allow_pandas
 from tidemark.shared.process.outside import make_outside
 from tidemark.shared.process.settings import ProcessSettings
 from tidemark.shared.runtime.body import TaskBody
-from tidemark.shared.runtime.context import TaskContext
+from tidemark.shared.runtime.context import AssignedTask
 from tidemark.shared.runtime.requests import Asking
 from tidemark.shared.runtime.worker import Worker
 
@@ -58,7 +58,7 @@ class OperatorService:
         self._settings = settings or OperatorSettings()
         self._scratch = scratch
 
-    async def build(self, context: TaskContext) -> TaskBody:
+    async def build(self, context: AssignedTask) -> TaskBody:
         """The chain of the vertex; the KeyBy behind a `copy` edge stands apart, as its rows are filtered behind it."""
         specs = context.vertex.chain
         outside, operators = context.outside, context.operators
@@ -81,7 +81,7 @@ class OperatorService:
         own = replace(self._settings, beside_rows=1) if loops(context.vertex.chain) else self._settings
         return OperatorBody(context, chain, key_by, lookups, users, own)
 
-    def _enrichment(self, context: TaskContext) -> Enrichment | None:
+    def _enrichment(self, context: AssignedTask) -> Enrichment | None:
         if not isinstance(context.vertex.head, LookupHead):
             return None
         stage, processor, outside = context.vertex.head.stage, context.processor, context.outside
@@ -94,7 +94,7 @@ class OperatorService:
         table = table_of(self._connections, processor, stage, settings, outside.executor, outside.clock)
         return Lookups(stage, table, outside.clock, settings, operators)
 
-    async def _users(self, context: TaskContext) -> UsersCode:
+    async def _users(self, context: AssignedTask) -> UsersCode:
         """The environment of users' code in this task. Where one of its processes has died, the code runs apart whatever is set."""
         outside = context.outside
         deaths = Deaths(outside.blobs, context.assign, outside.unique, outside.settings.deaths)

@@ -30,10 +30,10 @@ from tidemark.shared.operators.specs import InOrderSpec
 from tidemark.shared.planning import WriteHead
 from tidemark.shared.ports.clock import Handle
 from tidemark.shared.ports.log import TopicPartition
-from tidemark.shared.ports.sink import Identity, Sink, TargetRefused, TargetUnavailable
+from tidemark.shared.ports.sink import Identity, SinkPort, TargetRefused, TargetUnavailable
 from tidemark.shared.protocol.release import ReleaseMachine, ReleaseNow
 from tidemark.shared.runtime.body import Copied, ReceivingBody
-from tidemark.shared.runtime.context import TaskContext
+from tidemark.shared.runtime.context import AssignedTask
 from tidemark.shared.runtime.exchange import digest_of, load_body
 from tidemark.shared.runtime.mirror import within
 from tidemark.shared.runtime.reading import followed
@@ -51,7 +51,7 @@ class _Release:
     """One release identity that this task holds (S1)."""
 
     identity: Identity
-    sink: Sink
+    sink: SinkPort
     machine: ReleaseMachine
 
 
@@ -60,8 +60,8 @@ class SinkBody(ReceivingBody):
 
     def __init__(
         self,
-        context: TaskContext,
-        make: Callable[[VertexId, int], Sink],
+        context: AssignedTask,
+        make: Callable[[VertexId, int], SinkPort],
         *,
         rejected_to_dlq: bool,
         settings: SinkSettings = _DEFAULT,
@@ -71,7 +71,7 @@ class SinkBody(ReceivingBody):
         self._make = make
         self._rejected_to_dlq = rejected_to_dlq
         self._releases: list[_Release] = []
-        self._own: Sink | None = None
+        self._own: SinkPort | None = None
         self._follower: Handle | None = None
         self._watermark_ms = -(2**63)
         self._rows = 0
@@ -125,7 +125,9 @@ class SinkBody(ReceivingBody):
         if marker == assign.last:
             self._context.released(index, marker)
 
-    async def _patiently(self, sink: Sink, attempt: Callable[[], Awaitable[T]], doing: str, identity: Identity) -> T:
+    async def _patiently(
+        self, sink: SinkPort, attempt: Callable[[], Awaitable[T]], doing: str, identity: Identity
+    ) -> T:
         """C10: wait until an outage of the target ends, and tell the coordinator of it.
 
         `doing`: its first word names the activity, because a release waits beside the work of the epoch.
@@ -306,14 +308,14 @@ class SinkBody(ReceivingBody):
         for release in self._releases:
             await release.sink.close()
 
-    def _sink(self) -> Sink:
+    def _sink(self) -> SinkPort:
         if self._own is None:
             message = f"{self._context.task}: not opened"
             raise ValueError(message)
         return self._own
 
 
-def _ordering(context: TaskContext) -> InOrder | None:
+def _ordering(context: AssignedTask) -> InOrder | None:
     """What restores the order of rows of one key that come from several tasks of a Spark stage; None where none do."""
     inputs = {edge.id for edge in context.plan.inputs_of(context.vertex.id)}
     several = any(edge.senders > 1 for edge in context.assign.plan.edges if edge.edge in inputs)

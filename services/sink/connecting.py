@@ -29,10 +29,9 @@ from tidemark.shared.planning import DeadLetterHead, Head, WriteHead
 from tidemark.shared.plugins.installed import make_plugin
 from tidemark.shared.ports.clock import Executor
 from tidemark.shared.ports.setup import WrongSetup
-from tidemark.shared.ports.sink import Sink as SinkPort
-from tidemark.shared.ports.sink import TargetRefused
+from tidemark.shared.ports.sink import SinkPort, TargetRefused
 from tidemark.shared.process.connections import Connections, check_room, filesystem_at
-from tidemark.shared.runtime.context import TaskContext
+from tidemark.shared.runtime.context import AssignedTask
 from tidemark.shared.runtime.exchange import blob_name
 from tidemark.shared.runtime.requests import Asking
 
@@ -40,7 +39,7 @@ from tidemark.shared.runtime.requests import Asking
 class SinkConnectors(Protocol):
     """Makes the sinks of one process; an installation brings its own."""
 
-    def make(self, context: TaskContext, processor: Processor, head: Head, vertex: VertexId, index: int) -> SinkPort:
+    def make(self, context: AssignedTask, processor: Processor, head: Head, vertex: VertexId, index: int) -> SinkPort:
         """A sink for a release identity, not yet opened. TypeError for a head that this installation has no sink for."""
         ...
 
@@ -59,7 +58,7 @@ class RealSinks:
         self._clients: dict[str, Any] = {}
         """Of MongoDB, by url."""
 
-    def make(self, context: TaskContext, processor: Processor, head: Head, vertex: VertexId, index: int) -> SinkPort:
+    def make(self, context: AssignedTask, processor: Processor, head: Head, vertex: VertexId, index: int) -> SinkPort:
         """See `SinkConnectors.make`."""
         stage = stage_of(head)
         match stage:
@@ -111,7 +110,7 @@ class RealSinks:
                 raise TargetRefused(str(error)) from error
         return MongoSink(stage, self._clients[url], parts, executor, settings)
 
-    def _files(self, context: TaskContext, processor: Processor, stage: FileEmit) -> SinkPort:
+    def _files(self, context: AssignedTask, processor: Processor, stage: FileEmit) -> SinkPort:
         outside = context.outside
         attempt = outside.unique()
         encoding = self._encoding(processor, stage)
@@ -130,7 +129,7 @@ class RealSinks:
         filesystem, path = filesystem_at(place, stage.path, config)
         return ObjectDestination(filesystem, path)
 
-    def _parts(self, context: TaskContext, vertex: VertexId, index: int) -> PartStore:
+    def _parts(self, context: AssignedTask, vertex: VertexId, index: int) -> PartStore:
         """A row of the mirror has bounded space for staged data: each sink task of the plan has its share."""
         assign, outside, staging = context.assign, context.outside, self._settings.staging
 

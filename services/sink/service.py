@@ -13,7 +13,7 @@ from tidemark.shared.process.connections import Connections
 from tidemark.shared.process.outside import make_outside
 from tidemark.shared.process.settings import ProcessSettings
 from tidemark.shared.runtime.body import TaskBody
-from tidemark.shared.runtime.context import TaskContext
+from tidemark.shared.runtime.context import AssignedTask
 from tidemark.shared.runtime.worker import Worker
 
 
@@ -26,7 +26,7 @@ class SinkService:
         self._connectors = connectors
         self._settings = settings or SinkSettings()
 
-    async def build(self, context: TaskContext) -> TaskBody:
+    async def build(self, context: AssignedTask) -> TaskBody:
         """The body of a `$emit`, a `$merge` or the dead letter queue."""
         processor = context.processor
         head = context.vertex.head

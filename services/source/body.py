@@ -26,11 +26,11 @@ from tidemark.shared.operators.build import Chain
 from tidemark.shared.operators.rows import while_wanted
 from tidemark.shared.operators.source_front import SourceFront
 from tidemark.shared.ports.log import LogUnavailable
-from tidemark.shared.ports.source import KnowsOrigins, NotesOffsets, Source
+from tidemark.shared.ports.source import KnowsOrigins, NotesOffsets, SourcePort
 from tidemark.shared.protocol.source.machine import Input
 from tidemark.shared.protocol.source.split import Split
 from tidemark.shared.runtime.body import Copied, Fetched, ReadingBody
-from tidemark.shared.runtime.context import TaskContext
+from tidemark.shared.runtime.context import AssignedTask
 from tidemark.shared.wire.messages import encode_stands
 
 _log = structlog.get_logger()
@@ -56,8 +56,8 @@ class SourceTaskBody(ReadingBody):
 
     def __init__(
         self,
-        context: TaskContext,
-        source: Source,
+        context: AssignedTask,
+        source: SourcePort,
         front: SourceFront,
         chain: Chain,
         idle_timeout_ms: int | None,

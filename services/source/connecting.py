@@ -4,32 +4,34 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from tidemark.services.source.connectors.files import FileSource, FileSourceSettings
+from tidemark.services.source.connectors.files import FileConnector, FileSourceSettings
 from tidemark.services.source.connectors.formatted import FormattedRecords
-from tidemark.services.source.connectors.kafka import KafkaSource, KafkaSourceSettings
-from tidemark.services.source.connectors.plugin import PluginSource
-from tidemark.services.source.connectors.postgres import PostgresSettings, PostgresSource
+from tidemark.services.source.connectors.kafka import KafkaConnector, KafkaSourceSettings
+from tidemark.services.source.connectors.plugin import PluginConnector
+from tidemark.services.source.connectors.postgres import PostgresConnector, PostgresSettings
 from tidemark.services.source.connectors.registered import RegisteredRecords
-from tidemark.services.source.connectors.sample import SampleSource
-from tidemark.services.source.connectors.script import DocumentsSource, ScriptSource
+from tidemark.services.source.connectors.sample import SampleConnector
+from tidemark.services.source.connectors.script import DocumentsConnector, ScriptConnector
 from tidemark.services.source.settings import SourceSettings
 from tidemark.services.source.steps import ClockNotSettable, looks_at_time
 from tidemark.shared.adapters.kafka_raw import RawReader
 from tidemark.shared.adapters.kafka_settings import KafkaSettings
 from tidemark.shared.language.documents import Processor
-from tidemark.shared.language.stages import ChangesSource as ChangesStage
-from tidemark.shared.language.stages import ChangeStreamSource as ChangeStreamStage
-from tidemark.shared.language.stages import DocumentsSource as DocumentsStage
-from tidemark.shared.language.stages import FileSource as FileStage
-from tidemark.shared.language.stages import KafkaSource as KafkaStage
-from tidemark.shared.language.stages import PluginSource as PluginStage
-from tidemark.shared.language.stages import SampleSource as SampleStage
-from tidemark.shared.language.stages import ScriptSource as ScriptStage
-from tidemark.shared.language.stages import Source as SourceStage
+from tidemark.shared.language.stages import (
+    ChangesSource,
+    ChangeStreamSource,
+    DocumentsSource,
+    FileSource,
+    KafkaSource,
+    PluginSource,
+    SampleSource,
+    ScriptSource,
+    Source,
+)
 from tidemark.shared.model.values import Document
 from tidemark.shared.plugins.installed import make_plugin
 from tidemark.shared.ports.clock import Clock, Executor
-from tidemark.shared.ports.source import Source
+from tidemark.shared.ports.source import SourcePort
 from tidemark.shared.process.connections import Connections, filesystem_at
 from tidemark.shared.protocol.coordinator.settings import CoordinatorSettings
 from tidemark.shared.runtime.context import Outside
@@ -46,7 +48,7 @@ _GATHERS_MS_MIN: Final = 5
 class SourceConnectors(Protocol):
     """Makes the sources of one process; an installation brings its own."""
 
-    async def connect(self, outside: Outside, processor: Processor, stage: SourceStage) -> Source:
+    async def connect(self, outside: Outside, processor: Processor, stage: Source) -> SourcePort:
         """A source, not yet opened."""
         ...
 
@@ -66,10 +68,10 @@ class RealSources:
         self._connections = connections
         self._settings = settings or SourceSettings()
 
-    async def connect(self, outside: Outside, processor: Processor, stage: SourceStage) -> Source:
+    async def connect(self, outside: Outside, processor: Processor, stage: Source) -> SourcePort:
         """See `SourceConnectors.connect`."""
         match stage:
-            case KafkaStage():
+            case KafkaSource():
                 connection = self._connections.get(processor, stage.connection_name)
                 kafka = self._connections.kafka_settings(connection)
                 self._settings.check_answers(kafka.fetch_wait_ms, connection.name)
@@ -84,18 +86,18 @@ class RealSources:
                     cluster=kafka.bootstrap,
                 )
                 records = records_of(self._connections, processor, stage, outside.executor)
-                return KafkaSource(settings, self._connections.log(connection), reader, outside.clock, records)
-            case FileStage():
+                return KafkaConnector(settings, self._connections.log(connection), reader, outside.clock, records)
+            case FileSource():
                 return file_source(self._connections, outside, processor, stage, self._settings)
-            case ChangesStage():
+            case ChangesSource():
                 return changes_source(self._connections, processor, stage, outside.executor, outside.clock)
-            case ChangeStreamStage():
+            case ChangeStreamSource():
                 return change_stream_source(self._connections, processor, stage, outside.executor, outside.clock)
-            case SampleStage():
-                return SampleSource(outside.clock)
-            case PluginStage():
+            case SampleSource():
+                return SampleConnector(outside.clock)
+            case PluginSource():
                 return plugin_source(self._connections, processor, stage, outside.executor, outside.clock)
-            case DocumentsStage() | ScriptStage():
+            case DocumentsSource() | ScriptSource():
                 return own_documents(processor, stage, outside.clock)
 
     def set_time(self, time_ms: int) -> None:
@@ -111,7 +113,7 @@ class RealSources:
 
 
 def records_of(
-    connections: Connections, processor: Processor, stage: KafkaStage, executor: Executor
+    connections: Connections, processor: Processor, stage: KafkaSource, executor: Executor
 ) -> RegisteredRecords | FormattedRecords | None:
     """What makes JSON of a topic's records; None where they are JSON. NotAllowed for a plug-in's format."""
     bytes_max = processor.options.limits.record_bytes_max
@@ -129,22 +131,22 @@ def gathers_ms(kafka: KafkaSettings, processor: Processor) -> int:
     return min(kafka.fetch_gather_ms, max(_GATHERS_MS_MIN, interval_ms // _GATHERINGS))
 
 
-def own_documents(processor: Processor, stage: DocumentsStage | ScriptStage, clock: Clock) -> Source:
+def own_documents(processor: Processor, stage: DocumentsSource | ScriptSource, clock: Clock) -> SourcePort:
     """A source of the records that the document itself holds; step by step where stages look at time."""
     one_by_one = looks_at_time(processor)
-    if isinstance(stage, ScriptStage):
-        return ScriptSource(stage.script, clock, one_by_one=one_by_one)
-    return DocumentsSource(stage.documents, clock, one_by_one=one_by_one)
+    if isinstance(stage, ScriptSource):
+        return ScriptConnector(stage.script, clock, one_by_one=one_by_one)
+    return DocumentsConnector(stage.documents, clock, one_by_one=one_by_one)
 
 
-def given_documents(processor: Processor, rows: Sequence[Document], clock: Clock) -> Source:
+def given_documents(processor: Processor, rows: Sequence[Document], clock: Clock) -> SourcePort:
     """A source of rows that a caller gives in place of a document's own."""
-    return DocumentsSource(rows, clock, one_by_one=looks_at_time(processor, given=True))
+    return DocumentsConnector(rows, clock, one_by_one=looks_at_time(processor, given=True))
 
 
 def changes_source(
-    connections: Connections, processor: Processor, stage: ChangesStage, executor: Executor, clock: Clock
-) -> PostgresSource:
+    connections: Connections, processor: Processor, stage: ChangesSource, executor: Executor, clock: Clock
+) -> PostgresConnector:
     """The changes that a replication slot keeps."""
     connection = connections.get(processor, stage.connection_name)
     settings = PostgresSettings(
@@ -154,11 +156,11 @@ def changes_source(
         initial_sync=stage.initial_sync,
         connection_name=connection.name,
     )
-    return PostgresSource(settings, executor, clock)
+    return PostgresConnector(settings, executor, clock)
 
 
 def change_stream_source(
-    connections: Connections, processor: Processor, stage: ChangeStreamStage, executor: Executor, clock: Clock
+    connections: Connections, processor: Processor, stage: ChangeStreamSource, executor: Executor, clock: Clock
 ) -> "ChangeStream":
     """The change stream of collections of MongoDB. StreamRefused for values that no server takes."""
     from tidemark.services.source.connectors.changestream import ChangeStream  # noqa: PLC0415 - a driver that few need
@@ -168,11 +170,11 @@ def change_stream_source(
 
 
 def plugin_source(
-    connections: Connections, processor: Processor, stage: PluginStage, executor: Executor, clock: Clock
-) -> PluginSource:
+    connections: Connections, processor: Processor, stage: PluginSource, executor: Executor, clock: Clock
+) -> PluginConnector:
     """A source of another package. NotAllowed; what the package lacks shows with the first call."""
     settings = connections.plugin_settings(processor, stage)
-    return PluginSource(
+    return PluginConnector(
         lambda: make_plugin("source", stage.plugin, stage.config, settings),
         f"{stage.path}, plug-in {stage.plugin}",
         executor,
@@ -183,7 +185,7 @@ def plugin_source(
 _DEFAULTS: Final = SourceSettings()
 
 
-def files_of(connections: Connections, processor: Processor, stage: FileStage) -> tuple[Any, str]:
+def files_of(connections: Connections, processor: Processor, stage: FileSource) -> tuple[Any, str]:
     """The file system (fsspec's) of a source of files, and the glob in it."""
     place, config = connections.place_of(processor, stage.connection_name, stage.path_glob, stage.path)
     return filesystem_at(place, stage.path, config)
@@ -193,9 +195,9 @@ def file_source(
     connections: Connections,
     outside: Outside,
     processor: Processor,
-    stage: FileStage,
+    stage: FileSource,
     bounds: SourceSettings = _DEFAULTS,
-) -> FileSource:
+) -> FileConnector:
     """Files, below the folder of their connection if they have one."""
     filesystem, glob = files_of(connections, processor, stage)
     settings = FileSourceSettings(
@@ -208,4 +210,4 @@ def file_source(
         poll_ms=bounds.file_poll_ms,
         record_bytes_max=processor.options.limits.record_bytes_max,
     )
-    return FileSource(settings, filesystem, outside.executor, outside.clock)
+    return FileConnector(settings, filesystem, outside.executor, outside.clock)

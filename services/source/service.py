@@ -2,17 +2,13 @@
 
 from tidemark.services.source.body import SourceTaskBody
 from tidemark.services.source.connecting import RealSources, SourceConnectors
-from tidemark.services.source.connectors.plugin import PluginSource as PluginReader
+from tidemark.services.source.connectors.plugin import PluginConnector
 from tidemark.services.source.settings import SourceSettings, source_settings
 from tidemark.services.source.steps import Steps, looks_at_time, rows_close, sets_clock
 from tidemark.shared.compiled import compiling
 from tidemark.shared.language.documents import Processor
 from tidemark.shared.language.expressions.ast import loops
-from tidemark.shared.language.stages import (
-    DocumentsSource,
-    ScriptSource,
-    Source,
-)
+from tidemark.shared.language.stages import DocumentsSource, ScriptSource, Source
 from tidemark.shared.model.ids import Place
 from tidemark.shared.operators.build import build_chain
 from tidemark.shared.operators.source_front import SourceFront
@@ -21,7 +17,7 @@ from tidemark.shared.process.connections import Connections
 from tidemark.shared.process.outside import make_outside
 from tidemark.shared.process.settings import ProcessSettings
 from tidemark.shared.runtime.body import TaskBody
-from tidemark.shared.runtime.context import TaskContext
+from tidemark.shared.runtime.context import AssignedTask
 from tidemark.shared.runtime.worker import Worker
 
 
@@ -34,7 +30,7 @@ class SourceService:
         self._connectors = connectors
         self._settings = settings or SourceSettings()
 
-    async def build(self, context: TaskContext) -> TaskBody:
+    async def build(self, context: AssignedTask) -> TaskBody:
         """Connector, front, and the stages fused behind it."""
         processor = context.processor
         front, *behind = context.vertex.chain
@@ -51,7 +47,7 @@ class SourceService:
             build_chain(tuple(behind), operators),
             stage.partition_idle_timeout_ms,
             _steps(context, processor, stage, self._connectors),
-            bounded=await source.bounded() if isinstance(source, PluginReader) else stage.bounded,
+            bounded=await source.bounded() if isinstance(source, PluginConnector) else stage.bounded,
             settings=self._settings,
         )
         body.always_beside = loops(context.vertex.chain)
@@ -62,7 +58,7 @@ class SourceService:
         await self._connectors.close()
 
 
-def _steps(context: TaskContext, processor: Processor, stage: Source, connectors: SourceConnectors) -> Steps:
+def _steps(context: AssignedTask, processor: Processor, stage: Source, connectors: SourceConnectors) -> Steps:
     """Steps are taken one by one where it matters; a clock that they set is seen everywhere after two ticks, for one may be under way."""
     given = isinstance(stage, DocumentsSource) and not stage.documents
     one_by_one = isinstance(stage, DocumentsSource | ScriptSource) and looks_at_time(processor, given=given)

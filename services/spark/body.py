@@ -22,12 +22,12 @@ from tidemark.shared.model.ids import Epoch, StatePart, groups_owned, groups_par
 from tidemark.shared.model.time import MAX_TIME, MIN_TIME
 from tidemark.shared.operators.aggregation import take_rows
 from tidemark.shared.operators.base import GROUP, MAX_OPEN, MIN_OPEN, WEND, WSTART, Out
-from tidemark.shared.operators.context import TaskContext as OperatorContext
+from tidemark.shared.operators.context import TaskContext
 from tidemark.shared.operators.sessions import intervals
 from tidemark.shared.operators.step import Times
 from tidemark.shared.operators.window_plan import SESSION, WindowPlan
 from tidemark.shared.runtime.body import Announced, Copied, ReceivingBody
-from tidemark.shared.runtime.context import TaskContext
+from tidemark.shared.runtime.context import AssignedTask
 from tidemark.shared.runtime.exchange import blob_name, load_body, parquet_bytes
 from tidemark.shared.wire.arrow import decode_batch
 from tidemark.spark_stages.manifest import Manifest, StageState, StateSegment, joined, share
@@ -42,10 +42,10 @@ class SparkBody(ReceivingBody):
 
     def __init__(
         self,
-        context: TaskContext,
+        context: AssignedTask,
         plan: WindowPlan,
-        operators: OperatorContext,
-        make: Callable[[WindowPlan, str, OperatorContext, int], SparkStep],
+        operators: TaskContext,
+        make: Callable[[WindowPlan, str, TaskContext, int], SparkStep],
     ) -> None:
         self._context = context
         self._plan = plan

@@ -9,13 +9,13 @@ from pyspark.sql import SparkSession
 from tidemark.services.spark.body import SparkBody
 from tidemark.shared.model.ids import Place
 from tidemark.shared.model.knobs import knob
-from tidemark.shared.operators.context import TaskContext as OperatorContext
+from tidemark.shared.operators.context import TaskContext
 from tidemark.shared.operators.window_plan import WindowPlan
 from tidemark.shared.planning import StepHead
 from tidemark.shared.process.outside import make_outside
 from tidemark.shared.process.settings import ProcessSettings, settings_of
 from tidemark.shared.runtime.body import TaskBody
-from tidemark.shared.runtime.context import TaskContext
+from tidemark.shared.runtime.context import AssignedTask
 from tidemark.shared.runtime.worker import Worker
 from tidemark.spark_stages.manifest import StepBounds
 from tidemark.spark_stages.session import forget_ended, open_session, warm_up
@@ -87,7 +87,7 @@ class SparkService:
         self._bounds = bounds or StepBounds()
         self._keeps = keeps
 
-    async def build(self, context: TaskContext) -> TaskBody:
+    async def build(self, context: AssignedTask) -> TaskBody:
         """The body of a window's stage."""
         head = context.vertex.head
         if not isinstance(head, StepHead):
@@ -95,7 +95,7 @@ class SparkService:
             raise TypeError(message)
         return SparkBody(context, WindowPlan(head.step.window), context.operators, self.make)
 
-    def make(self, plan: WindowPlan, root: str, operators: OperatorContext, key_groups: int) -> SparkStep:
+    def make(self, plan: WindowPlan, root: str, operators: TaskContext, key_groups: int) -> SparkStep:
         """A step on the session; blocks while the session starts."""
         bounds = self._bounds
         return SparkStep(

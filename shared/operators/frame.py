@@ -67,7 +67,7 @@ _METAS: Final[Mapping[Path, tuple[str, str]]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Computed:
+class Cells:
     """The values of an expression, a row each, and the errors of the rows that have none (FR2, FR3)."""
 
     field: pa.Field
@@ -246,7 +246,7 @@ class Frame(Rows):
 
     # --- expressions --------------------------------------------------------------------------------------------------
 
-    def computed(self, expr: Expr) -> Computed:
+    def computed(self, expr: Expr) -> Cells:
         """An expression's values."""
         if isinstance(expr, FieldPath) and len(expr.names) == 1:
             whole = self.whole(expr.names[0])
@@ -259,7 +259,7 @@ class Frame(Rows):
             return self.each(lambda env: evaluate_bounded(expr, env)) if found is None else found
         return self._completed(column, expr)
 
-    def _by_different(self, expr: Expr) -> Computed | None:
+    def _by_different(self, expr: Expr) -> Cells | None:
         """The values of an expression of one column with few different cells: interpreted once for each. None for another one."""
         names = fields_used(expr)
         if names is None or len(names) != 1 or not names <= self._user or not pure(expr):
@@ -278,16 +278,16 @@ class Frame(Rows):
             if once.errors
             else {}
         )
-        return Computed(once.field, once.array.take(pa.array(places)), errors, once.interpreted_rows)
+        return Cells(once.field, once.array.take(pa.array(places)), errors, once.interpreted_rows)
 
-    def whole(self, name: str) -> Computed | None:
+    def whole(self, name: str) -> Cells | None:
         """A column of the batch as it is; None if it does not exist, or if REST decides the meaning of its null cells."""
         if name not in self._user:
             return None
         array, named = self.batch.column(name), self.batch.schema.field(name)
         if array.null_count and not is_tagged(named) and empty_of(named) is None:
             return None
-        return Computed(named.with_name(""), array)
+        return Cells(named.with_name(""), array)
 
     def absent(self, name: str) -> bool:
         """Whether no row has a field of this name."""
@@ -298,11 +298,11 @@ class Frame(Rows):
         """The value of a function for each row, and the errors of the rows on which it failed."""
         return self._one_by_one(np.arange(self.size), value_of)
 
-    def each(self, value_of: Callable[[Environment], Value]) -> Computed:
+    def each(self, value_of: Callable[[Environment], Value]) -> Cells:
         """The value of a function for each row."""
         values, errors = self._one_by_one(np.arange(self.size), value_of)
         named, array = column_of(values)
-        return Computed(named, array, errors, self.size)
+        return Cells(named, array, errors, self.size)
 
     def _one_by_one(
         self, rows: Int64s, value_of: Callable[[Environment], Value]
@@ -317,7 +317,7 @@ class Frame(Rows):
                 values.append(MISSING)
         return values, errors
 
-    def _completed(self, column: Column, expr: Expr) -> Computed:
+    def _completed(self, column: Column, expr: Expr) -> Cells:
         """A kernel's column, with the interpreter's values for rows in doubt."""
         unsure = either(column.doubt, nulls_of(column) if column.missing and not column.absent else None)
         encodes = column.type in ("object", "array") and not pa.types.is_struct(column.values.type)
@@ -331,26 +331,26 @@ class Frame(Rows):
             named, array = column_of(values)
         else:
             named, array = patched(column, unsure, values, loose=not self.declares(expr))
-        return Computed(named, array, errors, len(rows))
+        return Cells(named, array, errors, len(rows))
 
-    def _encoded(self, column: Column, expr: Expr) -> Computed:
+    def _encoded(self, column: Column, expr: Expr) -> Cells:
         """Values of any types, with the interpreter's for rows in doubt."""
         cells, unsure = encoded(column)
         if unsure is None:
-            return Computed(TAGGED_FIELD, cells)
+            return Cells(TAGGED_FIELD, cells)
         rows = np.flatnonzero(unsure)
         found, errors = self._one_by_one(rows, lambda env: evaluate_bounded(expr, env))
         order = np.arange(self.size)
         order[rows] = self.size + np.arange(len(rows))
-        return Computed(TAGGED_FIELD, pa.concat_arrays([cells, tagged(found)]).take(pa.array(order)), errors, len(rows))
+        return Cells(TAGGED_FIELD, pa.concat_arrays([cells, tagged(found)]).take(pa.array(order)), errors, len(rows))
 
-    def _sure(self, column: Column, expr: Expr) -> Computed:
+    def _sure(self, column: Column, expr: Expr) -> Cells:
         if column.type == "null":
             empty = MISSING if column.absent else None
             named, array = column_of([empty] * self.size)
-            return Computed(named, array)
+            return Cells(named, array)
         empty_: Empty | None = None if not column.has_nulls else "missing" if column.absent else "null"
-        return Computed(column_field(column.values.type, empty=empty_, loose=not self.declares(expr)), column.values)
+        return Cells(column_field(column.values.type, empty=empty_, loose=not self.declares(expr)), column.values)
 
     def declares(self, expr: Expr) -> bool:
         """Whether an expression reads only columns with a type that outlasts this batch (B7)."""
@@ -360,7 +360,7 @@ class Frame(Rows):
         )
 
 
-def evaluated(expr: Expr, batch: pa.RecordBatch, topic: Topics = None) -> Computed:
+def evaluated(expr: Expr, batch: pa.RecordBatch, topic: Topics = None) -> Cells:
     """The values of one expression."""
     frame = Frame(batch, fields_used(expr), topic)
     frame.prepare(expression_paths(expr))

@@ -29,7 +29,7 @@ from tidemark.shared.operators.batches import values_of
 from tidemark.shared.operators.cells import encoded_cells, tagged
 from tidemark.shared.operators.context import Topics
 from tidemark.shared.operators.dead_letters import Failure
-from tidemark.shared.operators.frame import Computed, Frame
+from tidemark.shared.operators.frame import Cells, Frame
 from tidemark.shared.operators.grouping import Groups, Merge, groups_of, together
 from tidemark.shared.operators.window_plan import WindowPlan
 
@@ -43,7 +43,7 @@ NULL: Final = encode_value(None)
 class Column:
     """Values of the language, one a row: as a column, as a list, or one for all rows."""
 
-    cells: Computed | None = None
+    cells: Cells | None = None
     listed: Sequence[Value] = ()
     constant: Value = None
 

@@ -16,8 +16,7 @@ from tidemark.shared.operators.base import RAW, REST, OperatorError, Out
 from tidemark.shared.operators.batches import batch_of, documents_of, engine_columns, is_tagged, select, user_columns
 from tidemark.shared.operators.cells import encoded_cells
 from tidemark.shared.operators.context import TaskContext
-from tidemark.shared.operators.frame import Computed as Cells
-from tidemark.shared.operators.frame import Frame
+from tidemark.shared.operators.frame import Cells, Frame
 from tidemark.shared.operators.rows import environments
 
 Named = dict[str, tuple[pa.Field, pa.Array]]

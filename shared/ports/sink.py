@@ -61,7 +61,7 @@ class Rejected:
     reason: str
 
 
-class Sink(Protocol):
+class SinkPort(Protocol):
     """One task's output to one target.
 
     `accept` and `stage` come one at a time, in the order of the epochs; so do `release` and `skip`. After `open` the two go on side by

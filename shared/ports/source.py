@@ -45,7 +45,7 @@ class KnowsOrigins(Protocol):
         ...
 
 
-class Source(Protocol):
+class SourcePort(Protocol):
     """One task's reader over the splits that it was given."""
 
     async def splits(self) -> Mapping[SplitId, int]:

@@ -10,7 +10,7 @@ from tidemark.shared.planning import plan_processor
 from tidemark.shared.planning.alignment import alignment_timeout_ms
 from tidemark.shared.protocol.task.start import TaskStart, start_task
 from tidemark.shared.runtime.body import TaskBody
-from tidemark.shared.runtime.context import Outside, Service, TaskContext
+from tidemark.shared.runtime.context import AssignedTask, Outside, Service
 from tidemark.shared.runtime.driver import TaskDriver
 from tidemark.shared.runtime.exchange import Exchange, OutEdge
 from tidemark.shared.runtime.site import TaskWiring, Ways
@@ -34,7 +34,7 @@ async def assemble(outside: Outside, service: Service, assign: Assign, ways: Way
         running=running.tasks,
     )
     vertex = plan.vertex(assign.vertex)
-    context = TaskContext(
+    context = AssignedTask(
         outside,
         assign,
         processor,
@@ -56,7 +56,7 @@ async def assemble(outside: Outside, service: Service, assign: Assign, ways: Way
         raise
 
 
-async def _restored(context: TaskContext, body: TaskBody, ways: Ways) -> TaskDriver:
+async def _restored(context: AssignedTask, body: TaskBody, ways: Ways) -> TaskDriver:
     """The driver of a body, at the state that the assignment names."""
     outside, assign, plan = context.outside, context.assign, context.plan
     machine = start_task(_task_start(assign, context))
@@ -103,7 +103,7 @@ async def _restored(context: TaskContext, body: TaskBody, ways: Ways) -> TaskDri
     return driver
 
 
-def _task_start(assign: Assign, context: TaskContext) -> TaskStart:
+def _task_start(assign: Assign, context: AssignedTask) -> TaskStart:
     bindings = {b.edge: b for b in assign.plan.edges}
     plan = context.plan
     return TaskStart(
@@ -123,7 +123,7 @@ def _task_start(assign: Assign, context: TaskContext) -> TaskStart:
     )
 
 
-def _ownership(context: TaskContext) -> Callable[[StatePart], bool]:
+def _ownership(context: AssignedTask) -> Callable[[StatePart], bool]:
     """Which state parts are this task's: key groups by range, splits by assignment, the rest by index."""
     assign = context.assign
     tasks, groups = assign.plan.tasks[assign.vertex], assign.plan.key_groups

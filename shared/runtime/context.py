@@ -10,9 +10,8 @@ from tidemark.shared.model.held import Wait
 from tidemark.shared.model.ids import Epoch, JobId, TaskId, VertexId
 from tidemark.shared.model.messages import Assign
 from tidemark.shared.model.plan import PhysicalPlan, Vertex
-from tidemark.shared.operators.context import TaskContext as OperatorContext
+from tidemark.shared.operators.context import TaskContext, topics_told
 from tidemark.shared.operators.context import Topics as SourceTopics
-from tidemark.shared.operators.context import topics_told
 from tidemark.shared.operators.specs import FrontSpec, JoinSpec
 from tidemark.shared.ports.blobs import BlobStore
 from tidemark.shared.ports.clock import Clock, Executor
@@ -89,7 +88,7 @@ async def ensure_topics(outside: Outside) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class TaskContext:
+class AssignedTask:
     """One assignment, planned, with the ways back to the worker."""
 
     outside: Outside
@@ -118,12 +117,12 @@ class TaskContext:
         self.outside.passing(Moment(phase, epoch, self.assign.job, task, self.assign.name))
 
     @property
-    def operators(self) -> OperatorContext:
+    def operators(self) -> TaskContext:
         """The context of operators, the same in every service: a dead letter does not depend on the service that writes it."""
         settings, vertex = self.outside.settings, self.assign.vertex
         edges = self.plan.inputs_of(vertex)
         topic, are_records = self._told_of(self._upstream({vertex}), but=vertex)
-        return OperatorContext(
+        return TaskContext(
             processor=self.assign.name,
             topic=topic,
             rows_are_records=are_records,
@@ -182,7 +181,7 @@ class Service(Protocol):
         """As in `Vertex.service`."""
         ...
 
-    async def build(self, context: TaskContext) -> TaskBody:
+    async def build(self, context: AssignedTask) -> TaskBody:
         """The body of a task, not yet opened. A ReadingBody for vertices of the service `source`."""
         ...
 

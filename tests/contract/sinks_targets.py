@@ -50,7 +50,7 @@ from tidemark.shared.ports.clock import Executor
 from tidemark.shared.ports.http import HttpAnswer, HttpRequest
 from tidemark.shared.ports.log import Log, LogRecord, TopicPartition
 from tidemark.shared.ports.registry import MAGIC
-from tidemark.shared.ports.sink import Sink
+from tidemark.shared.ports.sink import SinkPort
 from tidemark.shared.process.protobuf_compiler import compiled
 from tidemark.shared.runtime.requests import Asking
 from tidemark.shared.runtime.settings import LookupSettings
@@ -60,7 +60,7 @@ class MemoryWorld:
     def __init__(self) -> None:
         self.target = MemoryTarget()
 
-    def sink(self) -> Sink:
+    def sink(self) -> SinkPort:
         return MemorySink(self.target)
 
     async def visible(self) -> list[int]:
@@ -103,7 +103,7 @@ class FilesWorld:
         self.attempts = itertools.count()
         self.executor: Executor = Inline()
 
-    def sink(self) -> Sink:
+    def sink(self) -> SinkPort:
         attempt = f"a{next(self.attempts)}"
         return FileSink(LocalDestination(self.root, attempt), self.encoding, attempt, self.executor, self.settings)
 
@@ -126,7 +126,7 @@ class ObjectsWorld:
     def destination(self) -> ObjectDestination:
         return ObjectDestination(self.filesystem, "memory://bucket/out")
 
-    def sink(self) -> Sink:
+    def sink(self) -> SinkPort:
         return FileSink(
             self.destination(),
             Encoding("json"),
@@ -382,7 +382,7 @@ class MongoWorld:
         self.attempts = itertools.count()
         self.executor: Executor = Inline()
 
-    def sink(self) -> Sink:
+    def sink(self) -> SinkPort:
         from tidemark.services.sink.connectors.mongodb import MongoSink
 
         store = PartStore(self.blobs, names_for(f"a{next(self.attempts)}"), inline_bytes_max=100)

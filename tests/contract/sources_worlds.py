@@ -19,26 +19,24 @@ from tests.harness.registry import MemoryRegistry
 from tidemark.services.gateway.writing import BatchWriter
 from tidemark.services.library.release_world import Inline
 from tidemark.services.source.connectors.changestream import ChangeStream
-from tidemark.services.source.connectors.files import FileSource, FileSourceSettings
-from tidemark.services.source.connectors.kafka import KafkaSource, KafkaSourceSettings
-from tidemark.services.source.connectors.plugin import PluginSource
+from tidemark.services.source.connectors.files import FileConnector, FileSourceSettings
+from tidemark.services.source.connectors.kafka import KafkaConnector, KafkaSourceSettings
+from tidemark.services.source.connectors.plugin import PluginConnector
 from tidemark.services.source.connectors.registered import RegisteredRecords
-from tidemark.services.source.connectors.script import DocumentsSource, ScriptSource
+from tidemark.services.source.connectors.script import DocumentsConnector, ScriptConnector
 from tidemark.shared.adapters.clock import SystemClock
 from tidemark.shared.adapters.executor import AsyncExecutor
 from tidemark.shared.adapters.kafka_partitions import partition_of_key
 from tidemark.shared.adapters.memory_broker import MemoryBroker
 from tidemark.shared.adapters.memory_log import MemoryLog
 from tidemark.shared.language.avro import parse_schema, writer_of
-from tidemark.shared.language.stages import ChangeStreamSource as ChangeStreamStage
-from tidemark.shared.language.stages import KafkaSource as KafkaStage
-from tidemark.shared.language.stages import StartAt
+from tidemark.shared.language.stages import ChangeStreamSource, KafkaSource, StartAt
 from tidemark.shared.language.steps import DataStep, WatermarkStep
 from tidemark.shared.model.values import Timestamp
 from tidemark.shared.plugins.installed import make_of
 from tidemark.shared.ports.log import NewRecord, TopicPartition
 from tidemark.shared.ports.registry import header_of
-from tidemark.shared.ports.source import Source
+from tidemark.shared.ports.source import SourcePort
 
 CLOCK = SystemClock()
 
@@ -49,7 +47,7 @@ class World(Protocol):
     @property
     def lanes(self) -> list[list[int]]: ...
 
-    def source(self) -> Source: ...
+    def source(self) -> SourcePort: ...
 
     async def add(self, lane: int, numbers: Sequence[int]) -> None:
         """Append to a lane; the next one is made if it does not exist."""
@@ -71,8 +69,8 @@ class KafkaLanes:
         self.log = MemoryLog(self.broker)
         self.settings = KafkaSourceSettings(topics=("in",), start_at=start_at, until=until, cluster="one:9092")
 
-    def source(self) -> KafkaSource:
-        return KafkaSource(self.settings, self.log, LogRawReader(self.log), CLOCK)
+    def source(self) -> KafkaConnector:
+        return KafkaConnector(self.settings, self.log, LogRawReader(self.log), CLOCK)
 
     async def add(self, lane: int, numbers: Sequence[int]) -> None:
         if lane == len(self.lanes):
@@ -109,7 +107,7 @@ class AvroLanes(KafkaLanes):
         self.numbers = [self.registry.content.add("in-value", tree) for tree in trees]
         self.writers = [writer_of(parse_schema(tree)) for tree in trees]
         self.key_number = self.registry.content.add("in-key", "string")
-        self.stage = KafkaStage(
+        self.stage = KafkaSource(
             path="$source",
             connection_name="k",
             topics=("in",),
@@ -118,9 +116,9 @@ class AvroLanes(KafkaLanes):
             **options,
         )
 
-    def source(self) -> KafkaSource:
+    def source(self) -> KafkaConnector:
         records = RegisteredRecords(self.registry, self.stage, Inline(), 1024)
-        return KafkaSource(self.settings, self.log, LogRawReader(self.log), CLOCK, records)
+        return KafkaConnector(self.settings, self.log, LogRawReader(self.log), CLOCK, records)
 
     def record(self, number: int) -> NewRecord:
         version = number % 2
@@ -158,7 +156,7 @@ class FileLanes:
     def lanes(self) -> list[list[int]]:
         return [[n for file in self.files for n in file]] if self.ordered else self.files
 
-    def source(self) -> FileSource:
+    def source(self) -> FileConnector:
         settings = FileSourceSettings(
             glob=f"{self.root}/*.{self.format}",
             format=self.format,  # type: ignore[arg-type]
@@ -167,7 +165,7 @@ class FileLanes:
             types={"n": "int"},
             poll_ms=1,
         )
-        return FileSource(settings, LocalFileSystem(), Inline(), CLOCK)
+        return FileConnector(settings, LocalFileSystem(), Inline(), CLOCK)
 
     async def add(self, lane: int, numbers: Sequence[int]) -> None:
         file = len(self.files) - 1 if self.ordered and lane == 0 and self.files else lane
@@ -194,8 +192,8 @@ class PluginLanes:
         self.plugin = plugin
         self.file = str(folder / "shelf.db")
 
-    def source(self) -> PluginSource:
-        return PluginSource(
+    def source(self) -> PluginConnector:
+        return PluginConnector(
             lambda: make_of("shelf", self.plugin, {"follow": self.follow}, {"file": self.file}),
             "a plug-in",
             Inline(),
@@ -221,8 +219,8 @@ class ScriptLanes:
         self.lanes: list[list[int]] = []
         self.steps: list[DataStep | WatermarkStep] = []
 
-    def source(self) -> ScriptSource:
-        return ScriptSource(self.steps, CLOCK)
+    def source(self) -> ScriptConnector:
+        return ScriptConnector(self.steps, CLOCK)
 
     async def add(self, lane: int, numbers: Sequence[int]) -> None:
         if lane == len(self.lanes):
@@ -244,7 +242,7 @@ class ChangeLanes:
         self.executor = AsyncExecutor()
 
     def source(self) -> ChangeStream:
-        stage = ChangeStreamStage(
+        stage = ChangeStreamSource(
             path="$source",
             connection_name="m",
             db="d",
@@ -276,8 +274,8 @@ class DocumentLanes:
     def __init__(self) -> None:
         self.lanes: list[list[int]] = [[]]
 
-    def source(self) -> DocumentsSource:
-        return DocumentsSource([{"n": number} for number in self.lanes[0]], CLOCK)
+    def source(self) -> DocumentsConnector:
+        return DocumentsConnector([{"n": number} for number in self.lanes[0]], CLOCK)
 
     async def add(self, lane: int, numbers: Sequence[int]) -> None:
         self.lanes[0] += numbers

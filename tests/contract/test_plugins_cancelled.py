@@ -14,7 +14,7 @@ from tests.contract.sinks_targets import PluginWorld
 from tests.harness.opening import open_splits
 from tidemark.plugins import Batch, Document
 from tidemark.services.library.release_world import Inline, Task, World
-from tidemark.services.source.connectors.plugin import PluginSource
+from tidemark.services.source.connectors.plugin import PluginConnector
 from tidemark.shared.adapters.clock import SystemClock
 from tidemark.shared.adapters.executor import AsyncExecutor
 from tidemark.shared.plugins.installed import make_of
@@ -111,7 +111,7 @@ async def test_a_sources_object_is_closed_behind_a_cancelled_read(tmp_path: Path
     place = str(tmp_path / "shelf.db")
     ShelfFile(Place(place)).close()
     executor = AsyncExecutor()
-    source = PluginSource(
+    source = PluginConnector(
         lambda: make_of("shelf", WaitingSource, {"follow": True}, {"file": place}), "shelf", executor, SystemClock()
     )
     with_rows = ShelfFile(Place(place))

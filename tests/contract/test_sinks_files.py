@@ -30,7 +30,7 @@ from tidemark.services.sink.connectors.objects import ObjectDestination
 from tidemark.services.sink.connectors.released import released_manifests
 from tidemark.services.sink.connectors.staging import FileList, decode_handle
 from tidemark.shared.model.ids import Epoch, VertexId
-from tidemark.shared.ports.sink import Identity, Sink, TargetRefused, TargetUnavailable
+from tidemark.shared.ports.sink import Identity, SinkPort, TargetRefused, TargetUnavailable
 
 
 class Failing(LocalDestination):
@@ -71,7 +71,7 @@ class FailingWorld(FilesWorld):
         super().__init__(root, "json")
         self.failing: Failing | None = Failing(self.root, "failing", nth, after=after)
 
-    def sink(self) -> Sink:
+    def sink(self) -> SinkPort:
         if self.failing is None:
             return super().sink()
         destination, self.failing = self.failing, None

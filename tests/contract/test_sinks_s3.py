@@ -15,7 +15,7 @@ from tidemark.services.sink.connectors.filerows import Encoding
 from tidemark.services.sink.connectors.files import FileSink
 from tidemark.services.sink.connectors.objects import ObjectDestination
 from tidemark.services.sink.connectors.released import released_files
-from tidemark.shared.ports.sink import Sink, TargetUnavailable
+from tidemark.shared.ports.sink import SinkPort, TargetUnavailable
 
 
 class S3World:
@@ -35,7 +35,7 @@ class S3World:
     def destination(self) -> ObjectDestination:
         return ObjectDestination(self.filesystem, "s3://bucket/out")
 
-    def sink(self) -> Sink:
+    def sink(self) -> SinkPort:
         return FileSink(self.destination(), Encoding("json"), f"a{next(self.attempts)}", Inline())
 
     async def visible(self) -> list[int]:

@@ -32,7 +32,7 @@ from tidemark.shared.language.stages import EmitFormat, FileFormat
 from tidemark.shared.model.ids import Epoch, VertexId
 from tidemark.shared.model.values import Document
 from tidemark.shared.operators.batches import batch_of as documents_batch
-from tidemark.shared.ports.sink import Identity, Sink, TargetRefused
+from tidemark.shared.ports.sink import Identity, SinkPort, TargetRefused
 
 
 class DeltaLooks:
@@ -108,7 +108,7 @@ def check_readers(target: FilesWorld, expected: Sequence[int]) -> None:
     assert [sorted(ids) for ids in found] == [list(expected)] * len(found)
 
 
-async def epoch(sink: Sink, number: int, *groups: Sequence[Document], before: int | None = None) -> None:
+async def epoch(sink: SinkPort, number: int, *groups: Sequence[Document], before: int | None = None) -> None:
     """Rows of one epoch, to the release."""
     for group in groups:
         assert not await sink.accept(documents_batch(group))
@@ -437,7 +437,7 @@ async def test_a_table_that_the_catalog_has_elsewhere_is_refused(tmp_path: Path)
         await opened(second)
 
 
-async def opened(target: FilesWorld) -> Sink:
+async def opened(target: FilesWorld) -> SinkPort:
     sink = target.sink()
     await sink.open(IDENTITY, Epoch(0))
     return sink

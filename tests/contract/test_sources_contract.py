@@ -21,7 +21,7 @@ from tests.contract.sources_worlds import (
 from tests.harness.opening import open_splits
 from tidemark.shared.model.ids import Offset, SplitId
 from tidemark.shared.model.records import RawBatch
-from tidemark.shared.ports.source import KnowsOrigins, Source
+from tidemark.shared.ports.source import KnowsOrigins, SourcePort
 from tidemark.shared.runtime.body import Fetched
 
 BOUNDED: dict[str, Callable[[Path], World]] = {
@@ -85,7 +85,9 @@ async def growing(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterat
         yield made
 
 
-async def opened(world: World, positions: Mapping[SplitId, Offset] | None = None, of: Source | None = None) -> Source:
+async def opened(
+    world: World, positions: Mapping[SplitId, Offset] | None = None, of: SourcePort | None = None
+) -> SourcePort:
     """A source on the world; as a later generation, at positions of another source with what a snapshot has beside them."""
     source = world.source()
     if positions is not None and isinstance(of, KnowsOrigins) and isinstance(source, KnowsOrigins):
@@ -102,7 +104,7 @@ def numbers(batches: list[RawBatch]) -> dict[SplitId, list[int]]:
     return found
 
 
-async def drain(source: Source, max_bytes: int = 1 << 20) -> list[RawBatch]:
+async def drain(source: SourcePort, max_bytes: int = 1 << 20) -> list[RawBatch]:
     """Everything up to where all splits are at their end."""
     batches: list[RawBatch] = []
     while not all(status.at_end for status in source.status()):

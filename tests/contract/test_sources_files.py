@@ -15,15 +15,15 @@ from fsspec.implementations.local import LocalFileSystem
 from tests.contract.sources_worlds import CLOCK
 from tests.harness.opening import open_splits
 from tidemark.services.library.release_world import Inline
-from tidemark.services.source.connectors.files import SEQUENCE, FileSource, FileSourceSettings
+from tidemark.services.source.connectors.files import SEQUENCE, FileConnector, FileSourceSettings
 from tidemark.shared.language.values import parse_json
 from tidemark.shared.model.ids import Offset, SplitId
 from tidemark.shared.model.values import Binary, Date
 from tidemark.shared.ports.log import LogError
-from tidemark.shared.ports.source import Source, SourceReplaced
+from tidemark.shared.ports.source import SourcePort, SourceReplaced
 
 
-def source_of(root: Path, format_: str, *, ordered: bool = False, follow: bool = False, **types: str) -> FileSource:
+def source_of(root: Path, format_: str, *, ordered: bool = False, follow: bool = False, **types: str) -> FileConnector:
     settings = FileSourceSettings(
         glob=f"{root}/*.{format_}",
         format=format_,  # type: ignore[arg-type]
@@ -32,15 +32,15 @@ def source_of(root: Path, format_: str, *, ordered: bool = False, follow: bool =
         types=types,
         poll_ms=1,
     )
-    return FileSource(settings, LocalFileSystem(), Inline(), CLOCK)
+    return FileConnector(settings, LocalFileSystem(), Inline(), CLOCK)
 
 
-async def read(source: Source, fetches: int = 5) -> list[object]:
+async def read(source: SourcePort, fetches: int = 5) -> list[object]:
     batches = [batch for _ in range(fetches) for batch in await source.fetch(1 << 20, 1)]
     return [parse_json(value) for batch in batches for value in batch.values.to_pylist()]
 
 
-async def start(source: FileSource) -> FileSource:
+async def start(source: FileConnector) -> FileConnector:
     await open_splits(source)
     return source
 
@@ -81,7 +81,7 @@ async def test_csv_fields_take_their_declared_types_and_quotes_may_span_lines(tm
     assert await read(source) == [{"i": 1, "d": 0.5, "b": True, "s": 'a\nb,"c"'}, {"i": "x", "b": False}]
 
 
-async def unread(source: Source) -> list[tuple[int, object, str]]:
+async def unread(source: SourcePort) -> list[tuple[int, object, str]]:
     """What was read: the byte at which each record begins, and its document, or its bytes with why they are none."""
     found: list[tuple[int, object, str]] = []
     batches = [batch for _ in range(5) for batch in await source.fetch(1 << 20, 1)]
@@ -322,7 +322,7 @@ async def test_files_are_bounded_in_number(tmp_path: Path) -> None:
         (tmp_path / f"{name}.json").write_text("")
     settings = FileSourceSettings(glob=f"{tmp_path}/*.json", format="json", ordered=False, types={}, files_max=2)
     with pytest.raises(LogError, match="3 files match, but files_max is 2"):
-        await FileSource(settings, LocalFileSystem(), Inline(), CLOCK).splits()
+        await FileConnector(settings, LocalFileSystem(), Inline(), CLOCK).splits()
 
 
 def write_numbers(path: Path, numbers: range) -> None:
@@ -353,7 +353,7 @@ async def test_I2_whichever_file_of_a_sequence_was_replaced_is_named(
     )
     write_numbers(tmp_path / f"c.{format_}", range(200, 210))
 
-    async def again() -> FileSource:
+    async def again() -> FileConnector:
         made = source_of(tmp_path, format_, ordered=True, follow=True, n="int")
         made.know(knows)
         await made.open(stands)
@@ -386,7 +386,7 @@ async def test_I2_a_file_that_was_replaced_is_named(tmp_path: Path, format_: str
     """Another file of the same name is not read from the old one's position; one that was added to is the same."""
     path = tmp_path / f"a.{format_}"
 
-    def source() -> FileSource:
+    def source() -> FileConnector:
         return source_of(tmp_path, format_, ordered=ordered, follow=True, n="int")
 
     write_numbers(path, range(100, 105))

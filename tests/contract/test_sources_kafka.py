@@ -8,7 +8,7 @@ import pytest
 from tests.contract.sources_worlds import CLOCK, KafkaLanes, number_of
 from tests.harness.opening import open_known, open_splits
 from tests.harness.raw_log import LogRawReader
-from tidemark.services.source.connectors.kafka import KafkaSource, KafkaSourceSettings, partition_of, split_of
+from tidemark.services.source.connectors.kafka import KafkaConnector, KafkaSourceSettings, partition_of, split_of
 from tidemark.shared.adapters.clock import SystemClock
 from tidemark.shared.adapters.faults import Faults
 from tidemark.shared.adapters.memory_broker import MemoryBroker
@@ -39,18 +39,18 @@ async def lane(numbers: list[int], **options: StartAt) -> KafkaLanes:
     return world
 
 
-async def read(source: KafkaSource, fetches: int = 3) -> list[int]:
+async def read(source: KafkaConnector, fetches: int = 3) -> list[int]:
     batches = [batch for _ in range(fetches) for batch in await source.fetch(1 << 20, 1)]
     return [number_of(value) for batch in batches for value in batch.values.to_pylist()]
 
 
-async def start(world: KafkaLanes, positions: Mapping[SplitId, Offset] | None = None) -> KafkaSource:
+async def start(world: KafkaLanes, positions: Mapping[SplitId, Offset] | None = None) -> KafkaConnector:
     source = world.source()
     await open_splits(source, positions)
     return source
 
 
-def position(source: KafkaSource, split: SplitId = IN_0) -> int:
+def position(source: KafkaConnector, split: SplitId = IN_0) -> int:
     return {status.split: status.next_position for status in source.status()}[split]
 
 
@@ -139,7 +139,7 @@ async def test_ordinals_stay_when_partitions_are_added() -> None:
     """Ordinals interleave the topics by partition: a topic that grows changes no other split's ordinal."""
     broker = MemoryBroker(CLOCK)
     log = MemoryLog(broker)
-    source = KafkaSource(KafkaSourceSettings(topics=("a", "b")), log, LogRawReader(log), CLOCK)
+    source = KafkaConnector(KafkaSourceSettings(topics=("a", "b")), log, LogRawReader(log), CLOCK)
     await log.create_topic("b", 2)
     await log.create_topic("a", 1)
     before = await source.splits()
@@ -179,7 +179,7 @@ async def test_W4_an_old_answer_says_nothing_about_the_end() -> None:
     """A split counts as at its end only while the broker's last answer is recent: a process that was stopped asks again first."""
     world = await lane([0])
     clock = HandClock()
-    source = KafkaSource(world.settings, world.log, LogRawReader(world.log), clock)
+    source = KafkaConnector(world.settings, world.log, LogRawReader(world.log), clock)
     await open_splits(source, splits=[IN_0])
     assert not source.status()[0].at_end
     await read(source)
@@ -194,7 +194,7 @@ async def test_W4_an_outage_is_no_end() -> None:
     """When the broker does not answer, fetch says so, and no split is at its end until it answers again."""
     world = await lane([0])
     faults = Faults()
-    source = KafkaSource(world.settings, world.log, LogRawReader(MemoryLog(world.broker, faults)), CLOCK)
+    source = KafkaConnector(world.settings, world.log, LogRawReader(MemoryLog(world.broker, faults)), CLOCK)
     await open_splits(source, splits=[IN_0])
     await read(source)
     faults.away = True

@@ -11,7 +11,7 @@ from aiokafka.admin import AIOKafkaAdminClient, NewPartitions
 from tests.contract.sources_worlds import CLOCK, number_of
 from tests.harness.opening import open_known, open_splits
 from tidemark.services.local.broker import LocalBroker
-from tidemark.services.source.connectors.kafka import KafkaSource, KafkaSourceSettings, split_of
+from tidemark.services.source.connectors.kafka import KafkaConnector, KafkaSourceSettings, split_of
 from tidemark.shared.adapters.kafka_log import KafkaLog
 from tidemark.shared.adapters.kafka_raw import RawReader
 from tidemark.shared.adapters.kafka_settings import KafkaSettings
@@ -42,12 +42,12 @@ class Topic:
             await (await writer.send(TopicPartition(self.name, partition), record))
         await writer.close()
 
-    async def source(self, *, start_at: StartAt = "earliest", until: StartAt | None = None) -> KafkaSource:
+    async def source(self, *, start_at: StartAt = "earliest", until: StartAt | None = None) -> KafkaConnector:
         reader = RawReader(self.settings)
         await reader.start()
         self._stack.push_async_callback(reader.close)
         settings = KafkaSourceSettings(topics=(self.name,), start_at=start_at, until=until)
-        return KafkaSource(settings, self.log, reader, CLOCK)
+        return KafkaConnector(settings, self.log, reader, CLOCK)
 
     def split(self, partition: int) -> SplitId:
         return split_of(TopicPartition(self.name, partition))
@@ -66,7 +66,7 @@ async def topic(kafka_broker: str, unique_name: Callable[[str], str], stack: Asy
     return made
 
 
-async def drain(source: KafkaSource, max_bytes: int = 1 << 20) -> list[RawBatch]:
+async def drain(source: KafkaConnector, max_bytes: int = 1 << 20) -> list[RawBatch]:
     """Everything up to where every split is at its end."""
     batches: list[RawBatch] = []
     while not all(status.at_end for status in source.status()):
@@ -74,7 +74,7 @@ async def drain(source: KafkaSource, max_bytes: int = 1 << 20) -> list[RawBatch]
     return batches
 
 
-async def fetch_for_ever(source: KafkaSource) -> None:
+async def fetch_for_ever(source: KafkaConnector) -> None:
     """Ends with the error that fetching raises."""
     while True:
         await source.fetch(1000, 100)

@@ -13,7 +13,7 @@ from psycopg import sql
 from tests.harness.postgres import postgres
 from tests.harness.shop import Shop, drain, ids, piece, stands
 from tidemark.services.source.connectors.pgsync import SyncRefused
-from tidemark.services.source.connectors.postgres import SPLIT, PostgresSource
+from tidemark.services.source.connectors.postgres import SPLIT, PostgresConnector
 from tidemark.shared.adapters.executor import AsyncExecutor
 from tidemark.shared.language.values import parse_json
 from tidemark.shared.model.ids import Offset
@@ -46,7 +46,7 @@ def kinds(events: list[Document]) -> list[tuple[str, Any]]:
     return [(event["operationType"], event.get("documentKey", {}).get("id")) for event in events]
 
 
-async def synced(shop: Shop, source: PostgresSource, rows: int) -> list[Document]:
+async def synced(shop: Shop, source: PostgresConnector, rows: int) -> list[Document]:
     """The first rows, one piece each: not all of them."""
     events: list[Document] = []
     while len(events) < rows:
@@ -137,7 +137,7 @@ async def test_a_transaction_that_is_older_than_what_the_snapshot_saw_comes_as_c
         assert kinds(await drain(source)) == [("update", 2)]
 
 
-async def broken(shop: Shop, **changed: Any) -> tuple[PostgresSource, list[Document], Offset, dict[str, str]]:
+async def broken(shop: Shop, **changed: Any) -> tuple[PostgresConnector, list[Document], Offset, dict[str, str]]:
     """A source that has read the rows 1 to 3 of 1 to 6, and is given up there."""
     shop.do("INSERT INTO t SELECT g, g, 'x' FROM generate_series(1, 6) g")
     source = await shop.begun(fetch_messages=3, **SYNC, **changed)
@@ -312,7 +312,7 @@ class Writers:
 class Reading:
     """A source that is read in pieces, and given up and resumed at any position that a checkpoint may have."""
 
-    def __init__(self, shop: Shop, source: PostgresSource, chooser: random.Random) -> None:
+    def __init__(self, shop: Shop, source: PostgresConnector, chooser: random.Random) -> None:
         self._shop, self._source, self._chooser = shop, source, chooser
         self.events: list[tuple[int, Document]] = []
         self._before = [stands(source)[0]] * 2

@@ -21,7 +21,7 @@ from tidemark.services.sink.connectors.sql import SqlSink, SqlSinkSettings, engi
 from tidemark.services.sink.connectors.staging import PartStore
 from tidemark.services.source.connectors.filecursors import Files
 from tidemark.services.source.connectors.filereaders import reader_of
-from tidemark.services.source.connectors.files import FileSource, FileSourceSettings
+from tidemark.services.source.connectors.files import FileConnector, FileSourceSettings
 from tidemark.shared.adapters.blobs import S3Blobs
 from tidemark.shared.adapters.clock import SystemClock
 from tidemark.shared.adapters.commit_store import SqlCommitStore
@@ -115,7 +115,7 @@ async def _lookup(executor: AsyncExecutor) -> None:
 async def _listing(executor: AsyncExecutor) -> None:
     filesystem, path = filesystem_at("s3://bucket/in", "$source", S3)
     settings = FileSourceSettings(glob=f"{path}/*.json", format="json", types={})
-    await FileSource(settings, filesystem, executor, SystemClock()).files()
+    await FileConnector(settings, filesystem, executor, SystemClock()).files()
 
 
 async def _reading(executor: AsyncExecutor) -> None:

@@ -21,7 +21,7 @@ from tidemark.services.sink.connecting import RealSinks
 from tidemark.services.sink.connectors.released import read_released_rows
 from tidemark.services.sink.service import SinkService
 from tidemark.services.source.connecting import RealSources
-from tidemark.services.source.connectors.kafka import KafkaSource, KafkaSourceSettings
+from tidemark.services.source.connectors.kafka import KafkaConnector, KafkaSourceSettings
 from tidemark.services.source.service import SourceService
 from tidemark.shared.adapters.blobs import MemoryBlobs
 from tidemark.shared.adapters.directory_blobs import DirectoryBlobs
@@ -29,8 +29,7 @@ from tidemark.shared.adapters.memory_broker import MemoryBroker
 from tidemark.shared.adapters.memory_commit_store import MemoryCommitState, MemoryCommitStore
 from tidemark.shared.adapters.memory_log import MemoryLog
 from tidemark.shared.language.documents import Processor
-from tidemark.shared.language.stages import Connection, Source
-from tidemark.shared.language.stages import KafkaSource as KafkaStage
+from tidemark.shared.language.stages import Connection, KafkaSource, Source
 from tidemark.shared.model.ids import Place, ProcessorName, WorkerIncarnation
 from tidemark.shared.model.messages import (
     CreateProcessor,
@@ -42,7 +41,7 @@ from tidemark.shared.model.messages import (
 )
 from tidemark.shared.ports.blobs import BlobStore
 from tidemark.shared.ports.clock import Clock, Executor
-from tidemark.shared.ports.source import Source as SourcePort
+from tidemark.shared.ports.source import SourcePort
 from tidemark.shared.process.allowed import OWNER
 from tidemark.shared.process.connections import Connections
 from tidemark.shared.protocol.coordinator.machine import CoordinatorMachine
@@ -140,11 +139,11 @@ class MemorySources(RealSources):
 
     async def connect(self, outside: Outside, processor: Processor, stage: Source) -> SourcePort:
         """See `RealSources.connect`."""
-        if not isinstance(stage, KafkaStage):
+        if not isinstance(stage, KafkaSource):
             return await super().connect(outside, processor, stage)
         log = self._memory.log(self._memory.get(processor, stage.connection_name))
         settings = KafkaSourceSettings(topics=stage.topics, start_at=stage.start_at, until=stage.until)
-        return KafkaSource(settings, log, LogRawReader(log), outside.clock)
+        return KafkaConnector(settings, log, LogRawReader(log), outside.clock)
 
 
 def released(folder: Path) -> list[dict[str, Any]]:

@@ -4,11 +4,11 @@ from collections.abc import Collection, Mapping
 
 from tidemark.shared.model.checkpoint import KnownSplit
 from tidemark.shared.model.ids import Offset, SplitId
-from tidemark.shared.ports.source import Source
+from tidemark.shared.ports.source import SourcePort
 
 
 async def open_splits(
-    source: Source,
+    source: SourcePort,
     positions: Mapping[SplitId, Offset] | None = None,
     *,
     splits: Collection[SplitId] | None = None,
@@ -22,7 +22,7 @@ async def open_splits(
 
 
 async def open_known(
-    source: Source, known: Mapping[SplitId, KnownSplit], positions: Mapping[SplitId, Offset] | None = None
+    source: SourcePort, known: Mapping[SplitId, KnownSplit], positions: Mapping[SplitId, Offset] | None = None
 ) -> None:
     """As a task of a later generation does."""
     await source.open({split: (positions or {}).get(split, each.begin) for split, each in known.items()})

@@ -6,7 +6,7 @@ from typing import Any
 
 import psycopg
 
-from tidemark.services.source.connectors.postgres import SPLIT, PostgresSettings, PostgresSource
+from tidemark.services.source.connectors.postgres import SPLIT, PostgresConnector, PostgresSettings
 from tidemark.shared.adapters.clock import SystemClock
 from tidemark.shared.adapters.executor import AsyncExecutor
 from tidemark.shared.language.values import parse_json
@@ -31,7 +31,7 @@ class Shop:
         self.do("CREATE PUBLICATION p FOR TABLE t")
         self.make_slot()
         self.known: dict[Any, KnownSplit] = {}
-        self.made: list[PostgresSource] = []
+        self.made: list[PostgresConnector] = []
 
     def make_slot(self) -> None:
         self.do("SELECT pg_create_logical_replication_slot(%s, 'pgoutput')", self.slot)
@@ -52,23 +52,23 @@ class Shop:
             self.one("SELECT confirmed_flush_lsn - '0/0' FROM pg_replication_slots WHERE slot_name = %s", self.slot)
         )
 
-    def source(self, **changed: Any) -> PostgresSource:
+    def source(self, **changed: Any) -> PostgresConnector:
         asked: dict[str, Any] = {
             "url": self.url, "publication": "p", "slot": self.slot, "connection_name": "shop", "peek_messages": 5, "fetch_messages": 3,
             "poll_ms": 1, "anchors_max": 4, **changed,
         }  # fmt: skip
-        made = PostgresSource(PostgresSettings(**asked), self._executor, SystemClock())
+        made = PostgresConnector(PostgresSettings(**asked), self._executor, SystemClock())
         self.made.append(made)
         return made
 
-    async def begun(self, **changed: Any) -> PostgresSource:
+    async def begun(self, **changed: Any) -> PostgresConnector:
         """A source that reads from where the slot stands."""
         source = self.source(**changed)
         self.known = dict(await source.found([SPLIT], first=True))
         await source.open({SPLIT: self.known[SPLIT].begin})
         return source
 
-    async def resumed(self, position: Offset, origins: Any, **changed: Any) -> PostgresSource:
+    async def resumed(self, position: Offset, origins: Any, **changed: Any) -> PostgresConnector:
         """As a later generation: a new source with a snapshot's position and anchors."""
         source = self.source(**changed)
         await source.check(self.known)
@@ -85,7 +85,7 @@ class Shop:
         self.connection.close()
 
 
-async def piece(source: PostgresSource, max_bytes: int = 1 << 20) -> list[Document]:
+async def piece(source: PostgresConnector, max_bytes: int = 1 << 20) -> list[Document]:
     batches = await source.fetch(max_bytes, 5)
     for batch in batches:
         places = batch.positions.tolist()
@@ -93,7 +93,7 @@ async def piece(source: PostgresSource, max_bytes: int = 1 << 20) -> list[Docume
     return [parse_json(value) for batch in batches for value in batch.values.to_pylist()]
 
 
-async def drain(source: PostgresSource, max_bytes: int = 1 << 20) -> list[Document]:
+async def drain(source: PostgresConnector, max_bytes: int = 1 << 20) -> list[Document]:
     found = await piece(source, max_bytes)
     while not source.status()[0].at_end:
         found += await piece(source, max_bytes)
@@ -104,7 +104,7 @@ def ids(events: Sequence[Document]) -> list[int]:
     return [event["documentKey"]["id"] for event in events]
 
 
-def stands(source: PostgresSource) -> tuple[Offset, dict[str, str]]:
+def stands(source: PostgresConnector) -> tuple[Offset, dict[str, str]]:
     """What a checkpoint has behind all that was read: position and origins."""
     position = source.status()[0].next_position
     return position, dict(source.origins(SPLIT, position))

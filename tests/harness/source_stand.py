@@ -6,7 +6,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from tidemark.services.source.body import SourceTaskBody
-from tidemark.services.source.connectors.kafka import KafkaSource, KafkaSourceSettings
+from tidemark.services.source.connectors.kafka import KafkaConnector, KafkaSourceSettings
 from tidemark.services.source.settings import SourceSettings
 from tidemark.services.source.steps import Steps
 from tidemark.shared.adapters.clock import SystemClock
@@ -19,11 +19,11 @@ from tidemark.shared.model.plan import OUT
 from tidemark.shared.model.time import MIN_TIME
 from tidemark.shared.operators.base import TS, Out
 from tidemark.shared.operators.build import build_chain
-from tidemark.shared.operators.context import TaskContext as OperatorContext
+from tidemark.shared.operators.context import TaskContext
 from tidemark.shared.operators.source_front import SourceFront
 from tidemark.shared.operators.specs import FrontSpec
 from tidemark.shared.ports.log import Log, NewRecord, TopicPartition
-from tidemark.shared.ports.source import Source
+from tidemark.shared.ports.source import SourcePort
 from tidemark.shared.protocol.source.machine import EndAt, FindEnds, ReportEnds, Tell
 from tidemark.shared.runtime.body import Fetched
 from tidemark.shared.runtime.settings import RuntimeSettings
@@ -60,15 +60,15 @@ class SourceStand:
         start_at: StartAt = "earliest",
         answer_age_ms_max: int = 2_000,
         bounds: SourceSettings | None = None,
-        source: Source | None = None,
+        source: SourcePort | None = None,
     ) -> None:
         self.clock = HandClock()
         settings = KafkaSourceSettings(
             topics=(topic,), start_at=start_at, until=until, answer_age_ms_max=answer_age_ms_max
         )
-        self.source: Any = source or KafkaSource(settings, log, reader, self.clock)
+        self.source: Any = source or KafkaConnector(settings, log, reader, self.clock)
         document = {"connectionName": "c", "topic": topic, "timeField": "$t", "schema": {"t": "date?"}}
-        operators = OperatorContext("p", "i", topic)
+        operators = TaskContext("p", "i", topic)
         self.front = SourceFront(FrontSpec(parse({"pipeline": [{"$source": document}]}).source), operators)
         assign = SimpleNamespace(plan=SimpleNamespace(tasks={VertexId("read"): tasks}), vertex=VertexId("read"))
         assign.index, assign.handles, assign.splits, assign.listed, assign.last = index, (), {}, False, NO_EPOCH

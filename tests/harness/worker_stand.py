@@ -29,7 +29,7 @@ from tidemark.shared.model.plan import PhysicalPlan
 from tidemark.shared.planning import plan_processor
 from tidemark.shared.ports.log import NewRecord, TopicPartition
 from tidemark.shared.runtime.body import TaskBody
-from tidemark.shared.runtime.context import Outside, TaskContext
+from tidemark.shared.runtime.context import AssignedTask, Outside
 from tidemark.shared.runtime.fencing import signed
 from tidemark.shared.runtime.settings import RuntimeSettings
 from tidemark.shared.runtime.topics import Topics
@@ -62,11 +62,11 @@ def running(document: str = DOCUMENT, tasks: int = 1) -> RunningPlan:
 class StubService:
     """Every task has a body of the test's making."""
 
-    make: Callable[[TaskContext], TaskBody]
+    make: Callable[[AssignedTask], TaskBody]
     name: str = "sink"
-    built: list[TaskContext] = field(default_factory=list)
+    built: list[AssignedTask] = field(default_factory=list)
 
-    async def build(self, context: TaskContext) -> TaskBody:
+    async def build(self, context: AssignedTask) -> TaskBody:
         self.built.append(context)
         return self.make(context)
 
@@ -150,7 +150,7 @@ class WorkerStand:
 async def working(
     world: VirtualWorld,
     *,
-    make: Callable[[TaskContext], TaskBody] | None = None,
+    make: Callable[[AssignedTask], TaskBody] | None = None,
     settings: RuntimeSettings | None = None,
     plan: RunningPlan | None = None,
     log: Callable[[MemoryBroker, Faults], MemoryLog] = MemoryLog,

@@ -16,7 +16,7 @@ from tidemark.shared.model.messages import StopProcessor
 from tidemark.shared.ports.log import NewRecord, TopicPartition
 from tidemark.shared.protocol.coordinator.settings import CoordinatorSettings
 from tidemark.shared.runtime.body import ReadingBody, TaskBody
-from tidemark.shared.runtime.context import Service, TaskContext
+from tidemark.shared.runtime.context import AssignedTask, Service
 from tidemark.shared.runtime.settings import RuntimeSettings
 
 SWITCH = 30
@@ -47,7 +47,7 @@ class Breaking:
         """The service's."""
         return self._service.name
 
-    async def build(self, context: TaskContext) -> TaskBody:
+    async def build(self, context: AssignedTask) -> TaskBody:
         """Its body, which breaks when it has read and has not taken what it read."""
         body = await self._service.build(context)
         if isinstance(body, ReadingBody):

@@ -10,8 +10,8 @@ import pytest
 
 from tests.harness.installation import NAME, Installed, installed, released
 from tidemark.services.source import connecting
-from tidemark.services.source.connectors.files import FileSource
-from tidemark.services.source.connectors.kafka import KafkaSource, KafkaSourceSettings
+from tidemark.services.source.connectors.files import FileConnector
+from tidemark.services.source.connectors.kafka import KafkaConnector, KafkaSourceSettings
 from tidemark.shared.adapters.clock import SystemClock
 from tidemark.shared.adapters.kafka_raw import RawReader
 from tidemark.shared.adapters.kafka_settings import KafkaSettings
@@ -346,11 +346,11 @@ def test_lag_tools_are_told_of_commits(tmp_path: Path, monkeypatch: pytest.Monke
     feed = Feed(tmp_path)
     noted: list[tuple[str, int]] = []
 
-    class Noting(FileSource):  # a class of its own: whether one can be told is remembered of classes
+    class Noting(FileConnector):  # a class of its own: whether one can be told is remembered of classes
         async def note(self, group: str, positions: Mapping[SplitId, Offset]) -> None:
             noted.append((group, sum(positions.values())))
 
-    monkeypatch.setattr(connecting, "FileSource", Noting)
+    monkeypatch.setattr(connecting, "FileConnector", Noting)
 
     async def story(there: Installed) -> None:
         await there.create(pipeline(source(feed), emit(tmp_path / "out")))
@@ -369,7 +369,7 @@ async def test_a_topic_is_told_by_partition() -> None:
     """What a Kafka source notes lies in the group by topic and partition, in the cluster of the source."""
     log = MemoryLog(MemoryBroker(SystemClock()))
     reader = RawReader(KafkaSettings(bootstrap="nobody:1"))
-    kafka = KafkaSource(KafkaSourceSettings(topics=("a", "b")), log, reader, SystemClock())
+    kafka = KafkaConnector(KafkaSourceSettings(topics=("a", "b")), log, reader, SystemClock())
     await kafka.note("p", {SplitId("a-0"): Offset(3), SplitId("b-12"): Offset(5)})
     await reader.close()
     assert log.broker.noted == {"p": {TopicPartition("a", 0): 3, TopicPartition("b", 12): 5}}

@@ -23,7 +23,7 @@ from tidemark.shared.ports.log import NewRecord, TopicPartition
 from tidemark.shared.protocol.coordinator.settings import CoordinatorSettings
 from tidemark.shared.protocol.task.start import TaskLimits
 from tidemark.shared.runtime.body import ReceivingBody, TaskBody
-from tidemark.shared.runtime.context import Service, TaskContext
+from tidemark.shared.runtime.context import AssignedTask, Service
 from tidemark.shared.runtime.coordinator import CoordinatorDriver
 from tidemark.shared.runtime.driver import TaskDriver
 from tidemark.shared.runtime.settings import RuntimeSettings
@@ -79,7 +79,7 @@ class Most:
             self.commits.append(machine.state.row.last)
 
 
-Slow = Callable[[TaskContext, str], int]
+Slow = Callable[[AssignedTask, str], int]
 """How long a call of a task takes, ms."""
 
 
@@ -95,7 +95,7 @@ class Slowed:
         """The service's."""
         return self._service.name
 
-    async def build(self, context: TaskContext) -> TaskBody:
+    async def build(self, context: AssignedTask) -> TaskBody:
         """Its body, with waits before calls."""
         body = await self._service.build(context)
         for call in ("apply", "flush") if isinstance(body, ReceivingBody) else ("flush",):

@@ -20,7 +20,7 @@ from tests.harness.installation import NAME, installed, released
 from tidemark.services.sink.service import SinkService
 from tidemark.shared.adapters.virtual import VirtualWorld, run_virtual
 from tidemark.shared.runtime.body import TaskBody
-from tidemark.shared.runtime.context import Moment, Phase, Service, TaskContext
+from tidemark.shared.runtime.context import AssignedTask, Moment, Phase, Service
 
 CUSTOMERS = 7
 SINKS = ("first", "second")
@@ -48,7 +48,7 @@ class Effects:
                 answer = row["answer"]
                 self.seen[row["n"]].add(answer if isinstance(answer, int) else answer[0]["name"])
 
-    def passing(self, context: TaskContext, rows: Callable[[], int], phase: Phase) -> None:
+    def passing(self, context: AssignedTask, rows: Callable[[], int], phase: Phase) -> None:
         """A phase of a sink's task."""
         self.look()
         if self.armed and phase == self.phase and context.assign.vertex == "emit-2" and rows():
@@ -72,7 +72,7 @@ class Watched:
         self._service = service
         self._effects = effects
 
-    async def build(self, context: TaskContext) -> TaskBody:
+    async def build(self, context: AssignedTask) -> TaskBody:
         """Its body."""
         body: TaskBody
 

@@ -22,7 +22,7 @@ from tidemark.shared.language.problems import Problems
 from tidemark.shared.language.values import encode_value
 from tidemark.shared.model.values import MISSING, Value
 from tidemark.shared.operators.batches import batch_of, documents_of
-from tidemark.shared.operators.frame import Computed, evaluated
+from tidemark.shared.operators.frame import Cells, evaluated
 from tidemark.shared.operators.rows import environments
 
 _ITEMS = st.recursive(
@@ -108,7 +108,7 @@ def _cell(value: Value) -> bytes | None:
 
 
 def _agrees(expr: Expr, batch: pa.RecordBatch) -> None:
-    found: Computed = evaluated(expr, batch)
+    found: Cells = evaluated(expr, batch)
     for row, (env, value) in enumerate(zip(environments(batch, documents_of(batch)), found.values(), strict=True)):
         error = found.errors.get(row)
         assert (None if error else _cell(value), error and error.reason) == _wanted(expr, env)

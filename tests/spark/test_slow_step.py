@@ -23,7 +23,7 @@ from tidemark.shared.adapters.clock import SystemClock
 from tidemark.shared.adapters.executor import AsyncExecutor
 from tidemark.shared.model.ids import Offset
 from tidemark.shared.model.messages import StopProcessor
-from tidemark.shared.operators.context import TaskContext as OperatorContext
+from tidemark.shared.operators.context import TaskContext
 from tidemark.shared.operators.step import Times
 from tidemark.shared.operators.window_plan import WindowPlan
 from tidemark.shared.ports.log import NewRecord, TopicPartition
@@ -96,7 +96,7 @@ class HeldService(SparkService):
         super().__init__(session, keeps=True)
         self._gate = gate
 
-    def make(self, plan: WindowPlan, root: str, operators: OperatorContext, key_groups: int) -> Any:
+    def make(self, plan: WindowPlan, root: str, operators: TaskContext, key_groups: int) -> Any:
         """See `SparkService.make`."""
         return HeldStep(super().make(plan, root, operators, key_groups), self._gate)
 

@@ -20,7 +20,7 @@ from tidemark.services.sink.connectors.manifests import (
 )
 from tidemark.services.sink.connectors.staging import InlinePart, Ledger, Part, StagedFile, decode_handle, encode_handle
 from tidemark.services.sink.connectors.tables import table_of, table_of_documents
-from tidemark.services.source.connectors.script import DocumentsSource, ScriptSource
+from tidemark.services.source.connectors.script import DocumentsConnector, ScriptConnector
 from tidemark.shared.adapters.clock import SystemClock
 from tidemark.shared.language.steps import DataStep, IdleStep, ProcessingTimeStep, ScriptStep, WatermarkStep
 from tidemark.shared.model.ids import Epoch, Offset, SplitId
@@ -182,7 +182,7 @@ SCRIPT: tuple[ScriptStep, ...] = (
 
 async def test_d2_a_scripts_steps_come_in_order_behind_the_rows_before_them() -> None:
     """Rows of one partition a batch, control steps with the rows that they follow, leading ones alone."""
-    source = ScriptSource(SCRIPT, CLOCK)
+    source = ScriptConnector(SCRIPT, CLOCK)
     await open_splits(source)
     seen = []
     while batches := await source.fetch(1 << 20, 0):
@@ -198,11 +198,11 @@ async def test_d2_a_scripts_steps_come_in_order_behind_the_rows_before_them() ->
 
 async def test_a_script_resumes_behind_the_control_steps_that_it_gave() -> None:
     """A control step is given once, also over a restart."""
-    first = ScriptSource(SCRIPT, CLOCK)
+    first = ScriptConnector(SCRIPT, CLOCK)
     await open_splits(first)
     for _ in range(3):
         await first.fetch(1 << 20, 0)
-    second = ScriptSource(SCRIPT, CLOCK)
+    second = ScriptConnector(SCRIPT, CLOCK)
     await second.open({s.split: s.next_position for s in first.status()})
     (batch,) = await second.fetch(1 << 20, 0)
     assert (batch.positions.tolist(), batch.steps) == ([6], (IdleStep(0),))
@@ -211,7 +211,7 @@ async def test_a_script_resumes_behind_the_control_steps_that_it_gave() -> None:
 
 async def test_a_script_without_partitions_has_one_and_refuses_others() -> None:
     """Partition 0 by default (D3); opening one that the script does not name is our own mistake."""
-    source = DocumentsSource([], CLOCK)
+    source = DocumentsConnector([], CLOCK)
     assert await source.splits() == {"script-0": 0}
     with pytest.raises(ValueError, match="no partition script-5"):
         await source.open({SplitId("script-5"): Offset(0)})

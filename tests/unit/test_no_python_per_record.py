@@ -45,12 +45,12 @@ from tidemark.shared.model.plan import PhysicalPlan
 from tidemark.shared.model.records import RawBatch
 from tidemark.shared.model.splits import SplitStatus
 from tidemark.shared.operators.build import build_chain
-from tidemark.shared.operators.context import TaskContext as OperatorContext
+from tidemark.shared.operators.context import TaskContext
 from tidemark.shared.operators.source_front import SourceFront
 from tidemark.shared.planning import plan_processor
 from tidemark.shared.protocol.task.start import TaskStart, start_task
 from tidemark.shared.runtime.body import Fetched
-from tidemark.shared.runtime.context import Outside, TaskContext
+from tidemark.shared.runtime.context import AssignedTask, Outside
 from tidemark.shared.runtime.exchange import Exchange, OutEdge
 from tidemark.shared.runtime.settings import RuntimeSettings
 from tidemark.shared.runtime.topics import Topics
@@ -130,8 +130,8 @@ class Path:
             RuntimeSettings(),
             lambda: "u",
         )
-        context = TaskContext(outside, assign, processor, plan, vertex, lambda _i, _e: None, lambda _e: None)
-        operators = OperatorContext(processor="p", topic="events")
+        context = AssignedTask(outside, assign, processor, plan, vertex, lambda _i, _e: None, lambda _e: None)
+        operators = TaskContext(processor="p", topic="events")
         front, *behind = vertex.chain
         self.body = SourceTaskBody(
             context,

@@ -12,14 +12,14 @@ from tidemark.shared.language.expressions.scope import Scope
 from tidemark.shared.language.problems import Problems
 from tidemark.shared.operators import frame
 from tidemark.shared.operators.batches import batch_of
-from tidemark.shared.operators.frame import Computed, Frame
+from tidemark.shared.operators.frame import Cells, Frame
 
 PARTS = 300
 READ = {"$ne": [{"$type": {"$setEquals": ["$a", "$a"]}}, "zz"]}
 ROWS = [{"a": list(range(100_000))}, {"a": [1]}]
 
 
-def computed(tree: Any) -> Computed:
+def computed(tree: Any) -> Cells:
     problems = Problems()
     expr = parse_expression(tree, "e", Scope(problems))
     problems.check()

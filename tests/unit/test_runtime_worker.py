@@ -38,7 +38,7 @@ from tidemark.shared.protocol.source.machine import Input
 from tidemark.shared.protocol.task.events import ReadUpTo
 from tidemark.shared.protocol.task.start import TaskLimits
 from tidemark.shared.runtime.body import Fetched, ReadingBody, TaskBody
-from tidemark.shared.runtime.context import TaskContext
+from tidemark.shared.runtime.context import AssignedTask
 from tidemark.shared.runtime.driver import ZombieError
 from tidemark.shared.runtime.settings import RuntimeSettings, SettingsError
 from tidemark.shared.runtime.worker import ToldPosition
@@ -225,7 +225,7 @@ def test_R2_a_task_that_is_still_being_built_ends_before_its_successor_begins() 
 class HurriedService(StubService):
     """Builds a task even when it is told not to: a library has swallowed the word."""
 
-    async def build(self, context: TaskContext) -> TaskBody:
+    async def build(self, context: AssignedTask) -> TaskBody:
         if context.assign.generation == 1:
             self.built.append(context)
             with contextlib.suppress(asyncio.CancelledError):

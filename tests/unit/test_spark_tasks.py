@@ -21,7 +21,7 @@ from tidemark.shared.model.frames import Inline, Segment
 from tidemark.shared.model.ids import TASK_PART, Epoch, Generation, TaskId, VertexId, groups_owned, groups_part
 from tidemark.shared.model.time import MAX_TIME, MIN_TIME
 from tidemark.shared.operators.base import MAX_OPEN, MIN_OPEN, WEND, WSTART
-from tidemark.shared.operators.context import TaskContext as OperatorContext
+from tidemark.shared.operators.context import TaskContext
 from tidemark.shared.operators.step import Times
 from tidemark.shared.operators.window_plan import WindowPlan
 from tidemark.shared.planning import StepHead, plan_processor
@@ -83,7 +83,7 @@ def body_of(
     task = TaskId(vertex, index)
     context: Any = SimpleNamespace(outside=outside, assign=assign, task=task, passing=lambda _phase, _epoch: None)
     make: Any = lambda *_: stub  # noqa: E731 - a factory that the test hands in
-    return SparkBody(context, WindowPlan(head.step.window), OperatorContext("p"), make)
+    return SparkBody(context, WindowPlan(head.step.window), TaskContext("p"), make)
 
 
 def partial(start_ms: int, end_ms: int) -> Inline:
@@ -271,7 +271,7 @@ def _made(extra: dict[str, Any]) -> SparkStep:
     head = plan_processor(parse(DOCUMENT), collects=True).vertices[1].head
     assert isinstance(head, StepHead)
     return SparkService(kept, SparkSettings(**extra)).make(
-        WindowPlan(head.step.window), "root", OperatorContext("p"), GROUPS
+        WindowPlan(head.step.window), "root", TaskContext("p"), GROUPS
     )
 
 

@@ -20,7 +20,7 @@ from tidemark.shared.language.values import type_name
 from tidemark.shared.model.values import MISSING, Document, Value
 from tidemark.shared.operators.batches import declared_columns, documents_of, values_of
 from tidemark.shared.operators.encoded import encoded, field_counts
-from tidemark.shared.operators.frame import Computed, Frame
+from tidemark.shared.operators.frame import Cells, Frame
 from tidemark.shared.operators.rendered import rendered
 from tidemark.shared.ports.sink import Rejected
 
@@ -138,7 +138,7 @@ class RowBuffer:
         bounds = np.searchsorted(which[order], np.arange(len(keys) + 1))
         return [(key, kept[order[bounds[n] : bounds[n + 1]]]) for n, key in enumerate(keys)], refused
 
-    def _texts(self, number: int, found: Computed, refused: dict[int, str]) -> tuple[list[str | None], Int64s]:
+    def _texts(self, number: int, found: Cells, refused: dict[int, str]) -> tuple[list[str | None], Int64s]:
         """The different texts of a part of the keys, and which is each row's, shape (n,). number: 0 of the folder, then of the fields."""
         for row, error in found.errors.items():
             refused.setdefault(row, f"path: {error}")

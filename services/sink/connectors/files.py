@@ -86,7 +86,7 @@ class FileSinkSettings:
 
 
 class FileSink:
-    """`Sink` into files at one destination. `attempt` is a name that no other sink object has."""
+    """`SinkPort` into files at one destination. `attempt` is a name that no other sink object has."""
 
     def __init__(
         self,

@@ -33,7 +33,7 @@ PART_BYTES_MAX: Final = 1024 * 1024
 
 
 class HttpsSink(MarkedParts):
-    """`Sink` to a server. `attempt` is used by no other sink object, now or ever."""
+    """`SinkPort` to a server. `attempt` is used by no other sink object, now or ever."""
 
     def __init__(
         self,

@@ -250,7 +250,7 @@ class MarkedParts(ABC):
 
 
 class KafkaSink(MarkedParts):
-    """`Sink` into topics of one cluster."""
+    """`SinkPort` into topics of one cluster."""
 
     def __init__(
         self,

@@ -21,7 +21,7 @@ from tidemark.shared.language.values import render_json, type_name
 from tidemark.shared.model.values import INT32_MAX, INT32_MIN, MISSING, Binary, Long, Value
 from tidemark.shared.operators.batches import is_tagged, values_of
 from tidemark.shared.operators.cells import KINDS
-from tidemark.shared.operators.frame import Computed
+from tidemark.shared.operators.frame import Cells
 from tidemark.shared.operators.rendered import rendered
 from tidemark.shared.ports.log import HEADERS
 
@@ -36,20 +36,20 @@ class Refused(Exception):
     """Why a row cannot become a record."""
 
 
-def texts_of(found: Computed) -> pa.BinaryArray:
+def texts_of(found: Cells) -> pa.BinaryArray:
     """The JSON of each cell, shape (n,); null where there is no value."""
     rows = pa.RecordBatch.from_arrays([found.array], schema=pa.schema([found.field.with_name(_NAME)]))
     inner = pc.binary_slice(rendered(rows), _BEFORE, -1)
     return pc.if_else(pc.equal(pc.binary_length(inner), 0), None, inner)
 
 
-def keys_of(found: Computed, key_format: KeyFormat) -> tuple[pa.BinaryArray, dict[int, str]]:
+def keys_of(found: Cells, key_format: KeyFormat) -> tuple[pa.BinaryArray, dict[int, str]]:
     """The key of each row, shape (n,), null where it has none; and the rows whose value the format does not have, with the reason."""
     made, done = _keys(found, key_format)
     return _with_others(found, made, done, lambda value: key_bytes(value, key_format))
 
 
-def _keys(found: Computed, key_format: KeyFormat) -> tuple[pa.BinaryArray, Bools]:
+def _keys(found: Cells, key_format: KeyFormat) -> tuple[pa.BinaryArray, Bools]:
     """The keys that are made at once, and which these are."""
     count = len(found.array)
     if key_format == "string" and pa.types.is_string(found.array.type):
@@ -76,7 +76,7 @@ def _unquoted(texts: pa.BinaryArray) -> tuple[pa.BinaryArray, Bools]:
     return pc.if_else(plain, pc.binary_slice(texts, 1, -1), None), filled(pc.or_kleene(plain, texts.is_null()))
 
 
-def conditions_of(found: Computed) -> tuple[Bools, dict[int, str]]:
+def conditions_of(found: Cells) -> tuple[Bools, dict[int, str]]:
     """Which rows' value is true, shape (n,); and the rows whose value is neither true nor false, with the reason."""
     kind, cells, others = _commonest(found)
     if kind != "bool":
@@ -94,7 +94,7 @@ def conditions_of(found: Computed) -> tuple[Bools, dict[int, str]]:
     return held, refused
 
 
-def header_cells(found: Computed) -> pa.BinaryArray:
+def header_cells(found: Cells) -> pa.BinaryArray:
     """The content of one header in each row, shape (n,); null where the row has none."""
     texts = texts_of(found)
     plain, _ = _unquoted(texts)
@@ -118,7 +118,7 @@ def headers_of(names: Sequence[str], contents: Sequence[pa.BinaryArray]) -> pa.L
     return pa.ListArray.from_arrays(pa.array(offsets), pairs).cast(HEADERS)
 
 
-def _commonest(found: Computed) -> tuple[str | None, pa.Array, Bools]:
+def _commonest(found: Cells) -> tuple[str | None, pa.Array, Bools]:
     """The type that most cells have, the cells of that type, and the rows with another or no value, shape (n,)."""
     if is_tagged(found.field):
         column = tagged_column(values.read(found.array))
@@ -127,7 +127,7 @@ def _commonest(found: Computed) -> tuple[str | None, pa.Array, Bools]:
     return KINDS.get(found.array.type), found.array, found.array.is_null().to_numpy(zero_copy_only=False)
 
 
-def _with_others(found: Computed, made: pa.BinaryArray, done: Bools, one: Any) -> tuple[pa.BinaryArray, dict[int, str]]:
+def _with_others(found: Cells, made: pa.BinaryArray, done: Bools, one: Any) -> tuple[pa.BinaryArray, dict[int, str]]:
     """What was made at once, and beside it what `one` makes of each other value; the rows for which it raises Refused."""
     rows = _left(found, done)
     refused: dict[int, str] = {}
@@ -145,14 +145,14 @@ def _with_others(found: Computed, made: pa.BinaryArray, done: Bools, one: Any) -
     return pc.replace_with_mask(made, pa.array(mask), pa.array(cells, pa.binary())), refused
 
 
-def _left(found: Computed, done: Bools) -> npt.NDArray[np.int64]:
+def _left(found: Cells, done: Bools) -> npt.NDArray[np.int64]:
     """The rows that are to be made one by one: not those on which the expression failed."""
     left = ~done
     left[list(found.errors)] = False
     return np.flatnonzero(left)
 
 
-def _values(found: Computed, rows: npt.NDArray[np.int64]) -> list[Value]:
+def _values(found: Cells, rows: npt.NDArray[np.int64]) -> list[Value]:
     return values_of(found.array.take(pa.array(rows)), found.field)
 
 

@@ -31,7 +31,7 @@ from tidemark.shared.language.values import type_name, written
 from tidemark.shared.model.values import MISSING, Value
 from tidemark.shared.operators.base import TS
 from tidemark.shared.operators.batches import documents_of, values_of
-from tidemark.shared.operators.frame import Computed, Frame
+from tidemark.shared.operators.frame import Cells, Frame
 from tidemark.shared.operators.rendered import rendered
 from tidemark.shared.ports.log import HEADERS, RecordColumns
 from tidemark.shared.ports.sink import Rejected
@@ -217,13 +217,13 @@ class _Rows:
         self._frame = Frame(batch, None if None in used else frozenset().union(*(each for each in used if each)))
         self._frame.prepare(path for expr in exprs for path in expression_paths(expr))
 
-    def computed(self, expr: Expr, path: str) -> Computed:
+    def computed(self, expr: Expr, path: str) -> Cells:
         """An expression's values; a row on which it fails is refused."""
         found = self._frame.computed(expr)
         self.refuse({row: f"{path}: {error}" for row, error in found.errors.items()})
         return found
 
-    def cells(self, found: Computed, rows: Sequence[int]) -> list[Value]:
+    def cells(self, found: Cells, rows: Sequence[int]) -> list[Value]:
         """The values of some rows."""
         return values_of(found.array.take(pa.array(rows, pa.int64())), found.field)
 
@@ -249,7 +249,7 @@ class _Rows:
         return [Rejected(row, reason) for row, reason in sorted(self.refused.items())]
 
 
-def _numbered(found: Computed) -> tuple[list[str], Int64s]:
+def _numbered(found: Cells) -> tuple[list[str], Int64s]:
     """As of `dictionary_encode`, of values that have no one type: -1 for what is no text."""
     names: dict[str, int] = {}
     values = found.values()

@@ -34,7 +34,7 @@ class MemoryTarget:
 
 
 class MemorySink:
-    """`Sink` into a `MemoryTarget`."""
+    """`SinkPort` into a `MemoryTarget`."""
 
     def __init__(self, target: MemoryTarget) -> None:
         self._target = target

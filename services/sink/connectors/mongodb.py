@@ -55,7 +55,7 @@ Marked = Mapping[str, Any]
 
 
 class MongoSink:
-    """`Sink` into a collection, or those that an expression names. `client` is pymongo's; its work runs on the executor's threads."""
+    """`SinkPort` into a collection, or those that an expression names. `client` is pymongo's; its work runs on the executor's threads."""
 
     def __init__(
         self,

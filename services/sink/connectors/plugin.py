@@ -49,7 +49,7 @@ class _Writer:
 
 
 class PluginSink:
-    """`Sink` by a plug-in. `make` gives a new object of it, and blocks."""
+    """`SinkPort` by a plug-in. `make` gives a new object of it, and blocks."""
 
     def __init__(
         self,

@@ -138,7 +138,7 @@ class _Target:
 
 
 class SqlSink:
-    """`Sink` into a table, or those that an expression names.
+    """`SinkPort` into a table, or those that an expression names.
 
     `engine` is SQLAlchemy's, synchronous; its work runs on the executor's threads.
     """

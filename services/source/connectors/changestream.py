@@ -111,7 +111,7 @@ class _Piece:
 
 @dataclass(slots=True)
 class ChangeStream:
-    """`Source` of the change events that a document's stage names."""
+    """`SourcePort` of the change events that a document's stage names."""
 
     stage: ChangeStreamSource
     url: str

@@ -70,8 +70,8 @@ def ordinal_of(name: str) -> int:
     return int.from_bytes(hashlib.sha256(name.encode()).digest()[:4]) >> 1
 
 
-class FileSource:
-    """`Source` over files. `filesystem` is fsspec's."""
+class FileConnector:
+    """`SourcePort` over files. `filesystem` is fsspec's."""
 
     def __init__(self, settings: FileSourceSettings, filesystem: Any, executor: Executor, clock: Clock) -> None:
         self._settings = settings

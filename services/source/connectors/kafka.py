@@ -102,8 +102,8 @@ async def topics_there(log: Log, names: Sequence[str], cluster: str, clock: Cloc
         await clock.sleep_ms(_MISSING_POLL_MS)
 
 
-class KafkaSource:
-    """`Source` over Kafka. `log` answers questions about topics, `reader` reads them; `records` make JSON of other records."""
+class KafkaConnector:
+    """`SourcePort` over Kafka. `log` answers questions about topics, `reader` reads them; `records` make JSON of other records."""
 
     def __init__(
         self,

@@ -89,8 +89,8 @@ class _Object:
                 _report.warning("source.close_failed", place=self._place, reason=f"{type(error).__name__}: {error}")
 
 
-class PluginSource:
-    """`Source` by a plug-in. `make` gives a new object of it, and blocks."""
+class PluginConnector:
+    """`SourcePort` by a plug-in. `make` gives a new object of it, and blocks."""
 
     def __init__(self, make: Callable[[], Source[Any, Any]], place: str, executor: Executor, clock: Clock) -> None:
         self._place = place

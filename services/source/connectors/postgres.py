@@ -369,8 +369,8 @@ def _state(connection: psycopg.Connection[Any], settings: PostgresSettings) -> _
 
 
 @dataclass(slots=True)
-class PostgresSource:
-    """`Source` of the changes that a slot of PostgreSQL keeps. Work with the server runs on the executor's threads, one at a time."""
+class PostgresConnector:
+    """`SourcePort` of the changes that a slot of PostgreSQL keeps. Work with the server runs on the executor's threads, one at a time."""
 
     settings: PostgresSettings
     executor: Executor

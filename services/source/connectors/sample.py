@@ -49,8 +49,8 @@ def record(position: int) -> Document:
     }
 
 
-class SampleSource:
-    """`Source` of the sample stream. `ends_after`: so many records, for a try-out; None: none."""
+class SampleConnector:
+    """`SourcePort` of the sample stream. `ends_after`: so many records, for a try-out; None: none."""
 
     def __init__(self, clock: Clock, ends_after: int | None = None) -> None:
         self._clock = clock

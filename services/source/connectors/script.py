@@ -24,8 +24,8 @@ def split_of(partition: int) -> SplitId:
     return SplitId(f"script-{partition}")
 
 
-class ScriptSource:
-    """`Source` over the steps of a script. Each batch has rows of one partition, and the control steps behind them.
+class ScriptConnector:
+    """`SourcePort` over the steps of a script. Each batch has rows of one partition, and the control steps behind them.
 
     With `one_by_one` each batch has one step: for callers that need a step to take effect everywhere before the next.
     """
@@ -142,8 +142,8 @@ class ScriptSource:
         """Nothing to let go of."""
 
 
-class DocumentsSource(ScriptSource):
-    """`Source` over documents: one split, bounded."""
+class DocumentsConnector(ScriptConnector):
+    """`SourcePort` over documents: one split, bounded."""
 
     def __init__(self, documents: Sequence[Document], clock: Clock, *, one_by_one: bool = False) -> None:
         super().__init__([DataStep(document, 0) for document in documents], clock, one_by_one=one_by_one)

@@ -8,7 +8,7 @@ from tidemark.shared.language.forms import PluginUse
 from tidemark.shared.language.limits import DEFAULTS, Limits
 from tidemark.shared.language.problems import DocumentError
 from tidemark.shared.language.stages import Connection, Join, Sink, Source, Stage, Union
-from tidemark.shared.language.stages.base import Need
+from tidemark.shared.language.stages.base import ConnectionNeed
 from tidemark.shared.model.ids import ProcessorName
 
 
@@ -21,7 +21,7 @@ def all_stages(pipeline: Iterable[Stage]) -> Iterator[Stage]:
             yield from all_stages(stages)
 
 
-def connection_needs(pipeline: Iterable[Stage], dlq: "Dlq | None") -> Iterator[Need]:
+def connection_needs(pipeline: Iterable[Stage], dlq: "Dlq | None") -> Iterator[ConnectionNeed]:
     """The connections that stages and the queue of dead letters name."""
     for stage in all_stages(pipeline):
         yield from stage.needs()
@@ -41,9 +41,9 @@ class KafkaDlq:
     connection_name: str
     topic: str
 
-    def needs(self) -> Iterator[Need]:
+    def needs(self) -> Iterator[ConnectionNeed]:
         """The brokers."""
-        yield Need(self.connection_name, ("kafka",), "options.dlq")
+        yield ConnectionNeed(self.connection_name, ("kafka",), "options.dlq")
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,10 +53,10 @@ class FileDlq:
     file_path: str
     connection_name: str | None = None
 
-    def needs(self) -> Iterator[Need]:
+    def needs(self) -> Iterator[ConnectionNeed]:
         """The connection, if the path is no local one."""
         if self.connection_name is not None:
-            yield Need(self.connection_name, ("files",), "options.dlq")
+            yield ConnectionNeed(self.connection_name, ("files",), "options.dlq")
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,9 +67,9 @@ class CollectionDlq:
     db: str
     coll: str
 
-    def needs(self) -> Iterator[Need]:
+    def needs(self) -> Iterator[ConnectionNeed]:
         """The database."""
-        yield Need(self.connection_name, ("mongodb",), "options.dlq")
+        yield ConnectionNeed(self.connection_name, ("mongodb",), "options.dlq")
 
 
 Dlq: TypeAlias = KafkaDlq | FileDlq | CollectionDlq

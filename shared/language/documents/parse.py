@@ -35,7 +35,7 @@ from tidemark.shared.language.problems import DocumentError, InvalidDocument, Pr
 from tidemark.shared.language.stages import (
     Connection,
 )
-from tidemark.shared.language.stages.base import Need
+from tidemark.shared.language.stages.base import ConnectionNeed
 from tidemark.shared.language.stages.inner import GATHERING
 from tidemark.shared.language.stages.pipeline import PIPELINE
 from tidemark.shared.language.stages.table import STAGES
@@ -223,7 +223,7 @@ class Known:
     all: bool
 
 
-def _check_connections(needs: Iterable[Need], known: Known, problems: Problems) -> None:
+def _check_connections(needs: Iterable[ConnectionNeed], known: Known, problems: Problems) -> None:
     """Note every name of a connection that is unknown, of the wrong type, or of another plug-in: secrets are for the one that they name."""
     for need in needs:
         place = f"{need.path}.connectionName"

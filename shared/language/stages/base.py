@@ -53,7 +53,7 @@ class ValidationStop:
 
 
 @dataclass(frozen=True, slots=True)
-class Need:
+class ConnectionNeed:
     """A connection that a document names: of which types it may be, and the place in the document."""
 
     connection: str
@@ -91,7 +91,7 @@ class Stage:
         """
         return NO_SCHEMA
 
-    def needs(self) -> Iterable[Need]:
+    def needs(self) -> Iterable[ConnectionNeed]:
         """The connections that it names."""
         return ()
 

@@ -21,7 +21,7 @@ from tidemark.shared.language.kinds import (
     with_options,
 )
 from tidemark.shared.language.problems import join
-from tidemark.shared.language.stages.base import Need, Stage, Stateless
+from tidemark.shared.language.stages.base import ConnectionNeed, Stage, Stateless
 from tidemark.shared.language.stages.inner import IN_PLACE
 from tidemark.shared.language.stages.sinks.base import SinkBase
 
@@ -44,9 +44,9 @@ class RequestStage(Stage):
     parallelism: int = 16
     """Requests of one task at a time."""
 
-    def needs(self) -> Iterator[Need]:
+    def needs(self) -> Iterator[ConnectionNeed]:
         """The connection."""
-        yield Need(self.connection_name, ("https",), self.path)
+        yield ConnectionNeed(self.connection_name, ("https",), self.path)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

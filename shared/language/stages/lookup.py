@@ -27,7 +27,7 @@ from tidemark.shared.language.kinds import (
 )
 from tidemark.shared.language.limits import DEFAULTS, Limits
 from tidemark.shared.language.problems import join
-from tidemark.shared.language.stages.base import InnerStage, Need, Stage
+from tidemark.shared.language.stages.base import ConnectionNeed, InnerStage, Stage
 from tidemark.shared.language.stages.inner import GATHERING_NAMES, INNER
 from tidemark.shared.model.values import Document
 
@@ -64,10 +64,10 @@ class Lookup(Stage):
     limits: Limits = DEFAULTS
     """Of the document."""
 
-    def needs(self) -> Iterator[Need]:
+    def needs(self) -> Iterator[ConnectionNeed]:
         """That of the table."""
         if isinstance(self.from_, TableRef):
-            yield Need(self.from_.connection_name, ("sql", "mongodb", "files"), f"{self.path}.from")
+            yield ConnectionNeed(self.from_.connection_name, ("sql", "mongodb", "files"), f"{self.path}.from")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,8 +7,7 @@ from tidemark.shared.language.stages import AddFields
 from tidemark.shared.language.stages.trees import Branch, Computed, Leaf, add_to_value, computes
 from tidemark.shared.model.values import MISSING
 from tidemark.shared.operators.context import TaskContext
-from tidemark.shared.operators.frame import Computed as Cells
-from tidemark.shared.operators.frame import Frame
+from tidemark.shared.operators.frame import Cells, Frame
 from tidemark.shared.operators.staged import Named, Staged, frame_of, replaced, without_errors
 
 

@@ -17,8 +17,7 @@ from tidemark.shared.model.values import MISSING
 from tidemark.shared.operators.base import RAW, REST
 from tidemark.shared.operators.batches import user_columns
 from tidemark.shared.operators.context import TaskContext
-from tidemark.shared.operators.frame import Computed as Cells
-from tidemark.shared.operators.frame import Frame
+from tidemark.shared.operators.frame import Cells, Frame
 from tidemark.shared.operators.staged import Staged, frame_of, made_of, whole
 from tidemark.shared.operators.stages.unset import left_out
 

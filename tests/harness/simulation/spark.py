@@ -19,7 +19,7 @@ from pyspark import TaskContext as SparkTask
 from tests.harness.simulation.ports import SCHEME, SimBlobs
 from tidemark.services.spark.service import KeptSession, SparkService
 from tidemark.shared.operators.base import WEND
-from tidemark.shared.operators.context import TaskContext as OperatorContext
+from tidemark.shared.operators.context import TaskContext
 from tidemark.shared.operators.sessions import intervals
 from tidemark.shared.operators.typed_group import ROWS
 from tidemark.shared.operators.window_plan import SESSION, WindowPlan
@@ -118,7 +118,7 @@ class SimSpark(SparkService):
         """What steps are asked of."""
         return InProcess()
 
-    def make(self, plan: WindowPlan, root: str, operators: OperatorContext, key_groups: int) -> SparkStep:
+    def make(self, plan: WindowPlan, root: str, operators: TaskContext, key_groups: int) -> SparkStep:
         """See `SparkService.make`."""
         named = {
             name: getattr(BOUNDS, name) for name in ("segments_max", "task_rows", "tasks_planned", "large_task_rows")

@@ -25,9 +25,9 @@ from tidemark.services.sink.connectors.sql import MARKERS_TABLE, SqlSinkSettings
 from tidemark.services.sink.settings import SinkSettings
 from tidemark.shared.language.documents import Processor
 from tidemark.shared.language.stages import FileEmit
-from tidemark.shared.ports.sink import Sink, TargetRefused, TargetUnavailable
+from tidemark.shared.ports.sink import SinkPort, TargetRefused, TargetUnavailable
 from tidemark.shared.process.connections import Connections
-from tidemark.shared.runtime.context import TaskContext
+from tidemark.shared.runtime.context import AssignedTask
 
 SHARED_MEMORY: Final = "/dev/shm"
 BEFORE: Final = ("ENOSPC", "EMFILE", "EIO")
@@ -239,7 +239,7 @@ class SimSinks(RealSinks):
         root = stage.file_path
         return SimDestination(self._who, self._targets.folders.setdefault(root, {}), self._faults, root, self._watcher)
 
-    def _files(self, context: TaskContext, processor: Processor, stage: FileEmit) -> Sink:
+    def _files(self, context: AssignedTask, processor: Processor, stage: FileEmit) -> SinkPort:
         outside, attempt = context.outside, context.outside.unique()
         destination, settings = self._destination(processor, stage, attempt), self._settings
         folder = self._targets.folders[stage.file_path]

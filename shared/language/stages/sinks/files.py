@@ -19,7 +19,7 @@ from tidemark.shared.language.kinds import (
     read_options,
 )
 from tidemark.shared.language.problems import join
-from tidemark.shared.language.stages.base import Need
+from tidemark.shared.language.stages.base import ConnectionNeed
 from tidemark.shared.language.stages.sinks.base import NAME, WRITTEN, DateFormat, OutputFormat, SinkBase
 from tidemark.shared.model.values import Value
 
@@ -47,10 +47,10 @@ class FileEmit(SinkBase):
         """The folder."""
         return ("files", self.connection_name, self.file_path)
 
-    def needs(self) -> Iterator[Need]:
+    def needs(self) -> Iterator[ConnectionNeed]:
         """The connection, if the path is no local one."""
         if self.connection_name is not None:
-            yield Need(self.connection_name, ("files",), self.path)
+            yield ConnectionNeed(self.connection_name, ("files",), self.path)
 
 
 def _line_feed(tree: Any, path: str, scope: Scope) -> Any:

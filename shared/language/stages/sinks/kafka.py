@@ -10,7 +10,7 @@ from tidemark.shared.language.expressions.scope import Scope
 from tidemark.shared.language.forms import PluginFormat, PluginUse, RegisteredSchema
 from tidemark.shared.language.kinds import EXPRESSION, STRING, Kind, Option, choice, closed, closed_schema, read_options
 from tidemark.shared.language.problems import join
-from tidemark.shared.language.stages.base import Need
+from tidemark.shared.language.stages.base import ConnectionNeed
 from tidemark.shared.language.stages.formats import FORMAT, check_format
 from tidemark.shared.language.stages.sinks.base import WRITTEN, DateFormat, OutputFormat, SinkBase
 from tidemark.shared.language.stages.sinks.registered import REGISTRY, check_schemas
@@ -49,11 +49,11 @@ class KafkaEmit(SinkBase):
         """The record's key."""
         return self.key if last or isinstance(self.key, FieldPath) else None
 
-    def needs(self) -> Iterator[Need]:
+    def needs(self) -> Iterator[ConnectionNeed]:
         """The brokers, and the registry of its schemas."""
-        yield Need(self.connection_name, ("kafka",), self.path)
+        yield ConnectionNeed(self.connection_name, ("kafka",), self.path)
         if self.registry is not None:
-            yield Need(self.registry, ("schemaRegistry",), f"{self.path}.schemaRegistry")
+            yield ConnectionNeed(self.registry, ("schemaRegistry",), f"{self.path}.schemaRegistry")
 
     def plugins(self) -> Iterator[PluginUse]:
         """The format."""

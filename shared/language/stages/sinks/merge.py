@@ -24,7 +24,7 @@ from tidemark.shared.language.kinds import (
     with_options,
 )
 from tidemark.shared.language.problems import join
-from tidemark.shared.language.stages.base import Need, Stateless
+from tidemark.shared.language.stages.base import ConnectionNeed, Stateless
 from tidemark.shared.language.stages.inner import IN_PLACE
 from tidemark.shared.language.stages.lookup import read_let
 from tidemark.shared.language.stages.sinks.base import NAME, SinkBase, is_expression
@@ -59,12 +59,12 @@ class Merge(SinkBase):
         """The table."""
         return ("table", self.connection_name, self.table)
 
-    def needs(self) -> Iterator[Need]:
+    def needs(self) -> Iterator[ConnectionNeed]:
         """The database."""
         if self.name == "$emit":
-            yield Need(self.connection_name, ("mongodb",), self.path)
+            yield ConnectionNeed(self.connection_name, ("mongodb",), self.path)
         else:
-            yield Need(self.connection_name, ("sql", "mongodb"), f"{self.path}.into")
+            yield ConnectionNeed(self.connection_name, ("sql", "mongodb"), f"{self.path}.into")
 
     def order_key(self, *, last: bool) -> Expr | None:
         """What finds the row."""

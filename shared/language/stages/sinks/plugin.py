@@ -7,7 +7,7 @@ from typing import Any, Final
 from tidemark.shared.language.expressions.scope import Scope
 from tidemark.shared.language.forms import PluginUse
 from tidemark.shared.language.kinds import DOCUMENT, STRING, Option, closed_schema, read_options
-from tidemark.shared.language.stages.base import Need
+from tidemark.shared.language.stages.base import ConnectionNeed
 from tidemark.shared.language.stages.sinks.base import SinkBase
 from tidemark.shared.model.values import Document
 
@@ -25,10 +25,10 @@ class PluginEmit(SinkBase):
         """As the plug-in is told."""
         return ("plugin", self.plugin, self.connection_name, self.config)
 
-    def needs(self) -> Iterator[Need]:
+    def needs(self) -> Iterator[ConnectionNeed]:
         """The connection, if it has one."""
         if self.connection_name is not None:
-            yield Need(self.connection_name, ("plugin",), self.path, self.plugin)
+            yield ConnectionNeed(self.connection_name, ("plugin",), self.path, self.plugin)
 
     def plugins(self) -> Iterator[PluginUse]:
         """The sink."""

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Final
 
 from tidemark.shared.language.kinds import BOOLEAN, STRING, Option, closed, integer
-from tidemark.shared.language.stages.base import Need
+from tidemark.shared.language.stages.base import ConnectionNeed
 from tidemark.shared.language.stages.sources.base import TIMING, SourceBase, SourceKind
 
 
@@ -25,9 +25,9 @@ class ChangesSource(SourceBase):
         """It never ends."""
         return False
 
-    def needs(self) -> Iterator[Need]:
+    def needs(self) -> Iterator[ConnectionNeed]:
         """The connection."""
-        yield Need(self.connection_name, ("sql",), self.path)
+        yield ConnectionNeed(self.connection_name, ("sql",), self.path)
 
 
 _SYNC: Final = closed(

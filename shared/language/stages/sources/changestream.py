@@ -19,7 +19,7 @@ from tidemark.shared.language.kinds import (
     one_or_more,
 )
 from tidemark.shared.language.problems import join
-from tidemark.shared.language.stages.base import Need
+from tidemark.shared.language.stages.base import ConnectionNeed
 from tidemark.shared.language.stages.sources.base import TIMING, SourceBase, SourceKind
 from tidemark.shared.language.values import ExtendedJsonError, from_json
 from tidemark.shared.model.values import Date, Document, Timestamp
@@ -48,9 +48,9 @@ class ChangeStreamSource(SourceBase):
         """It never ends."""
         return False
 
-    def needs(self) -> Iterator[Need]:
+    def needs(self) -> Iterator[ConnectionNeed]:
         """The connection."""
-        yield Need(self.connection_name, ("mongodb",), self.path)
+        yield ConnectionNeed(self.connection_name, ("mongodb",), self.path)
 
 
 _STAGES: Final = ("$addFields", "$match", "$project", "$redact", "$replaceRoot", "$replaceWith", "$set", "$unset")

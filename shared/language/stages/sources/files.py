@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from tidemark.shared.language.kinds import BOOLEAN, STRING, Option, choice
-from tidemark.shared.language.stages.base import Need
+from tidemark.shared.language.stages.base import ConnectionNeed
 from tidemark.shared.language.stages.sources.base import TIMING, SourceBase, SourceKind
 
 FileFormat = Literal["json", "csv", "parquet"]
@@ -29,10 +29,10 @@ class FileSource(SourceBase):
         """Unless the directory grows."""
         return not self.follow
 
-    def needs(self) -> Iterator[Need]:
+    def needs(self) -> Iterator[ConnectionNeed]:
         """The connection, if the path is no local one."""
         if self.connection_name is not None:
-            yield Need(self.connection_name, ("files",), self.path)
+            yield ConnectionNeed(self.connection_name, ("files",), self.path)
 
 
 _OPTIONS: Final = (

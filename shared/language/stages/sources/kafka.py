@@ -19,7 +19,7 @@ from tidemark.shared.language.kinds import (
     one_or_more,
 )
 from tidemark.shared.language.problems import join
-from tidemark.shared.language.stages.base import Need
+from tidemark.shared.language.stages.base import ConnectionNeed
 from tidemark.shared.language.stages.formats import FORMAT, check_format
 from tidemark.shared.language.stages.sources.base import TIMING, SourceBase, SourceKind
 
@@ -68,11 +68,11 @@ class KafkaSource(SourceBase):
         """With `until`."""
         return self.until is not None
 
-    def needs(self) -> Iterator[Need]:
+    def needs(self) -> Iterator[ConnectionNeed]:
         """The brokers, and the registry of its schemas."""
-        yield Need(self.connection_name, ("kafka", "gateway"), self.path)
+        yield ConnectionNeed(self.connection_name, ("kafka", "gateway"), self.path)
         if self.registry is not None:
-            yield Need(self.registry, ("schemaRegistry",), f"{self.path}.schemaRegistry")
+            yield ConnectionNeed(self.registry, ("schemaRegistry",), f"{self.path}.schemaRegistry")
 
 
 def _offsets(tree: Any, path: str, scope: Scope) -> StartAtOffsets | None:

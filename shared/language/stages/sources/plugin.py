@@ -6,7 +6,7 @@ from typing import Final
 
 from tidemark.shared.language.forms import PluginUse
 from tidemark.shared.language.kinds import DOCUMENT, STRING, Option
-from tidemark.shared.language.stages.base import Need
+from tidemark.shared.language.stages.base import ConnectionNeed
 from tidemark.shared.language.stages.sources.base import TIMING, SourceBase, SourceKind
 from tidemark.shared.model.values import Document
 
@@ -29,10 +29,10 @@ class PluginSource(SourceBase):
         """It never ends."""
         return False
 
-    def needs(self) -> Iterator[Need]:
+    def needs(self) -> Iterator[ConnectionNeed]:
         """The connection, if it has one."""
         if self.connection_name is not None:
-            yield Need(self.connection_name, ("plugin",), self.path, self.plugin)
+            yield ConnectionNeed(self.connection_name, ("plugin",), self.path, self.plugin)
 
 
 _OPTIONS: Final = (

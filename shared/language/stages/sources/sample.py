@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Final
 
 from tidemark.shared.language.kinds import STRING, Option
-from tidemark.shared.language.stages.base import Need
+from tidemark.shared.language.stages.base import ConnectionNeed
 from tidemark.shared.language.stages.sources.base import TIMING, SourceBase, SourceKind
 
 SAMPLE_CONNECTION: Final = "sample_stream_solar"
@@ -24,10 +24,10 @@ class SampleSource(SourceBase):
         """It never ends."""
         return False
 
-    def needs(self) -> Iterator[Need]:
+    def needs(self) -> Iterator[ConnectionNeed]:
         """A connection of its own."""
         if self.connection_name != SAMPLE_CONNECTION:
-            yield Need(self.connection_name, ("sample",), self.path)
+            yield ConnectionNeed(self.connection_name, ("sample",), self.path)
 
 
 _OPTIONS: Final = (
