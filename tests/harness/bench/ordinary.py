@@ -29,7 +29,8 @@ from tidemark.shared.model.ids import ProcessorName
 from tidemark.shared.model.messages import StopProcessor
 from tidemark.shared.planning import plan_processor
 
-_RECORD: Final = b'{"key":"key-%012d","ts":%013d,"amount":12345}'
+_RECORD: Final = b'{"key":"key-%012d","ts":%013d,"amount":12345%b}'
+_FIELD: Final = b',"field%02d":"%036d"'
 _PRODUCER_RATE_MAX: Final = 20_000
 """Records a second of one producer's process; above it there are several."""
 _WARM: Final = 0.4
@@ -63,6 +64,8 @@ class Case:
     preload: int = 0
     """Records that are there before the pipeline starts; none come later."""
     profile_s: int = 0
+    fields: int = 0
+    """More fields of each record, of 36 characters."""
 
 
 @dataclass
@@ -81,6 +84,10 @@ class Found:
     profile: dict[str, list[str]] = field(default_factory=dict)
 
 
+def _more(fields: int) -> bytes:
+    return b"".join(_FIELD % (n, n) for n in range(fields))
+
+
 # --- the clients' processes -------------------------------------------------------------------------------------------
 
 
@@ -95,12 +102,13 @@ async def produce(asked: argparse.Namespace) -> None:
     await producer.start()
     draw = np.random.default_rng(asked.first)
     number, sent, began = asked.first, 0, time.monotonic()
-    wanted = asked.count
+    wanted, more = asked.count, _more(asked.fields)
     while sent < wanted:
         due = min(wanted, int((time.monotonic() - began) * asked.pace)) if asked.pace else min(wanted, sent + 1_000)
         places = draw.integers(0, asked.partitions, max(0, due - sent)).tolist()
         for place in places:
-            await producer.send(asked.topic, _RECORD % (number, time.time_ns() // 1_000_000), partition=place)
+            record = _RECORD % (number, time.time_ns() // 1_000_000, more)
+            await producer.send(asked.topic, record, partition=place)
             number += asked.step
         sent = max(due, sent)
         await asyncio.sleep(_SLICE_S)
@@ -121,7 +129,7 @@ async def consume(asked: argparse.Namespace) -> None:
         await consumer.position(each)
     print("ready", flush=True)
     delays = np.full(asked.count, -1, dtype=np.int64)
-    behind = _BEHIND[asked.stage]
+    behind, more = _BEHIND[asked.stage], _more(asked.fields)
     seen, first_s, last_s = 0, 0.0, time.time()
     while seen < asked.count and time.time() - last_s < _SILENCE_S:
         for records in (await consumer.getmany(timeout_ms=1_000, max_records=20_000)).values():
@@ -131,7 +139,7 @@ async def consume(asked: argparse.Namespace) -> None:
             for record in records:
                 value = record.value
                 number, made_ms = int(value[12:24]), int(value[31:44])
-                assert value == (_RECORD % (number, made_ms))[:-1] + behind, value
+                assert value == (_RECORD % (number, made_ms, more))[:-1] + behind, value
                 assert delays[number] < 0, f"record {number} came twice"
                 delays[number] = max(0, now_ms - made_ms)
                 seen += 1
@@ -183,7 +191,7 @@ async def _producers(bootstrap: str, topic: str, case: Case, count: int, pace: i
     return [
         await _client(
             "produce", bootstrap=bootstrap, topic=topic, linger=case.linger_ms, partitions=case.partitions,
-            first=n, step=number, count=share, pace=pace / number,
+            first=n, step=number, count=share, pace=pace / number, fields=case.fields,
         )
         for n, share in enumerate(shares)
     ]  # fmt: skip
@@ -209,7 +217,13 @@ async def measure(installed: Installation, case: Case, folder: Path) -> Found:
         await produced(bootstrap, source, case, count)
     asked = time.monotonic()
     consumer = await _client(
-        "consume", bootstrap=bootstrap, topic=target, partitions=case.partitions, count=count, stage=case.stage
+        "consume",
+        bootstrap=bootstrap,
+        topic=target,
+        partitions=case.partitions,
+        count=count,
+        stage=case.stage,
+        fields=case.fields,
     )
     assert consumer.stdout is not None
     assert (await consumer.stdout.readline()).strip() == b"ready"
@@ -266,7 +280,17 @@ async def _main(asked: argparse.Namespace, folder: Path) -> None:
     async with installation(folder / "data", {"TIDEMARK_LOG": "json"}, workers) as installed:
         print(f"installation there after {time.monotonic() - began:.1f} s", flush=True)
         cases = [
-            Case(rate, asked.seconds, linger, partitions, epoch or None, asked.stage, asked.preload, asked.profile)
+            Case(
+                rate,
+                asked.seconds,
+                linger,
+                partitions,
+                epoch or None,
+                asked.stage,
+                asked.preload,
+                asked.profile,
+                asked.fields,
+            )
             for epoch in asked.epoch
             for partitions in asked.partitions
             for linger in asked.linger
@@ -287,7 +311,7 @@ def main() -> None:
     parser.add_argument("role", nargs="?", default="measure", choices=("measure", "produce", "consume"))
     for name in ("bootstrap", "topic"):
         parser.add_argument(f"--{name}")
-    for name, default in (("first", 0), ("step", 1), ("count", 0), ("preload", 0), ("profile", 0)):
+    for name, default in (("first", 0), ("step", 1), ("count", 0), ("preload", 0), ("profile", 0), ("fields", 0)):
         parser.add_argument(f"--{name}", type=int, default=default)
     parser.add_argument("--pace", type=float, default=0)
     parser.add_argument("--seconds", type=float, default=15)
