@@ -45,3 +45,10 @@ def test_predicates_and_stages_inside_of_windows_have_theirs() -> None:
     inner = [{"$match": {"v": 1}}, {"$group": {"_id": "$k", "n": {"$sum": "$v"}}}]
     window = {"$tumblingWindow": {"interval": {"size": 1, "unit": "second"}, "pipeline": inner}}
     assert how(window) == {"predicate": "kernel", "_id": "kernel", "n": "kernel", "partial aggregation": "columns"}
+
+
+def test_declared_fields_are_known_behind_stages_that_pass_documents_on() -> None:
+    """Their order and number change, and no field of theirs: a sum of a declared text has no kernel."""
+    inner = [{"$sort": {"v": -1}}, {"$skip": 1}, {"$limit": 3}, {"$addFields": {"new": {"$add": ["$k", 1]}}}]
+    window = {"$tumblingWindow": {"interval": {"size": 1, "unit": "second"}, "pipeline": inner}}
+    assert how(window) == {"new": "interpreted"}

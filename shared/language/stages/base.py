@@ -105,6 +105,19 @@ class Stage:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PassesOn(Stage):
+    """A stage that changes no document."""
+
+    def written(self, names: Fields) -> Fields:
+        """What came in."""
+        return names
+
+    def declared(self, schema: Schema) -> Schema:
+        """What came in."""
+        return schema
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Inner(Stage):
     """What a stage that may stand inside a window tells besides."""
 

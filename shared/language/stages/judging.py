@@ -6,12 +6,11 @@ from dataclasses import dataclass
 from tidemark.shared.language.fields import Fields, Path, predicate_paths
 from tidemark.shared.language.query.ast import Predicate
 from tidemark.shared.language.query.match import fields_used
-from tidemark.shared.language.schema import Schema
-from tidemark.shared.language.stages.base import Stateless, Told
+from tidemark.shared.language.stages.base import PassesOn, Stateless, Told
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Judging(Stateless):
+class Judging(PassesOn, Stateless):
     """A stage that changes no document."""
 
     @property
@@ -31,14 +30,6 @@ class Judging(Stateless):
     def shows_others(self) -> bool:
         """All of them."""
         return True
-
-    def written(self, names: Fields) -> Fields:
-        """What came in."""
-        return names
-
-    def declared(self, schema: Schema) -> Schema:
-        """What came in."""
-        return schema
 
     def told(self) -> tuple[Told, ...]:
         """The predicate."""

@@ -8,12 +8,12 @@ from tidemark.shared.language.expressions.environment import Environment
 from tidemark.shared.language.expressions.scope import Scope
 from tidemark.shared.language.fields import Fields
 from tidemark.shared.language.kinds import StageSpec, integer
-from tidemark.shared.language.stages.base import Gathering
+from tidemark.shared.language.stages.base import Gathering, PassesOn
 from tidemark.shared.model.values import INT64_MAX, Document
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limit(Gathering):
+class Limit(PassesOn, Gathering):
     """`$limit`: the first documents, in the order that stands (D11 without a `$sort`)."""
 
     limit: int
@@ -25,10 +25,6 @@ class Limit(Gathering):
     def reads(self) -> Fields:
         """None."""
         return frozenset()
-
-    def written(self, names: Fields) -> Fields:
-        """What came in."""
-        return names
 
 
 def _read(tree: Any, path: str, scope: Scope) -> Limit | None:

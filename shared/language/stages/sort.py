@@ -11,12 +11,12 @@ from tidemark.shared.language.expressions.scope import Scope
 from tidemark.shared.language.expressions.sorting import sort_items
 from tidemark.shared.language.fields import Fields
 from tidemark.shared.language.kinds import StageSpec
-from tidemark.shared.language.stages.base import Gathering
+from tidemark.shared.language.stages.base import Gathering, PassesOn
 from tidemark.shared.model.values import Document
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sort(Gathering):
+class Sort(PassesOn, Gathering):
     """`$sort`: stable; null and missing are equal; an array sorts by its least item, descending by its greatest."""
 
     keys: tuple[SortKey, ...]
@@ -28,10 +28,6 @@ class Sort(Gathering):
     def reads(self) -> Fields:
         """Those of the keys."""
         return frozenset(key.names[0] for key in self.keys)
-
-    def written(self, names: Fields) -> Fields:
-        """What came in."""
-        return names
 
 
 def _read(tree: Any, path: str, scope: Scope) -> Sort | None:

@@ -6,17 +6,15 @@ from typing import Any, Final, Literal
 
 from tidemark.shared.language.expressions.ast import Expr
 from tidemark.shared.language.expressions.parse import parse_expression
-from tidemark.shared.language.fields import Fields
 from tidemark.shared.language.kinds import EXPRESSION, STRING, Kind, Option, choice
-from tidemark.shared.language.schema import Schema
-from tidemark.shared.language.stages.base import Stage
+from tidemark.shared.language.stages.base import PassesOn
 
 OutputFormat = Literal["relaxedJson", "canonicalJson", "basicJson"]
 DateFormat = Literal["default", "ISO8601"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SinkBase(Stage, ABC):
+class SinkBase(PassesOn, ABC):
     """A stage that writes what comes in, and changes nothing of it."""
 
     @abstractmethod
@@ -29,14 +27,6 @@ class SinkBase(Stage, ABC):
         last: it takes all rows; else they go on in the pipeline, too, and an order by a key that can fail would stop them.
         """
         return None
-
-    def written(self, names: Fields) -> Fields:
-        """What came in."""
-        return names
-
-    def declared(self, schema: Schema) -> Schema:
-        """What came in."""
-        return schema
 
 
 WRITTEN: Final = (
