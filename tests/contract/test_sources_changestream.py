@@ -446,11 +446,15 @@ async def test_C10_an_outage_is_told_and_waited_for(stand: Stand, monkeypatch: p
 
 
 async def test_I2_another_replica_set_is_noticed(stand: Stand) -> None:
-    """By its id; where that may not be asked for, by its name. A right that comes or goes changes nothing."""
+    """By its id; where that may not be asked for, which is tried once, by its name. A right that comes or goes changes nothing."""
     source = await stand.begun()
     identity, stand.server.identity = stand.server.identity, None
+    stand.server.asked.clear()
     await source.check(stand.known)
+    await source.check(stand.known)
+    assert stand.server.asked == ["replSetGetConfig"]
     stand.server.identity = identity
+    source = await stand.source()
     await source.check(stand.known)
     other = await StreamingServer(replica_set="rs1", identity=None).start()
     with pytest.raises(SourceReplaced, match="now the connection leads to rs1"):

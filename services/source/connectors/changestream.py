@@ -121,6 +121,8 @@ class ChangeStream:
     _client: AsyncClient | None = None
     _stream: AsyncChangeStream[RawBSONDocument] | None = None
     _sharded: bool = False
+    _may_ask: bool = True
+    """The user may ask for the id of the servers, as far as is known: each refusal is a line in their log."""
     _next: Offset | None = None
     """None: not opened yet."""
     _token: Token | None = None
@@ -173,18 +175,22 @@ class ChangeStream:
                     " alone. Start it with --replSet, and call rs.initiate()"
                 )
             name = "shards" if self._sharded else str(hello["setName"])
-            try:
-                if self._sharded:
-                    version = await self._connected().config.version.find_one()
-                    identity = None if version is None else version.get("clusterId")
-                else:
-                    config = (await admin.command("replSetGetConfig"))["config"]
-                    identity = config.get("settings", {}).get("replicaSetId")
-            except errors.OperationFailure as error:
-                if error.code != _UNAUTHORIZED:
-                    raise
-                identity = None
+            identity = await self._identity() if self._may_ask else None
             return name if identity is None else f"{name}/{identity}"
+
+    async def _identity(self) -> object:
+        """None where the user may not ask for it, or there is none."""
+        try:
+            if self._sharded:
+                version = await self._connected().config.version.find_one()
+                return None if version is None else version.get("clusterId")
+            config = (await self._connected().admin.command("replSetGetConfig"))["config"]
+            return config.get("settings", {}).get("replicaSetId")
+        except errors.OperationFailure as error:
+            if error.code != _UNAUTHORIZED:
+                raise
+            self._may_ask = False
+            return None
 
     async def found(self, splits: Collection[SplitId], *, first: bool) -> Mapping[SplitId, KnownSplit]:
         """From where the document says, else from now on: the operation time is the first position (I1)."""
