@@ -15,6 +15,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -28,9 +29,9 @@ from tidemark.shared.operators.closing import close
 from tidemark.shared.operators.context import TaskContext
 from tidemark.shared.operators.sessions import assign_sessions
 from tidemark.shared.operators.specs import WindowSpec
-from tidemark.shared.operators.window_keys import counted
+from tidemark.shared.operators.window_keys import counted, hashes
 from tidemark.shared.operators.window_plan import ROWS_SCHEMA, WindowPlan
-from tidemark.spark_stages.manifest import Owned, StateSegment
+from tidemark.spark_stages.manifest import StateSegment
 from tidemark.spark_stages.segments import STATE, Written, read_segment, write_segment, written_rows
 
 
@@ -79,20 +80,6 @@ def carry_out(order: Order, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Re
         yield from _carried_out(order, table)
 
 
-def merged_alone(order: Order, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Partials that Spark has read, merged before it shuffles them."""
-    table = _merging(order, _tables(order, batches))
-    if table is not None:
-        yield from merged(_unpacked(order.plan)[0], table).to_batches()
-
-
-def counting(order: Order, only: Owned, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Those rows that Spark has read which are of these key groups."""
-    plan = _unpacked(order.plan)[0]
-    for table in _tables(order, batches):
-        yield from counted(plan, table, only, order.key_groups).to_batches()
-
-
 def _tables(order: Order, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
     schema = _schema(_unpacked(order.plan)[0])
     return (pa.Table.from_batches([b]).select(schema.names).cast(schema) for b in batches if b.num_rows)
@@ -115,6 +102,8 @@ def carry_out_on(
                 yield from _carried_out(order, table)
 
 
+_HANDED_ROWS: Final = 65_536
+"""Of a batch that goes to Spark's own columns."""
 WORK_PROPERTY: Final = "tidemark.work"
 """The property of a job with the work of its tasks, as `told` encodes it."""
 
@@ -135,18 +124,56 @@ def carry_out_told(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch
     yield from carry_out_on(order, segments, ranges, batches)
 
 
+def read_shares(
+    order: Order, segments: Sequence[StateSegment], tasks: int, batches: Iterator[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
+    """The order's rows of segments, for Spark to go on with; each number in `batches` is that of the share of segments to read.
+
+    Partials of a share are merged, some at a time. BUCKET tells where Spark is to bring a row together with those of its key.
+    """
+    plan = _unpacked(order.plan)[0]
+    for batch in batches:
+        for number in batch.column(0).to_pylist():
+            held: list[pa.Table] = []
+            rows = 0
+            for segment in segments[number::tasks]:
+                held.append(_within(order, segment, order.above_ms, order.up_to_ms))
+                rows += held[-1].num_rows
+                if rows > order.rows_max:
+                    yield from _handed(plan, held)
+                    held, rows = [], 0
+            yield from _handed(plan, held)
+
+
+def _handed(plan: WindowPlan, tables: Sequence[pa.Table]) -> Iterator[pa.RecordBatch]:
+    if tables and (table := pa.concat_tables(tables)).num_rows:
+        table = table if plan.mode == "rows" else merged(plan, table)
+        together = hashes(plan, table) % BUCKETS if not plan.spec.whole else table.column(WEND).to_numpy()
+        yield from table.append_column(BUCKET, pa.array(together.astype(np.int64))).to_batches(_HANDED_ROWS)
+
+
+BUCKET: Final = "__bucket"
+"""Beside the columns of a segment: rows with one number are worked on together."""
+BUCKETS: Final = 1 << 16
+"""Of keys: a hash as a whole, so that keys which it does not tell apart are in one."""
+
+
+def _within(order: Order, segment: StateSegment, above_ms: int, up_to_ms: int) -> pa.Table:
+    table = _counting(order, segment)
+    ends = table.column(WEND)
+    return table.filter(pc.and_(pc.greater(ends, above_ms), pc.less_equal(ends, up_to_ms)))
+
+
+def _counting(order: Order, segment: StateSegment) -> pa.Table:
+    """The rows of a segment that count."""
+    plan = _unpacked(order.plan)[0]
+    table = _read(order.root, segment, _schema(plan))
+    return table if segment.only is None else counted(plan, table, segment.only, order.key_groups)
+
+
 def _gathered(order: Order, segments: Sequence[StateSegment], above_ms: int, up_to_ms: int) -> pa.Table | None:
     """The rows of a range."""
-    plan = _unpacked(order.plan)[0]
-    schema = _schema(plan)
-
-    def within(segment: StateSegment) -> pa.Table:
-        table = _read(order.root, segment, schema)
-        ends = table.column(WEND)
-        table = table.filter(pc.and_(pc.greater(ends, above_ms), pc.less_equal(ends, up_to_ms)))
-        return table if segment.only is None else counted(plan, table, segment.only, order.key_groups)
-
-    return _merging(order, map(within, segments))
+    return _merging(order, (_within(order, segment, above_ms, up_to_ms) for segment in segments))
 
 
 def _merging(order: Order, parts: Iterator[pa.Table]) -> pa.Table | None:

@@ -11,6 +11,7 @@ import functools
 import itertools
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import Final
 
 import pyarrow as pa
 from msgspec import structs
@@ -26,6 +27,7 @@ from tidemark.shared.operators.step import Times
 from tidemark.shared.operators.typed_group import ROWS
 from tidemark.shared.operators.window_plan import ROWS_SCHEMA, SESSION, WindowPlan
 from tidemark.spark_stages.executing import (
+    BUCKET,
     DIFFERING_DDL,
     WORK_PROPERTY,
     Order,
@@ -33,14 +35,16 @@ from tidemark.spark_stages.executing import (
     carry_out,
     carry_out_on,
     carry_out_told,
-    counting,
     differing,
-    merged_alone,
     packed,
+    read_shares,
     told,
 )
 from tidemark.spark_stages.manifest import DEFAULTS, StageState, StateSegment
 from tidemark.spark_stages.segments import STATE, WRITTEN_DDL
+
+_PARTS_MIN: Final = 2
+"""Of a shuffle."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,9 +157,7 @@ class SparkStep:
             return MIN_TIME
         if processing_ms < state.last_arrival_ms + timeout:
             return MIN_TIME
-        ready = self._read(state.segments).where(
-            (F.col(WEND) > state.closed_to_ms) & (F.col(WEND) <= processing_ms - timeout)
-        )
+        ready = self._rows(state.segments, state.closed_to_ms, processing_ms - timeout)
         self._jobs += 1
         found = ready.agg(F.max(WEND)).collect()[0][0]
         return MIN_TIME if found is None else int(found)
@@ -188,7 +190,7 @@ class SparkStep:
         segments = [s for s in (*state.segments, *added) if s.max_end_ms > closed_ms]
         if not segments:
             return intervals(())
-        rows = self._read(segments).where(F.col(WEND) > closed_ms)
+        rows = self._rows(segments, closed_ms, MAX_TIME)
         if len(keys) <= self.session_keys_max:
             rows = rows.where(F.col(SESSION).isin([bytearray(key) for key in keys]))
         return rows.select(*INTERVALS).toArrow().cast(INTERVALS_SCHEMA)
@@ -198,9 +200,18 @@ class SparkStep:
     def _schema(self) -> pa.Schema:
         return ROWS_SCHEMA if self.plan.mode == "rows" else self.plan.partial_schema
 
-    def _read(self, segments: Iterable[StateSegment]) -> DataFrame:
-        paths = [f"{self.root}/{s.name}" for s in segments]
-        return self.session.read.schema(from_arrow_schema(self._schema())).parquet(*paths)
+    def _rows(self, segments: Iterable[StateSegment], above_ms: int, up_to_ms: int) -> DataFrame:
+        """Rows of windows that end in (above, up to], as columns of Spark.
+
+        Executors read them as they read all segments: Spark's own reader would need another client of the store.
+        """
+        return self._shared(self._order("", above_ms, up_to_ms, None, MIN_TIME), tuple(segments))
+
+    def _shared(self, order: Order, segments: Sequence[StateSegment]) -> DataFrame:
+        tasks = min(self.tasks_planned, len(segments))
+        schema = self._schema().append(pa.field(BUCKET, pa.int64()))
+        work = functools.partial(read_shares, order, tuple(segments), tasks)
+        return self.session.range(0, tasks, 1, tasks).mapInArrow(work, from_arrow_schema(schema))
 
     def _said(self, state: StageState, closed_ms: int) -> int:
         """On processing time: the output watermark before the step, which nothing may be behind (ST3)."""
@@ -226,7 +237,7 @@ class SparkStep:
         if not suspects or self.plan.mode == "rows" or self.plan.processing_time:
             return 0
         self._jobs += 1
-        found = self._read(suspects).where(F.col(WEND) <= closed_ms).agg(F.sum(ROWS)).collect()[0][0]
+        found = self._rows(suspects, MIN_TIME, closed_ms).agg(F.sum(ROWS)).collect()[0][0]
         return int(found or 0)
 
     def _close(
@@ -271,22 +282,11 @@ class SparkStep:
         ranges = self._ranges(order, segments)
         if all(_rows_between(segments, *ends) <= self.gathered_rows_max for ends in ranges):
             return self._gather(order, segments, ranges)
-        work = functools.partial(carry_out, order)
-        rows = self._counted(order, segments).where((F.col(WEND) > order.above_ms) & (F.col(WEND) <= order.up_to_ms))
-        if self.plan.mode != "rows":
-            rows = rows.mapInArrow(functools.partial(merged_alone, order), from_arrow_schema(self._schema()))
-        gathered = rows.repartition(SESSION if self.plan.sessions else WEND)
-        return [OutputSegment(*row) for row in gathered.mapInArrow(work, WRITTEN_DDL).collect()]
-
-    def _counted(self, order: Order, segments: Sequence[StateSegment]) -> DataFrame:
-        """The rows of segments that count."""
-        found = []
-        for only in {segment.only: None for segment in segments}:
-            rows = self._read(segment for segment in segments if segment.only == only)
-            if only is not None:
-                rows = rows.mapInArrow(functools.partial(counting, order, only), from_arrow_schema(self._schema()))
-            found.append(rows)
-        return functools.reduce(DataFrame.unionAll, found)
+        parts = -(-sum(s.rows for s in segments) // self.gathered_rows_max) if self.gathered_rows_max else 1
+        rows = self._shared(order, segments).repartition(max(_PARTS_MIN, parts), BUCKET)
+        return [
+            OutputSegment(*row) for row in rows.mapInArrow(functools.partial(carry_out, order), WRITTEN_DDL).collect()
+        ]
 
     def _gather(
         self, order: Order, segments: Sequence[StateSegment], ranges: tuple[tuple[int, int], ...]
