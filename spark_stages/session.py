@@ -39,8 +39,6 @@ SETTINGS: Final[Mapping[str, str]] = {
     "spark.sql.parquet.mergeSchema": "false",
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
-    "spark.driver.bindAddress": "127.0.0.1",
-    "spark.driver.host": "127.0.0.1",
     "spark.driver.memory": "1g",
     "spark.python.worker.reuse": "true",
     # Files are few and small: no listing jobs, no speculative metadata.
@@ -48,11 +46,15 @@ SETTINGS: Final[Mapping[str, str]] = {
     "spark.sql.files.ignoreCorruptFiles": "false",
     "spark.sql.codegen.cache.maxEntries": "1000",
 }
+SESSION: Final = frozenset(key for key in SETTINGS if key.startswith("spark.sql.") and "codegen" not in key)
+"""Settings of a session alone: the others are its server's on Spark Connect."""
 OPTIONS: Final = "spark.driver.extraJavaOptions"
 LOCAL: Final[Mapping[str, str]] = {
     # Steps are many and short: the second compiler would take more time than the steps, and never be done.
     OPTIONS: "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:-UsePerfData",
     "spark.python.daemon.module": "tidemark.spark_stages.daemon",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.driver.host": "127.0.0.1",
 }
 """Of local mode, where driver and executor are one JVM beside everything else of the machine."""
 LOCAL_ADDRESS: Final[Mapping[str, str]] = {"SPARK_LOCAL_IP": "127.0.0.1", "SPARK_LOCAL_HOSTNAME": "127.0.0.1"}
@@ -76,7 +78,7 @@ def archive_options() -> str:
 
 def open_session(name: str, master: str = "local[2]", settings: Mapping[str, str] | None = None) -> SparkSession:
     """A session; started when there is none yet. `master`: `local[n]`, `spark://…`, or `sc://…` for Spark Connect."""
-    # Workers on this machine are of the same environment as the driver.
+    # Executors on this machine are of the same environment as the driver; elsewhere PYSPARK_PYTHON names theirs.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     builder = SparkSession.builder.appName(name)
     builder = builder.remote(master) if master.startswith("sc://") else builder.master(master)
@@ -86,7 +88,8 @@ def open_session(name: str, master: str = "local[2]", settings: Mapping[str, str
         for variable, value in LOCAL_ADDRESS.items():
             os.environ.setdefault(variable, value)
         os.environ["LC_ALL"] = LOCALE
-    for key, value in {**SETTINGS, **own, **(settings or {})}.items():
+    ours = SETTINGS if not master.startswith("sc://") else {k: v for k, v in SETTINGS.items() if k in SESSION}
+    for key, value in {**ours, **own, **(settings or {})}.items():
         builder = builder.config(key, value)
     # Python workers import the product's packages, wherever the driver was started.
     paths = os.environ.get("PYTHONPATH")
@@ -98,20 +101,42 @@ def open_session(name: str, master: str = "local[2]", settings: Mapping[str, str
     return session
 
 
-def forget_ended() -> bool:
-    """Let go of a JVM of this process that has ended, by whatever cause, so that `open_session` starts one. Whether there was one.
+def forget_ended() -> str:
+    """Let go of what has ended without our asking, so that `open_session` starts it anew; says what it was, "" for nothing.
 
-    PySpark would give out the dead one for ever: that of a session, and that of one which ended while its session was being started.
+    That is this process' JVM; or, in a JVM that lives, the application, where a cluster's master was lost, or has ended it, or has taken
+    its last executor away. PySpark would give out the dead one for ever, also one that ended while its session was being started.
     """
     gateway: Any = SparkContext._gateway  # noqa: SLF001 - PySpark tells of its JVM's process nowhere else
-    if gateway is None or gateway.proc.poll() is None:  # none yet, of Spark Connect, or alive
-        return False
-    gateway.proc.stdin.close()  # by this pipe the JVM would hear of our end
+    if gateway is None:  # none yet, or of Spark Connect
+        return ""
     context: Any = SparkContext._active_spark_context  # noqa: SLF001
+    if gateway.proc.poll() is None:
+        if context is None or not is_lost(context):
+            return ""
+        context.stop()
+        SparkSession._instantiatedSession = SparkSession._activeSession = None  # noqa: SLF001
+        return "the application on the cluster"
+    gateway.proc.stdin.close()  # by this pipe the JVM would hear of our end
     if context is not None:
         context._jsc = None  # noqa: SLF001 - a stop would ask the JVM
         context.stop()
     with SparkContext._lock:  # noqa: SLF001 - what PySpark keeps for the process' next context
         SparkContext._gateway, SparkContext._jvm = None, None  # noqa: SLF001
     SparkSession._instantiatedSession = SparkSession._activeSession = None  # noqa: SLF001
-    return True
+    return "Spark's JVM (killed, or out of memory)"
+
+
+def is_lost(context: Any) -> bool:
+    """Whether an application has been stopped, or has no executor on its cluster any more: a master that was started anew gives it none."""
+    java = context._jsc  # noqa: SLF001 - PySpark tells of neither
+    if java is None or java.sc().isStopped():
+        return True
+    with_driver = java.sc().statusTracker().getExecutorInfos()
+    return not context.master.startswith("local") and len(with_driver) <= 1
+
+
+def end_application(context: Any) -> None:
+    """End it under the hands of those who work with it; `forget_ended` finds it ended."""
+    if context._jsc is not None:  # noqa: SLF001 - PySpark would forget the session with it, and say so to nobody
+        context._jsc.sc().stop()  # noqa: SLF001

@@ -17,13 +17,14 @@ from tidemark.services.local.supervisor import (
     read_state,
 )
 from tidemark.shared.adapters.commit_store import SqlCommitStore
-from tidemark.shared.adapters.directory_blobs import DirectoryBlobs
 from tidemark.shared.adapters.executor import AsyncExecutor
+from tidemark.shared.adapters.store_settings import BlobSettings
 from tidemark.shared.model.ids import ProcessorName
 from tidemark.shared.model.processors import ProcessorRow
 from tidemark.shared.ports.blobs import BlobStore
 from tidemark.shared.ports.commits import CommitStore
 from tidemark.shared.ports.log import Log
+from tidemark.shared.process.outside import open_blobs
 from tidemark.shared.process.values import Values
 from tidemark.shared.runtime.topics import Topics
 
@@ -52,8 +53,8 @@ class AuditedInstallation:
 async def local_installation(data_dir: Path) -> AsyncIterator[AuditedInstallation]:
     """The installation in a folder of this machine: without a broker, one is started on it for the time."""
     store = SqlCommitStore(f"sqlite:///{(data_dir / 'coordinator.db').resolve()}")
-    blobs = DirectoryBlobs(data_dir / "blobs", AsyncExecutor())
     environment = read_environment(data_dir)
+    blobs = open_blobs(environment.get("TIDEMARK_BLOBS", str(data_dir / "blobs")), AsyncExecutor(), BlobSettings())
     cluster: LocalCluster | None = None
     try:
         state = read_state(data_dir)

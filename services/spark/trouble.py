@@ -1,6 +1,7 @@
-"""Spark's passing troubles (C10): its JVM has ended or cannot begin, its executors find no room or no file handles.
+"""Spark's passing troubles (C10): its JVM has ended or cannot begin, its executors find no room or no file handles, or are lost.
 
-Spark tells them as text, the executors' as the end of a Python traceback, so they are known by words. All else is the stage's own failure.
+A cluster's master that does not answer is one, and so is an application that it has ended. Spark tells all of them as text, the executors'
+as the end of a Python traceback, so they are known by words. All else is the stage's own failure.
 """
 
 import errno
@@ -18,6 +19,9 @@ _WORDS: Final = (
     "JAVA_GATEWAY_EXITED",
     "Answer from Java side is empty",
     "StatusCode.UNAVAILABLE",
+    "stopped SparkContext",
+    "SparkContext was shut down",
+    "ExecutorLostFailure",
 )
 _SAID_CHARACTERS: Final = 300
 """Of Spark's words: a failed job's have a stack of the JVM behind them."""

@@ -72,12 +72,13 @@ async def run_job(
     *,
     seconds: float = 10.0,
     hold: Callable[[Installation, int], Awaitable[None]] | None = None,
+    environment: Mapping[str, str] | None = None,
 ) -> Ran:
-    """Feed, drain, collect. hold: awaited before each slice with the number of records sent so far."""
+    """Feed, drain, collect. hold: awaited before each slice with the number of records sent so far. environment: of the processes."""
     for folder in (data_dir, out):
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
-    async with installation(data_dir, {"OUT": str(out.resolve())}, job.workers) as installed:
+    async with installation(data_dir, {"OUT": str(out.resolve()), **(environment or {})}, job.workers) as installed:
         for topic, count in ((job.topic, len(job.partitions)), *((topic, 1) for topic in job.topics)):
             await installed.log.create_topic(topic, count, {"retention.ms": "-1"})
         await installed.ensure_started(job.name, job.document, job.tasks)

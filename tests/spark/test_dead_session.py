@@ -11,7 +11,8 @@ from pyspark.sql import SparkSession
 
 from tidemark.services.spark import service
 from tidemark.services.spark.service import KeptSession
-from tidemark.spark_stages.session import warm_up
+from tidemark.services.spark.trouble import SparkUnavailable, outage_of
+from tidemark.spark_stages.session import end_application, warm_up
 
 pytestmark = pytest.mark.spark
 
@@ -56,3 +57,29 @@ def test_a_session_whose_jvm_is_killed_while_it_starts_is_replaced(
         kept.get()
     monkeypatch.setattr(service, "warm_up", warm_up)
     assert kept.get().range(3).count() == 3
+
+
+def test_an_application_that_has_ended_is_replaced(kept: KeptSession) -> None:
+    """A cluster's master that was lost, or took all executors away, ends it, and not the JVM: the next that asks gets another."""
+    first = kept.get()
+    assert first.range(3).count() == 3
+    end_application(first.sparkContext)
+    with pytest.raises(Py4JError) as failed:
+        first.range(3).count()
+    assert isinstance(outage_of(failed.value), SparkUnavailable)
+    assert kept.get() is not first
+    assert kept.get().range(4).count() == 4
+
+
+def test_an_application_without_executors_is_ended_at_the_second_look(
+    kept: KeptSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its jobs would wait for ever; one look may fall between an executor that is lost and the next."""
+    first = kept.get()
+    lost = [True, False, True, True]
+    monkeypatch.setattr(service, "is_lost", lambda _: lost.pop(0))
+    for _ in range(3):
+        kept.look()
+        assert first.range(3).count() == 3
+    kept.look()
+    assert kept.get() is not first

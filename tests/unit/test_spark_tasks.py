@@ -2,7 +2,7 @@
 """A Spark stage's task without a Spark: when it steps, with what (P1), under which names (P2), by which clock (W5)."""
 
 from collections.abc import Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 
 from tests.harness.worker_stand import JOB
+from tidemark.services.spark import service
 from tidemark.services.spark.body import SparkBody
 from tidemark.services.spark.service import SparkService, SparkSettings, spark_settings
 from tidemark.shared.adapters.blobs import MemoryBlobs
@@ -243,6 +244,7 @@ def test_P2_a_restore_looks_at_all_that_the_manifest_lists_before_it_goes_on() -
         ({"gathered_rows_max": 0}, "TIDEMARK_EXTRA: spark setting gathered_rows_max: expected a positive number, found 0"),
         ({"gathered_rows_max": "many"}, r"TIDEMARK_EXTRA: Expected `int`, got `str` - at `\$.gathered_rows_max`"),
         ({"task_rows": 9}, r"TIDEMARK_EXTRA\.task_rows: no such setting"),
+        ({"conf": ["executor.memory=2g"]}, r"conf: expected spark\.NAME=VALUE, found 'executor\.memory=2g'"),
     ],
     ids=str,
 )  # fmt: skip
@@ -250,6 +252,27 @@ def test_wrong_bounds_of_steps_are_refused_at_the_start(extra: dict[str, Any], s
     """The message names the setting, what is expected and what was found."""
     with pytest.raises(ProcessSettingsError, match=said):
         spark_settings(ProcessSettings(kafka="k:1", blobs="b", store="", place="spark-0", extra=extra))
+
+
+def test_spark_connect_without_its_packages_is_refused_at_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The message names the address and the packages; a master needs none of them."""
+    monkeypatch.setattr(service, "find_spec", lambda module: None if module == "grpc_status" else "there")
+    settings = ProcessSettings(kafka="k:1", blobs="b", store="", place="spark-0", extra={"master": "sc://h:15002"})
+    with pytest.raises(
+        ProcessSettingsError, match=r"sc://h:15002 .* needs grpcio, .*; grpcio-status not found: install"
+    ):
+        spark_settings(settings)
+    monkeypatch.setattr(service, "find_spec", lambda _: None)
+    assert spark_settings(replace(settings, extra={"master": "spark://h:7077"})).master == "spark://h:7077"
+    monkeypatch.setattr(service, "find_spec", lambda _: "there")
+    assert spark_settings(settings).master == "sc://h:15002"
+
+
+def test_settings_of_spark_itself_are_read_by_name() -> None:
+    """As `--conf` of `spark-submit` has them; a value may have an equals sign."""
+    extra = {"conf": ["spark.executor.memory=2g", "spark.executorEnv.A=b=c"]}
+    settings = spark_settings(ProcessSettings(kafka="k:1", blobs="b", store="", place="spark-0", extra=extra))
+    assert settings.spark == {"spark.executor.memory": "2g", "spark.executorEnv.A": "b=c"}
 
 
 def test_a_task_is_not_large_that_is_not_worth_its_while() -> None:
