@@ -2,6 +2,7 @@
 """Changes of PostgreSQL against a real server: what was committed comes once, in the order of commits, from any position."""
 
 import datetime as dt
+import json
 import threading
 from collections.abc import AsyncIterator, Iterator
 from contextlib import suppress
@@ -173,7 +174,9 @@ async def test_all_values_come_as_they_were_written(shop: Shop) -> None:
 @pytest.mark.parametrize(
     ("kind", "literal"),
     [("timestamptz", "infinity"), ("date", "0044-03-15 BC"), ("int4range", "[1,5)"), ("time", "12:00:00"), ("inet", "10.0.0.0/8"),
-     ("interval", "1 day"), ("numeric", "1" * 35), ("int4range[]", '{"[1,5)"}')],
+     ("interval", "1 day"), ("numeric", "1" * 35), ("int4range[]", '{"[1,5)"}'), ("json", '"\\ud800"'), ("json", '{"a\\udfff": 1}'),
+     ("json", '{"a": [{"$date": 5}]}'), ("jsonb", '{"$oid": "5f5f5f5f5f5f5f5f5f5f5f5f"}'), ("json", "[1e500]"), ("json", "1" * 400),
+     ("jsonb[]", '{"{\\"$numberLong\\": \\"x\\"}"}'), ("jsonb", "[" * 178 + "]" * 178), ("json", "[" * 3000 + "]" * 3000)],
 )  # fmt: skip
 async def test_values_without_a_counterpart_are_their_text(shop: Shop, kind: str, literal: str) -> None:
     """They are never null, and never another value."""
@@ -181,6 +184,75 @@ async def test_values_without_a_counterpart_are_their_text(shop: Shop, kind: str
     source = await shop.begun()
     shop.do(f"INSERT INTO t VALUES (1, 1, '', '{literal}')")
     assert (await drain(source))[0]["fullDocument"]["w"] == literal
+
+
+NUMBERS = (
+    st.integers(-(10**45), 10**45) | st.integers(-(2**66), 2**66) | st.floats(allow_nan=False, allow_infinity=False)
+)
+KEYS = st.sampled_from(["a", "$ref", "$date", "$numberLong", "$oid", "\x00", "\u00e9", "\ud800"])
+JSON = st.recursive(st.none() | st.booleans() | NUMBERS | st.text('a"\\\u00e9\ud800\x00'), lambda inner: (
+    st.lists(inner, max_size=3) | st.dictionaries(KEYS, inner, max_size=2)))  # fmt: skip
+
+
+def of_json(text: str) -> Any:
+    """The oracle: the document that a text of json is; the text itself if extended JSON cannot tell it."""
+
+    def number(digits: str) -> Any:
+        wide = not -(2**63) <= int(digits) < 2**63
+        return int(digits) if not wide else Decimal(digits) if len(digits.lstrip("-")) <= 34 else float(digits)
+
+    def told(tree: Any) -> bool:
+        if isinstance(tree, str):
+            return "\ud800" not in tree
+        if isinstance(tree, dict):
+            typed_value = len(tree) == 1 and bool({"$date", "$numberLong", "$oid"} & tree.keys())
+            return not typed_value and all(told(name) and told(each) for name, each in tree.items())
+        return not isinstance(tree, list) or all(map(told, tree))
+
+    found = json.loads(text, parse_int=number)
+    return found if told(found) else text
+
+
+async def test_any_json_comes_as_it_is_alone_and_in_arrays_of_rows_and_of_changes(shop: Shop) -> None:
+    """Numbers of any length, keys of typed values, zero characters, halves of surrogate pairs: a document, or the server's text."""
+    shop.do("CREATE TABLE v (id serial PRIMARY KEY, alone json, items json[])")
+    shop.do("ALTER PUBLICATION p ADD TABLE v")
+    texts: list[str] = []
+
+    @settings(max_examples=300, deadline=None, database=None, suppress_health_check=list(HealthCheck))
+    @given(JSON)
+    def write(tree: Any) -> None:
+        texts.append(json.dumps(tree))
+        shop.do("INSERT INTO v (alone, items) VALUES (%s::json, ARRAY[%s::json, '1'])", texts[-1], texts[-1])
+
+    source = await shop.begun(peek_messages=1000)
+    write()
+    events = await drain(source)
+    shop.drop_slot()
+    shop.make_slot()
+    rows = await drain(await shop.begun(initial_sync=True, fetch_messages=100))
+    assert len(rows) == len(events) == len(texts) >= 200
+    for event, row, text in zip(events, rows, texts, strict=True):
+        found, wanted = event["fullDocument"], of_json(text)
+        assert typed(found) == typed(row["fullDocument"])
+        assert typed(found["alone"]) == typed(wanted)
+        assert type(found["items"]) is str if wanted is text else typed(found["items"]) == typed([wanted, 1])
+
+
+async def test_values_of_domains_are_those_of_their_types_in_rows_and_changes(shop: Shop) -> None:
+    """A query tells the type that a domain is made of, the slot the domain: an update changes no value's type."""
+    shop.do("CREATE DOMAIN cents AS bigint CHECK (VALUE >= 0)")
+    shop.do("CREATE DOMAIN price AS cents")
+    shop.do("CREATE DOMAIN marks AS int[]")
+    shop.do("ALTER TABLE t ADD w price, ADD x marks")
+    shop.do("INSERT INTO t VALUES (1, 1, '', 5, '{1,2}')")
+    source = await shop.begun(initial_sync=True)
+    rows = await drain(source)
+    shop.do("UPDATE t SET n = 2")
+    events = [*rows, *await drain(source)]
+    assert [typed({name: event["fullDocument"][name] for name in "wx"}) for event in events] == [
+        typed({"w": long(5), "x": [1, 2]})
+    ] * 2
 
 
 async def test_special_decimals_are_decimals(shop: Shop) -> None:
@@ -352,6 +424,20 @@ async def test_I2_a_checkpoint_that_the_slot_has_passed_is_named(shop: Shop) -> 
     again = await shop.resumed(older, origins)
     with pytest.raises(SourceReplaced, match=r"an older checkpoint, which the slot has passed.*Start without state"):
         await drain(again)
+
+
+@pytest.mark.parametrize("synced", [False, True])
+async def test_I2_a_copy_that_is_behind_what_was_read_is_named(shop: Shop, *, synced: bool) -> None:
+    """Its next changes would get LSNs that were read before, and would be left out: with the same slot, on the same system."""
+    source = await shop.begun(initial_sync=synced)
+    shop.do("INSERT INTO t VALUES (1, 1, 'a')")
+    await drain(source)
+    position, origins = stands(source)
+    server_had = shop.one("SELECT (pg_current_wal_insert_lsn() + 10000000)::text")
+    behind = await shop.resumed(position, {**origins, str(position): server_had}, initial_sync=synced)
+    shop.do("INSERT INTO t VALUES (2, 2, 'b')")
+    with pytest.raises(SourceReplaced, match=r"has read up to .*log ends at .*a copy that is behind"):
+        await drain(behind)
 
 
 async def test_I2_what_is_no_longer_there_is_named_with_what_to_order(shop: Shop) -> None:

@@ -2,13 +2,16 @@
 
 Values become those of the language: whole numbers (bigint a long), numeric a decimal, instants and days dates (without a zone: as UTC),
 bytea and uuid binary, json documents, arrays arrays. What has no counterpart there (enums, ranges, times of day, a numeric beyond 34
-digits, an infinite date) is the text that the server writes. A value that the server did not send, because an update left it unchanged
+digits, an infinite date; json that
+is nested too deeply, has a number beyond a double or half a surrogate pair, or would read as a typed value, as {"$date": 5} does) is the
+text that the server writes. A value that the server did not send, because an update left it unchanged
 outside of its row (TOAST), is not null: it is taken from the old row if that was sent, else its column is absent and named in
 `updateDescription.notSent`.
 """
 
 import datetime as dt
 import json
+import math
 import struct
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,15 +19,16 @@ from decimal import Decimal
 from typing import Any, Final
 from uuid import UUID
 
+import psycopg
 from psycopg import DataError
-from psycopg.adapt import Transformer
+from psycopg.adapt import AdaptersMap, Buffer, Loader, Transformer
 from psycopg.pq import Format
 
+from tidemark.shared.language.values.extended_json import DEPTH_MAX, SPECIAL
 from tidemark.shared.model.values import INT64_MAX, INT64_MIN, Binary, Date, Document, Timestamp, long
 
 _INT8: Final = 20
 _INT8S: Final = 1016
-_JSON: Final = (114, 3802)
 _EPOCH: Final = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 _MS: Final = dt.timedelta(milliseconds=1)
 _FROM_1970_MS: Final = 946_684_800_000
@@ -36,6 +40,8 @@ _DIGITS_MAX: Final = 34
 _EXPONENT_MAX: Final = 6111
 """See `_DIGITS_MAX`."""
 _EXPONENT_MIN: Final = -6176
+_NESTED_MAX: Final = DEPTH_MAX - 3
+"""Of json: an event, its document and a number's type are around it."""
 _NOT_SENT: Final = object()
 _HEX: Final = 0xFFFFFFFF
 
@@ -46,6 +52,34 @@ class UnreadMessage(ValueError):
 
 class _NoCounterpart(Exception):
     """A value that the language lacks."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Json:
+    """What a json or jsonb holds."""
+
+    tree: Any
+
+
+class _JsonLoader(Loader):
+    """Takes json as it is, also within arrays."""
+
+    def load(self, data: Buffer) -> _Json:
+        return _Json(json.loads(bytes(data), parse_int=_whole))
+
+
+class _Adapted:
+    """Loaders of this module alone: the driver's own are everybody's."""
+
+    connection = None
+
+    def __init__(self) -> None:
+        self.adapters = AdaptersMap(psycopg.adapters)
+        for name in ("json", "jsonb"):
+            self.adapters.register_loader(name, _JsonLoader)
+
+
+_ADAPTED: Final = _Adapted()
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,8 +182,10 @@ class Decoder:
     database: str
     from_lsn: int = 0
     """Changes of transactions whose commits lie before are left out."""
+    domains: Mapping[int, int] = field(default_factory=dict)
+    """Types (oid) of domains, with those that they are made of: queries tell these alone, and the slot those alone."""
     _relations: dict[int, _Relation] = field(default_factory=dict)
-    _transformer: Any = field(default_factory=Transformer)
+    _transformer: Any = field(default_factory=lambda: Transformer(_ADAPTED))
     _commit_lsn: int = 0
     _time_ms: int = 0
     _index: int = 0
@@ -216,7 +252,8 @@ class Decoder:
         for _ in range(rest.take("H")):
             key = bool(rest.take("B") & 1)
             column = rest.text()
-            columns.append(Column(column, rest.take("I"), key))
+            oid_of_type = rest.take("I")
+            columns.append(Column(column, self.domains.get(oid_of_type, oid_of_type), key))
             rest.take("i")
         self._relations[oid] = _Relation(table, tuple(columns), oid)
 
@@ -244,10 +281,8 @@ class Decoder:
     def value(self, oid: int, data: bytes) -> Any:
         """The text of a value of the type as a value of the language."""
         try:
-            if oid in _JSON:
-                return _own(json.loads(data, parse_int=_whole))
             return _own(self._transformer.get_loader(oid, Format.TEXT).load(data), wide=oid in (_INT8, _INT8S))
-        except (_NoCounterpart, DataError, ValueError):
+        except (_NoCounterpart, DataError, ValueError, RecursionError):
             return data.decode()
 
     def row(
@@ -325,10 +360,31 @@ def _document(columns: Sequence[Column], cells: Sequence[Any]) -> Document:
 
 
 def _whole(text: str) -> int | Decimal | float:
-    found = int(text) if len(text) <= _DIGITS_MAX + 1 else None
-    if found is not None and INT64_MIN <= found <= INT64_MAX:
-        return found
-    return float(text) if found is None else Decimal(found)
+    if len(text.removeprefix("-")) > _DIGITS_MAX:
+        return float(text)
+    found = int(text)
+    return found if INT64_MIN <= found <= INT64_MAX else Decimal(found)
+
+
+def _readable(tree: Any, room: int = _NESTED_MAX) -> Any:
+    """The tree, if it is the same again behind extended JSON. _NoCounterpart, UnicodeEncodeError."""
+    match tree:
+        case str():
+            tree.encode()
+        case float() if math.isinf(tree):
+            raise _NoCounterpart
+        case dict() | list() if room == 0:
+            raise _NoCounterpart
+        case dict():
+            if len(tree) == 1 and SPECIAL.keys() & tree.keys():
+                raise _NoCounterpart
+            for name, each in tree.items():
+                name.encode()
+                _readable(each, room - 1)
+        case list():
+            for each in tree:
+                _readable(each, room - 1)
+    return tree
 
 
 def _decimal(value: Decimal) -> Decimal:
@@ -358,7 +414,7 @@ def _own(value: Any, *, wide: bool = False) -> Any:
             return Date((dt.datetime(value.year, value.month, value.day, tzinfo=dt.UTC) - _EPOCH) // _MS)
         case list():
             return [_own(each, wide=wide) for each in value]
-        case dict():
-            return {name: _own(each) for name, each in value.items()}
+        case _Json(tree):
+            return _readable(tree)
         case _:
             raise _NoCounterpart

@@ -55,8 +55,16 @@ _SESSION: Final = (
 _STATE: Final = """
 SELECT s.slot_type, s.plugin, s.database, s.confirmed_flush_lsn - '0/0', s.wal_status,
        EXISTS (SELECT FROM pg_publication WHERE pubname = %(publication)s),
-       (SELECT system_identifier FROM pg_control_system()), current_database(), pg_is_in_recovery()
+       (SELECT system_identifier FROM pg_control_system()), current_database(), pg_is_in_recovery(),
+       CASE WHEN NOT pg_is_in_recovery() THEN pg_current_wal_insert_lsn() - '0/0' END
 FROM (SELECT 1) one LEFT JOIN pg_replication_slots s ON s.slot_name = %(slot)s
+"""
+
+_DOMAINS: Final = """
+WITH RECURSIVE made AS (
+    SELECT oid, typbasetype AS base FROM pg_type WHERE typtype = 'd'
+    UNION ALL SELECT made.oid, t.typbasetype FROM made JOIN pg_type t ON t.oid = made.base WHERE t.typtype = 'd')
+SELECT made.oid::bigint, base::bigint FROM made JOIN pg_type t ON t.oid = base WHERE t.typtype <> 'd'
 """
 
 
@@ -91,6 +99,8 @@ class _State:
     origin: str
     confirmed: int
     database: str
+    end: int
+    """LSN: the end of the server's log."""
 
 
 @dataclass(slots=True)
@@ -198,7 +208,7 @@ class _Reader:
         self, connection: psycopg.Connection[Any], tables: TableReader, max_bytes: int
     ) -> Iterator[tuple[int, bytes]]:
         state = _state(connection, self.settings)
-        self._compare(state, tables.state.lsn)
+        self._compare(state, tables.state.lsn, max(tables.state.lsn, tables.state.high))
         return tables.read(connection, state.database, self.next, max_bytes)
 
     def _begin(self, connection: psycopg.Connection[Any]) -> None:
@@ -227,14 +237,23 @@ class _Reader:
             )
         )
         state = _state(connection, self.settings)
-        self._compare(state, lsn)
+        self._compare(state, lsn, lsn if self.tables is None else max(lsn, self.tables.state.high))
         self.at_end = False
-        self._peek = _Peek(Decoder(state.database, lsn), lsn, self.next - position, insert if flush >= insert else None)
+        domains: dict[int, int] = dict(connection.execute(_DOMAINS).fetchall())
+        self._peek = _Peek(
+            Decoder(state.database, lsn, domains), lsn, self.next - position, insert if flush >= insert else None
+        )
         if self.tables is not None and lsn < self.tables.state.high:
             self._peek.seam = Seam(self.tables.state, self.settings.publication)
 
-    def _compare(self, state: _State, lsn: int) -> None:
-        """The slot has not passed the LSN from which is read."""
+    def _compare(self, state: _State, lsn: int, seen: int) -> None:
+        """The slot has not passed the LSN from which is read, and the log reaches to what was seen of it."""
+        if state.end < seen:
+            raise SourceReplaced(
+                f"slot {self.settings.slot}: this processor has read up to {lsn_text(seen)}, and the server's log ends at"
+                f" {lsn_text(state.end)}: this is a copy that is behind (a fail-over, a backup), and its next changes would lie where"
+                " others were read. Bring the server back that has all; or start without state, to read from where the slot stands"
+            )
         if state.confirmed > lsn:
             raise SourceReplaced(
                 f"slot {self.settings.slot}: this processor has read up to {lsn_text(lsn)}, and the slot stands at"
@@ -341,7 +360,7 @@ def _state(connection: psycopg.Connection[Any], settings: PostgresSettings) -> _
     where, slot = f"connection {settings.connection_name}", settings.slot
     row = connection.execute(_STATE, {"slot": slot, "publication": settings.publication}).fetchone()
     assert row is not None, "the join has a row always"
-    kind, plugin, database, confirmed, wal_status, published, system, current, standby = row
+    kind, plugin, database, confirmed, wal_status, published, system, current, standby, end = row
     if standby:
         raise SlotRefused(f"{where}: the server is a standby; give the url of the primary")
     if not published:
@@ -365,7 +384,7 @@ def _state(connection: psycopg.Connection[Any], settings: PostgresSettings) -> _
             f"{where}: slot {slot} was invalidated: the server has removed changes that were not read (max_slot_wal_keep_size). Drop the"
             " slot, make it anew, and start without state"
         )
-    return _State(f"{system}/{current}/{slot}", int(confirmed), current)
+    return _State(f"{system}/{current}/{slot}", int(confirmed), current, int(end))
 
 
 @dataclass(slots=True)
