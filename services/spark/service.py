@@ -26,7 +26,12 @@ from tidemark.spark_stages.session import end_application, forget_ended, is_lost
 from tidemark.spark_stages.step import SparkStep
 
 _log = structlog.get_logger()
-_CONNECT: Final = {"grpc": "grpcio", "grpc_status": "grpcio-status", "google.rpc": "googleapis-common-protos"}
+_CONNECT: Final = {
+    "grpc": "grpcio",
+    "grpc_status": "grpcio-status",
+    "google.rpc": "googleapis-common-protos",
+    "zstandard": "zstandard",
+}
 """Modules that PySpark's client of Spark Connect needs, and the packages that have them."""
 _LOOK_MS: Final = 10_000
 """Between two looks at an application."""
