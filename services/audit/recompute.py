@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from tidemark.services.audit.chance import by_chance
 from tidemark.services.audit.reach import Reach, SplitReach, judges_of
+from tidemark.services.operator.shelved import in_temporary_files
 from tidemark.shared.language.documents import Processor
 from tidemark.shared.model.checkpoint import KnownSplit
 from tidemark.shared.model.ids import FIRST_OFFSET, NO_EPOCH, Epoch, SplitId, VertexId
@@ -191,6 +192,11 @@ class _World:
         return found
 
 
+def _context(processor: Processor, code: bytes) -> TaskContext:
+    """Of all tasks: rows and ids that have no room in memory lie in temporary files, as they do in an installation."""
+    return TaskContext(letter_bytes_max=processor.options.limits.letter_bytes_max, code=code, shelve=in_temporary_files)
+
+
 def recompute(  # noqa: PLR0913 - a document, its records, and what was known of them
     processor: Processor,
     splits: Sequence[SplitRecords],
@@ -215,7 +221,7 @@ def recompute(  # noqa: PLR0913 - a document, its records, and what was known of
     plan = plan_processor(processor, engine="local", collects=collects, running=running)
     world = _World(
         plan,
-        TaskContext(name, topic=topic, letter_bytes_max=processor.options.limits.letter_bytes_max, code=code),
+        replace(_context(processor, code), processor=name, topic=topic),
         admitted=admitted,
         accepts=accepts or {},
         reach=Reach(

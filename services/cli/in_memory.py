@@ -22,6 +22,7 @@ from tidemark.services.cli.reading import no_file
 from tidemark.services.cli.settings import cli_settings
 from tidemark.services.coordinator.planning import plan_for_coordinator
 from tidemark.services.operator.service import OperatorService
+from tidemark.services.operator.shelved import in_temporary_files
 from tidemark.services.sink.connectors.memory import MemorySink, MemoryTarget
 from tidemark.services.sink.service import SinkService
 from tidemark.services.source.connecting import file_source, files_of, given_documents, own_documents
@@ -258,7 +259,7 @@ async def _run(what: TryOut, collected: Collected, world: VirtualWorld) -> None:
         )
         services: list[Service] = [
             SourceService(TryOutSources(clock, Connections("process", allowed=OWNER, values=os.environ), what.rows)),
-            OperatorService(Connections("process", allowed=OWNER, values=os.environ)),
+            OperatorService(Connections("process", allowed=OWNER, values=os.environ), shelve=in_temporary_files),
             SinkService(collected),
         ]
         if what.service is not None:

@@ -23,6 +23,7 @@ from tidemark.shared.language.stages import Https
 from tidemark.shared.model.ids import Place
 from tidemark.shared.operators.build import build_chain, build_operator
 from tidemark.shared.operators.computation_keys import Cooling
+from tidemark.shared.operators.context import Shelve
 from tidemark.shared.operators.specs import ComputeSpec
 from tidemark.shared.planning import LookupHead
 from tidemark.shared.ports.children import Children
@@ -48,15 +49,17 @@ class OperatorService:
         scratch: Scratch | None = None,
         settings: OperatorSettings | None = None,
         children: Children | None = None,
+        shelve: Shelve | None = None,
     ) -> None:
         """`scratch`: where keyed state lies that does not stay in memory; None: all of it does.
 
-        `children`: where computations run; None: in this process.
+        `children`: where computations run; None: in this process. `shelve`: see `operators.context.TaskContext`; None: files in `scratch`.
         """
         self._connections = connections
         self._children = children
         self._settings = settings or OperatorSettings()
         self._scratch = scratch
+        self._shelve = partial(shelved, scratch.root) if shelve is None and scratch is not None else shelve
 
     async def build(self, context: AssignedTask) -> TaskBody:
         """The chain of the vertex; the KeyBy behind a `copy` edge stands apart, as its rows are filtered behind it."""
@@ -67,8 +70,7 @@ class OperatorService:
         if any(edge.partitioning == "copy" for edge in context.plan.inputs_of(context.vertex.id)):
             key_by, specs = build_operator(specs[0], operators), specs[1:]
         lookups = self._enrichment(context)
-        if self._scratch is not None:
-            operators = replace(operators, shelve=partial(shelved, self._scratch.root))
+        operators = replace(operators, shelve=self._shelve)
         users = UsersCode()
         if any(isinstance(spec, ComputeSpec) for spec in specs):
             users = await self._users(context)

@@ -13,18 +13,24 @@ import pyarrow as pa
 from tidemark.shared.operators.base import ScratchUnavailable
 
 
-def shelved(root: Path, table: pa.Table) -> pa.Table:
-    """The same table, its columns in a file below `root`. ScratchUnavailable where that has no room or cannot be written."""
+def in_temporary_files(rows: pa.RecordBatchReader) -> pa.Table:
+    """`shelved` in the system's folder for temporary files."""
+    return shelved(Path(tempfile.gettempdir()), rows)
+
+
+def shelved(root: Path, rows: pa.RecordBatchReader) -> pa.Table:
+    """The same rows, in a file below `root`. ScratchUnavailable where that has no room or cannot be written."""
     try:
         root.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=root) as file:
-            with pa.ipc.new_file(pa.PythonFile(file, mode="w"), table.schema) as writer:
-                writer.write_table(table)
+            with pa.ipc.new_file(pa.PythonFile(file, mode="w"), rows.schema) as writer:
+                for batch in rows:
+                    writer.write_batch(batch)
             file.flush()
             mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
     except OSError as error:
         raise ScratchUnavailable(
-            f"record ids in {root}: {error}; see that the disk has room and can be written to, raise ids_bytes_max in TIDEMARK_RUNTIME,"
-            " or run more tasks"
+            f"state beyond memory, in {root}: {error}; see that the disk has room and can be written to, or run more tasks; ids_bytes_max"
+            " (record ids) and join_bytes_max (rows of a $join) in TIDEMARK_RUNTIME say what stays in memory"
         ) from error
     return pa.ipc.open_file(pa.py_buffer(mapped)).read_all()

@@ -68,6 +68,21 @@ def link(slots, reach, rows, keys):
             keys[key, NUMBER_OF_KEY] = rows[slot, NUMBER] + pairs
 
 
+@compiled(0, INT64S, INT64_ROWS_OUT, INT64_ROWS_OUT)
+def prepend(slots, rows, keys):
+    """Put rows in front of their lists, in this order: they were applied before all that are in these."""
+    for place in range(len(slots) - 1, -1, -1):
+        slot = slots[place]
+        key, side = rows[slot, KEY], rows[slot, SIDE]
+        first = keys[key, FIRST + side]
+        rows[slot, BEFORE], rows[slot, NEXT] = -1, first
+        keys[key, FIRST + side] = slot
+        if first >= 0:
+            rows[first, BEFORE] = slot
+        else:
+            keys[key, LAST + side] = slot
+
+
 @part
 def _before(rows, left, right):
     """Whether a row is applied before another one of its time; bytes and arrivals aside."""

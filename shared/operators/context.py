@@ -15,6 +15,9 @@ from tidemark.shared.operators.base import Operator
 from tidemark.shared.operators.computation_keys import Cooling
 from tidemark.shared.operators.specs import ComputeSpec
 
+Shelve: TypeAlias = Callable[[pa.RecordBatchReader], pa.Table]
+"""The same rows, out of memory. ScratchUnavailable where they find no room."""
+
 
 class CallGuard(Protocol):
     """Counts, over deaths of the process, in which callback it died."""
@@ -69,7 +72,9 @@ class TaskContext:
     inputs: Mapping[str, tuple[Topics, bool]] = field(default_factory=dict)
     """Both for each input by its tag, where the operator tells its inputs apart."""
     join_bytes_max: int = 1024 * 1024 * 1024
-    """Rows that one task of a `$join` may keep in memory."""
+    """Rows that one task of a `$join` has in memory."""
+    join_ahead_bytes_max: int = 8 * 1024 * 1024 * 1024
+    """Rows that wait for the watermark in one task of a `$join`, wherever they lie, before senders ahead in event time wait (F7)."""
     join_pairs_max: int = 10_000_000
     """Documents that one watermark may let out of one task of a `$join`."""
     cooling: Cooling | None = None
@@ -80,8 +85,8 @@ class TaskContext:
     """Documents that one batch or watermark may let out of one task of a computation."""
     ids_bytes_max: int = 1024 * 1024 * 1024
     """Record ids that one task has in memory."""
-    shelve: Callable[[pa.Table], pa.Table] | None = None
-    """Where ids lie beyond that; None: a task that has more fails."""
+    shelve: Shelve | None = None
+    """Where rows of a `$join` and ids lie that have no room in memory; None: such rows stay there, and a task with more ids fails."""
     ordered_bytes_max: int = 256 * 1024 * 1024
     """Rows of an epoch that one task holds to give them out in order; beyond it they go in pieces."""
     open_rows_max: int = 10_000_000

@@ -13,13 +13,14 @@ Rules:
 - J5 Output order keys are (time, hash of the key, number): a key's outputs of one time are counted in the order of J2, a row's own
   output before its pairs.
 - J6 Keys are equal as `$group`'s are: 1 and 1.0 are one key, null and missing are one.
-- J7 Rows lie in memory, at most `TaskContext.join_bytes_max` of them: from the half of it on, the faster side is asked to wait; beyond it
-  the task fails, and says what to do.
+- J7 Rows lie in memory, at most `TaskContext.join_bytes_max` of them, the others on a disk (`join_rows` has the rules). Where more than
+  `join_ahead_bytes_max` of them wait for the watermark, senders that are ahead in event time are asked to wait.
 - J8 A watermark that lets much come due is applied in pieces, each the work of a lower watermark. Where the rows of one time find more than
   a piece has room for, that time is divided between two rows: those that are left still wait, and the key's numbers (J5) go on.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, MutableMapping, Sequence
+from contextlib import contextmanager
 from typing import Final
 
 import numpy as np
@@ -32,7 +33,7 @@ from tidemark.shared.language.values import encode_value
 from tidemark.shared.model.formats import JOIN_STATE, Codec, FormatError
 from tidemark.shared.model.frames import Content
 from tidemark.shared.model.held import Why
-from tidemark.shared.model.ids import KeyGroup, StatePart, key_group_part
+from tidemark.shared.model.ids import StatePart
 from tidemark.shared.model.plan import OUT
 from tidemark.shared.model.time import MAX_TIME, MIN_TIME
 from tidemark.shared.operators.base import (
@@ -53,7 +54,9 @@ from tidemark.shared.operators.batches import int64s, select
 from tidemark.shared.operators.context import NOWHERE, TaskContext
 from tidemark.shared.operators.dead_letters import LATE, LATE_CODE, Failure, dead_letters
 from tidemark.shared.operators.encoded import encoded
-from tidemark.shared.operators.join_rows import LEFT, RIGHT, Arrived, Found, JoinRows, RowsSnapshot, Side
+from tidemark.shared.operators.join_rows import Arrived, Found, JoinRows
+from tidemark.shared.operators.join_runs import RowsSnapshot
+from tidemark.shared.operators.join_slots import LEFT, RIGHT, Side
 from tidemark.shared.operators.keygroups import murmur2_column
 from tidemark.shared.operators.specs import JoinSpec
 
@@ -61,6 +64,8 @@ _SIDES: Final[Mapping[str, Side]] = {"left": LEFT, "right": RIGHT}
 _POSITIVE: Final = np.uint32(0x7FFFFFFF)
 _CODEC: Final[Codec[RowsSnapshot]] = Codec(JOIN_STATE, RowsSnapshot)
 """Of a key group."""
+_IN_MEMORY: Final = 2**62
+"""Instead of the number of a run."""
 
 
 class JoinOperator(Operator):
@@ -70,13 +75,11 @@ class JoinOperator(Operator):
         self._spec = spec
         self._context = context
         outer = (spec.type in ("left", "full"), spec.type in ("right", "full"))
-        self._rows = JoinRows((spec.after_ms, spec.before_ms), outer)
+        self._rows = JoinRows((spec.after_ms, spec.before_ms), outer, context.join_bytes_max, context.shelve)
         self._watermark_ms = MIN_TIME
         """The input's: rows behind it are late."""
         self._reached_ms = MIN_TIME
         """That of the work which is done (J8)."""
-        self._dirty: set[KeyGroup] = set()
-        self._stored: set[KeyGroup] = set()
         self._counts = {"late": 0, "pairs": 0, "unmatchedLeft": 0, "unmatchedRight": 0}
 
     # --- events -----------------------------------------------------------------------------------------------------------
@@ -122,7 +125,6 @@ class JoinOperator(Operator):
         self._reached_ms = found.reached_ms
         outs = self._outs(found)
         self._rows.drop(found)
-        self._dirty.update(map(KeyGroup, found.groups.tolist()))
         return outs, self._reached_ms < watermark_ms
 
     def output_watermark(self) -> int:
@@ -134,12 +136,13 @@ class JoinOperator(Operator):
         return "$join", "match"
 
     def full(self) -> bool:
-        """J7: half of the room for rows is taken."""
-        return 2 * self._rows.size_bytes > self._context.join_bytes_max
+        """J7: too many rows wait for the watermark."""
+        return self._rows.waiting_bytes > self._context.join_ahead_bytes_max
 
     def counters(self) -> Mapping[str, int]:
-        """Totals since the task's start, and the rows kept now."""
-        return {**self._counts, "keptBytes": self._rows.size_bytes, "keys": len(self._rows)}
+        """Totals since the task's start; the rows and keys in memory now, and the rows on the disk."""
+        slots = self._rows.slots
+        return {**self._counts, "keptBytes": slots.size_bytes, "keys": len(slots), "diskBytes": self._rows.cold_bytes}
 
     # --- rows in ----------------------------------------------------------------------------------------------------------
 
@@ -155,24 +158,19 @@ class JoinOperator(Operator):
         documents = encoded(batch, () if side == RIGHT else (self._spec.as_,))
         parts, positions, groups = (_numbers(batch, name) for name in (PART, POS, GROUP))
         arrived = Arrived(times, arrivals, parts, positions, batch.column(KEY), groups, documents)
-        self._dirty.update(map(KeyGroup, self._rows.wait(arrived, side).tolist()))
-        if self._rows.size_bytes > self._context.join_bytes_max:
-            raise OperatorError(
-                f"{self._spec.path}: the rows that may still find a match take {self._rows.size_bytes} bytes, and join_bytes_max allows"
-                f" {self._context.join_bytes_max}; the watermark stands at {self._watermark_ms} ms: see which source holds it back, make"
-                " `within` shorter, run more tasks, or raise join_bytes_max in TIDEMARK_RUNTIME"
-            )
+        self._rows.wait(arrived, side)
 
     # --- documents out ------------------------------------------------------------------------------------------------------
 
     def _outs(self, found: Found) -> Sequence[Out]:
-        rows, keys = self._rows.ordered(found)  # J5
+        slots = self._rows.slots
+        rows, keys = slots.ordered(found.rows, found.keys)  # J5
         alone = [int((rows[:, side] < 0).sum()) for side in (joining.LEFT, joining.RIGHT)]
         self._counts["unmatchedRight"] += alone[0]
         self._counts["unmatchedLeft"] += alone[1]
         self._counts["pairs"] += len(rows) - sum(alone)
         outs = []
-        for some, documents in self._rows.documents(rows, encode_value(self._spec.as_)):
+        for some, documents in slots.documents(rows, encode_value(self._spec.as_)):
             part = rows[some]
             hashes = murmur2_column(keys[some]) & _POSITIVE
             columns = {
@@ -195,30 +193,41 @@ class JoinOperator(Operator):
     # --- state --------------------------------------------------------------------------------------------------------------
 
     def snapshot(self) -> Mapping[StatePart, bytes | None]:
-        """Key groups that changed; None for one that has no key left."""
-        parts: dict[StatePart, bytes | None] = {}
-        stored = self._rows.snapshot(sorted(self._dirty)) if self._dirty else {}
-        for group in sorted(self._dirty):
-            if group in stored:
-                parts[key_group_part(group)] = _CODEC.encode(stored[group])
-                self._stored.add(group)
-            elif group in self._stored:
-                parts[key_group_part(group)] = None
-                self._stored.discard(group)
-        self._dirty.clear()
-        return parts
+        """Of key groups that changed, the rows in memory; the rows of new runs (JR3). None for a part that is gone."""
+        found = self._rows.snapshot().items()
+        return {part: None if stored is None else _CODEC.encode(stored) for part, stored in found}
 
-    def restore(self, parts: Mapping[StatePart, bytes]) -> None:
+    def restore(self, parts: MutableMapping[StatePart, bytes]) -> None:
         """The key groups of this task; the input watermark follows as the first `on_watermark`. OperatorError for bad bytes."""
-        for part, data in parts.items():
-            group = KeyGroup(int(part.partition(":")[2]))
-            try:
-                self._rows.restore(_CODEC.decode(data), group)
-            except FormatError as error:
-                raise OperatorError(f"{part}: {error}") from error
-            except ValueError as error:
-                raise OperatorError(f"{part}: {JOIN_STATE.name} cannot be: {error}") from error
-            self._stored.add(group)
+        runs: dict[int, list[tuple[int, StatePart]]] = {}
+        for part in parts:
+            name, _, run = part.partition(":")[2].partition("#")
+            runs.setdefault(int(run) if run else _IN_MEMORY, []).append((int(name), part))
+        in_memory = runs.pop(_IN_MEMORY, [])
+        for number in sorted(runs):
+            found = [(group, part, _decoded(part, parts.pop(part))) for group, part in runs[number]]
+            with _telling(runs[number][0][1]):
+                self._rows.restore_run(number, found)
+        for group, part in in_memory:
+            stored = _decoded(part, parts.pop(part))
+            with _telling(part):
+                self._rows.restore(stored, group)
+        self._rows.restored()
+
+
+def _decoded(part: StatePart, data: bytes) -> RowsSnapshot:
+    with _telling(part):
+        return _CODEC.decode(data)
+
+
+@contextmanager
+def _telling(part: StatePart) -> Iterator[None]:
+    try:
+        yield
+    except FormatError as error:
+        raise OperatorError(f"{part}: {error}") from error
+    except ValueError as error:
+        raise OperatorError(f"{part}: {JOIN_STATE.name} cannot be: {error}") from error
 
 
 def _numbers(batch: pa.RecordBatch, name: str) -> npt.NDArray[np.int64]:

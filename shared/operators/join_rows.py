@@ -1,164 +1,73 @@
 """The rows that a `$join` keeps: rows that wait for the watermark, and rows of either side that may still find a match.
 
-Rows are encoded documents from input to output. They lie in slots of arrays (`shared.compiled.joining`). All rows that a watermark
-reaches are handled at once.
+Rules, for rows that have no room in memory (J7):
+
+- JC1 Two thirds of the room for rows are taken by rows that wait or by the applied rows of one side. Of these most leave memory: of those
+  that wait the latest, of applied rows the earliest. They become a run on the disk (`join_runs`).
+- JC2 Rows that wait are taken from their runs as those in memory are: when they are due.
+- JC3 An applied row on the disk is copied into memory, in front of its key's list, while rows of its key are applied that it may match, and
+  leaves it again with the piece. Whether it has found a match is kept by its run.
+- JC4 A piece applies no more rows than those for which some `items_max` rows are copied.
+- JC5 A row is in memory that may be in the midst of its time: rows left by a piece, and applied rows of the time that a piece has divided.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from heapq import heapify, heappop, heappush, heapreplace
-from typing import Final, Literal, TypeAlias
+from typing import Final
 
-import msgspec
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from tidemark.shared.compiled import joining
-from tidemark.shared.compiled.documents import buffers
 from tidemark.shared.compiled.joining import (
     ARRIVAL,
-    BEGIN,
-    END,
     FOUND,
-    FOUND_KEY,
-    FOUND_NUMBER,
-    FOUND_TIME,
     KEY,
-    KEYS,
     MATCHED,
     NUMBER,
+    NUMBER_OF_KEY,
     PART,
     POSITION,
-    ROW,
     ROWS_OF_KEY,
     SIDE,
     TIME,
     TIME_OF_KEY,
 )
+from tidemark.shared.model.ids import StatePart, key_group_part
 from tidemark.shared.model.time import MAX_TIME, MIN_TIME
+from tidemark.shared.operators.context import Shelve
+from tidemark.shared.operators.join_runs import (
+    COLD,
+    NONE,
+    NUMBERS,
+    ByTime,
+    Int64s,
+    Rows,
+    RowsSnapshot,
+    Run,
+    cuts,
+    merged,
+    met_bits,
+    parts_of,
+    sizes_of,
+    stored_rows,
+    take_met,
+    together,
+    write_run,
+)
+from tidemark.shared.operators.join_slots import LEFT, RIGHT, ROW_BYTES, Side, Slots
+from tidemark.shared.operators.keygroups import murmur2_column
 
-Int64s: TypeAlias = npt.NDArray[np.int64]
-Side = Literal[0, 1]
-LEFT: Final[Side] = 0
-RIGHT: Final[Side] = 1
-ROW_BYTES: Final = 256
-"""Memory of a row besides its document."""
-_SMALL_ROWS: Final = 4096
-"""Runs of fewer rows become one when there are many."""
-_RUNS: Final = 256
-"""More are merged: each is looked at whenever a time comes."""
-_FEW_ROWS: Final = 64
-"""Rows of one time are sorted by compiled code up to so many."""
-_SPAN_MAX: Final = 2**62
-"""Numbers below it do not overflow."""
-_GIVEN_BYTES: Final = 1 << 28
-"""Of documents in one batch that is given out."""
-_STORED: Final = (TIME, ARRIVAL, PART, POSITION, SIDE, NUMBER, MATCHED)
-_WAITS: Final = len(_STORED)
-_KEY_AT: Final = _WAITS + 1
-_SIZE_AT: Final = _WAITS + 2
-_STORED_ROW: Final = _WAITS + 3
-"""Numbers of a row in a snapshot: those of its slot, whether it waits, the place of its key, the bytes of its document."""
-
-
-class RowsSnapshot(msgspec.Struct, array_like=True):
-    """Rows in the snapshot."""
-
-    keys: list[bytes]
-    rows: bytes
-    """int64, little-endian, shape (n, _STORED_ROW)."""
-    documents: bytes
-
-
-class ByTime:
-    """Slots of rows by time, in runs that are sorted; of one time in the order in which they came."""
-
-    __slots__ = ("_number", "_runs", "_runs_max")
-
-    def __init__(self) -> None:
-        self._runs: list[tuple[int, int, Int64s, Int64s]] = []
-        """A heap of (first time, number, times, slots)."""
-        self._number = 0
-        self._runs_max = _RUNS
-
-    def add(self, times: Int64s, slots: Int64s) -> None:
-        """More rows, in any order."""
-        if not len(times):
-            return
-        if (np.diff(times) < 0).any():
-            order = np.argsort(times, kind="stable")
-            times, slots = times[order], slots[order]
-        self._number += 1
-        heappush(self._runs, (int(times[0]), self._number, times, slots))
-        if len(self._runs) > self._runs_max:
-            self._merge()
-            self._runs_max = 2 * len(self._runs) + _RUNS
-
-    def first_ms(self) -> int:
-        """The earliest time; MAX_TIME where there is no row."""
-        return self._runs[0][0] if self._runs else MAX_TIME
-
-    def nth_ms(self, count: int, below_ms: int) -> int:
-        """A time up to which so many rows come, or all of the first time; `below_ms` where fewer come below that."""
-        times = [
-            run[2][: min(count + 1, int(np.searchsorted(run[2], below_ms)))] for run in self._runs if run[0] < below_ms
-        ]
-        if sum(map(len, times)) <= count:
-            return below_ms
-        return max(self.first_ms() + 1, int(np.partition(np.concatenate(times), count)[count]))
-
-    def take(self, below_ms: int) -> Int64s:
-        """The rows of times below this, by time; they are in the queue no more."""
-        taken: list[tuple[int, Int64s, Int64s]] = []
-        while self._runs and self._runs[0][0] < below_ms:
-            _, number, times, slots = self._runs[0]
-            end = int(np.searchsorted(times, below_ms))
-            taken.append((number, times[:end], slots[:end]))
-            self._drop(end)
-        return _sorted(taken)[1]
-
-    def skip(self, gone: Callable[[Int64s], npt.NDArray[np.bool_]]) -> None:
-        """Forget the first rows, as long as they are gone."""
-        while self._runs:
-            mask = gone(self._runs[0][3][:_SMALL_ROWS])
-            some = len(mask) if bool(mask.all()) else int(np.argmin(mask))
-            if not some:
-                return
-            self._drop(some)
-
-    def slots(self) -> Int64s:
-        """All of them."""
-        return np.concatenate([_NONE, *(slots for _, _, _, slots in self._runs)])
-
-    def _drop(self, count: int) -> None:
-        """Forget the first rows of the first run."""
-        _, number, times, slots = self._runs[0]
-        if count == len(times):
-            heappop(self._runs)
-        else:
-            heapreplace(self._runs, (int(times[count]), number, times[count:], slots[count:]))
-
-    def _merge(self) -> None:
-        small = [run for run in self._runs if len(run[2]) < _SMALL_ROWS]
-        large = [run for run in self._runs if len(run[2]) >= _SMALL_ROWS]
-        times, slots = _sorted([(number, times, slots) for _, number, times, slots in small])
-        self._runs = [*large, (int(times[0]), max(run[1] for run in small), times, slots)] if small else large
-        heapify(self._runs)
-
-
-_NONE: Final = np.empty(0, dtype=np.int64)
+_FOUND_ROWS: Final = 4096
+"""Room for so many documents at first."""
+_STAYING: Final = 8
+"""One part in so many of the rows that leave memory stays there."""
 _ROOM: Final = np.empty((0, FOUND), dtype=np.int64)
-
-
-def _sorted(runs: list[tuple[int, Int64s, Int64s]]) -> tuple[Int64s, Int64s]:
-    """Times and slots of runs as one."""
-    if len(runs) == 1:
-        return runs[0][1:]
-    runs.sort(key=lambda run: run[0])
-    times, slots = (np.concatenate([_NONE, *(run[i] for run in runs)]) for i in (1, 2))
-    order = np.argsort(times, kind="stable")
-    return times[order], slots[order]
+_STORED: Final = (TIME, ARRIVAL, PART, POSITION, SIDE, NUMBER, MATCHED)
+"""As NUMBERS names them."""
+_GROUPS_MAX: Final = 1 << 16
+"""Key groups are 16 bits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,85 +83,134 @@ class Arrived:
     documents: pa.BinaryArray
 
 
-class JoinRows:
-    """The rows of a task. reach_ms: by side, how much later than such a row one of the other side may still be its match."""
+@dataclass(frozen=True, slots=True)
+class Found:
+    """The rows and pairs that a watermark lets out."""
 
-    def __init__(self, reach_ms: tuple[int, int], outer: tuple[bool, bool]) -> None:
-        self.size_bytes = 0
+    rows: Int64s
+    """Shape (m, FOUND)."""
+    gone: Int64s
+    """Slots of the rows that are no longer in memory."""
+    keys: Int64s
+    """Numbers of the keys with changed rows, in order."""
+    reached_ms: int
+    """Rows below this have been applied, and those of it in part where a piece has left some."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Copied:
+    """Applied rows of a run that are in memory for a piece."""
+
+    run: Run
+    side: Side
+    places: Int64s
+    slots: Int64s
+
+
+class JoinRows:
+    """The rows of a task. reach_ms: by side, how much later than such a row one of the other side may still be its match.
+
+    memory_bytes: of rows in memory; `shelve` puts others on a disk. Without it all stay in memory.
+    """
+
+    def __init__(
+        self,
+        reach_ms: tuple[int, int],
+        outer: tuple[bool, bool],
+        memory_bytes: int = MAX_TIME,
+        shelve: Shelve | None = None,
+    ) -> None:
+        self.slots = Slots()
+        self.waiting_bytes = 0
+        """Of the rows that wait, wherever they lie."""
+        self.changed: set[int] = set()
+        """Key groups, since the last snapshot."""
         self._reach = np.array(reach_ms, dtype=np.int64)
         self._outer = outer
-        self._rows = np.empty((0, ROW), dtype=np.int64)
-        self._free = _Free()
-        self._arena = np.empty(0, dtype=np.uint8)
-        self._arena_end = 0
-        self._keys = np.empty((0, KEYS), dtype=np.int64)
-        self._groups = np.empty(0, dtype=np.int64)
-        self._names: list[bytes] = []
-        """By key's number; a free number keeps its last name."""
-        self._numbers: dict[bytes, int] = {}
-        self._free_keys: list[int] = []
+        self._memory_bytes = memory_bytes
+        self._cool_above = memory_bytes
+        self._shelve = shelve
         self._waiting = ByTime()
-        self._due = _NONE
+        self._due = NONE
         """Rows that wait and that a piece has left, in their order; with them the watermark `_due_below_ms` is reached."""
         self._due_below_ms = MIN_TIME
         self._kept = (ByTime(), ByTime())
         self._alone = (ByTime(), ByTime())
-        """Of outer sides, the kept ones that may come out alone, and some that may not."""
+        """Of outer sides, the kept ones in memory that may come out alone, and some that may not."""
+        self._taken = np.full(_GROUPS_MAX, MIN_TIME, dtype=np.int64)
+        """By key group: rows of runs below this wait no more."""
+        self._run = 0
+        """Number of the next run."""
+        self._stored: set[StatePart] = set()
+        """Parts that the snapshot has."""
 
-    def __len__(self) -> int:
-        """Keys."""
-        return len(self._numbers)
+    @property
+    def cold_bytes(self) -> int:
+        """Of the rows on the disk."""
+        return sum(run.size_bytes for queue in (self._waiting, *self._kept) for run in queue.cold)
 
-    def wait(self, arrived: Arrived, side: Side) -> Int64s:
-        """Rows have come: their key groups."""
-        slots = self._laid(arrived.documents)
-        rows = self._rows
-        numbers = self._numbers_of(arrived.keys, arrived.groups)
-        for field, cells in (
-            (TIME, arrived.times), (ARRIVAL, arrived.arrivals), (PART, arrived.parts), (POSITION, arrived.positions),
-            (KEY, numbers), (SIDE, side), (MATCHED, 0),
-        ):  # fmt: skip
-            rows[slots, field] = cells
-        np.add.at(self._keys[:, ROWS_OF_KEY], numbers, 1)
+    def wait(self, arrived: Arrived, side: Side) -> None:
+        """Rows have come."""
+        slots = self.slots.lay(arrived.documents)
+        numbers = self.slots.numbers_of(arrived.keys, arrived.groups)
+        cells = (arrived.times, arrived.arrivals, arrived.parts, arrived.positions, side, 0, 0)
+        self._fill(slots, numbers, cells)
         self._waiting.add(arrived.times, slots)
-        return np.unique(self._groups[numbers])
+        self.waiting_bytes += self._bytes(slots)
+        self.changed.update(np.unique(self.slots.groups[numbers]).tolist())
+        self._cool()
 
-    def advance(self, watermark_ms: int, most: int, items_max: int = MAX_TIME) -> "Found | None":
+    def _fill(self, slots: Int64s, keys: Int64s, cells: Sequence[Int64s | int]) -> None:
+        """Numbers of new rows; cells: by NUMBERS."""
+        rows = self.slots.rows
+        for field, values in zip((*_STORED, KEY), (*cells, keys), strict=True):
+            rows[slots, field] = values
+        np.add.at(self.slots.keys[:, ROWS_OF_KEY], keys, 1)
+
+    def _bytes(self, slots: Int64s) -> int:
+        return int(self.slots.sizes(slots).sum()) + ROW_BYTES * len(slots)
+
+    # --- rows are due -------------------------------------------------------------------------------------------------------
+
+    def advance(self, watermark_ms: int, most: int, items_max: int = MAX_TIME) -> Found | None:
         """Apply the rows waiting below the watermark, drop those that no later row can match; None if that gives more than `most`.
 
         items_max: of some more rows or documents than these only the first; `Found.reached_ms` tells to which watermark that goes.
         """
-        due, found, made, done = self._due_rows(watermark_ms, items_max), _ROOM, 0, 0
+        due = self._due_rows(watermark_ms, items_max)
+        copied, some = self._copy(due, items_max)
+        rows, keys = self.slots.rows, self.slots.keys
+        due, left, found, made, done = due[:some], due[some:], _ROOM, 0, 0
         while done < len(due):
-            need = max(2 * (len(due) - done), _SMALL_ROWS, len(found))
+            need = max(2 * (len(due) - done), _FOUND_ROWS, len(found))
             found = np.concatenate((found[:made], np.empty((need, FOUND), dtype=np.int64)))
-            done, made = joining.apply(
-                due, done, self._reach, self._rows, self._keys, found, made, min(items_max, most + 1)
-            )
+            done, made = joining.apply(due, done, self._reach, rows, keys, found, made, min(items_max, most + 1))
             if made > most or (done < len(due) and made < items_max and len(found) > most):
                 return None
             if made >= items_max:
                 break
-        self._due = due[done:]
+        self._due = np.concatenate((due[done:], left))
         due = due[:done]
-        reached_ms = int(self._rows[self._due[0], TIME]) if len(self._due) else self._due_below_ms
-        gone = []
+        self.waiting_bytes -= self._bytes(due)
+        reached_ms = int(rows[self._due[0], TIME]) if len(self._due) else self._due_below_ms
+        gone = [self._give_back(copied)]
         for side in (LEFT, RIGHT):
-            own = due[self._rows[due, SIDE] == side]
-            self._kept[side].add(self._rows[own, TIME], own)
+            own = due[rows[due, SIDE] == side]
+            self._kept[side].add(rows[own, TIME], own)
             below_ms = reached_ms - int(self._reach[side])
             dropped = self._kept[side].take(below_ms)
             if self._outer[side]:
-                self._alone[side].add(self._rows[own, TIME], own)
+                self._alone[side].add(rows[own, TIME], own)
                 self._alone[side].take(below_ms)
                 found = np.concatenate((found[:made], np.empty((len(dropped), FOUND), dtype=np.int64)))
-            made = joining.expire(dropped, self._outer[side], self._rows, self._keys, found, made)
+            made = joining.expire(dropped, self._outer[side], rows, keys, found, made)
             gone.append(dropped)
-        if made > most:
+        found = np.concatenate((found[:made], *(self._expired(side, reached_ms, gone) for side in (LEFT, RIGHT))))
+        if len(found) > most:
             return None
-        touched = np.concatenate((due, *gone))
-        numbers = np.unique(self._rows[touched, KEY])
-        return Found(found[:made], np.concatenate(gone), numbers, np.unique(self._groups[numbers]), reached_ms)
+        numbers = np.unique(self.slots.rows[np.concatenate((due, *gone)), KEY])
+        self.changed.update(np.unique(self.slots.groups[numbers]).tolist())
+        return Found(found, np.concatenate(gone), numbers, reached_ms)
 
     def _due_rows(self, watermark_ms: int, items_max: int) -> Int64s:
         """The rows to apply next, in their order: those that the last piece has left, or those of some `items_max` rows."""
@@ -262,17 +220,17 @@ class JoinRows:
                 below_ms = self._waiting.nth_ms(items_max, below_ms)
                 for queue, reach in zip(self._kept, self._reach.tolist(), strict=True):
                     below_ms = queue.nth_ms(items_max, below_ms - reach) + reach
-            self._due, self._due_below_ms = self._in_order(self._waiting.take(below_ms)), below_ms
+            slots = self._waiting.take(below_ms)
+            if self._waiting.cold:
+                slots = np.concatenate((slots, self._taken_up(below_ms)))
+                slots = slots[np.argsort(self.slots.rows[slots, TIME], kind="stable")]
+            self._due, self._due_below_ms = self.slots.in_order(slots), below_ms
         return self._due
 
-    def drop(self, found: "Found") -> None:
+    def drop(self, found: Found) -> None:
         """Forget the rows given out, and the keys that have no row left."""
-        rows = self._rows[found.gone]
-        self.size_bytes -= int((rows[:, END] - rows[:, BEGIN]).sum()) + ROW_BYTES * len(rows)
-        self._free.give(found.gone)
-        for number in found.keys[self._keys[found.keys, ROWS_OF_KEY] == 0].tolist():
-            del self._numbers[self._names[number]]
-            self._free_keys.append(number)
+        self.slots.forget(found.gone, found.keys)
+        self._cool()
 
     def due_ms(self) -> int:
         """There is something to do once the watermark is above this."""
@@ -281,241 +239,309 @@ class JoinRows:
             for queue, reach in zip(self._kept, self._reach, strict=True)
             if queue.first_ms() < MAX_TIME
         ]
-        left = [int(self._rows[self._due[0], TIME])] if len(self._due) else []
+        left = [int(self.slots.rows[self._due[0], TIME])] if len(self._due) else []
         return min([self._waiting.first_ms(), *left, *kept])
 
     def hold_ms(self) -> int:
         """The earliest time of a row that may yet come out alone; MAX_TIME for none."""
-        for queue in self._alone:
-            queue.skip(lambda slots: self._rows[slots, MATCHED] != 0)
-        return min(queue.first_ms() for queue in self._alone)
+        hot = [queue.skip(lambda slots: self.slots.rows[slots, MATCHED] != 0) for queue in self._alone]
+        cold = [run.alone_ms() for queue in self._kept for run in queue.cold if run.met is not None]
+        return min(*hot, *cold)
 
-    # --- documents out ------------------------------------------------------------------------------------------------------
+    # --- rows leave memory, and come back -----------------------------------------------------------------------------------
 
-    def ordered(self, found: "Found") -> tuple[Int64s, pa.BinaryArray]:
-        """The output by (time, key, number), shape (m, FOUND), and the keys, shape (m,)."""
-        rows = found.rows
-        names = [self._names[number] for number in found.keys.tolist()]
-        rank = np.empty(len(names), dtype=np.int64)
-        rank[sorted(range(len(names)), key=names.__getitem__)] = np.arange(len(names))
-        ranks = rank[np.searchsorted(found.keys, rows[:, FOUND_KEY])]
-        times, numbers = rows[:, FOUND_TIME], rows[:, FOUND_NUMBER]
-        if len(rows) and (int(times.max()) - int(times.min()) + 1) * len(names) < _SPAN_MAX:
-            ranks_in_time = (times - times.min()) * len(names) + ranks
-        else:
-            ranks_in_time = np.unique(times, return_inverse=True)[1] * len(names) + ranks
-        order = np.argsort(ranks_in_time, kind="stable")  # the output of pairs is in the order of their numbers
-        if ((np.diff(ranks_in_time[order]) == 0) & (np.diff(numbers[order]) < 0)).any():
-            order = np.lexsort((numbers, ranks_in_time))
-        return rows[order], pa.array(sorted(names), pa.binary()).take(pa.array(ranks[order]))
+    def _taken_up(self, below_ms: int) -> Int64s:
+        """JC2: the slots of rows on the disk that are due now."""
+        slots, groups = [NONE], [NONE]
+        for run in self._waiting.cold:
+            end = run.place(below_ms)
+            for _, batch in run.read(run.at, end):
+                groups.append(batch.column("group").to_numpy())
+                there = batch.column("time").to_numpy() >= self._taken[groups[-1]]
+                slots.append(self._load(batch if there.all() else batch.filter(pa.array(there))))
+            run.at = end
+        self._waiting.cold = _unread(self._waiting.cold)
+        touched = np.unique(np.concatenate(groups))
+        self._taken[touched] = np.maximum(self._taken[touched], below_ms)
+        self.changed.update(touched.tolist())
+        return np.concatenate(slots)
 
-    def documents(self, ordered: Int64s, name: bytes) -> Iterable[tuple[slice, pa.BinaryArray]]:
-        """Documents of the output, in batches that Arrow holds; name: encoded."""
-        lengths = np.append(self._rows[:, END] - self._rows[:, BEGIN], 0)
-        sizes = lengths[ordered[:, joining.LEFT]] + lengths[ordered[:, joining.RIGHT]] + len(name) + 6  # headers
-        ends = np.cumsum(sizes)
-        begin = 0
-        while begin < len(ordered):
-            limit = (int(ends[begin - 1]) if begin else 0) + _GIVEN_BYTES
-            end = max(begin + 1, int(np.searchsorted(ends, limit, side="right")))
-            part = ordered[begin:end]
-            lefts, rights = np.ascontiguousarray(part[:, joining.LEFT]), np.ascontiguousarray(part[:, joining.RIGHT])
-            out, offsets = np.empty(int(sizes[begin:end].sum()), np.uint8), np.empty(end - begin + 1, np.int64)
-            joining.documents(self._arena, lefts, rights, self._rows, np.frombuffer(name, np.uint8), out, offsets)
-            out.resize(int(offsets[-1]), refcheck=False)
-            bounds = pa.py_buffer(offsets.astype(np.int32))
-            yield (
-                slice(begin, end),
-                pa.BinaryArray.from_buffers(pa.binary(), end - begin, [None, bounds, pa.py_buffer(out)]),
+    def _load(self, batch: pa.RecordBatch) -> Int64s:
+        """Slots for rows of runs."""
+        slots = [NONE]
+        for some in cuts(sizes_of(batch.column("document"))):
+            own = batch.slice(some.start, some.stop - some.start)
+            slots.append(self.slots.lay(own.column("document").cast(pa.binary())))
+            groups = own.column("group").to_numpy().astype(np.int64)
+            numbers = self.slots.numbers_of(own.column("key"), groups)
+            self._fill(slots[-1], numbers, [own.column(name).to_numpy() for name in NUMBERS])
+        return np.concatenate(slots)
+
+    def _copy(self, due: Int64s, items_max: int) -> tuple[list[_Copied], int]:
+        """JC3: rows on the disk that may match those due; and how many of these may be applied with them (JC4)."""
+        if not len(due) or not any(queue.cold for queue in self._kept):
+            return [], len(due)
+        sides, numbers, times = (self.slots.rows[due, field] for field in (SIDE, KEY, TIME))
+        asked = []
+        for side in (LEFT, RIGHT):
+            runs = self._kept[side].cold
+            at = np.flatnonzero(sides != side)
+            wanted, first = np.unique(numbers[at], return_index=True)
+            if not runs or not len(wanted):
+                continue
+            keys = pa.array([self.slots.names[number] for number in wanted.tolist()], pa.binary())
+            hashes = murmur2_column(keys)
+            found = [run.candidates(hashes) for run in runs]
+            counts = np.bincount(np.concatenate([which for which, _ in found]), minlength=len(wanted))
+            bounds = times[at[first]] - self._reach[side]
+            asked.append((side, keys, bounds, at[first], counts, list(zip(runs, found, strict=True))))
+        begins = np.concatenate([NONE, *(each[3] for each in asked)])
+        order = np.argsort(begins, kind="stable")
+        counts = np.concatenate([NONE, *(each[4] for each in asked)])[order]
+        above = np.flatnonzero((np.cumsum(counts) > items_max) & (np.cumsum(counts) > counts))
+        some = int(begins[order[above[0]]]) if len(above) else len(due)
+        copied = []
+        for side, keys, bounds, firsts, _, there in asked:
+            early = [(run, which[firsts[which] < some], places[firsts[which] < some]) for run, (which, places) in there]
+            own = self._copies(side, [each for each in early if len(each[1])], keys, bounds)
+            joining.prepend(np.concatenate([NONE, *(each.slots for each in own)]), self.slots.rows, self.slots.keys)
+            copied += own
+        return copied, some
+
+    def _copies(
+        self, side: Side, wanted: Sequence[tuple[Run, Int64s, Int64s]], keys: pa.BinaryArray, bounds: Int64s
+    ) -> list[_Copied]:
+        """Load rows, given as (run, which key, place), that have the key and a time from its bound on."""
+        orders = [np.argsort(places, kind="stable") for _, _, places in wanted]
+        places = [found[order] for (_, _, found), order in zip(wanted, orders, strict=True)]
+        which = np.concatenate([NONE, *(found[order] for (_, found, _), order in zip(wanted, orders, strict=True))])
+        batches = [batch for (run, _, _), own in zip(wanted, places, strict=True) for batch in run.pick(own)]
+        batch = together(batches)
+        right = pc.equal(batch.column("key"), keys.take(pa.array(which))).to_numpy(zero_copy_only=False)
+        right &= batch.column("time").to_numpy() >= bounds[which]
+        slots = self._load(batch.filter(pa.array(right)))
+        copied, begin, at = [], 0, 0
+        for (run, _, _), own in zip(wanted, places, strict=True):
+            there = own[right[begin : begin + len(own)]]
+            copied.append(_Copied(run, side, there, slots[at : at + len(there)]))
+            begin, at = begin + len(own), at + len(there)
+        return copied
+
+    def _give_back(self, copied: Sequence[_Copied]) -> Int64s:
+        """Take copies out of their lists, and note what has found a match: their slots."""
+        for each in copied:
+            if each.run.met is not None:
+                met = self.slots.rows[each.slots, MATCHED] != 0
+                each.run.changed |= bool((met > each.run.met[each.places]).any())
+                each.run.met[each.places] |= met
+            joining.expire(each.slots, False, self.slots.rows, self.slots.keys, _ROOM, 0)
+        return np.concatenate([NONE, *(each.slots for each in copied)])
+
+    def _expired(self, side: Side, reached_ms: int, gone: list[Int64s]) -> Int64s:
+        """Drop rows on the disk that no later row can match: those of an outer side that come out alone, shape (m, FOUND)."""
+        found = [_ROOM]
+        for run in self._kept[side].cold:
+            end = run.place(reached_ms - int(self._reach[side]))
+            if run.met is not None:
+                places = run.at + np.flatnonzero(~run.met[run.at : end])
+                slots = self._load(together(run.pick(places)))
+                rows = self.slots.rows[slots]
+                np.subtract.at(self.slots.keys[:, ROWS_OF_KEY], rows[:, KEY], 1)
+                out = np.full((len(slots), FOUND), -1, dtype=np.int64)
+                out[:, joining.LEFT if side == LEFT else joining.RIGHT] = slots
+                for to, field in _ALONE:
+                    out[:, to] = rows[:, field]
+                found.append(out)
+                gone.append(slots)
+                run.met[places] = True
+                run.changed |= len(places) > 0
+            run.at = max(run.at, end)
+        self._kept[side].cold = _unread(self._kept[side].cold)
+        return np.concatenate(found)
+
+    def _cool(self) -> None:
+        """JC1. Where the rows cannot leave (JC5), this is not tried again for each batch."""
+        least = self._memory_bytes // _STAYING
+        if self.slots.size_bytes <= self._memory_bytes:
+            self._cool_above = self._memory_bytes
+        while self._shelve is not None and self.slots.size_bytes > self._cool_above:
+            queues = (self._waiting, *self._kept)
+            sizes = [self._bytes(queue.slots()) for queue in queues]
+            which = int(np.argmax(sizes))
+            slots = self._leaving(queues[which], sizes[which], waits=which == 0) if sizes[which] > least else NONE
+            if not len(slots):
+                self._cool_above = self.slots.size_bytes + least
+                return
+            self._write(queues[which], slots, waits=which == 0, outer=which > 0 and self._outer[which - 1])
+            if which and self._outer[which - 1]:
+                self._alone[which - 1].take(int(self.slots.rows[slots[-1], TIME]) + 1)
+            self._forget(slots, waits=which == 0)
+
+    def _leaving(self, queue: ByTime, size: int, *, waits: bool) -> Int64s:
+        """The slots that leave a queue, by time (JC1, JC5)."""
+        slots = queue.slots()
+        times = self.slots.rows[slots, TIME]
+        order = np.argsort(times, kind="stable")
+        if waits:
+            order = order[::-1]
+        ends = np.cumsum(self.slots.sizes(slots[order]) + ROW_BYTES)
+        last_ms = int(times[order[np.searchsorted(ends, size - size // _STAYING)]])
+        if waits:
+            return queue.take_from(max(last_ms, int(self._taken.max())))
+        next_ms = int(self.slots.rows[self._due[0], TIME]) if len(self._due) else self._waiting.first_ms()
+        return queue.take(min(last_ms + 1, next_ms))
+
+    def _write(self, queue: ByTime, slots: Int64s, *, waits: bool, outer: bool) -> None:
+        assert self._shelve is not None
+        run = write_run(self._run, self._cold(slots), self._shelve, applied=not waits, outer=outer)
+        self._run += 1
+        queue.cold.append(run)
+        self.changed |= run.groups
+
+    def _cold(self, slots: Int64s) -> Iterator[pa.RecordBatch]:
+        """Rows as those of a run."""
+        for batch in cuts(self.slots.sizes(slots)):
+            own = slots[batch]
+            rows = self.slots.rows[own]
+            bounds = np.concatenate(([0], np.cumsum(self.slots.sizes(own))))
+            data = [None, pa.py_buffer(bounds), pa.py_buffer(self.slots.gathered(own))]
+            yield pa.RecordBatch.from_arrays(
+                [
+                    *(pa.array(rows[:, field]) for field in _STORED),
+                    pa.array(self.slots.groups[rows[:, KEY]].astype(np.uint16)),
+                    pa.array([self.slots.names[number] for number in rows[:, KEY].tolist()], pa.binary()),
+                    pa.LargeBinaryArray.from_buffers(pa.large_binary(), len(own), data),
+                ],
+                schema=COLD,
             )
-            begin = end
 
-    # --- rows and keys ------------------------------------------------------------------------------------------------------
-
-    def _laid(self, documents: pa.BinaryArray) -> Int64s:
-        """The slots of new rows, with their documents in the arena."""
-        data, bounds = buffers(documents)
-        size = int(bounds[-1] - bounds[0])
-        self.size_bytes += size + ROW_BYTES * len(documents)
-        slots = self._free.take(len(documents))
-        if self._free.size > len(self._rows):
-            self._rows = np.concatenate((self._rows, np.zeros((self._free.size - len(self._rows), ROW), np.int64)))
-        if self._arena_end + size > len(self._arena):
-            self._compact(size)
-        base = self._arena_end - bounds[0]
-        self._arena[self._arena_end : self._arena_end + size] = data[bounds[0] : bounds[-1]]
-        self._arena_end += size
-        self._rows[slots, BEGIN], self._rows[slots, END] = bounds[:-1] + base, bounds[1:] + base
-        return slots
-
-    def _compact(self, more: int) -> None:
-        """Room for more bytes: documents of rows that are gone leave."""
-        slots = self._slots()
-        live = int((self._rows[slots, END] - self._rows[slots, BEGIN]).sum())
-        arena = np.empty(2 * (live + more), dtype=np.uint8)
-        self._arena_end = joining.gather(self._arena, slots, self._rows, arena, 0, True)
-        self._arena = arena
-
-    def _slots(self) -> Int64s:
-        return np.concatenate([self._due, *(queue.slots() for queue in (self._waiting, *self._kept))])
-
-    def _numbers_of(self, keys: pa.BinaryArray, groups: Int64s) -> Int64s:
-        """The keys' numbers; a new key gets one."""
-        coded = keys.dictionary_encode()
-        codes = coded.indices.to_numpy(zero_copy_only=False)
-        firsts = np.empty(len(coded.dictionary), dtype=np.int64)
-        firsts[codes[::-1]] = np.arange(len(codes))[::-1]
-        names = coded.dictionary.to_pylist()
-        numbers = [self._numbers.get(name, -1) for name in names]
-        new = [place for place, number in enumerate(numbers) if number < 0]
-        if new:
-            for place in new:
-                numbers[place] = self._number(names[place])
-            if len(self._names) > len(self._keys):
-                size = max(2 * len(self._keys), len(self._names))
-                self._keys = np.concatenate((self._keys, np.empty((size - len(self._keys), KEYS), np.int64)))
-                self._groups = np.concatenate((self._groups, np.empty(size - len(self._groups), np.int64)))
-            made = np.array([numbers[place] for place in new])
-            self._keys[made] = -1
-            self._keys[made, TIME_OF_KEY], self._keys[made, ROWS_OF_KEY] = MIN_TIME, 0
-            self._groups[made] = groups[firsts[new]]
-        found: Int64s = np.array(numbers, dtype=np.int64)[codes]
-        return found
-
-    def _number(self, name: bytes) -> int:
-        if self._free_keys:
-            number = self._free_keys.pop()
-            self._names[number] = name
+    def _forget(self, slots: Int64s, *, waits: bool) -> None:
+        numbers = self.slots.rows[slots, KEY]
+        if waits:
+            np.subtract.at(self.slots.keys[:, ROWS_OF_KEY], numbers, 1)
         else:
-            number = len(self._names)
-            self._names.append(name)
-        self._numbers[name] = number
-        return number
-
-    def _in_order(self, slots: Int64s) -> Int64s:
-        """Rows in the order in which they are applied: time, side, partition, position, bytes, arrival."""
-        joining.sort_runs(slots, self._rows, _FEW_ROWS)
-        columns = [self._rows[slots, field] for field in (TIME, SIDE, PART, POSITION, KEY)]
-        times = columns[0]
-        begins = np.flatnonzero(np.diff(times, prepend=MIN_TIME))
-        sizes = np.diff(begins, append=len(slots))
-        for many in np.flatnonzero(sizes > _FEW_ROWS).tolist():
-            some = slice(begins[many], begins[many] + sizes[many])
-            slots[some] = slots[some][np.lexsort([column[some] for column in columns[:0:-1]])]
-            for column, field in zip(columns[1:], (SIDE, PART, POSITION, KEY), strict=True):
-                column[some] = self._rows[slots[some], field]
-        same = np.ones(max(0, len(slots) - 1), dtype=np.bool_)
-        for column in columns:
-            same &= np.diff(column) == 0
-        for place in np.flatnonzero(same & ~np.concatenate(([False], same[:-1]))).tolist() if same.any() else ():
-            end = place + 1
-            while end <= len(same) and same[end - 1]:
-                end += 1
-            slots[place:end] = sorted(
-                slots[place:end].tolist(), key=lambda slot: (self._document(slot), self._rows[slot, ARRIVAL])
-            )
-        return slots
-
-    def _document(self, slot: int) -> bytes:
-        return self._arena[self._rows[slot, BEGIN] : self._rows[slot, END]].tobytes()
+            joining.expire(slots, False, self.slots.rows, self.slots.keys, _ROOM, 0)
+        self.slots.forget(slots, np.unique(numbers))
 
     # --- state --------------------------------------------------------------------------------------------------------------
 
-    def snapshot(self, groups: Sequence[int]) -> dict[int, RowsSnapshot]:
-        """The rows of these key groups; no entry for a group without rows."""
+    def snapshot(self) -> dict[StatePart, RowsSnapshot | None]:
+        """Parts that changed since the last one, None for one that is gone."""
+        parts: dict[StatePart, RowsSnapshot | None] = {}
+        for waits, runs in ((True, self._waiting.cold), (False, [run for queue in self._kept for run in queue.cold])):
+            for run in runs:
+                if not run.stored:
+                    made = {_part_of(group, run): stored for group, stored in parts_of(run, waits=waits)}
+                    run.stored = frozenset(made)
+                    parts |= made
+        parts |= self._hot(sorted(self.changed))
+        wanted = {part for queue in (self._waiting, *self._kept) for run in queue.cold for part in run.stored}
+        self._stored |= {part for part, stored in parts.items() if stored is not None}
+        for part in sorted(part for part in self._stored - wanted if "#" in part):
+            parts[part] = None
+        parts = {part: stored for part, stored in parts.items() if stored is not None or part in self._stored}
+        self._stored -= {part for part, stored in parts.items() if stored is None}
+        self.changed.clear()
+        return parts
+
+    def _hot(self, groups: Sequence[int]) -> Mapping[StatePart, RowsSnapshot | None]:
+        """The parts of these key groups, of rows in memory."""
+        found: dict[StatePart, RowsSnapshot | None] = {key_group_part(group): None for group in groups}
+        if not found:
+            return found
+        met: dict[int, dict[int, bytes]] = {}
+        for run in (run for queue in self._kept for run in queue.cold if run.changed):
+            for group, bits in met_bits(run):
+                met.setdefault(group, {})[run.number] = bits
+        taken = {group for run in self._waiting.cold for group in run.groups if self._taken[group] > MIN_TIME}
+        for group in groups:
+            if group in taken or group in met:
+                taken_ms = int(self._taken[group]) if group in taken else MIN_TIME
+                found[key_group_part(group)] = RowsSnapshot([], b"", b"", b"", taken_ms, met.get(group, {}))
         waiting = np.concatenate((self._due, self._waiting.slots()))
-        kept = np.concatenate([queue.slots() for queue in self._kept])
-        slots = np.concatenate((waiting, kept))
-        of_group = self._groups[self._rows[slots, KEY]]
+        slots = np.concatenate((waiting, *(queue.slots() for queue in self._kept)))
+        rows = self.slots.rows[slots]
+        of_group = self.slots.groups[rows[:, KEY]]
         waits = np.arange(len(slots)) < len(waiting)
-        order = np.lexsort((self._rows[slots, NUMBER], self._rows[slots, TIME], self._rows[slots, KEY], of_group))
+        order = np.lexsort((rows[:, NUMBER], rows[:, TIME], rows[:, KEY], of_group))
         order = order[np.isin(of_group[order], np.array(groups, dtype=np.int64))]
         begins = np.flatnonzero(np.diff(of_group[order], prepend=-1))
-        found = {}
         for some in np.split(order, begins[1:]) if len(order) else ():
-            own = slots[some]
-            rows = self._rows[own]
-            keys, at = np.unique(rows[:, KEY], return_inverse=True)
-            sizes = rows[:, END] - rows[:, BEGIN]
-            stored = np.column_stack([*(rows[:, field] for field in _STORED), waits[some], at, sizes])
-            data = np.empty(int(sizes.sum()), dtype=np.uint8)
-            joining.gather(self._arena, own, self._rows, data, 0, False)
-            names = [self._names[number] for number in keys.tolist()]
-            found[int(of_group[some[0]])] = RowsSnapshot(names, stored.astype("<i8").tobytes(), data.tobytes())
+            own, sizes = rows[some], self.slots.sizes(slots[some])
+            keys, at = np.unique(own[:, KEY], return_inverse=True)
+            given = self.slots.keys[keys][:, [TIME_OF_KEY, NUMBER_OF_KEY]]
+            part = key_group_part(int(of_group[some[0]]))
+            there = found[part] or RowsSnapshot([], b"", b"")
+            there.keys = [self.slots.names[number] for number in keys.tolist()]
+            there.rows = stored_rows([own[:, field] for field in _STORED], waits[some], at, sizes)
+            there.documents = self.slots.gathered(slots[some]).tobytes()
+            there.given = given.astype("<i8").tobytes()
+            found[part] = there
         return found
 
+    def restore_run(self, number: int, parts: Sequence[tuple[int, StatePart, RowsSnapshot]]) -> None:
+        """Take in the parts of runs with this number. Numbers ascend from call to call; `restore` comes behind. ValueError as `restore`."""
+        shelve = self._shelve or pa.RecordBatchReader.read_all
+        found: dict[int, list[tuple[StatePart, pa.RecordBatch]]] = {}
+        for group, part, stored in parts:
+            rows = Rows.of(stored)
+            which = 0 if rows.waits[0] else 1 + int(rows.numbers[0, NUMBERS.index("side")])
+            found.setdefault(which, []).append((part, rows.cold(group)))
+        for which, pieces in sorted(found.items()):
+            batches = merged([batch for _, batch in pieces])
+            outer = which > 0 and self._outer[which - 1]
+            run = write_run(number, batches, shelve, applied=which > 0, outer=outer)
+            run.stored = frozenset(part for part, _ in pieces)
+            (self._waiting, *self._kept)[which].cold.append(run)
+            self._stored |= run.stored
+        self._run = number + 1
+
     def restore(self, stored: RowsSnapshot, group: int) -> None:
-        """Take in rows of a key group. ValueError for bytes that are no rows."""
-        rows = np.frombuffer(stored.rows, dtype="<i8").reshape(-1, _STORED_ROW).astype(np.int64)
-        ends = np.cumsum(rows[:, _SIZE_AT])
-        offsets = np.concatenate(([0], ends)).astype(np.int32)
-        if not len(rows) or int(offsets[-1]) != len(stored.documents):
-            raise ValueError(f"{len(rows)} rows with {len(stored.documents)} bytes of documents")
-        slots = self._laid(
-            pa.BinaryArray.from_buffers(
-                pa.binary(), len(rows), [None, pa.py_buffer(offsets), pa.py_buffer(stored.documents)]
-            )
-        )
-        names = pa.array(stored.keys, pa.binary()).take(pa.array(rows[:, _KEY_AT]))
-        numbers = self._numbers_of(names, np.full(len(rows), group, dtype=np.int64))
-        for at, field in enumerate(_STORED):
-            self._rows[slots, field] = rows[:, at]
-        self._rows[slots, KEY] = numbers
-        np.add.at(self._keys[:, ROWS_OF_KEY], numbers, 1)
-        waits = rows[:, _WAITS] != 0
-        self._waiting.add(rows[waits, 0], slots[waits])
-        kept = slots[~waits][np.lexsort((self._rows[slots[~waits], NUMBER], rows[~waits, 0]))]
-        joining.link(kept, self._reach, self._rows, self._keys)
+        """Take in the rows of a key group in memory. ValueError for bytes that are no rows."""
+        self._stored.add(key_group_part(group))
+        self._taken[group] = stored.taken_ms
+        for run in (
+            run for queue in self._kept for run in queue.cold if group in run.groups and run.number in stored.met
+        ):
+            take_met(run, group, stored.met[run.number])
+        found = Rows.of(stored)
+        slots = self.slots.lay(found.documents.cast(pa.binary()))
+        numbers = self.slots.numbers_of(found.keys, np.full(len(slots), group, dtype=np.int64))
+        self._fill(slots, numbers, [found.numbers[:, at] for at in range(len(NUMBERS))])
+        rows, times = self.slots.rows, found.numbers[:, 0]
+        self._waiting.add(times[found.waits], slots[found.waits])
+        self.waiting_bytes += self._bytes(slots[found.waits])
+        kept = slots[~found.waits]
+        kept = kept[np.lexsort((rows[kept, NUMBER], rows[kept, TIME]))]
+        joining.link(kept, self._reach, rows, self.slots.keys)
+        if stored.given:
+            given = np.frombuffer(stored.given, dtype="<i8").reshape(len(stored.keys), 2)
+            own = self.slots.numbers_of(pa.array(stored.keys, pa.binary()), np.full(len(given), group, dtype=np.int64))
+            self.slots.keys[own, TIME_OF_KEY], self.slots.keys[own, NUMBER_OF_KEY] = given[:, 0], given[:, 1]
         for side in (LEFT, RIGHT):
-            own = kept[self._rows[kept, SIDE] == side]
-            self._kept[side].add(self._rows[own, TIME], own)
+            own = kept[rows[kept, SIDE] == side]
+            self._kept[side].add(rows[own, TIME], own)
             if self._outer[side]:
-                self._alone[side].add(self._rows[own, TIME], own)
+                self._alone[side].add(rows[own, TIME], own)
+        self._cool()
+
+    def restored(self) -> None:
+        """All parts are taken in."""
+        for run in self._waiting.cold:
+            for _, batch in run.read(0, len(run)):
+                there = batch.column("time").to_numpy() >= self._taken[batch.column("group").to_numpy()]
+                sizes = sizes_of(batch.column("document"))[there]
+                self.waiting_bytes += int(sizes.sum()) + ROW_BYTES * len(sizes)
 
 
-@dataclass(frozen=True, slots=True)
-class Found:
-    """The rows and pairs that a watermark lets out."""
-
-    rows: Int64s
-    """Shape (m, FOUND)."""
-    gone: Int64s
-    """Slots of the rows that are no longer kept."""
-    keys: Int64s
-    """Numbers of the keys with changed rows, in order."""
-    groups: Int64s
-    """Their key groups."""
-    reached_ms: int
-    """Rows below this have been applied, and those of it in part where a piece has left some."""
+_ALONE: Final = (
+    (joining.FOUND_TIME, TIME), (joining.FOUND_KEY, KEY), (joining.FOUND_NUMBER, NUMBER), (joining.FOUND_ARRIVAL, ARRIVAL),
+)  # fmt: skip
 
 
-class _Free:
-    """Slots that are free."""
+def _unread(runs: list[Run]) -> list[Run]:
+    return [run for run in runs if run.at < len(run)]
 
-    __slots__ = ("_slots", "_top", "size")
 
-    def __init__(self) -> None:
-        self.size = 0
-        """Slots that there are."""
-        self._slots = np.empty(0, dtype=np.int64)
-        self._top = 0
-
-    def take(self, count: int) -> Int64s:
-        """So many of them; there are more slots then, if need be."""
-        if count > self._top:
-            more = max(self.size, count)
-            self._slots = np.concatenate(
-                (
-                    np.arange(self.size, self.size + more),
-                    self._slots[: self._top],
-                    np.empty(self.size - self._top, np.int64),
-                )
-            )
-            self.size, self._top = self.size + more, self._top + more
-        self._top -= count
-        return self._slots[self._top : self._top + count].copy()
-
-    def give(self, slots: Int64s) -> None:
-        """These are free again."""
-        self._slots[self._top : self._top + len(slots)] = slots
-        self._top += len(slots)
+def _part_of(group: int, run: Run) -> StatePart:
+    return StatePart(f"{key_group_part(group)}#{run.number}")

@@ -24,6 +24,7 @@ from tidemark.shared.model.formats import RECORD_IDS, Codec
 from tidemark.shared.model.ids import StatePart
 from tidemark.shared.model.time import MIN_TIME
 from tidemark.shared.operators.base import OperatorError
+from tidemark.shared.operators.context import Shelve
 from tidemark.shared.operators.keygroups import groups_of, murmur2_column
 
 _BITS_AN_ID: Final = 16
@@ -127,10 +128,6 @@ class _Run:
 
     def rows(self, wanted: npt.NDArray[np.intp], level: int) -> "_Run":
         return _Run(self.places[wanted], self.ids.take(pa.array(wanted)), self.buckets[wanted], level)
-
-
-Shelve = Callable[[pa.Table], pa.Table]
-"""The same columns, out of memory."""
 
 
 @dataclass(slots=True)
@@ -264,9 +261,8 @@ class Remembered:
         while self.shelve is not None and left > self.memory_bytes:
             run = here.pop()
             left -= run.size_bytes
-            table = self.shelve(
-                pa.table([pa.array(run.places), run.ids, pa.array(run.buckets)], list(_COLUMNS))
-            ).combine_chunks()
+            table = pa.table([pa.array(run.places), run.ids, pa.array(run.buckets)], list(_COLUMNS))
+            table = self.shelve(table.to_reader()).combine_chunks()
             places, ids, buckets = (table.column(name).chunk(0) for name in _COLUMNS)
             run.places, run.ids, run.buckets, run.shelved = places.to_numpy(), ids, buckets.to_numpy(), True
 

@@ -131,6 +131,7 @@ class AssignedTask:
                 for tag in {edge.tag for edge in edges if edge.tag}
             },
             join_bytes_max=settings.join_bytes_max,
+            join_ahead_bytes_max=settings.join_ahead_bytes_max,
             join_pairs_max=settings.join_pairs_max,
             waiting_records_max=settings.waiting_records_max,
             computed_max=settings.computed_max,

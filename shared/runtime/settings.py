@@ -127,7 +127,9 @@ class RuntimeSettings:
     collects: bool = False
     """For trying out: output and dead letters without a target in the document are collected (`plan_processor`)."""
     join_bytes_max: int = knob(1024 * 1024 * 1024)
-    """Rows that one task of a `$join` may keep in memory. Beyond it the task fails; the error says how to go on."""
+    """Rows that one task of a `$join` has in memory; the others lie in mapped files in the operator's scratch folder."""
+    join_ahead_bytes_max: int = knob(8 * 1024 * 1024 * 1024)
+    """Rows that wait for the watermark in one task of a `$join`, in memory or not. Beyond it sources ahead in event time wait (F7)."""
     join_pairs_max: int = knob(10_000_000)
     """Documents that one watermark may let out of one task of a `$join`. Beyond it the task fails; the error says how to go on."""
     keys_in_memory: int = knob(500_000)
@@ -272,12 +274,6 @@ class RuntimeSettings:
             message = (
                 f"open_rows_max={self.open_rows_max} must not be below held_groups_max={self.held_groups_max}:"
                 " what one sender may hold would be more than a window's task may keep"
-            )
-            raise SettingsError(message)
-        if self.join_bytes_max < 4 * self.limits.ahead_bytes_max:
-            message = (
-                f"join_bytes_max={self.join_bytes_max} must be at least four times limits.ahead_bytes_max="
-                f"{self.limits.ahead_bytes_max}: what is under way when a join is half full would overfill it"
             )
             raise SettingsError(message)
 

@@ -42,7 +42,7 @@ from tidemark.shared.model.messages import (
 )
 from tidemark.shared.model.processors import ProcessorRow
 from tidemark.shared.operators.computation_keys import _KeySnapshot
-from tidemark.shared.operators.join_rows import RowsSnapshot
+from tidemark.shared.operators.join_runs import RowsSnapshot
 from tidemark.shared.operators.remembered import StoredPart
 from tidemark.shared.operators.source_front import SplitState
 from tidemark.shared.operators.step_operator import StoredStep

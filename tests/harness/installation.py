@@ -17,6 +17,7 @@ from tests.harness.raw_log import LogRawReader
 from tests.harness.sealing import sealed
 from tidemark.services.coordinator.planning import plan_for_coordinator
 from tidemark.services.operator.service import OperatorService
+from tidemark.services.operator.shelved import in_temporary_files
 from tidemark.services.sink.connecting import RealSinks
 from tidemark.services.sink.connectors.released import read_released_rows
 from tidemark.services.sink.service import SinkService
@@ -191,7 +192,7 @@ async def installed(
 
     made: dict[str, Callable[[], Service]] = {
         "source": lambda: SourceService(MemorySources(MemoryConnections("source", MemoryLog(broker)))),
-        "operator": lambda: OperatorService(Connections("operator")),
+        "operator": lambda: OperatorService(Connections("operator"), shelve=in_temporary_files),
         "sink": lambda: SinkService(RealSinks(MemoryConnections("sink", MemoryLog(broker)))),
     }
     if spark is not None:

@@ -79,8 +79,13 @@ class PlanWorld:
     """The tasks of a document; `records`: by source vertex, by split."""
 
     def __init__(
-        self, document: Mapping[str, Any], records: Mapping[str, Sequence[Sequence[bytes]]], tasks: Mapping[str, int]
+        self,
+        document: Mapping[str, Any],
+        records: Mapping[str, Sequence[Sequence[bytes]]],
+        tasks: Mapping[str, int],
+        context: TaskContext = CONTEXT,
     ) -> None:
+        self._context = context
         self.plan = plan_processor(parse(document), GROUPS, engine="local", collects=True)
         self._vertices = [v for v in self.plan.vertices if v.service != "sink"]
         self._records = {VertexId(name): splits for name, splits in records.items()}
@@ -195,7 +200,7 @@ class PlanWorld:
                 self._tell(task)
 
     def _task(self, vertex: Vertex, index: int, count: int, copies: list[Copy]) -> Task:
-        task = Task(vertex, index, build_chain(vertex.chain, CONTEXT))
+        task = Task(vertex, index, build_chain(vertex.chain, self._context))
         before = _predecessors(index, count, copies)
         if len(copies) == count:
             task.parts = dict(copies[index].parts) if copies else {}
@@ -225,7 +230,7 @@ class PlanWorld:
 
     def _source(self, task: Task, spec: FrontSpec, count: int, copies: list[Copy]) -> None:
         splits = {SplitId(f"s-{i}"): i for i in range(len(self._records[task.vertex.id])) if i % count == task.index}
-        task.front = Fronted(spec, CONTEXT)
+        task.front = Fronted(spec, self._context)
         stored = {StatePart(p.removeprefix("front|")): d for p, d in task.parts.items() if p.startswith("front|")}
         task.front.restore(stored, task.sent[0])
         task.front.assign(splits)
@@ -345,4 +350,4 @@ def _all_idle(inputs: Any) -> bool:
 
 def _group(part: StatePart) -> int:
     kind, _, number = part.rpartition("|")[2].partition(":")
-    return int(number) if kind == "kg" else 0
+    return int(number.partition("#")[0]) if kind == "kg" else 0

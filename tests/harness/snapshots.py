@@ -27,9 +27,12 @@ from tidemark.shared.model.ids import JobId, LeaderToken, ProcessorName
 from tidemark.shared.model.processors import ProcessorRow
 from tidemark.shared.ports.log import LogRecord, NewRecord, TopicPartition
 from tidemark.shared.protocol.coordinator.checkpoints import is_aligned
+from tidemark.shared.runtime.settings import RuntimeSettings
 
 PARTITIONS: Final = 3
 _RECORDS: Final = 240
+_SETTINGS: Final = RuntimeSettings(engine="local", join_bytes_max=2_000)
+"""Some rows of a join lie on the disk."""
 _NUMBERS_FROM: Final = 1_000_000
 _rows: Final[Codec[ProcessorRow]] = Codec(PROCESSOR_ROW, ProcessorRow)
 _commits: Final[Codec[CommitRow]] = Codec(COMMIT_ROW, CommitRow)
@@ -207,7 +210,9 @@ async def restored(world: VirtualWorld, kept: Mapping[str, Any]) -> AsyncIterato
     for job, rows in kept["commits"].items():
         commits = [_commits.decode(_bytes(row) or b"") for row in rows.values()]
         store.commits[JobId(job)] = {commit.epoch: commit for commit in commits}
-    async with installed(world.clock, world.executor, broker=broker, store=store, numbers_from=_NUMBERS_FROM) as there:
+    async with installed(
+        world.clock, world.executor, settings=_SETTINGS, broker=broker, store=store, numbers_from=_NUMBERS_FROM
+    ) as there:
         for name, data in kept["blobs"].items():
             await there.blobs.put(name, _bytes(data) or b"")
         yield there
@@ -259,7 +264,7 @@ def record() -> None:
 
 def _record(kind: Kind) -> None:
     async def stopped(world: VirtualWorld) -> dict[str, Any]:
-        async with installed(world.clock, world.executor) as there:
+        async with installed(world.clock, world.executor, settings=_SETTINGS) as there:
             await _begun(there, kind)
             for name in _STAGES:
                 await there.stop(ProcessorName(name))
@@ -267,7 +272,7 @@ def _record(kind: Kind) -> None:
 
     async def broken_down(world: VirtualWorld) -> dict[str, Any]:
         wrap = partial(Slowed, slow=_slow)
-        async with installed(world.clock, world.executor, wrap=wrap) as there:
+        async with installed(world.clock, world.executor, settings=_SETTINGS, wrap=wrap) as there:
             await _begun(there, kind)
             await _in_flight(there)
             return await _kept(there)

@@ -14,6 +14,7 @@ from tidemark.shared.model.time import MAX_TIME, MIN_TIME
 from tidemark.shared.model.values import Document
 from tidemark.shared.operators.base import GROUP, KEY, PART, POS, TS, Out
 from tidemark.shared.operators.batches import batch_of, documents_of
+from tidemark.shared.operators.context import NOWHERE, TaskContext
 from tidemark.shared.operators.join import JoinOperator
 from tidemark.shared.operators.specs import JoinSpec
 
@@ -47,9 +48,10 @@ def lines(outs: Sequence[Out]) -> list[Line]:
 class Task:
     """An operator that may end and be restored."""
 
-    def __init__(self, spec: JoinSpec) -> None:
+    def __init__(self, spec: JoinSpec, context: TaskContext = NOWHERE) -> None:
         self._spec = spec
-        self.operator = JoinOperator(spec)
+        self._context = context
+        self.operator = JoinOperator(spec, context)
         self.parts: dict[StatePart, bytes] = {}
 
     def restart(self) -> None:
@@ -57,7 +59,7 @@ class Task:
         self.parts.update({part: data for part, data in changed.items() if data is not None})
         for part in [part for part, data in changed.items() if data is None]:
             del self.parts[part]
-        self.operator = JoinOperator(self._spec)
+        self.operator = JoinOperator(self._spec, self._context)
         self.operator.restore(dict(self.parts))
 
 
@@ -69,14 +71,19 @@ STEP = st.tuples(ROWS, ROWS, st.integers(0, 14), st.lists(st.tuples(st.integers(
     steps=st.lists(STEP, max_size=4),
     kind=st.sampled_from(["inner", "left", "right", "full"]),
     within=st.tuples(st.integers(0, 6), st.integers(0, 6)),
+    memory_bytes=st.sampled_from([1, 1, 500, 3_000, 1 << 30]),
 )
-@settings(max_examples=300)
+@settings(max_examples=600)
 def test_C13_a_join_in_pieces_gives_what_it_gives_at_once(
-    steps: list[tuple[list[Row], list[Row], int, list[tuple[int, bool]]]], kind: Any, within: tuple[int, int]
+    steps: list[tuple[list[Row], list[Row], int, list[tuple[int, bool]]]],
+    kind: Any,
+    within: tuple[int, int],
+    memory_bytes: int,
 ) -> None:
     """The same rows with the same order keys; each piece is small and none of its rows is behind the watermark told before it (J4)."""
     spec = JoinSpec("pipeline[1].$join", kind, *within, "r")
-    whole, task, watermark_ms, place = JoinOperator(spec), Task(spec), MIN_TIME, 0
+    context = TaskContext(join_bytes_max=memory_bytes, shelve=pa.RecordBatchReader.read_all)
+    whole, task, watermark_ms, place = JoinOperator(spec), Task(spec, context), MIN_TIME, 0
     expected: list[Line] = []
     found: list[Line] = []
     for left, right, ahead_ms, pieces in [*steps, ([], [], MAX_TIME, [(1, False)])]:

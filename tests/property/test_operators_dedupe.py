@@ -207,9 +207,9 @@ def test_RI4_ids_beyond_memory_lie_on_the_disk_and_are_found_there(tmp_path: Pat
     """Once an epoch ends memory has no more than it may; repeats are found in files without a name, over a restore in pieces, too."""
     kept: list[int] = []
 
-    def shelve(table: pa.Table) -> pa.Table:
+    def shelve(rows: pa.RecordBatchReader) -> pa.Table:
         before = pa.total_allocated_bytes()
-        found = shelved(tmp_path, table)
+        found = shelved(tmp_path, rows)
         kept.append(pa.total_allocated_bytes() - before)
         return found
 
@@ -238,7 +238,7 @@ def test_RI4_ids_beyond_memory_lie_on_the_disk_and_are_found_there(tmp_path: Pat
 def test_RI4_a_disk_without_room_is_an_error_that_says_what_to_do(tmp_path: Path) -> None:
     """A folder that cannot be made, as where the disk is full."""
     (tmp_path / "file").write_bytes(b"")
-    with pytest.raises(OperatorError, match=r"record ids in .*see that the disk has room"):
+    with pytest.raises(OperatorError, match=r"state beyond memory, in .*see that the disk has room"):
         shelved(tmp_path / "file" / "folder", pa.table({"a": [1]}))
 
 
@@ -304,7 +304,7 @@ class Tasks:
     def __init__(self, count: int, parts: dict[StatePart, bytes], *, on_disk: bool = False) -> None:
         self.parts = parts
         context = (
-            TaskContext(ids_bytes_max=1, shelve=lambda table: shelved(Path(tempfile.gettempdir()), table))
+            TaskContext(ids_bytes_max=1, shelve=lambda rows: shelved(Path(tempfile.gettempdir()), rows))
             if on_disk
             else NOWHERE
         )

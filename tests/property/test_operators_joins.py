@@ -6,18 +6,22 @@ the rows that were not late. The harness holds every row against the watermark t
 
 import json
 from collections import Counter
+from dataclasses import replace
 from typing import Any
 
+import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.harness.plan_world import PlanWorld
+from tests.harness.plan_world import CONTEXT, PlanWorld
 from tests.oracle import joins as oracle
 from tests.oracle.joins import JoinType, Pair, Row
 from tidemark.shared.model.values import Document
+from tidemark.shared.operators.context import TaskContext
 
 KEYS: list[tuple[Any, Any]] = [("a", "a"), (1, 1), (1, 1.0), (None, None), (None, ...), ("b", "b")]
 """(the key for the oracle, as it stands in the document); `...`: the field is missing."""
+MEMORY = st.sampled_from([1, 600, 3_000, 1 << 30])
 TYPES = st.sampled_from(["inner", "left", "right", "full"])
 ACTION = st.one_of(
     st.tuples(st.just("feed"), st.integers(0, 3), st.integers(0, 1), st.integers(1, 8)),
@@ -48,6 +52,11 @@ def sides(draw: st.DrawFn, first_value: int) -> Side:
             rows.append((Row(split, position, time, key, value), json.dumps(document).encode()))
         found.append(rows)
     return found
+
+
+def kept_in(memory_bytes: int) -> TaskContext:
+    """A join keeps so many bytes of rows in memory, and lays others aside."""
+    return replace(CONTEXT, join_bytes_max=memory_bytes, shelve=pa.RecordBatchReader.read_all)
 
 
 def ms(size: int) -> dict[str, Any]:
@@ -97,10 +106,10 @@ def run(world: PlanWorld, actions: list[tuple[Any, ...]]) -> None:
 
 
 @given(left=sides(0), right=sides(1000), within=st.tuples(st.integers(0, 8), st.integers(0, 8)), kind=TYPES,
-       delay=st.sampled_from([0, 0, 5, 20]), tasks=st.integers(1, 3), actions=ACTIONS)  # fmt: skip
+       delay=st.sampled_from([0, 0, 5, 20]), tasks=st.integers(1, 3), memory_bytes=MEMORY, actions=ACTIONS)  # fmt: skip
 @settings(max_examples=250)
 def test_split_lateness_gives_the_oracles_pairs_under_any_schedule(
-    left: Side, right: Side, within: tuple[int, int], kind: JoinType, delay: int, tasks: int,
+    left: Side, right: Side, within: tuple[int, int], kind: JoinType, delay: int, tasks: int, memory_bytes: int,
     actions: list[tuple[Any, ...]],
 ) -> None:  # fmt: skip
     """Pairs, rows that stand alone and late rows are a function of the rows of each split alone, and nothing comes out behind W1."""
@@ -109,7 +118,7 @@ def test_split_lateness_gives_the_oracles_pairs_under_any_schedule(
         "options": {"lateness": "split"},
     }
     counts = {"source-1": 1 + tasks % 2, "source-2": 2 - tasks % 2, "join-1": tasks}
-    world = PlanWorld(document, records(left, right), counts)
+    world = PlanWorld(document, records(left, right), counts, kept_in(memory_bytes))
     run(world, actions)
     (taken_left, late_left), (taken_right, late_right) = (oracle.on_time(rows(s), delay) for s in (left, right))
     found = oracle.joined(taken_left, taken_right, *within, kind)
@@ -119,15 +128,15 @@ def test_split_lateness_gives_the_oracles_pairs_under_any_schedule(
 
 @given(left=sides(0), right=sides(1000), within=st.tuples(st.integers(0, 8), st.integers(0, 8)), kind=TYPES,
        delay=st.sampled_from([0, 5, 20]), lateness=st.sampled_from(["merged", "split"]), tasks=st.integers(1, 3),
-       actions=st.lists(ACTION | IDLE, min_size=8, max_size=40))  # fmt: skip
+       memory_bytes=MEMORY, actions=st.lists(ACTION | IDLE, min_size=8, max_size=40))  # fmt: skip
 @settings(max_examples=150)
-def test_no_row_is_lost_whatever_is_late(
-    left: Side, right: Side, within: tuple[int, int], kind: JoinType, delay: int, lateness: str, tasks: int,
+def test_no_row_is_lost_whatever_is_late(  # noqa: PLR0917 -- hypothesis passes them by name
+    left: Side, right: Side, within: tuple[int, int], kind: JoinType, delay: int, lateness: str, tasks: int, memory_bytes: int,
     actions: list[tuple[Any, ...]],
 ) -> None:  # fmt: skip
     """With merged lateness or splits that idle, a row is in the dead letters or in the result, which is the oracle's of the others."""
     document = {"pipeline": [source(delay), join(within, kind, delay)], "options": {"lateness": lateness}}
-    world = PlanWorld(document, records(left, right), {"join-1": tasks})
+    world = PlanWorld(document, records(left, right), {"join-1": tasks}, kept_in(memory_bytes))
     run(world, actions)
     letters = world.dead_letters()
     assert {d["errInfo"]["reason"] for d in letters} <= {"Input document arrived late."}

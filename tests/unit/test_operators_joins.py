@@ -1,16 +1,24 @@
-"""What a `$join` refuses: more rows than it may keep, and bytes that are no state of it."""
+# ruff: noqa: N802 -- a test carries its rule's name
+"""Rows of a `$join` beyond memory (J7), and what it refuses: more pairs than it may let out, and bytes that are no state of it."""
+
+from functools import partial
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
 
+from tidemark.services.operator.shelved import shelved
 from tidemark.shared.language.values import canonical_key
 from tidemark.shared.model.ids import StatePart, key_group_part
 from tidemark.shared.model.time import MAX_TIME
 from tidemark.shared.model.values import Document
-from tidemark.shared.operators.base import GROUP, KEY, PART, POS, TS, OperatorError
+from tidemark.shared.operators import join_rows
+from tidemark.shared.operators.base import GROUP, KEY, PART, POS, TS, OperatorError, ScratchUnavailable
 from tidemark.shared.operators.batches import batch_of, documents_of
 from tidemark.shared.operators.context import TaskContext
 from tidemark.shared.operators.join import JoinOperator
+from tidemark.shared.operators.join_runs import Int64s
+from tidemark.shared.operators.join_slots import Slots
 from tidemark.shared.operators.specs import JoinSpec
 
 SPEC = JoinSpec("pipeline[1].$join", "full", 5, 5, "r")
@@ -28,13 +36,93 @@ def rows(*found: tuple[int, str]) -> pa.RecordBatch:
     return batch_of(documents, engine)
 
 
-def test_more_rows_than_may_be_kept_fail_the_task_with_what_to_do() -> None:
-    """The message has the stage, the bound and its name, where the watermark stands, and remedies."""
-    operator = JoinOperator(SPEC, TaskContext(join_bytes_max=1_000))
-    operator.on_batch(rows((1, "a"), (2, "b")), "rows", "left")
-    operator.on_watermark(1)
-    with pytest.raises(OperatorError, match=r"pipeline\[1\]\.\$join.*join_bytes_max allows 1000.*at 1 ms.*`within`"):
-        operator.on_batch(rows((3, "a"), (4, "b")), "rows", "right")
+def on_disk(folder: Path, memory_bytes: int) -> TaskContext:
+    """So many bytes of rows stay in memory."""
+    return TaskContext(join_bytes_max=memory_bytes, shelve=partial(shelved, folder))
+
+
+@pytest.mark.parametrize("within_ms", [5, 1_000_000])
+def test_J7_rows_beyond_memory_lie_in_files_without_a_name(tmp_path: Path, within_ms: int) -> None:
+    """Whether they wait or may still find a match: memory has what it may, nothing is missing, and files go with their rows."""
+    operator = JoinOperator(JoinSpec("j", "full", within_ms, within_ms, "r"), on_disk(tmp_path, 40_000))
+    outs, most, disk = 0, 0, 0
+    for first in range(0, 2_000, 100):
+        ahead = 500 if within_ms == 5 else 0
+        for side, shift in (("left", ahead), ("right", 0)):
+            operator.on_batch(rows(*((n + shift, f"{n + shift}") for n in range(first, first + 100))), "rows", side)
+        outs += sum(out.batch.num_rows for out in operator.on_watermark(first + 100))
+        most, disk = max(most, operator.counters()["keptBytes"]), max(disk, operator.counters()["diskBytes"])
+    outs += sum(out.batch.num_rows for out in operator.on_watermark(MAX_TIME))
+    assert outs == (2_500 if within_ms == 5 else 2_000)
+    assert most <= 40_000
+    assert disk > 40_000
+    assert not list(tmp_path.iterdir())
+    counters = operator.counters()
+    assert (counters["keptBytes"], counters["diskBytes"], counters["keys"]) == (0, 0, 0)
+
+
+def test_J7_a_run_is_in_one_snapshot_and_in_no_later_one(tmp_path: Path) -> None:
+    """Its rows are written once; a later snapshot has rows in memory, and what was taken from it or has found a match (JR2)."""
+    operator = JoinOperator(SPEC, on_disk(tmp_path, 20_000))
+    operator.on_batch(rows(*((n, "a") for n in range(100, 200))), "rows", "left")
+    first = operator.snapshot()
+    assert [part for part, data in first.items() if data and "#" in part] == ["kg:3#0"]
+    operator.on_batch(rows((110, "b")), "rows", "right")
+    operator.on_watermark(150)
+    second = operator.snapshot()
+    assert second.keys() == {"kg:3"}
+    operator.on_watermark(MAX_TIME)
+    gone = operator.snapshot()
+    assert all(data is None for data in gone.values())
+    assert gone.keys() >= {part for part, data in {**first, **second}.items() if data is not None}
+
+
+def test_J7_senders_ahead_wait_where_too_many_rows_do() -> None:
+    """Rows that wait count, wherever they lie; applied rows do not, for no sender is the cause of them."""
+    context = TaskContext(join_bytes_max=1, join_ahead_bytes_max=1_000, shelve=pa.RecordBatchReader.read_all)
+    operator = JoinOperator(JoinSpec("j", "inner", 10_000, 10_000, "r"), context)
+    operator.on_batch(rows(*((n, "a") for n in range(10))), "rows", "left")
+    assert operator.full()
+    again = JoinOperator(JoinSpec("j", "inner", 10_000, 10_000, "r"), context)
+    again.restore({part: data for part, data in operator.snapshot().items() if data is not None})
+    assert again.full()
+    for each in (operator, again):
+        each.on_watermark(8)
+        assert not each.full()
+
+
+def test_J7_a_disk_without_room_is_an_outage_that_says_what_to_do(tmp_path: Path) -> None:
+    """A folder that cannot be made, as where the disk is full: the processor waits for its owner, and is not FAILED."""
+    (tmp_path / "file").write_bytes(b"")
+    operator = JoinOperator(SPEC, on_disk(tmp_path / "file" / "below", 1))
+    with pytest.raises(
+        ScratchUnavailable, match=r"state beyond memory, in .*see that the disk has room.*join_bytes_max"
+    ):
+        operator.on_batch(rows((1, "a"), (2, "b")), "rows", "left")
+
+
+def test_C13_a_piece_brings_back_what_it_has_room_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Many rows of each key on the disk, and many that match them: those of the first one are in memory, and not those of all."""
+    sizes: list[int] = []
+
+    class Seen(Slots):
+        def lay(self, documents: pa.BinaryArray) -> Int64s:
+            slots = super().lay(documents)
+            sizes.append(self.size_bytes)
+            return slots
+
+    monkeypatch.setattr(join_rows, "Slots", Seen)
+    operator = JoinOperator(JoinSpec("j", "inner", 1_000, 1_000, "r"), on_disk(tmp_path, 20_000))
+    operator.on_batch(rows(*((n, f"{n % 3}") for n in range(600))), "rows", "left")
+    operator.on_watermark(600)
+    operator.on_batch(rows(*((600 + n, f"{n % 3}") for n in range(60))), "rows", "right")
+    sizes.clear()
+    pairs, unfinished = 0, True
+    while unfinished:
+        outs, unfinished = operator.on_watermark_piece(700, 100)
+        pairs += sum(out.batch.num_rows for out in outs)
+    assert pairs == 60 * 200
+    assert max(sizes) < 20_000 + 250 * 300
 
 
 def test_more_pairs_than_one_watermark_may_let_out_fail_the_task_with_what_to_do() -> None:

@@ -12,6 +12,7 @@ LATENESS, TAKING, COMPUTATION = (
 ON_WINDOWS = ("tests/unit/test_operators_window_rules.py",)
 ON_COMPUTATION = ("tests/unit/test_computation_operator.py",)
 JOINED, ON_JOINS = "shared/operators/join_rows.py", ("tests/property/test_joins_in_pieces.py",)
+ON_JOINED = ("tests/unit/test_operators_joins.py",)
 
 SPARK, ON_SPARK = "services/spark/body.py", ("tests/unit/test_spark_tasks.py",)
 SPARK_STEP, ON_REAL_SPARK = "spark_stages/step.py", ("tests/spark/test_spark_step_rules.py",)
@@ -53,7 +54,14 @@ OPERATORS = (
     Mutant("E1", "processing-time timers fire first", COMPUTATION, 'for domain in ("event", "processing"):', 'for domain in ("processing", "event"):', ON_COMPUTATION),
     Mutant("E1", "what the end sets stays", COMPUTATION, "                key.timers.take(timer)\n                self.counters.timers_discarded += 1", "                pass", ON_COMPUTATION),
     Mutant("E1", "pending timers are forgotten at the end", COMPUTATION, "                self._end(floor_ms, done)", "                pass", ON_COMPUTATION),
-    Mutant("C13", "a piece of a join reaches the whole watermark", JOINED, "reached_ms = int(self._rows[self._due[0], TIME]) if len(self._due) else self._due_below_ms", "reached_ms = watermark_ms", ON_JOINS),
+    Mutant("C13", "a piece of a join reaches the whole watermark", JOINED, "reached_ms = int(rows[self._due[0], TIME]) if len(self._due) else self._due_below_ms", "reached_ms = watermark_ms", ON_JOINS),
     Mutant("C13", "a snapshot of a join forgets what a piece has left", JOINED, "np.concatenate((self._due, self._waiting.slots()))", "self._waiting.slots()", ON_JOINS),
     Mutant("C13", "a piece of a join finds any number of pairs", JOINED, "min(items_max, most + 1)", "most + 1", ON_JOINS),
+    Mutant("C13", "a piece brings back any number of rows", JOINED, "(np.cumsum(counts) > items_max) & ", "(np.cumsum(counts) < 0) & ", ON_JOINED),
+    Mutant("C13", "rows in the midst of their time leave memory", JOINED, "return queue.take(min(last_ms + 1, next_ms))", "return queue.take(last_ms + 1)", ON_JOINS),
+    Mutant("C13", "a snapshot forgets the last number of a key's time", JOINED, 'there.given = given.astype("<i8").tobytes()', "pass", ON_JOINS),
+    Mutant("C13", "what was taken from a run waits again", JOINED, 'there = batch.column("time").to_numpy() >= self._taken[groups[-1]]', 'there = batch.column("time").to_numpy() >= MIN_TIME', ON_JOINS),
+    Mutant("C13", "a match on the disk is forgotten", JOINED, "                each.run.met[each.places] |= met\n", "", ON_JOINS),
+    Mutant("C13", "a snapshot forgets matches on the disk", JOINED, "met.setdefault(group, {})[run.number] = bits", "pass", ON_JOINS),
+    Mutant("C13", "rows on the disk do not hold the watermark", JOINED, "        return min(*hot, *cold)", "        return min(hot)", ON_JOINS),
 )  # fmt: skip

@@ -158,7 +158,7 @@ def draw(seed: int, url: str) -> Scenario:
         },
         workers={"source": 2, "operator": chooser.choice((2, 3)), "sink": 2, **stages},
         coordinators=2,
-        runtime=_runtime(chooser, engine),
+        runtime=_runtime(chooser, engine, random.Random(f"{seed}/joins")),
         coordinator=_coordinator(chooser),
     )
 
@@ -353,7 +353,8 @@ def document(
 # --- settings -------------------------------------------------------------------------------------------------------------
 
 
-def _runtime(chooser: random.Random, engine: Literal["spark", "local"]) -> RuntimeSettings:
+def _runtime(chooser: random.Random, engine: Literal["spark", "local"], of_joins: random.Random) -> RuntimeSettings:
+    """`of_joins` draws what was bounded later, so that a seed draws what it drew before."""
     inline_bytes_max = chooser.choice((400, 256 * 1024))
     settings = RuntimeSettings(
         engine=engine,
@@ -371,6 +372,8 @@ def _runtime(chooser: random.Random, engine: Literal["spark", "local"]) -> Runti
         state_blobs_max=chooser.choice((1, 16)),
         splits_interval_ms=3_000,
         fetch_records_max=chooser.choice((3, 500)),
+        join_bytes_max=of_joins.choice((1, 2_000, 10_000, 1 << 30)),
+        join_ahead_bytes_max=of_joins.choice((5_000, 1 << 33)),
         snapshots_waiting_max=chooser.choice((1, 3)),
         limits=TaskLimits(
             waiting_bytes_max=chooser.choice((1, 600, 16 << 20)),

@@ -7,6 +7,8 @@ from contextvars import copy_context
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
+import pyarrow as pa
+
 from tests.harness.installation import MemoryConnections, MemorySources
 from tests.harness.sealing import sealed
 from tests.harness.simulation.faults import LINKS, Book, Link, LinkFaults, Weather
@@ -20,6 +22,7 @@ from tidemark.services.source.service import SourceService
 from tidemark.shared.adapters.executor import Spawner
 from tidemark.shared.adapters.virtual import VirtualClock
 from tidemark.shared.model.ids import Place, WorkerIncarnation
+from tidemark.shared.operators.base import ScratchUnavailable
 from tidemark.shared.process.allowed import OWNER
 from tidemark.shared.process.connections import Connections
 from tidemark.shared.protocol.coordinator.machine import CoordinatorMachine
@@ -176,10 +179,17 @@ class SimProcess:
             case "source":
                 return SourceService(MemorySources(connections))
             case "operator":
-                return OperatorService(Connections(self.place))
+                return OperatorService(Connections(self.place), shelve=self._shelve)
             case _:
                 self.sinks = SimSinks(self, connections, self.world.targets, self.links["target"], self.world.watcher)
                 return SinkService(self.sinks)
+
+    def _shelve(self, rows: pa.RecordBatchReader) -> pa.Table:
+        """Rows that have no room in memory: a disk, which may be full."""
+        # Runs are few beside calls of a link.
+        if self.book.by_chance(f"{self.place} scratch ENOSPC", min(0.5, 20 * self.links["blobs"].weather.refused)):
+            raise ScratchUnavailable("state beyond memory: no space left on device")
+        return rows.read_all()
 
     def _passing(self, moment: Moment) -> None:
         self.world.watcher.passing(self, moment.phase, moment.epoch)
