@@ -267,7 +267,7 @@ def put_value(form, text, at, end, size, out, to, frames, names, used_before):
 
 
 @rare
-def _put_decoded(form, text, at, end, size, out, to, frames):
+def put_decoded(form, text, at, end, size, out, to, frames):
     """As `put_value`, of an encoded value that is written as JSON."""
     depth = 0
     while at < end:
@@ -311,7 +311,7 @@ def _put_packed(form, text, at, end, size, out, to, frames):
         behind = skip(text, at, end, 1)
         copy_bytes(out, to, text, at, behind - at)
         return behind, to + behind - at
-    return _put_decoded(form, text, at, end, size, out, to, frames)
+    return put_decoded(form, text, at, end, size, out, to, frames)
 
 
 # --- rows -------------------------------------------------------------------------------------------------------------
@@ -342,7 +342,7 @@ def _place(form, cells, row, column, null, out, mark, to, frames):
     kinds, numbers, begins, ends, strings = cells
     tag = kinds[column, row]
     if tag == ENCODED and form >= 0:
-        at, to = _put_decoded(form, strings, begins[column, row], ends[column, row], len(strings), out, to, frames)
+        at, to = put_decoded(form, strings, begins[column, row], ends[column, row], len(strings), out, to, frames)
         return to if at >= 0 else -1
     if tag == tags.MISSING or (tag == ASK and not null):
         return mark

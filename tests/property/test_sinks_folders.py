@@ -110,7 +110,7 @@ def test_each_different_value_is_looked_at_once(form: str, monkeypatch: pytest.M
         return text_of(value)
 
     monkeypatch.setattr("tidemark.services.sink.connectors.filerows.text_of", noted)
-    monkeypatch.setattr("tidemark.services.sink.connectors.filerows.documents_of", lambda _: pytest.fail("looked at"))
+    monkeypatch.setattr("tidemark.shared.operators.rendered.documents_of", lambda _: pytest.fail("looked at"))
     buffer = RowBuffer(Encoding("json", ("p",), folder=expression("$f")))
     assert not buffer.add(batch)
     assert sorted(looked) == [0, 1, 2]

@@ -12,13 +12,14 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from tidemark.services.sink.connectors.formats import csv_bytes, jsonl_bytes, parquet_bytes, text_of
+from tidemark.services.sink.connectors.csvlines import csv_bytes
+from tidemark.services.sink.connectors.formats import jsonl_bytes, parquet_bytes, text_of
 from tidemark.shared.language.expressions.ast import Expr, FieldPath, Literal, fields_used
 from tidemark.shared.language.fields import expression_paths
 from tidemark.shared.language.stages import DateFormat, EmitFormat, FileEmit, OutputFormat
 from tidemark.shared.language.values import type_name
-from tidemark.shared.model.values import MISSING, Document, Value
-from tidemark.shared.operators.batches import declared_columns, documents_of, values_of
+from tidemark.shared.model.values import MISSING, Value
+from tidemark.shared.operators.batches import declared_columns, values_of
 from tidemark.shared.operators.encoded import encoded, field_counts
 from tidemark.shared.operators.frame import Cells, Frame
 from tidemark.shared.operators.rendered import rendered
@@ -94,7 +95,7 @@ class RowBuffer:
         """`fit`: for formats with columns."""
         self._encoding = encoding
         self._fit = fit
-        self._chunks: dict[Key, list[pa.Table | list[Document]]] = {}
+        self._chunks: dict[Key, list[pa.Table]] = {}
         self.size_bytes = 0
         """Arrow bytes of the batches that were taken."""
         self.rows = 0
@@ -112,7 +113,7 @@ class RowBuffer:
         rows = self._rows_of(batch)
         for key, indices in members:
             whole = len(indices) == batch.num_rows
-            self._chunks.setdefault(key, []).append(rows if whole else _take(rows, indices))
+            self._chunks.setdefault(key, []).append(rows if whole else rows.take(pa.array(indices)))
         self.rows += batch.num_rows - len(rejected)
         self.size_bytes += batch.nbytes
         return rejected
@@ -158,12 +159,12 @@ class RowBuffer:
             refused.setdefault(row, reasons[places[row]])
         return texts, places
 
-    def _rows_of(self, batch: pa.RecordBatch) -> pa.Table | list[Document]:
+    def _rows_of(self, batch: pa.RecordBatch) -> pa.Table:
         if self._fit is not None:
             return self._fit(batch)
         encoding = self._encoding
         if encoding.format == "csv":
-            return documents_of(batch)
+            return pa.table({"document": encoded(batch)})
         return pa.table({"document": rendered(batch, encoding.output_format, encoding.date_format)})
 
     def _empty(self, batch: pa.RecordBatch) -> list[Rejected]:
@@ -211,7 +212,7 @@ class RowBuffer:
             for group in _groups(chunks)
         ]
 
-    def _bytes(self, group: Sequence[pa.Table | list[Document]], key: Sequence[str | None]) -> bytes:
+    def _bytes(self, group: Sequence[pa.Table], key: Sequence[str | None]) -> bytes:
         encoding = self._encoding
         options = encoding.options or {}
         if self._fit is not None:
@@ -222,7 +223,7 @@ class RowBuffer:
             return parquet_bytes(rows, options)
         if encoding.format == "json":
             return jsonl_bytes(pa.concat_tables(group))
-        return csv_bytes([document for chunk in group for document in chunk], options)
+        return csv_bytes(pa.concat_tables(group).column(0), options.get("delimiter", ","))
 
     def clear(self) -> None:
         """The files from `files` are durable: forget their rows."""
@@ -231,17 +232,11 @@ class RowBuffer:
         self.rows = 0
 
 
-def _take(rows: pa.Table | list[Document], indices: Int64s) -> pa.Table | list[Document]:
-    return [rows[at] for at in indices.tolist()] if isinstance(rows, list) else rows.take(pa.array(indices))
-
-
-def _groups(chunks: Sequence[pa.Table | list[Document]]) -> list[Sequence[pa.Table | list[Document]]]:
+def _groups(chunks: Sequence[pa.Table]) -> list[Sequence[pa.Table]]:
     """Chunks that fit one file: tables in which columns of one name have one type. Other chunks would be converted, perhaps with loss."""
-    groups: list[list[pa.Table | list[Document]]] = []
+    groups: list[list[pa.Table]] = []
     schema: pa.Schema | None = None
     for chunk in chunks:
-        if isinstance(chunk, list):
-            return [chunks]
         try:
             schema = (
                 pa.unify_schemas([schema, chunk.schema], promote_options="default")

@@ -3,7 +3,7 @@
 import csv
 import io
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, Final
 
 import pyarrow as pa
@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 
 from tidemark.shared.language.stages import EmitFormat, FileFormat
 from tidemark.shared.language.values import render_json
-from tidemark.shared.model.values import Binary, Date, Document, Long, ObjectId
+from tidemark.shared.model.values import Binary, Date, Long, ObjectId
 
 SUFFIXES: Final[Mapping[EmitFormat, str]] = {
     "parquet": ".parquet",
@@ -31,21 +31,6 @@ def parquet_bytes(table: pa.Table, options: Mapping[str, Any]) -> bytes:
 def jsonl_bytes(documents: pa.Table) -> bytes:
     """One document a line: the texts of its one column."""
     return b"".join(text + b"\n" for text in documents.column(0).to_pylist())
-
-
-def csv_bytes(documents: Sequence[Document], options: Mapping[str, Any]) -> bytes:
-    """A header and a line a document; columns in the order in which fields first appear in this file.
-
-    Text as it is, numbers and ISO dates bare, null and missing empty, nested values as relaxed extended JSON.
-    `options`: delimiter.
-    """
-    fields = list(dict.fromkeys(name for document in documents for name in document))
-    out = io.StringIO(newline="")
-    writer = csv.writer(out, lineterminator="\r\n", delimiter=options.get("delimiter", ","))
-    writer.writerow(fields)
-    for document in documents:
-        writer.writerow([text_of(document.get(field)) for field in fields])
-    return out.getvalue().encode()
 
 
 def text_of(value: Any) -> str:

@@ -20,6 +20,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tidemark.services.source.connectors.csvlines import CsvLines
+from tidemark.services.source.connectors.csvmany import CsvMany
 from tidemark.services.source.connectors.parquetcells import texts_of
 from tidemark.shared.language.limits import DEFAULTS
 from tidemark.shared.language.stages import FileFormat
@@ -177,8 +178,15 @@ class CsvRecords:
         values: list[bytes] = []
         unread: dict[int, str] = {}
         records = self._records(lines)
+        many = CsvMany(file, header, self._types, self._delimiter, self._record_bytes_max)
         while lines.at - start < max_bytes:
-            begin = lines.at
+            places, documents, begin = many.read(lines.at, start + max_bytes)
+            if begin > lines.at:
+                positions += places
+                values += documents
+                lines = CsvLines(file, self._record_bytes_max, name, begin)
+                records = self._records(lines)
+                continue
             record = self._next(records, lines, len(header), grows=grows)
             if record is None:
                 return Rows(positions, values, begin, at_end=True, unread=unread)

@@ -1,0 +1,93 @@
+"""Documents as lines of CSV, by compiled code; `line_of` defines them."""
+
+import csv
+import io
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from tidemark.services.sink.connectors.formats import text_of
+from tidemark.shared.compiled import csv_writing
+from tidemark.shared.compiled.documents import buffers
+from tidemark.shared.compiled.rendering import room_to_work
+from tidemark.shared.language.values import decode_doc
+from tidemark.shared.model.values import Document
+
+_GROWTH: Final = 8
+"""How many times as long as in the codec a value's text may be: control characters and dates in JSON are, with quotes."""
+_ROW_BYTES: Final = 64
+"""Of a line, without values and delimiters."""
+_COLUMNS, _NAME_BYTES = 64, 1024
+"""Room for columns at first; it doubles."""
+
+
+def csv_bytes(documents: pa.ChunkedArray, delimiter: str = ",") -> bytes:
+    """A header and a line a document; columns in the order in which fields first appear in this file. documents: encoded."""
+    columns = _Columns.of(documents)
+    header = _line(columns.names, delimiter)
+    return b"".join([header, *(_lines(chunk, columns, delimiter) for chunk in documents.chunks)])
+
+
+def line_of(document: Document, fields: Sequence[str], delimiter: str) -> bytes:
+    """Text as it is, numbers and ISO dates bare, null and missing empty, nested values as relaxed extended JSON."""
+    return _line([text_of(document.get(field)) for field in fields], delimiter)
+
+
+def _line(cells: Sequence[str], delimiter: str) -> bytes:
+    out = io.StringIO(newline="")
+    csv.writer(out, lineterminator="\r\n", delimiter=delimiter).writerow(cells)
+    return out.getvalue().encode()
+
+
+@dataclass(frozen=True, slots=True)
+class _Columns:
+    """The names of a file's columns, and the table by which they are found."""
+
+    names: list[str]
+    tables: tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64], npt.NDArray[np.int64]]
+
+    @classmethod
+    def of(cls, documents: pa.ChunkedArray, room: int = 1) -> "_Columns":
+        """Of all documents; with twice the room where it is not enough."""
+        text, ends = np.empty(room * _NAME_BYTES, np.uint8), np.empty(room * _COLUMNS, np.int64)
+        slots, count = np.zeros(2 * room * _COLUMNS, np.int64), 0
+        for chunk in documents.chunks:
+            count = csv_writing.columns(*buffers(chunk), text, ends, slots, count)
+            if count < 0:
+                return cls.of(documents, 2 * room)
+        bounds = [0, *ends[:count].tolist()]
+        names = [text[begin:end].tobytes().decode() for begin, end in pairwise(bounds)]
+        return cls(names, (text, ends, slots))
+
+
+def _lines(documents: pa.BinaryArray, columns: _Columns, delimiter: str) -> bytes:
+    text, bounds = buffers(documents)
+    count, width = len(documents), len(columns.names)
+    room = _GROWTH * int(bounds[-1] - bounds[0]) + count * (_ROW_BYTES + width) + _ROW_BYTES
+    out, offsets, sure = np.empty(room, np.uint8), np.empty(count + 1, np.int64), np.ones(count, np.bool_)
+    stack, cells = room_to_work(0)[1], np.full(width, -1, np.int64)
+    if delimiter.isascii():
+        csv_writing.write(text, bounds, *columns.tables, width, ord(delimiter), cells, out, offsets, sure, stack)
+    else:
+        offsets[:], sure[:] = 0, False
+    return b"".join(_pieces(documents, columns, delimiter, out, offsets, sure))
+
+
+def _pieces(
+    documents: pa.BinaryArray, columns: _Columns, delimiter: str, out: Any, offsets: Any, sure: Any
+) -> list[bytes]:
+    """The compiled lines, with those of `line_of` between them."""
+    pieces: list[bytes] = []
+    begin = 0
+    for row in np.flatnonzero(~sure).tolist():
+        pieces += [
+            out[begin : offsets[row]].tobytes(),
+            line_of(decode_doc(documents[row].as_py()), columns.names, delimiter),
+        ]
+        begin = offsets[row]
+    return [*pieces, out[begin : offsets[-1]].tobytes()]
