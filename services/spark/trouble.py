@@ -21,6 +21,7 @@ _WORDS: Final = (
     "StatusCode.UNAVAILABLE",
     "stopped SparkContext",
     "SparkContext was shut down",
+    "SparkContext._taskScheduler()",  # is null: an application that ended while it began, for no master answered
     "ExecutorLostFailure",
 )
 _SAID_CHARACTERS: Final = 300

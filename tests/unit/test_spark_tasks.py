@@ -13,6 +13,7 @@ from tests.harness.worker_stand import JOB
 from tidemark.services.spark import service
 from tidemark.services.spark.body import SparkBody
 from tidemark.services.spark.service import SparkService, SparkSettings, spark_settings
+from tidemark.services.spark.trouble import SparkUnavailable, outage_of
 from tidemark.shared.adapters.blobs import MemoryBlobs
 from tidemark.shared.adapters.virtual import START_MS, VirtualWorld, run_virtual
 from tidemark.shared.language.documents import parse
@@ -266,6 +267,21 @@ def test_spark_connect_without_its_packages_is_refused_at_the_start(monkeypatch:
     assert spark_settings(replace(settings, extra={"master": "spark://h:7077"})).master == "spark://h:7077"
     monkeypatch.setattr(service, "find_spec", lambda _: "there")
     assert spark_settings(settings).master == "sc://h:15002"
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "java.lang.IllegalStateException: Cannot call methods on a stopped SparkContext.",
+        "org.apache.spark.SparkException: Job 20 cancelled because SparkContext was shut down",
+        'because the return value of "org.apache.spark.SparkContext._taskScheduler()" is null',
+        "ExecutorLostFailure (executor 1 exited caused by one of the running tasks)",
+    ],
+)
+def test_C10_a_cluster_that_is_away_is_an_outage(said: str) -> None:
+    """Recorded words of Spark: masters that do not answer, once and again; an application that was ended; executors that are lost."""
+    assert isinstance(outage_of(RuntimeError(f"An error occurred.\n: {said}\n\tat …")), SparkUnavailable)
+    assert outage_of(RuntimeError("An error occurred.\n: java.lang.NullPointerException")) is None
 
 
 def test_settings_of_spark_itself_are_read_by_name() -> None:
