@@ -16,7 +16,7 @@ from aiohttp import web
 
 from tidemark.services.control import commands as do
 from tidemark.services.control import routes
-from tidemark.services.control.audit import DEEDS_MAX, Audit
+from tidemark.services.control.audit import DEEDS_MAX, NAMED, Audit
 from tidemark.services.control.history import CHECKPOINTS_MAX
 from tidemark.services.control.logs import lines_of
 from tidemark.services.control.openapi import describe
@@ -35,7 +35,19 @@ from tidemark.shared.model.ids import ProcessorName
 from tidemark.shared.model.messages import ProcessorStatus
 from tidemark.shared.model.time import MIN_TIME
 from tidemark.shared.ports.clock import Clock, Executor
-from tidemark.shared.process.web import BAD_REQUEST, CONFLICT, NOT_FOUND, UNAVAILABLE, Problem, broker_away
+from tidemark.shared.process.users import User
+from tidemark.shared.process.web import (
+    BAD_REQUEST,
+    CONFLICT,
+    FORBIDDEN,
+    NOT_FOUND,
+    UNAVAILABLE,
+    USER,
+    Problem,
+    Rule,
+    allow,
+    broker_away,
+)
 from tidemark.shared.runtime.watermark import explain_watermark
 
 STALE_HEADER: Final = "Tidemark-Stale"
@@ -102,10 +114,10 @@ class Api:
 
     # --- reading ----------------------------------------------------------------------------------------------------------
 
-    async def processors(self, _request: web.Request, _body: Any) -> web.Response:
-        """All, by name."""
+    async def processors(self, request: web.Request, _body: Any) -> web.Response:
+        """Those that the user sees, by name."""
         self._known()
-        return self._told(self._all())
+        return self._told(self._all(request[USER]))
 
     async def processor(self, request: web.Request, _body: Any) -> web.Response:
         """One, with its document."""
@@ -195,9 +207,9 @@ class Api:
         shown = [each for each in reversed(letters) if code in ("", _code(each))]
         return self._told({"letters": shown[:limit], "codes": dict(codes.most_common())})
 
-    async def try_out(self, _request: web.Request, body: routes.TryBody) -> web.Response:
+    async def try_out(self, request: web.Request, body: routes.TryBody) -> web.Response:
         """In a process of its own, on the caller's records or the newest of its topic."""
-        processor, rows, others = self.commands.check(body.document), body.rows, 0
+        processor, rows, others = self.commands.check(body.document, request[USER]), body.rows, 0
         if rows is None:
             connections = self.commands.connect_briefly()
             try:
@@ -240,11 +252,12 @@ class Api:
     async def live_all(self, request: web.Request, _body: Any) -> web.StreamResponse:
         """The list, as long as the client listens."""
         self._known()
-        return await self._stream(request, self._all)
+        return await self._stream(request, lambda: self._all(request[USER]))
 
-    async def workers(self, _request: web.Request, _body: Any) -> web.Response:
-        """Those that were heard of lately."""
+    async def workers(self, request: web.Request, _body: Any) -> web.Response:
+        """Those that were heard of lately, with the tasks that the user sees."""
         self._known()
+        user = request[USER]
         workers = [
             {
                 "place": beat.place,
@@ -252,30 +265,32 @@ class Api:
                 "host": beat.host,
                 "pid": beat.pid,
                 "slots": beat.slots,
-                "processors": sorted({task.name for task in beat.tasks}),
-                "tasks": [f"{task.name}: {task.vertex}/{task.index}" for task in beat.tasks],
+                "processors": sorted({task.name for task in beat.tasks if user.sees(task.name)}),
+                "tasks": [f"{t.name}: {t.vertex}/{t.index}" for t in beat.tasks if user.sees(t.name)],
             }
             for beat in self.model.living()
         ]
         return self._told({"workers": workers})
 
     async def audit(self, request: web.Request, _body: Any) -> web.Response:
-        """The latest deeds."""
-        limit = _number(request, "limit", 100, DEEDS_MAX)
-        return answer({"deeds": list(islice(self.audit_log.deeds, limit))})
+        """The latest deeds on what the user administers; on nothing of a namespace, for those who are bound to none."""
+        limit, user = _number(request, "limit", 100, DEEDS_MAX), request[USER]
+        seen = (deed for deed in self.audit_log.deeds if user.may("admin", deed["processor"]))
+        return answer({"deeds": list(islice(seen, limit))})
 
-    async def connections(self, _request: web.Request, _body: Any) -> web.Response:
-        """The registry."""
+    async def connections(self, request: web.Request, _body: Any) -> web.Response:
+        """Those of the registry that the user sees."""
         self._known()
-        return self._told({"connections": self.model.connections})
+        return self._told({"connections": self._connections(request[USER])})
 
     # --- changing ---------------------------------------------------------------------------------------------------------
 
-    async def validate(self, _request: web.Request, body: routes.DocumentBody) -> web.Response:
+    async def validate(self, request: web.Request, body: routes.DocumentBody) -> web.Response:
         """Judged against the registry's connections, and compared with what a processor has."""
-        self.commands.check(body.document)
+        self.commands.check(body.document, request[USER])
         if not body.against:
             return answer({"valid": True})
+        allow(request[USER], Rule(processor=body.against))
         status = self._status_of(body.against)
         tree = load(body.document)[0] if isinstance(body.document, str) else body.document
         sides = (_lines(load(status.document)[0]), _lines(tree))
@@ -283,17 +298,21 @@ class Api:
             {"valid": True, "changes": list(difflib.unified_diff(*sides, "running", "new", lineterm=""))[:CHANGES_MAX]}
         )
 
-    async def complete(self, _request: web.Request, body: routes.CompleteBody) -> web.Response:
+    async def complete(self, request: web.Request, body: routes.CompleteBody) -> web.Response:
         """From the schema of documents, the registry's connections, and the document itself."""
         if len(body.before) + len(body.after) > COMPLETED_MAX:
             finding = f"{len(body.before) + len(body.after)}"
             raise Problem(BAD_REQUEST, "document", f"at most {COMPLETED_MAX} characters", finding)
-        known = {name: str(each.get("type", "")) for name, each in self.model.connections.items()}
+        known = {name: str(each.get("type", "")) for name, each in self._connections(request[USER]).items()}
         found = complete(body.before, body.after, known)
         return answer(msgspec.to_builtins(found))
 
     async def create(self, request: web.Request, body: routes.CreateBody) -> web.Response:
         """A new processor."""
+        request[NAMED] = body.name
+        if not request[USER].may("operator", body.name):
+            user = request[USER]
+            raise Problem(FORBIDDEN, "name", "a name in a namespace of yours", f"{user.name}, who is {user.role}")
         command = do.Create(
             name=body.name,
             request=_request_id(request),
@@ -301,20 +320,19 @@ class Api:
             parallelism=body.parallelism,
             start=body.start,
         )
-        done = await self.commands.carry_out(command)
+        done = await self.commands.carry_out(command, request[USER])
         return answer({"request": done}, 201, {"Location": f"/v1/processors/{body.name}"})
 
     async def modify(self, request: web.Request, body: routes.ModifyBody) -> web.Response:
         """Another document."""
-        return await self._do(
-            do.Modify(
-                name=request.match_info["name"],
-                request=_request_id(request),
-                document=body.document,
-                parallelism=body.parallelism,
-                resume=body.resumeFromCheckpoint,
-            )
+        command = do.Modify(
+            name=request.match_info["name"],
+            request=_request_id(request),
+            document=body.document,
+            parallelism=body.parallelism,
+            resume=body.resumeFromCheckpoint,
         )
+        return answer({"request": await self.commands.carry_out(command, request[USER])})
 
     async def drop(self, request: web.Request, _body: Any) -> web.Response:
         """Forget it."""
@@ -368,8 +386,12 @@ class Api:
         if not self.model.ready():
             raise broker_away(self.model.away() or "the registry is still being read")
 
-    def _all(self) -> dict[str, Any]:
-        return {"processors": [self._shown(status) for _, status in sorted(self.model.statuses.items())]}
+    def _all(self, user: User) -> dict[str, Any]:
+        statuses = sorted(self.model.statuses.items())
+        return {"processors": [self._shown(status) for name, status in statuses if user.sees(name)]}
+
+    def _connections(self, user: User) -> dict[str, Any]:
+        return {name: each for name, each in self.model.connections.items() if user.sees_connection(name)}
 
     def _plan(self, status: ProcessorStatus) -> dict[str, Any]:
         return self.plans.shown(status, self.model.tasks(status), self.model.history)

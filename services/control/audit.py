@@ -7,7 +7,7 @@ import uuid
 from collections import deque
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 import structlog
 from aiohttp import web
@@ -19,6 +19,10 @@ from tidemark.shared.process.web import BAD_REQUEST, USER, Next, Problem
 _log = structlog.get_logger()
 DEEDS_MAX = 1_000
 """Deeds that are shown by REST."""
+TEXT_MAX = 500
+"""Characters of each text of a deed: what was asked for may be as long as a body."""
+NAMED: Final = web.RequestKey("named", str)
+"""Key of a request's processor, where the body names it."""
 
 
 def _untold(*_: Any, **__: Any) -> None:
@@ -36,6 +40,8 @@ class Audit:
 
     def note(self, user: str, role: str, what: str, processor: str, **facts: Any) -> None:
         """One deed."""
+        user, what, processor = user[:TEXT_MAX], what[:TEXT_MAX], processor[:TEXT_MAX]
+        facts = {key: value[:TEXT_MAX] if isinstance(value, str) else value for key, value in facts.items()}
         deed = {
             "time": shown_time(self.clock.now_ms()),
             "user": user,
@@ -69,10 +75,11 @@ class Audit:
                 user = request.get(USER)
                 silent = request.path in reads and status < BAD_REQUEST
                 name, role = ("", "") if user is None else (user.name, user.role)
+                asked = request.get(NAMED) or request.match_info.get("name", "")
                 key = request.headers.get("Idempotency-Key", "").encode(errors="backslashreplace").decode()
                 if not silent:
                     self.note(
-                        name, role, f"{request.method} {request.path}", request.match_info.get("name", ""), status=status,
+                        name, role, f"{request.method} {request.path}", asked, status=status,
                         finding=finding, address=request.remote or "", request=key,
                     )  # fmt: skip
             return answer

@@ -35,6 +35,7 @@ from tidemark.shared.planning import PlanError, plan_processor
 from tidemark.shared.ports.log import LogError
 from tidemark.shared.process.connections import Connections
 from tidemark.shared.process.foreseen import never_runs
+from tidemark.shared.process.users import ADMIN, User
 from tidemark.shared.process.web import BAD_REQUEST, CONFLICT, NO_ANSWER, NOT_FOUND, TOO_MANY, Problem, broker_away
 from tidemark.shared.runtime.client import Client, EdgeSample, RequestRefused, RequestTimeout
 from tidemark.shared.runtime.topics import check_topics
@@ -119,8 +120,11 @@ class Commands:
     waiting: int = 0
     connect_briefly: Callable[[], Connections] = lambda: Briefly("control")
 
-    async def carry_out(self, command: Command) -> str:
-        """Done: the request's id. Problem: not done, or not known whether it was (504: ask again with the same id)."""
+    async def carry_out(self, command: Command, user: User = ADMIN) -> str:
+        """Done: the request's id. Problem: not done, or not known whether it was (504: ask again with the same id).
+
+        The user may do it; documents name the connections that the user sees.
+        """
         request = command.request or self.client.unique()
         most = self.settings.request_characters_max
         if len(request) > most or not request.isprintable():
@@ -134,7 +138,7 @@ class Commands:
                 repr(command.name),
             )
         if isinstance(command, Create | Modify) and command.document is not None:
-            await self.foresee(self.check(command.document))
+            await self.foresee(self.check(command.document, user))
         if isinstance(command, Connect) and command.connection is not None:
             check_connection(command.name, command.connection)
         await self._ask(_request_of(command, request))
@@ -155,9 +159,9 @@ class Commands:
         if errors:
             raise invalid_document(InvalidDocument(errors))
 
-    def check(self, document: Document) -> Processor:
-        """The document, with the registry's connections that it does not bring; Problem with every error of it."""
-        known = self.registered()
+    def check(self, document: Document, user: User = ADMIN) -> Processor:
+        """The document, with the registry's connections that it does not bring and the user sees; Problem with every error of it."""
+        known = {name: each for name, each in self.registered().items() if user.sees_connection(name)}
         try:
             processor = parse(document, known_connections=known)
             check_topics(processor, self.model.topics.prefix)

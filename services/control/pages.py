@@ -141,7 +141,7 @@ def _vertices(vertices: Iterable[Answer]) -> Html:
 def _deeds(view: View) -> Html | None:
     name, path = view.name, f"/v1/processors/{view.name}"
     deeds = []
-    if view.user.may("operator"):
+    if view.user.may("operator", view.name):
         anew = f"Start {name} without state? It reads its input from the beginning, and writes its output again."
         ends = f"Drain {name}? Its input ends where it ends now, all windows close, and it finishes."
         deeds += [
@@ -150,7 +150,7 @@ def _deeds(view: View) -> Html | None:
             _button("Stop", "POST", f"{path}/stop", confirm=f"Stop {name} at a checkpoint?"),
             _button("Drain", "POST", f"{path}/stop", {"drain": True}, risky=True, confirm=ends),
         ]
-    if view.user.may("admin"):
+    if view.user.may("admin", view.name):
         lost = f"Drop {name}? Its checkpoints and all that it stored are deleted; its output stays."
         deeds.append(_button("Drop", "DELETE", path, confirm=lost, next="/", risky=True))
     return _actions(*deeds) if deeds else None
@@ -307,7 +307,7 @@ def letters(view: View, found: Answer) -> Drawn:
     hint = tag("p", "A redrive takes late records through the windows that they missed, each once.", class_="hint")
     asked = f"Redrive {view.name}? Corrections of its windows go to a topic of their own."
     deed = _button("Redrive", "POST", f"/v1/processors/{view.name}/redrive", confirm=asked)
-    staying = (hint, _actions(deed) if view.user.may("operator") else None)
+    staying = (hint, _actions(deed) if view.user.may("operator", view.name) else None)
     heads = ("Arrived", "Operator", "Code", "Reason, and the letter")
     return Drawn((chosen, table("Dead letters, the newest first", heads, rows, "No dead letters.")), staying)
 
@@ -335,7 +335,7 @@ def logs(_view: View, found: Answer) -> Drawn:
 def document(view: View, shown: Answer) -> Drawn:
     """To be read; who may, changes it."""
     text = json.dumps(shown["document"], indent=2, ensure_ascii=False)
-    if not view.user.may("operator"):
+    if not view.user.may("operator", view.name):
         return Drawn(None, tag("pre", text, tabindex=0))
     deeds = [
         _button("Validate and compare", "POST", "/v1/validate", {"against": view.name}, document="document"),

@@ -9,6 +9,7 @@ from msgspec import Meta, Struct
 
 from tidemark.services.control.commands import Document, Whole
 from tidemark.shared.process.users import Role
+from tidemark.shared.process.web import Rule
 
 Handler = Callable[[web.Request, Any], Awaitable[web.StreamResponse]]
 """(request, its decoded body or None) → answer; raises Problem."""
@@ -118,6 +119,12 @@ class Route:
     def role(self) -> Role:
         """The least role that may ask."""
         return self.needs or ("viewer" if self.method == "GET" else "operator")
+
+    def rule(self, name: str | None) -> Rule:
+        """What a request with this `{name}` in its path takes. Other routes answer with, or name in their bodies, what the user may."""
+        if self.path.startswith("/v1/connections/"):
+            return Rule(self.role, connection=name)
+        return Rule(self.role, processor=name)
 
 
 _LIMIT: Final = Query("limit", "integer", "at most so many", 10)

@@ -8,20 +8,21 @@ from aiohttp import web
 from tidemark.services.control.api import Api
 from tidemark.services.control.console import Console
 from tidemark.services.control.routes import ROUTES, Handler, Route
-from tidemark.shared.process.users import Role, Users
-from tidemark.shared.process.web import BAD_REQUEST, Next, Problem, answering, crowded, expected, guard, read_body
+from tidemark.shared.process.users import Users
+from tidemark.shared.process.web import BAD_REQUEST, Next, Problem, Rule, answering, crowded, expected, guard, read_body
 
 
 def application(api: Api, users: Users, *outer: Any) -> web.Application:
     """Every route of the table, behind a token of its role. outer: middlewares before all others."""
     open_paths = {route.path for route in ROUTES if route.open}
-    roles: dict[tuple[str, str], Role] = {(route.method, route.path): route.role for route in ROUTES}
+    table: dict[tuple[str, str], Route] = {(route.method, route.path): route for route in ROUTES}
 
-    def least(request: web.Request) -> Role:
+    def rule(request: web.Request) -> Rule:
         resource = request.match_info.route.resource
-        return roles.get((request.method, resource.canonical if resource is not None else ""), "viewer")
+        route = table.get((request.method, resource.canonical if resource is not None else ""))
+        return Rule() if route is None else route.rule(request.match_info.get("name"))
 
-    guarded = guard(users, open_paths, least, page_header="Tidemark-Console")
+    guarded = guard(users, open_paths, rule, page_header="Tidemark-Console")
     app = web.Application(
         client_max_size=api.settings.body_bytes_max,
         middlewares=[

@@ -1,7 +1,9 @@
-"""The users of a service that listens. Its own token is an admin's; a file names others, each with a role and their token's digest.
+"""The users of a service that listens. Its own token is an admin's; a file names others, each with rights and their token's digest.
 
-A line is `NAME ROLE DIGEST`, the SHA-256 of the token in hexadecimal (`printf %s TOKEN | sha256sum`): a reader of the file has no token. It
-is read again when it has changed; if it cannot be read then, the known users stay and the log names it.
+A line is `NAME RIGHTS DIGEST`, the SHA-256 of the token in hexadecimal (`printf %s TOKEN | sha256sum`): a reader of the file has no token.
+The file is read again when it has changed; if it cannot be read then, the known users stay and the log names it.
+
+Rights are a role, for everything, or `ROLE@NAMESPACE,NAMESPACE`, for what is in these namespaces alone; several are joined by `+`.
 """
 
 import hashlib
@@ -14,6 +16,7 @@ from typing import Final, Literal, TypeAlias, get_args
 
 import structlog
 
+from tidemark.shared.model.ids import namespace_of
 from tidemark.shared.process.settings import ProcessSettingsError
 
 _log = structlog.get_logger()
@@ -22,21 +25,75 @@ ROLES: Final[tuple[Role, ...]] = get_args(Role)
 """Each role may do all that those before it may, and more."""
 OWN: Final = "installation"
 """The user's name for the service's own token."""
-_LINE: Final = re.compile(r"(\S{1,128}) +(viewer|operator|admin) +([0-9a-f]{64})")
+SIGNED: Final = "oidc:"
+"""How names of users begin that an OpenID provider vouches for: no line of a file can take one."""
+_NAMESPACE: Final = r"[A-Za-z0-9][A-Za-z0-9_-]{0,126}"
+_GRANT: Final = re.compile(rf"(viewer|operator|admin)(?:@({_NAMESPACE}(?:,{_NAMESPACE})*))?")
+_LINE: Final = re.compile(r"(\S{1,128}) +(\S+) +([0-9a-f]{64})")
 _FILE_BYTES_MAX: Final = 1 << 20
 """Some ten thousand users: the file is small, or none of ours."""
 
 
 @dataclass(frozen=True, slots=True)
+class Grant:
+    """A role, in these namespaces or, with None, everywhere."""
+
+    role: Role
+    namespaces: frozenset[str] | None = None
+
+    def __str__(self) -> str:
+        """As a file of users has it."""
+        return self.role if self.namespaces is None else f"{self.role}@{','.join(sorted(self.namespaces))}"
+
+
+def read_rights(text: str) -> tuple[Grant, ...]:
+    """`viewer`, `operator@a,b` or several, joined by `+`. ValueError, without the text: it may be a token in the wrong place."""
+    found = []
+    for part in text.split("+"):
+        match = _GRANT.fullmatch(part)
+        if match is None:
+            raise ValueError(f"one of {', '.join(ROLES)}, alone or as ROLE@NAMESPACE,NAMESPACE; several joined by +")
+        namespaces = None if match[2] is None else frozenset(match[2].split(","))
+        found.append(Grant(match[1], namespaces))  # type: ignore[arg-type]
+    return tuple(found)
+
+
+@dataclass(frozen=True, slots=True)
 class User:
-    """A user, by name and role."""
+    """A user, by name and rights."""
 
     name: str
-    role: Role
+    rights: tuple[Grant, ...]
 
-    def may(self, least: Role) -> bool:
-        """Whether the role is this one or above."""
-        return ROLES.index(self.role) >= ROLES.index(least)
+    @property
+    def role(self) -> str:
+        """The rights, as a file of users has them."""
+        return "+".join(map(str, self.rights))
+
+    @property
+    def bound(self) -> bool:
+        """Whether there is no right but to namespaces."""
+        return all(grant.namespaces is not None for grant in self.rights)
+
+    def may(self, least: Role, name: str | None = None) -> bool:
+        """Whether the role is this one or above: for the processor or connection `name`; with None, for any."""
+        return any(
+            ROLES.index(grant.role) >= ROLES.index(least)
+            and (name is None or grant.namespaces is None or namespace_of(name) in grant.namespaces)
+            for grant in self.rights
+        )
+
+    def sees(self, name: str) -> bool:
+        """Whether there is such a processor for the user."""
+        return self.may("viewer", name)
+
+    def sees_connection(self, name: str) -> bool:
+        """Whether there is such a connection for the user: those without a namespace are for everybody."""
+        return not namespace_of(name) or self.sees(name)
+
+
+ADMIN: Final = User(OWN, (Grant("admin"),))
+"""Who has the service's own token."""
 
 
 class Users:
@@ -44,7 +101,7 @@ class Users:
 
     def __init__(self, token: str, file: str = "") -> None:
         """`token`: the service's own. `file`: of the others; "": there are none. ProcessSettingsError."""
-        self._own = {_digest(token.encode()): User(OWN, "admin")}
+        self._own = {_digest(token.encode()): ADMIN}
         self._file = Path(file) if file else None
         self._read_at: tuple[int, ...] = ()
         self._others: Mapping[str, User] = {}
@@ -85,13 +142,13 @@ class Users:
             if not line.strip() or line.startswith("#"):
                 continue
             match = _LINE.fullmatch(line.strip())
-            if match is None:
-                expected = f"NAME, one of {', '.join(ROLES)}, and the SHA-256 of a token in hexadecimal"
-                raise ProcessSettingsError(
-                    f"{file}, line {number}: expected {expected}"
-                )  # the value found may be a token
-            name, role, digest = match.groups()
-            found[digest] = User(name, role)  # type: ignore[arg-type]
+            if match is None or match[1].startswith(SIGNED):  # the value found may be a token
+                expected = f"NAME, not beginning with {SIGNED!r}, RIGHTS, and the SHA-256 of a token in hexadecimal"
+                raise ProcessSettingsError(f"{file}, line {number}: expected {expected}")
+            try:
+                found[match[3]] = User(match[1], read_rights(match[2]))
+            except ValueError as error:
+                raise ProcessSettingsError(f"{file}, line {number}: expected as RIGHTS {error}") from None
         self._others = found
 
 

@@ -10,6 +10,7 @@ import msgspec
 import structlog
 from aiohttp import HttpVersion11, web
 
+from tidemark.shared.model.ids import namespace_of
 from tidemark.shared.ports.clock import Clock, Executor
 from tidemark.shared.process.users import Role, User, Users
 
@@ -70,16 +71,43 @@ def broker_away(reason: str) -> Problem:
     )
 
 
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """What a request takes: a role, for what it is about."""
+
+    least: Role = "viewer"
+    processor: str | None = None
+    """Its name; None: it is about no processor, or about all that the user sees."""
+    connection: str | None = None
+    """As `processor`."""
+
+
+def allow(user: User, rule: Rule) -> None:
+    """Problem for a user who may not: 404 where nothing is there for them, 403 where the role is too low."""
+    name, sees = rule.processor, user.sees
+    kind = "processor"
+    if name is None:
+        name, sees, kind = rule.connection, user.sees_connection, "connection"
+    if name is not None and not sees(name):
+        raise Problem(NOT_FOUND, "name", f"a {kind} that exists", f"there is no {kind} named {name}")
+    # Connections without a namespace may be read, and asked for a sign of life, by all users of the role.
+    shared = kind == "connection" and rule.least != "admin" and name is not None and not namespace_of(name)
+    if not user.may(rule.least, None if shared else name):
+        finding = f"{user.name}'s, who is {user.role}"
+        raise Problem(FORBIDDEN, "header Authorization", f"the token of {rule.least}s", finding)
+
+
 def guard(
     users: Users,
     open_paths: Collection[str],
-    least: Callable[[web.Request], Role] = lambda _: "viewer",
+    rule: Callable[[web.Request], Rule] = lambda _: Rule(),
     page_header: str = "",
 ) -> Any:
     """Bearer token for everything; for reading also as the password of a browser's prompt, which other sites cannot use to change.
 
-    least: the role that a request takes. page_header: a request that has it may change things by that password, too: browsers send no
-    header of its own for another site, unless this service said that it may. A handler finds the user under USER.
+    rule: what a request takes; what a user does not see is not there. page_header: a request that has it may change things by that
+    password, too: browsers send no header of its own for another site, unless this service said that it may. A handler finds the user
+    under USER.
     """
 
     @web.middleware
@@ -102,10 +130,7 @@ def guard(
         from_page = bool(page_header) and page_header in request.headers
         if by_page and request.method not in ("GET", "HEAD") and not from_page:
             raise Problem(FORBIDDEN, "header Authorization", "Bearer, where something is changed", "Basic")
-        if not user.may(needed := least(request)):
-            raise Problem(
-                FORBIDDEN, "header Authorization", f"the token of {needed}s", f"{user.name}'s, who is {user.role}"
-            )
+        allow(user, rule(request))
         return await handler(request)
 
     return guarded

@@ -96,7 +96,8 @@ class Client:
                     if not fence.admits(record):
                         continue
                     answer = self._unreadable.read(record, self._answer_of)
-                    if answer is not None and answer.request == request.request:
+                    # Ids of requests are their senders' choice: another processor's request may have the same one.
+                    if answer is not None and (answer.request, answer.name) == (request.request, request.name):
                         if answer.error:
                             raise RequestRefused(answer.error)
                         return

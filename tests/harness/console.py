@@ -79,7 +79,9 @@ async def console(folder: Path) -> AsyncIterator[Shown]:
     """All of it, with a processor that has committed and refused some."""
     clock, executor = SystemClock(), AsyncExecutor()
     users = folder / "users"
-    users.write_text("".join(f"{r} {r} {sha256(token_of(r).encode()).hexdigest()}\n" for r in ROLES))
+    users.write_text(
+        "".join(f"{r} {r} {sha256(token_of(r).encode()).hexdigest()}\n" for r in (*ROLES, "admin@elsewhere"))
+    )
     lines: tuple[dict[str, Any], ...] = (
         {"event": "worker.started", "level": "info"},
         {"event": "sink.slow", "level": "warning", "took_ms": 812},

@@ -36,7 +36,9 @@ from tidemark.services.gateway.settings import GatewaySettings
 from tidemark.shared.adapters.executor import AsyncExecutor
 from tidemark.shared.adapters.memory_log import MemoryLog
 
-ROLES: Final = ("viewer", "operator", "admin", None)
+STRANGER: Final = "admin@elsewhere"
+"""A user to whom the processor that is there does not exist."""
+ROLES: Final = ("viewer", "operator", "admin", STRANGER, None)
 """Users; None: a request without a token."""
 CHECKS: Final = (
     checks.status_code_conformance,
@@ -47,6 +49,8 @@ CHECKS: Final = (
 )
 WAIT_S: Final = 40
 """For an answer: longer than control waits for the coordinator."""
+_SEEN: Final = "source-1"
+"""A vertex of the processor that is there: it stands in what is told of it."""
 _ODD: Final = (
     "",
     "9" * 5_000,
@@ -195,6 +199,8 @@ class Asked:
             self._note(place, f"{found.text[:300]}{asked}")
         elif role is None and found.status_code != 401 and case.operation.definition.raw["security"]:
             self._note(place, "answered without a token")
+        elif role == STRANGER and _SEEN in found.text:
+            self._note(f"{place}: told of another namespace", f"{found.text[:300]}{asked}")
         elif found.status_code not in (401, 403):
             try:
                 case.validate_response(found, checks=list(CHECKS))

@@ -339,7 +339,7 @@ async def test_the_audit_log_says_who_did_what_and_who_was_turned_away(asked: As
         ("admin-1", "admin", "DELETE /v1/processors/p", "p", 200),
         ("", "", "DELETE /v1/processors/p", "p", 401),
         ("viewer-1", "viewer", "DELETE /v1/processors/p", "p", 403),
-        ("operator-1", "operator", "POST /v1/processors", "", 201),
+        ("operator-1", "operator", "POST /v1/processors", "p", 201),
     ]
     assert told["deeds"][-1]["request"] == "one"
 

@@ -1,5 +1,6 @@
 """Who may ask control, and what is kept of what they did."""
 
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -34,3 +35,39 @@ def test_a_file_of_users_that_cannot_be_read_ends_the_start_and_shows_no_token(t
     assert "a-token-of-ada" not in str(raised.value)
     with pytest.raises(ProcessSettingsError, match="expected a file of users"):
         Users("a-token-of-the-service", str(tmp_path / "none"))
+
+
+def test_a_deed_is_small_whatever_was_asked_for() -> None:
+    """A body's texts come back in findings: neither the list of deeds nor an event takes them whole, for an event must fit in a record."""
+    told: list[dict[str, Any]] = []
+    audit = Audit(SystemClock(), lambda *given, **facts: told.append({"processor": given[2], **facts}))
+    long = "x" * 900_000
+    audit.note("ada", "viewer", f"POST /{long}", long, status=404, finding=long, request=long)
+    for deed in (*audit.deeds, *told):
+        assert sum(len(str(value)) for value in deed.values()) < 10_000
+
+
+def test_rights_are_read_as_they_are_shown(tmp_path: Path) -> None:
+    """A role alone is for everything; with namespaces for these; odd rights and names kept for others end the start."""
+    digest = sha256(b"t").hexdigest()
+    for rights in ("viewer", "operator@a", "admin@a,b-1", "viewer+operator@a", "viewer@b+admin@a"):
+        (tmp_path / "users").write_text(f"ada {rights} {digest}\n")
+        user = Users("own", str(tmp_path / "users")).of(b"t")
+        assert user is not None
+        assert (user.name, user.role, user.bound) == ("ada", rights, rights not in ("viewer", "viewer+operator@a"))
+    odd = (
+        "root",
+        "viewer@",
+        "viewer@a,",
+        "viewer@a.b",
+        "viewer@*",
+        "viewer+",
+        "+viewer",
+        "viewer@a b",
+        "viewer@é",
+        "admin@a@b",
+    )
+    for line in (*(f"ada {rights} {digest}" for rights in odd), f"oidc:ada viewer {digest}"):
+        (tmp_path / "users").write_text(f"{line}\n")
+        with pytest.raises(ProcessSettingsError, match="line 1: expected"):
+            Users("own", str(tmp_path / "users"))
