@@ -30,7 +30,7 @@ def application(api: Api, users: Users, *outer: Any) -> web.Application:
             answering,
             api.audit_log.middleware({route.path for route in ROUTES if not route.changes}),
             guarded,
-            crowded(api.settings.requests_max, open_paths),
+            crowded(api.settings.requests_max, open_paths, api.settings.user_requests_max),
         ],
     )
     console = Console(api)

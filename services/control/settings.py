@@ -31,6 +31,8 @@ class ControlSettings:
     """Of a request: a document travels to the coordinator in one record of the brokers."""
     requests_max: int = 256
     """Requests that are being answered; more are answered 429."""
+    user_requests_max: int = 64
+    """Of one user, live events among them; more are answered 429, and others go on."""
     connections_max: int = 1_000
     """Open connections; one more is closed at once."""
     request_wait_ms: int = 30_000

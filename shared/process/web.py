@@ -2,6 +2,7 @@
 
 import base64
 import zlib
+from collections import Counter
 from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -143,12 +144,15 @@ def _password(encoded: str) -> bytes:
         return b""
 
 
-def crowded(requests_max: int, open_paths: Collection[str]) -> Any:
+def crowded(requests_max: int, open_paths: Collection[str], user_max: int | None = None) -> Any:
     """At most so many requests are being answered; more are told to come again: each holds its body in memory.
+
+    user_max: so many of one user, so that live events and slow bodies of one leave room for others; None: as many as of all.
 
     `open_paths`: those that are always answered, such as liveness: a busy service is alive.
     """
     under_way = 0
+    by_user: Counter[User | None] = Counter()
 
     @web.middleware
     async def counted(request: web.Request, handler: Next) -> web.StreamResponse:
@@ -158,11 +162,19 @@ def crowded(requests_max: int, open_paths: Collection[str]) -> Any:
         if under_way >= requests_max:
             finding = f"{under_way} are being answered"
             raise Problem(TOO_MANY, "requests", "fewer at a time", finding, headers={"Retry-After": "1"})
+        user = request.get(USER)
+        if user_max is not None and by_user[user] >= user_max:
+            finding = f"{by_user[user]} of this user's are being answered"
+            raise Problem(TOO_MANY, "requests", "fewer at a time", finding, headers={"Retry-After": "1"})
         under_way += 1
+        by_user[user] += 1
         try:
             return await handler(request)
         finally:
             under_way -= 1
+            by_user[user] -= 1
+            if not by_user[user]:
+                del by_user[user]
 
     return counted
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 import pytest
-from aiohttp import ClientSession
+from aiohttp import ClientSession, TCPConnector
 from yarl import URL
 
 from tests.harness.installation import Installed, installed
@@ -183,7 +183,7 @@ async def teams(tmp_path: Path) -> AsyncIterator[Teams]:
         )
         running = executor.spawn(service.run(), "control", broken)
         await service.serving.wait()
-        async with ClientSession() as session:
+        async with ClientSession(connector=TCPConnector(limit=0)) as session:
             found = Teams(service.url, session, there, {})
             while (await found.ask("", "GET", "/readyz"))[0] != 200:
                 pass
@@ -306,6 +306,22 @@ async def test_a_user_works_in_a_namespace_and_its_audit_stays_there(teams: Team
         assert ("b.more" in page or "/connections/b." in page) == ("b" in seen)
     (created,) = [deed for deed in deeds if deed["processor"] == "a.more" and deed["what"] == "POST /v1/processors"]
     assert (created["user"], created["role"], created["status"]) == ("operator@a", "operator@a", 201)
+
+
+async def test_one_user_does_not_take_the_room_of_others(teams: Teams) -> None:
+    """Who holds as many live streams as one may hears 429, and everybody else is answered; a stream that ends gives its room back."""
+    headers = {"Authorization": f"Bearer {token_of('viewer@a')}"}
+    most, held = ControlSettings().user_requests_max, []
+    for _ in range(most):
+        held.append(await teams.session.get(f"{teams.url}/v1/live", headers=headers))
+        assert held[-1].status == 200
+    assert (await teams.ask("viewer@a", "GET", "/v1/processors"))[0] == 429
+    assert (await teams.ask("viewer@b", "GET", "/v1/processors"))[0] == 200
+    held[0].close()
+    while (await teams.ask("viewer@a", "GET", "/v1/processors"))[0] != 200:
+        pass
+    for answer in held:
+        answer.close()
 
 
 async def test_odd_names_lead_nowhere(teams: Teams) -> None:
