@@ -88,7 +88,7 @@ def role_in(user: str, namespace: str | None) -> int:
     for grant in user.split("+"):
         role, _, bound = grant.partition("@")
         if not bound or namespace is None or namespace in bound.split(","):
-            best = max(best, ROLES.index(role))  # type: ignore[arg-type]
+            best = max(best, ROLES.index(role))
     return best
 
 
@@ -298,6 +298,7 @@ async def test_a_user_works_in_a_namespace_and_its_audit_stays_there(teams: Team
     assert (await teams.ask("admin@a", "PUT", "/v1/connections/a.own", connection))[0] == 200
     assert (await teams.ask("admin@a", "PUT", "/v1/connections/b.own", connection))[0] == 404
     assert (await teams.ask("admin@a", "PUT", "/v1/connections/own", connection))[0] == 403
+    deeds: list[dict[str, Any]] = []
     for user, seen in (("admin@a", {"a"}), ("admin@b", {"b"}), ("viewer@b+admin@a", {"a"}), ("admin", {"a", "b", ""})):
         _, text = await teams.ask(user, "GET", "/v1/audit")
         deeds = json.loads(text)["deeds"]
@@ -337,7 +338,7 @@ async def test_odd_names_lead_nowhere(teams: Teams) -> None:
                     continue
                 url = URL(teams.url + path.replace("{name}", name), encoded=True)
                 headers = {"Authorization": f"Bearer {token_of(user)}"}
-                given = {"json": {"odd": 1}} if method != "GET" else {}
+                given: dict[str, Any] = {"json": {"odd": 1}} if method != "GET" else {}
                 async with teams.session.request(method, url, headers=headers, **given) as answer:
                     assert answer.status in (400, 403, 404, 405, 422), (user, method, url, answer.status)
                     text = await answer.text()

@@ -35,6 +35,7 @@ from tidemark.shared.model.ids import Offset, Place, WorkerIncarnation
 from tidemark.shared.model.messages import Heartbeat
 from tidemark.shared.ports.log import LogRecord, NewRecord, TopicPartition
 from tidemark.shared.process.settings import ProcessSettings, ProcessSettingsError
+from tidemark.shared.process.users import ADMIN, User
 from tidemark.shared.process.web import UNAVAILABLE, Problem, answering, crowded
 from tidemark.shared.runtime.client import Client
 from tidemark.shared.runtime.reading import up_to_now
@@ -131,7 +132,7 @@ class _Refusing(Commands):
 
     tries = 0
 
-    async def carry_out(self, command: Any) -> str:
+    async def carry_out(self, command: Any, user: User = ADMIN) -> str:
         type(self).tries += 1
         raise Problem(UNAVAILABLE, "Kafka", "the brokers to answer", "none")
 
