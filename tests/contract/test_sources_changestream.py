@@ -370,6 +370,24 @@ async def test_I3_a_silent_stream_ends_with_a_drain(stand: Stand) -> None:
     assert source.status()[0].finished
 
 
+async def test_I3_shards_end_with_a_drain_once_all_are_behind_it(stand: Stand) -> None:
+    """An empty answer with the time of the end itself says nothing of a shard that may have an event of that time yet."""
+    stand.server.sharded, stand.server.replica_set = True, None
+    source = await stand.source(url=stand.server.url.partition("?")[0])
+    known = await source.found([SPLIT], first=True)
+    assert known[SPLIT].origin == f"shards/{stand.server.identity}"
+    await source.open({SPLIT: known[SPLIT].begin})
+    stand.server.insert("d", "other", 1)
+    end = (await source.ends({SPLIT: Offset(0)}))[SPLIT]
+    assert end is not None
+    source.end_at({SPLIT: end})
+    assert await piece(source) == []
+    assert not source.status()[0].finished
+    stand.server.noop()
+    assert await piece(source) == []
+    assert source.status()[0].finished
+
+
 async def test_I3_a_drain_of_a_stream_that_has_ended(stand: Stand) -> None:
     """There is nothing more to read: it is finished."""
     source = await stand.begun()

@@ -71,6 +71,8 @@ class StreamingServer:
     entries: list[Entry] = field(default_factory=list)
     stored: dict[tuple[str, str], dict[Any, dict[str, Any]]] = field(default_factory=dict)
     replica_set: str | None = "rs0"
+    sharded: bool = False
+    """It shows the face of a router, in front of one shard."""
     identity: bson.ObjectId | None = field(default_factory=bson.ObjectId)
     """None: the user may not ask for it."""
     asked: list[str] = field(default_factory=list)
@@ -260,6 +262,7 @@ class StreamingServer:
             return _error(10107, "not primary", _RESUMABLE)
         handlers: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
             "aggregate": self._aggregate, "killCursors": self._kill, "replSetGetConfig": self._config,
+            "find": self._version,
         }  # fmt: skip
         answer: dict[str, Any] = {"ok": 1.0}
         if name == "getMore":
@@ -275,7 +278,9 @@ class StreamingServer:
             "logicalSessionTimeoutMinutes": 30, "readOnly": False, "ok": 1.0,
         }  # fmt: skip
         me = f"127.0.0.1:{self._port}"
-        if self.replica_set is not None:
+        if self.sharded:
+            found["msg"] = "isdbgrid"
+        elif self.replica_set is not None:
             found |= {
                 "setName": self.replica_set,
                 "setVersion": 1,
@@ -290,6 +295,11 @@ class StreamingServer:
         if self.identity is None:
             return _error(13, "not authorized on admin to execute command { replSetGetConfig: 1 }")
         return {"config": {"_id": self.replica_set, "settings": {"replicaSetId": self.identity}}, "ok": 1.0}
+
+    def _version(self, _command: dict[str, Any]) -> dict[str, Any]:
+        """The one document of config.version."""
+        told = {"id": bson.Int64(0), "ns": "config.version", "firstBatch": [{"_id": 1, "clusterId": self.identity}]}
+        return {"cursor": told, "ok": 1.0}
 
     # --- change streams -------------------------------------------------------------------------------------------------------
 
