@@ -2,9 +2,9 @@
 """Change streams of MongoDB, against a scripted replica set: each event once, in the order of the oplog, from any position."""
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 from bson import DatetimeMS, ObjectId
@@ -30,6 +30,7 @@ from tidemark.shared.model.values import Date, Document, Timestamp
 from tidemark.shared.ports.log import LogDenied, LogUnavailable
 from tidemark.shared.ports.source import SourceReplaced
 
+T = TypeVar("T")
 STAGE = ChangeStreamSource(path="$source", connection_name="m", db="d", coll=("c",))
 
 
@@ -62,7 +63,7 @@ class Stand:
     async def resumed(self, position: Offset, origins: Mapping[str, str], **changed: Any) -> ChangeStream:
         """As a later generation: checked, told what the snapshot has, opened."""
         source = await self.source(replace(STAGE, **changed))
-        await source.check(self.known)
+        await answered(lambda: source.check(self.known))
         source.know({SPLIT: origins})
         await source.open({SPLIT: position})
         return source
@@ -88,13 +89,18 @@ def stands(source: ChangeStream) -> tuple[Offset, Mapping[str, str]]:
     return position, source.origins(SPLIT, position)
 
 
-async def piece(source: ChangeStream, max_bytes: int = 1 << 20) -> list[RawBatch]:
-    """The next read that succeeds."""
+async def answered(ask: Callable[[], Awaitable[T]]) -> T:
+    """The answer of a question that a task repeats while the server is away."""
     while True:
         try:
-            return list(await source.fetch(max_bytes, 20))
+            return await ask()
         except LogUnavailable:
             continue
+
+
+async def piece(source: ChangeStream, max_bytes: int = 1 << 20) -> list[RawBatch]:
+    """The next read that succeeds."""
+    return list(await answered(lambda: source.fetch(max_bytes, 20)))
 
 
 def documents(batches: Sequence[RawBatch]) -> list[Document]:
@@ -597,7 +603,7 @@ class Story:
         self.kept = position, self.source.origins(SPLIT, position), whole
 
     async def drain(self) -> None:
-        end = (await self.source.ends({SPLIT: Offset(0)}))[SPLIT]
+        end = (await answered(lambda: self.source.ends({SPLIT: Offset(0)})))[SPLIT]
         assert end is not None
         self.source.end_at({SPLIT: end})
         self.stand.server.insert("d", "c", next(self.keys))
