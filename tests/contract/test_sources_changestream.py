@@ -2,9 +2,9 @@
 """Change streams of MongoDB, against a scripted replica set: each event once, in the order of the oplog, from any position."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Any
 
 import pytest
 from bson import DatetimeMS, ObjectId
@@ -12,6 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pymongo import common
 
+from tests.harness.mongodb.stand import STAGE, Stand, answered, documents, events, piece, said, stands
 from tests.harness.mongodb.streaming import Entry, StreamingServer, token_of
 from tests.harness.source_stand import IDLE_MS, SourceStand
 from tests.property.language_strategies import VALUES
@@ -21,17 +22,11 @@ from tidemark.shared.adapters.executor import AsyncExecutor
 from tidemark.shared.adapters.memory_broker import MemoryBroker
 from tidemark.shared.adapters.memory_log import MemoryLog
 from tidemark.shared.adapters.mongodb import to_bson
-from tidemark.shared.language.stages import ChangeStreamSource
 from tidemark.shared.language.values import parse_json
-from tidemark.shared.model.checkpoint import KnownSplit
-from tidemark.shared.model.ids import Offset, SplitId, StatePart
-from tidemark.shared.model.records import RawBatch
+from tidemark.shared.model.ids import Offset, StatePart
 from tidemark.shared.model.values import Date, Document, Timestamp
 from tidemark.shared.ports.log import LogDenied, LogUnavailable
 from tidemark.shared.ports.source import SourceReplaced
-
-T = TypeVar("T")
-STAGE = ChangeStreamSource(path="$source", connection_name="m", db="d", coll=("c",))
 
 
 @pytest.fixture(autouse=True)
@@ -40,83 +35,12 @@ def quick_looks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(common, "MIN_HEARTBEAT_INTERVAL", 0.001)
 
 
-class Stand:
-    """A server, and sources on it one after the other, each from what a snapshot has."""
-
-    def __init__(self) -> None:
-        self.server = StreamingServer()
-        self.executor = AsyncExecutor()
-        self.known: Mapping[SplitId, KnownSplit] = {}
-        self.made: list[ChangeStream] = []
-
-    async def source(self, stage: ChangeStreamSource = STAGE, url: str | None = None) -> ChangeStream:
-        made = ChangeStream(stage, url or self.server.url, self.executor, SystemClock())
-        self.made.append(made)
-        return made
-
-    async def begun(self, **changed: Any) -> ChangeStream:
-        source = await self.source(replace(STAGE, **changed))
-        self.known = await source.found([SPLIT], first=True)
-        await source.open({SPLIT: self.known[SPLIT].begin})
-        return source
-
-    async def resumed(self, position: Offset, origins: Mapping[str, str], **changed: Any) -> ChangeStream:
-        """As a later generation: checked, told what the snapshot has, opened."""
-        source = await self.source(replace(STAGE, **changed))
-        await answered(lambda: source.check(self.known))
-        source.know({SPLIT: origins})
-        await source.open({SPLIT: position})
-        return source
-
-    async def close(self) -> None:
-        for source in self.made:
-            await source.close()
-        await self.server.stop()
-        await self.executor.close()
-
-
 @pytest.fixture
 async def stand() -> AsyncIterator[Stand]:
     made = Stand()
     await made.server.start()
     yield made
     await made.close()
-
-
-def stands(source: ChangeStream) -> tuple[Offset, Mapping[str, str]]:
-    """What a checkpoint has behind all that was read."""
-    position = source.status()[0].next_position
-    return position, source.origins(SPLIT, position)
-
-
-async def answered(ask: Callable[[], Awaitable[T]]) -> T:
-    """The answer of a question that a task repeats while the server is away."""
-    while True:
-        try:
-            return await ask()
-        except LogUnavailable:
-            continue
-
-
-async def piece(source: ChangeStream, max_bytes: int = 1 << 20) -> list[RawBatch]:
-    """The next read that succeeds."""
-    return list(await answered(lambda: source.fetch(max_bytes, 20)))
-
-
-def documents(batches: Sequence[RawBatch]) -> list[Document]:
-    return [parse_json(value) for batch in batches for value in batch.values.to_pylist()]
-
-
-async def events(source: ChangeStream) -> list[Document]:
-    """All that is there."""
-    found = documents(await piece(source))
-    while not source.status()[0].at_end:
-        found += documents(await piece(source))
-    return found
-
-
-def said(found: Sequence[Document]) -> list[tuple[str, Any]]:
-    return [(event["operationType"], event.get("documentKey", {}).get("_id")) for event in found]
 
 
 # --- what comes ---------------------------------------------------------------------------------------------------------------
