@@ -17,6 +17,7 @@ from tidemark.shared.model.ids import Epoch, JobId, ProcessorName
 
 LIST: Final = "backup.json"
 _CHUNK_BYTES: Final = 1 << 20
+"""Of a file, in memory at once."""
 _OWNERS: Final = 0o700
 """Mode of a backup's folders: documents with passwords, keys and all records lie in it."""
 _OWNERS_FILE: Final = 0o600
