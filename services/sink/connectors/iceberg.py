@@ -3,6 +3,9 @@
 A table has the name that its folder has below the connection's (`a/b/counts` is the table `counts` of the namespace `a.b`), and the
 connection's `catalog` says where tables are known. A catalog lets one commit of two that began from one snapshot through, which is all that
 exactly once needs; the library's own repeating of commits is turned off, for it would not look at the marker again.
+
+Files tell their columns by names, and the table's mapping which field a name is. It keeps the names that fields had before others renamed
+or dropped them: else values of earlier files would be gone.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -28,6 +31,7 @@ from pyiceberg.exceptions import (
 from pyiceberg.io.pyarrow import parquet_file_to_data_file
 from pyiceberg.manifest import DataFile, ManifestFile
 from pyiceberg.table import Table, TableProperties
+from pyiceberg.table.name_mapping import MappedField, NameMapping, parse_mapping_from_json
 from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.table.update.snapshot import ExpireSnapshots
 
@@ -140,8 +144,22 @@ class IcebergReleases(TableReleases[Table]):
     # --- commits
 
     def _commit(self, table: Table, manifest: Manifest) -> None:
-        added = [self._file(table, file.name) for file in manifest.files]
+        try:
+            added = [self._file(table, file.name) for file in manifest.files]
+        except ValueError as error:
+            if not self._brought_back(table, manifest):
+                raise
+            raise CommitConflict(str(error)) from error
         self._change(table, told(manifest), added, properties={app_of(manifest.identity): str(manifest.epoch)})
+
+    def _brought_back(self, table: Table, manifest: Manifest) -> bool:
+        """Whether columns were missing that others dropped or renamed since the files were staged: they are there again."""
+        staged = [plain(table_from(self._destination.read(file.name) or b"")).schema for file in manifest.files]
+        names = self._schema(table).names
+        missing = {field.name: field for schema in staged for field in schema if field.name not in names}
+        if missing:
+            self.agree(pa.schema(list(missing.values())))
+        return bool(missing)
 
     def _file(self, table: Table, name: str) -> DataFile:
         path = f"{self._location()}/{name}"
@@ -165,7 +183,7 @@ class IcebergReleases(TableReleases[Table]):
     ) -> None:
         """One commit. CommitConflict if the table is not as the handle has it."""
         _tried_once(table)
-        mapping = table.schema().name_mapping.model_dump_json()
+        mapping = NameMapping(_mapping(table)).model_dump_json()
         try:
             with table.transaction() as change:
                 change.set_properties({TableProperties.DEFAULT_NAME_MAPPING: mapping, **(properties or {})})
@@ -181,7 +199,12 @@ class IcebergReleases(TableReleases[Table]):
     # --- upkeep
 
     def _compact(self, table: Table) -> tuple[int, int]:
-        small = [task.file for task in table.scan().plan_files() if task.file.file_size_in_bytes < self._target_bytes]
+        small = [
+            task.file
+            for task in table.scan().plan_files()
+            # Files without rows that others marked as deleted: they would come back.
+            if task.file.file_size_in_bytes < self._target_bytes and not task.delete_files
+        ]
         removed = 0
         with suppress(CommitConflict):  # the rest is for the next time; versions have to go now
             for group in _groups(small, self._target_bytes):
@@ -263,6 +286,29 @@ def _tried_once(table: Table) -> None:
     """Switch off the library's retries: after a conflict the caller decides, because it knows the marker."""
     once = {**table.metadata.properties, TableProperties.COMMIT_NUM_RETRIES: "0"}
     table.metadata = table.metadata.model_copy(update={"properties": once})
+
+
+def _mapping(table: Table) -> list[MappedField]:
+    """Which fields the names in files are."""
+    told = table.properties.get(TableProperties.DEFAULT_NAME_MAPPING)
+    now = table.schema().name_mapping.root
+    return now if told is None else _with_earlier(now, parse_mapping_from_json(told).root)
+
+
+def _with_earlier(now: Sequence[MappedField], before: Sequence[MappedField]) -> list[MappedField]:
+    """Fields with their present names, and the earlier ones that no other field has now; those that were dropped, too."""
+    known = {field.field_id: field for field in before}
+    taken = {name for field in now for name in field.names}
+    found = []
+    for field in [*now, *(each for each in before if each.field_id not in {other.field_id for other in now})]:
+        earlier = known.get(field.field_id, MappedField(names=[]))
+        more = [name for name in earlier.names if name not in taken]
+        taken |= {*more}
+        names = [*(field.names if field in now else []), *more]
+        if names:
+            fields = _with_earlier(field.fields if field in now else [], earlier.fields)
+            found.append(MappedField(field_id=field.field_id, names=names, fields=fields))
+    return found
 
 
 def _path(uri: str) -> str:
