@@ -95,9 +95,11 @@ async def _audited(
             " from another one, which is not kept: it cannot be computed again. Markers, manifests and digests are as they should be"
         )
         raise NotAuditable(message)
-    splits = await source_records(processor, commits, installed.log)
+    splits = await source_records(processor, commits, installed)
     source = processor.source
-    left = await unread(row, source, commits, installed.log) if isinstance(source, KafkaSource) else ()
+    left = (
+        await unread(row, source, commits, source_log(processor, installed)) if isinstance(source, KafkaSource) else ()
+    )
     stands = _stands(processor, commits)
     read = [table for table in tables.values() if isinstance(table, TableRead)]
     expected = await _expected(processor, installed)
@@ -207,12 +209,22 @@ async def audit_local(name: ProcessorName, data_dir: Path) -> Audited:
         return await audit(name, installed)
 
 
-async def source_records(processor: Processor, commits: Sequence[Commit], log: Log) -> list[SplitRecords]:
-    """The records of the source's splits, from where the job began to the positions of the last commit."""
+def source_log(processor: Processor, installed: AuditedInstallation) -> Log:
+    """The cluster of the source's topics. NotAuditable for a source without topics."""
     stage = processor.source
     if not isinstance(stage, KafkaSource):
         message = f"{stage.path}: only Kafka sources can be read again for an audit"
         raise NotAuditable(message)
+    return installed.log_at(processor, stage.connection_name)
+
+
+async def source_records(
+    processor: Processor, commits: Sequence[Commit], installed: AuditedInstallation
+) -> list[SplitRecords]:
+    """The records of the source's splits, from where the job began to the positions of the last commit."""
+    stage, log = processor.source, source_log(processor, installed)
+    if not isinstance(stage, KafkaSource):
+        return []
     if stage.registry is not None:
         raise NotAuditable(f"{stage.path}.schemaRegistry: an audit asks no registry, and reads JSON alone")
     splits = []
@@ -294,6 +306,8 @@ async def _tables(
             found[vertex.id] = Unread(
                 vertex.id, f"the environment lacks what connection {stage.connection_name} refers to"
             )
+        elif why := installed.refusal(processor, stage.connection_name):
+            found[vertex.id] = Unread(vertex.id, why)
         else:
             found[vertex.id] = read_table(vertex.id, stage, url, no_writers(writers, row.job, stage.table))
     return found
@@ -321,8 +335,9 @@ async def _outputs(
         what = VertexReleases(row.job, vertex.id, commits, ended=row.state == "FINISHED")
         match stage_of(vertex.head):
             case KafkaEmit() as stage:
-                found[vertex.id] = await topic_output(installed.log, stage, what)
+                found[vertex.id] = await topic_output(installed.log_at(processor, stage.connection_name), stage, what)
             case FileEmit() as stage:
+                installed.check_place(processor, stage)
                 found[vertex.id] = file_output(stage, _connection(processor, stage, installed.environment), what)
             case Merge():
                 table = tables[vertex.id]
@@ -347,7 +362,8 @@ async def _expected(processor: Processor, installed: AuditedInstallation) -> dic
                 connection = processor.connections[stage.connection_name]
                 with suppress(InvalidDocument):
                     connection = resolve(connection, installed.environment)
-                found[vertex.id] = await expected_at_topic(stage, connection, installed.log, installed.topics.prefix)
+                log = installed.log_at(processor, stage.connection_name)
+                found[vertex.id] = await expected_at_topic(stage, connection, log, installed.topics.prefix)
             case FileEmit() as stage:
                 found[vertex.id] = expected_in_files(stage)
     return found

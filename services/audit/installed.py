@@ -1,14 +1,16 @@
-"""An installation for audits and redrives of its processors: its store, blobs and topics."""
+"""An installation for audits and redrives of its processors: its store, blobs and topics, and the clusters that documents name."""
 
 import os
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Final
 
-from tidemark.services.audit.history import AuditFailed
+from tidemark.services.audit.history import AuditFailed, NotAuditable
 from tidemark.services.local.address import BROKER_VARIABLE
 from tidemark.services.local.supervisor import (
+    KEYS_FILE,
     LocalCluster,
     LocalSettings,
     is_running,
@@ -19,14 +21,26 @@ from tidemark.services.local.supervisor import (
 from tidemark.shared.adapters.commit_store import SqlCommitStore
 from tidemark.shared.adapters.executor import AsyncExecutor
 from tidemark.shared.adapters.store_settings import BlobSettings
+from tidemark.shared.language.documents import InvalidDocument, Processor
+from tidemark.shared.language.stages import FileEmit
 from tidemark.shared.model.ids import ProcessorName
 from tidemark.shared.model.processors import ProcessorRow
 from tidemark.shared.ports.blobs import BlobStore
 from tidemark.shared.ports.commits import CommitStore
 from tidemark.shared.ports.log import Log
+from tidemark.shared.ports.setup import WrongSetup
+from tidemark.shared.process.allowed import OWNER
+from tidemark.shared.process.connections import Connections
 from tidemark.shared.process.outside import open_blobs
+from tidemark.shared.process.settings import ProcessSettingsError, read_settings
+from tidemark.shared.process.signing import FILE_VARIABLE, own_log, read_keys
 from tidemark.shared.process.values import Values
+from tidemark.shared.runtime.sealed_log import SealedLog
 from tidemark.shared.runtime.topics import Topics
+from tidemark.shared.wire.seals import Keys
+
+STORE_VARIABLE: Final = "TIDEMARK_STORE"
+"""Where it is set, the environment names an installation, as its coordinator's does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,8 +50,13 @@ class AuditedInstallation:
     store: CommitStore
     blobs: BlobStore
     log: Log
+    """Of the installation's own topics."""
     environment: Mapping[str, str]
     topics: Topics = field(default_factory=Topics)
+    connections: Connections | None = None
+    """Of documents; None: those to topics lead to `log`, and all others anywhere."""
+    keys: Keys | None = None
+    """Of the installation's own records."""
 
     async def row_of(self, name: ProcessorName) -> ProcessorRow:
         """A processor's row in the store. AuditFailed if no processor has that name."""
@@ -47,6 +66,39 @@ class AuditedInstallation:
             there = ", ".join(sorted(row.name for row in rows)) or "none"
             raise AuditFailed(f"no processor {name!r} in this installation; it has {there}")
         return found
+
+    def log_at(self, processor: Processor, name: str) -> Log:
+        """The cluster that a connection leads to. NotAuditable where this process may not, or cannot, go there."""
+        if self.connections is None or self.keys is None:
+            return self.log
+        with _permitted(f"connections.{name}"):
+            log = self.connections.log(self.connections.get(processor, name))
+        return SealedLog(log, self.keys, self.topics.prefix)  # one of the installation's topics may lie there, too
+
+    def check_place(self, processor: Processor, stage: FileEmit) -> None:
+        """NotAuditable for files where documents of this installation may not go."""
+        if self.connections is not None:
+            with _permitted(stage.path):
+                self.connections.place_of(processor, stage.connection_name, stage.file_path, stage.path)
+
+    def refusal(self, processor: Processor, name: str) -> str:
+        """Why this process may not use a connection; "" if it may."""
+        try:
+            if self.connections is not None:
+                with _permitted(f"connections.{name}"):
+                    self.connections.get(processor, name)
+        except NotAuditable as error:
+            return str(error)
+        return ""
+
+
+@contextmanager
+def _permitted(place: str) -> Iterator[None]:
+    """NotAuditable where the installation's settings, or its secrets, do not lead there."""
+    try:
+        yield
+    except (WrongSetup, InvalidDocument, ProcessSettingsError) as error:
+        raise NotAuditable(f"{place}: {error}") from error
 
 
 @asynccontextmanager
@@ -69,13 +121,36 @@ async def local_installation(data_dir: Path) -> AsyncIterator[AuditedInstallatio
     # The owner runs the audit: it may use all of the environment, and its secrets.
     values = {**os.environ, **environment, BROKER_VARIABLE: bootstrap}
     log = open_log(data_dir, bootstrap, "audit", values)
+    keys, topics = (
+        read_keys({**values, FILE_VARIABLE: str(data_dir / KEYS_FILE)}),
+        Topics(values.get("TIDEMARK_PREFIX", "tidemark")),
+    )
+    connections = Connections("audit", allowed=OWNER, values=Values(values, tuple(values)))
     try:
-        yield AuditedInstallation(store, blobs, log, Values(values, tuple(values)))
+        yield AuditedInstallation(store, blobs, log, connections.values, topics, connections, keys)
     finally:
+        await connections.close()
         await log.close()
         await store.close()
         if cluster is not None:
             await cluster.stop()
 
 
-# --- the input ------------------------------------------------------------------------------------------------------------
+@asynccontextmanager
+async def installation_of(environment: Mapping[str, str]) -> AsyncIterator[AuditedInstallation]:
+    """The one that a process' settings name; its rights are those of a worker. ProcessSettingsError."""
+    settings = read_settings({"TIDEMARK_PLACE": "audit", **environment})
+    if not settings.blobs:
+        raise ProcessSettingsError("TIDEMARK_BLOBS is not set; expected that of the installation's coordinator")
+    executor = AsyncExecutor(settings.runtime.threads, settings.runtime.calls_waiting_max)
+    store, topics = SqlCommitStore(settings.store, settings.store_config), Topics(settings.prefix)
+    log, connections = own_log(settings), Connections("audit", settings.runtime.connections_max)
+    try:
+        blobs = open_blobs(settings.blobs, executor, settings.blobs_config)
+        keys = read_keys(environment)
+        yield AuditedInstallation(store, blobs, log, connections.values, topics, connections, keys)
+    finally:
+        await connections.close()
+        await log.close()
+        await store.close()
+        await executor.close()

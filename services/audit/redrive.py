@@ -7,7 +7,6 @@ each letter is corrected once, even if the command is repeated, killed, or run t
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Final
 
 import msgspec
@@ -24,7 +23,7 @@ from tidemark.services.audit.corrections import (
     windows_of,
 )
 from tidemark.services.audit.history import read_history
-from tidemark.services.audit.installed import AuditedInstallation, local_installation
+from tidemark.services.audit.installed import AuditedInstallation
 from tidemark.services.audit.reading import HeldRecords, committed_records
 from tidemark.services.audit.recompute import Stand
 from tidemark.shared.language.documents import KafkaDlq, Processor, parse
@@ -80,7 +79,8 @@ async def redrive(name: ProcessorName, installed: AuditedInstallation, topic: st
         message = "options.dlq: expected a topic, from which letters can be read again"
         raise CannotRedrive(message)
     topic = topic or f"{queue.topic}.corrections"
-    log, markers = installed.log, f"{installed.topics.prefix}.redrives"
+    # All in the queue's cluster: corrections and how far they go are one transaction.
+    log, markers = installed.log_at(processor, queue.connection_name), f"{installed.topics.prefix}.redrives"
     for each in (topic, markers):
         await log.create_topic(each, 1, {"retention.ms": "-1"})
     writer = await log.transactional_writer(f"tidemark.redrive.{row.job}")  # fences; aborts an open transaction
@@ -104,12 +104,6 @@ async def redrive(name: ProcessorName, installed: AuditedInstallation, topic: st
         return done
     finally:
         await writer.close()
-
-
-async def redrive_local(name: ProcessorName, data_dir: Path, topic: str | None = None) -> Redriven:
-    """Of a processor of this machine, whether it runs or not."""
-    async with local_installation(data_dir) as installed:
-        return await redrive(name, installed, topic)
 
 
 def _found(part: Processor, path: str, records: Records, letters: Letters, last: Redriven | None) -> list[Document]:
@@ -163,7 +157,7 @@ async def _records(row: ProcessorRow, processor: Processor, installed: AuditedIn
     if not commits:
         message = f"{row.name} has committed nothing yet"
         raise CannotRedrive(message)
-    splits = await source_records(processor, commits, installed.log)
+    splits = await source_records(processor, commits, installed)
     final = commits[-1].row.final
     stands = {
         split: Stand(stand.next, "finished" if final or stand.status == "finished" else "active")

@@ -199,13 +199,15 @@ def audit_command(
 
     Exit 1 at the first discrepancy, 3 where something needed is gone, or an output cannot be checked: there is no statement about that.
     """
-    from tidemark.services.audit.check import Audited, NotAuditable, audit_local
+    from tidemark.services.audit.check import Audited, NotAuditable, audit
+    from tidemark.services.cli.installed import read
 
     found: list[Audited] = []
 
     async def work() -> None:
         try:
-            found.append(await audit_local(ProcessorName(name), chosen(data)))
+            async with read(data) as installed:
+                found.append(await audit(ProcessorName(name), installed))
         except NotAuditable as error:
             sys.stderr.write(f"cannot be audited: {error}\n")
             raise typer.Exit(_NO_STATEMENT) from error
@@ -231,9 +233,14 @@ def redrive_command(
     """Take late records through the windows that they missed: corrections with old and new values, each once."""
     import msgspec
 
-    from tidemark.services.audit.redrive import redrive_local
+    from tidemark.services.audit.redrive import redrive
+    from tidemark.services.cli.installed import read
 
-    done = _found(redrive_local(ProcessorName(name), chosen(data), topic))
+    async def work() -> Any:
+        async with read(data) as installed:
+            return await redrive(ProcessorName(name), installed, topic)
+
+    done = _found(work())
     if as_json:
         sys.stdout.write(msgspec.json.encode(done).decode() + "\n")
     else:

@@ -2,7 +2,6 @@
 
 import difflib
 import json
-import os
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
@@ -26,6 +25,7 @@ from tidemark.services.control.programs import Programs
 from tidemark.services.control.readmodel import ReadModel
 from tidemark.services.control.settings import ControlSettings
 from tidemark.services.control.stats import SCALE_MAX, shown_time, shown_watermark, stats_of
+from tidemark.services.control.works import WorkRoutes
 from tidemark.shared.language.completion import complete
 from tidemark.shared.language.documents import InvalidDocument
 from tidemark.shared.language.documents.load import load
@@ -55,9 +55,6 @@ REQUEST_HEADER: Final = "Idempotency-Key"
 TRY: Final = ("tidemark.services.library.trial",)
 TRY_S: Final = 60
 """Until a try-out is ended; its own bound is of processor time."""
-REDRIVE: Final = ("tidemark.services.cli", "redrive", "--json")
-REDRIVE_S: Final = 600
-"""Until a redrive is ended; it reads the whole history of a job. A repeated one goes on."""
 COMPLETED_MAX: Final = 200_000
 """Characters of a document that is completed: it is read at each letter, on the service's loop."""
 CHANGES_MAX: Final = 2_000
@@ -87,6 +84,8 @@ class Api:
     ending: bool = False
     """The service stops: live events end."""
     programs: Programs = field(init=False)
+    works: WorkRoutes = field(init=False)
+    """Of audits and redrives."""
 
     def __post_init__(self) -> None:
         """No program runs yet."""
@@ -226,24 +225,6 @@ class Api:
         unread = f", {others:,} more were no documents" if others else ""
         return answer({"answers": f"{len(rows):,} records{unread}; {counts}{failed}", **found})
 
-    async def redrive(self, request: web.Request, _body: Any) -> web.Response:
-        """By the command's program, on the installation of this machine."""
-        status = self._status(request)
-        folder = await self.executor.blocking(_data_folder, self.settings.logs)
-        if folder is None:
-            remedy = "`tidemark redrive` on a machine that has it"
-            raise Problem(
-                NOT_FOUND, "redrive", "the store of a local installation", "it is not on this machine", remedy
-            )
-        words = (*REDRIVE, status.name, "--data", str(folder))
-        ended, said, why = await self.programs.run(words, b"", REDRIVE_S, os.environ)
-        if ended != 0:
-            raise Problem(CONFLICT, status.name, "late records that can be redriven", why)
-        found = msgspec.json.decode(said)
-        shown = {name: found[name] for name in ("letters", "corrections", "topic")}
-        told = f"{shown['letters']:,} late records redriven, {shown['corrections']:,} corrections in {shown['topic']}"
-        return answer({"answers": told, **shown})
-
     async def live(self, request: web.Request, _body: Any) -> web.StreamResponse:
         """The plan, as long as the client listens and the processor is there."""
         self._status(request)
@@ -291,7 +272,7 @@ class Api:
         if not body.against:
             return answer({"valid": True})
         allow(request[USER], Rule(processor=body.against))
-        status = self._status_of(body.against)
+        status = self.status_of(body.against)
         tree = load(body.document)[0] if isinstance(body.document, str) else body.document
         sides = (_lines(load(status.document)[0]), _lines(tree))
         return answer(
@@ -406,9 +387,10 @@ class Api:
         return stream
 
     def _status(self, request: web.Request) -> ProcessorStatus:
-        return self._status_of(request.match_info["name"])
+        return self.status_of(request.match_info["name"])
 
-    def _status_of(self, text: str) -> ProcessorStatus:
+    def status_of(self, text: str) -> ProcessorStatus:
+        """Of a processor that is there. Problem."""
         self._known()
         name = ProcessorName(text)
         status = self.model.statuses.get(name)
@@ -445,12 +427,6 @@ class Api:
         found = [job.rates(v).get("inRows") for v, service in status.services.items() if service == "source"]
         known = [each for each in found if each is not None]
         return round(sum(known), 1) if known and status.state == "RUNNING" else None
-
-
-def _data_folder(logs: str) -> Path | None:
-    """The folder of the local installation whose logs these are, if there is one."""
-    folder = Path(logs).resolve().parent
-    return folder if logs and (folder / "coordinator.db").exists() else None
 
 
 def _request_id(request: web.Request) -> str:

@@ -8,7 +8,7 @@ from typing import Any, Final
 import msgspec
 from aiohttp import web
 
-from tidemark.services.control import pages
+from tidemark.services.control import pages, verdict_page
 from tidemark.services.control.api import STALE_HEADER, Api
 from tidemark.services.control.html import Html, tag
 from tidemark.services.control.pages import Drawn, View
@@ -29,6 +29,7 @@ _VIEWS: Final = (
     ("/time", "Event time"),
     ("/sample", "Sample"),
     ("/dead-letters", "Dead letters"),
+    ("/verdict", "Audit"),
     ("/logs", "Logs"),
     ("/document", "Document"),
 )
@@ -80,6 +81,11 @@ class Console:
     async def page_letters(self, request: web.Request, _body: Any) -> web.Response:
         """Dead letters by code."""
         return await self._page(request, "Dead letters", pages.letters, self.api.letters)
+
+    async def page_verdict(self, request: web.Request, _body: Any) -> web.Response:
+        """What audits and redrives have found."""
+        asked = (self.api.works.work_audit_state, self.api.works.work_redrive_state)
+        return await self._page(request, "Audit", verdict_page.verdict, *asked, stream=_own(request))
 
     async def page_logs(self, request: web.Request, _body: Any) -> web.Response:
         """Log lines."""

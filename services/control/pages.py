@@ -72,10 +72,10 @@ def processors(view: View, found: Answer) -> Drawn:
         tag("summary", "New processor"),
         tag("p", tag("label", "Name ", tag("input", id="name", autocomplete="off"))),
         _editor(json.dumps(_NEW, indent=2)),
-        _actions(
-            _button("Validate", "POST", "/v1/validate", document="document"),
-            _button("Create", "POST", path, document="document", name="name"),
-            _button("Create and start", "POST", path, {"start": True}, document="document", name="name"),
+        actions(
+            button("Validate", "POST", "/v1/validate", document="document"),
+            button("Create", "POST", path, document="document", name="name"),
+            button("Create and start", "POST", path, {"start": True}, document="document", name="name"),
         ),
     )
     return Drawn(listed, made)
@@ -145,15 +145,15 @@ def _deeds(view: View) -> Html | None:
         anew = f"Start {name} without state? It reads its input from the beginning, and writes its output again."
         ends = f"Drain {name}? Its input ends where it ends now, all windows close, and it finishes."
         deeds += [
-            _button("Start", "POST", f"{path}/start"),
-            _button("Start without state", "POST", f"{path}/start", {"resume": False}, risky=True, confirm=anew),
-            _button("Stop", "POST", f"{path}/stop", confirm=f"Stop {name} at a checkpoint?"),
-            _button("Drain", "POST", f"{path}/stop", {"drain": True}, risky=True, confirm=ends),
+            button("Start", "POST", f"{path}/start"),
+            button("Start without state", "POST", f"{path}/start", {"resume": False}, risky=True, confirm=anew),
+            button("Stop", "POST", f"{path}/stop", confirm=f"Stop {name} at a checkpoint?"),
+            button("Drain", "POST", f"{path}/stop", {"drain": True}, risky=True, confirm=ends),
         ]
     if view.user.may("admin", view.name):
         lost = f"Drop {name}? Its checkpoints and all that it stored are deleted; its output stays."
-        deeds.append(_button("Drop", "DELETE", path, confirm=lost, next="/", risky=True))
-    return _actions(*deeds) if deeds else None
+        deeds.append(button("Drop", "DELETE", path, confirm=lost, next="/", risky=True))
+    return actions(*deeds) if deeds else None
 
 
 def checkpoints(_view: View, found: Answer) -> Drawn:
@@ -306,8 +306,8 @@ def letters(view: View, found: Answer) -> Drawn:
     )
     hint = tag("p", "A redrive takes late records through the windows that they missed, each once.", class_="hint")
     asked = f"Redrive {view.name}? Corrections of its windows go to a topic of their own."
-    deed = _button("Redrive", "POST", f"/v1/processors/{view.name}/redrive", confirm=asked)
-    staying = (hint, _actions(deed) if view.user.may("operator", view.name) else None)
+    deed = button("Redrive", "POST", f"/v1/processors/{view.name}/redrive", confirm=asked)
+    staying = (hint, actions(deed) if view.user.may("operator", view.name) else None)
     heads = ("Arrived", "Operator", "Code", "Reason, and the letter")
     return Drawn((chosen, table("Dead letters, the newest first", heads, rows, "No dead letters.")), staying)
 
@@ -338,8 +338,8 @@ def document(view: View, shown: Answer) -> Drawn:
     if not view.user.may("operator", view.name):
         return Drawn(None, tag("pre", text, tabindex=0))
     deeds = [
-        _button("Validate and compare", "POST", "/v1/validate", {"against": view.name}, document="document"),
-        _button("Try out", "POST", "/v1/try", document="document", rows="rows"),
+        button("Validate and compare", "POST", "/v1/validate", {"against": view.name}, document="document"),
+        button("Try out", "POST", "/v1/try", document="document", rows="rows"),
     ]
     hint = None
     if HIDDEN in text:
@@ -350,10 +350,10 @@ def document(view: View, shown: Answer) -> Drawn:
     else:
         asked = f"Modify {view.name}? If it runs, it goes on with this document at its next checkpoint."
         path = f"/v1/processors/{view.name}"
-        deeds.append(_button("Modify", "PATCH", path, confirm=asked, document="document"))
+        deeds.append(button("Modify", "PATCH", path, confirm=asked, document="document"))
     label = tag("label", "Records to try it out on, a JSON list; empty: the newest of its topic", for_="rows")
     rows = (label, tag("textarea", "", id="rows", class_="rows", spellcheck="false"))
-    return Drawn(None, (_editor(text), rows, _actions(*deeds), hint))
+    return Drawn(None, (_editor(text), rows, actions(*deeds), hint))
 
 
 # --- the installation -----------------------------------------------------------------------------------------------------
@@ -366,7 +366,7 @@ def connections(view: View, found: Answer) -> Drawn:
         (
             name,
             each.get("type", NONE),
-            *((_button(f"Test {name}", "POST", f"/v1/connections/{name}/test"),) if tests else ()),
+            *((button(f"Test {name}", "POST", f"/v1/connections/{name}/test"),) if tests else ()),
             ", ".join(f"{k}: {json.dumps(v) if isinstance(v, dict) else v}" for k, v in each.items() if k != "type"),
         )
         for name, each in sorted(found["connections"].items())
@@ -429,11 +429,12 @@ def _editor(text: str) -> Child:
     )
 
 
-def _actions(*buttons: Html) -> Html:
+def actions(*buttons: Html) -> Html:
+    """A row of buttons."""
     return tag("div", buttons, class_="actions")
 
 
-def _button(
+def button(
     text: str, method: str, path: str, body: dict[str, Any] | None = None, *, risky: bool = False, **data: str
 ) -> Html:
     """Asks REST. data: `confirm`, a question; `document` and `name`, ids of fields; `next`, where to go when it is done."""

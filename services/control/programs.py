@@ -1,4 +1,4 @@
-"""Programs of the installation beside this service, one process for each call: a document that is tried out, a redrive.
+"""Programs of the installation beside this service, one process for each call: a document that is tried out, an audit, a redrive.
 
 What a program does to memory or time, it does to its own process. It gets no variable of this service but those that are named.
 """
@@ -8,7 +8,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from tidemark.shared.ports.clock import Executor
@@ -26,44 +26,56 @@ class Programs:
 
     executor: Executor
     under_way: int = 0
+    children: "set[subprocess.Popen[bytes]]" = field(default_factory=set)
+
+    def check_room(self) -> None:
+        """Problem where as many run as may."""
+        if self.under_way >= AT_ONCE:
+            expected = f"at most {AT_ONCE} programs of a sort at a time"
+            raise Problem(TOO_MANY, "programs", expected, f"{self.under_way} run", headers={"Retry-After": "5"})
+
+    def stop(self) -> None:
+        """End all: nobody waits for them any more."""
+        for child in tuple(self.children):
+            child.kill()
 
     async def run(
         self, words: Iterable[str], given: bytes, wait_s: int, environment: Mapping[str, str]
     ) -> tuple[int, bytes, str]:
         """Status, standard output, and the last line of standard error. Problem: too many, too long, too much."""
-        if self.under_way >= AT_ONCE:
-            found = f"{self.under_way} run"
-            raise Problem(
-                TOO_MANY,
-                "programs",
-                f"at most {AT_ONCE} try-outs and redrives at a time",
-                found,
-                headers={"Retry-After": "5"},
-            )
+        self.check_room()
         self.under_way += 1
         try:
-            return await self.executor.blocking(_run, [sys.executable, "-m", *words], given, wait_s, dict(environment))
+            return await self.executor.blocking(
+                self._run, [sys.executable, "-m", *words], given, wait_s, dict(environment)
+            )
         finally:
             self.under_way -= 1
 
-
-def _run(words: list[str], given: bytes, wait_s: int, environment: dict[str, str]) -> tuple[int, bytes, str]:
-    own = {name: os.environ[name] for name in ("PATH", "LANG", "TZ") if name in os.environ}
-    with tempfile.TemporaryDirectory(prefix="tidemark-") as folder:
-        own["HOME"] = folder
-        try:
-            done = subprocess.run(  # noqa: S603 - of this installation, its words are no shell's
+    def _run(self, words: list[str], given: bytes, wait_s: int, environment: dict[str, str]) -> tuple[int, bytes, str]:
+        own = {name: os.environ[name] for name in ("PATH", "LANG", "TZ") if name in os.environ}
+        with tempfile.TemporaryDirectory(prefix="tidemark-") as folder:
+            own["HOME"] = folder
+            child = subprocess.Popen(  # noqa: S603 - of this installation, its words are no shell's
                 words,
-                input=given,
-                capture_output=True,
-                timeout=wait_s,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
                 cwd=folder,
                 env={**own, **environment},
-                check=False,
             )
-        except subprocess.TimeoutExpired as error:
-            raise Problem(NO_ANSWER, "program", f"an end within {wait_s} s", "it was ended") from error
-    if len(done.stdout) > OUTPUT_BYTES_MAX:
-        raise Problem(NO_ANSWER, "program", f"at most {OUTPUT_BYTES_MAX} bytes", f"{len(done.stdout)}")
-    said = done.stderr.decode(errors="replace").strip().splitlines()
-    return done.returncode, done.stdout, said[-1] if said else f"it ended with status {done.returncode}"
+            self.children.add(child)
+            try:
+                out, err = child.communicate(given, wait_s)
+            except subprocess.TimeoutExpired as error:
+                child.kill()
+                child.communicate()
+                raise Problem(
+                    NO_ANSWER, "program", f"an end within {wait_s} s", f"it was ended after {wait_s} s"
+                ) from error
+            finally:
+                self.children.discard(child)
+        if len(out) > OUTPUT_BYTES_MAX:
+            raise Problem(NO_ANSWER, "program", f"at most {OUTPUT_BYTES_MAX} bytes", f"{len(out)}")
+        said = err.decode(errors="replace").strip().splitlines()
+        return child.returncode, out, said[-1] if said else f"it ended with status {child.returncode}"

@@ -161,8 +161,14 @@ _TRIED: Final = {
 }
 _REDRIVEN: Final = {
     200: "how many letters and corrections",
-    404: "there is no such processor, or its store is not here",
+    404: "there is no such processor, or the service has no settings of its data",
     409: "why not",
+    429: "others run",
+}
+_BEGUN: Final = {
+    202: "it runs, GET shows its verdict",
+    404: "there is no such processor, or the service has no settings of its data",
+    409: "one runs already",
     429: "others run",
 }
 _TESTED: Final = {200: "it answers", 404: "there is none of this name", 409: "it does not answer, and why"}
@@ -176,6 +182,7 @@ _PAGES: Final[tuple[tuple[str, str, str, Role | None], ...]] = (
     (f"{_CONSOLE}/time", "page_time", "event time, and what holds the watermark", None),
     (f"{_CONSOLE}/sample", "page_sample", "rows of an edge, or output", None),
     (f"{_CONSOLE}/dead-letters", "page_letters", "late records and other dead letters", None),
+    (f"{_CONSOLE}/verdict", "page_verdict", "its last audit and redrive", None),
     (f"{_CONSOLE}/logs", "page_logs", "log lines", None),
     (f"{_CONSOLE}/document", "page_document", "its document", None),
     ("/console/connections", "page_connections", "connections", None),
@@ -213,8 +220,12 @@ ROUTES: Final = (
     Route("GET", "/v1/processors/{name}/history", "history", "Event time and lag of the last minutes", answers=_ONE),
     Route("GET", "/v1/processors/{name}/dead-letters", "letters", "Its newest dead letters, late records among them", query=(_MANY, _CODE),
           answers=_LETTERS),
-    Route("POST", "/v1/processors/{name}/redrive", "redrive", "Late records through the windows that they missed, each once", EmptyBody,
-          answers=_REDRIVEN),
+    Route("POST", "/v1/processors/{name}/redrive", "work_redrive", "Late records through the windows that they missed, each once",
+          EmptyBody, answers=_REDRIVEN),
+    Route("GET", "/v1/processors/{name}/redrive", "work_redrive_state", "Its last redrive", answers=_ONE),
+    Route("POST", "/v1/processors/{name}/audit", "work_audit", "Begin to check that each record counted once", EmptyBody,
+          answers=_BEGUN),
+    Route("GET", "/v1/processors/{name}/audit", "work_audit_state", "Its last audit, and whether one runs", answers=_ONE),
     Route("GET", "/v1/processors/{name}/live", "live", "Its plan once a second, as server-sent events", answers=_ONE, content=_EVENTS),
     Route("GET", "/v1/live", "live_all", "All processors once a second, as server-sent events", content=_EVENTS),
     Route("GET", "/v1/workers", "workers", "Workers, their slots and what they host"),

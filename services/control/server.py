@@ -35,7 +35,8 @@ def application(api: Api, users: Users, *outer: Any) -> web.Application:
     )
     console = Console(api)
     for route in ROUTES:
-        of = console if route.handler.startswith(("page_", "asset_")) else api
+        own = api.works if route.handler.startswith("work_") else api
+        of = console if route.handler.startswith(("page_", "asset_")) else own
         app.router.add_route(
             route.method, route.path, _served(route, getattr(of, route.handler), api), expect_handler=expected
         )

@@ -13,7 +13,7 @@ import structlog
 from aiohttp import web
 
 from tidemark.services.control.agents import Agents
-from tidemark.services.control.api import Api
+from tidemark.services.control.api import Api, answer
 from tidemark.services.control.audit import Audit
 from tidemark.services.control.commands import Commands
 from tidemark.services.control.events import Events
@@ -22,6 +22,7 @@ from tidemark.services.control.readmodel import ReadModel
 from tidemark.services.control.scaling import Scaling
 from tidemark.services.control.server import application
 from tidemark.services.control.settings import ControlSettings, control_settings
+from tidemark.services.control.works import WorkRoutes, Works
 from tidemark.shared.adapters.clock import SystemClock
 from tidemark.shared.adapters.executor import AsyncExecutor
 from tidemark.shared.adapters.kafka_settings import KafkaSettings
@@ -69,6 +70,7 @@ class ControlService:
         self.commands = Commands(self.client, self.model, settings)
         self.audit = Audit(clock)
         self.api = Api(self.model, self.commands, settings, clock, executor, self.audit, Plans(settings.engine))
+        self.works = Works(log, topics, clock, executor, settings, self.model)
         self.scaling = Scaling(self.model, self.client, clock, settings, self.audit)
         self.agents: Agents | None = None
         if settings.commands_valid_ms_max > runtime.topics_kept_ms:
@@ -81,8 +83,9 @@ class ControlService:
             self.agents = Agents(log, kafka, topics, clock, executor, self.commands, self.events, self.audit, token)
             self.api.agents_state = partial(getattr, self.agents, "state")
             self.model.on_status = self.events.status
-            self.audit.tell = self.events.tell
+            self.audit.tell = self.works.tell = self.events.tell
         self._connections = ServerConnections(clock, settings.connections_max, settings.request_wait_ms)
+        self.api.works = WorkRoutes(self.works, self.api.status_of, answer)
         self._application = application(self.api, Users(token, settings.users_file), self._connections.asked)
         self._stopped = asyncio.Event()
         self._error: BaseException | None = None
@@ -97,6 +100,7 @@ class ControlService:
         await runner.setup()
         handles = self.model.start(self._executor, self._broken)
         handles.append(self._executor.spawn(self.scaling.run(), "scale", self._broken))
+        handles += self.works.start(self._broken)
         handles.append(self._executor.spawn(self._connections.watch(), "watch connections", self._broken))
         if self.agents is not None:
             handles += [*self.events.start(self._executor, self.model, self._broken), self.agents.start(self._broken)]
@@ -105,6 +109,8 @@ class ControlService:
             await self._stopped.wait()
         finally:
             self.api.ending = True
+            self.works.stop()
+            self.api.programs.stop()
             await runner.cleanup()
             if self.agents is not None:
                 await self.agents.stop()
@@ -129,6 +135,7 @@ class ControlService:
         yield Measure("commands_waiting", self.commands.waiting)
         for topic, count in self.model.unreadable.counts.items():
             yield unreadable_measure(topic, count)
+        yield from self.works.measures()
         yield Measure("processors_known", len(self.model.statuses))
 
     def _broken(self, error: BaseException) -> None:
@@ -165,5 +172,6 @@ async def build(settings: ProcessSettings) -> ControlService:
     executor = AsyncExecutor(runtime.threads, runtime.calls_waiting_max)
     topics = Topics(settings.prefix)
     service = ControlService(own_log(settings), topics, SystemClock(), executor, control, token, kafka, runtime)
+    service.works.place = settings.place
     service.tls = tls_of(settings)
     return service

@@ -84,12 +84,18 @@ class ControlSettings:
     """So long behind and busy, and a service gets more tasks within the bounds of the document (`options.tasks`)."""
     scale_down_ms: int = knob(60_000)
     """So long with fewer tasks enough, and it gets fewer."""
+    audit_interval_ms: int = knob(0)
+    """Between two audits of each processor, where there are later checkpoints; 0: none by itself. An audit computes all of a job again."""
+    work_s_max: int = knob(3_600)
+    """Until an audit or a redrive is ended; it reads the whole history of a job."""
+    work_silent_ms: int = 60_000
+    """An audit or a redrive of which nobody says for so long that it runs is begun again."""
     engine: Engine = knob("spark")
     """The engine that documents are validated for."""
 
     def __post_init__(self) -> None:
         """Raise ValueError for settings that cannot work."""
-        check_positive(self, "control", but=frozenset({"port"}))
+        check_positive(self, "control", but=frozenset({"port", "audit_interval_ms"}))
         if self.connections_max < self.requests_max:
             raise ValueError(
                 f"control settings: connections_max ({self.connections_max}) is below requests_max ({self.requests_max}): so many requests"

@@ -87,6 +87,7 @@ MARKER: Final = Format("a release marker")
 
 # Of tools.
 REDRIVEN: Final = Format("how far dead letters are redriven")
+WORK: Final = Format("the state of an audit or a redrive")
 BACKUP: Final = Format("the list of a backup")
 TOPIC_COPY: Final = Format("copied records of a topic")
 
@@ -94,7 +95,7 @@ FORMATS: Final = (
     FRAME, COMMAND, REPORT, STATUS, ANSWER, POSITIONS, SAMPLE, MIRROR_ROW, SEAL,
     PROCESSOR_ROW, DECISIONS, PLAN, MODULES, COMMIT_ROW,
     SPLIT_STANDS, SPLIT_POSITION, SPLIT_STATE, RECORD_IDS, COMPUTATION_STATE, JOIN_STATE, STEP_STATE, SPARK_STATE, CALLS_NOTE,
-    STAGED_HANDLE, STAGED_RECORDS, STAGED_ROWS, FILE_LIST, MANIFEST, VOLUME, MARKER, REDRIVEN, BACKUP, TOPIC_COPY,
+    STAGED_HANDLE, STAGED_RECORDS, STAGED_ROWS, FILE_LIST, MANIFEST, VOLUME, MARKER, REDRIVEN, WORK, BACKUP, TOPIC_COPY,
 )  # fmt: skip
 """All of them."""
 

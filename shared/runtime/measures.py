@@ -66,6 +66,10 @@ METRICS: Final[Mapping[str, Metric]] = {
     "release_lag_checkpoints": Metric("gauge", "Committed and not yet released everywhere", "coordinator", _PROCESSOR),
     "unreadable_records_total": Metric("counter", _UNREADABLE, "worker, coordinator, control", ("topic",)),
     "commands_waiting": Metric("gauge", "Commands that wait for the coordinator", "control"),
+    "audited_epoch": Metric("gauge", "The last checkpoint that an audit compared at all outputs", "control", _PROCESSOR),
+    "audit_outcome": Metric(
+        "gauge", "1 for the last audit's outcome: held, unchecked, differs, cannot, away", "control", (*_PROCESSOR, "outcome")
+    ),
     "processors_known": Metric("gauge", "Processors in the registry", "control"),
     "gateway_records_total": Metric("counter", "Records acknowledged", "gateway"),
     "gateway_refused_total": Metric("counter", "Batches answered 429", "gateway"),

@@ -101,6 +101,11 @@ class Topics:
         """The control service to other systems: states, commits, alerts, answers; one partition."""
         return f"{self.prefix}.events"
 
+    @property
+    def works(self) -> str:
+        """Audits and redrives that control services run, and their verdicts; compacted, by kind and name."""
+        return f"{self.prefix}.works"
+
     def commits(self, job: JobId) -> str:
         """The mirror of a job's commits (C9); one partition."""
         return f"{self.prefix}.{job}.commits"

@@ -41,6 +41,7 @@ from tidemark.shared.model.messages import (
     Sampled,
 )
 from tidemark.shared.model.processors import ProcessorRow
+from tidemark.shared.model.verdicts import Work
 from tidemark.shared.operators.computation_keys import _KeySnapshot
 from tidemark.shared.operators.join_runs import RowsSnapshot
 from tidemark.shared.operators.remembered import StoredPart
@@ -95,6 +96,7 @@ _markers: Final = JsonCodec(formats.MARKER, Marker)
 _manifests: Final = JsonCodec(formats.MANIFEST, Manifest)
 _volumes: Final = JsonCodec(formats.VOLUME, Volume)
 _redriven: Final = JsonCodec(formats.REDRIVEN, Redriven)
+_works: Final = JsonCodec(formats.WORK, Work)
 _backups: Final = JsonCodec(formats.BACKUP, Backup)
 
 FORMS: Final[dict[Format, Form]] = {
@@ -131,6 +133,7 @@ FORMS: Final[dict[Format, Form]] = {
     formats.VOLUME: Form((Volume,), _volumes.encode, _volumes.decode),
     formats.MARKER: Form((Marker,), _markers.encode, _markers.decode),
     formats.REDRIVEN: Form((Redriven,), _redriven.encode, _redriven.decode),
+    formats.WORK: Form((Work,), _works.encode, _works.decode),
     formats.BACKUP: Form((Backup,), _backups.encode, _backups.decode),
     formats.TOPIC_COPY: Form((list[Copied],), COPIES.encode, COPIES.decode),
 }

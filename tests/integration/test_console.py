@@ -110,6 +110,7 @@ async def test_pages_show_what_runs(shown: Shown) -> None:
         f"{own}/checkpoints": ["aligned", "source-1/0", "How long the last"],
         f"{own}/time": ["watermark at the sinks", "What holds the watermark", "the clock"],
         f"{own}/dead-letters": ["DocumentLate", "DecodeFailure", "Redrive"],
+        f"{own}/verdict": ["None has ended yet", "computes the outputs again"],
         f"{own}/logs": ["sink.slow", "took_ms=812"],
         f"{own}/sample": ["window-1 to emit-1", "source-1 to dlq", "does not disturb"],
         f"{own}/document": ["$tumblingWindow", "Validate and compare"],
@@ -339,8 +340,12 @@ async def test_a_document_is_tried_out_in_a_process_of_its_own(shown: Shown) -> 
     assert (await asked([source, *stages], user="viewer"))[0] == 403
 
 
-async def test_a_redrive_needs_the_store(shown: Shown) -> None:
-    """Where it is not on this machine the answer says so; a viewer is refused."""
-    status, text = await shown.ask("POST", f"{P}/redrive", {}, "operator")
-    assert (status, "it is not on this machine" in text) == (404, True)
-    assert (await shown.ask("POST", f"{P}/redrive", {}, "viewer"))[0] == 403
+@pytest.mark.parametrize("work", ["redrive", "audit"])
+async def test_audits_and_redrives_need_the_store(work: str, shown: Shown) -> None:
+    """Where the service has no settings of it the answer says which; a viewer is refused, and sees that there was none."""
+    status, text = await shown.ask("POST", f"{P}/{work}", {}, "operator")
+    assert (status, "TIDEMARK_STORE and TIDEMARK_BLOBS not set" in text) == (404, True)
+    assert (await shown.ask("POST", f"{P}/{work}", {}, "viewer"))[0] == 403
+    assert (await shown.ask("POST", f"/v1/processors/none/{work}", {}, "operator"))[0] == 404
+    status, text = await shown.ask("GET", f"{P}/{work}", user="viewer")
+    assert (status, json.loads(text)) == (200, {"running": False, "verdict": None})

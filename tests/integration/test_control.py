@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import pytest
 from aiohttp import ClientSession, web
@@ -431,6 +431,11 @@ class _Any:
 
     settings = ControlSettings()
     audit_log = Audit(SystemClock())
+
+    @property
+    def works(self) -> Self:
+        """Its handlers of audits."""
+        return self
 
     def __getattr__(self, name: str) -> Any:
         async def handler(request: web.Request, body: Any) -> web.Response:

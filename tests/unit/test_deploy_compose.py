@@ -9,6 +9,7 @@ import msgspec
 import pytest
 import yaml
 
+from tidemark.services.audit.settings import audit_settings
 from tidemark.services.control.settings import control_settings
 from tidemark.services.gateway.settings import gateway_settings
 from tidemark.shared.process.allowed import read_allowed
@@ -156,6 +157,7 @@ def settings_of(service: str, given: Mapping[str, str] | None = None) -> tuple[P
     settings = read_settings(environment)
     assert "KAFKA" in Values.of(environment, read_allowed(environment))
     assert environment.get(FILE_VARIABLE) is not None
+    assert audit_settings(environment).held_bytes_max > 0  # of the programs that control starts
     return settings, environment.names | {VARIABLE_OF_KEYS, FOLDER_VARIABLE}
 
 

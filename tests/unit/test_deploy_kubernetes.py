@@ -32,6 +32,8 @@ def of_kind(*kinds: str) -> dict[str, dict[str, Any]]:
     return {o["metadata"]["name"]: o for o in OBJECTS if o["kind"] in kinds}
 
 
+READERS: Final = ("source", "operator", "spark", "sink", "control")
+"""Those that use documents' connections: workers, and control, which audits."""
 WORKLOADS: Final = of_kind("Deployment", "StatefulSet")
 
 
@@ -103,7 +105,7 @@ def test_a_pod_is_confined_watched_and_ends_in_good_order(name: str) -> None:
 
 NEEDS: Final = {
     "coordinator": {"TIDEMARK_STORE", "TIDEMARK_SIGNING_KEYS"},
-    "control": {"TIDEMARK_TOKEN", "TIDEMARK_SIGNING_KEYS"},
+    "control": {"TIDEMARK_STORE", "TIDEMARK_TOKEN", "TIDEMARK_SIGNING_KEYS"},
     "gateway": {"TIDEMARK_TOKEN"},
     **{name: {"TIDEMARK_SIGNING_KEYS"} for name in ("source", "operator", "spark", "sink")},
 }
@@ -111,7 +113,7 @@ NEEDS: Final = {
 
 @pytest.mark.parametrize("name", sorted(WORKLOADS))
 def test_a_pod_has_the_secrets_that_its_service_needs(name: str) -> None:
-    """And no others: the store's password is the coordinator's alone, tokens are those of who listens, documents' secrets the workers'."""
+    """And no others: the store's password is of the coordinator and of control, which audits; tokens are those of who listens."""
     secrets = of_kind("Secret")
     named = [source["secretRef"]["name"] for source in container(name)["envFrom"] if "secretRef" in source]
     given = {variable for secret in named for variable in secrets[secret]["stringData"]}
@@ -119,7 +121,7 @@ def test_a_pod_has_the_secrets_that_its_service_needs(name: str) -> None:
     assert not any("secretKeyRef" in str(variable) for variable in container(name)["env"])
     volumes = WORKLOADS[name]["spec"]["template"]["spec"]["volumes"]
     mounted = {volume["secret"]["secretName"] for volume in volumes if "secret" in volume}
-    assert mounted == ({"tidemark-connections"} if name in ("source", "operator", "spark", "sink") else set())
+    assert mounted == ({"tidemark-connections"} if name in READERS else set())
     assert mounted <= secrets.keys()
 
 
@@ -138,7 +140,7 @@ def test_a_pod_has_the_settings_that_its_service_takes(name: str) -> None:
     settings = read_settings({**environment, **own})
     assert settings.health_port == next(p["containerPort"] for p in found["ports"] if p["name"] == "health")
     mounted = {mount["mountPath"] for mount in found["volumeMounts"]}
-    if name not in ("control", "gateway"):
+    if name != "gateway":
         assert settings.blobs in mounted
     if name == "operator":
         assert settings.extra["scratch"] in mounted
@@ -167,9 +169,9 @@ def test_a_pod_is_reached_and_reaches_as_its_service_needs(name: str) -> None:
     reaches = {each["port"] for rule in rules for each in rule.get("ports", [])}
     config = of_kind("ConfigMap")["tidemark"]["data"]
     assert {53, int(config["TIDEMARK_KAFKA"].rpartition(":")[2])} <= reaches
-    assert (5432 in reaches) == (name == "coordinator")
+    assert (5432 in reaches) == (name in ("coordinator", "control"))
     to = [place for rule in rules for place in rule.get("to", [])]
-    assert bool(to) == (name in ("source", "operator", "spark", "sink"))
+    assert bool(to) == (name in READERS)
     assert all("169.254.0.0/16" in place["ipBlock"]["except"] for place in to if "ipBlock" in place)
 
 

@@ -1,0 +1,61 @@
+"""`python -m tidemark.services.audit.program audit|redrive NAME`: one on the installation of the environment; a verdict as JSON.
+
+The control service starts one for each request, so that it takes memory and time of its own. It ends with status 0 where it has a verdict.
+"""
+
+import asyncio
+import logging
+import os
+import sys
+from typing import get_args
+
+import msgspec
+
+from tidemark.services.audit.check import audit
+from tidemark.services.audit.corrections import CannotRedrive
+from tidemark.services.audit.history import AuditFailed, NotAuditable
+from tidemark.services.audit.installed import installation_of
+from tidemark.services.audit.reading import TooMuchHeld
+from tidemark.services.audit.redrive import redrive
+from tidemark.services.audit.verdict import verdict_of
+from tidemark.services.cli.process import quiet
+from tidemark.shared.language.redaction import redacted_line
+from tidemark.shared.model.failures import Outage
+from tidemark.shared.model.ids import ProcessorName
+from tidemark.shared.model.verdicts import Kind, Verdict
+from tidemark.shared.ports.blobs import BlobError
+from tidemark.shared.ports.commits import StoreUnavailable, StoreUnusable
+from tidemark.shared.ports.log import LogError
+
+
+async def judge(kind: Kind, name: ProcessorName) -> Verdict:
+    """Carry it out. ProcessSettingsError."""
+    try:
+        async with installation_of(os.environ) as installed:
+            if kind == "audit":
+                return verdict_of(await audit(name, installed))
+            done = await redrive(name, installed)
+            return Verdict("done", letters=done.letters, corrections=done.corrections, topic=done.topic)
+    except (NotAuditable, CannotRedrive, TooMuchHeld, StoreUnusable) as error:
+        return Verdict("cannot", redacted_line(str(error)))
+    except AuditFailed as error:
+        return Verdict("differs", redacted_line(str(error)))
+    except (LogError, BlobError, StoreUnavailable) as error:
+        passing = isinstance(error, Outage | StoreUnavailable)
+        return Verdict("away" if passing else "cannot", redacted_line(str(error)))
+
+
+def main() -> None:
+    """The entry point."""
+    kinds = get_args(Kind)
+    words = sys.argv[1:]
+    if len(words) != 2 or words[0] not in kinds:  # noqa: PLR2004 - what and of whom
+        sys.stderr.write(f"expected {' or '.join(kinds)} and a processor's name, found {words}\n")
+        sys.exit(2)
+    quiet(logging.CRITICAL)
+    verdict = asyncio.run(judge("audit" if words[0] == "audit" else "redrive", ProcessorName(words[1])))
+    sys.stdout.buffer.write(msgspec.json.encode(verdict))
+
+
+if __name__ == "__main__":
+    main()

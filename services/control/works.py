@@ -1,0 +1,311 @@
+"""Audits and redrives as a service of the installation: a program each, for whoever asks by REST, or from time to time.
+
+Their state stands in a topic, so each replica tells the same, and one that comes later goes on: a work of which nobody has said for
+`work_silent_ms` that it still runs is begun again by the one that notices. Both may be repeated at any time. The verdict names the last
+checkpoint that was compared: an audit at an interval waits until there is a later one.
+"""
+
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import msgspec
+import structlog
+from aiohttp import web
+from msgspec.structs import replace
+
+from tidemark.services.control.programs import Programs
+from tidemark.services.control.readmodel import ReadModel
+from tidemark.services.control.settings import ControlSettings
+from tidemark.services.control.stats import shown_time
+from tidemark.shared.model.formats import WORK, JsonCodec
+from tidemark.shared.model.ids import ProcessorName
+from tidemark.shared.model.messages import ProcessorStatus
+from tidemark.shared.model.verdicts import Kind, Verdict, Work
+from tidemark.shared.ports.clock import Clock, Executor, Handle
+from tidemark.shared.ports.log import Log, LogError, LogRecord, NewRecord, TopicPartition
+from tidemark.shared.process.web import CONFLICT, NOT_FOUND, Problem, broker_away
+from tidemark.shared.runtime.measures import Measure
+from tidemark.shared.runtime.reading import followed
+from tidemark.shared.runtime.topics import LATEST_CONFIG, Topics
+
+_log = structlog.get_logger()
+PROGRAM: Final = "tidemark.services.audit.program"
+NEEDED: Final = ("TIDEMARK_STORE", "TIDEMARK_BLOBS")
+_CODEC: Final[JsonCodec[Work]] = JsonCodec(WORK, Work)
+
+
+def _untold(*_: Any, **__: Any) -> None:
+    """There is no topic of events."""
+
+
+@dataclass(slots=True)
+class Works:
+    """Of one control service. `place`: its name, which people see. `tell`: `Events.tell`."""
+
+    log: Log
+    topics: Topics
+    clock: Clock
+    executor: Executor
+    settings: ControlSettings
+    model: ReadModel
+    place: str = "control"
+    tell: Callable[..., None] = _untold
+    programs: Programs = field(init=False)
+    known: dict[tuple[Kind, ProcessorName], Work] = field(default_factory=dict)
+    """The last record of each."""
+    _own: dict[tuple[Kind, ProcessorName], Handle] = field(default_factory=dict)
+    """Those that run here."""
+    _told_ms: int = 0
+    _read: bool = False
+    """All that was in the topic at the start is known."""
+
+    def __post_init__(self) -> None:
+        """None runs."""
+        self.programs = Programs(self.executor)
+
+    def start(self, on_error: Callable[[BaseException], None]) -> list[Handle]:
+        """Follow the topic, and look for what is to be done, from now on."""
+        return [
+            self.executor.spawn(self._follow(), "read works", on_error),
+            self.executor.spawn(self._look(), "look for works", on_error),
+        ]
+
+    def stop(self) -> None:
+        """End the programs. Another service, or the next one, begins their work again."""
+        for handle in self._own.values():
+            handle.cancel()
+        self.programs.stop()
+
+    def of(self, kind: Kind, status: ProcessorStatus) -> Work | None:
+        """What is known of a processor's work. Problem until the topic has been read."""
+        if not self._read:
+            raise broker_away("the topic of audits and redrives is still being read")
+        work = self.known.get((kind, status.name))
+        return work if work is not None and work.job == status.job else None
+
+    def begin(self, kind: Kind, status: ProcessorStatus) -> Handle:
+        """Begin one; its end. Problem where it cannot be, or one runs."""
+        lacking = [name for name in NEEDED if not os.environ.get(name)]
+        if lacking:
+            expected = f"{' and '.join(NEEDED)} of this service, as the coordinator has them"
+            raise Problem(
+                NOT_FOUND, kind, expected, f"{' and '.join(lacking)} not set: it cannot read the installation's data"
+            )
+        before = self.of(kind, status)
+        if before is not None and before.running and not self._silent(before):
+            raise Problem(
+                CONFLICT,
+                status.name,
+                f"no {kind} under way",
+                f"one that began at {shown_time(before.began_ms)}, by {before.by}",
+            )
+        self.programs.check_room()
+        now_ms = self.clock.now_ms()
+        verdict = None if before is None else before.verdict
+        work = Work(kind, status.name, status.job, status.released, True, self.place, now_ms, now_ms, verdict)
+        self.known[kind, status.name] = work
+        handle = self._own[kind, status.name] = self.executor.spawn(
+            self._carry_out(work), f"{kind} {status.name}", _log_broken
+        )
+        return handle
+
+    def measures(self) -> Iterator[Measure]:
+        """The verdicts of audits."""
+        for (kind, name), work in self.known.items():
+            if kind == "audit" and work.verdict is not None:
+                yield Measure("audited_epoch", work.verdict.epoch, {"processor": name})
+                yield Measure("audit_outcome", 1, {"processor": name, "outcome": work.verdict.outcome})
+
+    # --- work -------------------------------------------------------------------------------------------------------------
+
+    async def _carry_out(self, work: Work) -> None:
+        try:
+            await self._publish(work)
+            verdict = await self._judged(work)
+            ended = replace(work, running=False, told_ms=self.clock.now_ms(), verdict=verdict)
+            self.known[work.kind, work.name] = ended
+            facts = {"of": work.kind, "outcome": verdict.outcome, "why": verdict.why, "epoch": verdict.epoch}
+            self.tell("verdict", f"{work.job}-{work.kind}-{work.began_ms}-{work.by}", work.name, **facts)
+            _log.info("control.verdict", processor=work.name, **facts)
+            await self._publish(ended)
+        finally:
+            self._own.pop((work.kind, work.name), None)
+
+    async def _judged(self, work: Work) -> Verdict:
+        words = (PROGRAM, work.kind, work.name)
+        try:
+            status, said, why = await self.programs.run(words, b"", self.settings.work_s_max, os.environ)
+            return msgspec.json.decode(said, type=Verdict) if status == 0 else Verdict("cannot", why)
+        except (Problem, msgspec.DecodeError) as problem:
+            return Verdict("cannot", str(getattr(problem, "finding", problem)))
+
+    async def _publish(self, work: Work) -> None:
+        """Until the brokers have it."""
+        while True:
+            try:
+                await self._send(work)
+            except LogError as error:
+                _log.warning("works.log_away", reason=str(error))
+                await self.clock.sleep_ms(self.settings.retry_ms)
+            else:
+                return
+
+    async def _send(self, work: Work, *, gone: bool = False) -> None:
+        writer = await self.log.writer("works")
+        try:
+            record = NewRecord(None if gone else _CODEC.encode(work), f"{work.kind}/{work.name}".encode())
+            await (await writer.send(TopicPartition(self.topics.works, 0), record))
+        finally:
+            await writer.close()
+
+    # --- looking ----------------------------------------------------------------------------------------------------------
+
+    async def _look(self) -> None:
+        while True:
+            await self.clock.sleep_ms(self.settings.look_ms)
+            if not self._read or not self.model.ready():
+                continue
+            try:
+                await self._tell_of_own()
+                await self._forget()
+            except LogError as error:
+                _log.warning("works.log_away", reason=str(error))
+            for status in list(self.model.statuses.values()):
+                for kind in self._wanted(status):
+                    try:
+                        self.begin(kind, status)
+                    except Problem as problem:
+                        _log.info("works.not_begun", processor=status.name, of=kind, reason=problem.finding)
+
+    def _wanted(self, status: ProcessorStatus) -> list[Kind]:
+        """What is to be begun by itself: what its service has left, and an audit where it is time for one."""
+        known = [work for kind in ("audit", "redrive") if (work := self.known.get((kind, status.name))) is not None]
+        left = [w.kind for w in known if w.running and w.job == status.job and self._silent(w)]
+        return left or (["audit"] if self._due(status) else [])
+
+    def _due(self, status: ProcessorStatus) -> bool:
+        """Whether there are later checkpoints than at the last audit, and that was long enough ago; one at a time."""
+        if not self.settings.audit_interval_ms or not status.released or self.programs.under_way:
+            return False
+        work = self.known.get(("audit", status.name))
+        if work is None or work.job != status.job or work.verdict is None:
+            return work is None or not work.running
+        later = status.released > work.released or work.verdict.outcome == "away"
+        return not work.running and later and self.clock.now_ms() - work.told_ms >= self.settings.audit_interval_ms
+
+    def _silent(self, work: Work) -> bool:
+        """Whether the service that ran it has gone."""
+        mine = (work.kind, work.name) in self._own
+        return not mine and self.clock.now_ms() - work.told_ms > self.settings.work_silent_ms
+
+    async def _tell_of_own(self) -> None:
+        now_ms = self.clock.now_ms()
+        if now_ms - self._told_ms < self.settings.work_silent_ms // 4:
+            return
+        self._told_ms = now_ms
+        for key in list(self._own):
+            work = self.known[key] = replace(self.known[key], told_ms=now_ms)
+            if work.running:
+                await self._send(work)
+
+    async def _forget(self) -> None:
+        """Works of processors that were dropped."""
+        for key in [key for key in self.known if key[1] not in self.model.statuses and key not in self._own]:
+            await self._send(self.known[key], gone=True)
+            self.known.pop(key, None)
+
+    async def _follow(self) -> None:
+        partition = TopicPartition(self.topics.works, 0)
+        while True:
+            try:
+                await self.log.create_topic(partition.topic, 1, LATEST_CONFIG)
+                begin = (await self.log.begin_offsets([partition]))[partition]
+                end = (await self.log.end_offsets([partition]))[partition]
+                self._read = self._read or begin >= end
+                async for record in followed(self.log, self.clock, partition, self.model.runtime, begin=begin):
+                    self._take(record)
+                    self._read = self._read or record.offset + 1 >= end
+            except LogError as error:
+                _log.warning("works.log_away", reason=str(error))
+                await self.clock.sleep_ms(self.settings.retry_ms)
+
+    def _take(self, record: LogRecord) -> None:
+        word, _, name = (record.key or b"").decode(errors="replace").partition("/")
+        kind: Kind = "redrive" if word == "redrive" else "audit"
+        key = kind, ProcessorName(name)
+        if key in self._own:
+            return
+        if record.value is None:
+            self.known.pop(key, None)
+            return
+        work = self.model.unreadable.read(record, lambda found: _CODEC.decode(found.value or b""))
+        if work is not None:
+            self.known[key] = work
+
+
+def _log_broken(error: BaseException) -> None:
+    _log.error("works.broken", error=repr(error), exc_info=error)
+
+
+# --- routes -----------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class WorkRoutes:
+    """Handlers, by the names that the routes give."""
+
+    works: Works
+    status_of: Callable[[str], ProcessorStatus]
+    """Of a processor that is there. Problem."""
+    answer: Callable[..., web.Response]
+
+    async def work_audit(self, request: web.Request, _body: Any) -> web.Response:
+        """Begin one."""
+        status = self._status(request)
+        self.works.begin("audit", status)
+        return self.answer(
+            {"answers": "the audit runs; its verdict will be shown here", **self._shown("audit", status)}, 202
+        )
+
+    async def work_redrive(self, request: web.Request, _body: Any) -> web.Response:
+        """Carry one out, and wait for it."""
+        status = self._status(request)
+        await self.works.begin("redrive", status).join()
+        work = self.works.of("redrive", status)
+        verdict = None if work is None else work.verdict
+        if verdict is None or verdict.outcome != "done":
+            why = verdict.why if verdict is not None else "the service was ended"
+            raise Problem(CONFLICT, status.name, "late records that can be redriven", why)
+        told = f"{verdict.letters:,} late records redriven, {verdict.corrections:,} corrections in {verdict.topic}"
+        shown = {"letters": verdict.letters, "corrections": verdict.corrections, "topic": verdict.topic}
+        return self.answer({"answers": told, **shown})
+
+    async def work_audit_state(self, request: web.Request, _body: Any) -> web.Response:
+        """The last audit."""
+        return self.answer(self._shown("audit", self._status(request)))
+
+    async def work_redrive_state(self, request: web.Request, _body: Any) -> web.Response:
+        """The last redrive."""
+        return self.answer(self._shown("redrive", self._status(request)))
+
+    def _status(self, request: web.Request) -> ProcessorStatus:
+        return self.status_of(request.match_info["name"])
+
+    def _shown(self, kind: Kind, status: ProcessorStatus) -> dict[str, Any]:
+        work = self.works.of(kind, status)
+        if work is None:
+            return {"running": False, "verdict": None}
+        verdict = None if work.verdict is None else {**_EMPTY, **msgspec.to_builtins(work.verdict)}
+        return {
+            "running": work.running,
+            "by": work.by,
+            "began": shown_time(work.began_ms),
+            "told": shown_time(work.told_ms),
+            "verdict": verdict,
+        }
+
+
+_EMPTY: Final = {name: getattr(Verdict("held"), name) for name in Verdict.__struct_fields__}
+"""A verdict as it is kept has no fields with defaults."""

@@ -1,0 +1,173 @@
+"""Audits by several control services: each tells the same, what one has left the next one does, and a dropped processor leaves nothing."""
+
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiohttp import ClientSession
+
+from tidemark.services.control.programs import AT_ONCE
+from tidemark.services.control.service import ControlService
+from tidemark.services.control.settings import ControlSettings
+from tidemark.services.control.works import _CODEC
+from tidemark.shared.adapters.clock import SystemClock
+from tidemark.shared.adapters.executor import AsyncExecutor
+from tidemark.shared.adapters.memory_broker import MemoryBroker
+from tidemark.shared.adapters.memory_log import MemoryLog
+from tidemark.shared.model.ids import Epoch, Generation, JobId, ProcessorName
+from tidemark.shared.model.messages import ProcessorStatus
+from tidemark.shared.model.verdicts import Verdict, Work
+from tidemark.shared.ports.log import Log, NewRecord, TopicPartition
+from tidemark.shared.runtime.topics import LATEST_CONFIG, Topics
+from tidemark.shared.wire.messages import encode_message
+
+TOKEN = "a-token-of-the-tests"
+TOPICS = Topics()
+CLOCK = SystemClock()
+NAME = ProcessorName("p")
+JOB = JobId("j")
+
+
+async def put(log: Log, topic: str, key: str, value: bytes | None) -> None:
+    writer = await log.writer("test")
+    await (await writer.send(TopicPartition(topic, 0), NewRecord(value, key.encode())))
+    await writer.close()
+
+
+def status(name: str = NAME, released: int = 7) -> bytes:
+    """Of a processor that has released some."""
+    last = Epoch(released)
+    return encode_message(
+        ProcessorStatus(ProcessorName(name), JOB, "STOPPED", "", Generation(1), last, last, 1, '{"pipeline": []}', {})
+    )
+
+
+@asynccontextmanager
+async def services(broker: MemoryBroker, folder: Path, count: int, **more: Any) -> AsyncIterator[list[ControlService]]:
+    """That serve, each on its own log."""
+    executor = AsyncExecutor()
+    settings = ControlSettings(
+        port=0,
+        token_file=str(folder / "token"),
+        engine="local",
+        agents=False,
+        look_ms=100,
+        work_silent_ms=4_000,
+        **more,
+    )
+    found = [ControlService(MemoryLog(broker), TOPICS, CLOCK, executor, settings, TOKEN) for _ in range(count)]
+    running = [executor.spawn(each.run(), "control", _raise) for each in found]
+    for each in found:
+        await each.serving.wait()
+    yield found
+    for each, handle in zip(found, running, strict=True):
+        each.stop()
+        await handle.join()
+
+
+def _raise(error: BaseException) -> None:
+    raise error
+
+
+async def ask(service: ControlService, method: str, path: str) -> tuple[int, Any]:
+    headers = {"Authorization": f"Bearer {TOKEN}"}
+    async with (
+        ClientSession(headers=headers) as session,
+        session.request(method, service.url + path, json=None if method == "GET" else {}) as answer,
+    ):
+        return answer.status, await answer.json()
+
+
+async def verdict(service: ControlService, name: str = NAME) -> Any:
+    """Once there is one, and nothing runs."""
+    while True:
+        code, found = await ask(service, "GET", f"/v1/processors/{name}/audit")
+        if code == 200 and found["verdict"] and not found["running"]:
+            return found["verdict"]
+        await CLOCK.sleep_ms(50)
+
+
+@pytest.fixture
+async def broker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> MemoryBroker:
+    """With the registry of one processor; the store that the services' settings name is empty: the program can only say that."""
+    monkeypatch.setenv("TIDEMARK_STORE", f"sqlite:///{tmp_path}/store.db")
+    monkeypatch.setenv("TIDEMARK_BLOBS", str(tmp_path / "blobs"))
+    monkeypatch.setenv("TIDEMARK_KAFKA", "127.0.0.1:1")
+    monkeypatch.setenv("TIDEMARK_SIGNING_KEYS", "k" * 32)
+    made = MemoryBroker(CLOCK)
+    log = MemoryLog(made)
+    for topic, config in {**TOPICS.plain(), TOPICS.works: LATEST_CONFIG}.items():
+        await log.create_topic(topic, 1, config)
+    await put(log, TOPICS.registry, NAME, status())
+    return made
+
+
+async def test_each_service_tells_the_verdict_and_one_begins_again_what_another_left(
+    broker: MemoryBroker, tmp_path: Path
+) -> None:
+    """One that has gone ran an audit: nobody speaks for it any more. Its last verdict is shown until there is another."""
+    now_ms = CLOCK.now_ms()
+    left = Work(
+        "audit", NAME, JOB, Epoch(3), True, "gone", now_ms - 60_000, now_ms - 60_000, Verdict("held", epoch=Epoch(3))
+    )
+    await put(MemoryLog(broker), TOPICS.works, f"audit/{NAME}", _CODEC.encode(left))
+    async with services(broker, tmp_path, 2) as (first, second):
+        found = await verdict(first)
+        assert (found["outcome"], "damaged" in found["why"]) == ("cannot", True)
+        assert await verdict(second) == found
+        assert [m.labels["outcome"] for m in second.measures() if m.name == "audit_outcome"] == ["cannot"]
+    async with services(broker, tmp_path, 1) as (third,):
+        assert await verdict(third) == found
+
+
+async def test_a_dropped_processor_leaves_no_verdict_and_another_job_shows_none(
+    broker: MemoryBroker, tmp_path: Path
+) -> None:
+    """A name that comes again is another processor; and a record that is none is passed over."""
+    log, now_ms = MemoryLog(broker), CLOCK.now_ms()
+    for name, job in ((NAME, "another job"), ("dropped", JOB)):
+        work = Work("audit", ProcessorName(name), JobId(job), Epoch(3), False, "x", now_ms, now_ms, Verdict("held"))
+        await put(log, TOPICS.works, f"audit/{name}", _CODEC.encode(work))
+    await put(log, TOPICS.works, "audit/junk", b"{}")
+    async with services(broker, tmp_path, 1) as (service,):
+        while ("audit", ProcessorName("dropped")) in service.works.known or not service.works.known:
+            await CLOCK.sleep_ms(50)
+        assert await ask(service, "GET", f"/v1/processors/{NAME}/audit") == (200, {"running": False, "verdict": None})
+    records = broker._topics[TOPICS.works][0].stored
+    assert [r.record.value for r in records if r.record and r.record.key == b"audit/dropped"][-1] is None
+
+
+async def test_an_interval_waits_for_later_checkpoints(broker: MemoryBroker, tmp_path: Path) -> None:
+    """What was judged at a checkpoint is not judged again before there is a later one."""
+    async with services(broker, tmp_path, 1, audit_interval_ms=1) as (service,):
+        assert (await verdict(service))["outcome"] == "cannot"
+        began = service.works.known["audit", NAME].began_ms
+        await CLOCK.sleep_ms(1_000)
+        assert service.works.known["audit", NAME].began_ms == began
+        await put(MemoryLog(broker), TOPICS.registry, NAME, status(released=9))
+        while service.works.known["audit", NAME].began_ms == began or service.works.known["audit", NAME].running:
+            await CLOCK.sleep_ms(50)
+        assert service.works.known["audit", NAME].released == 9
+
+
+async def test_few_run_at_once_and_one_of_a_processor(broker: MemoryBroker, tmp_path: Path) -> None:
+    """More are refused, and say why; a service that stops waits for none."""
+    log = MemoryLog(broker)
+    names = [f"p{n}" for n in range(AT_ONCE + 1)]
+    for name in names:
+        await put(log, TOPICS.registry, name, status(name))
+    async with services(broker, tmp_path, 1) as (service,):
+        while (await ask(service, "GET", f"/v1/processors/{names[-1]}/audit"))[0] != 200:
+            await CLOCK.sleep_ms(50)
+        codes = [(await ask(service, "POST", f"/v1/processors/{name}/audit"))[0] for name in names]
+        assert codes == [202] * AT_ONCE + [429]
+        code, found = await ask(service, "POST", f"/v1/processors/{names[0]}/audit")
+        assert (code, "one that began at" in json.dumps(found)) == (409, True)
+        children = service.works.programs.children
+        while len(children) < AT_ONCE:
+            await CLOCK.sleep_ms(20)
+        running = list(children)
+    assert [child.wait() for child in running] == [-9] * AT_ONCE
