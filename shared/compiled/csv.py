@@ -81,6 +81,8 @@ def _put_double(text, at, end, spare, out, to):
     if first == MINUS:
         text[behind] = MINUS
         behind += 1
+    if at < end and byte_at(text, at) == MINUS:
+        return -1
     while at + 1 < end and byte_at(text, at) == ZERO and ZERO <= byte_at(text, at + 1) <= ZERO + 9:
         at += 1
     if at < end and byte_at(text, at) == DOT:
