@@ -126,12 +126,22 @@ class Works:
             verdict = await self._judged(work)
             ended = replace(work, running=False, told_ms=self.clock.now_ms(), verdict=verdict)
             self.known[work.kind, work.name] = ended
-            facts = {"of": work.kind, "outcome": verdict.outcome, "why": verdict.why, "epoch": verdict.epoch}
-            self.tell("verdict", f"{work.job}-{work.kind}-{work.began_ms}-{work.by}", work.name, **facts)
-            _log.info("control.verdict", processor=work.name, **facts)
+            _log.info("control.verdict", processor=work.name, of=work.kind, outcome=verdict.outcome, why=verdict.why)
+            self._tell(ended)
             await self._publish(ended)
         finally:
             self._own.pop((work.kind, work.name), None)
+
+    def _tell(self, work: Work) -> None:
+        """Of one that has ended: by who ran it, and by who reads of it, under the same id. So none is lost with a service."""
+        if work.verdict is not None and not work.running:
+            facts = {
+                "of": work.kind,
+                "outcome": work.verdict.outcome,
+                "why": work.verdict.why,
+                "epoch": work.verdict.epoch,
+            }
+            self.tell("verdict", f"{work.job}-{work.kind}-{work.began_ms}-{work.by}", work.name, **facts)
 
     async def _judged(self, work: Work) -> Verdict:
         words = (PROGRAM, work.kind, work.name)
@@ -243,6 +253,7 @@ class Works:
         work = self.model.unreadable.read(record, lambda found: _CODEC.decode(found.value or b""))
         if work is not None:
             self.known[key] = work
+            self._tell(work)
 
 
 def _log_broken(error: BaseException) -> None:
