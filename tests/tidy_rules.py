@@ -75,7 +75,7 @@ PURE: Final = ("shared/protocol/", "shared/operators/")
 DRIVEN: Final = ("shared/", "services/", "spark_stages/")
 NOT_DRIVEN: Final = ("shared/adapters/", "services/local/", "services/cli/", "services/library/")
 # Where a process begins: there is no loop yet to ask for.
-ENTRIES: Final = ("shared/process/host.py",)
+ENTRIES: Final = ("shared/process/host.py", "services/audit/program.py")
 EXECUTORS: Final = (
     "shared/adapters/executor.py",
     "shared/adapters/children.py",

@@ -3,7 +3,7 @@
 import asyncio
 import json
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -75,28 +75,25 @@ async def committed(installed: Installation) -> None:
             return
 
 
-async def served(data: Path) -> Remote:
+async def served(data: Path, installed: Installation) -> Remote:
     """The control service of the installation on a folder, once it knows the processor."""
-    while not (data / ADDRESS_FILE).exists():  # noqa: ASYNC110 - another process writes it
-        await asyncio.sleep(0.1)
-    remote = find(data)
-    while True:
-        try:
-            await asyncio.to_thread(remote.get, AUDIT)
-        except RemoteFailed:
-            await asyncio.sleep(0.2)
-        else:
-            return remote
+    async for _ in installed.client.heartbeats():
+        if (data / ADDRESS_FILE).exists():
+            remote = find(data)
+            with suppress(RemoteFailed):  # it reads what there is
+                await asyncio.to_thread(remote.get, AUDIT)
+                return remote
+    raise AssertionError("no heartbeats any more")
 
 
-async def ended(remote: Remote, epoch: int = 0) -> dict[str, Any]:
+async def ended(remote: Remote, installed: Installation, epoch: int = 0) -> dict[str, Any]:
     """The verdict of an audit behind this checkpoint, once there is one."""
-    while True:
+    async for _ in installed.client.heartbeats():
         found = await asyncio.to_thread(remote.get, AUDIT)
         if not found["running"] and found["verdict"] and found["verdict"]["epoch"] > epoch:
             return dict(found["verdict"])
         assert not found["verdict"] or found["verdict"]["outcome"] in ("held", "away"), found
-        await asyncio.sleep(0.3)
+    raise AssertionError("no heartbeats any more")
 
 
 @asynccontextmanager
@@ -124,12 +121,12 @@ async def test_a_control_service_audits_and_redrives(tmp_path: Path, monkeypatch
             await installed.ensure_started(NAME, text, {})
             await write(log, *range(20), 3, 5)
             await committed(installed)
-            remote = await served(data)
+            remote = await served(data, installed)
             begun = await asyncio.to_thread(remote.send, "POST", AUDIT)
             assert begun["running"]
             with pytest.raises(RemoteFailed, match="one that began at"):
                 await asyncio.to_thread(remote.send, "POST", AUDIT)
-            first = await ended(remote)
+            first = await ended(remote, installed)
             assert (first["outcome"], first["records"], first["late"]) == ("held", 220, 20)
             assert first["outputs"]["emit-1"] == 3 * 16  # the watermark is behind the newest ride
             done = await asyncio.to_thread(remote.send, "POST", REDRIVE)
@@ -137,14 +134,14 @@ async def test_a_control_service_audits_and_redrives(tmp_path: Path, monkeypatch
             assert "late.corrections" in await log.list_topics()
 
         async with installation(data, {"TIDEMARK_EXTRA": '{"audit_interval_ms": 1000}'}, WORKERS) as installed:
-            remote = await served(data)
+            remote = await served(data, installed)
             assert (await asyncio.to_thread(remote.get, REDRIVE))["verdict"]["letters"] == 20
             kept = (await asyncio.to_thread(remote.get, AUDIT))["verdict"]
             assert kept["epoch"] >= first["epoch"]
             await write(log, 20, 21)
             await committed(installed)
             released = (await installed.client.statuses())[NAME].released
-            later = await ended(remote, released)
+            later = await ended(remote, installed, released)
             assert (later["outcome"], later["records"]) == ("held", 240)
             told = [json.loads(r.value or b"") async for r in committed_records(installed.log, Topics().events)]
             assert {"held", "done"} <= {event["outcome"] for event in told if event["type"] == "verdict"}
