@@ -9,6 +9,7 @@ import os
 import sys
 import uuid
 from collections.abc import Callable, Coroutine, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import IO, Any, Final
@@ -203,7 +204,8 @@ class LocalCluster:
     def kill(self, place: str, number: int) -> None:
         """Send a signal to the process at a place (or to the broker)."""
         pid = self.pids()[place]
-        os.kill(pid, number)
+        with suppress(ProcessLookupError):  # it has ended, and its end is not known here yet
+            os.kill(pid, number)
 
     def pids(self) -> dict[str, int]:
         """The running processes: place to process id."""
