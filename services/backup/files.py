@@ -12,6 +12,7 @@ from typing import Final, Literal, Self
 
 from msgspec import Struct, structs
 
+from tidemark.shared.adapters.blobs import digest_of
 from tidemark.shared.model.formats import BACKUP, FormatError, JsonCodec
 from tidemark.shared.model.ids import Epoch, JobId, ProcessorName
 
@@ -201,15 +202,6 @@ def chunks_of(path: Path) -> Iterator[bytes]:
     with path.open("rb") as source:
         while chunk := source.read(_CHUNK_BYTES):
             yield chunk
-
-
-def digest_of(chunks: Iterable[bytes]) -> tuple[int, str]:
-    """Size and SHA-256, hex."""
-    size, state = 0, hashlib.sha256()
-    for chunk in chunks:
-        size += len(chunk)
-        state.update(chunk)
-    return size, state.hexdigest()
 
 
 def write(path: Path, chunks: Iterable[bytes]) -> tuple[int, str]:
