@@ -238,9 +238,9 @@ def test_explain_shows_the_three_phases() -> None:
     stages, physical, tasks = out.split("\n\n")
     assert "timeField: kernel" in stages
     assert "aggregated before the shuffle, on columns in source-1" in physical
-    assert "source-1 → window-1: to one task, large batches by reference" in physical
+    assert "source-1 → window-1: by key, large batches by reference" in physical
     assert "step on Spark: merge, close, finish, then $project" in tasks
-    assert "source_1 ==>|single| window_1" in invoke("explain", str(file), "--mermaid")[1]
+    assert "source_1 ==>|key| window_1" in invoke("explain", str(file), "--mermaid")[1]
 
 
 def test_no_secret_of_a_connection_is_explained(tmp_path: Path) -> None:
