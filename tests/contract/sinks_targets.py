@@ -4,9 +4,10 @@ import itertools
 import json
 import secrets
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -294,6 +295,12 @@ class AvroWorld(KafkaWorld):
         return [int(document["id"]) for document in await self.documents()]
 
 
+@cache
+def _reader_of_messages(text: str) -> Callable[[bytes], bytes]:
+    """Of a schema, which takes a process to compile."""
+    return message_reader_of(compiled(text, {}))
+
+
 class ProtobufWorld(AvroWorld):
     """The same, with values of Protobuf."""
 
@@ -312,7 +319,7 @@ class ProtobufWorld(AvroWorld):
         for record in await self.records():
             data = record.value or b""
             schema = await self.registry.schema(int.from_bytes(data[1:5], "big"))
-            read: dict[str, Any] = parse_json(message_reader_of(compiled(schema.text, {}))(data[5:]))
+            read: dict[str, Any] = parse_json(_reader_of_messages(schema.text)(data[5:]))
             found.append(read)
         return found
 
