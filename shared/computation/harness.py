@@ -76,6 +76,14 @@ class Harness:
         row = self._row(document, at, (0, self._count))._replace(late_below_ms=late_below)
         return self._done(self._task.on_records([row]))
 
+    def record_all(self, documents: Iterable[tuple[Document, int]]) -> list[Yielded]:
+        """Records come in one batch: each with its event time, ms. A batch costs far less than its records one by one."""
+        rows = []
+        for document, at in documents:
+            self._count += 1
+            rows.append(self._row(document, at, (0, self._count)))
+        return self._done(self._task.on_records(rows))
+
     def feed(self, outputs: Iterable[Yielded]) -> list[Yielded]:
         """Take in the output of another computation."""
         rows = [self._row(o.value, o.timestamp_ms, (0, o.sequence)) for o in outputs]

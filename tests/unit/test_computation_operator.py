@@ -11,6 +11,7 @@ import pytest
 
 from tidemark.shared.computation import Computation, NoConfig, Record, StateError, Timer, Timers, make_computation
 from tidemark.shared.computation.harness import Harness
+from tidemark.shared.language.limits import Limits
 from tidemark.shared.model.time import MAX_TIME, MIN_TIME
 from tidemark.shared.model.values import Date, Document
 from tidemark.shared.operators.base import OperatorError
@@ -246,7 +247,7 @@ def test_a_callback_is_tried_again_before_it_fails() -> None:
 
 def test_an_endless_timer_fails_instead_of_hanging() -> None:
     """A timer that sets itself for a passed time for ever is given up with an error that says so."""
-    h = harness()
+    h = harness(limits=Limits(passed_timers_max=200))
     h.record({"k": 1, "n": "a", "set": [["again", 10]]}, 10)
     h.watermark(11)
     assert "without an end" in str(h.failures[0].error)
@@ -441,3 +442,16 @@ def test_the_batch_form_gives_what_one_at_a_time_gives() -> None:
     ]
     assert results[0] == results[1] == results[2]
     assert type(results[0][0].value["d"]) is Date
+
+
+def test_records_of_one_batch_are_records_one_by_one() -> None:
+    """The harness' `record_all` gives what `record` gives for each, ties in the order of their coming."""
+    rows = [({"k": n % 3, "n": str(n)}, 10 * (n % 4)) for n in range(20)]
+    one_by_one, together = harness(), harness()
+    for document, at in rows:
+        one_by_one.record(document, at)
+    together.record_all(rows)
+    for h in (one_by_one, together):
+        h.end()
+    assert together.records == one_by_one.records
+    assert len(together.records) == len(rows)

@@ -69,9 +69,10 @@ def read(folder: Path) -> plots.Data:
 def expectations(counts: Mapping[plots.Hour, int]) -> dict[plots.Hour, float]:
     """The expectation that ExpectedCounts gives for each hour, given these counts."""
     model = Harness(ExpectedCounts, key="origin")
-    for (origin, hour), n in sorted(counts.items(), key=lambda c: (c[0][1], c[0][0])):
-        model.watermark(hour)
-        model.record({"origin": origin, "hour": Date(hour), "departures": n}, hour + HOUR_MS - 1)
+    model.record_all(
+        ({"origin": origin, "hour": Date(hour), "departures": n}, hour + HOUR_MS - 1)
+        for (origin, hour), n in sorted(counts.items(), key=lambda c: (c[0][1], c[0][0]))
+    )
     model.end()
     return {(d["origin"], int(d["hour"])): d["expected"] for d in model.documents if "expected" in d}
 
