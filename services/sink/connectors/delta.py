@@ -26,6 +26,7 @@ from tidemark.services.sink.connectors.tablereleases import (
     app_of,
     told,
 )
+from tidemark.shared.ports.sink import TargetRefused
 
 LOG: Final = "_delta_log"
 LOG_KEPT: Final = "interval 2 hours"
@@ -44,8 +45,25 @@ class DeltaReleases(TableReleases[DeltaTable]):
         except TableNotFoundError:
             return None
 
-    def _update(self, table: DeltaTable) -> None:
+    def _update(self, table: DeltaTable) -> DeltaTable | None:
+        if self._destination.size(f"{LOG}/{table.version():020d}.json") is None:
+            # The log was cut behind this version, or others made the table anew: a commit would leave a gap in its log.
+            return self._open()
         table.update_incremental()
+        return table
+
+    def _check(self, table: DeltaTable) -> None:
+        metadata = table.metadata()
+        if list(metadata.partition_columns) != list(self._partition_by):
+            raise TargetRefused(
+                f"{self._place}: the table is divided by {metadata.partition_columns or 'no column'}, and partitionBy of $emit"
+                f" says {list(self._partition_by) or 'none'}; make them the same"
+            )
+        if demanded := sorted(name for name in metadata.configuration if name.startswith("delta.constraints.")):
+            raise TargetRefused(
+                f"{self._place}: the table has the constraint {demanded[0].removeprefix('delta.constraints.')}, which the sink"
+                " does not check; drop it, and let a $validate in the pipeline hold it"
+            )
 
     def _create(self, schema: pa.Schema) -> None:
         uri, options = self._destination.table()

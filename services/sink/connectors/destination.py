@@ -50,6 +50,10 @@ class Destination(Protocol):
         """The whole file; None if there is none."""
         ...
 
+    def open(self, name: str) -> BinaryIO:
+        """A file that is there, to read parts of it."""
+        ...
+
     def size(self, name: str) -> int | None:
         """Bytes in the file; None if there is none."""
         ...
@@ -155,6 +159,11 @@ class LocalDestination:
                 return (self._root / check_name(name)).read_bytes()
             except (FileNotFoundError, NotADirectoryError):
                 return None
+
+    def open(self, name: str) -> BinaryIO:
+        """See `Destination.open`."""
+        with _as_target(self.uri(name)):
+            return (self._root / check_name(name)).open("rb")
 
     def size(self, name: str) -> int | None:
         """See `Destination.size`."""

@@ -209,7 +209,7 @@ class RowBuffer:
                 data=self._bytes(group, key),
             )
             for (inside, *key), chunks in self._chunks.items()
-            for group in _groups(chunks)
+            for group in joinable(chunks)
         ]
 
     def _bytes(self, group: Sequence[pa.Table], key: Sequence[str | None]) -> bytes:
@@ -232,7 +232,7 @@ class RowBuffer:
         self.rows = 0
 
 
-def _groups(chunks: Sequence[pa.Table]) -> list[Sequence[pa.Table]]:
+def joinable(chunks: Sequence[pa.Table]) -> list[Sequence[pa.Table]]:
     """Chunks that fit one file: tables in which columns of one name have one type. Other chunks would be converted, perhaps with loss."""
     groups: list[list[pa.Table]] = []
     schema: pa.Schema | None = None

@@ -121,7 +121,7 @@ class FileSink:
         if table is None:
             kept, rounds = settings.manifests_kept_max, settings.summary_rounds_max
             return ManifestStore(destination, kept, rounds, settings.volume_manifests), None
-        return table, TableColumns(table.agree, encoding.partition_by, table.forbidden).fit
+        return table, TableColumns(table.agree, encoding.partition_by, table.forbidden, lambda: table.changed).fit
 
     async def open(self, identity: Identity, restored_from: Epoch, *, joins: bool = False) -> Epoch:
         """See `Sink.open`. Nothing is fenced: see the module's text on zombies."""

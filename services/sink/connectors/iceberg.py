@@ -33,9 +33,11 @@ from pyiceberg.manifest import DataFile, ManifestFile
 from pyiceberg.table import Table, TableProperties
 from pyiceberg.table.name_mapping import MappedField, NameMapping, parse_mapping_from_json
 from pyiceberg.table.snapshots import Snapshot
+from pyiceberg.table.update import AssertCurrentSchemaId
 from pyiceberg.table.update.snapshot import ExpireSnapshots
 
 from tidemark.services.sink.connectors.destination import Destination
+from tidemark.services.sink.connectors.filerows import joinable
 from tidemark.services.sink.connectors.formats import parquet_bytes, table_from
 from tidemark.services.sink.connectors.manifests import Manifest
 from tidemark.services.sink.connectors.tablecolumns import FORBIDDEN, plain
@@ -108,8 +110,9 @@ class IcebergReleases(TableReleases[Table]):
         uri, _ = self._destination.table()
         return uri if "://" in uri else f"file://{uri}"
 
-    def _update(self, table: Table) -> None:
-        table.refresh()
+    def _update(self, table: Table) -> Table | None:
+        del table  # the library refreshes no handle of a table that others dropped and made anew
+        return self._open()
 
     def _create(self, schema: pa.Schema) -> None:
         catalog = self._tables()
@@ -144,22 +147,8 @@ class IcebergReleases(TableReleases[Table]):
     # --- commits
 
     def _commit(self, table: Table, manifest: Manifest) -> None:
-        try:
-            added = [self._file(table, file.name) for file in manifest.files]
-        except ValueError as error:
-            if not self._brought_back(table, manifest):
-                raise
-            raise CommitConflict(str(error)) from error
+        added = [self._file(table, file.name) for file in manifest.files]
         self._change(table, told(manifest), added, properties={app_of(manifest.identity): str(manifest.epoch)})
-
-    def _brought_back(self, table: Table, manifest: Manifest) -> bool:
-        """Whether columns were missing that others dropped or renamed since the files were staged: they are there again."""
-        staged = [plain(table_from(self._destination.read(file.name) or b"")).schema for file in manifest.files]
-        names = self._schema(table).names
-        missing = {field.name: field for schema in staged for field in schema if field.name not in names}
-        if missing:
-            self.agree(pa.schema(list(missing.values())))
-        return bool(missing)
 
     def _file(self, table: Table, name: str) -> DataFile:
         path = f"{self._location()}/{name}"
@@ -186,6 +175,8 @@ class IcebergReleases(TableReleases[Table]):
         mapping = NameMapping(_mapping(table)).model_dump_json()
         try:
             with table.transaction() as change:
+                # Files were compared with these columns; without this only two commits of data would conflict.
+                change._apply((), (AssertCurrentSchemaId(current_schema_id=table.schema().schema_id),))  # noqa: SLF001
                 change.set_properties({TableProperties.DEFAULT_NAME_MAPPING: mapping, **(properties or {})})
                 snapshot = change.update_snapshot(snapshot_properties={TOLD: words})
                 with snapshot.overwrite() if removed else snapshot.merge_append() as files:
@@ -207,20 +198,27 @@ class IcebergReleases(TableReleases[Table]):
         ]
         removed = 0
         with suppress(CommitConflict):  # the rest is for the next time; versions have to go now
-            for group in _groups(small, self._target_bytes):
-                rows = [table_from(self._destination.read(self._inside(file.file_path)) or b"") for file in group]
-                data = parquet_bytes(pa.concat_tables(rows, promote_options="default"), {})
-                first = self._inside(group[0].file_path).removesuffix(".parquet")
-                name = f"{first}-{table.metadata.current_snapshot_id}{LARGE}"
-                self._destination.create(name, data)
-                self._change(table, COMPACTED, [self._file(table, name)], group)
-                table.refresh()
-                removed += len(group)
+            for near in _groups(small, self._target_bytes):
+                rows = [plain(table_from(self._destination.read(self._inside(file.file_path)) or b"")) for file in near]
+                left = iter(near)
+                for alike in joinable(rows):
+                    # Files of a column that others dropped and made with another type stay apart.
+                    group = [next(left) for _ in alike]
+                    if len(group) > 1:
+                        self._join(table, group, pa.concat_tables(alike, promote_options="default"))
+                        removed += len(group)
         for _ in range(self._tries_max):
             table.refresh()
             with suppress(CommitConflict):
                 return removed, self._expire(table)
         raise CommitConflict(f"{self._tries_max} others meanwhile")
+
+    def _join(self, table: Table, group: Sequence[DataFile], rows: pa.Table) -> None:
+        first = self._inside(group[0].file_path).removesuffix(".parquet")
+        name = f"{first}-{table.metadata.current_snapshot_id}{LARGE}"
+        self._destination.create(name, parquet_bytes(rows, {}))
+        self._change(table, COMPACTED, [self._file(table, name)], group)
+        table.refresh()
 
     def _expire(self, table: Table) -> int:
         """Forget all versions that nothing names any more, and delete the files that only they need. CommitConflict."""

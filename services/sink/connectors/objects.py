@@ -6,7 +6,7 @@ There are no folders and no rename. An object appears complete or not at all; "o
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any, Final
+from typing import Any, BinaryIO, Final
 
 from tidemark.services.sink.connectors.destination import check_name
 from tidemark.shared.adapters.creating import create_object
@@ -51,6 +51,12 @@ class ObjectDestination:
                 return bytes(self._fs.cat_file(self.uri(check_name(name))))
             except FileNotFoundError:
                 return None
+
+    def open(self, name: str) -> BinaryIO:
+        """See `Destination.open`."""
+        with _as_target(self.uri(name)):
+            found: BinaryIO = self._fs.open(self.uri(check_name(name)), "rb")
+            return found
 
     def size(self, name: str) -> int | None:
         """See `Destination.size`."""

@@ -26,15 +26,26 @@ Agree = Callable[[pa.Schema], pa.Schema]
 class TableColumns:
     """Fits batches to one table. `agree` adds columns to it and tells all that it has."""
 
-    def __init__(self, agree: Agree, partition_by: tuple[str, ...], forbidden: frozenset[str] = FORBIDDEN) -> None:
-        """`forbidden`: characters that no column's name has."""
+    def __init__(
+        self,
+        agree: Agree,
+        partition_by: tuple[str, ...],
+        forbidden: frozenset[str] = FORBIDDEN,
+        changed: Callable[[], int] = int,
+    ) -> None:
+        """`forbidden`: characters that no column's name has. `changed`: another number where others changed the table's columns."""
         self._agree = agree
         self._forbidden = forbidden
         self._partition_by = partition_by
         self._known: pa.Schema = pa.schema([])
+        self._changed = changed
+        self._seen = 0
 
     def fit(self, batch: pa.RecordBatch) -> pa.Table:
         """The rows in the table's types, without the columns that divide it. Blocks where columns are new; raises as `agree`."""
+        seen = self._changed()
+        if seen != self._seen:
+            self._seen, self._known = seen, pa.schema([])
         table = plain(table_of(batch))
         table = table.drop_columns([name for name in self._partition_by if name in table.column_names])
         names = [name for name in table.column_names if self._may_be_named(name)]

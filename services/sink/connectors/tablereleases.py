@@ -14,9 +14,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final, Generic, TypeVar
+from urllib.parse import unquote
 
 import msgspec
 import pyarrow as pa
+import pyarrow.parquet as pq
 import structlog
 from msgspec import structs
 
@@ -25,6 +27,7 @@ from tidemark.services.sink.connectors.formats import parquet_bytes, table_from
 from tidemark.services.sink.connectors.manifests import Manifest, ManifestStore, decode_told, visible_name
 from tidemark.services.sink.connectors.staging import StagedFile
 from tidemark.services.sink.connectors.tablecolumns import FORBIDDEN, exact, plain
+from tidemark.services.sink.connectors.tablefits import fits, lacking, nulls_in, refitted
 from tidemark.shared.model.ids import Epoch
 from tidemark.shared.ports.sink import TargetRefused, TargetUnavailable
 
@@ -95,6 +98,8 @@ class TableReleases(ABC, Generic[Handle]):
         self._releasing: Handle | None = None
         """The handle of releases. Accepting opens its own, because the two go on side by side."""
         self._since_compaction = 0
+        self.changed = 0
+        """How often files did not fit the table: others had changed its columns, so what is known of them is old."""
 
     # --- the part of a format; errors are the library's, but for a CommitConflict
 
@@ -103,8 +108,11 @@ class TableReleases(ABC, Generic[Handle]):
         """The table as it is now; None if there is none."""
 
     @abstractmethod
-    def _update(self, table: Handle) -> None:
-        """Let a handle see later commits."""
+    def _update(self, table: Handle) -> Handle | None:
+        """A handle that sees later commits; None if others dropped the table."""
+
+    def _check(self, table: Handle) -> None:
+        """TargetRefused for a table that demands of its files what the sink does not do."""
 
     @abstractmethod
     def _create(self, schema: pa.Schema) -> None:
@@ -163,10 +171,7 @@ class TableReleases(ABC, Generic[Handle]):
     def _refreshed(self) -> Handle | None:
         """The table as it is now; None if there is none."""
         with self._errors():
-            if self._releasing is None:
-                self._releasing = self._open()
-            else:
-                self._update(self._releasing)
+            self._releasing = self._open() if self._releasing is None else self._update(self._releasing)
             return self._releasing
 
     def agree(self, wanted: pa.Schema) -> pa.Schema:
@@ -177,6 +182,7 @@ class TableReleases(ABC, Generic[Handle]):
                 if table is None:
                     self._create(wanted)
                     continue
+                self._check(table)
                 known = self._schema(table)
                 new = [field for field in wanted if field.name not in known.names]
                 if not new:
@@ -208,10 +214,19 @@ class TableReleases(ABC, Generic[Handle]):
     def publish(self, manifest: Manifest) -> None:
         """See `Releases.publish`."""
         table = self._refreshed()
+        if table is None and manifest.files:
+            # Files are staged behind the making of their table.
+            raise TargetRefused(
+                f"{self._place}: commit {manifest.epoch}: others dropped the table, and with it what was released into it;"
+                " bring it back, or start the processor without state"
+            )
         if table is None:
             self._manifests.publish(manifest)
             return
+        written: set[str] = set()
         for _ in range(self._tries_max):
+            if table is None:
+                raise TargetUnavailable(f"{self._place}: others drop the table meanwhile; it is tried again")
             at = self._marker(table, manifest.identity)
             if at is None and manifest.predecessor is not None:
                 # Read after the table: a release from before the table existed has written its manifest, or conflicts with this commit.
@@ -224,16 +239,60 @@ class TableReleases(ABC, Generic[Handle]):
                 )
             with self._errors():
                 try:
-                    self._commit(table, manifest)
+                    fitting = self._fitting(table, manifest)
+                    written |= {f.name for f in fitting.files} ^ {f.name for f in manifest.files}
+                    self._commit(table, fitting)
                 except CommitConflict:
                     _log.info("sink.table_changed", place=self._place, epoch=manifest.epoch)
-                self._update(table)
+                table = self._releasing = self._update(table)
         else:
             raise TargetUnavailable(f"{self._place}: {self._tries_max} other commits at once; it is tried again")
         self._settle(table)
+        if written:
+            live = self._live(table).keys()
+            self._destination.delete(name for name in sorted(written) if not {name, unquote(name)} & live)
         self._since_compaction += bool(manifest.files)
         if manifest.index == 0 and max(self._since_compaction, self._versions(table)) >= self._compact_files:
             self.compact()
+
+    def _fitting(self, table: Handle, manifest: Manifest) -> Manifest:
+        """The manifest with files that fit the columns as they are now. CommitConflict where columns were missing: they are there again."""
+        self._check(table)
+        known = self._schema(table)
+        needed = [field.name for field in known if not field.nullable and field.name not in self._partition_by]
+        files = [(file, self._footer(file)) for file in manifest.files]
+        schemas = {file.name: footer.schema.to_arrow_schema() for file, footer in files}
+        if missing := [field for schema in schemas.values() for field in lacking(known, schema)]:
+            self.changed += 1
+            self.agree(pa.schema({field.name: field for field in missing}.values()))
+            raise CommitConflict("columns were missing")
+        for file, footer in files:
+            if name := nulls_in(footer, needed):
+                raise TargetRefused(
+                    f"{self._place}: commit {manifest.epoch}: {file.name} has no value of {name} in some row, and the table"
+                    " takes none without; let the column take null, or change the pipeline"
+                )
+        return structs.replace(
+            manifest, files=tuple(f if fits(known, schemas[f.name]) else self._refitted(f, known) for f, _ in files)
+        )
+
+    def _footer(self, file: StagedFile) -> pq.FileMetaData:
+        with self._destination.open(file.name) as data:
+            return pq.read_metadata(data)
+
+    def _refitted(self, file: StagedFile, known: pa.Schema) -> StagedFile:
+        """A file in the types that the table has now. Its name tells its bytes: other tasks write the same, or another file."""
+        self.changed += 1
+        rows = refitted(table_from(self._destination.read(file.name) or b""), known)
+        if len(lacking(known, rows.schema)):
+            self.agree(rows.schema)
+            raise CommitConflict("there was no column for values that others take none")
+        data = parquet_bytes(rows, {})
+        digest = sha256(data)
+        name = f"{file.name.removesuffix('.parquet')}-{digest[:16]}.parquet"
+        self._destination.create(name, data)
+        _log.warning("sink.file_refitted", place=self._place, file=file.name, rows=file.rows)
+        return structs.replace(file, name=name, size_bytes=len(data), digest=digest)
 
     def settle(self) -> None:
         """See `Releases.settle`: the table's log says all; there is no summary."""

@@ -4,12 +4,13 @@ A folder keeps what `Destination` promises, and fails as a disk does: with an er
 (EIO as the folder is forced: the file is there, and its writer does not know).
 """
 
+import io
 import sqlite3
 import tempfile
 from collections.abc import Iterable, MutableMapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, BinaryIO, Final
 
 import sqlalchemy as sa
 
@@ -128,6 +129,11 @@ class SimDestination:
         """See `Destination.read`."""
         self._before("read")
         return self._files.get(name)
+
+    def open(self, name: str) -> BinaryIO:
+        """See `Destination.open`."""
+        self._before("open")
+        return io.BytesIO(self._files[name])
 
     def size(self, name: str) -> int | None:
         """See `Destination.size`."""

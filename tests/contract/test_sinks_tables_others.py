@@ -1,0 +1,259 @@
+# ruff: noqa: N802 -- a test carries its rule's name
+"""Others change a table's columns, files, log and rules while the sink writes, at any moment: no row, no value and no table is lost."""
+
+import random
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, write_deltalake
+from pyiceberg.catalog import load_catalog
+from pyiceberg.schema import Schema
+from pyiceberg.types import LongType, NestedField, StringType
+
+from tests.contract.sinks_targets import FilesWorld
+from tidemark.services.library.release_world import IDENTITY, row_of
+from tidemark.services.sink.connectors.files import FileSinkSettings
+from tidemark.shared.language.values import parse_json
+from tidemark.shared.model.ids import Epoch
+from tidemark.shared.model.values import Document
+from tidemark.shared.operators.batches import batch_of
+from tidemark.shared.ports.sink import SinkPort, TargetRefused
+
+pytestmark = pytest.mark.asyncio
+SEEDS = (0, 6)
+_KINDS: dict[str, Any] = {"long": pa.int64(), "string": pa.string()}
+_VALUES: tuple[Any, ...] = (1, 20, "x", "7", 1.5, True, None)
+
+
+class Shared:
+    """A table, its sink, and others who write to it."""
+
+    def __init__(self, folder: Path, kind: str) -> None:
+        self.target = FilesWorld(folder, "parquet" if kind == "delta" else "iceberg")
+        self.target.settings = FileSinkSettings(compact_releases=4, buffer_bytes_max=1)
+        self.kind = kind
+        self.sink: SinkPort = self.target.sink()
+        self.epoch = 0
+        self.staged = b""
+
+    @property
+    def place(self) -> str:
+        return str(self.target.root)
+
+    async def opened(self) -> None:
+        self.sink = self.target.sink()
+        await self.sink.open(IDENTITY, Epoch(self.epoch + bool(self.staged)))
+
+    async def stage(self, *documents: Document) -> None:
+        assert not await self.sink.accept(batch_of(documents))
+        self.staged = await self.sink.stage(Epoch(self.epoch + 1), Epoch(self.epoch))
+
+    async def commit(self) -> None:
+        await self.sink.release(row_of(self.epoch + 1, self.epoch, self.staged), self.staged)
+        self.epoch += 1
+        self.staged = b""
+
+    async def release(self, *documents: Document) -> None:
+        await self.stage(*documents)
+        await self.commit()
+
+    def delta(self) -> DeltaTable:
+        return DeltaTable(self.place)
+
+    def iceberg(self) -> Any:
+        assert self.target.encoding.table is not None
+        return load_catalog("default", **self.target.encoding.table.catalog).load_table("lake.out")
+
+    def rows(self) -> dict[int, dict[str, Any]]:
+        """The rows by their ids, each once, with what was rescued of them in its place."""
+        table = self.delta().to_pyarrow_table() if self.kind == "delta" else self.iceberg().scan().to_arrow()
+        found: dict[int, dict[str, Any]] = {}
+        for row in table.to_pylist():
+            rescued: Any = parse_json(row.pop("_rescued_data", None) or "{}")
+            assert row["id"] not in found
+            found[row["id"]] = {name: value for name, value in {**row, **rescued}.items() if value is not None}
+        return found
+
+    def append(self, key: int) -> None:
+        if self.kind == "delta":
+            write_deltalake(
+                self.place, pa.table({"id": pa.array([key], pa.int64())}), mode="append", schema_mode="merge"
+            )
+        else:
+            kinds = {field.name: field.type for field in self.iceberg().schema().as_arrow()}
+            self.iceberg().append(pa.table({"id": pa.array([key], kinds["id"])}))
+
+    def delete(self, key: int) -> None:
+        table = self.delta() if self.kind == "delta" else self.iceberg()
+        table.delete(f"id = {key}" if self.kind == "delta" else f"id == {key}")
+
+    def compact(self) -> None:
+        """In another program: in Iceberg the rows are written anew."""
+        if self.kind == "delta":
+            self.delta().optimize.compact()
+            self.delta().create_checkpoint()
+        else:
+            self.iceberg().overwrite(self.iceberg().scan().to_arrow())
+
+    def cut(self) -> None:
+        """Forget the log's begin."""
+        if self.kind == "delta":
+            table = self.delta()
+            table.alter.set_table_properties({"delta.logRetentionDuration": "interval 0 seconds"})
+            table = self.delta()
+            table.create_checkpoint()
+            table.cleanup_metadata()
+        else:
+            with self.iceberg().update_schema() as update:
+                update.add_column(f"cut{self.iceberg().schema().highest_field_id}", StringType())
+
+    def retype(self, name: str, kind: str, keep: int) -> None:
+        """The table anew with one row and with a column of this type, or without it; its log goes on."""
+        kept = {"id": pa.array([keep], pa.int64())}
+        if self.kind == "delta":
+            columns = kept if kind == "none" else {**kept, name: pa.nulls(1, _KINDS[kind])}
+            write_deltalake(self.place, pa.table(columns), mode="overwrite", schema_mode="overwrite")
+            return
+        table = self.iceberg()
+        table.overwrite(pa.table(kept))
+        with self.iceberg().update_schema(allow_incompatible_changes=True) as update:
+            if name in table.schema().column_names:
+                update.delete_column(name)
+        if kind != "none":
+            with self.iceberg().update_schema() as update:
+                update.add_column(name, LongType() if kind == "long" else StringType())
+
+
+@pytest.fixture(params=["delta", "iceberg"])
+async def shared(tmp_path: Path, request: pytest.FixtureRequest) -> Shared:
+    made = Shared(tmp_path, request.param)
+    await made.opened()
+    return made
+
+
+@pytest.mark.parametrize("again", [False, True])
+@pytest.mark.parametrize("kind", ["none", "long", "string"])
+async def test_S6_a_column_that_others_change_under_staged_rows(shared: Shared, kind: str, *, again: bool) -> None:
+    """Dropped, or of another type: the values of staged rows and of later ones are there, and the table can be read."""
+    for value in ("x", 20):
+        keep = shared.epoch * 10
+        await shared.release({"id": keep + 1, "a": value})
+        await shared.stage({"id": keep + 2, "a": value, "b": [1]})
+        shared.retype("a", kind, keep)
+        if again:
+            await shared.opened()
+        await shared.commit()
+        for key in range(3, 9):
+            await shared.release({"id": keep + key, "a": value})
+        found = shared.rows()
+        assert {key - keep: str(row.get("a")) for key, row in found.items()} == {
+            0: "None", **{key: str(value) for key in range(2, 9)}
+        }  # fmt: skip
+        assert found[keep + 2]["b"] == [1]
+
+
+@pytest.mark.parametrize("seed", range(*SEEDS))
+async def test_S6_any_others_at_any_moment(shared: Shared, seed: int) -> None:
+    """Rows, deletes, compactions, cuts of the log, columns dropped and of other types, restarts: between and inside of releases."""
+    chooser, wanted = random.Random(seed), dict[int, str]()
+    await shared.release({"id": 0})
+    wanted[0] = "None"
+    for key in range(1, 25):
+        staged = chooser.random() < 0.7
+        value = chooser.choice(_VALUES)
+        if staged:
+            await shared.stage({"id": key, "a": value})
+        what = chooser.choice(["append", "delete", "compact", "cut", "retype", "retype", "nothing", "open"])
+        match what:
+            case "append":
+                shared.append(100 + key)
+                wanted[100 + key] = "None"
+            case "delete" if wanted:
+                del wanted[gone := chooser.choice(sorted(wanted))]
+                shared.delete(gone)
+            case "compact" if wanted:
+                shared.compact()
+            case "cut":
+                shared.cut()
+            case "retype":
+                shared.retype("a", chooser.choice(["none", "long", "string"]), 200 + key)
+                wanted = {200 + key: "None"}
+            case "open":
+                await shared.opened()
+        if staged:
+            await shared.commit()
+            wanted[key] = str(value)
+        assert {key: _text(row.get("a")) for key, row in shared.rows().items()} == {
+            key: _text(value) for key, value in wanted.items()
+        }, what
+
+
+def _text(value: Any) -> str:
+    """Of a column of text a number is a text, and a boolean JSON's."""
+    return str(value).lower().removesuffix(".0")
+
+
+def _positive(shared: Shared) -> None:
+    DeltaTable.create(shared.place, schema=pa.schema([pa.field("id", pa.int64())]))
+    shared.delta().alter.add_constraint({"pos": "id > 5"})
+
+
+_RULES: dict[str, Callable[[Shared], object]] = {
+    "takes none without": lambda s: DeltaTable.create(
+        s.place, schema=pa.schema([pa.field("id", pa.int64()), pa.field("k", pa.string(), nullable=False)])
+    ),
+    "constraint pos": _positive,
+    "divided by": lambda s: DeltaTable.create(
+        s.place, schema=pa.schema([pa.field("id", pa.int64()), pa.field("k", pa.string())]), partition_by=["k"]
+    ),
+}
+
+
+@pytest.mark.parametrize("words", _RULES)
+async def test_S6_a_rule_of_the_table_that_the_sink_does_not_keep_is_named(tmp_path: Path, words: str) -> None:
+    """A column without nulls, a constraint, other partitions: no row that breaks it gets into the table."""
+    shared = Shared(tmp_path, "delta")
+    await shared.opened()
+    _RULES[words](shared)
+    with pytest.raises(TargetRefused, match=words):
+        await shared.release({"id": 1})
+    assert shared.rows() == {}
+
+
+async def test_S6_a_column_without_nulls_takes_rows_that_have_it(tmp_path: Path) -> None:
+    """As it says."""
+    shared = Shared(tmp_path, "delta")
+    await shared.opened()
+    _RULES["takes none without"](shared)
+    await shared.release({"id": 1, "k": "a"})
+    assert shared.rows() == {1: {"id": 1, "k": "a"}}
+
+
+@pytest.mark.parametrize("again", [False, True])
+async def test_S2_a_table_that_others_dropped_is_refused_and_a_new_one_stays_whole(
+    shared: Shared, *, again: bool
+) -> None:
+    """What was released is gone with it: the sink says so, and makes no gap in the log of a table that took its place."""
+    for key in range(3):
+        await shared.release({"id": key})
+    if shared.kind == "delta":
+        shutil.rmtree(shared.target.root / "_delta_log")
+        if again:
+            write_deltalake(shared.place, pa.table({"id": pa.array([7], pa.int64())}))
+    else:
+        assert shared.target.encoding.table is not None
+        catalog = load_catalog("default", **shared.target.encoding.table.catalog)
+        location = shared.iceberg().location()
+        catalog.drop_table("lake.out")
+        if again:
+            schema = Schema(NestedField(1, "id", LongType(), required=False))
+            catalog.create_table("lake.out", schema, location=location)
+            shared.append(7)
+    with pytest.raises(TargetRefused, match=r"dropped the table|another history"):
+        await shared.release({"id": 4})
+    if again:
+        assert list(shared.rows()) == [7]
