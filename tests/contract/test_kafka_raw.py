@@ -120,7 +120,7 @@ async def test_same_records_as_the_ordinary_reader(
     assert whole
     reader = RawReader(settings, committed_only=committed_only)
     await reader.start()
-    for start in range(0, end + 1, max(1, end // 12)):
+    for start in range(0, end + 1, max(1, end // 6)):
         await reader.assign({at: Offset(start)})
         expected = [row for row in whole if row[0] >= start]
         assert await read_raw(reader, at, end, max_bytes=1 + start * 37) == expected
