@@ -33,6 +33,19 @@ def predicate_paths(predicate: Predicate) -> set[Path]:
             return set()
 
 
+def predicate_expressions(predicate: Predicate) -> list[Expr]:
+    """The expressions in a predicate."""
+    match predicate:
+        case All(parts) | AnyOf(parts):
+            return [expr for part in parts for expr in predicate_expressions(part)]
+        case Not(part):
+            return predicate_expressions(part)
+        case ExprTrue(expr):
+            return [expr]
+        case _:
+            return []
+
+
 def schema_paths(schema: SchemaNode, path: Path = ()) -> set[Path]:
     """The paths that a schema looks at."""
     found = {(*path, name) for name in schema.required} | {(*path, name) for name, _ in schema.properties}

@@ -7,14 +7,16 @@ Letters leave on port `dlq` in the order of the rows. A document that no queue m
 the letter has its first bytes, how many there were, and where the rest is to be found.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tidemark.shared.language.expressions.errors import ExpressionError
 from tidemark.shared.language.values import decode_doc, encode_value, render_json
 from tidemark.shared.model.plan import DLQ
 from tidemark.shared.model.values import INT32_MAX, INT32_MIN, Binary, Date, Document, Long, Value, long
@@ -31,7 +33,7 @@ _HEADS: Final = [encode_value(dict.fromkeys(map(str, range(n))))[:1] for n in ra
 
 
 class Failure(NamedTuple):
-    """Why a row of a batch cannot go on."""
+    """Cause a row of a batch cannot go on."""
 
     row: int
     reason: str
@@ -41,6 +43,77 @@ class Failure(NamedTuple):
     """Starts of the windows that the row came too late for."""
     document: Document | Binary | None = None
     """The value of `doc`; None: the row's own document."""
+
+
+class Cause(NamedTuple):
+    """Why a row failed, as `errInfo` says it."""
+
+    reason: str
+    code: str
+    path: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Failures:
+    """Failures of many rows, as columns of one length n: most have one of a few causes."""
+
+    rows: npt.NDArray[np.int64]
+    causes: Sequence[Cause]
+    places: npt.NDArray[np.int64]
+    """Shape (n,): where the cause of each stands in `causes`."""
+    documents: pa.BinaryArray | None = None
+    """The values of `doc`, encoded; null, or None for all: the row's own document."""
+    missed: pa.BinaryArray | None = None
+    """Starts of missed windows, encoded, null for none; None: none has any."""
+
+    def __len__(self) -> int:
+        """How many."""
+        return len(self.rows)
+
+    def __iter__(self) -> Iterator[Failure]:
+        """Row and cause of each."""
+        for row, place in zip(self.rows.tolist(), self.places.tolist(), strict=True):
+            yield Failure(row, *self.causes[place])
+
+    @classmethod
+    def alike(cls, rows: npt.NDArray[np.int64], cause: Cause) -> "Failures":
+        """Rows that failed for one cause."""
+        return cls(rows, (cause,), np.zeros(len(rows), dtype=np.int64))
+
+    @classmethod
+    def of(cls, failures: Sequence[Failure]) -> "Failures":
+        """Failures that were found one by one."""
+        causes: dict[Cause, int] = {}
+        places = [causes.setdefault(Cause(f.reason, f.code, f.path), len(causes)) for f in failures]
+        documents = missed = None
+        if any(f.document is not None for f in failures):
+            documents = pa.array(
+                [None if f.document is None else encode_value(f.document) for f in failures], pa.binary()
+            )
+        if any(f.missed_starts_ms for f in failures):
+            starts = [[Date(t) for t in f.missed_starts_ms] for f in failures]
+            missed = pa.array([encode_value(each) if each else None for each in starts], pa.binary())
+        return cls(_int64s([f.row for f in failures]), tuple(causes), _int64s(places), documents, missed)
+
+    @classmethod
+    def of_errors(cls, errors: Mapping[int, ExpressionError], path: str) -> "Failures":
+        """Rows on which an expression failed; `path` where an error has no place of its own."""
+        known: dict[ExpressionError, int] = {}
+        places = [known.setdefault(error, len(known)) for error in errors.values()]
+        causes = [Cause(e.reason, e.code, e.path or path) for e in known]
+        return cls(_int64s(list(errors)), causes, _int64s(places)).in_order()
+
+    def in_order(self) -> "Failures":
+        """The same in the order of the rows."""
+        if bool((self.rows[1:] >= self.rows[:-1]).all()):
+            return self
+        order = np.argsort(self.rows, kind="stable")
+        cells = [None if each is None else each.take(pa.array(order)) for each in (self.documents, self.missed)]
+        return Failures(self.rows[order], self.causes, self.places[order], *cells)
+
+
+def _int64s(numbers: Sequence[int]) -> npt.NDArray[np.int64]:
+    return np.array(numbers, dtype=np.int64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +126,7 @@ class Origin:
 
 def dead_letters(
     batch: pa.RecordBatch,
-    failures: Sequence[Failure],
+    failures: Sequence[Failure] | Failures,
     operator: str,
     context: TaskContext,
     origin: Origin | None = None,
@@ -62,48 +135,40 @@ def dead_letters(
     """The letters of failed rows of a batch; nothing for none. `now_ms`: the wall clock, where rows may be no records."""
     if not failures:
         return []
-    ordered = sorted(failures, key=lambda f: f.row)
-    rows = batch.take(pa.array([f.row for f in ordered], type=pa.int64()))
-    count = len(ordered)
+    failed = (failures if isinstance(failures, Failures) else Failures.of(failures)).in_order()
+    rows, count = batch.take(pa.array(failed.rows)), len(failed)
     are_records = context.rows_are_records and WSTART not in rows.schema.names
     arrivals = rows.column(ARRIVAL if ARRIVAL in rows.schema.names else TS)
     if now_ms is not None and not are_records:
         arrivals = pa.repeat(pa.scalar(now_ms, pa.int64()), count)
-    info = {
-        "reason": _cells([f.reason for f in ordered]),
-        "code": _cells([f.code for f in ordered]),
-        "path": _cells([f.path for f in ordered]),
-    }
     source = _source(rows, context, origin) if are_records else {}
     parts = {
         "processorName": _same(context.processor, count),
         "instanceName": _same(context.instance, count),
         "dlqTime": _whole(Date, arrivals),
         "operatorName": _same(operator, count),
-        "errInfo": _objects(info, count),
-        "doc": _documents(rows, ordered),
+        "errInfo": rest_of([cause._asdict() for cause in failed.causes]).take(pa.array(failed.places)),
+        "doc": _documents(rows, failed.documents),
     }
-    if any(f.missed_starts_ms for f in ordered):
-        missed = [[Date(t) for t in f.missed_starts_ms] if f.missed_starts_ms else None for f in ordered]
-        parts["missedWindowStartTimes"] = pa.array([m and encode_value(m) for m in missed], pa.binary())
+    if failed.missed is not None:
+        parts["missedWindowStartTimes"] = failed.missed
     parts["_stream_meta"] = _objects({"source": _objects(source, count)}, count)
     letters = _objects(parts, count)
     engine = {name: rows.column(name) for name in _KEPT if name in rows.schema.names}
     return [Out(DLQ, "rows", _bounded(letters, engine, context.letter_bytes_max))]
 
 
-def _documents(rows: pa.RecordBatch, failures: Sequence[Failure]) -> pa.BinaryArray:
+def _documents(rows: pa.RecordBatch, given: pa.BinaryArray | None) -> pa.BinaryArray:
     """The `doc` of each row's dead letter, encoded."""
-    given = [None if f.document is None else encode_value(f.document) for f in failures]
-    if None not in given:
-        return pa.array(given, pa.binary())
+    if given is not None and not given.null_count:
+        return given
     if is_untyped(rows):
         own = rows.column(REST).fill_null(NO_FIELDS)
     else:
         from tidemark.shared.operators.encoded import encoded  # noqa: PLC0415 - machine code: computations' children load none
 
         own = encoded(rows)
-    return own if not any(given) else pc.coalesce(pa.array(given, pa.binary()), own)
+    return own if given is None else pc.coalesce(given, own)
 
 
 def _objects(parts: Mapping[str, pa.BinaryArray], count: int) -> pa.BinaryArray:
@@ -128,9 +193,8 @@ def _same(value: Value, count: int) -> pa.BinaryArray:
 
 
 def _cells(given: Sequence[str | int | None]) -> pa.BinaryArray:
-    """Few different values, encoded; None for a missing one."""
-    known = {value: None if value is None else encode_value(value) for value in set(given)}
-    return pa.array([known[value] for value in given], pa.binary())
+    """Values, encoded; None for a missing one."""
+    return pa.array([None if value is None else encode_value(value) for value in given], pa.binary())
 
 
 def _whole(kind: type[Date | Long], cells: pa.Array) -> pa.BinaryArray:
@@ -174,11 +238,10 @@ def _source(rows: pa.RecordBatch, context: TaskContext, origin: Origin | None) -
     if PART in names:
         parts = rows.column(PART)
         known = pc.if_else(pc.greater_equal(parts, 0), True, None)
-        known_parts = [part for part in pc.unique(parts).to_pylist() if part is not None and part >= 0]
-        places = {part: source_place(context.topic, part) for part in known_parts}
-        shown = [places.get(part, (None, None)) for part in parts.to_pylist()]
-        found["partition"] = _cells([part for _, part in shown])
-        found["topic"] = _cells([topic for topic, _ in shown])
+        coded = pc.if_else(known, parts, None).dictionary_encode()
+        places = [source_place(context.topic, part) for part in coded.dictionary.to_pylist()]
+        found["partition"] = _cells([part for _, part in places]).take(coded.indices)
+        found["topic"] = _cells([topic for topic, _ in places]).take(coded.indices)
     if POS in names:
         positions = rows.column(POS)
         found["offset"] = _whole(Long, pc.if_else(known, pc.bit_wise_and(positions, PLACE), None))
@@ -187,11 +250,11 @@ def _source(rows: pa.RecordBatch, context: TaskContext, origin: Origin | None) -
             found["file"] = pc.if_else(there, _same(origin.file, count), None)
             found["position"] = _whole(Long, pc.subtract(positions, origin.begin))
     if SRCKEY in names:
-        found["key"] = _binaries(rows.column(SRCKEY))
+        found["key"] = binaries(rows.column(SRCKEY))
     return found
 
 
-def _binaries(cells: pa.BinaryArray) -> pa.BinaryArray:
+def binaries(cells: pa.BinaryArray) -> pa.BinaryArray:
     """Bytes as values, encoded; a null one missing. What stands before the bytes depends on their length alone."""
     lengths = pc.binary_length(cells).dictionary_encode()
     sizes = lengths.dictionary.to_pylist()

@@ -16,6 +16,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from tidemark.shared.compiled import documents, tags
 from tidemark.shared.compiled.columns import TAGS, Path, Tagged
@@ -25,6 +26,7 @@ from tidemark.shared.language.values.instants import parse_iso
 from tidemark.shared.model.values import INT32_MAX, INT32_MIN, Document
 from tidemark.shared.operators.base import RAW
 from tidemark.shared.operators.batches import ARROW_TYPES, TIMESTAMP
+from tidemark.shared.operators.dead_letters import Cause
 from tidemark.shared.operators.read_ahead import read_columns
 
 MISMATCH: Final = "SchemaMismatch"
@@ -36,14 +38,27 @@ Int64s: TypeAlias = npt.NDArray[np.int64]
 
 
 class Bad(NamedTuple):
-    """A record that is no document of the schema."""
+    """Cause a record is no document of the schema."""
 
-    row: int
-    reason: str
-    code: str
-    path: str
+    cause: Cause
     document: bytes | None
     """Its JSON, as the reader takes it; None: it is no JSON object at all."""
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """Records that are no documents of the schema, as columns of one length n, in the order of the records."""
+
+    rows: Int64s
+    causes: Sequence[Cause]
+    places: Int64s
+    """Shape (n,): where the cause of each stands in `causes`."""
+    documents: pa.BinaryArray
+    """Their JSON, as the reader takes it; null: it is no JSON object at all."""
+
+    def __len__(self) -> int:
+        """How many."""
+        return len(self.rows)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,25 +69,53 @@ class Decoded:
     """Shape (n,): the record of each row of `batch`."""
     batch: pa.RecordBatch
     """Typed columns and RAW."""
-    bad: tuple[Bad, ...]
+    bad: Refused
 
 
 def decode(values: pa.BinaryArray, schema: Schema, ahead: Sequence[Path] = ()) -> Decoded:
     """Decode records; a bad record raises nothing. ahead: undeclared paths to read in the same pass."""
     columns, fits, misfits = _columns(values, schema, ahead, trusted=False)
     if bool(fits.all()):
-        return Decoded(np.arange(len(values), dtype=np.int64), _batch(columns, values), ())
-    odd = np.flatnonzero(~fits)
-    texts = zip(odd.tolist(), values.take(pa.array(odd)).to_pylist(), strict=True)
-    found = [
-        (row, Bad(row, misfits[row][0], MISMATCH, misfits[row][1], text) if row in misfits else _one(row, text, schema))
-        for row, text in texts
-    ]
-    bad = tuple(item for _, item in found if isinstance(item, Bad))
-    taken = [(row, render_json(item, canonical=True)) for row, item in found if not isinstance(item, Bad)]
+        return Decoded(np.arange(len(values), dtype=np.int64), _batch(columns, values), misfits.refused(values, {}))
+    asked = np.flatnonzero(~fits & (misfits.places < 0))
+    taken: list[tuple[int, bytes]] = []
+    bad: dict[int, bytes | None] = {}
+    for row, text in zip(asked.tolist(), values.take(pa.array(asked)).to_pylist(), strict=True):
+        item = _one(text, schema)
+        if isinstance(item, Bad):
+            misfits.places[row] = misfits.place_of(item.cause)
+            bad[row] = item.document
+        else:
+            taken.append((row, render_json(item, canonical=True)))
     rows = np.flatnonzero(fits)
-    batch = _batch(columns, values).take(pa.array(rows))
-    return Decoded(*(_with_rendered(rows, batch, taken, schema, ahead) if taken else (rows, batch)), bad)
+    batch = _batch(columns, values)
+    if len(rows) < len(values):
+        batch = batch.take(pa.array(rows))
+    return Decoded(
+        *(_with_rendered(rows, batch, taken, schema, ahead) if taken else (rows, batch)), misfits.refused(values, bad)
+    )
+
+
+class _Misfits:
+    """Which records are refused, and why."""
+
+    def __init__(self, count: int) -> None:
+        self.places: Int64s = np.full(count, -1)
+        """Shape (n,): where the cause of each record stands in `causes`, -1 for none."""
+        self.causes: dict[Cause, int] = {}
+
+    def place_of(self, cause: Cause) -> int:
+        """Where a cause stands."""
+        return self.causes.setdefault(cause, len(self.causes))
+
+    def refused(self, values: pa.BinaryArray, documents: Mapping[int, bytes | None]) -> Refused:
+        """The records; these were rendered (None: no object), the reader has read the others."""
+        rows = np.flatnonzero(self.places >= 0)
+        texts = values.take(pa.array(rows))
+        if documents:
+            rendered = np.isin(rows, list(documents))
+            texts = pc.replace_with_mask(texts, pa.array(rendered), pa.array(documents.values(), texts.type))
+        return Refused(rows, tuple(self.causes), self.places[rows], texts)
 
 
 def _with_rendered(
@@ -93,15 +136,12 @@ def _with_rendered(
 
 def _columns(
     values: pa.BinaryArray, schema: Schema, ahead: Sequence[Path], *, trusted: bool
-) -> tuple[dict[str, pa.Array], Bools, dict[int, tuple[str, str]]]:
-    """The columns of the declared fields and of the paths read ahead; which records they describe in full; why others do not fit.
-
-    Shape (n,); reason and path by row, of those that surely do not fit.
-    """
+) -> tuple[dict[str, pa.Array], Bools, _Misfits]:
+    """The columns of the declared fields and of the paths read ahead; which records they describe in full, shape (n,); the misfits."""
     found = documents.read(values, [*((f.name,) for f in schema), *ahead], trusted=trusted)
     columns: dict[str, pa.Array] = {}
     fits = found.sure
-    misfits: dict[int, tuple[str, str]] = {}
+    misfits = _Misfits(len(values))
     asked = ~found.sure  # the interpreter says what is wrong with these
     for field in schema:
         cells = found.columns[field.name,]
@@ -113,16 +153,17 @@ def _columns(
             fits = fits & own
             asked |= ~own & ((cells.tags == tags.OTHER) | (field.type == "decimal"))
             odd = np.flatnonzero(~own & ~asked)
-            misfits.update(_misfits(field, odd, cells.tags[odd]))
+            _note(misfits, field, odd, cells.tags[odd])
             asked[odd] = True
     columns.update(read_columns({path: found.columns[path] for path in ahead}, values))
     return columns, fits, misfits
 
 
-def _misfits(field: Field, rows: Int64s, kinds: npt.NDArray[np.uint8]) -> dict[int, tuple[str, str]]:
-    """Why rows do not fit if their value of a field has one of these tags, as `fit` says it; (reason, path)."""
-    whys = {kind: (misfit(field, _NAMES[kind]).reason, field.name) for kind in np.unique(kinds).tolist()}
-    return {row: whys[kind] for row, kind in zip(rows.tolist(), kinds.tolist(), strict=True)}
+def _note(misfits: _Misfits, field: Field, rows: Int64s, kinds: npt.NDArray[np.uint8]) -> None:
+    """Note why rows do not fit if their value of a field has one of these tags, as `fit` says it."""
+    for kind in np.unique(kinds).tolist():
+        why = misfit(field, _NAMES[kind])
+        misfits.places[rows[kinds == kind]] = misfits.place_of(Cause(why.reason, MISMATCH, field.name))
 
 
 _NAMES: Final = {
@@ -189,19 +230,22 @@ def instants(texts: pa.StringArray) -> pa.Array:
 # --- plain path -------------------------------------------------------------------------------------------------------
 
 
-def _one(row: int, text: bytes | None, schema: Schema) -> Document | Bad:
+def _one(text: bytes | None, schema: Schema) -> Document | Bad:
     if text is None:
-        return Bad(row, "The record has no value.", "NoValue", "", None)
+        return _NO_VALUE
     try:
         value = parse_json(text)
     except ExtendedJsonError as e:
-        return Bad(row, f"The record does not decode: {e}", "DecodeFailure", "", None)
+        return Bad(Cause(f"The record does not decode: {e}", "DecodeFailure"), None)
     if type(value) is not dict:
-        return Bad(row, f"The record is no document but {type(value).__name__}.", "DecodeFailure", "", None)
+        return Bad(Cause(f"The record is no document but {type(value).__name__}.", "DecodeFailure"), None)
     fitted = fit(_exact(_whole(value, schema), text, schema), schema)
     if isinstance(fitted, SchemaMismatch):
-        return Bad(row, fitted.reason, MISMATCH, fitted.path, render_json(value, canonical=True))
+        return Bad(Cause(fitted.reason, MISMATCH, fitted.path), render_json(value, canonical=True))
     return fitted
+
+
+_NO_VALUE: Final = Bad(Cause("The record has no value.", "NoValue"), None)
 
 
 def _exact(document: Document, text: bytes, schema: Schema) -> Document:

@@ -33,7 +33,7 @@ from tidemark.shared.operators.base import GROUP, KEY, POS, TS, WM, OperatorErro
 from tidemark.shared.operators.batches import int64s, is_tagged, select
 from tidemark.shared.operators.cells import canonical_column
 from tidemark.shared.operators.context import NOWHERE, TaskContext, Topics
-from tidemark.shared.operators.dead_letters import Failure
+from tidemark.shared.operators.dead_letters import Failures
 from tidemark.shared.operators.frame import evaluated
 from tidemark.shared.operators.keygroups import murmur2_column
 from tidemark.shared.operators.passing import Passing
@@ -49,14 +49,14 @@ POSITIONS_A_BUCKET: Final = 65_536
 _HEAD: Final = "head"
 
 
-def record_ids(expr: Expr, batch: pa.RecordBatch, topic: Topics = None) -> tuple[pa.BinaryArray, list[Failure]]:
+def record_ids(expr: Expr, batch: pa.RecordBatch, topic: Topics = None) -> tuple[pa.BinaryArray, Failures]:
     """Canonical bytes of each row's id, shape (n,), null where it has none or the expression fails (DD3)."""
     at = batch.schema.get_field_index(expr.names[0]) if isinstance(expr, FieldPath) and len(expr.names) == 1 else -1
     if at >= 0 and not batch.column(at).null_count:
-        return canonical_column(batch.column(at), batch.schema.field(at)), []
+        return canonical_column(batch.column(at), batch.schema.field(at)), Failures.of([])
     found = evaluated(expr, batch, topic)
     if not found.array.null_count and not found.errors and not is_tagged(found.field):
-        return canonical_column(found.array, found.field), []
+        return canonical_column(found.array, found.field), Failures.of([])
     keys = [None if v is None or v is MISSING else canonical_key(v) for v in found.values()]
     for row in found.errors:
         keys[row] = None
@@ -96,7 +96,7 @@ class SplitIds:
         """Of the ids, as a snapshot has them."""
         return self._ids.size_bytes
 
-    def told_apart(self, batch: pa.RecordBatch) -> tuple[Bools, list[Failure]]:
+    def told_apart(self, batch: pa.RecordBatch) -> tuple[Bools, Failures]:
         """Which rows are no repeats, shape (n,); their ids are remembered. And the rows on which the expression fails (DD3)."""
         ids, failures = record_ids(self.record_id, batch, self.topic)
         rows = np.flatnonzero(ids.is_valid().to_numpy(zero_copy_only=False))

@@ -8,7 +8,6 @@
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -34,6 +33,7 @@ from tidemark.shared.language.kernels import Bools, Column, Path, Rows, Unvector
 from tidemark.shared.language.kernels.arrays import encoded, tagged_column
 from tidemark.shared.language.kernels.base import TIMESTAMP, either, nulls_of
 from tidemark.shared.language.kernels.expressions import by_kernel
+from tidemark.shared.language.values import encode_docs
 from tidemark.shared.model.values import MISSING, Document, Value
 from tidemark.shared.operators.base import ARRIVAL, EVENT, PART, TS, WEND, WSTART
 from tidemark.shared.operators.batches import (
@@ -50,15 +50,20 @@ from tidemark.shared.operators.batches import (
 )
 from tidemark.shared.operators.cells import KINDS, column_of, patched, tagged, whole_column
 from tidemark.shared.operators.context import Topics
-from tidemark.shared.operators.dead_letters import Failure
+from tidemark.shared.operators.dead_letters import Failures
 from tidemark.shared.operators.extracted import extracted, fields_of
+from tidemark.shared.operators.grouping import Groups, groups_of
 from tidemark.shared.operators.rows import walk
 
 Int64s = npt.NDArray[np.int64]
 _NOTICED: Final = RESULT_UNITS_MAX - 65_536
 """A row with more than this left has spent so little that a stage's expressions together cannot exceed the limit."""
+_FAILING: Final = 64
+"""Where a part of an expression fails on so many rows in a row, the others are in doubt without a look: each would be looked at twice."""
 DIFFERENT_PART: Final = 4
-"""An expression of a column is interpreted once for each different cell where at most one in so many is different."""
+"""Rows are interpreted once for each different one where at most one in so many is different."""
+_SAMPLE: Final = 256
+"""So many rows tell whether it is worth to look at all."""
 _METAS: Final[Mapping[Path, tuple[str, str]]] = {
     ("window", "start"): (WSTART, "date"),
     ("window", "end"): (WEND, "date"),
@@ -82,9 +87,9 @@ class Cells:
         """The values as the language has them, MISSING included."""
         return values_of(self.array, self.field)
 
-    def failures(self, path: str) -> list[Failure]:
+    def failures(self, path: str) -> Failures:
         """The errors as failures of rows; `path` where an error has no place of its own."""
-        return [Failure(row, e.reason, e.code, e.path or path) for row, e in sorted(self.errors.items())]
+        return Failures.of_errors(self.errors, path)
 
 
 class Frame(Rows):
@@ -187,9 +192,15 @@ class Frame(Rows):
         some = self._rows(np.array(rows, np.int64))
         names = fields_used(expr)
         documents = documents_of(some) if names is None else partial_documents(some, names)
-        for row, env in zip(rows, walk(some, documents, [left[row] for row in rows], self._topic), strict=True):
-            with suppress(ExpressionError):
+        failing = 0
+        for row, env in zip(rows, walk(some, documents, [left[row] for row in rows], self._topic), strict=False):
+            try:
                 cells[row] = evaluate(expr, env)
+                failing = 0
+            except ExpressionError:
+                failing += 1
+                if failing == _FAILING:
+                    break
             left[row] = max(0, env.budget.left)
         failed = np.array([cell is _FAILED for cell in cells], np.bool_)
         known = [MISSING if cell is _FAILED else cell for cell in cells]
@@ -255,30 +266,54 @@ class Frame(Rows):
         try:
             column = by_kernel(expr, self)
         except Unvectorised:
-            found = self._by_different(expr)
+            found = self._by_different(expr, np.arange(self.size))
             return self.each(lambda env: evaluate_bounded(expr, env)) if found is None else found
         return self._completed(column, expr)
 
-    def _by_different(self, expr: Expr) -> Cells | None:
-        """The values of an expression of one column with few different cells: interpreted once for each. None for another one."""
-        names = fields_used(expr)
-        if names is None or len(names) != 1 or not names <= self._user or not pure(expr):
+    def different(self, rows: Int64s, names: frozenset[str] | None) -> Groups | None:
+        """Some rows by the values of these fields; None where more than one row in `DIFFERENT_PART` has values of its own."""
+        if not names:
             return None
-        (name,) = names
-        if _asks(self.batch, name) or pa.types.is_nested(self.batch.column(name).type):
-            return None
-        coded = self.batch.column(name).dictionary_encode(null_encoding="encode")
-        if not 0 < len(coded.dictionary) * DIFFERENT_PART <= self.size:
-            return None
-        codes = coded.indices.to_numpy(zero_copy_only=False)
-        _, firsts, places = np.unique(codes, return_index=True, return_inverse=True)
-        once = Frame(self.batch.take(pa.array(firsts)), names, self._topic).computed(expr)
-        errors = (
-            {row: once.errors[place] for row, place in enumerate(places.tolist()) if place in once.errors}
-            if once.errors
-            else {}
+        some = self._rows(rows)
+        known = names <= self._user and not any(
+            _asks(some, name) or pa.types.is_nested(some.column(name).type) for name in names
         )
-        return Cells(once.field, once.array.take(pa.array(places)), errors, once.interpreted_rows)
+        groups = None
+        for part in (some.slice(0, _SAMPLE), some) if some.num_rows > _SAMPLE else (some,):
+            columns = [part.column(name) for name in sorted(names)] if known else [_texts(part, names)]
+            groups = groups_of(columns, part.num_rows)
+            if len(groups.firsts) * DIFFERENT_PART > part.num_rows:
+                return None
+        return groups if some.num_rows else None
+
+    def _by_different(self, expr: Expr, rows: Int64s) -> Cells | None:
+        """The values of an expression for some rows, found once for each different one; None where most differ."""
+        names = fields_used(expr)
+        if self._left or not pure(expr):
+            return None
+        groups = self.different(rows, names)
+        if groups is None:
+            return None
+        once = Frame(self.batch.take(pa.array(rows[groups.firsts])), names, self._topic)
+        found = once.computed(expr)
+        errors: dict[int, ExpressionError] = {}
+        if found.errors or once._left:
+            for at, (row, code) in enumerate(zip(rows.tolist(), groups.codes.tolist(), strict=True)):
+                if code in found.errors:
+                    errors[at] = found.errors[code]
+                if code in once._left:
+                    self._left[row] = once._left[code]
+        return Cells(found.field, found.array.take(pa.array(groups.codes)), errors, found.interpreted_rows)
+
+    def _interpreted(self, expr: Expr, rows: Int64s) -> tuple[list[Value], dict[int, ExpressionError]]:
+        """The interpreter's values for some rows, MISSING for those that fail, and why these do."""
+        found = self._by_different(expr, rows)
+        if found is None:
+            return self._one_by_one(rows, lambda env: evaluate_bounded(expr, env))
+        values = found.values()
+        for row in found.errors:
+            values[row] = MISSING
+        return values, {int(rows[row]): error for row, error in found.errors.items()}
 
     def whole(self, name: str) -> Cells | None:
         """A column of the batch as it is; None if it does not exist, or if REST decides the meaning of its null cells."""
@@ -309,11 +344,15 @@ class Frame(Rows):
     ) -> tuple[list[Value], dict[int, ExpressionError]]:
         values: list[Value] = []
         errors: dict[int, ExpressionError] = {}
+        known: dict[tuple[str, str, str], ExpressionError] = {}
         for row, env in zip(rows.tolist(), self.environments(rows), strict=True):
             try:
                 values.append(value_of(env))
             except ExpressionError as error:
-                errors[row] = error.with_traceback(None)  # it would keep the frames of its row
+                same = known.setdefault((error.reason, error.code, error.path), error)
+                errors[row] = (
+                    same if same is not error else error.with_traceback(None)
+                )  # it would keep the frames of its row
                 values.append(MISSING)
         return values, errors
 
@@ -326,7 +365,9 @@ class Frame(Rows):
         if unsure is None:
             return self._sure(column, expr)
         rows = np.flatnonzero(unsure)
-        values, errors = self._one_by_one(rows, lambda env: evaluate_bounded(expr, env))
+        if len(rows) == self.size and (alike := self._by_different(expr, rows)) is not None:
+            return alike
+        values, errors = self._interpreted(expr, rows)
         if len(rows) == self.size:
             named, array = column_of(values)
         else:
@@ -339,7 +380,7 @@ class Frame(Rows):
         if unsure is None:
             return Cells(TAGGED_FIELD, cells)
         rows = np.flatnonzero(unsure)
-        found, errors = self._one_by_one(rows, lambda env: evaluate_bounded(expr, env))
+        found, errors = self._interpreted(expr, rows)
         order = np.arange(self.size)
         order[rows] = self.size + np.arange(len(rows))
         return Cells(TAGGED_FIELD, pa.concat_arrays([cells, tagged(found)]).take(pa.array(order)), errors, len(rows))
@@ -404,6 +445,11 @@ def partial_documents(batch: pa.RecordBatch, names: frozenset[str]) -> list[Docu
             elif document.get(name) is not None:
                 del document[name]
     return documents
+
+
+def _texts(batch: pa.RecordBatch, names: frozenset[str]) -> pa.BinaryArray:
+    """These fields of each row, encoded."""
+    return pa.array(encode_docs(partial_documents(batch, names)), pa.binary())
 
 
 def _asks(batch: pa.RecordBatch, name: str) -> bool:

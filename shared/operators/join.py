@@ -52,7 +52,7 @@ from tidemark.shared.operators.base import (
 )
 from tidemark.shared.operators.batches import int64s, select
 from tidemark.shared.operators.context import NOWHERE, TaskContext
-from tidemark.shared.operators.dead_letters import LATE, LATE_CODE, Failure, dead_letters
+from tidemark.shared.operators.dead_letters import LATE, LATE_CODE, Cause, Failures, dead_letters
 from tidemark.shared.operators.encoded import encoded
 from tidemark.shared.operators.join_rows import Arrived, Found, JoinRows
 from tidemark.shared.operators.join_runs import RowsSnapshot
@@ -91,7 +91,7 @@ class JoinOperator(Operator):
         late = int64s(batch.column(TS)) < self._floors(batch)
         outs: list[Out] = []
         if late.any():
-            failures = [Failure(int(row), LATE, LATE_CODE, self._path(side)) for row in np.flatnonzero(late)]
+            failures = Failures.alike(np.flatnonzero(late), Cause(LATE, LATE_CODE, self._path(side)))
             self._counts["late"] += len(failures)
             outs += dead_letters(batch, failures, self._operator, self._context.of_input(tag))
             batch = select(batch, ~late)

@@ -37,12 +37,11 @@ from tidemark.shared.model.plan import OUT
 from tidemark.shared.model.records import RawBatch
 from tidemark.shared.model.splits import Noted, Status
 from tidemark.shared.model.time import MIN_TIME
-from tidemark.shared.model.values import Binary
 from tidemark.shared.operators.base import ARRIVAL, AWAY, GROUP, KEY, PART, POS, RAW, SRCKEY, TS, WM, OperatorError, Out
 from tidemark.shared.operators.batches import int64s, select, with_column
 from tidemark.shared.operators.context import NOWHERE, TaskContext
-from tidemark.shared.operators.dead_letters import Failure, Origin, dead_letters
-from tidemark.shared.operators.decode import Bad, Decoded, decode
+from tidemark.shared.operators.dead_letters import Cause, Failure, Failures, Origin, binaries, dead_letters
+from tidemark.shared.operators.decode import Decoded, decode
 from tidemark.shared.operators.dedupe import SplitIds, check_size, record_ids
 from tidemark.shared.operators.event_time import event_times, rows_of
 from tidemark.shared.operators.keygroups import key_groups
@@ -167,12 +166,15 @@ class SourceFront:
         return with_column(batch, AWAY, pa.array(apart)) if apart.any() else batch
 
     def _undecoded(self, raw: "_Joined", decoded: Decoded, origin: Origin | None) -> list[Out]:
-        if not decoded.bad:
+        if not len(decoded.bad):
             return []
         self._counts["undecoded"] += len(decoded.bad)
-        rows = pa.array([bad.row for bad in decoded.bad], type=pa.int64())
-        shown = with_column(_engine(raw, rows), RAW, pa.array([bad.document for bad in decoded.bad], pa.binary()))
-        failures = [_failure(i, bad, raw.values) for i, bad in enumerate(decoded.bad)]
+        bad = decoded.bad
+        rows = pa.array(bad.rows)
+        shown = with_column(_engine(raw, rows), RAW, bad.documents)
+        texts = binaries(raw.values.take(rows).cast(pa.binary()).fill_null(b""))
+        given = pc.if_else(bad.documents.is_null(), texts, pa.scalar(None, pa.binary()))
+        failures = Failures(np.arange(len(bad)), bad.causes, bad.places, given)
         return dead_letters(shown, failures, _OPERATOR, self.context, origin)
 
     def _keyed(self, batch: pa.RecordBatch, origin: Origin | None) -> tuple[pa.RecordBatch, list[Out]]:
@@ -222,7 +224,7 @@ class SourceFront:
             taken[begin:end] = accept(each.clock, times[begin:end], jump_ms)
         if bool(taken.all()):
             return batch, []
-        failures = [Failure(int(row), *JUMP, path="maxEventTimeJump") for row in np.flatnonzero(~taken)]
+        failures = Failures.alike(np.flatnonzero(~taken), Cause(*JUMP, path="maxEventTimeJump"))
         self._counts["eventTimeJumps"] += len(failures)
         return select(batch, taken), dead_letters(batch, failures, _OPERATOR, self.context, origin)
 
@@ -413,16 +415,7 @@ def _decoded(raw: _Joined, spec: FrontSpec) -> Decoded:
     unread[list(raw.unread)] = True
     values = pc.if_else(pa.array(unread), pa.scalar(None, raw.values.type), raw.values)
     decoded = decode(values, spec.source.schema, spec.reads)
-    why = raw.unread
-    bad = tuple(
-        Bad(each.row, f"The record does not decode: {why[each.row]}.", "DecodeFailure", "", None)
-        if each.row in why
-        else each
-        for each in decoded.bad
-    )
-    return replace(decoded, bad=bad)
-
-
-def _failure(row: int, bad: Bad, values: pa.BinaryArray) -> Failure:
-    document = None if bad.document is not None else Binary(values[bad.row].as_py() or b"")
-    return Failure(row, bad.reason, bad.code, bad.path, document=document)
+    causes = [Cause(f"The record does not decode: {why}.", "DecodeFailure") for why in raw.unread.values()]
+    places, bad = decoded.bad.places.copy(), decoded.bad
+    places[np.searchsorted(bad.rows, list(raw.unread))] = len(bad.causes) + np.arange(len(causes))
+    return replace(decoded, bad=replace(bad, causes=[*bad.causes, *causes], places=places))

@@ -11,11 +11,12 @@ from tidemark.shared.language.expressions.ast import FieldPath
 from tidemark.shared.language.fields import Path
 from tidemark.shared.language.stages.base import Discarded, Failure, Passed, Stateless, ValidationStop
 from tidemark.shared.model.values import Document
-from tidemark.shared.operators import dead_letters
 from tidemark.shared.operators.base import RAW, REST, OperatorError, Out
 from tidemark.shared.operators.batches import batch_of, documents_of, engine_columns, is_tagged, select, user_columns
 from tidemark.shared.operators.cells import encoded_cells
 from tidemark.shared.operators.context import TaskContext
+from tidemark.shared.operators.dead_letters import Failure as Failed
+from tidemark.shared.operators.dead_letters import Failures, dead_letters
 from tidemark.shared.operators.frame import Cells, Frame
 from tidemark.shared.operators.rows import environments
 
@@ -116,13 +117,15 @@ def without_errors(
     kept[list(errors)] = False
     behind = staged.batch
     staged.batch = frame.batch
-    failures = [(row, Failure(e.reason, e.code, e.path or stage.path, {})) for row, e in sorted(errors.items())]
-    add_letters(stage, staged, context, failures)
+    _add(stage, staged, context, Failures.of_errors(errors, stage.path))
     staged.batch = select(behind, kept)
 
 
 def add_letters(stage: Stateless, staged: Staged, context: TaskContext, failed: Sequence[tuple[int, Failure]]) -> None:
     """Dead letters of rows of the batch as it came to the stage."""
-    found = [dead_letters.Failure(row, f.reason, f.code, f.path) for row, f in failed]
-    staged.failed += len(found)
-    staged.letters += dead_letters.dead_letters(staged.batch, found, stage.name, context)
+    _add(stage, staged, context, Failures.of([Failed(row, f.reason, f.code, f.path) for row, f in failed]))
+
+
+def _add(stage: Stateless, staged: Staged, context: TaskContext, failures: Failures) -> None:
+    staged.failed += len(failures)
+    staged.letters += dead_letters(staged.batch, failures, stage.name, context)

@@ -156,17 +156,20 @@ def test_event_times_are_the_interpreters(given_documents: list[dict[str, Any]],
     assert times.tolist() == wanted.tolist()
 
 
-@given(given_documents=st.lists(documents, max_size=3), expr=expressions, name=names)
-@settings(max_examples=150)
-def test_what_few_different_cells_have_is_the_interpreters(
-    given_documents: list[dict[str, Any]], expr: Any, name: str
+@given(given_documents=st.lists(documents, max_size=3), others=st.lists(documents, max_size=3), expr=expressions,
+       given_names=st.lists(names, min_size=1, max_size=3))  # fmt: skip
+@settings(max_examples=200)
+def test_what_few_different_rows_have_is_the_interpreters(
+    given_documents: list[dict[str, Any]], others: list[dict[str, Any]], expr: Any, given_names: list[str]
 ) -> None:
-    """Also where an expression without a kernel is interpreted once for each different cell: same values, same errors in all rows."""
+    """Also where an expression without a kernel is interpreted once for each different row: same values, same errors in all rows."""
+    added = {"$add": ["$$this", "$$value"]}
     source, _ = parsed(
-        [], timeField={"$reduce": {"input": [f"${name}"], "initialValue": expr, "in": {"$add": ["$$this", "$$value"]}}}
+        [],
+        timeField={"$reduce": {"input": [f"${name}" for name in given_names], "initialValue": expr, "in": added}},
     )
     assert source.time_field is not None
-    batch = batch_of_records(given_documents * 8)
+    batch = batch_of_records(others + given_documents * 8)
     found = evaluated(source.time_field, batch)
     values, failures = evaluate_rows(source.time_field, environments(batch, documents_of(batch)))
     assert [(f.row, f.reason, f.path) for f in found.failures("")] == [(f.row, f.reason, f.path) for f in failures]

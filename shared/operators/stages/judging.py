@@ -2,14 +2,14 @@
 
 import numpy as np
 
-from tidemark.shared.language.fields import predicate_paths
+from tidemark.shared.language.fields import predicate_expressions, predicate_paths
 from tidemark.shared.language.kernels import Bools, Unvectorised, verdict_of
 from tidemark.shared.language.query.ast import Predicate
 from tidemark.shared.language.stages import Match, Validate
 from tidemark.shared.language.stages.base import Discarded, Failure, Passed, Stateless
 from tidemark.shared.operators.batches import select
 from tidemark.shared.operators.context import TaskContext
-from tidemark.shared.operators.frame import Frame
+from tidemark.shared.operators.frame import Frame, pure
 from tidemark.shared.operators.staged import Staged, add_letters, applied
 
 
@@ -40,10 +40,15 @@ def keep(stage: Stateless, predicate: Predicate, staged: Staged, context: TaskCo
     kept, doubt = judged(predicate, frame)
     kept = kept & ~doubt
     rows = np.flatnonzero(~kept if tells_refused else doubt)
-    staged.interpreted += len(rows)
+    groups = (
+        frame.different(rows, stage.reads()) if all(pure(expr) for expr in predicate_expressions(predicate)) else None
+    )
+    firsts, places = (rows, np.arange(len(rows))) if groups is None else (rows[groups.firsts], groups.codes)
+    staged.interpreted += len(firsts)
+    outcomes = [applied(stage, env.root, env) for env in frame.environments(firsts)]
     failed: list[tuple[int, Failure]] = []
-    for row, env in zip(rows.tolist(), frame.environments(rows), strict=True):
-        match applied(stage, env.root, env):
+    for row, place in zip(rows.tolist(), places.tolist(), strict=True):
+        match outcomes[place]:
             case Passed(documents):
                 kept[row] = bool(documents)
             case Discarded():
