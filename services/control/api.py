@@ -81,6 +81,8 @@ class Api:
     plans: Plans
     agents_state: Any = None
     """Callable: the state of the agents, for readiness."""
+    issuer_state: Callable[[], str] | None = None
+    """Likewise of the OpenID provider."""
     ending: bool = False
     """The service stops: live events end."""
     programs: Programs = field(init=False)
@@ -104,6 +106,7 @@ class Api:
             "ready": self.model.ready() and not away,
             "kafka": away or "answers",
             "agents": self.agents_state() if self.agents_state is not None else "off",
+            "issuer": self.issuer_state() if self.issuer_state is not None else "off",
         }
         return answer(state, 200 if state["ready"] else UNAVAILABLE)
 
@@ -381,7 +384,7 @@ class Api:
         stream = web.StreamResponse(headers={"Content-Type": "text/event-stream", "Cache-Control": "no-store"})
         await stream.prepare(request)
         with suppress(ConnectionError):  # The listener left.
-            while not self.ending:
+            while not self.ending and self.clock.now_ms() < request[USER].until_ms:
                 await stream.write(b"data: " + msgspec.json.encode(look()) + b"\n\n")
                 await self.clock.sleep_ms(self.settings.look_ms)
         return stream

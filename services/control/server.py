@@ -1,5 +1,6 @@
 """The HTTP server: every route of the table, its body decoded as declared."""
 
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import msgspec
@@ -8,12 +9,14 @@ from aiohttp import web
 from tidemark.services.control.api import Api
 from tidemark.services.control.console import Console
 from tidemark.services.control.routes import ROUTES, Handler, Route
-from tidemark.shared.process.users import Users
+from tidemark.shared.process.users import User, Users
 from tidemark.shared.process.web import BAD_REQUEST, Next, Problem, Rule, answering, crowded, expected, guard, read_body
 
 
-def application(api: Api, users: Users, *outer: Any) -> web.Application:
-    """Every route of the table, behind a token of its role. outer: middlewares before all others."""
+def application(
+    api: Api, users: Users, *outer: Any, vouched: Callable[[bytes], Awaitable[User | None]] | None = None
+) -> web.Application:
+    """Every route of the table, behind a token of its role. outer: middlewares before all others. vouched: as `guard` takes it."""
     open_paths = {route.path for route in ROUTES if route.open}
     table: dict[tuple[str, str], Route] = {(route.method, route.path): route for route in ROUTES}
 
@@ -22,7 +25,7 @@ def application(api: Api, users: Users, *outer: Any) -> web.Application:
         route = table.get((request.method, resource.canonical if resource is not None else ""))
         return Rule() if route is None else route.rule(request.match_info.get("name"))
 
-    guarded = guard(users, open_paths, rule, page_header="Tidemark-Console")
+    guarded = guard(users, open_paths, rule, page_header="Tidemark-Console", vouched=vouched)
     app = web.Application(
         client_max_size=api.settings.body_bytes_max,
         middlewares=[

@@ -17,6 +17,8 @@ from tidemark.services.control.api import Api, answer
 from tidemark.services.control.audit import Audit
 from tidemark.services.control.commands import Commands
 from tidemark.services.control.events import Events
+from tidemark.services.control.issuer import IssuerKeys
+from tidemark.services.control.oidc import Vouching
 from tidemark.services.control.plan import Plans
 from tidemark.services.control.readmodel import ReadModel
 from tidemark.services.control.scaling import Scaling
@@ -25,6 +27,7 @@ from tidemark.services.control.settings import ControlSettings, control_settings
 from tidemark.services.control.works import WorkRoutes, Works
 from tidemark.shared.adapters.clock import SystemClock
 from tidemark.shared.adapters.executor import AsyncExecutor
+from tidemark.shared.adapters.http import AioHttpClient
 from tidemark.shared.adapters.kafka_settings import KafkaSettings
 from tidemark.shared.ports.clock import Clock, Executor
 from tidemark.shared.ports.log import Log
@@ -86,7 +89,15 @@ class ControlService:
             self.audit.tell = self.works.tell = self.events.tell
         self._connections = ServerConnections(clock, settings.connections_max, settings.request_wait_ms)
         self.api.works = WorkRoutes(self.works, self.api.status_of, answer)
-        self._application = application(self.api, Users(token, settings.users_file), self._connections.asked)
+        self._issuer: IssuerKeys | None = None
+        self._http = AioHttpClient()
+        vouched = None
+        if settings.oidc.issuer:
+            self._issuer = IssuerKeys(settings.oidc, self._http, clock)
+            vouched = Vouching(settings.oidc, self._issuer, clock).user_of
+            self.api.issuer_state = self._issuer.state
+        users = Users(token, settings.users_file)
+        self._application = application(self.api, users, self._connections.asked, vouched=vouched)
         self._stopped = asyncio.Event()
         self._error: BaseException | None = None
         self.serving = asyncio.Event()
@@ -96,12 +107,21 @@ class ControlService:
     async def run(self) -> None:
         """Serve until `stop`. ProcessSettingsError where the address is taken."""
         stop_s = self._settings.stop_timeout_ms / 1000
-        runner = web.AppRunner(self._application, access_log=None, shutdown_timeout=stop_s, auto_decompress=UNPACKS)
+        runner = web.AppRunner(
+            self._application,
+            access_log=None,
+            shutdown_timeout=stop_s,
+            auto_decompress=UNPACKS,
+            # A token as the password of a browser's prompt takes a third more.
+            max_field_size=2 * self._settings.oidc.token_bytes_max,
+        )
         await runner.setup()
         handles = self.model.start(self._executor, self._broken)
         handles.append(self._executor.spawn(self.scaling.run(), "scale", self._broken))
         handles += self.works.start(self._broken)
         handles.append(self._executor.spawn(self._connections.watch(), "watch connections", self._broken))
+        if self._issuer is not None:
+            handles.append(self._executor.spawn(self._issuer.run(), "fetch the issuer's keys", self._broken))
         if self.agents is not None:
             handles += [*self.events.start(self._executor, self.model, self._broken), self.agents.start(self._broken)]
         try:
@@ -118,6 +138,7 @@ class ControlService:
                 handle.cancel()
             for handle in handles:
                 await handle.join()
+            await self._http.close()
             await self._log.close()
         if self._error is not None:
             raise self._error

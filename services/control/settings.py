@@ -1,14 +1,102 @@
 """Settings of the control service (TIDEMARK_EXTRA, JSON)."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from ipaddress import ip_address
+from typing import Final
+from urllib.parse import urlsplit
 
 from tidemark.shared.model.knobs import knob
 from tidemark.shared.model.positive import check_positive
 from tidemark.shared.planning import Engine
 from tidemark.shared.process.settings import ProcessSettings, ProcessSettingsError, kafka_settings, settings_of
+from tidemark.shared.process.users import read_rights
 from tidemark.shared.runtime.settings import HEADER_BYTES_MAX
 
 LOOPBACK = "127.0.0.1"
+SIGNATURES: Final = (
+    "RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA", "Ed25519",
+)  # fmt: skip
+"""Algorithms that may be allowed: of private keys alone. With a shared secret, whoever checks a token could make one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OidcSettings:
+    """The OpenID provider whose tokens name users (`oidc.py`)."""
+
+    issuer: str = knob("")
+    """Its address, exactly as its tokens' `iss` and its discovery document have it; "": there is none."""
+    audience: str = knob("")
+    """Must be in a token's `aud`: tokens for other systems do not count here."""
+    user_claim: str = knob("sub")
+    """Names the user. A provider never gives a `sub` to another; it may do so with others, such as `email`."""
+    rights_claim: str | tuple[str, ...] = knob("")
+    """Has rights as a file of users has them, in a text or a list of texts; "": none has. Several names: a claim within a claim."""
+    groups_claim: str | tuple[str, ...] = knob("")
+    """As `rights_claim`; has groups, of which `groups` gives the rights."""
+    groups: dict[str, str] | None = knob(None)
+    """Rights by group; others give none."""
+    algorithms: tuple[str, ...] = knob(("RS256", "ES256", "EdDSA", "Ed25519"))
+    """By which a token may be signed."""
+    leeway_s: int = knob(60)
+    """By how much the provider's clock and this one may differ."""
+    refresh_ms: int = 300_000
+    """Between two fetches of its keys: a key that it has withdrawn counts no longer than this."""
+    retry_ms: int = 10_000
+    """As `refresh_ms`, while it is away."""
+    fetch_ms_min: int = 10_000
+    """Between two fetches for tokens whose key is not known: such tokens cost nothing to make."""
+    kept_ms: int = 24 * 3_600_000
+    """How long its keys count while it is away."""
+    answer_timeout_ms: int = 5_000
+    """For one answer of its."""
+    answer_bytes_max: int = 512 * 1024
+    """Of one answer: keys with long chains of certificates have tens of kilobytes."""
+    keys_max: int = 100
+    """Keys that are taken of its set; the others are left alone."""
+    token_bytes_max: int = 16 * 1024
+    """Of a token; it travels in a header of each request."""
+    name_characters_max: int = 256
+    """Of a user's name: OpenID gives `sub` 255."""
+
+    def __post_init__(self) -> None:
+        """Raise ValueError for settings that cannot work."""
+        if not self.issuer:
+            return
+        check_positive(self, "oidc", but=frozenset({"leeway_s"}))
+        if not safe_address(self.issuer) or "?" in self.issuer:
+            raise ValueError(
+                "oidc.issuer: expected https://… without user, ? and # (or http://… on this machine's loopback address), found"
+                f" {self.issuer!r}"
+            )
+        if not self.audience:
+            raise ValueError(
+                "oidc.audience: expected the audience of tokens for this installation: without it, those for others would count"
+            )
+        if not self.rights_claim and not (self.groups_claim and self.groups):
+            raise ValueError(
+                "oidc: expected rights_claim, or groups_claim with groups: without them no token gives a right"
+            )
+        if unknown := [each for each in self.algorithms if each not in SIGNATURES] or not self.algorithms:
+            raise ValueError(
+                f"oidc.algorithms: expected some of {', '.join(SIGNATURES)}, found {unknown if self.algorithms else 'none'}"
+            )
+        for group, rights in (self.groups or {}).items():
+            try:
+                read_rights(rights)
+            except ValueError as error:
+                raise ValueError(f"oidc.groups, {group}: expected {error}") from None
+
+
+def safe_address(url: str, as_safe_as: str = "http:") -> bool:
+    """Whether what comes from there is surely the server's: https, or http on this machine's loopback, unless the other is https."""
+    try:
+        parts = urlsplit(url)
+        host = parts.hostname or ""
+        local = host == "localhost" or ((host[:1].isdigit() or ":" in host) and ip_address(host).is_loopback)
+    except ValueError:
+        return False
+    plain = local and parts.scheme == "http" and as_safe_as.startswith("http:")
+    return bool(host) and parts.username is None and not parts.fragment and (parts.scheme == "https" or plain)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,6 +111,7 @@ class ControlSettings:
     """Holds the token; made, for its owner alone, where it is not there. "": the token is TIDEMARK_TOKEN's."""
     users_file: str = knob("")
     """Names other users, with a role and their token's digest each (`shared/process/users.py`); "": there are none."""
+    oidc: OidcSettings = field(default_factory=OidcSettings)
     address_file: str = knob("")
     """Where to write, as JSON, at which URL it is reached; "": nowhere."""
     logs: str = knob("")

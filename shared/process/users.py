@@ -8,9 +8,10 @@ Rights are a role, for everything, or `ROLE@NAMESPACE,NAMESPACE`, for what is in
 
 import hashlib
 import hmac
+import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Literal, TypeAlias, get_args
 
@@ -64,6 +65,8 @@ class User:
 
     name: str
     rights: tuple[Grant, ...]
+    until_ms: float = field(default=math.inf, compare=False)
+    """Until when the token counts, by the wall clock."""
 
     @property
     def role(self) -> str:

@@ -3,7 +3,7 @@
 import base64
 import zlib
 from collections import Counter
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -43,7 +43,7 @@ class Problem(Exception):
     finding: str
     remedy: str = ""
     errors: list[dict[str, Any]] = field(default_factory=list)
-    headers: dict[str, str] = field(default_factory=dict)
+    headers: Mapping[str, str] = field(default_factory=dict)
 
     def answer(self) -> web.Response:
         """As JSON."""
@@ -103,12 +103,13 @@ def guard(
     open_paths: Collection[str],
     rule: Callable[[web.Request], Rule] = lambda _: Rule(),
     page_header: str = "",
+    vouched: Callable[[bytes], Awaitable[User | None]] | None = None,
 ) -> Any:
     """Bearer token for everything; for reading also as the password of a browser's prompt, which other sites cannot use to change.
 
     rule: what a request takes; what a user does not see is not there. page_header: a request that has it may change things by that
-    password, too: browsers send no header of its own for another site, unless this service said that it may. A handler finds the user
-    under USER.
+    password, too: browsers send no header of its own for another site, unless this service said that it may. vouched: the user of a
+    token that is none of `users`', None, or Problem. A handler finds the user under USER.
     """
 
     @web.middleware
@@ -119,6 +120,8 @@ def guard(
         by_page = scheme.lower() == "basic"
         secret = _password(given) if by_page else given.strip().encode(errors="surrogateescape")
         user = users.of(secret) if scheme.lower() in ("bearer", "basic") else None
+        if user is None and vouched is not None and scheme.lower() in ("bearer", "basic"):
+            user = await vouched(secret)
         if user is None:
             raise Problem(
                 UNAUTHORIZED,
