@@ -88,6 +88,8 @@ class Scaling:
         lag_ms = max((beat.counters.get("lagMs", 0) for beat in beats.values()), default=0)
         found = {}
         for service, bound in bounds.items():
+            if service not in status.services.values():
+                continue  # with windows on operators there are no Spark stages
             now = status.parallelism.get(service, 1)
             busy = _busy(status, service, beats.values(), job)
             wanted = min(max(self._count(watched, service, now, busy, lag_ms, now_ms), bound.min), bound.max)

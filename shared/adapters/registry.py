@@ -74,11 +74,18 @@ class _Answer:
     status: int
     body: Any
     """JSON; the text where it is none."""
+    page: bool = False
+    """It is none."""
 
     @property
     def reason(self) -> str:
         found = self.body.get("message", "") if isinstance(self.body, dict) else self.body
         return str(found)[:500]
+
+    @property
+    def is_a_page(self) -> bool:
+        """Of a proxy, while the registry is away: of success or "not found", and no JSON. It says nothing about a schema."""
+        return self.status in (200, 404) and self.page
 
     @property
     def code(self) -> int:
@@ -91,7 +98,7 @@ def answer_of(status: int, data: bytes) -> _Answer:
     try:
         return _Answer(status, msgspec.json.decode(data))
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return _Answer(status, data[:500].decode(errors="replace"))
+        return _Answer(status, data[:500].decode(errors="replace"), page=True)
 
 
 class RestRegistry:
@@ -171,9 +178,9 @@ class RestRegistry:
             except (aiohttp.ClientError, TimeoutError, OSError) as error:
                 failed = f"{type(error).__name__}: {error}".replace(f"{urlsplit(url).netloc.rpartition('@')[0]}@", "")
                 continue
-            if answer.status < 500 and answer.status != 429:  # noqa: PLR2004 - 429: later
+            if answer.status < 500 and answer.status != 429 and not answer.is_a_page:  # noqa: PLR2004 - 429: later
                 return answer
-            failed = f"status {answer.status}: {answer.reason}"
+            failed = f"expected an answer of a schema registry, found status {answer.status}: {answer.reason}"
         raise RegistryUnavailable(f"schema registry {self.place}: {failed}")
 
     async def _answer(self, method: str, url: str, body: Mapping[str, Any] | None) -> _Answer:

@@ -170,20 +170,31 @@ def test_an_address_of_another_kind_is_refused() -> None:
 
 
 DEEP = b"[" * 100_000
+PAGES = (
+    b"",
+    DEEP,
+    b"<html>",
+    b'{"schema":' + DEEP,
+    b'{"message": "\\ud800"}',
+    b"\xff",
+    b'{"schema": "x',
+    b'{"id": ' + b"9" * 5_000 + b"}",
+)
+"""No JSON at all: of a proxy in front of a registry that is away."""
 ODD = (
-    b"", b"{}", b"[]", b"null", b"7", b'"x"', DEEP, b'{"schema":' + DEEP, b'{"schema": 7}', b'{"schema": "x", "references": 5}',
+    b"{}", b"[]", b"null", b"7", b'"x"', b'{"schema": 7}', b'{"schema": "x", "references": 5}',
     b'{"schema": "x", "references": [1]}', b'{"schema": "x", "references": [{"subject": "s"}]}', b'{"schema": "x", "schemaType": []}',
     b'{"schema": "x", "references": [{"subject": "s", "version": "v"}]}', b'{"id": -1}', b'{"id": "x"}', b'{"id": 4294967296}',
-    b'{"id": ' + b"9" * 5_000 + b"}", b'{"message": "\\ud800"}', b'{"is_compatible": "no"}', b'{"is_compatible": false, "messages": 7}',
+    b'{"is_compatible": "no"}', b'{"is_compatible": false, "messages": 7}',
 )  # fmt: skip
 
 
 async def test_an_answer_that_is_none_is_named() -> None:
-    """Whatever a server says instead of a registry's answer: the error says that the registry refuses, and no other comes."""
-    said = [b""]
+    """Whatever a server says instead: the registry refuses, or is away where it is no JSON; a schema is never unknown by a proxy's word."""
+    said, status = [b""], [200]
 
     async def answered(_: web.Request) -> web.Response:
-        return web.Response(body=said[0])
+        return web.Response(body=said[0], status=status[0])
 
     app = web.Application()
     app.router.add_route("*", "/{path:.*}", answered)
@@ -196,7 +207,17 @@ async def test_an_answer_that_is_none_is_named() -> None:
             for asked in (client.schema(7), client.number("s", "AVRO", ORDER, register=True)):
                 with pytest.raises(RegistryDenied, match="expected an answer of a schema registry"):
                     await asked
-        for said[0] in (b"[]", DEEP, b'{"is_compatible": "no"}', b'{"is_compatible": false, "messages": 7}'):
+        for status[0] in (200, 404):
+            for said[0] in PAGES:
+                for page in (
+                    client.schema(7),
+                    client.number("s", "AVRO", ORDER, register=False),
+                    client.refused("s", "AVRO", ORDER),
+                ):
+                    with pytest.raises(RegistryUnavailable, match="expected an answer of a schema registry"):
+                        await page
+        status[0] = 200
+        for said[0] in (b"[]", b'{"is_compatible": "no"}', b'{"is_compatible": false, "messages": 7}'):
             with pytest.raises(RegistryDenied):
                 await client.refused("s", "AVRO", ORDER)
     finally:

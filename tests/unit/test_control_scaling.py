@@ -136,13 +136,14 @@ def test_nothing_is_wanted_while_tasks_are_silent() -> None:
         ({"operator": {"min": 3, "max": 2}}, "min is at most max, found 3 and 2"),
         ({"operator": {"min": 1}}, "operator needs max"),
         ({"operator": {"max": 0}}, "options.tasks.operator.max"),
-        ({"spark": {"max": 2}}, "unknown option spark"),
+        ({"gateway": {"max": 2}}, "unknown option gateway"),
     ],
 )
 def test_bounds_are_checked_with_the_document(tasks: dict[str, object], said: str) -> None:
-    """At their place; a Spark stage has one task, and so no bounds."""
+    """At their place; all services whose numbers of tasks may be asked for have some."""
     pipeline = [{"$source": {"documents": [{"a": 1}]}}, {"$emit": {"path": "out", "format": "json"}}]
     with pytest.raises(InvalidDocument, match=said):
         parse({"pipeline": pipeline, "options": {"tasks": tasks}})
-    found = parse({"pipeline": pipeline, "options": {"tasks": {"sink": {"max": 3}}}}).options.tasks
-    assert found == {"sink": TaskBounds(1, 3)}
+    tasks = {service: {"max": 3} for service in ("source", "operator", "spark", "sink")}
+    found = parse({"pipeline": pipeline, "options": {"tasks": tasks}}).options.tasks
+    assert found == dict.fromkeys(tasks, TaskBounds(1, 3))

@@ -118,7 +118,12 @@ def _bounds(tree: Any, path: str, scope: Scope) -> TaskBounds | None:
 
 _TASKS: Final = tuple(
     Option(service, Kind(_bounds, closed_schema(_BOUNDS)), f"of each vertex that {plural} run")
-    for service, plural in (("source", "sources"), ("operator", "operators"), ("sink", "sinks"))
+    for service, plural in (
+        ("source", "sources"),
+        ("operator", "operators"),
+        ("spark", "Spark stages"),
+        ("sink", "sinks"),
+    )
 )
 
 
