@@ -19,7 +19,7 @@ from tidemark.shared.computation.base import Computation
 from tidemark.shared.computation.loading import make_computation
 from tidemark.shared.computation.records import Order, Record
 from tidemark.shared.language.limits import DEFAULTS, Limits
-from tidemark.shared.model.ids import KeyGroup
+from tidemark.shared.model.ids import StatePart
 from tidemark.shared.model.time import MAX_TIME, MIN_TIME
 from tidemark.shared.model.values import Document
 from tidemark.shared.operators.computation import CallbackFailure, CallResults, KeyedComputation, Row, Yielded, row_of
@@ -52,7 +52,7 @@ class Harness:
         self._key = key
         self._raises = raises
         self._task = self._make()
-        self._groups: dict[KeyGroup, bytes] = {}
+        self._parts: dict[StatePart, bytes] = {}
         self._watermark_ms = MIN_TIME
         self._count = 0
         self.records: list[Record] = []
@@ -102,20 +102,20 @@ class Harness:
         """The input ends."""
         return self.watermark(MAX_TIME)
 
-    def checkpoint(self) -> dict[KeyGroup, bytes]:
-        """Take a snapshot of the changes; returns all groups as of now."""
-        for group, data in self._task.snapshot_groups().items():
+    def checkpoint(self) -> dict[StatePart, bytes]:
+        """Take a snapshot of the changes; returns all parts as of now."""
+        for part, data in self._task.snapshot().items():
             if data is None:
-                self._groups.pop(group, None)
+                self._parts.pop(part, None)
             else:
-                self._groups[group] = data
-        return dict(self._groups)
+                self._parts[part] = data
+        return dict(self._parts)
 
     def restart(self) -> None:
         """Lose the task and start it again from a snapshot taken now."""
-        groups = self.checkpoint()
+        parts = self.checkpoint()
         self._task = self._make()
-        self._task.restore(groups, self._watermark_ms)
+        self._task.restore(parts, self._watermark_ms)
 
     def _make(self) -> KeyedComputation:
         computation = make_computation(self._kind, self._config)

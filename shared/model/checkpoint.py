@@ -92,6 +92,8 @@ class TaskHandle(Struct, frozen=True, omit_defaults=True):
     """A sink's handle of the epoch's staged output, opaque; b"" for an epoch without output and for other tasks."""
     positions: bytes = b""
     """Where a source's splits stood at its barrier (`tidemark.shared.wire.messages`: tuple of SplitStand); b"" for other tasks."""
+    listed: BlobRef | None = None
+    """The parts by reference: a blob with their list (`shared.runtime.state`), one of `blobs`; `parts` is empty then."""
 
 
 class SplitStand(Struct, frozen=True, omit_defaults=True):

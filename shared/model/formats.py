@@ -52,8 +52,8 @@ class Format:
 # Between tasks.
 FRAME: Final = Format("a frame")
 # Between coordinator, workers and users.
-COMMAND: Final = Format("a command")
-REPORT: Final = Format("a report or request")
+COMMAND: Final = Format("a command", 2, (1, 2))
+REPORT: Final = Format("a report or request", 2, (1, 2))
 STATUS: Final = Format("a processor's status")
 ANSWER: Final = Format("an answer")
 POSITIONS: Final = Format("read positions")
@@ -65,13 +65,14 @@ PROCESSOR_ROW: Final = Format("a processor's row")
 DECISIONS: Final = Format("a processor's decisions")
 PLAN: Final = Format("a running plan")
 MODULES: Final = Format("the code of a plan")
-COMMIT_ROW: Final = Format("a commit row")
+COMMIT_ROW: Final = Format("a commit row", 2, (1, 2))
 # In a snapshot.
+PART_LIST: Final = Format("a list of state parts")
 SPLIT_STANDS: Final = Format("positions of splits")
 SPLIT_POSITION: Final = Format("the position in a split")
 SPLIT_STATE: Final = Format("the state of a split")
 RECORD_IDS: Final = Format("record ids of a split")
-COMPUTATION_STATE: Final = Format("the state of a computation", 2, (1, 2))
+COMPUTATION_STATE: Final = Format("the state of a computation", 3, (1, 2, 3))
 JOIN_STATE: Final = Format("the state of a $join", 2, (1, 2))
 STEP_STATE: Final = Format("the state of a window's step")
 SPARK_STATE: Final = Format("the manifest of a Spark stage", 2, (1, 2))
@@ -94,7 +95,7 @@ TOPIC_COPY: Final = Format("copied records of a topic")
 FORMATS: Final = (
     FRAME, COMMAND, REPORT, STATUS, ANSWER, POSITIONS, SAMPLE, MIRROR_ROW, SEAL,
     PROCESSOR_ROW, DECISIONS, PLAN, MODULES, COMMIT_ROW,
-    SPLIT_STANDS, SPLIT_POSITION, SPLIT_STATE, RECORD_IDS, COMPUTATION_STATE, JOIN_STATE, STEP_STATE, SPARK_STATE, CALLS_NOTE,
+    PART_LIST, SPLIT_STANDS, SPLIT_POSITION, SPLIT_STATE, RECORD_IDS, COMPUTATION_STATE, JOIN_STATE, STEP_STATE, SPARK_STATE, CALLS_NOTE,
     STAGED_HANDLE, STAGED_RECORDS, STAGED_ROWS, FILE_LIST, MANIFEST, VOLUME, MARKER, REDRIVEN, WORK, BACKUP, TOPIC_COPY,
 )  # fmt: skip
 """All of them."""

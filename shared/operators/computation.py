@@ -47,7 +47,7 @@ from tidemark.shared.language.values import (
     encode_docs,
     encode_value,
 )
-from tidemark.shared.model.ids import KeyGroup
+from tidemark.shared.model.ids import StatePart
 from tidemark.shared.model.time import MAX_TIME, MIN_TIME
 from tidemark.shared.model.values import Date, Document
 from tidemark.shared.operators.base import OperatorError
@@ -357,13 +357,13 @@ class KeyedComputation:
         """When `on_processing_time` next has something to do; MAX_TIME for never."""
         return self._clock_due.first_ms()
 
-    def snapshot_groups(self) -> dict[KeyGroup, bytes | None]:
-        """State of the key groups that changed since the last call; None for one that is gone."""
+    def snapshot(self) -> dict[StatePart, bytes | None]:
+        """Parts with the state that changed since the last call; None for one that is gone."""
         return self._keys.snapshot()
 
-    def restore(self, groups: MutableMapping[KeyGroup, bytes], watermark_ms: int = MIN_TIME) -> None:
-        """Take the state from a snapshot, at the input watermark that belongs to it; called once, first. It empties `groups`."""
-        self._keys.restore(groups, self._note)
+    def restore(self, parts: MutableMapping[StatePart, bytes], watermark_ms: int = MIN_TIME) -> None:
+        """Take the state from a snapshot, at the input watermark that belongs to it; called once, first. It empties `parts`."""
+        self._keys.restore(parts, self._note)
         self.watermark_ms = watermark_ms
         self._keys.pass_over(watermark_ms)
 
@@ -529,12 +529,12 @@ class KeyedComputation:
                 self._note(key)
 
     def _fire_once(self, key: Key, pending: Sequence[Pending], least_ms: int, done: CallResults) -> None:
-        before = set(key.timers.all())
+        others = set(key.timers.all()).difference(pending)
         for timer in pending:
             if key.timers.is_pending(timer):  # not cancelled or set anew by one before it
                 self._timer(key, timer, max(least_ms, timer.output_ms), done)
         for timer in key.timers.all():
-            if timer not in before:
+            if timer not in others:  # it may be set for the time of one that has fired
                 key.timers.take(timer)
                 self.counters.timers_discarded += 1
 

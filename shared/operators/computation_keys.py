@@ -1,9 +1,9 @@
 """The keys of a keyed computation: the state of each, and its bytes in a snapshot.
 
-A key group is one state part: a version, then its keys in the order of their bytes, so equal state has equal bytes. A key without
-anything worth keeping (fresh state, no timer, no waiting record) is dropped, but its sequence stays while a document may yet be yielded
-for the time of its last one. So no two documents share (time, key, sequence); those of a processing-time timer that fires again while the
-watermark stands would.
+A state part (`computation_parts`) is a version, then keys of one key group in the order of their bytes, so equal state has equal bytes.
+A key without anything worth keeping (fresh state, no timer, no waiting record) is dropped, but its sequence stays while a document may yet
+be yielded for the time of its last one. So no two documents share (time, key, sequence); those of a processing-time timer that fires again
+while the watermark stands would.
 
 Rows that wait lie apart (`computation_rows`). With `Cooling`, keys that have not been asked for lately lie packed in a store, as they would
 in a snapshot (`settle`). A caller lets go of its `Key` objects before the next `settle`.
@@ -19,21 +19,25 @@ Which keys of a task have something to apply, and when.
 """
 
 import heapq
-from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
 import msgspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from tidemark.shared.computation.problems import StateError
 from tidemark.shared.computation.state import StateCodec
 from tidemark.shared.computation.timers import Pending, Timers
 from tidemark.shared.language.values import decode_value, encode_value
 from tidemark.shared.model.formats import COMPUTATION_STATE, Codec, FormatError
-from tidemark.shared.model.ids import KeyGroup
+from tidemark.shared.model.ids import KeyGroup, StatePart, key_group_part
 from tidemark.shared.model.time import MAX_TIME, MIN_TIME
+from tidemark.shared.operators.computation_parts import Parts, ToWrite, by_group, lacks_whole
 from tidemark.shared.operators.computation_rows import Stored, WaitingRows
-from tidemark.shared.operators.keygroups import key_group
+from tidemark.shared.operators.keygroups import key_group, key_groups
 
 
 class ColdKeys(Protocol):
@@ -138,9 +142,10 @@ class _KeySnapshot(msgspec.Struct, array_like=True):
 
 
 _ENCODER: Final = msgspec.msgpack.Encoder()
-_CODEC: Final[Codec[list[msgspec.Raw]]] = Codec(COMPUTATION_STATE, list[msgspec.Raw])
-"""Of a key group: `_KeySnapshot` each."""
+_CODEC: Final[Codec[Sequence[msgspec.Raw | bytes]]] = Codec(COMPUTATION_STATE, list[msgspec.Raw])
+"""Of a part: `_KeySnapshot` each, or (CP1, since version 3) the name of a key that is gone."""
 _KEY_DECODER: Final = msgspec.msgpack.Decoder(_KeySnapshot)
+_ENTRY_DECODER: Final[msgspec.msgpack.Decoder[_KeySnapshot | bytes]] = msgspec.msgpack.Decoder(_KeySnapshot | bytes)
 _SETTLED_PART: Final = 8
 """A settling makes room for an eighth of the keys that may stay: so it is seldom due."""
 
@@ -234,7 +239,7 @@ class Key:
 
 
 class Keys:
-    """All keys of a task by key group, and which groups changed since the last snapshot."""
+    """All keys of a task by key group, and which changed since the last snapshot."""
 
     def __init__(
         self,
@@ -251,8 +256,8 @@ class Keys:
         self._keys: dict[bytes, Key] = {}
         """With cooling: those asked for lately, the latest last."""
         self._by_group: dict[KeyGroup, dict[bytes, Key]] = {}
-        self._dirty: set[KeyGroup] = set()
-        self._stored: set[KeyGroup] = set()
+        self._dirty: dict[KeyGroup, set[bytes]] = {}
+        self._parts = Parts()
         self._fresh = codec.encode(codec.fresh())
         self._cooling = cooling
         self._cold = None if cooling is None else cooling.make()
@@ -278,13 +283,16 @@ class Keys:
         return None if packed is None else self._unpacked(group, _KEY_DECODER.decode(packed))
 
     def find_or_add(self, data: bytes, value: Callable[[], Any]) -> Key:
-        """The key of these canonical bytes; its group is dirty from here on. `value`: of a key that is not there."""
+        """The key of these canonical bytes; it is dirty from here on. `value`: of a key that is not there."""
         key = self.find(data)
         if key is None:
             group = KeyGroup(key_group(data, self._groups))
             key = self._added(Key(data, value(), group, self._codec, Timers((), self._timers_max)))
-        self._dirty.add(key.group)
+        self._dirtied(key)
         return key
+
+    def _dirtied(self, key: Key) -> None:
+        self._dirty.setdefault(key.group, set()).add(key.data)
 
     def _added(self, key: Key) -> Key:
         self._keys[key.data] = key
@@ -292,9 +300,9 @@ class Keys:
         return key
 
     def changed(self, key: Key) -> None:
-        """The key's group has to be in the next snapshot. To be called before state or timers change."""
+        """The key has to be in the next snapshot. To be called before state or timers change."""
         key.entry = None
-        self._dirty.add(key.group)
+        self._dirtied(key)
 
     def settle(self) -> None:
         """Pack the keys that nobody has asked for longest, where more than may stay are in memory."""
@@ -317,7 +325,7 @@ class Keys:
             self._lingering_keys.discard(data)
             key = self.find(data)
             if key is not None and not self._stays(key):
-                self._dirty.add(key.group)
+                self._dirtied(key)
             self.settle()
 
     def _stays(self, key: Key) -> bool:
@@ -335,45 +343,64 @@ class Keys:
         del self._by_group[key.group][data]
         return key
 
-    def snapshot(self) -> dict[KeyGroup, bytes | None]:
-        """The groups that changed since the last call, None for one that was there and has no key left."""
-        parts: dict[KeyGroup, bytes | None] = {}
-        waiting = self._waiting.stored()
-        for group in sorted(self._dirty):
-            kept = self._kept(group, waiting)
-            if kept:
-                parts[group] = _CODEC.encode(kept)
-                self._stored.add(group)
-            elif group in self._stored:
-                parts[group] = None
-                self._stored.discard(group)
+    def snapshot(self) -> dict[StatePart, bytes | None]:
+        """Parts with what changed since the last call; None for one that is gone."""
+        parts: dict[StatePart, bytes | None] = {}
+        writes = [(group, self._parts.next(group, keys)) for group, keys in sorted(self._dirty.items())]
+        waiting = self._waiting_in(writes)
+        for group, write in writes:
+            parts |= dict.fromkeys(write.gone)
+            if write.keys is not None:
+                parts[write.part] = _CODEC.encode(self._changed(group, write.keys, waiting))
+                continue
+            kept = self._whole(group, waiting)
+            if self._parts.wrote(group, len(kept)):
+                parts[write.part] = _CODEC.encode(kept) if kept else None
         self._dirty.clear()
         return parts
 
-    def restore(self, parts: MutableMapping[KeyGroup, bytes], restored: Callable[[Key], None]) -> None:
+    def restore(self, parts: MutableMapping[StatePart, bytes], restored: Callable[[Key], None]) -> None:
         """Take the state from these parts, and show each key; StateError for bytes that no snapshot has.
 
-        Group by group they are taken out of the mapping: their bytes go as their keys come.
+        Part by part they are taken out of the mapping: their bytes go as their keys come.
         """
-        for group in list(parts):
-            data = parts.pop(group)
-            try:
-                keys = [_KEY_DECODER.decode(raw) for raw in _CODEC.decode(data)]
-            except (FormatError, msgspec.DecodeError) as e:
-                raise StateError(f"key group {group}: {COMPUTATION_STATE.name}: {e}") from e
-            self._waiting.restore((item.key, item.waiting) for item in keys)
-            looked = False
-            for item in keys:
-                key = self._unpacked(group, item)
-                if item.state is not None and not looked:
-                    key.state()  # state of another version is found now, not hours later
-                    looked = True
-                self._stays(key)
-                restored(key)
-            self._stored.add(group)
+        for group, names in by_group(parts).items():
+            if lacks_whole(names):
+                raise StateError(
+                    f"key group {group}: expected {key_group_part(group)} beside {names[0][1]}, found none"
+                )
+            looked, seen = False, set[bytes]()
+            changes: dict[int, list[bytes]] = {}
+            for number, part in names:
+                entries = _entries(part, parts.pop(part))
+                found = [item for item in entries if isinstance(item, _KeySnapshot) and item.key not in seen]
+                self._waiting.restore((item.key, item.waiting) for item in found)
+                for item in found:
+                    key = self._unpacked(group, item)
+                    if item.state is not None and not looked:
+                        key.state()  # state of another version is found now, not hours later
+                        looked = True
+                    if not self._stays(key):
+                        self._dirtied(key)
+                    restored(key)
+                changes[number] = [item.key if isinstance(item, _KeySnapshot) else item for item in entries]
+                seen.update(changes[number])
+            self._parts.restored(group, len(changes.pop(-1)), changes)
             self.settle()
 
-    def _kept(self, group: KeyGroup, waiting: Mapping[bytes, list[Stored]]) -> list[msgspec.Raw]:
+    def _waiting_in(self, writes: Sequence[tuple[KeyGroup, ToWrite]]) -> Mapping[bytes, list[Stored]]:
+        """The waiting rows of the keys that are to be written."""
+        whole = [group for group, write in writes if write.keys is None]
+        names = pa.array([key for _, write in writes for key in write.keys or ()], pa.binary())
+        return self._waiting.stored(
+            lambda keys: (
+                np.isin(key_groups(keys, self._groups), whole)
+                | pc.is_in(keys, value_set=names).to_numpy(zero_copy_only=False)
+            )
+        )
+
+    def _whole(self, group: KeyGroup, waiting: Mapping[bytes, list[Stored]]) -> list[msgspec.Raw]:
+        """The entries of all keys of a group."""
         keys = self._by_group.get(group, {})
         found = {
             data: packed if data not in waiting else _with_waiting(packed, waiting[data])
@@ -381,19 +408,40 @@ class Keys:
             if data not in keys
         }
         for data, key in list(keys.items()):
-            rows = waiting.get(data, ())
-            if key.entry is not None and not rows:
-                found[data] = key.entry
-                continue
-            if self._stays(key):
-                found[data] = packed = _packed(key, rows)
-                if not rows and key.is_worth_keeping(self._fresh):
-                    key.entry = packed
-                continue
-            self._forgotten(data)
-            if self._cold is not None:
-                self._cold.remove(group, data)
+            entry = self._entry(key, waiting.get(data, ()))
+            if entry is not None:
+                found[data] = entry
         return [msgspec.Raw(found[data]) for data in sorted(found)]
+
+    def _changed(
+        self, group: KeyGroup, names: Collection[bytes], waiting: Mapping[bytes, list[Stored]]
+    ) -> list[msgspec.Raw | bytes]:
+        """The entries of some keys of a group; the names of those that are gone (CP1)."""
+        keys = self._by_group.get(group, {})
+        entries: list[msgspec.Raw | bytes] = []
+        for data in sorted(names):
+            rows = waiting.get(data, ())
+            if data in keys:
+                entry = self._entry(keys[data], rows)
+            else:
+                entry = None if self._cold is None else self._cold.get(group, data)
+                entry = _with_waiting(entry, list(rows)) if entry is not None and rows else entry
+            entries.append(data if entry is None else msgspec.Raw(entry))
+        return entries
+
+    def _entry(self, key: Key, rows: Sequence[Stored]) -> bytes | None:
+        """The bytes of a key in memory; None for one that is not kept, and is forgotten."""
+        if key.entry is not None and not rows:
+            return key.entry
+        if self._stays(key):
+            packed = _packed(key, rows)
+            if not rows and key.is_worth_keeping(self._fresh):
+                key.entry = packed
+            return packed
+        self._forgotten(key.data)
+        if self._cold is not None:
+            self._cold.remove(key.group, key.data)
+        return None
 
     def _unpacked(self, group: KeyGroup, item: _KeySnapshot) -> Key:
         timers = Timers(item.timers, self._timers_max)
@@ -415,6 +463,14 @@ def _packed(key: Key, waiting: Sequence[Stored] = ()) -> bytes:
     return _ENCODER.encode(
         _KeySnapshot(key.data, value, key.pack(), key.output_ms, key.sequence, timers, list(waiting), key.highest)
     )
+
+
+def _entries(part: StatePart, data: bytes) -> list[_KeySnapshot | bytes]:
+    """Those of a part; StateError for bytes that are none."""
+    try:
+        return [_ENTRY_DECODER.decode(raw) for raw in _CODEC.decode(data)]
+    except (FormatError, msgspec.DecodeError) as e:
+        raise StateError(f"{part}: {COMPUTATION_STATE.name}: {e}") from e
 
 
 def _with_waiting(packed: bytes, waiting: list[Stored]) -> bytes:

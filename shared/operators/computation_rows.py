@@ -17,6 +17,7 @@ import pyarrow as pa
 from tidemark.shared.model.time import MAX_TIME
 
 Int64s: TypeAlias = npt.NDArray[np.int64]
+Bools: TypeAlias = npt.NDArray[np.bool_]
 OrderKey: TypeAlias = tuple[int, int]
 """(ordinal of the split or sender's sequence, position): how records of one key and time follow one another."""
 Stored: TypeAlias = tuple[int, OrderKey, bytes]
@@ -108,11 +109,12 @@ class WaitingRows:
             self._keep(pa.RecordBatch.from_arrays(columns, schema=_WAITING))
             self._counted(columns[0])
 
-    def stored(self) -> Mapping[bytes, list[Stored]]:
-        """All rows, by key, in their order."""
+    def stored(self, wanted: Callable[[pa.BinaryArray], Bools]) -> Mapping[bytes, list[Stored]]:
+        """The rows of the wanted ones among n keys, shape (n,), by key, in their order."""
         found: dict[bytes, list[Stored]] = {}
         for chunk in self._chunks:
-            for rows in ReachedRows([chunk.rest()]).by_key():
+            rest = chunk.rest()
+            for rows in ReachedRows([rest.filter(pa.array(wanted(rest.column(KEY))))]).by_key():
                 found.setdefault(rows.key, []).extend(rows.stored())
         for stored in found.values():
             stored.sort()

@@ -11,7 +11,7 @@ import pyarrow as pa
 from tidemark.shared.computation.loading import load_computation
 from tidemark.shared.computation.problems import ComputationError
 from tidemark.shared.model.held import Why
-from tidemark.shared.model.ids import KeyGroup, StatePart, key_group_part
+from tidemark.shared.model.ids import StatePart
 from tidemark.shared.model.plan import OUT
 from tidemark.shared.model.values import Date
 from tidemark.shared.operators.base import ARRIVAL, NO_SPLIT, PART, POS, TS, Operator, OperatorError, Out
@@ -93,12 +93,12 @@ class ComputeOperator(Operator):
     # --- state ------------------------------------------------------------------------------------------------------------
 
     def snapshot(self) -> Mapping[StatePart, bytes | None]:
-        """Key groups that changed."""
-        return {key_group_part(group): data for group, data in self.keyed.snapshot_groups().items()}
+        """Keys that changed, by key group."""
+        return self.keyed.snapshot()
 
     def restore(self, parts: MutableMapping[StatePart, bytes]) -> None:
         """The key groups of this task. The input watermark follows as the first `on_watermark` of the new generation."""
-        self.keyed.restore({KeyGroup(int(part.partition(":")[2])): parts.pop(part) for part in list(parts)})
+        self.keyed.restore(parts)
 
     def counters(self) -> Mapping[str, int]:
         """Totals since the task's start."""

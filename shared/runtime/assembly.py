@@ -1,9 +1,10 @@
 """Puts a task together from its assignment: plan, machine, body, state, driver (R1, R4)."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 
 from tidemark.shared.language.documents import parse
+from tidemark.shared.model.checkpoint import TaskHandle
 from tidemark.shared.model.ids import TASK_PART, StatePart, TaskId, groups_of_part, groups_owned, owner_of
 from tidemark.shared.model.messages import Assign
 from tidemark.shared.planning import plan_processor
@@ -14,7 +15,7 @@ from tidemark.shared.runtime.context import AssignedTask, Outside, Service
 from tidemark.shared.runtime.driver import TaskDriver
 from tidemark.shared.runtime.exchange import Exchange, OutEdge
 from tidemark.shared.runtime.site import TaskWiring, Ways
-from tidemark.shared.runtime.state import StateStore, load_parts
+from tidemark.shared.runtime.state import StateBounds, StateStore, load_parts, with_parts
 
 _parsed = lru_cache(maxsize=8)(parse)
 """A worker has many tasks of few documents."""
@@ -59,6 +60,7 @@ async def assemble(outside: Outside, service: Service, assign: Assign, ways: Way
 async def _restored(context: AssignedTask, body: TaskBody, ways: Ways) -> TaskDriver:
     """The driver of a body, at the state that the assignment names."""
     outside, assign, plan = context.outside, context.assign, context.plan
+    settings = outside.settings
     machine = start_task(_task_start(assign, context))
     state = StateStore(
         outside.blobs,
@@ -66,9 +68,12 @@ async def _restored(context: AssignedTask, body: TaskBody, ways: Ways) -> TaskDr
         assign.vertex,
         assign.generation,
         outside.unique,
-        inline_bytes_max=outside.settings.state_inline_bytes_max,
-        blobs_max=outside.settings.state_blobs_max,
-        blob_bytes_max=outside.settings.state_blob_bytes_max,
+        StateBounds(
+            settings.state_inline_bytes_max,
+            settings.state_blobs_max,
+            settings.state_blob_bytes_max,
+            settings.state_parts_max,
+        ),
     )
     bindings = {b.edge: b for b in assign.plan.edges}
     outputs = plan.outputs_of(assign.vertex)
@@ -77,7 +82,7 @@ async def _restored(context: AssignedTask, body: TaskBody, ways: Ways) -> TaskDr
         log=outside.log,
         clock=outside.clock,
         executor=outside.executor,
-        settings=outside.settings,
+        settings=settings,
         exchange=Exchange(
             assign.job,
             assign.generation,
@@ -85,8 +90,8 @@ async def _restored(context: AssignedTask, body: TaskBody, ways: Ways) -> TaskDr
             [OutEdge(e, bindings[e.id].receivers) for e in outputs],
             outside.blobs,
             outside.unique,
-            outside.settings.inline_bytes_max,
-            outside.settings.wire,
+            settings.inline_bytes_max,
+            settings.wire,
         ),
         state=state,
         inputs={e.id: bindings[e.id] for e in plan.inputs_of(assign.vertex)},
@@ -97,8 +102,9 @@ async def _restored(context: AssignedTask, body: TaskBody, ways: Ways) -> TaskDr
         gathers=all(plan.vertex(edge.receiver).service == "sink" for edge in outputs),
     )
     driver = TaskDriver(wiring, machine, body)
-    parts = await load_parts(outside.blobs, assign.handles, _ownership(context))
-    state.restored(assign.handles, parts)
+    handles = await with_parts(outside.blobs, assign.handles)
+    parts = await load_parts(outside.blobs, handles, _ownership(context, handles))
+    state.restored(handles, parts)
     await driver.open(parts)
     return driver
 
@@ -123,11 +129,11 @@ def _task_start(assign: Assign, context: AssignedTask) -> TaskStart:
     )
 
 
-def _ownership(context: AssignedTask) -> Callable[[StatePart], bool]:
+def _ownership(context: AssignedTask, handles: Sequence[TaskHandle]) -> Callable[[StatePart], bool]:
     """Which state parts are this task's: key groups by range, splits by assignment, the rest by index."""
     assign = context.assign
     tasks, groups = assign.plan.tasks[assign.vertex], assign.plan.key_groups
-    own = {p.part for h in assign.handles if h.index == assign.index for p in h.parts}
+    own = {p.part for h in handles if h.index == assign.index for p in h.parts}
     owned = groups_owned(assign.index, tasks, groups)
 
     def wanted(part: StatePart) -> bool:

@@ -204,10 +204,11 @@ class TaskDriver:
             vertex=self.wiring.task.vertex,
             index=self.wiring.task.index,
             protocol=command.protocol,
-            parts=command.parts,
+            parts=command.parts if command.listed is None else (),
             blobs=command.blobs,
             staged=command.staged,
             positions=self._positions.get(command.epoch, b""),
+            listed=command.listed,
         )
         self._positions = {epoch: noted for epoch, noted in self._positions.items() if epoch > command.epoch}
         self.wiring.ways.on_ack(command.epoch, handle)
@@ -221,7 +222,9 @@ class TaskDriver:
                 epoch, changed, blobs, staged = self._epochs_to_store.popleft()
                 self._stored.set()
                 parts = await self.wiring.state.store(epoch, changed)
+                listed = await self.wiring.state.listed(epoch, parts)
                 self.wiring.passing("state-durable", epoch)
-                self.post(ev.StateDurable(epoch, parts, (*blobs_of(parts), *blobs), staged))
+                named = (*blobs_of(parts), *blobs, *(() if listed is None else (listed,)))
+                self.post(ev.StateDurable(epoch, parts, named, staged, listed))
             self._to_store.clear()
             await self._to_store.wait()

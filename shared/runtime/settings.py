@@ -119,7 +119,9 @@ class RuntimeSettings:
     state_inline_bytes_max: int = knob(64 * 1024)
     """State of a task below this travels in its acknowledgement (C7)."""
     state_blobs_max: int = 16
-    """State parts spread over more blobs, beyond those that their size takes, are written anew."""
+    """Where state parts lie in more blobs, beyond those that their size takes, the blobs with the least of them are written anew."""
+    state_parts_max: int = 256
+    """So many state parts in blobs are named in an acknowledgement; a list of more is a blob, too."""
     state_blob_bytes_max: int = 64 * 1024 * 1024
     """Limit of one blob of state parts: a restore holds one beside the part cut out of it. A larger part has a blob of its own."""
     engine: Literal["spark", "local"] = knob("spark")

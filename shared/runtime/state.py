@@ -1,12 +1,47 @@
-"""A task's state in checkpoints: changed parts go into one blob a checkpoint, small state into the acknowledgement (C7, C12)."""
+"""A task's state in checkpoints: changed parts go into one blob a checkpoint, small state into the acknowledgement (C7, C12).
+
+So does the list of the parts while it is small; a longer one is a blob, too, so that a task may have any number of parts.
+"""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import accumulate
+from typing import Final
+
+from msgspec import Struct, structs
 
 from tidemark.shared.model.checkpoint import BlobRef, PartHandle, TaskHandle
+from tidemark.shared.model.formats import PART_LIST, Codec
 from tidemark.shared.model.ids import Epoch, Generation, JobId, StatePart, VertexId
 from tidemark.shared.ports.blobs import BlobError, BlobStore
 from tidemark.shared.runtime.exchange import blob_name
+
+
+class PartList(Struct, array_like=True):
+    """All parts of a task's state."""
+
+    blobs: list[BlobRef]
+    parts: list[tuple[StatePart, bytes | None, int, int, int]]
+    """Each with its bytes, or with the place of its blob in the list, the first byte there and how many: as `PartHandle` has them."""
+
+
+LISTS: Final[Codec[PartList]] = Codec(PART_LIST, PartList)
+
+
+async def with_parts(blobs: BlobStore, handles: Sequence[TaskHandle]) -> list[TaskHandle]:
+    """The handles with their parts, wherever these are listed. BlobError or FormatError for a list that is missing or no list."""
+    return [
+        handle if handle.listed is None else structs.replace(handle, parts=_parts(await blobs.get(handle.listed)))
+        for handle in handles
+    ]
+
+
+def _parts(data: bytes) -> tuple[PartHandle, ...]:
+    found = LISTS.decode(data)
+    return tuple(
+        PartHandle(part, inline=inline) if inline is not None else PartHandle(part, None, found.blobs[at], begin, size)
+        for part, inline, at, begin, size in found.parts
+    )
 
 
 async def load_parts(
@@ -37,6 +72,16 @@ def _cut(pack: bytes, parts: Iterable[PartHandle]) -> dict[StatePart, bytes]:
     return {part.part: pack[part.offset : part.offset + part.length] for part in parts}
 
 
+@dataclass(frozen=True, slots=True)
+class StateBounds:
+    """Of what a task's acknowledgement holds, and of its blobs: `RuntimeSettings` says what each is."""
+
+    inline_bytes_max: int
+    blobs_max: int
+    blob_bytes_max: int
+    parts_max: int
+
+
 class StateStore:
     """Keeps, for one task, where each of its state parts lies."""
 
@@ -47,19 +92,14 @@ class StateStore:
         vertex: VertexId,
         generation: Generation,
         unique: Callable[[], str],
-        *,
-        inline_bytes_max: int,
-        blobs_max: int,
-        blob_bytes_max: int,
+        bounds: StateBounds,
     ) -> None:
         self._blobs = blobs
         self._job = job
         self._vertex = vertex
         self._generation = generation
         self._unique = unique
-        self._inline_bytes_max = inline_bytes_max
-        self._blobs_max = blobs_max
-        self._blob_bytes_max = blob_bytes_max
+        self._bounds = bounds
         self._handles: dict[StatePart, PartHandle] = {}
 
     def restored(self, handles: Iterable[TaskHandle], parts: Mapping[StatePart, bytes]) -> None:
@@ -75,23 +115,36 @@ class StateStore:
                 self._handles[part] = PartHandle(part, inline=data)
         await self._gather()
         inline = {p: h.inline for p, h in self._handles.items() if h.inline is not None}
-        if sum(map(len, inline.values())) > self._inline_bytes_max:
+        if sum(map(len, inline.values())) > self._bounds.inline_bytes_max:
             await self._pack(epoch, inline)
         return tuple(self._handles.values())
 
+    async def listed(self, epoch: Epoch, parts: Sequence[PartHandle]) -> BlobRef | None:
+        """Where the list of these parts lies now; None for one that is short enough to travel as it is."""
+        if sum(part.blob is not None for part in parts) <= self._bounds.parts_max:
+            return None
+        blobs = blobs_of(parts)
+        places = {blob: at for at, blob in enumerate(blobs)}
+        rows = [(p.part, p.inline, 0 if p.blob is None else places[p.blob], p.offset, p.length) for p in parts]
+        return await self._blobs.put(self._name(epoch), LISTS.encode(PartList(list(blobs), rows)))
+
     async def _gather(self) -> None:
-        """Bring parts that lie scattered over too many blobs back inline, so that they are packed anew.
+        """Bring parts inline, so that they are packed anew, where all lie scattered over too many blobs: those of the blobs with the least.
 
         Large state takes several blobs by its size; packed one after the other, two neighbours are larger than one may be.
         """
-        names = {h.blob.name: h.blob for h in self._handles.values() if h.blob is not None}
-        by_size = 2 * sum(h.length for h in self._handles.values() if h.blob is not None) // self._blob_bytes_max
-        if len(names) <= self._blobs_max + by_size:
-            return
-        packs = {name: await self._blobs.get(ref) for name, ref in names.items()}
-        for part, handle in self._handles.items():
+        sizes: dict[BlobRef, int] = {}
+        for handle in self._handles.values():
             if handle.blob is not None:
-                data = packs[handle.blob.name][handle.offset : handle.offset + handle.length]
+                sizes[handle.blob] = sizes.get(handle.blob, 0) + handle.length
+        beyond = len(sizes) - self._bounds.blobs_max - 2 * sum(sizes.values()) // self._bounds.blob_bytes_max
+        if beyond <= 0:
+            return
+        least = sorted(sizes, key=lambda blob: (sizes[blob], blob.name))[: beyond + 1]
+        packs = {blob: await self._blobs.get(blob) for blob in least}
+        for part, handle in self._handles.items():
+            if handle.blob in packs:
+                data = packs[handle.blob][handle.offset : handle.offset + handle.length]
                 self._handles[part] = PartHandle(part, inline=data)
 
     async def _pack(self, epoch: Epoch, inline: Mapping[StatePart, bytes]) -> None:
@@ -100,7 +153,7 @@ class StateStore:
         pack: dict[StatePart, bytes] = {}
         size = 0
         for part, data in inline.items():
-            if pack and size + len(data) > self._blob_bytes_max:
+            if pack and size + len(data) > self._bounds.blob_bytes_max:
                 packed |= await self._put(epoch, pack)
                 pack, size = {}, 0
             pack[part] = data
@@ -108,13 +161,15 @@ class StateStore:
         self._handles |= packed | await self._put(epoch, pack)
 
     async def _put(self, epoch: Epoch, pack: Mapping[StatePart, bytes]) -> dict[StatePart, PartHandle]:
-        name = blob_name(self._job, self._vertex, self._generation, epoch, self._unique())
-        ref = await self._blobs.put(name, b"".join(pack.values()))
+        ref = await self._blobs.put(self._name(epoch), b"".join(pack.values()))
         ends = list(accumulate(map(len, pack.values())))
         return {
             part: PartHandle(part, blob=ref, offset=end - len(data), length=len(data))
             for (part, data), end in zip(pack.items(), ends, strict=True)
         }
+
+    def _name(self, epoch: Epoch) -> str:
+        return blob_name(self._job, self._vertex, self._generation, epoch, self._unique())
 
 
 def blobs_of(parts: Iterable[PartHandle]) -> tuple[BlobRef, ...]:

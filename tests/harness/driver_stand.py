@@ -43,7 +43,7 @@ from tidemark.shared.runtime.driver import TaskDriver
 from tidemark.shared.runtime.exchange import Exchange, OutEdge, load_body
 from tidemark.shared.runtime.settings import RuntimeSettings
 from tidemark.shared.runtime.site import TaskWiring, Ways
-from tidemark.shared.runtime.state import StateStore
+from tidemark.shared.runtime.state import StateBounds, StateStore
 from tidemark.shared.wire.arrow import encode_batch
 from tidemark.shared.wire.frames import decode_frame, encode_frame
 
@@ -304,8 +304,9 @@ async def standing(
         exchange=Exchange(JOB, GENERATION, 128, [OutEdge(edge, 1)], blobs, lambda: f"u{next(numbers)}", 1 << 16),
         state=StateStore(
             blobs, JOB, ME, GENERATION, lambda: f"s{next(numbers)}",
-            inline_bytes_max=given.state_inline_bytes_max, blobs_max=given.state_blobs_max,
-            blob_bytes_max=given.state_blob_bytes_max,
+            StateBounds(
+                given.state_inline_bytes_max, given.state_blobs_max, given.state_blob_bytes_max, given.state_parts_max
+            ),
         ),
         inputs={IN: inputs},
         tags={IN: ""},

@@ -48,6 +48,7 @@ from tidemark.shared.operators.remembered import StoredPart
 from tidemark.shared.operators.source_front import SplitState
 from tidemark.shared.operators.step_operator import StoredStep
 from tidemark.shared.protocol.coordinator.record import Decisions, decode_kept, decode_plan, encode_kept, encode_plan
+from tidemark.shared.runtime.state import PartList
 from tidemark.shared.wire.frames import decode_frame, encode_frame
 from tidemark.shared.wire.messages import (
     decode_answer,
@@ -92,6 +93,7 @@ def _coded(fmt: Format, kind: Any) -> Form:
     return Form((kind,), codec.encode, codec.decode)
 
 
+_computed: Final[Codec[list[_KeySnapshot | bytes]]] = Codec(formats.COMPUTATION_STATE, list[_KeySnapshot | bytes])
 _markers: Final = JsonCodec(formats.MARKER, Marker)
 _manifests: Final = JsonCodec(formats.MANIFEST, Manifest)
 _volumes: Final = JsonCodec(formats.VOLUME, Volume)
@@ -114,11 +116,12 @@ FORMS: Final[dict[Format, Form]] = {
     formats.PLAN: Form((RunningPlan,), encode_plan, decode_plan),
     formats.MODULES: _coded(formats.MODULES, list[Module]),
     formats.COMMIT_ROW: _coded(formats.COMMIT_ROW, CommitRow),
+    formats.PART_LIST: _coded(formats.PART_LIST, PartList),
     formats.SPLIT_STANDS: Form((tuple[SplitStand, ...],), encode_stands, decode_stands),
     formats.SPLIT_POSITION: _coded(formats.SPLIT_POSITION, SplitPosition),
     formats.SPLIT_STATE: _coded(formats.SPLIT_STATE, SplitState),
     formats.RECORD_IDS: _coded(formats.RECORD_IDS, StoredPart),
-    formats.COMPUTATION_STATE: _coded(formats.COMPUTATION_STATE, list[_KeySnapshot]),
+    formats.COMPUTATION_STATE: Form((list[_KeySnapshot], list[bytes]), _computed.encode, _computed.decode),
     formats.JOIN_STATE: _coded(formats.JOIN_STATE, RowsSnapshot),
     formats.STEP_STATE: _coded(formats.STEP_STATE, StoredStep),
     formats.SPARK_STATE: _coded(formats.SPARK_STATE, SparkManifest),

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tests.harness.cold_memory import MemoryColdKeys
 from tidemark.shared.computation import Computation, NoConfig, Record, Timer, Timers, make_computation
-from tidemark.shared.model.ids import KeyGroup
+from tidemark.shared.model.ids import StatePart
 from tidemark.shared.model.time import MAX_TIME, MIN_TIME
 from tidemark.shared.model.values import Document
 from tidemark.shared.operators.computation import KeyedComputation, Row, Yielded, row_of
@@ -125,7 +125,7 @@ def run(
     *,
     restarts: bool = False,
     lives_on: bool = False,
-) -> tuple[list[Yielded], list[dict[KeyGroup, bytes]]]:
+) -> tuple[list[Yielded], list[dict[StatePart, bytes]]]:
     """(all that came out, the state at every restart); a watermark in pieces of so many items, perhaps with restarts between them.
 
     lives_on: the snapshots of restarts are taken, and the same task goes on.
@@ -135,7 +135,7 @@ def run(
         return KeyedComputation(make_computation(Scripted), groups=2, cooling=cooling)
 
     def restarted(task: KeyedComputation) -> KeyedComputation:
-        for group, data in task.snapshot_groups().items():
+        for group, data in task.snapshot().items():
             if data is None:
                 stored.pop(group, None)
             else:
@@ -146,7 +146,7 @@ def run(
         again.restore(dict(stored), task.watermark_ms)
         return again
 
-    task, stored, watermark = fresh(), dict[KeyGroup, bytes](), MIN_TIME
+    task, stored, watermark = fresh(), dict[StatePart, bytes](), MIN_TIME
     outputs: list[Yielded] = []
     states = []
     for what, value in course:

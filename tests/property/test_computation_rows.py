@@ -2,6 +2,9 @@
 
 from dataclasses import dataclass, field
 
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -14,6 +17,10 @@ ROWS = st.builds(
     lambda key, at, part, position, n: Row(canonical_key(key), key, encode_doc({"n": n}), at, (part, position)),
     st.integers(0, 4), st.integers(0, 20), st.integers(-1, 2), st.integers(0, 3), st.integers(0, 2),
 )  # fmt: skip
+
+
+def all_of(keys: pa.BinaryArray) -> npt.NDArray[np.bool_]:
+    return np.ones(len(keys), dtype=np.bool_)
 
 
 @dataclass
@@ -51,11 +58,14 @@ def test_rows_come_out_key_by_key_in_the_order_of_time_place_and_document(
             assert not wanted
         times = sorted(stored[0] for _, stored in model.rows)
         assert len(waiting) == len(times)
+        some = {key for key, _ in model.rows[::2]}
+        there = waiting.stored(lambda keys: np.array([key in some for key in keys.to_pylist()], dtype=np.bool_))  # noqa: B023 - used at once
+        assert there == {key: rows for key, rows in Model(list(model.rows)).take(MAX_TIME).items() if key in some}
         assert [waiting.nth_ms(n) for n in range(len(times) + 1)] == [*times, MAX_TIME]
         assert waiting.first_ms() == [*times, MAX_TIME][0]
         assert {key: waiting.of_key(key) for key, _ in model.rows} == {
             key: sum(k == key for k, _ in model.rows) for key, _ in model.rows
         }
     restored = WaitingRows()
-    restored.restore(waiting.stored().items())
-    assert restored.stored() == waiting.stored() == Model(list(model.rows)).take(MAX_TIME)
+    restored.restore(waiting.stored(all_of).items())
+    assert restored.stored(all_of) == waiting.stored(all_of) == Model(list(model.rows)).take(MAX_TIME)

@@ -7,7 +7,7 @@ import pytest
 
 from tests.harness.cold_memory import MemoryColdKeys
 from tidemark.shared.computation import Computation, NoConfig, Record, Timer, Timers, make_computation
-from tidemark.shared.model.ids import KeyGroup
+from tidemark.shared.model.ids import KeyGroup, key_group_part
 from tidemark.shared.model.values import Document
 from tidemark.shared.operators.computation import KeyedComputation, row_of
 from tidemark.shared.operators.computation_keys import Cooling
@@ -126,8 +126,8 @@ def test_a_key_with_nothing_to_keep_is_not_put_away() -> None:
     task.on_records([row_of(k, {"n": "a"}, k) for k in range(3)])
     assert len(list(store.of_group(KeyGroup(0)))) >= 2
     task.on_records([row_of(k, {"n": "clear"}, k) for k in range(3)])
-    assert task.snapshot_groups()[KeyGroup(0)] is not None
+    assert task.snapshot()[key_group_part(0)] is not None
     assert len(list(store.of_group(KeyGroup(0)))) >= 2
     task.on_watermark(3)
-    assert task.snapshot_groups() == {KeyGroup(0): None}
+    assert task.snapshot() == {key_group_part(0): None}
     assert list(store.of_group(KeyGroup(0))) == []

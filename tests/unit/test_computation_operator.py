@@ -162,6 +162,14 @@ def test_E1_pending_timers_fire_once_at_the_end() -> None:
     assert h.task.counters.timers_fired == 3
 
 
+def test_E1_a_timer_that_sets_itself_for_its_own_time_fires_once_at_the_end() -> None:
+    """E1: what it sets is discarded, though it is equal to what was pending; nothing holds the watermark."""
+    task = KeyedComputation(make_computation(Scripted))
+    task.on_records([row_of(1, {"n": "a", "set": [["again", 5]]}, 5)])
+    assert [o.value["by"] for o in task.on_watermark(MAX_TIME).outputs] == ["a", "again"]
+    assert (task.output_watermark(), task.counters.timers_discarded) == (MAX_TIME, 1)
+
+
 def test_E1_a_timer_that_sets_the_next_goes_on_while_records_follow() -> None:
     """E1: whether the watermark came in steps or at once to the end, the chain of timers up to the last record is the same."""
     results = []
@@ -281,7 +289,7 @@ def test_waiting_records_are_bounded() -> None:
     task.on_watermark(11)
     task.on_records([row_of(1, {"n": "c"}, 30)])
     restored = fresh()
-    restored.restore({g: d for g, d in task.snapshot_groups().items() if d is not None}, 11)
+    restored.restore({g: d for g, d in task.snapshot().items() if d is not None}, 11)
     for each in (task, restored):
         with pytest.raises(OperatorError, match="2 records wait for the watermark, which stands at 11"):
             each.on_records([row_of(1, {"n": "d"}, 40)])
@@ -311,10 +319,10 @@ def test_a_snapshot_has_only_what_changed() -> None:
     task = KeyedComputation(make_computation(Scripted), groups=64)
     task.on_records([row_of(k, {"n": "a"}, 10) for k in range(40)])
     task.on_watermark(11)
-    assert len(task.snapshot_groups()) > 20
-    assert task.snapshot_groups() == {}
+    assert len(task.snapshot()) > 20
+    assert task.snapshot() == {}
     task.on_records([row_of(3, {"n": "b"}, 20)])
-    assert len(task.snapshot_groups()) == 1
+    assert len(task.snapshot()) == 1
 
 
 def test_a_key_with_nothing_to_keep_is_forgotten() -> None:
@@ -339,7 +347,7 @@ def test_equal_state_has_equal_bytes() -> None:
         task = KeyedComputation(make_computation(Scripted), groups=1)
         task.on_records(order)
         task.on_watermark(12)
-        taken.append(task.snapshot_groups())
+        taken.append(task.snapshot())
     assert taken[0] == taken[1]
 
 
@@ -348,7 +356,7 @@ def test_a_record_that_nothing_tells_from_one_restored_waits_beside_it() -> None
     same = row_of(1, {"n": "a", "x": math.nan}, 10)
     task = KeyedComputation(make_computation(Scripted), groups=1)
     task.on_records([same, same])
-    snapshot = {group: data for group, data in task.snapshot_groups().items() if data is not None}
+    snapshot = {group: data for group, data in task.snapshot().items() if data is not None}
     task = KeyedComputation(make_computation(Scripted), groups=1)
     task.restore(snapshot)
     task.on_records([same, same])

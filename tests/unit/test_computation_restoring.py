@@ -28,7 +28,7 @@ def test_what_is_restored_goes_as_its_keys_come() -> None:
     task = KeyedComputation(make_computation(Noting), groups=8)
     task.on_records([row_of(k, {"n": "a"}, 10) for k in range(40)])
     task.on_watermark(11)
-    groups = {group: data for group, data in task.snapshot_groups().items() if data is not None}
+    groups = {group: data for group, data in task.snapshot().items() if data is not None}
     left: list[int] = []
     again = KeyedComputation(make_computation(Noting), groups=8)
     again._keys.restore(groups, lambda _: left.append(len(groups)))

@@ -8,7 +8,7 @@ import pytest
 
 from tests.harness.cold_memory import MemoryColdKeys
 from tidemark.shared.computation import Computation, NoConfig, Record, Timer, Timers, make_computation
-from tidemark.shared.model.ids import KeyGroup
+from tidemark.shared.model.ids import KeyGroup, StatePart
 from tidemark.shared.model.time import MAX_TIME
 from tidemark.shared.model.values import Document
 from tidemark.shared.operators.computation import CallResults, KeyedComputation, row_of
@@ -39,13 +39,13 @@ class Run:
     def __init__(self, order: Any, *, cold: bool, restarts: bool) -> None:
         self.order, self.cold, self.restarts = order, cold, restarts
         self.task = made(order, cold=cold)
-        self.parts: dict[KeyGroup, bytes] = {}
+        self.parts: dict[StatePart, bytes] = {}
         self.ids: list[tuple[int, bytes, int]] = []
         self.watermark_ms: int | None = None
 
     def done(self, applied: CallResults) -> None:
         self.ids += [output[:3] for output in applied.outputs]
-        for group, data in self.task.snapshot_groups().items():
+        for group, data in self.task.snapshot().items():
             self.parts.pop(group, None)
             if data is not None:
                 self.parts[group] = data
@@ -110,10 +110,10 @@ def test_a_snapshot_of_the_format_before_is_restored() -> None:
     """One without the highest number: the last one stands for it."""
     task = made("arrival", cold=False)
     task.on_records([row_of("k", {"processing": 9}, 10)] * 3)
-    ((group, data),) = task.snapshot_groups().items()
+    ((group, data),) = task.snapshot().items()
     assert data is not None
     number, keys = msgspec.msgpack.decode(data)
-    assert number == 2
+    assert number == 3
     old = msgspec.msgpack.encode([1, [key[:-1] for key in keys]])
     again = made("arrival", cold=False)
     again.restore({group: old})

@@ -13,19 +13,25 @@ from tidemark.shared.model.checkpoint import BlobRef, PartHandle, TaskHandle, Ta
 from tidemark.shared.model.ids import Epoch, Generation, JobId, StatePart, VertexId
 from tidemark.shared.ports.blobs import BlobError
 from tidemark.shared.protocol.coordinator.retention import blob_may_go, blobs_kept, parse_blob_name
-from tidemark.shared.runtime.state import StateStore, blobs_of, load_parts
+from tidemark.shared.runtime.state import StateBounds, StateStore, blobs_of, load_parts
 
 A, B, C = (StatePart(f"kg:{n}") for n in range(3))
 COUNT = VertexId("count")
 
 
 def store(
-    blobs: MemoryBlobs, *, generation: int = 1, inline: int = 20, blobs_max: int = 3, bytes_max: int = 1_000
+    blobs: MemoryBlobs,
+    *,
+    generation: int = 1,
+    inline: int = 20,
+    blobs_max: int = 3,
+    bytes_max: int = 1_000,
+    parts_max: int = 9,
 ) -> StateStore:
     numbers = itertools.count()
     return StateStore(
         blobs, JOB, COUNT, Generation(generation), lambda: f"u{next(numbers)}",
-        inline_bytes_max=inline, blobs_max=blobs_max, blob_bytes_max=bytes_max,
+        StateBounds(inline, blobs_max, bytes_max, parts_max),
     )  # fmt: skip
 
 

@@ -84,6 +84,8 @@ class Acknowledge:
     parts: tuple[PartHandle, ...]
     blobs: tuple[BlobRef, ...]
     staged: bytes
+    listed: BlobRef | None = None
+    """As in `StateDurable`: the handle has this instead of the parts."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -71,6 +71,8 @@ class StateDurable:
     parts: tuple[PartHandle, ...]
     blobs: tuple[BlobRef, ...]
     staged: bytes
+    listed: BlobRef | None = None
+    """Where the list of the parts lies, which is too large for an acknowledgement."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -457,7 +457,9 @@ class TaskMachine:
         durable = pending.durable
         protocol = structs.replace(pending.protocol, outputs=self.sender.with_unread(pending.protocol.outputs))
         self._pending = None
-        self._out.append(do.Acknowledge(pending.epoch, protocol, durable.parts, durable.blobs, durable.staged))
+        self._out.append(
+            do.Acknowledge(pending.epoch, protocol, durable.parts, durable.blobs, durable.staged, durable.listed)
+        )
 
     def _learn_commit(self, epoch: Epoch) -> None:
         if epoch > self.committed:

@@ -14,11 +14,29 @@ ON_COMPUTATION = ("tests/unit/test_computation_operator.py",)
 JOINED, ON_JOINS = "shared/operators/join_rows.py", ("tests/property/test_joins_in_pieces.py",)
 ON_JOINED = ("tests/unit/test_operators_joins.py",)
 
+PARTS, ON_PARTS = "shared/operators/computation_parts.py", ("tests/property/test_computation_parts.py",)
+KEYS = "shared/operators/computation_keys.py"
+
 SPARK, ON_SPARK = "services/spark/body.py", ("tests/unit/test_spark_tasks.py",)
 SPARK_STEP, ON_REAL_SPARK = "spark_stages/step.py", ("tests/spark/test_spark_step_rules.py",)
 ON_PATHS = ("tests/spark/test_step_paths.py",)
 
 OPERATORS = (
+    Mutant("CP1", "a key that is gone is no change", KEYS, "            entries.append(data if entry is None else msgspec.Raw(entry))\n", "            if entry is not None:\n                entries.append(msgspec.Raw(entry))\n", ON_PARTS),
+    Mutant("CP1", "the first part that has a key counts", PARTS, "sorted(own, reverse=True)", "sorted(own, key=lambda each: (each[0] < 0, each[0]))", ON_PARTS),
+    Mutant("CP1", "what a later part says is gone comes back", KEYS, "                seen.update(changes[number])\n", "                seen.update(item.key for item in found)\n", ON_PARTS),
+    Mutant("CP1", "a key that waits packed is not in its part", KEYS, "                entry = None if self._cold is None else self._cold.get(group, data)\n", "                entry = None\n", ON_PARTS),
+    Mutant("CP1", "waiting rows of changed keys are left out", KEYS, "                | pc.is_in(keys, value_set=names).to_numpy(zero_copy_only=False)\n", "", ON_PARTS),
+    Mutant("CP1", "waiting rows of whole groups are left out", KEYS, "                np.isin(key_groups(keys, self._groups), whole)\n                | pc", "                pc", ON_PARTS),
+    Mutant("CP2", "parts of changes are never merged", PARTS, "while of.changes and len(of.changes[-1][1]) < _AS_LARGE * len(keys):", "while False:", ON_PARTS),
+    Mutant("CP2", "a merged part has only what changed last", PARTS, "            keys.update(names.to_pylist())\n", "", ON_PARTS),
+    Mutant("CP2", "merged parts stay", PARTS, "            gone = (*gone, part)\n", "", ON_PARTS),
+    Mutant("CP2", "a restored part's keys are forgotten", PARTS, "pa.array(sorted(keys), pa.binary()))\n            for number, keys in sorted(changes.items())", "pa.array([], pa.binary()))\n            for number, keys in sorted(changes.items())", ON_PARTS),
+    Mutant("CP2", "a restored group counts from 0 again", PARTS, "max(changes, default=-1) + 1, parts)", "0, parts)", ON_PARTS),
+    Mutant("CP3", "the whole part is never written anew", PARTS, "        if _AS_LARGE * (len(keys) + sum(len(names) for _, names in of.changes)) > of.whole:", "        if not of.whole:", ON_PARTS),
+    Mutant("CP3", "parts of changes stay beside the whole one", PARTS, "            gone = tuple(part for part, _ in of.changes)\n", "            gone = ()\n", ON_PARTS),
+    Mutant("CP3", "a part of changes is restored alone", KEYS, "            if lacks_whole(names):\n", "            if False:\n", ON_PARTS),
+    Mutant("E1", "a timer that sets itself for the same time stays", COMPUTATION, ".difference(pending)\n", "\n", ON_COMPUTATION),
     Mutant("P1", "every frame is a step", SPARK, "            else:\n                self._inline.append(body)\n        return ()", "            else:\n                self._inline.append(body)\n        return await self._run(self._epoch)", ON_SPARK),
     Mutant("P1", "what came inline is lost", SPARK, "        added += await self._written(loose, epoch)\n", "", ON_SPARK),
     Mutant("P1", "the next epoch's step takes this one's input again", SPARK, "        self._segments, self._inline, self._rows = [], [], []\n", "", ON_SPARK),

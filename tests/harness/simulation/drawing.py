@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final, Literal
 
 from tidemark.shared.model.ids import Offset, ProcessorName
+from tidemark.shared.model.messages import KEY_GROUPS
 from tidemark.shared.ports.log import TopicPartition
 from tidemark.shared.protocol.coordinator.settings import CoordinatorSettings
 from tidemark.shared.protocol.task.start import TaskLimits
@@ -78,6 +79,8 @@ class Scenario:
     """Partitions that are added when their first record is sent."""
     document: Mapping[str, Any]
     tasks: Mapping[str, int]
+    key_groups: int
+    """Few of them have several of the few keys, so that what changes of a group is less than all of it."""
     workers: Mapping[str, int]
     coordinators: int
     runtime: RuntimeSettings
@@ -156,6 +159,7 @@ def draw(seed: int, url: str) -> Scenario:
             "sink": chooser.choice((1, 2)),
             "spark": random.Random(f"{seed}/stages").choice((1, 2, 3)),
         },
+        key_groups=random.Random(f"{seed}/groups").choice((3, KEY_GROUPS)),
         workers={"source": 2, "operator": chooser.choice((2, 3)), "sink": 2, **stages},
         coordinators=2,
         runtime=_runtime(chooser, engine, random.Random(f"{seed}/joins")),
@@ -374,6 +378,7 @@ def _runtime(chooser: random.Random, engine: Literal["spark", "local"], of_joins
         fetch_records_max=chooser.choice((3, 500)),
         join_bytes_max=of_joins.choice((1, 2_000, 10_000, 1 << 30)),
         join_ahead_bytes_max=of_joins.choice((5_000, 1 << 33)),
+        state_parts_max=of_joins.choice((0, 4, 256)),
         snapshots_waiting_max=chooser.choice((1, 3)),
         limits=TaskLimits(
             waiting_bytes_max=chooser.choice((1, 600, 16 << 20)),

@@ -4,6 +4,7 @@ import asyncio
 import random
 from collections.abc import Callable
 from contextvars import copy_context
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
@@ -25,6 +26,7 @@ from tidemark.shared.model.ids import Place, WorkerIncarnation
 from tidemark.shared.operators.base import ScratchUnavailable
 from tidemark.shared.process.allowed import OWNER
 from tidemark.shared.process.connections import Connections
+from tidemark.shared.protocol.coordinator.events import PlannedPipeline
 from tidemark.shared.protocol.coordinator.machine import CoordinatorMachine
 from tidemark.shared.runtime.context import Moment, Outside, Service
 from tidemark.shared.runtime.coordinator import CoordinatorDriver
@@ -162,11 +164,15 @@ class SimProcess:
         if self.service == "coordinator":
             machine = CoordinatorMachine(world.scenario.coordinator, unique)
             store = SimStore(self, world.store, self.links["store"], world.watcher)
-            planner = partial(plan_for_coordinator, world.scenario.runtime.engine, allowed=OWNER)
-            self.part = CoordinatorDriver(self.place, outside, store, planner, machine)
+            self.part = CoordinatorDriver(self.place, outside, store, self._plan, machine)
         else:
             self.part = Worker(Place(self.place), WorkerIncarnation(unique()), self._service(blobs), outside)
         return self.part
+
+    def _plan(self, *given: Any, **named: Any) -> PlannedPipeline:
+        scenario = self.world.scenario
+        planned = plan_for_coordinator(scenario.runtime.engine, *given, allowed=OWNER, **named)
+        return replace(planned, key_groups=scenario.key_groups)
 
     def _service(self, blobs: SimBlobs) -> Service:
         if self.service == "spark":
