@@ -154,7 +154,7 @@ ACTIONS = st.one_of(
 )
 
 
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=60)
 @given(st.lists(ACTIONS, min_size=4, max_size=40), st.integers(0, 3))
 def test_CP1_CP2_CP3_state_is_that_of_the_last_commit_whatever_parts_it_lies_in(
     course: list[tuple[str, Any]], cold: int

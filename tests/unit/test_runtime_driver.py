@@ -11,7 +11,7 @@ from tidemark.shared.adapters.faults import Fault
 from tidemark.shared.adapters.virtual import VirtualWorld, run_virtual
 from tidemark.shared.model.checkpoint import InputState, TaskProtocolState
 from tidemark.shared.model.frames import BarrierFrame
-from tidemark.shared.model.ids import Epoch, Offset, Seq
+from tidemark.shared.model.ids import TASK_PART, Epoch, Offset, Seq
 from tidemark.shared.ports.log import NewRecord, OffsetOutOfRange, TopicPartition
 from tidemark.shared.protocol.errors import PeerError
 from tidemark.shared.protocol.task.events import CheckpointAborted, ReadUpTo
@@ -19,6 +19,7 @@ from tidemark.shared.protocol.task.start import TaskLimits
 from tidemark.shared.runtime.driver import ZombieError
 from tidemark.shared.runtime.outbox import Outbox, Parcel
 from tidemark.shared.runtime.settings import RuntimeSettings
+from tidemark.shared.runtime.state import blobs_of, load_parts, with_parts
 
 
 def on_stand(story: Callable[[Stand], Awaitable[None]], **options: Any) -> None:
@@ -349,6 +350,25 @@ def test_C7_no_ack_before_the_state_is_durable() -> None:
         assert handle.staged == b"staged"
 
     on_stand(story, wrap_blobs=SlowBlobs, settings=RuntimeSettings(state_inline_bytes_max=1))
+
+
+def test_C7_C12_a_list_of_many_parts_is_a_blob_that_the_acknowledgement_names() -> None:
+    """C7, C12: the handle has the list instead of the parts, and among its blobs both the list and those that the list names."""
+
+    async def story(stand: Stand) -> None:
+        peer = stand.peer()
+        await peer.rows(1)
+        await peer.barrier(1)
+        await stand.until(lambda: bool(stand.acks))
+        ((_, handle),) = stand.acks
+        assert handle.parts == ()
+        assert handle.listed is not None
+        (found,) = await with_parts(stand.blobs, [handle])
+        assert await load_parts(stand.blobs, [found], lambda _: True) == {TASK_PART: stand.body.state}
+        assert {blob.name for blob in handle.blobs} == set(await stand.blobs.list(""))
+        assert {*blobs_of(found.parts), handle.listed} == {*handle.blobs}
+
+    on_stand(story, settings=RuntimeSettings(state_inline_bytes_max=1, state_parts_max=0))
 
 
 def test_C7_no_ack_before_the_broker_has_every_frame_up_to_the_barrier() -> None:

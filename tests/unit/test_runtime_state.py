@@ -13,7 +13,7 @@ from tidemark.shared.model.checkpoint import BlobRef, PartHandle, TaskHandle, Ta
 from tidemark.shared.model.ids import Epoch, Generation, JobId, StatePart, VertexId
 from tidemark.shared.ports.blobs import BlobError
 from tidemark.shared.protocol.coordinator.retention import blob_may_go, blobs_kept, parse_blob_name
-from tidemark.shared.runtime.state import StateBounds, StateStore, blobs_of, load_parts
+from tidemark.shared.runtime.state import StateBounds, StateStore, blobs_of, load_parts, with_parts
 
 A, B, C = (StatePart(f"kg:{n}") for n in range(3))
 COUNT = VertexId("count")
@@ -150,6 +150,57 @@ def test_C7_large_state_lies_in_blobs_of_a_bounded_size() -> None:
             assert len(blobs_of(parts)) <= 2 + 2 * sum(part.length for part in parts) // 100 + 1
 
     with_blobs(story)
+
+
+def test_C7_what_is_gathered_is_what_lies_in_the_smallest_blobs() -> None:
+    """Much state that lies still is not written again because little changes often: what is written is a few times what changed."""
+
+    async def story(blobs: MemoryBlobs) -> None:
+        state = store(blobs, blobs_max=4, bytes_max=100_000)
+        still = {StatePart(f"kg:{n}"): b"s" * 900 for n in range(100, 110)}
+        await state.store(Epoch(1), still)
+        parts: tuple[PartHandle, ...] = ()
+        for epoch in range(2, 42):
+            parts = await state.store(Epoch(epoch), {StatePart(f"kg:{epoch}"): bytes([epoch]) * 30})
+            assert len(blobs_of(parts)) <= 5
+        sizes = [ref.size_bytes for ref in await refs(blobs)]
+        assert sizes.count(9_000) == 1
+        assert sum(sizes) < 9_000 + 40 * 30 * 8
+        assert await content(blobs, parts) == {**still, **{StatePart(f"kg:{n}"): bytes([n]) * 30 for n in range(2, 42)}}
+
+    with_blobs(story)
+
+
+def test_C7_a_list_of_many_parts_is_a_blob() -> None:
+    """Up to the bound the parts travel as they are; beyond it what is listed is what was stored, inline or in any blob."""
+
+    async def story(blobs: MemoryBlobs) -> None:
+        state = store(blobs, parts_max=9, bytes_max=100, blobs_max=9)
+        first = {StatePart(f"kg:{n}"): b"%02d" % n * 15 for n in range(9)}
+        parts = await state.store(Epoch(1), first)
+        assert len({part.blob for part in parts}) == 3
+        assert await state.listed(Epoch(1), parts) is None
+        more = {StatePart("kg:20"): b"more" * 8, StatePart("kg:20#0"): b"t"}
+        await state.store(Epoch(2), {StatePart("kg:20"): more[StatePart("kg:20")]})
+        parts = await state.store(Epoch(3), {StatePart("kg:20#0"): b"t"})
+        assert [part.inline for part in parts if part.blob is None] == [b"t"]
+        listed = await state.listed(Epoch(3), parts)
+        assert listed is not None
+        assert parse_blob_name(listed.name) is not None
+        by_reference = TaskHandle(COUNT, 0, TaskProtocolState(), (), (*blobs_of(parts), listed), listed=listed)
+        (found,) = await with_parts(blobs, [by_reference])
+        assert found.parts == parts
+        assert await content(blobs, found.parts) == {**first, **more}
+        await blobs.delete([listed.name])
+        with pytest.raises(BlobError):
+            await with_parts(blobs, [by_reference])
+
+    with_blobs(story)
+
+
+async def refs(blobs: MemoryBlobs) -> list[BlobRef]:
+    """All that was ever written."""
+    return [await blobs.seal(name) for name in await blobs.list("")]
 
 
 class Pack(bytes):

@@ -378,7 +378,7 @@ def _runtime(chooser: random.Random, engine: Literal["spark", "local"], of_joins
         fetch_records_max=chooser.choice((3, 500)),
         join_bytes_max=of_joins.choice((1, 2_000, 10_000, 1 << 30)),
         join_ahead_bytes_max=of_joins.choice((5_000, 1 << 33)),
-        state_parts_max=of_joins.choice((0, 4, 256)),
+        state_parts_max=of_joins.choice((1, 4, 256)),
         snapshots_waiting_max=chooser.choice((1, 3)),
         limits=TaskLimits(
             waiting_bytes_max=chooser.choice((1, 600, 16 << 20)),
