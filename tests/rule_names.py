@@ -1,4 +1,5 @@
-"""Which rules the protocol states, and which tests are named after them; or after those of record ids (DD, RI, IO: `dedupe.py`)."""
+"""Which rules the protocol states, and which tests are named after them; or after those of record ids (DD, RI, IO:
+`dedupe.py`) and of parts of keyed state (CP: `computation_parts.py`)."""
 
 import re
 from typing import Final
@@ -6,7 +7,7 @@ from typing import Final
 from tests.tidy_rules import ROOT, functions, sources
 
 _RULE_IN_TEXT: Final = re.compile(r"(?m)^(?:- |\| )\*\*([FLCRSWPEI]\d+)\*\*")
-_RULES_IN_NAME: Final = re.compile(r"test_((?:(?:DD|RI|IO|[FLCRSWPEI])\d+_)+)")
+_RULES_IN_NAME: Final = re.compile(r"test_((?:(?:CP|DD|RI|IO|[FLCRSWPEI])\d+_)+)")
 
 
 def rules_of_the_protocol() -> set[str]:
