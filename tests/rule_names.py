@@ -1,5 +1,7 @@
-"""Which rules the protocol states, and which tests are named after them; or after those of record ids (DD, RI, IO:
-`dedupe.py`) and of parts of keyed state (CP: `computation_parts.py`)."""
+"""Which rules the protocol states, and which tests are named after them, or after rules of one package.
+
+Those are of record ids (DD, RI, IO: `dedupe.py`) and of parts of keyed state (CP: `computation_parts.py`).
+"""
 
 import re
 from typing import Final
