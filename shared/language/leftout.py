@@ -31,17 +31,13 @@ STAGES_LEFT_OUT: Final[dict[str, str]] = {
 }  # fmt: skip
 """By name: what follows the name in the error."""
 
-_UNCHANGED: Final = (
-    "documents are not changed on their way in: $addFields with {$meta: stream.source.ts} makes the field, and"
-    " options.streamMetaFieldName tells the origin"
-)
+_AT_SOURCE: Final = "is an option of $source"
 _TIER: Final = (
     "belongs to Atlas' cloud: options.tasks, `tidemark rescale` and the workers of an installation decide this"
 )
 _BATCHES: Final = "records of a part are sent together when their epoch is released"
 _COMPRESSED: Final = "files are written uncompressed; format parquet compresses"
 OPTIONS_LEFT_OUT: Final[dict[str, str]] = {
-    "$source.tsFieldName": _UNCHANGED,
     "$source.allowedLateness": "is an option of windows",
     "$source.partitions": "all partitions are read: they are divided among the tasks of a processor",
     "$source.workspaceName": "an installation is one workspace: name the connection alone",
@@ -71,7 +67,7 @@ OPTIONS_LEFT_OUT: Final[dict[str, str]] = {
         for window in ("$tumblingWindow", "$hoppingWindow")
         for name, why in (
             ("partitionBy", "all keys share windows: $group divides what is in them"),
-            ("tsFieldName", _UNCHANGED),
+            ("tsFieldName", _AT_SOURCE),
         )
     },
     **dict.fromkeys(("options.tier", "options.maxTierSize", "options.autoScaling", "options.failover"), _TIER),

@@ -45,7 +45,7 @@ AVRO: Final = {
 DONE: Final[dict[str, list[dict[str, Any]]]] = {
     "$source": [
         {"topic": ["a", "b"]}, {"timeField": {"$toDate": "$t"}}, {"timeField": {"$dateFromString": {"dateString": "$t"}}},
-        {"partitionIdleTimeout": SECOND}, {"schemaRegistry": {"connectionName": "r"}},
+        {"partitionIdleTimeout": SECOND}, {"tsFieldName": "_ts"}, {"schemaRegistry": {"connectionName": "r"}},
         {"config": {"auto_offset_reset": "smallest", "group_id": "g", "keyFormat": "json", "keyFormatError": "passThrough"}},
         {"config": {"enable_auto_commit": True}},
     ],

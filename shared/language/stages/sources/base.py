@@ -10,6 +10,7 @@ from tidemark.shared.language.expressions.parse import parse_expression
 from tidemark.shared.language.expressions.scope import Scope
 from tidemark.shared.language.kinds import (
     EXPRESSION,
+    STRING,
     Kind,
     Option,
     Read,
@@ -179,6 +180,7 @@ def _id(tree: Any, path: str, scope: Scope) -> Expr:
 
 _TIME: Final = Kind(_time, EXPRESSION.schema)
 _ID: Final = Kind(_id, EXPRESSION.schema)
+TS_FIELD: Final = "tsFieldName"
 TIMING: Final = (
     Option("timeField", _TIME, "the event time, a date; without it the record's own timestamp"),
     Option("schema", _SCHEMA, "declared fields: field: type, a trailing ? for what may be null or missing"),
@@ -188,6 +190,7 @@ TIMING: Final = (
     Option("watermark", _WATERMARK, "how the watermark is made (default maxSeen)"),
     Option("partitionIdleTimeout", duration(least=0, zero_alone=True), "after which a silent partition no longer holds the watermark"),
     Option("maxEventTimeJump", duration(least=1), "a document further ahead than this goes to the dead letters"),
+    Option(TS_FIELD, STRING, "a field for the event time: $addFields with {$meta: stream.source.ts}", into=None),
 )  # fmt: skip
 
 

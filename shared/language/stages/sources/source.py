@@ -6,7 +6,9 @@ from typing import Any, Final
 from tidemark.shared.language.expressions.scope import Scope
 from tidemark.shared.language.kinds import DATE, Kind, Option, StageSpec, closed_schema, read_options
 from tidemark.shared.language.problems import join
+from tidemark.shared.language.stages.add_fields import AddFields
 from tidemark.shared.language.stages.base import Stage
+from tidemark.shared.language.stages.reading_trees import computed_tree
 from tidemark.shared.language.stages.sources import (
     changes,
     changestream,
@@ -17,7 +19,7 @@ from tidemark.shared.language.stages.sources import (
     sample,
     script,
 )
-from tidemark.shared.language.stages.sources.base import SourceBase, SourceKind
+from tidemark.shared.language.stages.sources.base import TS_FIELD, SourceBase, SourceKind
 from tidemark.shared.language.stages.sources.files import FileSource
 from tidemark.shared.language.stages.sources.kafka import KafkaSource, StartAtTime
 from tidemark.shared.language.stages.union import Union
@@ -69,6 +71,9 @@ def _part(name: str) -> Kind:
         if type(tree) is dict and not _PARTS & tree.keys():
             scope.problems.add(path, f"{name} needs topic (Kafka), path (files) or documents", accepted=_PARTS)
             return None
+        if type(tree) is dict and TS_FIELD in tree:
+            scope.problems.add(join(path, TS_FIELD), "is no option of a part: give an $addFields behind the source")
+            return None
         return _plain(tree, path, scope)
 
     return Kind(read, {"type": "object"})
@@ -112,7 +117,11 @@ def _switched(tree: Any, path: str, scope: Scope) -> tuple[Stage, ...] | None:
 def _read(tree: Any, path: str, scope: Scope) -> SourceBase | tuple[Stage, ...] | None:
     if type(tree) is dict and ("history" in tree or "then" in tree):
         return _switched(tree, path, scope)
-    return _plain(tree, path, scope)
+    source = _plain(tree, path, scope)
+    if source is None or TS_FIELD not in tree:
+        return source
+    fields = computed_tree({tree[TS_FIELD]: {"$meta": "stream.source.ts"}}, join(path, TS_FIELD), scope)
+    return None if fields is None else (source, AddFields(path=join(path, TS_FIELD), fields=fields))
 
 
 def _plain(tree: Any, path: str, scope: Scope) -> SourceBase | None:
