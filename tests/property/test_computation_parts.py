@@ -154,6 +154,43 @@ ACTIONS = st.one_of(
 )
 
 
+def one(stored: dict[StatePart, bytes], watermark_ms: int, cold: int) -> KeyedComputation:
+    cooling = Cooling(cold, MemoryColdKeys) if cold else None
+    task = KeyedComputation(make_computation(Remembering), groups=1, cooling=cooling)
+    task.restore(dict(stored), watermark_ms)
+    return task
+
+
+@pytest.mark.parametrize("cold", [0, 1], ids=["in memory", "packed"])
+@pytest.mark.parametrize("restarts", [False, True], ids=["runs on", "restarts"])
+def test_CP1_CP2_the_later_part_has_the_later_word(*, restarts: bool, cold: int) -> None:
+    """CP1, CP2: of keys that change, go, come back and wait, over parts that are merged; whatever is in memory."""
+    stored: dict[StatePart, bytes] = {}
+    task, states, at = one(stored, 0, cold), dict[int, list[int]](), 0
+    courses = [(key, 1) for key in range(40)], [(0, 2)], [(1, 0), (2, 2)], [(1, 3), (0, 0)], [(3, 2)], [(4, 2), (0, 1)]
+    seen: list[int] = []
+    for course in courses:
+        task.on_records([row_of(key, {"n": n}, at, (0, key)) for key, n in course])
+        before = task.snapshot()  # while the rows wait
+        stored = {part: data for part, data in {**stored, **before}.items() if data is not None}
+        if restarts:
+            task = one(stored, at, cold)
+        at += 1
+        for key, n in course:
+            states[key] = [*states.get(key, []), n] if n else []
+        given = {o.key: o.value["seen"] for o in task.on_watermark(at).outputs}
+        assert given == {canonical_key(key): states[key] for key, _ in course}
+        stored = {part: data for part, data in {**stored, **task.snapshot()}.items() if data is not None}
+        seen.append(len(stored))
+        if restarts:
+            task = one(stored, at, cold)
+    assert max(seen) > 2, "several parts"
+    task = one(stored, at, cold)
+    task.on_records([row_of(key, {"n": 9}, at, (0, key)) for key in states])
+    given = {o.key: o.value["seen"] for o in task.on_watermark(at + 1).outputs}
+    assert given == {canonical_key(key): [*state, 9] for key, state in states.items()}
+
+
 @settings(deadline=None, max_examples=60)
 @given(st.lists(ACTIONS, min_size=4, max_size=40), st.integers(0, 3))
 def test_CP1_CP2_CP3_state_is_that_of_the_last_commit_whatever_parts_it_lies_in(
@@ -222,6 +259,23 @@ def test_CP2_what_is_written_follows_what_changed() -> None:
             parts.wrote(group, 1_024)
         assert len(there) <= 11
     assert written < 32 * 512
+
+
+def test_CP3_the_whole_part_is_written_anew_where_changes_are_more_than_half_of_it() -> None:
+    """Up to half there are parts of changes; beyond it there is the whole one alone, and what they said is said by it."""
+    task, stored, at = one({}, 0, 0), dict[StatePart, bytes](), 0
+    found: list[list[str]] = []
+    for course in ([(key, 1) for key in range(8)], [(0, 2), (1, 0)], [(2, 2), (3, 2)], [(4, 2)]):
+        task.on_records([row_of(key, {"n": n}, at, (0, key)) for key, n in course])
+        at += 1
+        task.on_watermark(at)
+        stored = {part: data for part, data in {**stored, **task.snapshot()}.items() if data is not None}
+        found.append(sorted(stored))
+    assert found == [["kg:0"], ["kg:0", "kg:0#0"], ["kg:0", "kg:0#1"], ["kg:0"]]
+    task = one(stored, at, 0)
+    task.on_records([row_of(key, {"n": 3}, at, (0, key)) for key in range(6)])
+    seen = [output.value["seen"] for output in task.on_watermark(at + 1).outputs]
+    assert seen == [[1, 2, 3], [3], [1, 2, 3], [1, 2, 3], [1, 2, 3], [1, 3]]
 
 
 def test_CP3_a_part_of_changes_needs_a_whole_one() -> None:
