@@ -40,7 +40,15 @@ from tidemark.shared.operators.context import TaskContext
 from tidemark.shared.operators.decode import decode
 from tidemark.shared.ports.http import HttpAnswer, ServerRefused
 from tidemark.shared.ports.log import LogRecord
-from tidemark.shared.ports.registry import MAGIC, KnownSchema, RegistryDenied, SchemaRefused, SchemaType, SchemaUnknown
+from tidemark.shared.ports.registry import (
+    MAGIC,
+    KnownSchema,
+    RegistryDenied,
+    RegistryUnavailable,
+    SchemaRefused,
+    SchemaType,
+    SchemaUnknown,
+)
 from tidemark.shared.process.allowed import Allowed, NotAllowed
 from tidemark.shared.process.web import Problem
 from tidemark.shared.runtime.reading import Unreadable
@@ -162,7 +170,8 @@ class _Told(RestRegistry):
 
     async def _answer(self, method: str, url: str, body: Any) -> Any:
         status = self._chooser.choice((200, 200, 200, 404, 409, 422, 401))
-        return answer_of(status, damaged(self._chooser.choice(_ANSWERS), self._chooser))
+        self.said = answer_of(status, damaged(self._chooser.choice(_ANSWERS), self._chooser))
+        return self.said
 
 
 def a_registry(chooser: random.Random) -> None:
@@ -174,7 +183,9 @@ def a_registry(chooser: random.Random) -> None:
         except StopIteration:
             continue
         except (RegistryDenied, SchemaUnknown, SchemaRefused):
-            continue
+            assert not client.said.is_a_page
+        except RegistryUnavailable:
+            assert client.said.is_a_page
         finally:
             asked.close()
 
