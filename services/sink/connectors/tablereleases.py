@@ -10,7 +10,7 @@
 
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final, Generic, TypeVar
@@ -224,6 +224,7 @@ class TableReleases(ABC, Generic[Handle]):
             self._manifests.publish(manifest)
             return
         written: set[str] = set()
+        footers: dict[str, pq.FileMetaData] = {}
         for _ in range(self._tries_max):
             if table is None:
                 raise TargetUnavailable(f"{self._place}: others drop the table meanwhile; it is tried again")
@@ -239,7 +240,9 @@ class TableReleases(ABC, Generic[Handle]):
                 )
             with self._errors():
                 try:
-                    fitting = self._fitting(table, manifest)
+                    for name in {file.name for file in manifest.files} - footers.keys():
+                        footers[name] = self._footer(name)
+                    fitting = self._fitting(table, manifest, footers)
                     written |= {f.name for f in fitting.files} ^ {f.name for f in manifest.files}
                     self._commit(table, fitting)
                 except CommitConflict:
@@ -255,29 +258,29 @@ class TableReleases(ABC, Generic[Handle]):
         if manifest.index == 0 and max(self._since_compaction, self._versions(table)) >= self._compact_files:
             self.compact()
 
-    def _fitting(self, table: Handle, manifest: Manifest) -> Manifest:
+    def _fitting(self, table: Handle, manifest: Manifest, footers: Mapping[str, pq.FileMetaData]) -> Manifest:
         """The manifest with files that fit the columns as they are now. CommitConflict where columns were missing: they are there again."""
         self._check(table)
         known = self._schema(table)
         needed = [field.name for field in known if not field.nullable and field.name not in self._partition_by]
-        files = [(file, self._footer(file)) for file in manifest.files]
-        schemas = {file.name: footer.schema.to_arrow_schema() for file, footer in files}
+        schemas = {name: footer.schema.to_arrow_schema() for name, footer in footers.items()}
         if missing := [field for schema in schemas.values() for field in lacking(known, schema)]:
             self.changed += 1
             self.agree(pa.schema({field.name: field for field in missing}.values()))
             raise CommitConflict("columns were missing")
-        for file, footer in files:
-            if name := nulls_in(footer, needed):
+        for file in manifest.files:
+            if name := nulls_in(footers[file.name], needed):
                 raise TargetRefused(
                     f"{self._place}: commit {manifest.epoch}: {file.name} has no value of {name} in some row, and the table"
                     " takes none without; let the column take null, or change the pipeline"
                 )
         return structs.replace(
-            manifest, files=tuple(f if fits(known, schemas[f.name]) else self._refitted(f, known) for f, _ in files)
+            manifest,
+            files=tuple(f if fits(known, schemas[f.name]) else self._refitted(f, known) for f in manifest.files),
         )
 
-    def _footer(self, file: StagedFile) -> pq.FileMetaData:
-        with self._destination.open(file.name) as data:
+    def _footer(self, name: str) -> pq.FileMetaData:
+        with self._destination.open(name) as data:
             return pq.read_metadata(data)
 
     def _refitted(self, file: StagedFile, known: pa.Schema) -> StagedFile:
