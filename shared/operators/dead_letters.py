@@ -33,7 +33,7 @@ _HEADS: Final = [encode_value(dict.fromkeys(map(str, range(n))))[:1] for n in ra
 
 
 class Failure(NamedTuple):
-    """Cause a row of a batch cannot go on."""
+    """Why a row of a batch cannot go on."""
 
     row: int
     reason: str

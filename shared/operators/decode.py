@@ -38,7 +38,7 @@ Int64s: TypeAlias = npt.NDArray[np.int64]
 
 
 class Bad(NamedTuple):
-    """Cause a record is no document of the schema."""
+    """Why a record is no document of the schema."""
 
     cause: Cause
     document: bytes | None

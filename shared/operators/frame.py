@@ -349,10 +349,8 @@ class Frame(Rows):
             try:
                 values.append(value_of(env))
             except ExpressionError as error:
-                same = known.setdefault((error.reason, error.code, error.path), error)
-                errors[row] = (
-                    same if same is not error else error.with_traceback(None)
-                )  # it would keep the frames of its row
+                # A traceback would keep the frames of its row.
+                errors[row] = known.setdefault((error.reason, error.code, error.path), error.with_traceback(None))
                 values.append(MISSING)
         return values, errors
 

@@ -119,9 +119,11 @@ def guard(
         scheme, _, given = request.headers.get("Authorization", "").partition(" ")
         by_page = scheme.lower() == "basic"
         secret = _password(given) if by_page else given.strip().encode(errors="surrogateescape")
-        user = users.of(secret) if scheme.lower() in ("bearer", "basic") else None
-        if user is None and vouched is not None and scheme.lower() in ("bearer", "basic"):
-            user = await vouched(secret)
+        user = None
+        if by_page or scheme.lower() == "bearer":
+            user = users.of(secret)
+            if user is None and vouched is not None:
+                user = await vouched(secret)
         if user is None:
             raise Problem(
                 UNAUTHORIZED,
