@@ -22,7 +22,7 @@ from tidemark.shared.adapters.executor import AsyncExecutor
 from tidemark.shared.language.documents import CollectionDlq, FileDlq, KafkaDlq, Processor, parse
 from tidemark.shared.language.stages import KafkaSource
 from tidemark.shared.language.values import ExtendedJsonError, parse_json, to_json
-from tidemark.shared.model.checkpoint import TaskHandle
+from tidemark.shared.model.checkpoint import state_bytes
 from tidemark.shared.model.ids import NO_EPOCH, ProcessorName, SplitId
 from tidemark.shared.model.records import RawBatch
 from tidemark.shared.model.values import Document
@@ -134,15 +134,10 @@ async def checkpoints(name: str, data_dir: Path) -> list[dict[str, Any]]:
                 "generation": commit.generation,
                 "tasks": len(commit.tasks),
                 "final": commit.final,
-                "stateBytes": sum(_size_bytes(task) for task in commit.tasks),
+                "stateBytes": sum(state_bytes(task.parts, task.blobs) for task in commit.tasks),
             }
             for commit in await installed.store.commits(row.job, NO_EPOCH)
         ]
-
-
-def _size_bytes(task: TaskHandle) -> int:
-    inside = sum(part.length if part.inline is None else len(part.inline) for part in task.parts)
-    return inside + sum(blob.size_bytes for blob in task.blobs)
 
 
 async def _as_json(

@@ -4,6 +4,8 @@ These lie in SQL and in blobs for long, so they are msgspec structs with default
 a new field changes the bytes, and so the digest, of no row that was written before.
 """
 
+from collections.abc import Iterable
+
 from msgspec import Struct
 
 from tidemark.shared.model.ids import Epoch, Generation, JobId, Offset, Seq, SplitId, StatePart, VertexId
@@ -94,6 +96,17 @@ class TaskHandle(Struct, frozen=True, omit_defaults=True):
     """Where a source's splits stood at its barrier (`tidemark.shared.wire.messages`: tuple of SplitStand); b"" for other tasks."""
     listed: BlobRef | None = None
     """The parts by reference: a blob with their list (`shared.runtime.state`), one of `blobs`; `parts` is empty then."""
+
+
+def state_bytes(parts: Iterable[PartHandle], blobs: Iterable[BlobRef]) -> int:
+    """The size of a task's state: its parts, and blobs that hold none of them (parts that a blob lists count as their blobs)."""
+    holders: set[str] = set()
+    size = 0
+    for part in parts:
+        size += len(part.inline) if part.inline is not None else part.length
+        if part.blob is not None:
+            holders.add(part.blob.name)
+    return size + sum(blob.size_bytes for blob in blobs if blob.name not in holders)
 
 
 class SplitStand(Struct, frozen=True, omit_defaults=True):

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from tidemark.shared.model.checkpoint import BlobRef, PartHandle
+from tidemark.shared.model.checkpoint import BlobRef, PartHandle, state_bytes
 from tidemark.shared.model.frames import Body, Inline
 from tidemark.shared.model.plan import DLQ
 from tidemark.shared.model.records import RawBatch
@@ -98,14 +98,8 @@ class Meter:
             self.held_since_ms = None
 
     def acknowledged(self, parts: Iterable[PartHandle], blobs: Iterable[BlobRef], now_ms: int) -> None:
-        """A snapshot is durable: its size, parts once, and blobs that hold no parts."""
-        holders = set()
-        size = 0
-        for part in parts:
-            size += len(part.inline) if part.inline is not None else part.length
-            if part.blob is not None:
-                holders.add(part.blob.name)
-        self.state_bytes = size + sum(blob.size_bytes for blob in blobs if blob.name not in holders)
+        """A snapshot is durable."""
+        self.state_bytes = state_bytes(parts, blobs)
         self.state_bytes_max = max(self.state_bytes_max, self.state_bytes)
         self.snapshot_ms = now_ms - self.snapshot_since_ms
         self.snapshots.add(self.snapshot_ms)

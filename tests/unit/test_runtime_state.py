@@ -9,7 +9,7 @@ import pytest
 from tests.harness.worker_stand import JOB
 from tidemark.shared.adapters.blobs import MemoryBlobs
 from tidemark.shared.adapters.virtual import InlineExecutor, VirtualWorld, run_virtual
-from tidemark.shared.model.checkpoint import BlobRef, PartHandle, TaskHandle, TaskProtocolState
+from tidemark.shared.model.checkpoint import BlobRef, PartHandle, TaskHandle, TaskProtocolState, state_bytes
 from tidemark.shared.model.ids import Epoch, Generation, JobId, StatePart, VertexId
 from tidemark.shared.ports.blobs import BlobError
 from tidemark.shared.protocol.coordinator.retention import blob_may_go, blobs_kept, parse_blob_name
@@ -218,6 +218,13 @@ class Pack(bytes):
     def __del__(self) -> None:
         """One less."""
         Pack.held -= 1
+
+
+def test_the_size_of_state_counts_a_part_once_with_its_blob() -> None:
+    """A blob with parts counts by its parts, dead bytes left out; one that a part's content names counts whole."""
+    shared, segment = BlobRef("parts", 100, ""), BlobRef("segment", 40, "")
+    parts = (PartHandle(A, inline=b"abc"), PartHandle(B, None, shared, 0, 10), PartHandle(C, None, shared, 10, 20))
+    assert state_bytes(parts, (shared, segment)) == 3 + 10 + 20 + 40
 
 
 def test_one_blob_at_a_time_lies_in_memory_while_state_is_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
