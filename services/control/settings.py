@@ -6,11 +6,11 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from tidemark.shared.model.knobs import knob
+from tidemark.shared.model.message_sizes import sized
 from tidemark.shared.model.positive import check_positive
 from tidemark.shared.planning import Engine
-from tidemark.shared.process.settings import ProcessSettings, ProcessSettingsError, kafka_settings, settings_of
+from tidemark.shared.process.settings import ProcessSettings, ProcessSettingsError, fitting, settings_of
 from tidemark.shared.process.users import read_rights
-from tidemark.shared.runtime.settings import HEADER_BYTES_MAX
 
 LOOPBACK = "127.0.0.1"
 SIGNATURES: Final = (
@@ -116,7 +116,7 @@ class ControlSettings:
     """Where to write, as JSON, at which URL it is reached; "": nowhere."""
     logs: str = knob("")
     """The folder of the services' log files, JSON lines; "": they are not here."""
-    body_bytes_max: int = knob(900_000)
+    body_bytes_max: int = sized(900_000)
     """Of a request: a document travels to the coordinator in one record of the brokers."""
     requests_max: int = 256
     """Requests that are being answered; more are answered 429."""
@@ -197,15 +197,7 @@ class ControlSettings:
 def control_settings(settings: ProcessSettings) -> ControlSettings:
     """From the process' settings. ProcessSettingsError."""
     table = {"engine": settings.runtime.engine, **settings.extra}
-    found = settings_of(table, ControlSettings, "TIDEMARK_EXTRA", others=True)
-    message_bytes_max = min(kafka_settings(settings).message_bytes_max, settings.runtime.wire.message_bytes_max)
-    if found.body_bytes_max + HEADER_BYTES_MAX > message_bytes_max:
-        message = (
-            f"TIDEMARK_EXTRA.body_bytes_max: its {found.body_bytes_max} bytes and a header of up to {HEADER_BYTES_MAX} must not be above"
-            f" {message_bytes_max}, the lower one of message_bytes_max of TIDEMARK_KAFKA_CONFIG and wire.message_bytes_max of"
-            " TIDEMARK_RUNTIME: a document travels in one message"
-        )
-        raise ProcessSettingsError(message)
+    found = fitting(settings_of(table, ControlSettings, "TIDEMARK_EXTRA", others=True), settings)
     if found.silent_ms_max < 3 * settings.runtime.heartbeat_interval_ms:
         message = (
             f"TIDEMARK_EXTRA.silent_ms_max={found.silent_ms_max} must be at least three times heartbeat_interval_ms="

@@ -87,8 +87,8 @@ def _check_size(document: str, bytes_max: int, code_bytes: int = 0) -> None:
     if size > bytes_max:
         message = (
             f"the document, with the connections that it names and {code_bytes} bytes of its computations' code, has {size} bytes; at most"
-            f" document_bytes_max={bytes_max} of the coordinator fit into an assignment: put data into files or topics, install code as a"
-            " package, or raise the setting and the brokers' message_bytes_max"
+            f" {bytes_max} fit into an assignment, by message_bytes_max: put data into files or topics, install code as a"
+            " package, or raise it and the brokers' bound"
         )
         raise PlanRefusal(message)
 

@@ -3,9 +3,9 @@
 from dataclasses import dataclass
 
 from tidemark.shared.model.knobs import knob
+from tidemark.shared.model.message_sizes import sized
 from tidemark.shared.model.positive import check_positive
-from tidemark.shared.process.settings import ProcessSettings, ProcessSettingsError, kafka_settings, settings_of
-from tidemark.shared.runtime.settings import HEADER_BYTES_MAX
+from tidemark.shared.process.settings import ProcessSettings, fitting, settings_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,7 +22,7 @@ class GatewaySettings:
     """Topics that may be written to; (): every topic of the cluster but Tidemark's own and the broker's."""
     batch_bytes_max: int = knob(4 * 1024 * 1024)
     """Of a request."""
-    record_bytes_max: int = knob(900_000)
+    record_bytes_max: int = sized(900_000)
     """Of a record; below the topics' `max.message.bytes`."""
     records_max: int = 50_000
     """In a batch."""
@@ -64,12 +64,4 @@ class GatewaySettings:
 
 def gateway_settings(settings: ProcessSettings) -> GatewaySettings:
     """From the process' settings. ProcessSettingsError."""
-    found = settings_of(settings.extra, GatewaySettings, "TIDEMARK_EXTRA", others=True)
-    message_bytes_max = kafka_settings(settings).message_bytes_max
-    if found.record_bytes_max + HEADER_BYTES_MAX > message_bytes_max:
-        message = (
-            f"TIDEMARK_EXTRA.record_bytes_max: its {found.record_bytes_max} bytes and a key and headers of up to {HEADER_BYTES_MAX} must"
-            f" not be above message_bytes_max={message_bytes_max} of TIDEMARK_KAFKA_CONFIG: no broker would take such a record"
-        )
-        raise ProcessSettingsError(message)
-    return found
+    return fitting(settings_of(settings.extra, GatewaySettings, "TIDEMARK_EXTRA", others=True), settings)

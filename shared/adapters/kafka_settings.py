@@ -8,6 +8,7 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 import msgspec
 
 from tidemark.shared.model.knobs import knob, knobs_of, no_such_setting
+from tidemark.shared.model.message_sizes import MESSAGE_BYTES
 from tidemark.shared.model.positive import check_positive
 
 SecurityProtocol = Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"]
@@ -59,8 +60,8 @@ class KafkaSettings:
     """Of one answer."""
     partition_fetch_bytes_max: int = knob(4 << 20)
     """Of one partition in an answer; at least the largest record batch."""
-    message_bytes_max: int = knob(1_000_000)
-    """Of one record, and of one batch: at most the topics' `max.message.bytes`."""
+    message_bytes_max: int = knob(MESSAGE_BYTES)
+    """Of one record, and of one batch: at most the topics' `max.message.bytes`. Sizes of messages follow from it (`message_sizes.py`)."""
     batches_in_flight_max: int = 64
     """Batches of a transaction that wait for their acknowledgement."""
     emit_headers_max: int = 1_000

@@ -12,7 +12,7 @@ from tidemark.shared.language.patterns import keep_patterns
 from tidemark.shared.ports.blobs import BlobStore
 from tidemark.shared.ports.clock import Executor
 from tidemark.shared.process.killing import killing_at
-from tidemark.shared.process.settings import ProcessSettings, ProcessSettingsError, kafka_settings
+from tidemark.shared.process.settings import ProcessSettings, ProcessSettingsError
 from tidemark.shared.process.signing import own_log
 from tidemark.shared.process.tracing import traced
 from tidemark.shared.runtime.context import Moment, Outside
@@ -31,8 +31,6 @@ def make_outside(settings: ProcessSettings) -> Outside:
     if not settings.blobs:
         message = "TIDEMARK_BLOBS is not set; expected a directory or s3://…"
         raise ProcessSettingsError(message)
-    kafka = kafka_settings(settings)
-    settings.runtime.check_frames(kafka.message_bytes_max)
     keep_patterns(settings.runtime.patterns_kept_max)
     executor = AsyncExecutor(settings.runtime.threads, settings.runtime.calls_waiting_max)
     clock = SystemClock()

@@ -4,7 +4,7 @@ import os
 import re
 import uuid
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, is_dataclass
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from typing import Any, TypeVar
 
 import msgspec
@@ -13,6 +13,7 @@ from tidemark.shared.adapters.kafka_settings import KafkaSettings, settings_from
 from tidemark.shared.adapters.store_settings import BlobSettings, StoreSettings
 from tidemark.shared.model.ids import WorkerIncarnation
 from tidemark.shared.model.knobs import knob, knobs_of, no_such_setting
+from tidemark.shared.model.message_sizes import fitted
 from tidemark.shared.runtime.settings import RuntimeSettings
 
 T = TypeVar("T")
@@ -125,7 +126,7 @@ def read_settings(environment: Mapping[str, str] | None = None) -> ProcessSettin
     if log_format not in ("json", "text"):
         message = f"{_PREFIX}LOG: expected json or text, found {log_format!r}"
         raise ProcessSettingsError(message)
-    return ProcessSettings(
+    found = ProcessSettings(
         kept_bytes=number("KEPT_BYTES", _KEPT_BYTES, "bytes", 1, _KEPT_BYTES_MAX),
         heaps=number("HEAPS", _HEAPS, "a number", 1, _HEAPS_MAX),
         health_port=number("HEALTH_PORT", 0, "a port", 0, _PORT_MAX) if text("HEALTH_PORT", "") else None,
@@ -147,6 +148,17 @@ def read_settings(environment: Mapping[str, str] | None = None) -> ProcessSettin
         kill_at=text("KILL_AT", ""),
         log_format=log_format,
     )
+    fitted_runtime = fitting(runtime, found)
+    fitted_runtime.check()
+    return replace(found, runtime=fitted_runtime)
+
+
+def fitting(settings: T, of: ProcessSettings) -> T:
+    """Settings with sizes of messages that the cluster of Tidemark's own topics takes. ProcessSettingsError."""
+    try:
+        return fitted(settings, kafka_settings(of).message_bytes_max)
+    except ValueError as error:
+        raise ProcessSettingsError(f"TIDEMARK_KAFKA_CONFIG.message_bytes_max: {error}") from error
 
 
 def kafka_settings(settings: ProcessSettings) -> KafkaSettings:

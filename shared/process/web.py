@@ -267,7 +267,9 @@ async def answering(request: web.Request, handler: Next) -> web.StreamResponse:
     except Problem as problem:
         return problem.answer()
     except web.HTTPRequestEntityTooLarge as error:
-        return Problem(TOO_LARGE, "body", "at most the size that `body_bytes_max` sets", error.text or "more").answer()
+        return Problem(
+            TOO_LARGE, "body", "at most what a message may have (`message_bytes_max`)", error.text or "more"
+        ).answer()
     except web.RequestPayloadError as error:
         return Problem(BAD_REQUEST, "body", "what its headers say", str(error)).answer()
     except web.HTTPException as error:

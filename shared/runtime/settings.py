@@ -5,11 +5,10 @@ from typing import Any, Final, Literal
 
 from tidemark.shared.language.limits import CONDITIONS_MAX
 from tidemark.shared.model.knobs import knob
+from tidemark.shared.model.message_sizes import HEADER_BYTES_MAX, sized
 from tidemark.shared.protocol.task.start import TaskLimits
 from tidemark.shared.wire.limits import WireLimits
 
-HEADER_BYTES_MAX: Final = 16 * 1024
-"""Limit of a frame's header, and of the bytes that surround its rows."""
 PARAMETERS_MAX: Final = 32_766
 """Of one question to a database: SQLite's bound; PostgreSQL's is twice that."""
 TEXT_BYTES_MIN: Final = 512
@@ -61,9 +60,9 @@ class RuntimeSettings:
     heartbeat_interval_ms: int = knob(1_000)
     heartbeat_timeout_ms: int = knob(5_000)
     """The coordinator gives a silent worker up after this."""
-    heartbeat_bytes_max: int = knob(512 * 1024)
+    heartbeat_bytes_max: int = sized(512 * 1024)
     """Of a heartbeat: one that would be larger goes without the details of its tasks, such as where each split stands."""
-    acknowledgement_bytes_max: int = knob(900_000)
+    acknowledgement_bytes_max: int = sized(900_000)
     """Limit of a task's acknowledgement: inline state, staged output, split positions. Beyond it the task fails, with advice."""
     reason_characters_max: int = 4_000
     """Of the reason that is told when a task fails; the worker's log has all of it."""
@@ -114,7 +113,7 @@ class RuntimeSettings:
     """How often a source that does not end by itself looks for partitions or files that have come."""
     origins_interval_ms: int = 1_000
     """How often a source asks whether its topics are still those that it began to read (I2); after an outage before it reads on."""
-    inline_bytes_max: int = knob(256 * 1024)
+    inline_bytes_max: int = sized(256 * 1024, grows=False)
     """A batch above this goes by reference on edges that allow it, and is split on others."""
     state_inline_bytes_max: int = knob(64 * 1024)
     """State of a task below this travels in its acknowledgement (C7)."""
@@ -278,21 +277,6 @@ class RuntimeSettings:
                 " what one sender may hold would be more than a window's task may keep"
             )
             raise SettingsError(message)
-
-    def check_frames(self, message_bytes_max: int) -> None:
-        """F6, C7: every message that is not split fits into a record of the brokers, with its header. Raises SettingsError."""
-        for name, size, what in (
-            ("inline_bytes_max", self.inline_bytes_max, "a frame"),
-            ("state_inline_bytes_max", self.state_inline_bytes_max, "an acknowledgement"),
-            ("acknowledgement_bytes_max", self.acknowledgement_bytes_max, "an acknowledgement"),
-            ("heartbeat_bytes_max", self.heartbeat_bytes_max, "a heartbeat"),
-        ):
-            if size + HEADER_BYTES_MAX > message_bytes_max:
-                message = (
-                    f"{name}={size} and a header of up to {HEADER_BYTES_MAX} bytes must not be above"
-                    f" message_bytes_max={message_bytes_max} of the Kafka settings: no broker would take such {what}"
-                )
-                raise SettingsError(message)
 
     def check_coordinator(self, heartbeat_timeout_ms: int, lease_ms: int) -> None:
         """R1, C8: workers outlast a late heartbeat and a change of leaders. Raises SettingsError."""

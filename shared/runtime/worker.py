@@ -391,8 +391,8 @@ class Worker:
         size, most = len(encode_message(report)), self._outside.settings.acknowledgement_bytes_max
         if size > most:
             message = (
-                f"{assign.vertex}/{assign.index}: {what} would have {size} bytes, at most {most} (acknowledgement_bytes_max):"
-                " run more tasks, read fewer files or partitions, or raise it and message_bytes_max"
+                f"{assign.vertex}/{assign.index}: {what} would have {size} bytes, at most {most}, by message_bytes_max:"
+                " run more tasks, read fewer files or partitions, or raise it and the brokers' bound"
             )
             raise LocalError(message)
         self.report(report)

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Final
 
-from tidemark.shared.model.knobs import knob
+from tidemark.shared.model.message_sizes import sized
 
 
 @dataclass(frozen=True, slots=True)
@@ -12,7 +12,7 @@ class WireLimits:
 
     frame_bytes_max: int = 8 * 1024 * 1024
     """Of a frame on an edge, encoded."""
-    message_bytes_max: int = knob(8 * 1024 * 1024)
+    message_bytes_max: int = sized(8 * 1024 * 1024)
     """Of a command, report, request, answer, status, commit row or mirror row, encoded."""
     batch_bytes_max: int = 64 * 1024 * 1024
     """Of a record batch in memory. A larger batch is divided before it goes by reference."""

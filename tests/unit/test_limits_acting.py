@@ -130,7 +130,7 @@ def test_an_acknowledgement_that_would_be_too_large_fails_its_task_and_not_the_w
             assert hosted.driver is not None
             hosted.driver.wiring.ways.on_ack(Epoch(1), TaskHandle(VertexId("v"), 0, TaskProtocolState()))
             with pytest.raises(
-                LocalError, match=r"would have 31\d\d bytes, at most 2000 \(acknowledgement_bytes_max\): run more tasks"
+                LocalError, match=r"would have 31\d\d bytes, at most 2000, by message_bytes_max: run more tasks"
             ):
                 hosted.driver.wiring.ways.on_ack(
                     Epoch(1), TaskHandle(VertexId("v"), 0, TaskProtocolState(), positions=b"x" * 3_000)
@@ -313,12 +313,12 @@ def test_a_process_reads_the_bounds_of_its_stores() -> None:
         **BASE,
         "TIDEMARK_STORE_CONFIG": '{"connections_max": 2, "timeout_ms": 500}',
         "TIDEMARK_BLOBS_CONFIG": '{"request_timeout_ms": 7}',
-        "TIDEMARK_RUNTIME": '{"wire": {"message_bytes_max": 9000000}, "connections_max": 3}',
+        "TIDEMARK_RUNTIME": '{"lookup": {"kept_rows_max": 9}, "connections_max": 3}',
     }
     settings = read_settings(environment)
     assert settings.store_config == StoreSettings(connections_max=2, timeout_ms=500)
     assert settings.blobs_config == BlobSettings(request_timeout_ms=7)
-    assert (settings.runtime.wire.message_bytes_max, settings.runtime.connections_max) == (9_000_000, 3)
+    assert (settings.runtime.lookup.kept_rows_max, settings.runtime.connections_max) == (9, 3)
 
 
 @pytest.mark.parametrize(
@@ -335,8 +335,8 @@ def test_a_process_reads_the_bounds_of_its_stores() -> None:
         ("RUNTIME", '{"slot": 4}', "RUNTIME.slot: no such setting; did you mean slots?"),
         (
             "RUNTIME",
-            '{"wire": {"message_bytes": 9}}',
-            "RUNTIME.wire.message_bytes: no such setting; did you mean message_bytes_max?",
+            '{"lookup": {"kept_rows": 9}}',
+            "RUNTIME.lookup.kept_rows: no such setting; did you mean kept_rows_max?",
         ),
         ("RUNTIME", "[1]", "RUNTIME: expected a JSON object; found 3 characters that are none"),
     ],

@@ -11,7 +11,6 @@ from tests.unit.protocol_coordinator_support import NAME
 from tests.unit.protocol_coordinator_world import World, started
 from tidemark.services.coordinator.planning import plan_for_coordinator, with_connections
 from tidemark.services.coordinator.service import coordinator_settings
-from tidemark.shared.adapters.kafka_settings import KafkaSettings
 from tidemark.shared.adapters.memory_commit_store import MemoryCommitStore
 from tidemark.shared.adapters.virtual import VirtualWorld, run_virtual
 from tidemark.shared.model.checkpoint import LineageEntry
@@ -109,7 +108,7 @@ def test_a_document_that_no_assignment_could_carry_is_refused() -> None:
     size = len(with_connections(document, registry).encode())
     assert size > len(document)
     with pytest.raises(
-        PlanRefusal, match=rf"has {size} bytes; at most document_bytes_max={size - 1} of the coordinator"
+        PlanRefusal, match=rf"has {size} bytes; at most {size - 1} fit into an assignment, by message_bytes_max"
     ):
         plan_for_coordinator("local", document, {}, None, registry, document_bytes_max=size - 1)
     plan_for_coordinator("local", document, {}, None, registry, document_bytes_max=size)
@@ -120,7 +119,7 @@ def test_C9_a_commit_that_no_row_of_the_mirror_could_tell_is_not_made() -> None:
     world = started(CoordinatorSettings(mirror_bytes_max=700))
     world.pass_ms(2_000)
     assert world.row.state == "FAILED"
-    assert "mirror_bytes_max of the coordinator" in world.row.reason
+    assert "at most 700, by message_bytes_max" in world.row.reason
     assert world.store.history.get(world.row.job, []) == []
     world = started(CoordinatorSettings(mirror_bytes_max=5_000))
     world.pass_ms(2_000)
@@ -206,7 +205,6 @@ def _process(extra: dict[str, Any], runtime: RuntimeSettings, kafka: dict[str, A
 @pytest.mark.parametrize(
     ("extra", "runtime", "kafka", "said"),
     [
-        ({"mirror_bytes_max": 990_000}, {}, {}, "mirror_bytes_max: its 990000 bytes .* message_bytes_max=1000000"),
         (
             {"heartbeat_timeout_ms": 1_000},
             {},
@@ -227,13 +225,8 @@ def _process(extra: dict[str, Any], runtime: RuntimeSettings, kafka: dict[str, A
             "deaths.deaths_max=5 and one more must be below failures_max=5",
         ),
         ({"unreleased_max": 10_000}, {}, {}, "commits_waiting_max=10000 must be above unreleased_max=10000"),
-        (
-            {"inline_bytes_max": 500_000},
-            {},
-            {},
-            "inline_bytes_max=500000, document_bytes_max=524288, splits_bytes_max=196608 .* message_bytes_max=1000000",
-        ),
-        ({}, {}, {"message_bytes_max": 500_000}, "inline_bytes_max=262144, .* message_bytes_max=500000"),
+        ({}, {}, {"message_bytes_max": 200_000}, "message_bytes_max=200000 must be at least 262144"),
+        ({"mirror_bytes_max": 990_000}, {}, {}, r"TIDEMARK_EXTRA\.mirror_bytes_max: no such setting"),
         ({"processors_max": 0}, {}, {}, "coordinator setting processors_max: expected a positive number, found 0"),
         ({"processors_max": "9"}, {}, {}, r"TIDEMARK_EXTRA: Expected `int`, got `str` - at `\$.processors_max`"),
         ({"lineage_max": 9}, {}, {}, r"TIDEMARK_EXTRA\.lineage_max: no such setting"),
@@ -264,11 +257,3 @@ def test_the_defaults_of_a_coordinator_agree() -> None:
     """With workers' and the brokers'; another service's settings beside its own are no error."""
     found = coordinator_settings(_process({"retires_workers": True, "scratch": "/x"}, RuntimeSettings(), {}))
     assert found == CoordinatorSettings(retires_workers=True)
-
-
-def test_C7_state_in_an_acknowledgement_fits_into_a_record_of_the_brokers() -> None:  # noqa: N802
-    """Said at the start of every worker, with both names."""
-    assert KafkaSettings("k:1").message_bytes_max == 1_000_000
-    runtime = RuntimeSettings(state_inline_bytes_max=990_000)
-    with pytest.raises(SettingsError, match=r"state_inline_bytes_max=990000 .* message_bytes_max=1000000"):
-        runtime.check_frames(1_000_000)

@@ -57,7 +57,9 @@ def test_a_handle_that_nobody_would_read_is_not_written() -> None:
         lambda: encode_handle((InlinePart(1, b"x" * 100),), len(staged) - 1),
         lambda: decode_handle(staged, 99),
     ):
-        with pytest.raises(TargetRefused, match=rf"expected at most .*handle_bytes_max\), found {len(staged)}"):
+        with pytest.raises(
+            TargetRefused, match=rf"expected at most \d+ bytes, by message_bytes_max, found {len(staged)}"
+        ):
             use()
     assert decode_handle(staged, len(staged)) == (InlinePart(1, b"x" * 100),)
     assert blobs_of(staged, len(staged)) == ()
@@ -101,7 +103,7 @@ def test_a_sink_task_is_given_its_share(tasks: int, share: int) -> None:
 @pytest.mark.parametrize(
     ("extra", "kafka", "said"),
     [
-        ({}, {"message_bytes_max": 400_000}, r"staging.handle_bytes_max: its 524288 .* message_bytes_max=400000"),
+        ({}, {"message_bytes_max": 200_000}, "message_bytes_max=200000 must be at least 262144"),
         (
             {"kafka": {"part_bytes": 9}},
             {},

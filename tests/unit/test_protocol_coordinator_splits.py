@@ -157,7 +157,7 @@ def test_I1_splits_that_fit_no_assignment_are_refused_with_what_to_do() -> None:
     world.pass_ms(500)
     assert world.row.state == "FAILED"
     assert "read/0: its 1 splits" in world.row.reason
-    assert "splits_bytes_max" in world.row.reason
+    assert "at most 1, by message_bytes_max" in world.row.reason
     assert not world.said(StartSources)
 
 

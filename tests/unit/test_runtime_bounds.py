@@ -12,7 +12,6 @@ import pytest
 from tests.harness.driver_stand import SlowBlobs, Stand, standing
 from tests.harness.installation import NAME, Installed, installed, released
 from tidemark.shared.adapters.blobs import MemoryBlobs
-from tidemark.shared.adapters.kafka_settings import KafkaSettings
 from tidemark.shared.adapters.memory_broker import MemoryBroker
 from tidemark.shared.adapters.memory_log import MemoryLog
 from tidemark.shared.adapters.virtual import VirtualWorld, run_virtual
@@ -306,12 +305,6 @@ def test_bounds_that_contradict_each_other_are_refused_at_the_start(changed: dic
         replace(RuntimeSettings(), **changed).check()
 
 
-def test_F6_a_frame_fits_into_a_record_of_the_brokers() -> None:  # noqa: N802
-    """Said at the start, with both names; not by a broker that refuses the first large batch."""
-    with pytest.raises(SettingsError, match=r"inline_bytes_max=262144 .* message_bytes_max=262144"):
-        RuntimeSettings().check_frames(262_144)
-
-
 def test_C11_checkpoints_are_held_back_before_a_sink_fails() -> None:  # noqa: N802
     """Said at the start of the coordinator, with both names."""
     with pytest.raises(SettingsError, match=r"commits_waiting_max=8 must be above unreleased_max=8"):
@@ -329,7 +322,6 @@ def test_the_defaults_agree() -> None:
     """Of workers and of the coordinator."""
     RuntimeSettings().check_deaths(CoordinatorSettings().failures_max)
     RuntimeSettings().check()
-    RuntimeSettings().check_frames(KafkaSettings(bootstrap="b:1").message_bytes_max)
     RuntimeSettings().check_alignment(CoordinatorSettings().checkpoint_timeout_ms)
     RuntimeSettings().check_commits(CoordinatorSettings().unreleased_max)
     assert Topics().plain()[Topics().reports]["retention.ms"] == "-1"

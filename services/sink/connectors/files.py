@@ -51,6 +51,7 @@ from tidemark.shared.model.checkpoint import MirrorRow
 from tidemark.shared.model.formats import FormatError
 from tidemark.shared.model.ids import Epoch
 from tidemark.shared.model.knobs import knob
+from tidemark.shared.model.message_sizes import sized
 from tidemark.shared.model.positive import check_positive
 from tidemark.shared.ports.clock import Executor
 from tidemark.shared.ports.sink import Identity, Rejected, TargetRefused
@@ -64,7 +65,7 @@ class FileSinkSettings:
 
     buffer_bytes_max: int = 64 * 1024 * 1024
     """Rows held in memory, as Arrow bytes, before they are written to staged files."""
-    handle_bytes_max: int = knob(64 * 1024)
+    handle_bytes_max: int = sized(64 * 1024, grows=False)
     """A handle above this becomes a list of files at the destination (C7)."""
     summary_every: int = 16
     """`_manifest.json` lags at most so many releases behind the manifests while the pipeline runs; at its end, none."""

@@ -16,7 +16,7 @@ from msgspec import Struct
 from tidemark.shared.model.checkpoint import BlobRef
 from tidemark.shared.model.formats import FILE_LIST, STAGED_HANDLE, Codec, FormatError
 from tidemark.shared.model.ids import NO_EPOCH, Epoch
-from tidemark.shared.model.knobs import knob
+from tidemark.shared.model.message_sizes import sized
 from tidemark.shared.model.positive import check_positive
 from tidemark.shared.ports.blobs import BlobError, BlobStore, BlobUnavailable
 from tidemark.shared.ports.sink import StagedUnavailable, TargetRefused
@@ -26,11 +26,11 @@ from tidemark.shared.ports.sink import StagedUnavailable, TargetRefused
 class StagingSettings:
     """How large handles may be: they travel in an acknowledgement, and all of a checkpoint's together in a row of the mirror."""
 
-    inline_bytes_max: int = knob(64 * 1024)
+    inline_bytes_max: int = sized(64 * 1024, grows=False)
     """Records that travel in a handle itself; the others go into the blob store (C7)."""
-    mirror_inline_bytes_max: int = knob(256 * 1024)
+    mirror_inline_bytes_max: int = sized(256 * 1024, grows=False)
     """Records that travel in the handles of all sink tasks of a plan together: each has its share."""
-    handle_bytes_max: int = knob(512 * 1024)
+    handle_bytes_max: int = sized(512 * 1024)
     """A handle above this is neither written nor read: it would fit into no acknowledgement."""
 
     def __post_init__(self) -> None:
@@ -107,8 +107,8 @@ def encode_handle(parts: tuple[Part, ...], bytes_max: int = _DEFAULT.handle_byte
 def _check_size(staged: bytes, bytes_max: int) -> None:
     if len(staged) > bytes_max:
         raise TargetRefused(
-            f"staged handle: expected at most {bytes_max} bytes (staging.handle_bytes_max), found {len(staged)}:"
-            " let parts be larger, checkpoints more frequent, or raise the setting of every sink"
+            f"staged handle: expected at most {bytes_max} bytes, by message_bytes_max, found {len(staged)}:"
+            " let parts be larger, checkpoints more frequent, or raise it and the brokers' bound"
         )
 
 

@@ -134,9 +134,8 @@ def _too_large(p: ProcessorState, flight: Flight, size: int) -> None:
     """No row of the mirror could tell sinks of this commit (C9): it is not made, and trying again would change nothing."""
     p.flight = None
     reason = (
-        f"checkpoint {flight.epoch}: the row that tells sinks of it would have {size} bytes, at most {p.settings.mirror_bytes_max}"
-        " (mirror_bytes_max of the coordinator): read fewer files or partitions, run fewer sink tasks, or raise it and the brokers'"
-        " message_bytes_max"
+        f"checkpoint {flight.epoch}: the row that tells sinks of it would have {size} bytes, at most {p.settings.mirror_bytes_max},"
+        " by message_bytes_max: read fewer files or partitions, run fewer sink tasks, or raise it and the brokers' bound"
     )
     p.doom = Doom(reason, permanent=True)
 

@@ -6,6 +6,7 @@ from typing import Annotated
 import msgspec
 
 from tidemark.shared.model.knobs import knob
+from tidemark.shared.model.message_sizes import sized
 from tidemark.shared.model.messages import KEY_GROUPS
 from tidemark.shared.model.positive import check_positive
 
@@ -49,13 +50,13 @@ class CoordinatorSettings:
     """Wait before the store, the mirror, topics or blobs are tried again."""
     unreleased_max: int = knob(8)
     """When more commits than this wait for their release, no checkpoint starts (C11)."""
-    inline_bytes_max: int = knob(256 * 1024)
+    inline_bytes_max: int = sized(256 * 1024)
     """State that a commit row holds inline; beyond it goes into blobs before the commit (C7)."""
-    document_bytes_max: int = knob(512 * 1024)
+    document_bytes_max: int = sized(512 * 1024)
     """Of a processor's document with the connections that it names: it travels in each assignment, beside inline state."""
-    splits_bytes_max: int = knob(192 * 1024)
+    splits_bytes_max: int = sized(192 * 1024)
     """Of the splits of a source's task, as its assignment lists them; a source with more makes the processor FAILED (I1)."""
-    mirror_bytes_max: int = knob(900_000)
+    mirror_bytes_max: int = sized(900_000)
     """Limit of a row of the mirror: sinks' staged output and sources' positions. A checkpoint above it makes the processor FAILED (C9)."""
     mirror_rows_kept: int = knob(100_000)
     """Rows of a job's mirror up to which all stay, for audits; beyond it only those that sinks have still to release do (C9)."""
