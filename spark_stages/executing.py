@@ -30,7 +30,7 @@ from tidemark.shared.operators.context import TaskContext
 from tidemark.shared.operators.sessions import assign_sessions
 from tidemark.shared.operators.specs import WindowSpec
 from tidemark.shared.operators.window_keys import counted, hashes
-from tidemark.shared.operators.window_plan import ROWS_SCHEMA, WindowPlan
+from tidemark.shared.operators.window_plan import WindowPlan, in_form
 from tidemark.spark_stages.manifest import StateSegment
 from tidemark.spark_stages.segments import STATE, Written, read_segment, write_segment, written_rows
 
@@ -227,11 +227,11 @@ def _checked(root: str, segment: StateSegment) -> bytes:
 
 def _read(root: str, segment: StateSegment, schema: pa.Schema) -> pa.Table:
     data = _checked(root, segment)
-    return pq.ParquetFile(pa.BufferReader(data)).read(use_threads=False).select(schema.names).cast(schema)
+    return in_form(pq.ParquetFile(pa.BufferReader(data)).read(use_threads=False), schema)
 
 
 def _schema(plan: WindowPlan) -> pa.Schema:
-    return ROWS_SCHEMA if plan.mode == "rows" else plan.partial_schema
+    return plan.rows_schema if plan.mode == "rows" else plan.partial_schema
 
 
 def _carried_out(order: Order, table: pa.Table) -> Iterator[pa.RecordBatch]:

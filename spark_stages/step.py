@@ -25,7 +25,7 @@ from tidemark.shared.operators.context import NOWHERE, TaskContext
 from tidemark.shared.operators.sessions import INTERVALS, INTERVALS_SCHEMA, intervals
 from tidemark.shared.operators.step import Times
 from tidemark.shared.operators.typed_group import ROWS
-from tidemark.shared.operators.window_plan import ROWS_SCHEMA, SESSION, WindowPlan
+from tidemark.shared.operators.window_plan import SESSION, WindowPlan
 from tidemark.spark_stages.executing import (
     BUCKET,
     DIFFERING_DDL,
@@ -198,7 +198,7 @@ class SparkStep:
     # --- jobs -----------------------------------------------------------------------------------------------------------
 
     def _schema(self) -> pa.Schema:
-        return ROWS_SCHEMA if self.plan.mode == "rows" else self.plan.partial_schema
+        return self.plan.rows_schema if self.plan.mode == "rows" else self.plan.partial_schema
 
     def _rows(self, segments: Iterable[StateSegment], above_ms: int, up_to_ms: int) -> DataFrame:
         """Rows of windows that end in (above, up to], as columns of Spark.

@@ -10,7 +10,6 @@ STAGES_LEFT_OUT: Final[dict[str, str]] = {
     "$facet": "is not a stage of streams: use several processors",
     "$externalFunction": "is not supported: write a $compute, or ask a server by $https",
     "$iceberg": "is not supported: use $emit with path and format iceberg",
-    "$setStreamMeta": "is not supported: compute a field, and project it away in front of the sink",
     "$function": "is not supported: write a $compute",
     "$sample": "is not supported: a replay would not give the same answer",
     "$unionWith": f"{_STORED}; $union brings further streams in",

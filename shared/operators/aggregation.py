@@ -27,7 +27,7 @@ from tidemark.shared.operators.encoded import encoded
 from tidemark.shared.operators.frame import Frame
 from tidemark.shared.operators.program import through
 from tidemark.shared.operators.sessions import assign_sessions, intervals, sessions_of
-from tidemark.shared.operators.window_plan import ROWS_SCHEMA, WindowPlan
+from tidemark.shared.operators.window_plan import WindowPlan
 from tidemark.shared.operators.windows import Assignment, Entered, enter, in_windows, pieces, times_of
 
 
@@ -107,12 +107,14 @@ class Taken:
     failed: int
 
 
-def travelling(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Rows as they travel: whole documents, and the columns of ROWS_SCHEMA."""
+def travelling(plan: WindowPlan, batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Rows as they travel: whole documents, and the engine's columns."""
     n = batch.num_rows
     engine = {**engine_columns(batch), REST: encoded(batch)}
-    arrays = [engine[field.name] if field.name in engine else pa.nulls(n, type=field.type) for field in ROWS_SCHEMA]
-    return pa.RecordBatch.from_arrays(arrays, schema=ROWS_SCHEMA)
+    arrays = [
+        engine[field.name] if field.name in engine else pa.nulls(n, type=field.type) for field in plan.rows_schema
+    ]
+    return pa.RecordBatch.from_arrays(arrays, schema=plan.rows_schema)
 
 
 def take_rows(
@@ -141,7 +143,7 @@ def _taken(
     windowed, in_gaps, letters = in_their_windows(plan, batch, limit_ms, context, open_)
     late = sum(out.batch.num_rows for out in letters)
     if plan.mode == "rows":
-        return Taken(pa.Table.from_batches([travelling(windowed)]), letters, late, in_gaps, 0)
+        return Taken(pa.Table.from_batches([travelling(plan, windowed)]), letters, late, in_gaps, 0)
     table, failures, failed = partials_of(plan, windowed, context)
     return Taken(table, [*letters, *failures], late, in_gaps, failed)
 
@@ -158,7 +160,7 @@ def in_their_windows(
     judged, in_gaps, letters = _judged(plan, select(batch, ~there), limit_ms, context, open_)
     if not there.any():
         return judged, in_gaps, letters
-    both = pa.Table.from_batches([travelling(select(batch, there)), travelling(judged)])
+    both = pa.Table.from_batches([travelling(plan, select(batch, there)), travelling(plan, judged)])
     return one_batch(both), in_gaps, letters
 
 

@@ -19,6 +19,7 @@ from tidemark.shared.operators import general_group, typed_group
 from tidemark.shared.operators.base import (
     ARRIVAL,
     EVENT,
+    META,
     NO_SPLIT_LEAST,
     PART,
     POS,
@@ -72,15 +73,22 @@ def close(
             outs += letters
     if plan.spec.stages_behind and batch.num_rows:
         # A row that leaves a window is its result, even if it equals its record.
-        result = with_column(batch, PART, no_split(batch.num_rows))
+        result = with_column(_untold(batch), PART, no_split(batch.num_rows))
         staged = through(plan.after[own:], result, context)  # type: ignore[arg-type]
         batch, failed = staged.batch, failed + staged.failed
         outs += staged.letters
+    else:
+        batch = _untold(batch)
     if batch.num_rows:
         if floor_ms > MIN_TIME:
             batch = with_column(batch, TS, pc.max_element_wise(batch.column(TS), pa.scalar(floor_ms, pa.int64())))
         outs.insert(0, Out(OUT, "rows", _numbered(batch)))
     return outs, failed
+
+
+def _untold(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Rows of which nothing is told that was set in front of the window."""
+    return batch.drop_columns([META]) if META in batch.schema.names else batch
 
 
 # --- groups to rows ---------------------------------------------------------------------------------------------------
@@ -91,7 +99,7 @@ def _finished(plan: WindowPlan, ready: pa.RecordBatch, processing_ms: int) -> pa
         order = sorted_by(ready, [*plan.window_columns, *([ARRIVAL] if plan.processing_time else [TS]), PART, POS])
         ready = ready.take(order)
         engine = {n: a for n, a in _engine(plan, ready, processing_ms).items() if n != POS}
-        own = {name: ready.column(name) for name in (REST, PART, POS, SRCKEY)}
+        own = {name: ready.column(name) for name in (REST, PART, POS, SRCKEY, META) if name in ready.schema.names}
         named = {**engine, **own, EVENT: ready.column(TS), ORDER: _times(plan, ready)}
         return pa.RecordBatch.from_arrays(list(named.values()), names=list(named))
     ready = ready.take(sorted_by(ready, [*plan.window_columns, *plan.key_columns]))

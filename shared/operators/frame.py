@@ -35,7 +35,7 @@ from tidemark.shared.language.kernels.base import TIMESTAMP, either, nulls_of
 from tidemark.shared.language.kernels.expressions import by_kernel
 from tidemark.shared.language.values import encode_docs
 from tidemark.shared.model.values import MISSING, Document, Value
-from tidemark.shared.operators.base import ARRIVAL, EVENT, PART, TS, WEND, WSTART
+from tidemark.shared.operators.base import ARRIVAL, EVENT, META, PART, TS, WEND, WSTART
 from tidemark.shared.operators.batches import (
     TAGGED_FIELD,
     Empty,
@@ -156,7 +156,11 @@ class Frame(Rows):
         return array if pa.types.is_list(array.type) and pa.types.is_string(array.type.value_type) else None
 
     def meta(self, names: Path) -> Column:
-        """Bounds of windows, and times, partitions and offsets of records."""
+        """Bounds of windows, times, partitions and offsets of records, and what `$setStreamMeta` has set."""
+        if names and names[0] not in ("source", "window"):
+            if META not in self.batch.schema.names:
+                return Column("null", pa.nulls(self.size), missing=True, absent=True)
+            return tagged_column(values.read_inside(self.batch.column(META), names))
         known = _METAS.get(names)
         if known is None or known[0] not in self.batch.schema.names:
             raise Unvectorised

@@ -180,7 +180,7 @@ class PartialAggregate(Operator):
 
     def _as_they_are(self, rows: pa.RecordBatch) -> Out:
         """PA5: rows that travel as such."""
-        batch, groups = travelling(rows), self.spec.key_groups
+        batch, groups = travelling(self._plan, rows), self.spec.key_groups
         if groups:
             batch = with_column(batch, GROUP, pa.array(homes(self._plan, rows, groups, self.context)))
         return Out(OUT, "rows", batch)

@@ -8,14 +8,14 @@ from typing import Any, Final, TypeVar
 import pyarrow as pa
 
 from tidemark.shared.language.expressions.environment import Environment
-from tidemark.shared.language.values import decode_value
+from tidemark.shared.language.values import decode_doc, decode_value
 from tidemark.shared.model.values import Date, Document, Value, long
-from tidemark.shared.operators.base import ARRIVAL, EVENT, PART, PLACE, POS, SRCKEY, TS, WEND, WSTART
+from tidemark.shared.operators.base import ARRIVAL, EVENT, META, PART, PLACE, POS, SRCKEY, TS, WEND, WSTART
 from tidemark.shared.operators.context import Topics, source_place
 from tidemark.shared.operators.record_keys import shown_key
 from tidemark.shared.operators.window_plan import SESSION_KEY
 
-_META: Final = (WSTART, WEND, SESSION_KEY, PART, POS, SRCKEY, TS, EVENT)
+_META: Final = (WSTART, WEND, SESSION_KEY, PART, POS, SRCKEY, TS, EVENT, META)
 
 T = TypeVar("T")
 
@@ -85,7 +85,7 @@ class _Columns:
 def _meta(columns: _Columns, number: int, topic: Topics) -> Document:
     """The `$meta` of a row."""
     row = {name: cells[number] for name, cells in columns.lists.items()}
-    meta: dict[str, Any] = {}
+    meta: dict[str, Any] = {} if row.get(META) is None else decode_doc(row[META])
     if row.get(WSTART) is not None:
         window: dict[str, Any] = {"start": Date(row[WSTART]), "end": Date(row[WEND])}
         if row.get(SESSION_KEY) is not None:

@@ -29,7 +29,7 @@ from tidemark.shared.operators.closing import chosen_by, close
 from tidemark.shared.operators.context import NOWHERE, TaskContext
 from tidemark.shared.operators.sessions import assign_sessions, intervals
 from tidemark.shared.operators.typed_group import ROWS
-from tidemark.shared.operators.window_plan import WindowPlan
+from tidemark.shared.operators.window_plan import WindowPlan, in_form
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +136,7 @@ class Step:
         partials = pa.concat_tables(tables) if tables else None
         if len(tables) > 1 or given.rows:  # partials of one sender, and open ones, are merged
             partials = None if partials is None else merged(self.plan, partials)
-        kept = pa.concat_tables(rows) if rows else None
+        kept = pa.concat_tables([in_form(table, self.plan.rows_schema) for table in rows]) if rows else None
         if kept is not None and self.plan.sessions:
             kept = assign_sessions(kept)
         arrived = times.processing_ms if given.partials or given.rows else MIN_TIME

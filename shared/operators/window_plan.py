@@ -12,11 +12,13 @@ from typing import Final, Literal
 
 import pyarrow as pa
 
+from tidemark.shared.language.expressions.ast import Meta
 from tidemark.shared.language.schema import Schema
 from tidemark.shared.language.stages import Group, InnerStage, SessionWindow, Stateless
 from tidemark.shared.language.stages.base import declared
+from tidemark.shared.language.stages.windows import nodes_in
 from tidemark.shared.model.time import MIN_TIME, minus
-from tidemark.shared.operators.base import ARRIVAL, KEY, PART, POS, REST, SRCKEY, TS, WEND, WSTART
+from tidemark.shared.operators.base import ARRIVAL, KEY, META, PART, POS, REST, SRCKEY, TS, WEND, WSTART
 from tidemark.shared.operators.grouping import Merge
 from tidemark.shared.operators.specs import WindowSpec
 from tidemark.shared.operators.typed_group import ROWS, TypedGroup
@@ -45,6 +47,14 @@ ROWS_SCHEMA: Final = pa.schema([
     (SESSION, pa.binary()), (SESSION_KEY, pa.binary()),
 ])  # fmt: skip
 """Rows on their way to a step: whole documents, and the engine's columns; WSTART null where the step has to judge."""
+
+
+def in_form(table: pa.Table, schema: pa.Schema) -> pa.Table:
+    """A table with the columns of a schema; one that its writer did not know is null."""
+    for field in schema:
+        if field.name not in table.schema.names:
+            table = table.append_column(field, pa.nulls(table.num_rows, field.type))
+    return table.select(schema.names).cast(schema)
 
 
 def state_column(index: int) -> str:
@@ -121,6 +131,14 @@ class WindowPlan:
         session = [(SESSION, pa.binary()), (SESSION_KEY, pa.binary())] if self.sessions else []
         bounds = [(WSTART, pa.int64()), (WEND, pa.int64())]
         return pa.schema([*bounds, *session, *own, (ROWS, pa.int64()), *values, *extras])
+
+    @cached_property
+    def rows_schema(self) -> pa.Schema:
+        """Columns of rows on their way to the step: with what `$setStreamMeta` has set, where the window's pipeline asks for it."""
+        own = self.spec.stage.pipeline[: len(self.spec.stage.pipeline) - self.spec.stages_behind]
+        asked = [node.names for node in nodes_in(own) if isinstance(node, Meta)]
+        told = any(not names or names[0] not in ("source", "window") for names in asked)
+        return ROWS_SCHEMA.append(pa.field(META, pa.binary())) if told else ROWS_SCHEMA
 
     @property
     def sessions(self) -> bool:

@@ -34,6 +34,8 @@ class Draft:
     """A Spark stage that may have several tasks, each with its own keys: rows of one window come from all of them."""
     windowed: bool = False
     """Its rows carry the window that they come from."""
+    told: tuple[str, ...] = ()
+    """What `$setStreamMeta` has set of its rows, by name."""
 
     @property
     def steps(self) -> bool:

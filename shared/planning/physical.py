@@ -36,6 +36,7 @@ from tidemark.shared.language.stages import (
     Lookup,
     PositionHorizon,
     SessionWindow,
+    SetStreamMeta,
     Sink,
     Source,
     Stage,
@@ -177,7 +178,9 @@ class _Planner:
     def _ordered(self, stage: Stage, end: Draft, port: Port) -> Draft:
         """The vertex between an end with scattered rows and a sink that writes the rows of one key in order."""
         relay = self._add(
-            Draft(self._name("relay"), "operator", None, [InOrderSpec(stage.name)], windowed=end.windowed)
+            Draft(
+                self._name("relay"), "operator", None, [InOrderSpec(stage.name)], windowed=end.windowed, told=end.told
+            )
         )
         relay.sealed = True
         self._connect(end, relay, port, "key")
@@ -187,6 +190,8 @@ class _Planner:
         if end.steps and end.sealed:
             end = self._relay(end)
         end.labels.append(stage.name)
+        if isinstance(stage, SetStreamMeta):
+            end.told = tuple(name for name, _ in stage.metadata.fields)
         last = end.chain[-1] if end.chain else None
         if isinstance(end.head, StepHead):
             end.head = StepHead(_with_inner(end.head.step, stage))
@@ -229,7 +234,7 @@ class _Planner:
 
     def _relay(self, end: Draft) -> Draft:
         """An operator between a Spark stage and the preparation of the next shuffle."""
-        relay = self._add(Draft(self._name("relay"), "operator", None, windowed=end.windowed))
+        relay = self._add(Draft(self._name("relay"), "operator", None, windowed=end.windowed, told=end.told))
         self._connect(end, relay, OUT, "spread", by_reference=True)
         return relay
 
@@ -255,6 +260,7 @@ class _Planner:
         name = "lookup" if isinstance(stage, Lookup) else "https"
         draft = Draft(self._name(name), "operator", head, [], [stage.name])
         draft.from_source, draft.windowed, draft.scattered = end.from_source, end.windowed, end.scattered
+        draft.told = end.told
         self._connect(end, self._add(draft), OUT, "spread", by_reference=end.steps)
         return draft
 

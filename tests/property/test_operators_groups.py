@@ -166,7 +166,7 @@ def test_stages_on_whole_windows_give_what_they_give_on_lists(
     ).pipeline[1]
     plan = WindowPlan(WindowSpec(stage))  # type: ignore[arg-type]
     rows = windowed(given_documents, order)
-    outs, failed = close(plan, travelling(rows), 0, NOWHERE)
+    outs, failed = close(plan, travelling(plan, rows), 0, NOWHERE)
     wanted, wanted_failed = _on_lists(plan.after, rows)
     found = [document for out in outs if out.port == OUT for document in documents_of(out.batch)]
     assert (list(map(encode_value, found)), failed) == (list(map(encode_value, wanted)), wanted_failed)

@@ -10,15 +10,19 @@ from tidemark.services.cli.process import Runner, quiet, run_case, runner
 pytestmark = pytest.mark.spark
 _SECOND = {"size": 1, "unit": "second"}
 _ROWS = [{"t": {"$date": f"2024-01-01T00:00:0{s}.5Z"}, "k": "a", "n": n} for n, s in enumerate((0, 0, 1))]
-_TOLD = {"$addFields": {"ts": {"$meta": "stream.source.ts"}, "whole": {"$meta": "stream"}}}
-_GROUP = {"$group": {"_id": "$k", "offsets": {"$push": {"$meta": "stream.source.offset"}}}}
+_SET = {"$setStreamMeta": {"stream.set": {"n": "$n"}}}
+_TOLD = {
+    "$addFields": {"ts": {"$meta": "stream.source.ts"}, "set": {"$meta": "stream.set.n"}, "whole": {"$meta": "stream"}}
+}
+_OFFSETS = {"offsets": {"$push": {"$meta": "stream.source.offset"}}, "set": {"$sum": {"$meta": "stream.set.n"}}}
+_GROUP = {"$group": {"_id": "$k", **_OFFSETS}}
 
 
 def _case(kind: str, inside: list[dict[str, Any]]) -> dict[str, Any]:
     extent = {"interval": _SECOND} if kind == "$tumblingWindow" else {"gap": _SECOND, "partitionBy": "$k"}
     window = {kind: {**extent, "pipeline": inside}}
     source = {"$source": {"documents": _ROWS, "timeField": "$t"}}
-    return {"id": "x", "pipeline": [source, window, {"$addFields": {"behind": {"$meta": "stream"}}}]}
+    return {"id": "x", "pipeline": [source, _SET, window, {"$addFields": {"behind": {"$meta": "stream"}}}]}
 
 
 def test_both_engines_tell_the_same_of_the_source() -> None:
@@ -30,5 +34,6 @@ def test_both_engines_tell_the_same_of_the_source() -> None:
         for case in cases:
             here, there = run_case(Runner("local"), case), run_case(spark, case)
             assert here["output"]
-            assert all("source" not in row["behind"] for row in here["output"])
+            assert all(row["behind"].keys() == {"window"} for row in here["output"])
+            assert sum(row["set"] for row in here["output"] if "set" in row) in (0, 3)
             assert (there["error"], there["output"]) == (here["error"], here["output"])

@@ -153,7 +153,6 @@ def test_options_of_change_streams_are_refused_with_a_publication(options: dict[
         ({"$emit": {"connectionName": "a", "db": "d", "coll": "c", "timeseries": {}}}, "$emit.timeseries: a time series"),
         ({"$emit": {"connectionName": "a", "stream": "clicks"}}, "$emit.stream: Kinesis is no target here"),
         ({"$iceberg": {"connectionName": "a"}}, "$iceberg is not supported: use $emit with path and format iceberg"),
-        ({"$setStreamMeta": {"stream.kind": "$kind"}}, "$setStreamMeta is not supported: compute a field"),
         ({"$externalFunction": {}}, "$externalFunction is not supported: write a $compute"),
     ],
 )  # fmt: skip
@@ -161,6 +160,45 @@ def test_what_stays_out_is_refused_by_name(stage: dict[str, Any], reason: str) -
     """The first error names the stage or option, and the reason or what to use."""
     trees = [stage] if "$source" in stage else [TOPIC, stage]
     assert reason in errors_of(*trees)[0]
+
+
+@pytest.mark.parametrize(
+    ("told", "reason"),
+    [
+        ({}, "takes an object with at least one field"),
+        ({"kind": 1}, "expected stream. and a name, such as stream.kind, found 'kind'"),
+        ({"stream.": 1}, "expected stream. and a name"),
+        ({"stream.a.b": 1}, "set stream.a to an object, whose fields $meta reads by their path"),
+        ({"stream.source": 1}, "stream.source is what the engine tells of a document"),
+        ({"stream.window": 1}, "stream.window is what the engine tells of a document"),
+        ({"stream.a": {"$nope": 1}}, "unknown expression operator $nope"),
+    ],
+)
+def test_metadata_that_cannot_be_set_is_refused(told: dict[str, Any], reason: str) -> None:
+    """The error names what a name has to be, or what to do."""
+    assert reason in errors_of(TOPIC, {"$setStreamMeta": told})[0]
+
+
+SECOND = {"size": 1, "unit": "second"}
+OTHER = {"$source": {"connectionName": "a", "topic": "u"}}
+
+
+@pytest.mark.parametrize(
+    "between",
+    [
+        {"$tumblingWindow": {"interval": SECOND, "pipeline": [{"$count": "n"}]}},
+        {"$join": {"from": [OTHER], "leftKey": "$k", "rightKey": "$k", "as": "o", "within": {"before": SECOND, "after": SECOND}}},
+        {"$match": {"k": 1}},
+    ],
+)  # fmt: skip
+def test_metadata_is_known_up_to_what_makes_new_documents(between: dict[str, Any]) -> None:
+    """It would be missing for ever, without a word; behind a stage that passes documents on it is known."""
+    told = {"$setStreamMeta": {"stream.kind": "$kind"}}, between, {"$set": {"a": {"$meta": "stream.kind"}}}
+    if "$match" in between:
+        stages_of(TOPIC, *told)
+        return
+    (error,) = errors_of(TOPIC, *told)
+    assert "unknown metadata 'stream.kind': no $setStreamMeta sets it" in error
 
 
 def test_metadata_of_change_streams_is_refused_by_name() -> None:

@@ -226,3 +226,23 @@ def _partials(document: dict[str, Any], split: list[bytes]) -> list[Out]:
 
 def _sorted(documents: list[Document]) -> list[str]:
     return sorted(json.dumps(d, default=str, sort_keys=True) for d in documents)
+
+
+# --- what travels -----------------------------------------------------------------------------------------------------
+
+
+def test_rows_kept_before_a_window_asked_for_metadata_have_none() -> None:
+    """A pipeline behind `$sort` may change while rows wait in open windows: those that it finds there lack the column."""
+    told = {"$setStreamMeta": {"stream.kind": "$k"}}
+    push = {"$group": {"_id": None, "kinds": {"$push": {"$ifNull": [{"$meta": "stream.kind"}, "none"]}}}}
+
+    def made(*stages: dict[str, Any]) -> World:
+        source, window = pipeline(10, pipeline=[{"$sort": {"v": 1}}, *stages])["pipeline"]
+        return world({"pipeline": [source, told, window]}, [record(1, value=1), record(2, value=2)])
+
+    before, after = made({"$limit": 5}), made(push)
+    before.feed(0, 1)
+    before.epoch()
+    after._step.restore(dict(before._step_parts))
+    after.finish()
+    assert after.documents() == [{"_id": None, "kinds": ["none", "a", "a"]}]

@@ -63,6 +63,20 @@ def test_a_window_whose_rows_go_on_is_told_at_the_tap_alone() -> None:
     assert any(isinstance(spec, TapSpec) and spec.stages for spec in relay.chain)
 
 
+def test_what_the_document_sets_is_told_too() -> None:
+    """Beside the source; behind a window only what is set there."""
+    told = {"$setStreamMeta": {"stream.kind": "$k"}}
+    source = plan(SOURCE, told, EMIT, WINDOW, EMIT)
+    chain = build_chain([s for s in source.vertices[0].chain if isinstance(s, StatelessSpec | TapSpec)], TaskContext())
+    outs = chain.on_batch(rows(), "rows", "")
+    (found,) = [documents_of(out.batch) for out in outs if out.port == "tap-emit-1"]
+    assert found[0]["m"]["kind"] == 1
+    assert found[0]["m"].keys() == {"source", "kind"}
+    (head,) = [vertex.head for vertex in source.vertices if isinstance(vertex.head, StepHead)]
+    (added,) = [stage for stage in head.step.window.stage.pipeline if isinstance(stage, AddFields)]
+    assert "kind" not in str(added)
+
+
 def test_a_computation_has_nothing_to_tell() -> None:
     """What a computation yields comes from many documents: no field is added."""
     compute = {"$compute": {"class": "tests.harness.computations:Count", "key": "$k"}}

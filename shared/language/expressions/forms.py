@@ -219,12 +219,24 @@ def _current_date(tree: Any, path: str, scope: Scope, _: Parse) -> Expr:
     return Variable("NOW", ())
 
 
+def _is_set(text: str, scope: Scope) -> bool:
+    """Whether a `$setStreamMeta` has set what a text reads, or an object on the way."""
+    first, *names = text.split(".")
+    return first == "stream" and all(names) and names[:1] != [] and names[0] in scope.metadata
+
+
 def _meta(tree: Any, path: str, scope: Scope, _: Parse) -> Expr:
     """`$meta`: the engine's metadata of a document, such as its window."""
     if type(tree) is str and tree in _OF_CHANGES:
         scope.problems.add(path, f"{tree} is a field of change events: use $operationType, $ns.db and $ns.coll")
-    elif type(tree) is not str or tree not in META_NAMES:
-        scope.problems.add(path, f"unknown metadata {tree!r}", accepted=META_NAMES, found=str(tree))
+    elif type(tree) is not str or (tree not in META_NAMES and not _is_set(tree, scope)):
+        known = (*META_NAMES, *(f"stream.{name}" for name in sorted(scope.metadata)))
+        scope.problems.add(
+            path,
+            f"unknown metadata {tree!r}: no $setStreamMeta sets it in front of this stage, or a window, $join or $compute stands between",
+            accepted=known,
+            found=str(tree),
+        )
         return NULL
     return Meta(tuple(tree.split(".")[1:]))
 

@@ -24,6 +24,8 @@ class Scope:
     stages: Mapping[str, Any] = field(default_factory=dict)
     connections: Mapping[str, str] = field(default_factory=dict)
     """Types of the connections that are known, by name."""
+    metadata: set[str] = field(default_factory=set)
+    """Names that a `$setStreamMeta` has set in front of the place: filled while a pipeline is read, from its first stage to its last."""
 
     def bind(self, *names: str) -> "Scope":
         """Inside a form that binds these variables."""

@@ -16,6 +16,7 @@ from tidemark.shared.language.stages.match import Match
 from tidemark.shared.language.stages.project import Project
 from tidemark.shared.language.stages.redact import Redact
 from tidemark.shared.language.stages.replace_root import ReplaceRoot
+from tidemark.shared.language.stages.set_stream_meta import SetStreamMeta
 from tidemark.shared.language.stages.sinks.base import DateFormat, OutputFormat
 from tidemark.shared.language.stages.sinks.files import EmitFormat, FileEmit
 from tidemark.shared.language.stages.sinks.kafka import Compression, KafkaEmit
@@ -75,7 +76,7 @@ __all__ = [  # noqa: RUF022 - as a text
     "FileEmit", "FileFormat", "FileSource", "Gathering", "Group", "GroupField", "HoppingWindow", "Https", "HttpsEmit", "InlineTable",
     "InnerStage", "Join", "KafkaEmit", "KafkaSource", "Keep", "KeyFormat", "Leaf", "Limit", "Lookup", "Match", "MaxSeen", "Merge",
     "OutputFormat", "OutputTime", "Percentile", "Perfect", "PluginEmit", "PluginSource", "PositionHorizon", "Project", "Redact",
-    "ReplaceRoot", "RequestStage", "SAMPLE_CONNECTION", "SampleSource", "ScriptSource", "SessionWindow", "Sink", "Sort", "Source",
-    "SourceBase", "Stage", "StartAt", "StartAtOffsets", "StartAtTime", "Stateless", "TableRef", "TimeHorizon", "TumblingWindow",
+    "ReplaceRoot", "RequestStage", "SAMPLE_CONNECTION", "SampleSource", "ScriptSource", "SessionWindow", "SetStreamMeta", "Sink", "Sort",
+    "Source", "SourceBase", "Stage", "StartAt", "StartAtOffsets", "StartAtTime", "Stateless", "TableRef", "TimeHorizon", "TumblingWindow",
     "Union", "Unset", "Unwind", "Validate", "Watermark", "WhenMatched", "WhenNotMatched", "Window", "WindowBase",
 ]  # fmt: skip

@@ -1,5 +1,6 @@
 """A pipeline: which stages there are, and where each may stand."""
 
+from dataclasses import replace
 from typing import Any, Final
 
 from tidemark.shared.language.expressions.scope import Scope
@@ -18,6 +19,7 @@ NESTING_MAX: Final = 10
 def read_pipeline(tree: Any, path: str, scope: Scope) -> tuple[Stage, ...]:
     """A whole pipeline: one source first, then any stages; errors are noted."""
     problems = scope.problems
+    scope, around = replace(scope, metadata=set()), scope
     if type(tree) is not list or not tree:
         problems.add(path, "a pipeline is a list of stages that begins with $source")
         return ()
@@ -38,14 +40,19 @@ def read_pipeline(tree: Any, path: str, scope: Scope) -> tuple[Stage, ...]:
             continue
         last = path == "pipeline" and i == len(tree) - 1
         stage = read_stage(item, place, scope, {**specs, "$https": https.LAST} if last else specs, _ELSEWHERE)
+        if name in _NEW_DOCUMENTS:
+            scope.metadata.clear()
         if isinstance(stage, TumblingWindow | HoppingWindow | SessionWindow):
             stages.extend(unnested(stage, scope))
         elif isinstance(stage, tuple):
             stages.extend(stage)
         elif stage is not None:
             stages.append(stage)
+    around.metadata.update(scope.metadata)
     return tuple(stages)
 
 
+_NEW_DOCUMENTS: Final = frozenset({"$tumblingWindow", "$hoppingWindow", "$sessionWindow", "$join", "$compute"})
+"""Stages behind which nothing is told of what came in."""
 _ELSEWHERE: Final = "belongs inside the pipeline of a window ($tumblingWindow, $hoppingWindow, $sessionWindow)"
 PIPELINE: Final = Kind(read_pipeline, {"$ref": "#/$defs/pipeline"})

@@ -3,7 +3,7 @@
 from typing import Final
 
 from tidemark.shared.language.kinds import StageSpec
-from tidemark.shared.language.stages import compute, https, join, lookup, union, windows
+from tidemark.shared.language.stages import compute, https, join, lookup, set_stream_meta, union, windows
 from tidemark.shared.language.stages.inner import STATELESS
 from tidemark.shared.language.stages.sinks import emit, merge
 from tidemark.shared.language.stages.sources import source
@@ -11,6 +11,7 @@ from tidemark.shared.language.stages.sources import source
 STAGES: Final[dict[str, StageSpec]] = {
     "$source": source.SPEC,
     **STATELESS,
+    "$setStreamMeta": set_stream_meta.SPEC,
     "$tumblingWindow": windows.TUMBLING,
     "$hoppingWindow": windows.HOPPING,
     "$sessionWindow": windows.SESSION,

@@ -15,6 +15,7 @@ from tidemark.shared.language.stages import (
     Project,
     Redact,
     ReplaceRoot,
+    SetStreamMeta,
     Sort,
     Stateless,
     Unset,
@@ -32,6 +33,7 @@ from tidemark.shared.operators.stages.judging import match, validate
 from tidemark.shared.operators.stages.project import project
 from tidemark.shared.operators.stages.redact import redact
 from tidemark.shared.operators.stages.replace_root import replace_root
+from tidemark.shared.operators.stages.set_stream_meta import set_stream_meta
 from tidemark.shared.operators.stages.sort import sort
 from tidemark.shared.operators.stages.unset import left_out
 from tidemark.shared.operators.stages.unwind import unwind
@@ -45,6 +47,7 @@ PROGRAMS: Final[dict[type[Stateless], Callable[[Any, Staged, TaskContext], None]
     Unset: left_out,
     ReplaceRoot: replace_root,
     Redact: redact,
+    SetStreamMeta: set_stream_meta,
 }
 """Without one, a stage takes documents (`staged.whole`)."""
 IN_PIECES: Final[dict[type[Stateless], Callable[[Any, Staged, TaskContext, int | None], Iterator[pa.RecordBatch]]]] = {
