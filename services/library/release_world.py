@@ -11,6 +11,7 @@ from typing import Any, Final, Protocol
 
 import pyarrow as pa
 
+from tidemark.shared.adapters.executor import Spawner
 from tidemark.shared.model.checkpoint import MirrorRow, ReleaseHandle
 from tidemark.shared.model.ids import Epoch, Generation, JobId, VertexId
 from tidemark.shared.operators.base import TS
@@ -36,12 +37,8 @@ class Target(Protocol):
         ...
 
 
-class Inline:
+class Inline(Spawner):
     """An executor that runs blocking work at once."""
-
-    def spawn(self, activity: Any, name: str, on_error: Any) -> Any:
-        """Is not asked for."""
-        raise AssertionError(f"a sink starts nothing beside: {name}")
 
     def blocking(self, work: Callable[..., T], *args: Any) -> Awaitable[T]:
         """See `Executor.blocking`."""

@@ -47,7 +47,7 @@ from tidemark.shared.model.checkpoint import BlobRef
 from tidemark.shared.model.ids import Offset
 from tidemark.shared.plugins.installed import make_of
 from tidemark.shared.ports.blobs import BlobUnavailable, Note
-from tidemark.shared.ports.clock import Executor
+from tidemark.shared.ports.clock import Clock, Executor
 from tidemark.shared.ports.http import HttpAnswer, HttpRequest
 from tidemark.shared.ports.log import Log, LogRecord, TopicPartition
 from tidemark.shared.ports.registry import MAGIC
@@ -222,10 +222,11 @@ class KafkaWorld:
         self.stage = KafkaEmit(path="$emit", connection_name="c", topic=expression(topic), key=expression("$name"))
         self.attempts = itertools.count()
         self.executor: Executor = Inline()
+        self.clock: Clock = SystemClock()
 
     def sink(self) -> KafkaSink:
         store = PartStore(self.blobs, names_for(f"a{next(self.attempts)}"), inline_bytes_max=700)
-        return KafkaSink(self.stage, self.log, store, SystemClock(), self.executor, self.settings, self.takes)
+        return KafkaSink(self.stage, self.log, store, self.clock, self.executor, self.settings, self.takes)
 
     async def records(self, topic: str | None = None) -> list[LogRecord]:
         """All committed records of a topic."""

@@ -23,7 +23,7 @@ from tests.contract.sinks_targets import (
 )
 from tests.harness.mongodb.servers import Servers
 from tidemark.services.library.release_world import Inline, Task, World
-from tidemark.shared.adapters.executor import AsyncExecutor
+from tidemark.shared.adapters.executor import AsyncExecutor, Spawner
 
 T = TypeVar("T")
 
@@ -63,10 +63,11 @@ def target(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Any]:
         yield TARGETS[request.param](tmp_path)
 
 
-class Changing:
+class Changing(Spawner):
     """The executor that is named last."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.now: Any = Inline()
 
     def blocking(self, work: Callable[..., T], *args: Any) -> Awaitable[T]:

@@ -1,5 +1,7 @@
+# ruff: noqa: N802 -- a test carries its rule's name
 """Limits of sinks act, and those that contradict each other, or what the brokers take, are refused at the start."""
 
+import itertools
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -79,6 +81,29 @@ def test_what_is_above_the_inline_bound_goes_into_the_blob_store(inline_bytes_ma
     run_virtual(main)
 
 
+def test_C5_a_handle_stays_small_however_many_checkpoints_are_aborted() -> None:
+    """Each aborted epoch's records stay in the handle of the next: beyond two epochs' they go into the blob store."""
+
+    async def main(world: VirtualWorld) -> None:
+        most, names = StagingSettings(inline_bytes_max=100, handle_bytes_max=4_000), itertools.count()
+        blobs = MemoryBlobs(world.executor)
+        parts = PartStore(blobs, lambda _: f"x/{next(names)}", most.inline_bytes_max, most.handle_bytes_max)
+        staging = Staging(parts)
+        for epoch in range(1, 12):
+            await staging.keep(b"x" * 60, 1)
+            await staging.keep(b"y" * 40, 1)
+            listed = parts.listed(staging.handle(Epoch(epoch), Epoch(0)))
+            assert sum(part.rows for part in listed) == 2 * epoch
+            inline = sum(len(part.data) for part in listed if isinstance(part, InlinePart))
+            assert inline == min(epoch, 2) * most.inline_bytes_max
+        await staging.keep(b"z" * 100, 1)
+        assert isinstance(parts.listed(staging.handle(Epoch(12), Epoch(11)))[0], BlobPart)
+        await staging.keep(b"z" * 100, 1)
+        assert isinstance(parts.listed(staging.handle(Epoch(13), Epoch(12)))[0], InlinePart)
+
+    run_virtual(main)
+
+
 def test_sink_tasks_share_what_a_row_of_the_mirror_carries() -> None:
     """However many they are: a row of the mirror fits into a record of the brokers."""
     settings = StagingSettings()
@@ -127,7 +152,7 @@ def test_settings_of_sinks_that_cannot_work_end_the_process(extra: Any, kafka: A
     [
         (
             lambda: StagingSettings(inline_bytes_max=1 << 20),
-            "inline_bytes_max 1048576 must not be above handle_bytes_max 524288",
+            "twice inline_bytes_max 1048576 must not be above handle_bytes_max 524288",
         ),
         (
             lambda: SinkSettings(files=FileSinkSettings(handle_bytes_max=1 << 20)),

@@ -101,27 +101,27 @@ class HttpsSink(MarkedParts):
             self._passing = False
 
     async def _released(
-        self, row: MirrorRow, part: Part, number: int, counts: dict[str, int]
+        self, epoch: Epoch, part: Part, number: int, counts: dict[str, int]
     ) -> dict[TopicPartition, list[RecordColumns]]:
         """Sends the requests of a part; there are no records (S8)."""
-        if self._answered[:2] != (row.epoch, number):
-            self._answered = (row.epoch, number, set())
+        if self._answered[:2] != (epoch, number):
+            self._answered = (epoch, number, set())
         answered = self._answered[2]
         found = [_asked(at, document_of(each)) for at, each in enumerate(staged_rows(await self._parts.load(part)))]
         left = [each for each in found if each.key not in answered]
         try:
             await self._asking.ask_all(left, passing=self._passing)
         except ServerAway as error:
-            raise TargetUnavailable(f"{self.place}: commit {row.epoch}: {error}") from error
+            raise TargetUnavailable(f"{self.place}: commit {epoch}: {error}") from error
         except ServerRefused as error:
-            raise TargetRefused(f"{self.place}: commit {row.epoch}, part {number}: {error}") from error
+            raise TargetRefused(f"{self.place}: commit {epoch}, part {number}: {error}") from error
         finally:
             answered |= {each.key for each in left if each.answer is not None}
         refused = [each for each in left if each.refused]
         self._passed += len(refused)
         if refused:
             _report.warning(
-                "sink.requests_refused", stage=self._stage.path, epoch=row.epoch, requests=len(refused),
+                "sink.requests_refused", stage=self._stage.path, epoch=epoch, requests=len(refused),
                 reason=refused[0].refused,
             )  # fmt: skip
         return {}

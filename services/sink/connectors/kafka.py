@@ -1,12 +1,15 @@
 """The Kafka sink: short transactions, each with a part of an epoch's records and a marker (protocol, S2, S3, S6).
 
-- Staged records lie in the commit's handle if small, else in the blob store; never in Kafka: no long transaction waits for a commit.
+- Staged records lie in the commit's handle if small, else in the blob store. What a release will write is written ahead, in a transaction
+  that is ended with the commit: most of a release's round trips are over by then. It counts for nothing else, and is aborted after
+  `ahead_ms_max`: records of others behind it are not visible before it ends, so no long transaction waits for a commit.
 - Initialising the transactional identity fences every earlier holder. After each initialisation the sink reads the markers and writes
   exactly the parts that follow: so a commit whose answer was lost is neither repeated nor skipped.
 - After any error or time-out the producer is thrown away; the next call begins with a new one.
 - A holder that was fenced stays fenced: it writes nothing more.
 """
 
+import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
@@ -41,7 +44,7 @@ from tidemark.shared.model.checkpoint import MirrorRow
 from tidemark.shared.model.ids import Epoch, Offset
 from tidemark.shared.model.knobs import knob
 from tidemark.shared.model.positive import check_positive
-from tidemark.shared.ports.clock import Clock, Executor
+from tidemark.shared.ports.clock import Clock, Executor, Handle
 from tidemark.shared.ports.log import (
     Fenced,
     Log,
@@ -50,6 +53,7 @@ from tidemark.shared.ports.log import (
     LogUnavailable,
     RecordColumns,
     TopicPartition,
+    Transaction,
     TransactionalWriter,
 )
 from tidemark.shared.ports.sink import Identity, Rejected, TargetRefused, TargetUnavailable
@@ -69,10 +73,24 @@ class KafkaSinkSettings:
     """Records of one transaction; a single record above `part_bytes_max` is a part by itself."""
     markers_kept: int = knob(400_000)
     """Offsets of an identity's markers topic up to which all stay, for audits; beyond it only the newest marker does."""
+    ahead_ms_max: int = 1_000
+    """How long a transaction that was written ahead waits for its commit; then it is aborted, and written anew with the commit."""
     reading: MarkerReading = field(default_factory=MarkerReading)
 
     def __post_init__(self) -> None:
         check_positive(self, "kafka sink")
+
+
+@dataclass(frozen=True, slots=True)
+class _Open:
+    """A transaction that has all that it is to commit, the marker as its last record."""
+
+    transaction: Transaction
+    marker: Marker
+
+    def is_of(self, marker: Marker) -> bool:
+        """Whether it is the transaction of this marker, which does not say yet where its records lie."""
+        return structs.replace(self.marker, written=()) == marker
 
 
 class MarkedParts(ABC):
@@ -93,6 +111,10 @@ class MarkedParts(ABC):
         """Which part is being released, from 1."""
         self._until_trim = _TRIM_EVERY
         """Transactions until older markers are looked at."""
+        self._ahead: _Open | None = None
+        """Written before its commit."""
+        self._using = asyncio.Lock()
+        """Of the producer: it has one transaction at a time."""
 
     async def open(self, identity: Identity, restored_from: Epoch, *, joins: bool = False) -> Epoch:
         """See `Sink.open`. Initialising the producer fences earlier holders. May be repeated after TargetUnavailable."""
@@ -106,7 +128,7 @@ class MarkedParts(ABC):
             if marker is None or (joins and marker.released < restored_from):
                 before = None if marker is None else marker.released
                 marker = Marker(identity=str(identity), epoch=restored_from, predecessor=before)
-                await self._write(writer, marker, {})
+                await self._commit(await self._write(writer, marker, {}))
         return marker.released
 
     async def _initialised(self, identity: Identity) -> TransactionalWriter:
@@ -146,7 +168,7 @@ class MarkedParts(ABC):
         identity = self._identity
         if identity is None:
             raise ValueError("kafka sink: release before open")
-        async with self._on_target(f"releasing commit {row.epoch}"):
+        async with self._using, self._on_target(f"releasing commit {row.epoch}"):
             writer = await self._initialised(identity)
             marker = self._marker
             if marker is None:
@@ -159,21 +181,25 @@ class MarkedParts(ABC):
             counts: dict[str, int] = {}
             for number in range(next_part(marker, row, total, digest, "kafka"), total + 1):
                 self._part = number
-                left_out = not parts or number in passed
-                records = {} if left_out else await self._released(row, parts[number - 1], number, counts)
-                next_marker = Marker(
-                    identity=str(identity),
-                    epoch=row.epoch,
-                    predecessor=row.predecessor,
-                    part=number,
-                    parts=total,
-                    digest=digest,
-                )
-                await self._write(writer, next_marker, records)
+                next_marker = _marker(identity, row.epoch, row.predecessor, number, total, digest)
+                opened = await self._taken_ahead(next_marker, usable=number not in passed)
+                if opened is None:
+                    left_out = not parts or number in passed
+                    records = {} if left_out else await self._released(row.epoch, parts[number - 1], number, counts)
+                    opened = await self._write(writer, next_marker, records)
+                await self._commit(opened)
+
+    async def _taken_ahead(self, marker: Marker, *, usable: bool) -> _Open | None:
+        """The transaction that was written ahead, if it is of this marker; another is aborted."""
+        ahead, self._ahead = self._ahead, None
+        if ahead is None or (usable and ahead.is_of(marker)):
+            return ahead
+        await ahead.transaction.abort()
+        return None
 
     @abstractmethod
     async def _released(
-        self, row: MirrorRow, part: Part, number: int, counts: dict[str, int]
+        self, epoch: Epoch, part: Part, number: int, counts: dict[str, int]
     ) -> dict[TopicPartition, list[RecordColumns]]:
         """The records of a part, by partition; what else its release needs has been done.
 
@@ -183,22 +209,28 @@ class MarkedParts(ABC):
 
     async def _write(
         self, writer: TransactionalWriter, marker: Marker, records: dict[TopicPartition, list[RecordColumns]]
-    ) -> None:
+    ) -> _Open:
         """One transaction: records, then the marker."""
         identity = self._identity
         assert identity is not None
-        transaction = await writer.begin((*records, markers_of(identity)))
+        place = markers_of(identity)
+        transaction = await writer.begin((*records, place))
         for partition, columns in records.items():
             for some in columns:
                 await transaction.send_batch(partition, some)
         if records:
             marker = structs.replace(marker, written=ranges_of(await transaction.written()))
-        place = markers_of(identity)
         await transaction.send_batch(place, [marker_record(marker)])
+        return _Open(transaction, marker)
+
+    async def _commit(self, opened: _Open) -> None:
+        identity = self._identity
+        assert identity is not None
+        place = markers_of(identity)
         self._until_trim -= 1
-        written = await transaction.written() if self._until_trim <= 0 else ()
-        await transaction.commit()
-        self._marker = marker
+        written = await opened.transaction.written() if self._until_trim <= 0 else ()
+        await opened.transaction.commit()
+        self._marker = opened.marker
         for newest in (w.first for w in written if w.partition == place):
             self._until_trim = _TRIM_EVERY
             if newest >= self._settings.markers_kept:
@@ -237,6 +269,7 @@ class MarkedParts(ABC):
 
     async def _throw_away(self) -> None:
         writer, self._writer = self._writer, None
+        self._ahead = None
         if writer is not None:
             try:
                 await writer.close()
@@ -247,6 +280,21 @@ class MarkedParts(ABC):
     async def close(self) -> None:
         """See `Sink.close`."""
         await self._throw_away()
+
+
+def _marker(
+    identity: Identity, epoch: Epoch, predecessor: Epoch | None, number: int, total: int, digest: str
+) -> Marker:
+    return Marker(identity=str(identity), epoch=epoch, predecessor=predecessor, part=number, parts=total, digest=digest)
+
+
+@dataclass(frozen=True, slots=True)
+class _Staged:
+    """What a commit will release, if it is committed."""
+
+    epoch: Epoch
+    committed: Epoch
+    handle: bytes
 
 
 class KafkaSink(MarkedParts):
@@ -274,11 +322,16 @@ class KafkaSink(MarkedParts):
         """The topics as releases know them. Accepting has its own, because the two go on side by side."""
         self._staging = Staging(parts)
         self._held = HeldRuns()
+        self._next: _Staged | None = None
+        """To be written ahead."""
+        self._writing: Handle | None = None
+        self._expiring: Handle | None = None
 
     async def open(self, identity: Identity, restored_from: Epoch, *, joins: bool = False) -> Epoch:
         """See `MarkedParts.open`."""
         self._staging = Staging(self._parts, restored_from)
         self._held = HeldRuns()
+        self._next = None
         if self._forms is not None and isinstance(topic := self._stage.topic, Literal):
             await self._forms.prepare(str(topic.value))
         return await super().open(identity, restored_from, joins=joins)
@@ -335,10 +388,69 @@ class KafkaSink(MarkedParts):
         """See `Sink.stage`. May be repeated after TargetUnavailable."""
         while self._held.count:
             await self._keep_part()
-        return self._staging.handle(epoch, committed)
+        handle = self._staging.handle(epoch, committed)
+        self._next = _Staged(epoch, committed, handle)
+        self._write_soon()
+        return handle
+
+    async def release(self, row: MirrorRow, staged: bytes) -> None:
+        """See `Sink.release`. An epoch that was staged meanwhile is written ahead behind it."""
+        await super().release(row, staged)
+        self._write_soon()
+
+    # --- what is written before its commit ----------------------------------------------------------------------------
+
+    def _write_soon(self) -> None:
+        if self._next is not None and (self._writing is None or self._writing.done()):
+            self._writing = self._executor.spawn(self._write_ahead(), f"{self.place} ahead", self._not_ahead)
+
+    async def _write_ahead(self) -> None:
+        """The first part of what the next commit will release, if all before it is released. After an error the release does it."""
+        async with self._using:
+            staged, writer, marker, identity = self._next, self._writer, self._marker, self._identity
+            if staged is None or writer is None or marker is None or identity is None:
+                return
+            if (marker.epoch, marker.part) != (staged.committed, marker.parts):
+                return  # an earlier commit comes first
+            self._next = None
+            async with self._on_target(f"writing checkpoint {staged.epoch} ahead"):
+                parts = self._parts.listed(staged.handle)
+                digest, total = sha256(staged.handle).hexdigest(), max(1, len(parts))
+                await self._taken_ahead(marker, usable=False)
+                records = await self._released(staged.epoch, parts[0], 1, {}) if parts else {}
+                wanted = _marker(identity, staged.epoch, staged.committed, 1, total, digest)
+                self._ahead = opened = await self._write(writer, wanted, records)
+                await opened.transaction.written()
+            self._expiring = self._executor.spawn(self._expire(opened), f"{self.place} expiry", self._not_ahead)
+
+    async def _expire(self, opened: _Open) -> None:
+        """Abort it, if its commit does not come."""
+        await self._clock.sleep_ms(self._settings.ahead_ms_max)
+        async with self._using:
+            if self._ahead is opened:
+                self._expiring = None
+                async with self._on_target(f"letting go of checkpoint {opened.marker.epoch}"):
+                    await self._taken_ahead(opened.marker, usable=False)
+
+    async def _taken_ahead(self, marker: Marker, *, usable: bool) -> _Open | None:
+        if self._expiring is not None and self._ahead is not None:
+            self._expiring.cancel()
+        return await super()._taken_ahead(marker, usable=usable)
+
+    def _not_ahead(self, error: BaseException) -> None:
+        """The release begins with a new producer, and meets the same error where it lasts."""
+        _report.info("sink.not_ahead", place=self.place, reason=str(error) or repr(error))
+
+    async def close(self) -> None:
+        """See `Sink.close`."""
+        for beside in (self._writing, self._expiring):
+            if beside is not None and not beside.done():
+                beside.cancel()
+                await beside.join()
+        await super().close()
 
     async def _released(
-        self, row: MirrorRow, part: Part, number: int, counts: dict[str, int]
+        self, epoch: Epoch, part: Part, number: int, counts: dict[str, int]
     ) -> dict[TopicPartition, list[RecordColumns]]:
         """A part's records, each in order: by Kafka's hash of the key, in turn without one."""
         out: dict[TopicPartition, list[RecordColumns]] = {}
@@ -353,7 +465,7 @@ class KafkaSink(MarkedParts):
             count = counts.get(run.topic)
             if count is None:
                 raise TargetRefused(
-                    f"kafka: commit {row.epoch}, part {number}, record {turn}: topic {run.topic} does not exist any more;"
+                    f"kafka: commit {epoch}, part {number}, record {turn}: topic {run.topic} does not exist any more;"
                     " create it again, and start the processor"
                 )
             for at, columns in run.by_partition(count, turn):

@@ -21,13 +21,16 @@ from tidemark.shared.model.positive import check_positive
 from tidemark.shared.ports.blobs import BlobError, BlobStore, BlobUnavailable
 from tidemark.shared.ports.sink import StagedUnavailable, TargetRefused
 
+_INLINE_EPOCHS: Final = 2
+"""Records of so many epochs have room in a handle: of one that was aborted, and of the next. Those of further ones go into blobs."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StagingSettings:
     """How large handles may be: they travel in an acknowledgement, and all of a checkpoint's together in a row of the mirror."""
 
-    inline_bytes_max: int = sized(64 * 1024, grows=False)
-    """Records that travel in a handle itself; the others go into the blob store (C7)."""
+    inline_bytes_max: int = sized(192 * 1024, grows=False)
+    """Records of an epoch that travel in a handle itself; the others go into the blob store (C7), which syncs its disk for them."""
     mirror_inline_bytes_max: int = sized(256 * 1024, grows=False)
     """Records that travel in the handles of all sink tasks of a plan together: each has its share."""
     handle_bytes_max: int = sized(512 * 1024)
@@ -35,10 +38,10 @@ class StagingSettings:
 
     def __post_init__(self) -> None:
         check_positive(self, "staging")
-        if self.inline_bytes_max > self.handle_bytes_max:
+        if _INLINE_EPOCHS * self.inline_bytes_max > self.handle_bytes_max:
             raise ValueError(
-                f"staging settings: inline_bytes_max {self.inline_bytes_max} must not be above handle_bytes_max"
-                f" {self.handle_bytes_max}: no handle would have room for it"
+                f"staging settings: twice inline_bytes_max {self.inline_bytes_max} must not be above handle_bytes_max"
+                f" {self.handle_bytes_max}: a handle would have no room for an aborted epoch and the next"
             )
 
     def inline_of(self, tasks: int) -> int:
@@ -211,8 +214,10 @@ class Staging:
 
     def handle(self, epoch: Epoch, committed: Epoch) -> bytes:
         """The epoch ends: the bytes of all that was staged after `committed` (C5)."""
-        self._inline_left = self._parts.inline_bytes_max
-        return encode_handle(self._ledger.stage(epoch, committed), self._parts.handle_bytes_max)
+        parts, most = self._ledger.stage(epoch, committed), self._parts.inline_bytes_max
+        inline = sum(len(part.data) for part in parts if isinstance(part, InlinePart))
+        self._inline_left = min(most, _INLINE_EPOCHS * most - inline)
+        return encode_handle(parts, self._parts.handle_bytes_max)
 
 
 async def _on_blobs(answer: Awaitable[T]) -> T:
