@@ -125,7 +125,9 @@ class TaskDriver:
         match command:
             case do.Send(edge, partition, frame):
                 topic = TopicPartition(self.wiring.outputs[edge].topic, partition)
-                self._outbox.send(Parcel(edge, topic, frame.header.seq, encode_frame(frame, self.wiring.settings.wire)))
+                parcel = Parcel(edge, topic, frame.header.seq, encode_frame(frame, self.wiring.settings.wire))
+                # The last rows before a barrier wait for it where sinks alone need them: a request would keep it waiting for its answer.
+                self._outbox.send(parcel, soon=not (self.wiring.gathers and self.machine.taking()))
             case do.Apply() | do.Advance() | do.FireProcessingTime() | do.Flush() | do.TakeSnapshot():
                 if self._given is not None:
                     message = f"{self.wiring.task}: {command} is given while {self._given} waits"

@@ -130,8 +130,11 @@ class Outbox:
         """Start sending; an error other than an outage goes to `on_error`."""
         self._handle = executor.spawn(self._run(), f"outbox {self._client}", on_error)
 
-    def send(self, parcel: Parcel) -> None:
-        """Queue a frame; never waits. LocalError if too many wait already: the sender of a frame does not see that nobody reads."""
+    def send(self, parcel: Parcel, *, soon: bool = True) -> None:
+        """Queue a frame; never waits. `soon`: it need not wait for the next, which follows at once and may go in the same request.
+
+        LocalError if too many wait already: the sender of a frame does not see that nobody reads.
+        """
         if not self._dropped:
             if self.backlog() >= self._settings.parcels_waiting_max:
                 message = (
@@ -140,7 +143,8 @@ class Outbox:
                 )
                 raise LocalError(message)
             self._unsent.append(parcel)
-            self._wake.set()
+            if soon:
+                self._wake.set()
 
     def drop(self) -> None:
         """Hand nothing more over, for good (L2); frames handed over before may or may not be in the log."""

@@ -3,6 +3,7 @@
 
 import json
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from tests.harness.installation import Installed, installed, released
 from tidemark.shared.adapters.memory_broker import MemoryBroker
 from tidemark.shared.adapters.virtual import VirtualWorld, run_virtual
 from tidemark.shared.model.frames import BarrierFrame, DataFrame, Frame
+from tidemark.shared.model.ids import Offset
 from tidemark.shared.model.plan import DLQ, OUT
 from tidemark.shared.operators.base import Out
 from tidemark.shared.ports.log import NewRecord, TopicPartition
@@ -70,6 +72,32 @@ def test_few_rows_for_a_sink_come_in_one_frame_before_the_barrier(tmp_path: Path
     assert 4 <= len(data) <= 6
     assert sum(body.rows for f in data for body in f.bodies) == 160
     assert Counter(row["n"] for row in released(tmp_path / "out")) == Counter(range(160))
+
+
+def test_the_last_rows_of_an_epoch_go_with_its_barrier(tmp_path: Path) -> None:
+    """In one request: a second one to the same partition would wait for the answer to the first."""
+    requests: list[list[Frame]] = []
+
+    async def main(world: VirtualWorld) -> None:
+        async with installed(world.clock, world.executor, coordinator=KEPT) as there:
+            append = there.broker.append
+
+            def noted(at: TopicPartition, records: Sequence[NewRecord]) -> Offset:
+                if ".source-1-emit-1." in at.topic:
+                    requests.append([decode_frame(record.value or b"") for record in records])
+                return append(at, records)
+
+            there.broker.append = noted  # type: ignore[method-assign]
+            there.broker.create_topic("t", 1)
+            await there.create(document(tmp_path, [{"$match": {"n": {"$gte": 0}}}]))
+            await there.start()
+            await trickle(there, 2 * INTERVAL_MS // APART_MS)
+            await there.committed()
+
+    run_virtual(main)
+    with_rows = [frames for frames in requests if any(isinstance(frame, DataFrame) for frame in frames)]
+    assert with_rows
+    assert all(isinstance(frames[-1], BarrierFrame) for frames in with_rows)
 
 
 def test_F4_W1_no_watermark_passes_rows_that_wait(tmp_path: Path) -> None:

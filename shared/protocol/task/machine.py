@@ -113,7 +113,7 @@ class TaskMachine:
         if self.stopped or self._agenda or self.sender.held_back_by_receivers():
             return False
         if not self.is_source:
-            return self._work is None or self._taking()
+            return self._work is None or self.taking()
         held = self._input_held or self.sender.held_back_by_commits() or self.pace.full()
         return self._work is None and not self.ended and not held
 
@@ -197,14 +197,14 @@ class TaskMachine:
 
     # --- the agenda ---------------------------------------------------------------------------------------------------
 
-    def _taking(self) -> bool:
+    def taking(self) -> bool:
         """A snapshot is under way: every channel is blocked."""
         return isinstance(self._work, Flushing | Copying)
 
     def _run(self) -> None:
         going = True
         while going and not self.stopped:
-            going = self._begin_work() if self._work is None else self._taking() and self._step()
+            going = self._begin_work() if self._work is None else self.taking() and self._step()
 
     def _begin_work(self) -> bool:
         """Begin the next work when nothing is under way: a checkpoint's cut (C2, C13), the next piece, a snapshot (C3), timers, frames."""
@@ -433,7 +433,7 @@ class TaskMachine:
         """C5: checkpoint `epoch` has ended here; frames that waited for it go on."""
         if not taken and self._pending is not None and self._pending.epoch <= epoch:
             self._pending = None
-        if not taken and self._taking():
+        if not taken and self.taking():
             # It is being taken: the task goes on from that snapshot, and the coordinator ignores its ack.
             self.receiver.ended_up_to = max(self.receiver.ended_up_to, epoch)
             return

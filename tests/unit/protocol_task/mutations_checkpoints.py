@@ -154,7 +154,7 @@ CHECKPOINTS = (
         "C4",
         "a partition is paused",
         MACHINE,
-        "return self._work is None or self._taking()",
+        "return self._work is None or self.taking()",
         "return self.receiver.aligning is None",
     ),
     Mutation("C5", "an ended barrier blocks", RECEIVER, "if epoch <= self.ended_up_to:", "if False:"),
@@ -169,7 +169,7 @@ CHECKPOINTS = (
         "C5", "an abort ends nothing", RECEIVER, "        self._unblock()\n        return True", "        return False"
     ),
     Mutation("C5", "an aborted checkpoint is begun", RECEIVER, "if epoch <= self.ended_up_to or (self", "if (self"),
-    Mutation("C5", "an abort in mid-snapshot unblocks", MACHINE, "if not taken and self._taking():", "if False:"),
+    Mutation("C5", "an abort in mid-snapshot unblocks", MACHINE, "if not taken and self.taking():", "if False:"),
     Mutation(
         "C5",
         "an ended checkpoint is acknowledged",
@@ -202,7 +202,7 @@ CHECKPOINTS = (
         "C5",
         "frames are put off while a snapshot is taken",
         MACHINE,
-        "self._taking() and self._step()",
+        "self.taking() and self._step()",
         "False",
     ),
     Mutation(

@@ -155,7 +155,7 @@ FRAMES = (
         "L2",
         "not noticed while a snapshot is taken",
         MACHINE,
-        "return self._work is None or self._taking()",
+        "return self._work is None or self.taking()",
         "return self._work is None",
     ),
 )
