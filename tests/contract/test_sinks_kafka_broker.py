@@ -8,6 +8,7 @@ import time
 import uuid
 from collections.abc import AsyncIterator
 from dataclasses import replace
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -18,7 +19,6 @@ from tests.contract.sinks_targets import KafkaWorld, expression
 from tidemark.services.library.release_world import Task, World, batch_of, crash_after, haunt
 from tidemark.services.sink.connectors.kafkamarkers import MarkerReading, last_marker, markers_of
 from tidemark.services.sink.connectors.kafkarecords import Takes
-from tidemark.services.sink.connectors.staging import decode_handle
 from tidemark.shared.adapters.kafka_log import KafkaLog
 from tidemark.shared.adapters.kafka_settings import KafkaSettings
 from tidemark.shared.model.ids import Epoch, JobId, VertexId
@@ -78,13 +78,9 @@ async def test_S3_a_holder_that_died_in_a_transaction_leaves_nothing_visible(wor
     await old.accept()
     await old.stage()
     await old.commit()
-    writer = old.sink._writer  # type: ignore[attr-defined]
-    transaction = await writer.begin()
-    row, staged = world.commits[0]
-    part = decode_handle(staged)[0]
-    for partition, records in (await old.sink._released(row, part, 1, await log.list_topics())).items():  # type: ignore[attr-defined]
-        for some in records:
-            await transaction.send_batch(partition, some)
+    sink: Any = old.sink
+    await sink._writing.join()
+    transaction = sink._ahead.transaction
     await world.check()
     new = Task(world)
     await new.start()
@@ -127,7 +123,7 @@ async def test_S3_S6_a_record_that_the_broker_refuses_at_release_is_a_permanent_
     await task.commit()
     admin = AIOKafkaAdminClient(bootstrap_servers=kafka_broker)
     await admin.start()
-    await admin.alter_configs([ConfigResource(ConfigResourceType.TOPIC, target.topic, {"max.message.bytes": "60"})])
+    await admin.alter_configs([ConfigResource(ConfigResourceType.TOPIC, target.topic, {"max.message.bytes": "100"})])
     await admin.close()
     with pytest.raises(TargetRefused, match="commit 1"):
         await task.release()
