@@ -43,6 +43,12 @@ def state_of(vertex: dict[str, Any]) -> str:
     return "busy" if (vertex["busyFraction"] or 0) >= BUSY else "calm"
 
 
+def held_of(vertex: dict[str, Any]) -> str:
+    """The fraction of the time that its input waited; and whether a quota of bytes is the reason (E4)."""
+    by_quota = (vertex["heldByQuotaFraction"] or 0) >= HELD
+    return share(vertex["heldBackFraction"]) + (" (quota)" if by_quota else "")
+
+
 def _layers(vertices: Sequence[dict[str, Any]], edges: Sequence[dict[str, str]]) -> list[list[str]]:
     """Each vertex one below the lowest of its senders, dead letters' at the end of the last layer; given in the order of the data."""
     depth: dict[str, int] = {}
@@ -72,7 +78,7 @@ def _line(begin: tuple[float, float], end: tuple[float, float], *, aside: bool) 
 
 def _box(vertex: dict[str, Any], x: float, y: float) -> Html:
     state = state_of(vertex)
-    busy, held = share(vertex["busyFraction"]), share(vertex["heldBackFraction"])
+    busy, held = share(vertex["busyFraction"]), held_of(vertex)
     lost = [
         f"{vertex[field]:,} {word}"
         for field, word in (("lateMessageCount", "late"), ("dlqMessageCount", "dead"))

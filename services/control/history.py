@@ -12,6 +12,7 @@ from tidemark.services.control.stats import is_queue, shown_time
 from tidemark.shared.model.checkpoint import TaskHandle
 from tidemark.shared.model.ids import Epoch, JobId, TaskId, VertexId
 from tidemark.shared.model.messages import (
+    QUOTA_MS,
     AbortCheckpoint,
     Ack,
     Command,
@@ -34,7 +35,7 @@ JOBS_MAX: Final = 1_000
 """Beyond it those that were heard of first are forgotten."""
 RATE_POINTS: Final = 10
 """Over so many points a rate is taken: heartbeats come at their own times."""
-_KEPT: Final = ("inRows", "outRows", "inBytes", "outBytes", "busyMs", "heldMs")
+_KEPT: Final = ("inRows", "outRows", "inBytes", "outBytes", "busyMs", "heldMs", QUOTA_MS)
 Counts: TypeAlias = Mapping[VertexId, Mapping[str, int]]
 
 

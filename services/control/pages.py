@@ -97,6 +97,7 @@ def graph(view: View, shown: Answer, stats: Answer, plan: Answer) -> Drawn:
         ("Dead letters", number(s["dlqMessageCount"])),
         ("Checkpoint", f"{number(shown['epoch'])}, {number(shown['releasedEpoch'])} released"),
         ("State size", size(s["stateSize"])),
+        *_quota(vertices),
     )
     waits = [tag("p", f"{v['name']} waits: {text}", class_="trouble") for v in vertices for text in v["waits"]]
     placed = ((f"{task['vertex']}/{task['index']}", task["worker"]) for task in shown["tasks"])
@@ -111,6 +112,14 @@ def graph(view: View, shown: Answer, stats: Answer, plan: Answer) -> Drawn:
     return Drawn((pairs(figures), waits, drawn, _vertices(vertices), more), _deeds(view))
 
 
+def _quota(vertices: Iterable[Answer]) -> Iterable[tuple[str, str]]:
+    """Of a processor whose namespace has a quota of bytes: what its sources take now, and may."""
+    under = [v for v in vertices if v.get("quotaBytesPerSecond")]
+    if under:
+        taken = sum(v["inputBytesPerSecond"] or 0 for v in under)
+        yield "Quota", f"{size(taken)}/s of {size(sum(v['quotaBytesPerSecond'] for v in under))}/s"
+
+
 def _vertices(vertices: Iterable[Answer]) -> Html:
     rows = (
         (
@@ -122,7 +131,7 @@ def _vertices(vertices: Iterable[Answer]) -> Html:
             moment(v.get("watermark")),
             span(v["lagMillis"]),
             share(v["busyFraction"]),
-            share(v["heldBackFraction"]),
+            drawing.held_of(v),
             number(v["lateMessageCount"]),
             number(v.get("dlqMessageCount")),
             number(v.get("executionMicrosPerMessage")),

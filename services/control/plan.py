@@ -8,7 +8,7 @@ from tidemark.services.control.history import History
 from tidemark.services.control.stats import is_queue, late, operator_stats
 from tidemark.shared.language.documents import InvalidDocument, parse
 from tidemark.shared.model.ids import VertexId
-from tidemark.shared.model.messages import ProcessorStatus
+from tidemark.shared.model.messages import QUOTA_MS, ProcessorStatus
 from tidemark.shared.model.plan import OUT, PhysicalPlan, Vertex
 from tidemark.shared.planning import Engine, PlanError, plan_processor
 from tidemark.shared.planning.describe import INTERPRETED, StageText, edge_text, logical, operators
@@ -44,6 +44,8 @@ class Plans:
                     "outputPerSecond": _rounded(rates.get("outRows")),
                     "busyFraction": _rounded(rates.get("busyMs"), 1000 * count, 3),
                     "heldBackFraction": _rounded(rates.get("heldMs"), 1000 * count, 3),
+                    "heldByQuotaFraction": _rounded(rates.get(QUOTA_MS), 1000 * count, 3),
+                    "inputBytesPerSecond": _rounded(rates.get("inBytes")),
                     "lagMillis": max((beat.counters.get("lagMs", 0) for beat in beats), default=0),
                     "lateMessageCount": late(beats),
                     "isDeadLetterQueue": is_queue(VertexId(name)),

@@ -13,7 +13,7 @@ import msgspec
 
 from tidemark.shared.model.held import SplitHeld
 from tidemark.shared.model.ids import TaskId, VertexId
-from tidemark.shared.model.messages import ProcessorStatus, TaskBeat
+from tidemark.shared.model.messages import QUOTA_MS, SHARE, ProcessorStatus, TaskBeat
 from tidemark.shared.model.time import MAX_TIME, MIN_TIME
 from tidemark.shared.operators.base import MAX_OPEN, MIN_OPEN
 from tidemark.shared.runtime.watermark import Explained
@@ -190,6 +190,8 @@ def _operator(status: ProcessorStatus, vertex: VertexId, beats: list[TaskBeat]) 
         "executionMicrosPerMessage": _micros_per_row(beats),
         **_open_windows(beats),
         "heldBackSecs": _sum(beats, "heldMs") / 1000,
+        "heldByQuotaSecs": _sum(beats, QUOTA_MS) / 1000,
+        "quotaBytesPerSecond": _sum(beats, SHARE) or None,
         "inputWatermark": shown_time(min(beat.input_watermark_ms for beat in beats)),
         "watermark": shown_time(min(beat.output_watermark_ms for beat in beats)),
         "counters": {name: sum(beat.counters.get(name, 0) for beat in beats) for name in sorted(names)},
@@ -198,7 +200,7 @@ def _operator(status: ProcessorStatus, vertex: VertexId, beats: list[TaskBeat]) 
 
 _NAMED = {
     "inRows", "inBytes", "outRows", "outBytes", "dlqRows", "dlqBytes", "stateBytes", "stateBytesMax", "busyMs", "heldMs", "lagMs",
-    MIN_OPEN, MAX_OPEN,
+    QUOTA_MS, SHARE, MIN_OPEN, MAX_OPEN,
 }  # fmt: skip
 
 

@@ -28,8 +28,8 @@ class TaskHeld(Struct, frozen=True):
     holds: tuple[Hold, ...] = ()
     sender: tuple[str, int, int] | None = None
     """(vertex, index, watermark) of the slowest channel that counts; None for a source, or if none counts."""
-    held_back: Literal["", "receivers", "commits"] = ""
-    """A source may not read: receivers are behind (F7), or too much waits for commits (F8)."""
+    held_back: Literal["", "receivers", "commits", "quota"] = ""
+    """A source may not read: receivers are behind (F7), too much waits for commits (F8), or the namespace's bytes are used up (E4)."""
     aligning: int = 0
     """The checkpoint whose barriers are being collected: frames behind them wait (C3); 0 for none."""
 

@@ -170,6 +170,13 @@ class HoldInput(_OfGeneration, frozen=True, tag=True):
     held: bool
 
 
+class ShareBytes(_OfGeneration, frozen=True, tag=True):
+    """What each source task of the job may take in a second, of its namespace's quota (E4)."""
+
+    shares: tuple[tuple[VertexId, int, int], ...]
+    """Vertex, index, bytes a second; 0 bytes: what it likes."""
+
+
 class CoordinatorBeat(Struct, frozen=True, tag=True):
     """The leader is there; a worker that hears none for long stops its tasks by its own clock (R2)."""
 
@@ -215,6 +222,7 @@ Command = (
     | TellEnds
     | Drain
     | HoldInput
+    | ShareBytes
     | StopTasks
     | CoordinatorBeat
     | Sample
@@ -236,6 +244,14 @@ class _Process(Struct, frozen=True):
 
 class Register(_Process, frozen=True, tag=True):
     """A worker's process has started; `place` names its seat over restarts (R1)."""
+
+
+TAKEN: Final = "inBytes"
+"""The counter of a task's beat that has the bytes of the records' values that it took in."""
+SHARE: Final = "shareBytes"
+"""Of a source under a quota of bytes: its share, bytes a second (E4)."""
+QUOTA_MS: Final = "quotaMs"
+"""For how long it has waited for the quota."""
 
 
 class TaskBeat(Struct, frozen=True):

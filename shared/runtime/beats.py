@@ -49,7 +49,12 @@ def beat_of(
         epoch=machine.last_snapshot,
         input_watermark_ms=machine.input_watermark_ms,
         output_watermark_ms=machine.sender.watermark_ms,
-        counters={**driver.body.counters(), **machine.drops, **counted},
+        counters={
+            **driver.body.counters(),
+            **machine.drops,
+            **counted,
+            **(driver.source.counters() if driver.source else {}),
+        },
         details=details,
     )
 
@@ -79,6 +84,8 @@ def _held(driver: TaskDriver, clock: Clock) -> TaskHeld:
         if machine.sender.held_back_by_receivers()
         else "commits"
         if machine.is_source and machine.sender.held_back_by_commits()
+        else "quota"
+        if driver.source is not None and driver.source.held_by_quota
         else "",
         aligning=machine.receiver.aligning or 0,
     )

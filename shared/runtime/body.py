@@ -4,6 +4,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
 
+import numpy as np
+import pyarrow.compute as pc
+
 from tidemark.shared.model.checkpoint import BlobRef
 from tidemark.shared.model.frames import Body, Segment
 from tidemark.shared.model.held import Hold
@@ -126,6 +129,22 @@ class Fetched:
     def rows(self) -> int:
         """Of all batches."""
         return sum(len(batch.positions) for batch in self.batches)
+
+    @property
+    def size_bytes(self) -> int:
+        """Of the records' values, as `Meter.read` counts them."""
+        return sum(batch.values.nbytes for batch in self.batches)
+
+    def rows_within(self, size_bytes: int) -> int:
+        """How many of the first rows have together at most so many bytes."""
+        rows = 0
+        for batch in self.batches:
+            if batch.values.nbytes > size_bytes:
+                lengths = pc.fill_null(pc.binary_length(batch.values), 0).to_numpy(zero_copy_only=False)
+                beside = (batch.values.nbytes - lengths.sum()) / len(lengths)  # of each row: where it begins
+                return rows + int(np.searchsorted(np.cumsum(lengths + beside), size_bytes, side="right"))
+            rows, size_bytes = rows + len(batch.positions), size_bytes - batch.values.nbytes
+        return rows
 
     def divided(self, rows_max: int) -> tuple["Fetched", "Fetched | None"]:
         """The first rows, at most so many, with the positions of their splits behind them; and the rest, None if there is none.

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final, Literal, Protocol, runtime_checkable
 
-from tidemark.shared.model.messages import ProcessorStatus, TaskBeat
+from tidemark.shared.model.messages import QUOTA_MS, SHARE, ProcessorStatus, TaskBeat
 from tidemark.shared.model.spans import Spans
 from tidemark.shared.model.time import MAX_TIME, MIN_TIME
 from tidemark.shared.protocol.coordinator.pace import Timings
@@ -38,7 +38,9 @@ METRICS: Final[Mapping[str, Metric]] = {
     "task_late_total": Metric("counter", "Rows that came late", "worker", _TASK),
     "task_duplicates_total": Metric("counter", "Records whose id had been before", "worker", _TASK),
     "task_busy_seconds_total": Metric("counter", "Time spent on rows", "worker", _TASK),
-    "task_held_back_seconds_total": Metric("counter", "Time in which input waited for receivers or commits (F7, F8)", "worker", _TASK),
+    "task_held_back_seconds_total": Metric("counter", "Input waited for receivers, commits, quotas (F7, F8, E4)", "worker", _TASK),
+    "task_held_by_quota_seconds_total": Metric("counter", "The part of it that waited for a quota of bytes (E4)", "worker", _TASK),
+    "task_quota_bytes_per_second": Metric("gauge", "Bytes a second that the task may take, of the namespace's quota", "worker", _TASK),
     "task_state_bytes": Metric("gauge", "State in the last snapshot", "worker", _TASK),
     "task_processing_lag_seconds": Metric("gauge", "Age of the oldest work that waits (W5)", "worker", _TASK),
     "task_step_seconds": Metric("histogram", "One call of a task's work: rows, a watermark, the end of an epoch", "worker", _TASK),
@@ -115,6 +117,8 @@ _COUNTED: Final[tuple[tuple[str, str, float], ...]] = (
     ("duplicates", "duplicates_total", 1),
     ("busyMs", "busy_seconds_total", _MS),
     ("heldMs", "held_back_seconds_total", _MS),
+    (QUOTA_MS, "held_by_quota_seconds_total", _MS),
+    (SHARE, "quota_bytes_per_second", 1),
     ("stateBytes", "state_bytes", 1),
     ("lagMs", "processing_lag_seconds", _MS),
 )

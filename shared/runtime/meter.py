@@ -25,8 +25,11 @@ class Meter:
     busy_ms: int = 0
     """Spent in the body's calls."""
     held_ms: int = 0
-    """A source had input and was not let (F7, F8)."""
+    """A source had input and was not let (F7, F8, E4)."""
     held_since_ms: int | None = None
+    quota_ms: int = 0
+    """A part of it: a source waited for its namespace's quota of bytes (E4)."""
+    quota_since_ms: int | None = None
     state_bytes: int = 0
     """Size of the last snapshot, with the state that it refers to."""
     state_bytes_max: int = 0
@@ -91,11 +94,23 @@ class Meter:
         if self.held_since_ms is None:
             self.held_since_ms = now_ms
 
+    def short(self, now_ms: int) -> None:
+        """The input that waits does so for the quota of bytes."""
+        if self.quota_since_ms is None:
+            self.quota_since_ms = now_ms
+
+    def short_ms(self, now_ms: int) -> int:
+        """How long it has waited for the quota until now."""
+        return self.quota_ms + (0 if self.quota_since_ms is None else now_ms - self.quota_since_ms)
+
     def released(self, now_ms: int) -> None:
         """It goes on."""
         if self.held_since_ms is not None:
             self.held_ms += now_ms - self.held_since_ms
             self.held_since_ms = None
+        if self.quota_since_ms is not None:
+            self.quota_ms += now_ms - self.quota_since_ms
+            self.quota_since_ms = None
 
     def acknowledged(self, parts: Iterable[PartHandle], blobs: Iterable[BlobRef], now_ms: int) -> None:
         """A snapshot is durable."""

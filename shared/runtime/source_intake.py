@@ -3,17 +3,33 @@
 import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
+from typing import Final
 
 from tidemark.shared.model.ids import EdgeId
-from tidemark.shared.model.messages import Command, Drain, ReadPosition, ReadSplits, StartSources, TellEnds, TellSplits
+from tidemark.shared.model.messages import (
+    QUOTA_MS,
+    SHARE,
+    Command,
+    Drain,
+    ReadPosition,
+    ReadSplits,
+    ShareBytes,
+    StartSources,
+    TellEnds,
+    TellSplits,
+)
 from tidemark.shared.ports.clock import Handle
 from tidemark.shared.ports.log import LogError
 from tidemark.shared.protocol.source import machine as source
+from tidemark.shared.protocol.source.allowance import Allowance
 from tidemark.shared.protocol.task import events as ev
 from tidemark.shared.runtime.body import Fetched, Given, ReadingBody
 from tidemark.shared.runtime.meter import first_arrival, oldest_work
 from tidemark.shared.runtime.outbox import Gathered
 from tidemark.shared.runtime.site import TaskSite
+
+_REFILL_MS: Final = 1_000
+"""At the latest a source that waits for its quota looks again: its share may have risen meanwhile."""
 
 
 class SourceIntake:
@@ -30,6 +46,8 @@ class SourceIntake:
         """One fetch of a source, and the next where it need not wait: `fetch_records_max`, `fetch_bytes_max`."""
         self._room = asyncio.Event()
         self._gathered = Gathered(site.machine.sender.watermark_ms)
+        self._allowance = Allowance()
+        self._refilling = False
         self._noted = site.machine.committed
         self._noting: Handle | None = None
         self._noted_ms = -site.wiring.settings.note_interval_ms
@@ -50,6 +68,11 @@ class SourceIntake:
         match command:
             case StartSources():
                 self._started.set()
+            case ShareBytes(_, _, shares):
+                for vertex, index, bytes_per_s in shares:
+                    if (vertex, index) == (mine.vertex, mine.index):
+                        self._allowance.told(bytes_per_s, self.site.wiring.clock.monotonic_ms())
+                        self.site.wake.set()
             case TellSplits():
                 self._carry_out(given.tell(again=True))
             case ReadSplits(_, _, vertex, index, splits) if (vertex, index) == (mine.vertex, mine.index):
@@ -121,7 +144,24 @@ class SourceIntake:
         """Whether there is something that the task may take now."""
         if not self._fetched or not self.site.machine.may_read():
             return False
-        return self._input.may_take(self._body.output_watermark())
+        return self._input.may_take(self._body.output_watermark()) and not self._quota_wait_ms()
+
+    def _quota_wait_ms(self) -> int:
+        """How long the quota of bytes keeps the next rows back (E4); what has none, such as the end of a split, does not wait."""
+        if not self._fetched or not self._fetched[0].rows:
+            return 0
+        return self._allowance.wait_ms(self.site.wiring.clock.monotonic_ms())
+
+    @property
+    def held_by_quota(self) -> bool:
+        """Whether the next rows wait for the namespace's quota of bytes."""
+        return self._quota_wait_ms() > 0
+
+    def counters(self) -> dict[str, int]:
+        """Of a source under a quota of bytes: its share, and for how long it has waited."""
+        share = self._allowance.bytes_per_s
+        waited_ms = self.site.meter.short_ms(self.site.wiring.clock.monotonic_ms())
+        return {SHARE: share, QUOTA_MS: waited_ms} if share or waited_ms else {}
 
     def rest(self) -> None:
         """There is nothing to do now: fetched rows wait."""
@@ -129,17 +169,30 @@ class SourceIntake:
             now_ms = self.site.wiring.clock.monotonic_ms()
             self._input.held_back(now_ms)
             self.site.meter.held(now_ms, first_arrival(self._fetched[0]))
+            if wait_ms := self._quota_wait_ms():
+                self.site.meter.short(now_ms)
+                if not self._refilling:
+                    self._refilling = True
+                    self._later(min(wait_ms, _REFILL_MS), self._refilled)
+
+    def _refilled(self) -> None:
+        self._refilling = False
+        self.site.wake.set()
 
     async def take(self) -> ev.Produced:
         """Work on the fetched rows, as many as the epoch has room for (F9)."""
         clock, machine, meter = self.site.wiring.clock, self.site.machine, self.site.meter
-        fetched, rest = self._fetched.popleft().divided(machine.pace.room_rows())
+        there, room_rows, room_bytes = self._fetched.popleft(), machine.pace.room_rows(), self._allowance.room_bytes
+        if room_bytes is not None:
+            room_rows = min(room_rows, max(1, there.rows_within(room_bytes)))
+        fetched, rest = there.divided(room_rows)
         if rest is not None:
             self._fetched.appendleft(rest)
         elif not fetched.one_by_one:
             self._room.set()
         now_ms = max(clock.now_ms(), machine.processing_time_ms)
         began_ms = clock.monotonic_ms()
+        self._allowance.took(fetched.size_bytes, began_ms)
         meter.released(began_ms)
         meter.read(fetched.batches)
         self._input.taking(began_ms, one_by_one=fetched.one_by_one)

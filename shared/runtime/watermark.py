@@ -147,6 +147,8 @@ def _why(split: SplitHeld, held: TaskHeld) -> str:
         words.append("is not read on: its receivers are too far behind")
     elif held.held_back == "commits":
         words.append("is not read on: too much waits for a commit")
+    elif held.held_back == "quota":
+        words.append("is held by the quota: its namespace may take no more bytes a second")
     elif split.lastEvent is None:
         words.append("has given no record yet")
     elif split.atEnd:

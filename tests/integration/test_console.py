@@ -283,7 +283,10 @@ def test_a_graph_keeps_its_vertices_apart() -> None:
 
 
 def _vertex(name: str, *, queue: bool) -> dict[str, Any]:
-    figures = dict.fromkeys(("inputPerSecond", "outputPerSecond", "busyFraction", "heldBackFraction"))
+    figures = dict.fromkeys(
+        ("inputPerSecond", "outputPerSecond", "busyFraction", "heldBackFraction", "heldByQuotaFraction")
+    )
+    assert drawing.held_of({"heldBackFraction": 0.9, "heldByQuotaFraction": 0.85}) == "90 % (quota)"
     facts = {"waits": [], "lagMillis": 0, "label": "", "tasks": 1, "lateMessageCount": 0}
     return {"name": name, "isDeadLetterQueue": queue, **figures, **facts}
 

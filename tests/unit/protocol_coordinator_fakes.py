@@ -33,6 +33,8 @@ from tidemark.shared.model.ids import (
     WorkerIncarnation,
 )
 from tidemark.shared.model.messages import (
+    SHARE,
+    TAKEN,
     AbortCheckpoint,
     Ack,
     Assign,
@@ -46,6 +48,7 @@ from tidemark.shared.model.messages import (
     Register,
     Released,
     Report,
+    ShareBytes,
     SplitsFound,
     StartCheckpoint,
     StopTasks,
@@ -160,6 +163,7 @@ class WorkersSide:
                     fake.ended,
                     0,
                     0,
+                    counters={TAKEN: fake.taken, SHARE: fake.share} if fake.is_source else {},
                     released=markers,
                     waiting=self.waiting.get(task.vertex, ()),
                 )
@@ -182,7 +186,7 @@ class WorkersSide:
             case AbortCheckpoint():
                 for task in mine:
                     task.ended = max(task.ended, c.epoch)
-            case TellSplits() | ReadSplits() | TellEnds() | Drain():
+            case TellSplits() | ReadSplits() | TellEnds() | Drain() | ShareBytes():
                 for task in mine:
                     if task.is_source and task.assign.generation == c.generation:
                         self._obey_source(worker, task, c)
@@ -195,7 +199,9 @@ class WorkersSide:
             case _:
                 pass
 
-    def _obey_source(self, worker: FakeWorker, task: FakeTask, c: TellSplits | ReadSplits | TellEnds | Drain) -> None:
+    def _obey_source(
+        self, worker: FakeWorker, task: FakeTask, c: TellSplits | ReadSplits | TellEnds | Drain | ShareBytes
+    ) -> None:
         """I1, I3: a source's task says what it finds and where that ends, and reads what it was told of."""
         if isinstance(c, ReadSplits | Drain) and TaskId(c.vertex, c.index) != task.id:
             return
@@ -213,6 +219,9 @@ class WorkersSide:
                 self.judge.may_read(task, splits)
                 task.splits |= splits
                 task.draining, task.held = True, False
+            case ShareBytes(shares=shares):
+                told = {TaskId(vertex, index): size for vertex, index, size in shares}
+                task.share = told.get(task.id, task.share)
 
     def tell_found(self, worker: FakeWorker, task: FakeTask, gone: tuple[SplitId, ...] = ()) -> None:
         """What a source's task sees and was not told to read."""

@@ -158,6 +158,10 @@ class FakeTask:
     """What it says of its splits at barriers, whatever is so."""
     held: bool = False
     """It has said where its splits end, and reads nothing until it is told."""
+    share: int = 0
+    """Of a source's task: bytes a second that it was told it may take (E4); 0: all."""
+    taken: int = 0
+    """Bytes that it has taken."""
 
     @property
     def id(self) -> TaskId:

@@ -80,7 +80,7 @@ def test_every_measure_is_declared_and_every_declared_one_is_measured() -> None:
     """No figure without kind and meaning, and none that is only promised."""
     made = {name for _, name in measured() if not name.startswith("f")}
     counted = re.findall(
-        r'^    \("\w+", "(\w+)", \S+\),$', (ROOT / "shared/runtime/measures.py").read_text(), re.MULTILINE
+        r'^    \(["\w]+, "(\w+)", \S+\),$', (ROOT / "shared/runtime/measures.py").read_text(), re.MULTILINE
     )
     assert made | {f"task_{name}" for name in counted} == set(METRICS)
 

@@ -33,6 +33,7 @@ from tidemark.shared.protocol.coordinator.record import (
     PendingPlan,
     RemovedSink,
 )
+from tidemark.shared.protocol.coordinator.shares import share_first
 from tidemark.shared.protocol.coordinator.splits import SOURCE, own_splits, unlisted
 from tidemark.shared.protocol.coordinator.state import (
     HOSTED,
@@ -294,6 +295,7 @@ def _go(p: ProcessorState, now_ms: int) -> None:
         return
     p.phase = Phase.RUNNING
     target = target_ms(p.settings, interval_ms(p))
+    share_first(p)
     p.tell(StartSources(p.row.job, p.row.generation, target, first_rows(p.settings, p.row.failures)))
     if p.row.desired == "stopped" or p.kept.pending is not None:
         p.leave_behind = p.row.last

@@ -39,6 +39,7 @@ from tidemark.shared.protocol.coordinator.processor import ProcessorMachine
 from tidemark.shared.protocol.coordinator.quotas import refused_creation
 from tidemark.shared.protocol.coordinator.record import Decisions, encode_kept, encode_plan
 from tidemark.shared.protocol.coordinator.settings import CoordinatorSettings
+from tidemark.shared.protocol.coordinator.shares import share_all
 from tidemark.shared.protocol.coordinator.state import Context, bounded
 from tidemark.shared.protocol.coordinator.workers import Workers
 
@@ -233,6 +234,7 @@ class CoordinatorMachine:
                     self._request(request)
         for creation in list(self.creations.values()):
             self._create_again(creation, now_ms)
+        share_all(self.ctx, now_ms)
         self.ctx.out.extend(self.ctx.workers.retire(now_ms))
 
     # --- workers ----------------------------------------------------------------------------------------------------------

@@ -41,7 +41,7 @@ from tidemark.shared.model.messages import (
     TaskFailed,
     TaskRestored,
 )
-from tidemark.shared.protocol.coordinator import cleanup, generation, requests, running, splits, status
+from tidemark.shared.protocol.coordinator import cleanup, generation, requests, running, shares, splits, status
 from tidemark.shared.protocol.coordinator import commands as do
 from tidemark.shared.protocol.coordinator import events as ev
 from tidemark.shared.protocol.coordinator.checkpoints import CommitPermit
@@ -316,6 +316,8 @@ class ProcessorMachine:
                 if p.run is not None and beat.phase != RESTORING_PHASE and p.run.holders.get(task) == heartbeat.worker:
                     p.run.restored.add(task)
                 if p.run is not None and task in p.run.tasks:
+                    if p.run.tasks[task].service == splits.SOURCE:
+                        shares.heard(p.run, task, beat.counters, now_ms)
                     p.run.waits[task] = beat.waiting
                     if beat.waiting:
                         p.run.waited_ms[task] = now_ms

@@ -19,6 +19,8 @@ class Quota(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     processors: Annotated[int, msgspec.Meta(ge=0)] | None = None
     tasks: Annotated[int, msgspec.Meta(ge=0)] | None = None
     """Of processors that run or are to run. A task takes at most one slot."""
+    bytes_per_s: Annotated[int, msgspec.Meta(ge=1_024)] | None = None
+    """That its sources take together, of records' values: on average, with some seconds' worth at once (`shares.py`)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,6 +87,8 @@ class CoordinatorSettings:
     """Processors that are registered, running or not; no more are created."""
     quotas: tuple[Quota, ...] = knob(())
     """Of namespaces, each named once (E4)."""
+    shares_interval_ms: int = 1_000
+    """How often the shares of a quota of bytes are looked at: as often as sources tell what they took (E4)."""
     connections_max: int = 1_000
     """Connections in the registry; no more are added."""
     workers_max: int = 1_000

@@ -91,6 +91,15 @@ class Work:
     new_identity: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class TakenBytes:
+    """What a source task has taken since it began, when it said so, and how fast that was lately (E4)."""
+
+    total: int
+    at_ms: int
+    bytes_per_s: float
+
+
 @dataclass(slots=True)
 class GenerationRun:
     """The current generation's tasks and where they are."""
@@ -114,6 +123,12 @@ class GenerationRun:
     ends: dict[TaskId, dict[SplitId, KnownSplit]] = field(default_factory=dict)
     """Where source tasks say that their splits end (I3)."""
     ends_told: bool = False
+    taken: dict[TaskId, TakenBytes] = field(default_factory=dict)
+    """By source task."""
+    shares: dict[TaskId, int] = field(default_factory=dict)
+    """Bytes a second that source tasks were told, or said at first that they have; 0: without a bound."""
+    shares_had: dict[TaskId, int] = field(default_factory=dict)
+    """What they said last."""
 
     @property
     def waiting(self) -> str:
@@ -234,6 +249,8 @@ class Context:
     outage_seen_ms: int | None = None
     states: Callable[[], Iterable["ProcessorState"]] = lambda: ()
     """Of all processors."""
+    shared_ms: int = 0
+    """When the shares of quotas of bytes were looked at last."""
     contradicted: str = ""
     """A contradiction found in this event: others have seen more than the store has."""
     out: list[CoordinatorCommand] = field(default_factory=list)

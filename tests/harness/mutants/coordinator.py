@@ -17,6 +17,9 @@ ON_UNALIGNED = ("tests/unit/test_protocol_coordinator_unaligned.py",)
 ALIGNMENT, ON_ALIGNMENT = "shared/planning/alignment.py", ("tests/unit/test_planning_alignment.py",)
 LINEAGE = "shared/protocol/lineage.py"
 QUOTAS, ON_QUOTAS = AT + "quotas.py", ("tests/unit/test_protocol_coordinator_quotas.py",)
+SHARES, ON_SHARES = AT + "shares.py", ("tests/unit/test_protocol_coordinator_shares.py",)
+ALLOWANCE, ON_ALLOWANCE = "shared/protocol/source/allowance.py", ("tests/unit/test_protocol_allowance.py",)
+ON_BYTES = ("tests/integration/test_quota_of_bytes.py",)
 ON_CODE = ("tests/unit/test_protocol_coordinator_code.py",)
 EPOCH_TIMES = "shared/protocol/coordinator/pace.py"
 ON_PACE = ("tests/property/test_protocol_pace.py",)
@@ -174,6 +177,20 @@ COORDINATOR = (
     Mutant("E4", "a running one's change is not counted", REQUESTS, "if p.phase in ACTIVE and (over := refused_run(p, pending)):", "if over := '':", ON_QUOTAS),
     Mutant("E4", "who runs beyond a quota may not even shrink", QUOTAS, " or (p.phase in ACTIVE and wanted <= _held(p)):", ":", ON_QUOTAS),
     Mutant("E4", "other namespaces count", QUOTAS, " if o.name != p.name and namespace_of(o.name) == namespace)", " if o.name != p.name)", ON_QUOTAS),
+    Mutant("E4", "sources begin without a share", GENERATION, "    share_first(p)\n", "", ON_SHARES),
+    Mutant("E4", "shares stay as they began", MACHINE, "        share_all(self.ctx, now_ms)\n", "", ON_SHARES),
+    Mutant("E4", "shares rise beyond what is free", SHARES, "part = 1.0 if total <= free else max(0.0, free / total)", "part = 1.0", ON_SHARES),
+    Mutant("E4", "a share counts as told though its source has more", SHARES, "max(shares.get(task, 0), had.get(task, 0))", "shares.get(task, 0)", ON_SHARES),
+    Mutant("E4", "a new leader raises shares though it does not know all", SHARES, "free = most - used + own if all_known else own", "free = most - used + own", ON_SHARES),
+    Mutant("E4", "who cannot rise waits for what nobody tells", SHARES, "(used > most + len(fair) or _one_rises(there, fair))", "used > most + len(fair)", ON_SHARES),
+    Mutant("E4", "a quota that is a little less does not count", SHARES, "(used > most + len(fair) or _one_rises(there, fair))", "_one_rises(there, fair)", ON_SHARES),
+    Mutant("E4", "shares are the same for all", SHARES, "            found[p.name, task] = 0.0 if took is None else _GROWTH * took.bytes_per_s", "            found[p.name, task] = 0.0", ON_SHARES),
+    Mutant("E4", "an idle source keeps nothing", SHARES, "found[key] = min(max(wanted[key], least), left", "found[key] = min(wanted[key], left", ON_ALLOWANCE),
+    Mutant("E4", "bytes of other namespaces count", SHARES, "        by_namespace.setdefault(namespace_of(p.name), []).append(p)", '        by_namespace.setdefault("a", []).append(p)', ON_SHARES),
+    Mutant("E4", "a pause saves up for ever", ALLOWANCE, "self._room = min(float(self.bytes_per_s), self._room + span_ms * self.bytes_per_s / _S)", "self._room += span_ms * self.bytes_per_s / _S", ON_ALLOWANCE),
+    Mutant("E4", "what is taken costs nothing", ALLOWANCE, "            self._room -= size_bytes", "            pass", ON_ALLOWANCE),
+    Mutant("E4", "a share is heard and not kept", "shared/runtime/source_intake.py", " and not self._quota_wait_ms()", "", ON_BYTES),
+    Mutant("E4", "a fetch is taken whole", "shared/runtime/source_intake.py", "room_rows = min(room_rows, max(1, there.rows_within(room_bytes)))", "pass", ON_BYTES),
     Mutant("S6", "a refusal is tried again", GENERATION, "    if doom.permanent:", "    if False:", ON_GENERATIONS),
     Mutant("S6", "an order for what nobody waits for is taken", REQUESTS, "    if not waiting:\n        which", "    if False:\n        which", ON_GENERATIONS),
     Mutant("S6", "an order to a running processor is taken", REQUESTS, '    if p.phase in ACTIVE:\n        return f"{p.name} is running; a refusal stops it', '    if False:\n        return f"{p.name} is running; a refusal stops it', ON_GENERATIONS),

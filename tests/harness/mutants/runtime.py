@@ -37,7 +37,7 @@ RUNTIME = (
     Mutant("F2", "what was unanswered goes behind the rest", OUTBOX, "self._unsent.extendleft(parcel for parcel, _ in reversed(given_up))", "self._unsent.extend(parcel for parcel, _ in given_up)", ON_DRIVER),
     Mutant("F2", "the broken writer is kept", OUTBOX, "        writer, self._writer = self._writer, None\n        if writer is not None:\n            await writer.close()", "        writer = self._writer\n        if writer is not None:\n            await writer.close()", ON_DRIVER),
     Mutant("F4", "the watermark passes rows that wait for more", SOURCE_IN, "return ev.Produced(emissions, gathered.watermark_ms,", "return ev.Produced(emissions, self._body.output_watermark(),", ON_GATHERED),
-    Mutant("F9", "a fetch is taken whole", SOURCE_IN, "self._fetched.popleft().divided(machine.pace.room_rows())", "self._fetched.popleft().divided(2**62)", ON_PACED),
+    Mutant("F9", "a fetch is taken whole", SOURCE_IN, "there.divided(room_rows)", "there.divided(2**62)", ON_PACED),
     Mutant("F6", "what cannot be read is passed over", FRAMES_IN, '            message = f"{self.place_of(edge, record.offset)}: {error}"\n            raise PeerError(message) from error\n', "            return await self.take()\n", ON_DRIVER),
     Mutant("F6", "the place is not named", FRAMES_IN, '        except WireError as error:\n            message = f"{self.place_of(edge, record.offset)}: {error}"', '        except WireError as error:\n            message = f"{error}"', ON_DRIVER),
     Mutant("F6", "frames have no size limit", FRAMES, '    if len(data) > limits.frame_bytes_max:\n        message = (\n            f"expected a frame', '    if False:\n        message = (\n            f"expected a frame', ON_WIRE),

@@ -10,7 +10,7 @@ from typing import Any, Final, Literal
 from tidemark.shared.model.ids import Offset, ProcessorName
 from tidemark.shared.model.messages import KEY_GROUPS
 from tidemark.shared.ports.log import TopicPartition
-from tidemark.shared.protocol.coordinator.settings import CoordinatorSettings
+from tidemark.shared.protocol.coordinator.settings import CoordinatorSettings, Quota
 from tidemark.shared.protocol.task.start import TaskLimits
 from tidemark.shared.runtime.settings import RuntimeSettings
 
@@ -163,7 +163,7 @@ def draw(seed: int, url: str) -> Scenario:
         workers={"source": 2, "operator": chooser.choice((2, 3)), "sink": 2, **stages},
         coordinators=2,
         runtime=_runtime(chooser, engine, random.Random(f"{seed}/joins")),
-        coordinator=_coordinator(chooser),
+        coordinator=_coordinator(chooser, random.Random(f"{seed}/quotas")),
     )
 
 
@@ -389,7 +389,7 @@ def _runtime(chooser: random.Random, engine: Literal["spark", "local"], of_joins
     return settings
 
 
-def _coordinator(chooser: random.Random) -> CoordinatorSettings:
+def _coordinator(chooser: random.Random, of_quotas: random.Random) -> CoordinatorSettings:
     return CoordinatorSettings(
         heartbeat_timeout_ms=2_000,
         adopt_wait_ms=800,
@@ -410,4 +410,5 @@ def _coordinator(chooser: random.Random) -> CoordinatorSettings:
         failures_max=10_000,
         lease_ms=2_000,
         lineage_max=chooser.choice((3, 10_000)),
+        quotas=of_quotas.choice(((), (), (), (Quota("*", bytes_per_s=of_quotas.choice((2_000, 20_000))),))),
     )

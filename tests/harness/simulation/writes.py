@@ -16,6 +16,7 @@ WRITES: Final[tuple[str, ...]] = (
     "coordinator command Drain",
     "coordinator command HoldInput",
     "coordinator command ReadSplits",
+    "coordinator command ShareBytes",
     "coordinator command StartCheckpoint",
     "coordinator command StartSources",
     "coordinator command StopTasks",
@@ -116,6 +117,7 @@ RARE: Final = frozenset(
         "coordinator command AbortCheckpoint",
         "coordinator command Drain",
         "coordinator command HoldInput",
+        "coordinator command ShareBytes",
         "coordinator command StopTasks",
         "coordinator command TellEnds",
         "coordinator command TellSplits",
@@ -192,6 +194,8 @@ def is_possible(write: str, scenario: Scenario) -> bool:
     """Whether a process of the scenario could come to a write."""
     targets = (scenario.target, scenario.letters)
     match write.split()[:2]:
+        case "coordinator", "command" if write == "coordinator command ShareBytes":
+            return bool(scenario.coordinator.quotas)
         case "spark", _:
             return scenario.runtime.engine == "spark"
         case "user", _:
