@@ -28,10 +28,10 @@ ALL := not (bench or long or browser)
 PURE := not (kafka or spark or postgres or mongodb or e2e or slow or bench or long or browser)
 INSTALL := $(BIN)/python -m pip install --disable-pip-version-check
 PYTEST := $(BIN)/python -m pytest
-# On all cores, two at least; what waits for processes beside what computes (tests/conftest.py has the order). A worker that dies is
+# One more than there are cores: what waits for processes stands beside what computes (tests/conftest.py has the order). A worker that dies is
 # told with its test, and another goes on with the rest. A test that its time limit's signal does not end (in machine code, in another
 # thread) takes its worker along.
-WORKERS ?= $(shell echo $$(($$(nproc) < 2 ? 2 : $$(nproc) > 4 ? 4 : $$(nproc))))
+WORKERS ?= $(shell echo $$(($$(nproc) < 4 ? $$(nproc) + 1 : 4)))
 SPREAD := -n $(WORKERS) --dist worksteal --max-worker-restart 8 -o faulthandler_timeout=660 -o faulthandler_exit_on_timeout=true
 # Of `make simulate`.
 SEEDS ?= 0-299

@@ -9,7 +9,7 @@ import pytest
 from tests.harness.chaos.ledger import entries
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
-ROUND = ("--rounds", "1", "--faults", "6", "--striking-s", "10", "--seed", "3")
+ROUND = ("--rounds", "1", "--faults", "5", "--striking-s", "8", "--seed", "3")
 
 
 def test_a_round_of_faults_loses_nothing_and_doubles_nothing(tmp_path: Path) -> None:
@@ -24,4 +24,4 @@ def test_a_round_of_faults_loses_nothing_and_doubles_nothing(tmp_path: Path) -> 
     assert done.returncode == 0, log.read_text()[-12_000:]
     (entry,) = entries(tmp_path / "out")
     assert (entry.wrong, entry.rounds) == ("", 1)
-    assert len(entry.struck) >= 5
+    assert len(entry.struck) >= 4

@@ -32,7 +32,7 @@ NAME = ProcessorName("passing")
 SERVICES = ("coordinator", "source", "sink")
 HOGS = 4 * len(os.sched_getaffinity(0))
 HOGS_END_AFTER_S = 180
-COMMITS = 20
+COMMITS = 8
 
 
 @contextmanager

@@ -7,7 +7,7 @@ from tests.harness.simulation.drawing import SHAPES, Shape
 from tests.harness.simulation.story import run
 from tests.harness.simulation.writes import WRITES
 
-SEEDS: Final = 300
+SEEDS: Final = 120
 """Of each change; `make simulate` runs others."""
 
 
