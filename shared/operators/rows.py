@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 from contextvars import ContextVar
 from functools import cached_property, partial
+from struct import Struct
 from typing import Any, Final, TypeVar
 
 import pyarrow as pa
@@ -10,12 +11,14 @@ import pyarrow as pa
 from tidemark.shared.language.expressions.environment import Environment
 from tidemark.shared.language.values import decode_doc, decode_value
 from tidemark.shared.model.values import Date, Document, Value, long
-from tidemark.shared.operators.base import ARRIVAL, EVENT, META, PART, PLACE, POS, SRCKEY, TS, WEND, WSTART
+from tidemark.shared.operators.base import ARRIVAL, EVENT, META, NTH, PART, PLACE, POS, SRCKEY, TS, WEND, WSTART
 from tidemark.shared.operators.context import Topics, source_place
 from tidemark.shared.operators.record_keys import shown_key
 from tidemark.shared.operators.window_plan import SESSION_KEY
 
-_META: Final = (WSTART, WEND, SESSION_KEY, PART, POS, SRCKEY, TS, EVENT, META)
+_META: Final = (WSTART, WEND, SESSION_KEY, PART, POS, SRCKEY, TS, EVENT, META, NTH)
+
+_PLACE_OF_ROW: Final = Struct(">iq")
 
 T = TypeVar("T")
 
@@ -46,7 +49,10 @@ def environments(batch: pa.RecordBatch, documents: Sequence[Document], topic: To
     columns = _Columns(batch)
     return [
         Environment(
-            document, now=None if arrival is None else Date(arrival), meta=partial(_meta, columns, number, topic)
+            document,
+            now=None if arrival is None else Date(arrival),
+            meta=partial(_meta, columns, number, topic),
+            identity=partial(_identity, columns, number),
         )
         for number, (document, arrival) in enumerate(zip(documents, arrivals, strict=True))
     ]
@@ -66,7 +72,9 @@ def walk(
         if not wanted():
             raise Abandoned
         meta = partial(_meta, columns, number, topic)
-        env.become(document, None if arrival is None else Date(arrival), meta, units)
+        env.become(
+            document, None if arrival is None else Date(arrival), meta, units, partial(_identity, columns, number)
+        )
         yield env
 
 
@@ -95,6 +103,16 @@ def _meta(columns: _Columns, number: int, topic: Topics) -> Document:
     if part is not None and part >= 0:
         meta["source"] = _source(row, topic)
     return meta
+
+
+def _identity(columns: _Columns, number: int) -> bytes | None:
+    """The bytes that no other row of a task's records has: of its split, its place and stream, and which of its record's rows it is."""
+    lists = columns.lists
+    part = lists[PART][number] if PART in lists else None
+    if part is None or part < 0:
+        return None
+    nth = lists[NTH][number] if NTH in lists else None
+    return _PLACE_OF_ROW.pack(part, lists[POS][number]) + (nth or b"")
 
 
 def _source(row: dict[str, Any], topics: Topics) -> dict[str, Value]:

@@ -179,6 +179,24 @@ def test_metadata_that_cannot_be_set_is_refused(told: dict[str, Any], reason: st
     assert reason in errors_of(TOPIC, {"$setStreamMeta": told})[0]
 
 
+@pytest.mark.parametrize(
+    ("stage", "reason"),
+    [
+        ({"$set": {"a": {"$createUUID": {"x": 1}}}}, "$createUUID takes no arguments"),
+        ({"$set": {"a": {"$map": {"input": "$b", "in": {"$createUUID": {}}}}}}, "makes one id for a document"),
+        ({"$set": {"a.b": {"$createUUID": {}}}}, "makes one id for a document"),
+        ({"$project": {"a": {"b": {"$createUUID": {}}}}}, "makes one id for a document"),
+        ({"$redact": {"$cond": [{"$createUUID": {}}, "$$KEEP", "$$PRUNE"]}}, "here is none"),
+        ({"$compute": {"class": "a:B", "key": {"$createUUID": {}}}}, "here is none"),
+        ({"$tumblingWindow": {"interval": {"size": 1, "unit": "day"}, "pipeline": [{"$group": {"_id": {"$createUUID": {}}}}]}}, "is none"),
+        ({"$lookup": {"from": {"documents": []}, "as": "b", "pipeline": [{"$set": {"a": {"$createUUID": {}}}}]}}, "here is none"),
+    ],
+)  # fmt: skip
+def test_an_id_is_refused_where_it_would_not_be_of_one_record(stage: dict[str, Any], reason: str) -> None:
+    """Several documents would share it, or a replay would change it."""
+    assert reason in errors_of(TOPIC, stage)[0]
+
+
 SECOND = {"size": 1, "unit": "second"}
 OTHER = {"$source": {"connectionName": "a", "topic": "u"}}
 

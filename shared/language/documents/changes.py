@@ -22,8 +22,9 @@ from tidemark.shared.language.stages import (
     Union,
     Window,
 )
+from tidemark.shared.language.stages.counting import Marked
 
-_NOT_MEANT = frozenset({"path", "limits"})
+_NOT_MEANT = frozenset({"path", "limits", "counted"})
 _REMEDY = "; give it back, or start without state (resumeFromCheckpoint: false)"
 
 
@@ -33,7 +34,7 @@ def meaning(value: Any) -> Any:
         inside = tuple((f.name, meaning(getattr(value, f.name))) for f in fields(value) if f.name not in _NOT_MEANT)
         return (type(value).__name__, inside)
     if isinstance(value, tuple | list):
-        return tuple(meaning(item) for item in value)
+        return tuple(meaning(item) for item in value if not isinstance(item, Marked))
     if isinstance(value, dict):
         return tuple((key, meaning(item)) for key, item in value.items())
     return (type(value).__name__, repr(value))

@@ -36,6 +36,7 @@ from tidemark.shared.language.stages import (
     Connection,
 )
 from tidemark.shared.language.stages.base import ConnectionNeed
+from tidemark.shared.language.stages.counting import counted
 from tidemark.shared.language.stages.inner import GATHERING
 from tidemark.shared.language.stages.pipeline import PIPELINE
 from tidemark.shared.language.stages.table import STAGES
@@ -197,6 +198,7 @@ def parse(document: str | Mapping[str, Any], *, known_connections: Mapping[str, 
     scope = Scope(
         problems,
         limits=limits_of(tree.get("options")),
+        processor=tree["name"] if type(tree.get("name")) is str else "",
         stages={**STAGES, **GATHERING},
         connections=types_of(tree.get("connections"), known_connections or {}),
     )
@@ -213,7 +215,7 @@ def parse(document: str | Mapping[str, Any], *, known_connections: Mapping[str, 
     name = found.get("name")
     return Processor(
         name=None if name is None else ProcessorName(name),
-        pipeline=found["pipeline"],
+        pipeline=counted(found["pipeline"]),
         options=found.get("options", Options()),
         connections=connections,
         warnings=tuple(problems.warnings),

@@ -56,6 +56,14 @@ class Meta:
 
 
 @dataclass(frozen=True, slots=True)
+class CreateUuid(Meta):
+    """`$createUUID`: of the document's record, the processor's name and this place in its text; it reads nothing of the document."""
+
+    processor: str
+    path: str
+
+
+@dataclass(frozen=True, slots=True)
 class ObjectExpr:
     """`{a: expr, …}`: a document; fields that come out missing are left out."""
 

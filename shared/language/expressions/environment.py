@@ -19,6 +19,7 @@ _TEXT_BITS: Final = 6
 DEPTH_MAX: Final = 150
 """How deep a computed value may nest."""
 
+Identity: TypeAlias = Callable[[], bytes | None]
 _EMPTY: Final[dict[str, Any]] = {}
 Meta: TypeAlias = Document | Callable[[], Document]
 """A document, or a function that makes it: most expressions do not ask."""
@@ -41,10 +42,11 @@ class Environment:
 
     root: `$$ROOT`; current: `$$CURRENT`, the same but inside `$redact`. now: `$$NOW`, None where the caller has none, then it is missing.
     meta: `{$meta: "stream…"}`, e.g. `{"window": {"start": …, "end": …, "partition": …}, "source": {…}}`. variables: by name. budget: the
-    bound of results; a new environment `on` another document has the whole of it again.
+    bound of results; a new environment `on` another document has the whole of it again. identity: the bytes that tell the document from all
+    others of the processor's records; None where it is no record's.
     """
 
-    __slots__ = ("_meta", "budget", "current", "now", "root", "variables")
+    __slots__ = ("_meta", "budget", "current", "identity", "now", "root", "variables")
 
     def __init__(
         self,
@@ -55,7 +57,9 @@ class Environment:
         variables: Mapping[str, Value] = _EMPTY,
         current: Value = MISSING,
         budget: Budget | None = None,
+        identity: Identity = lambda: None,
     ) -> None:
+        self.identity = identity
         self.root = root
         self.current: Value = root if current is MISSING else current
         self.now = now
@@ -70,11 +74,12 @@ class Environment:
             self._meta = self._meta()
         return self._meta
 
-    def become(self, root: Document, now: Date | None, meta: Meta, left: int) -> None:
+    def become(self, root: Document, now: Date | None, meta: Meta, left: int, identity: Identity) -> None:
         """Stand for another document, with so much of its budget left: for callers that go through many, one after the other."""
         self.root = self.current = root
         self.now = now
         self._meta = meta
+        self.identity = identity
         self.budget.left = left
 
     def bind(self, variables: Mapping[str, Value]) -> "Environment":
@@ -82,19 +87,33 @@ class Environment:
         merged = {**self.variables, **variables} if self.variables else variables
         current = variables.get("CURRENT", self.current)
         return Environment(
-            self.root, now=self.now, meta=self._meta, variables=merged, current=current, budget=self.budget
+            self.root,
+            now=self.now,
+            meta=self._meta,
+            variables=merged,
+            current=current,
+            budget=self.budget,
+            identity=self.identity,
         )
 
     def at(self, current: Document) -> "Environment":
         """The same with another `$$CURRENT`."""
         return Environment(
-            self.root, now=self.now, meta=self._meta, variables=self.variables, current=current, budget=self.budget
+            self.root,
+            now=self.now,
+            meta=self._meta,
+            variables=self.variables,
+            current=current,
+            budget=self.budget,
+            identity=self.identity,
         )
 
     def on(self, root: Document) -> "Environment":
         """The same time, variables and metadata on another document, with the whole budget again."""
         whole = Budget(self.budget.most)
-        return Environment(root, now=self.now, meta=self._meta, variables=self.variables, budget=whole)
+        return Environment(
+            root, now=self.now, meta=self._meta, variables=self.variables, budget=whole, identity=self.identity
+        )
 
     def read(self, values: Iterable[Any]) -> None:
         """Charge the units of going through values whole: their parts as often as they stand there. ExpressionError beyond the bounds."""

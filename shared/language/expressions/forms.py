@@ -7,6 +7,7 @@ from typing import Any, Final
 from tidemark.shared.language.expressions.ast import (
     NULL,
     Call,
+    CreateUuid,
     Expr,
     FilterArray,
     Let,
@@ -222,7 +223,7 @@ def _current_date(tree: Any, path: str, scope: Scope, _: Parse) -> Expr:
 def _is_set(text: str, scope: Scope) -> bool:
     """Whether a `$setStreamMeta` has set what a text reads, or an object on the way."""
     first, *names = text.split(".")
-    return first == "stream" and all(names) and names[:1] != [] and names[0] in scope.metadata
+    return first == "stream" and all(names) and names[:1] != [] and names[0] in scope.told.metadata
 
 
 def _meta(tree: Any, path: str, scope: Scope, _: Parse) -> Expr:
@@ -230,7 +231,7 @@ def _meta(tree: Any, path: str, scope: Scope, _: Parse) -> Expr:
     if type(tree) is str and tree in _OF_CHANGES:
         scope.problems.add(path, f"{tree} is a field of change events: use $operationType, $ns.db and $ns.coll")
     elif type(tree) is not str or (tree not in META_NAMES and not _is_set(tree, scope)):
-        known = (*META_NAMES, *(f"stream.{name}" for name in sorted(scope.metadata)))
+        known = (*META_NAMES, *(f"stream.{name}" for name in sorted(scope.told.metadata)))
         scope.problems.add(
             path,
             f"unknown metadata {tree!r}: no $setStreamMeta sets it in front of this stage, or a window, $join or $compute stands between",
@@ -239,6 +240,19 @@ def _meta(tree: Any, path: str, scope: Scope, _: Parse) -> Expr:
         )
         return NULL
     return Meta(tuple(tree.split(".")[1:]))
+
+
+def _create_uuid(tree: Any, path: str, scope: Scope, _: Parse) -> Expr:
+    """`$createUUID` (D18): a record that is read again gives the same one."""
+    if tree != {}:
+        scope.problems.add(path, f"$createUUID takes no arguments: {{}}, found {tree!r}")
+    if not scope.told.records:
+        scope.problems.add(
+            path,
+            "$createUUID makes the id of a record, and here is none: compute a field in a $addFields or $project in front of any "
+            "window, $join or $compute; behind them make an id of _id and the window's bounds",
+        )
+    return CreateUuid((), scope.processor, path)
 
 
 def _field_name(tree: Any, path: str, scope: Scope, parse: Parse) -> Expr:
@@ -269,5 +283,6 @@ FORMS: Final[dict[str, Callable[[Any, str, Scope, Parse], Expr]]] = {
     "$meta": _meta,
     "$expr": _expr,
     "$currentDate": _current_date,
+    "$createUUID": _create_uuid,
     "$getField": _get_field,
 }

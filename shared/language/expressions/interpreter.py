@@ -6,11 +6,14 @@ parts with the document).
 
 from collections.abc import Callable
 from functools import partial
+from hashlib import sha256
 from typing import Any, Final
+from uuid import UUID
 
 from tidemark.shared.language.expressions.ast import (
     ArrayExpr,
     Call,
+    CreateUuid,
     Expr,
     FieldPath,
     FilterArray,
@@ -25,13 +28,14 @@ from tidemark.shared.language.expressions.ast import (
     Variable,
 )
 from tidemark.shared.language.expressions.environment import CALL_UNITS, DEPTH_MAX, LOOP_STEP_UNITS, Environment
-from tidemark.shared.language.expressions.errors import NO_BRANCH, SIZE, TYPE, ExpressionError
+from tidemark.shared.language.expressions.errors import NO_BRANCH, SIZE, TYPE, VALUE, ExpressionError
 from tidemark.shared.language.expressions.library import OPERATORS
+from tidemark.shared.language.expressions.library.bindata import UUID_SUBTYPE
 from tidemark.shared.language.expressions.paths import read_path
 from tidemark.shared.language.expressions.registry import ABSENT, Named
 from tidemark.shared.language.expressions.sorting import sort_array
 from tidemark.shared.language.values.types import is_integral, truth, type_name
-from tidemark.shared.model.values import MISSING, Value
+from tidemark.shared.model.values import MISSING, Binary, Value
 
 _SHORT_CHARACTERS: Final = 1_000
 """Outside of loops, texts up to this length are read for nothing."""
@@ -253,11 +257,22 @@ def _sort_array(expr: SortArray, env: Environment) -> Value:
     return None if items is None else sort_array(items, expr.keys)
 
 
+def _create_uuid(expr: CreateUuid, env: Environment) -> Value:
+    """A hash of what the id is of, in the form of version 4 (RFC 9562): 122 bits of SHA-256."""
+    identity = env.identity()
+    if identity is None:
+        raise ExpressionError("$createUUID finds no record that this document is of", VALUE, expr.path)
+    parts = (expr.processor.encode(), expr.path.encode(), identity)
+    whole = b"".join(len(part).to_bytes(4, "big") + part for part in parts)
+    return Binary(UUID(bytes=sha256(whole).digest()[:16], version=4).bytes, UUID_SUBTYPE)
+
+
 _EVALUATE: Final[dict[type, Callable[[Any, Environment], Value]]] = {
     Literal: lambda expr, _: expr.value,
     FieldPath: _field_path,
     Variable: _variable,
     Meta: lambda expr, env: read_path(env.meta, expr.names),
+    CreateUuid: _create_uuid,
     ObjectExpr: _object,
     ArrayExpr: _array,
     Call: _call,

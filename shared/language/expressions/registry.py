@@ -73,7 +73,6 @@ LEFT_OUT: Final[dict[str, str]] = {
     "$sampleRate": "a replay would not give the same answer",
     "$toHashedIndexKey": "it belongs to MongoDB's indexes",
     "$createObjectId": "a replay would not give the same answer",
-    "$createUUID": "a replay would not give the same answer: make an id of the record's own fields, or of {$meta: stream.source}",
     "$bsonSize": "documents are not BSON here",
     **dict.fromkeys(
         ("$addToSet", "$approxCountDistinct", "$bottom", "$bottomN", "$count", "$push", "$top", "$topN"),

@@ -10,6 +10,16 @@ from tidemark.shared.language.problems import Problems
 SYSTEM_VARIABLES = frozenset({"ROOT", "CURRENT", "NOW", "REMOVE"})
 
 
+@dataclass(slots=True)
+class Told:
+    """What the engine can tell of the documents at a place."""
+
+    metadata: set[str] = field(default_factory=set)
+    """Names that a `$setStreamMeta` has set in front of the place."""
+    records: bool = False
+    """Whether each document is one record's, or one of those that `$unwind` made of a record, and is looked at once."""
+
+
 @dataclass(frozen=True, slots=True)
 class Scope:
     """`variables` are those bound around the place, besides the system's; `depth` counts the nesting so far; `limits`: the document's.
@@ -24,8 +34,10 @@ class Scope:
     stages: Mapping[str, Any] = field(default_factory=dict)
     connections: Mapping[str, str] = field(default_factory=dict)
     """Types of the connections that are known, by name."""
-    metadata: set[str] = field(default_factory=set)
-    """Names that a `$setStreamMeta` has set in front of the place: filled while a pipeline is read, from its first stage to its last."""
+    told: Told = field(default_factory=Told)
+    """What is known of the documents at the place: it changes while a pipeline is read, from its first stage to its last."""
+    processor: str = ""
+    """The document's name; "" where it has none."""
 
     def bind(self, *names: str) -> "Scope":
         """Inside a form that binds these variables."""

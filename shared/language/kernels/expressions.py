@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 from tidemark.shared.compiled.values import read
 from tidemark.shared.language.expressions.ast import (
     Call,
+    CreateUuid,
     Expr,
     FieldPath,
     Let,
@@ -66,6 +67,8 @@ def by_kernel(expr: Expr, rows: Rows) -> Column:
             return rows.at(names)
         case Variable("NOW", ()):
             return rows.now()
+        case CreateUuid():
+            raise Unvectorised
         case Meta(names):
             return rows.meta(names)
         case Variable(name, names) if name not in ("ROOT", "CURRENT"):
@@ -92,8 +95,10 @@ def may_have_kernel(expr: Expr) -> bool:
             return name != "CURRENT"
         case Let(variables) if any(name == "CURRENT" for name, _ in variables):
             return False
+        case CreateUuid():
+            return False
         case Meta(names):
-            return names[:1] == ("window",) or names == ("source", "ts")
+            return names[:1] not in ((), ("source",)) or names == ("source", "ts")
         case Call(op):
             known = op in KERNELS or op in BY_EXPRESSIONS or op in arrays.CALLS
             return known and all(map(may_have_kernel, children(expr)))

@@ -75,7 +75,7 @@ def _read(tree: Any, path: str, scope: Scope) -> SetStreamMeta | None:
             path, '$setStreamMeta takes an object with at least one field, such as {"stream.kind": "$kind"}'
         )
         return None
-    found: dict[str, Expr] = {name: _kept(name) for name in sorted(scope.metadata)}
+    found: dict[str, Expr] = {name: _kept(name) for name in sorted(scope.told.metadata)}
     for key, item in tree.items():
         place = join(path, key)
         name = key.removeprefix(_PREFIX)
@@ -88,7 +88,7 @@ def _read(tree: Any, path: str, scope: Scope) -> SetStreamMeta | None:
             scope.problems.add(place, f"{key} is what the engine tells of a document: take another name")
         else:
             found[name] = parse_expression(item, place, scope)
-    scope.metadata.update(found)
+    scope.told.metadata.update(found)
     return SetStreamMeta(path=path, metadata=ObjectExpr(tuple(found.items())))
 
 

@@ -21,6 +21,8 @@ class Unwind(Stateless):
     names: tuple[str, ...]
     include_array_index: tuple[str, ...] | None = None
     preserve_null_and_empty_arrays: bool = False
+    counted: bool = False
+    """Whether the engine counts the items of a record, for a `$createUUID` behind."""
 
     def _apply(self, document: Document, env: Environment) -> Outcome:
         value = _plain_path(document, self.names)

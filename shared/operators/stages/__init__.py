@@ -22,11 +22,13 @@ from tidemark.shared.language.stages import (
     Unwind,
     Validate,
 )
+from tidemark.shared.language.stages.counting import Marked
 from tidemark.shared.language.stages.skip import Skip
 from tidemark.shared.operators.base import Out
 from tidemark.shared.operators.context import TaskContext
 from tidemark.shared.operators.staged import Staged
 from tidemark.shared.operators.stages.add_fields import add_fields
+from tidemark.shared.operators.stages.counting import marked
 from tidemark.shared.operators.stages.cutting import count, limit, skip
 from tidemark.shared.operators.stages.group import group
 from tidemark.shared.operators.stages.judging import match, validate
@@ -47,6 +49,7 @@ PROGRAMS: Final[dict[type[Stateless], Callable[[Any, Staged, TaskContext], None]
     Unset: left_out,
     ReplaceRoot: replace_root,
     Redact: redact,
+    Marked: marked,
     SetStreamMeta: set_stream_meta,
 }
 """Without one, a stage takes documents (`staged.whole`)."""

@@ -17,6 +17,8 @@ from tidemark.shared.operators.encoded import encoded
 from tidemark.shared.operators.frame import Frame
 from tidemark.shared.operators.pieces import ranges, row_bytes
 from tidemark.shared.operators.staged import Staged, of_field, replaced
+from tidemark.shared.operators.stages.counting import numbered
+from tidemark.shared.operators.whole_windows import ranks
 
 _COPIES: Final = 8
 """So many copies of a document cost less than to write it without its array."""
@@ -33,6 +35,7 @@ def unwind(stage: Unwind, staged: Staged, context: TaskContext, most: int | None
     fields = {name: of_field(name, frame, staged) for name in sorted(names)}
     arrays = inside.at(fields[top], *within)
     rows, items, indices = inside.unwound(arrays, keep_empty=stage.preserve_null_and_empty_arrays)
+    ordinals = ranks(rows)
     if within:
         fields[top] = inside.put(fields[top], within, inside.emptied(arrays))
     else:
@@ -51,6 +54,8 @@ def unwind(stage: Unwind, staged: Staged, context: TaskContext, most: int | None
             cells = encoded_cells(numbers, column_field(numbers.type, empty="null"))
             own[index_path[0]] = inside.put(own[index_path[0]], index_path[1:], cells)
         staged.batch = batch.take(places)
+        if stage.counted:
+            staged.batch = numbered(staged.batch, ordinals[begin:end])
         replaced(staged, {name: (TAGGED_FIELD.with_name(name), cells) for name, cells in own.items()})
         yield staged.batch
 
