@@ -6,7 +6,7 @@ rows of which nothing was committed, so no effect ever has two answers.
 """
 
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 
@@ -14,12 +14,13 @@ import pyarrow as pa
 import structlog
 
 from tidemark.shared.language.stages import CachedLookup, Lookup
-from tidemark.shared.language.stages.looking_up import Wanted
+from tidemark.shared.language.stages.looking_up import Looker, Question, Wanted
 from tidemark.shared.language.values import encode_doc
 from tidemark.shared.model.tables import Found
+from tidemark.shared.model.values import Document
 from tidemark.shared.operators.base import Out
 from tidemark.shared.operators.context import TaskContext
-from tidemark.shared.operators.lookup import LookupRows
+from tidemark.shared.operators.lookup import LookupRows, candidates, sorted_out
 from tidemark.shared.ports.clock import Clock
 from tidemark.shared.ports.tables import Table, TableRefused, TableUnavailable
 from tidemark.shared.runtime.settings import LookupSettings
@@ -72,38 +73,88 @@ class _Cache:
 
 
 class Lookups:
-    """One stage in one task."""
+    """One stage in one task, and the lookups nested in it."""
 
     def __init__(
-        self, stage: Lookup, table: Table, clock: Clock, settings: LookupSettings, context: TaskContext
+        self,
+        stage: Lookup,
+        tables: Callable[[Lookup], Table],
+        clock: Clock,
+        settings: LookupSettings,
+        context: TaskContext,
     ) -> None:
-        self._stage = stage
-        self._table = table
-        self._clock = clock
-        self._settings = settings
         self._rows = LookupRows(stage, context)
-        self._cache: _Cache | None = None
-        if isinstance(stage, CachedLookup):
-            self._cache = _Cache(stage.ttl_ms, stage.max_entries, settings.kept_rows_max, stage.bytes_max)
         self._counts = {"lookups": 0, "questions": 0, "cached": 0}
+        self._asked = {
+            looker.stage.path: _Asked(looker, tables(looker.stage), clock, settings, self._counts)
+            for looker in self._rows.looker.all()
+        }
+        self._own = self._asked[stage.path]
 
     async def enrich(self, batch: pa.RecordBatch) -> Sequence[Out]:
         """The rows with the table's rows for each. TableUnavailable when the table was away for too long; TableRefused."""
         looking = self._rows.begin(batch)
         self._counts["lookups"] += looking.count
+        task = self._rows.finish(looking, await self._own.answers(looking.wanted))
+        try:
+            questions = next(task)
+            while True:
+                questions = task.send(await self._answers(questions))
+        except StopIteration as done:
+            outs: Sequence[Out] = done.value
+            return outs
+
+    async def _answers(self, questions: Sequence[Question]) -> list[Sequence[Document]]:
+        """What each nested question finds: those to one table are one question."""
+        wanted: dict[str, dict[bytes, Wanted]] = {}
+        for question in questions:
+            wanted.setdefault(question.looker.stage.path, {}).update(question.wanted)
+        found = {path: await self._asked[path].answers(each) for path, each in wanted.items()}
+        self._counts["lookups"] += len(questions)
+        return [candidates(question.wanted, found[question.looker.stage.path]) for question in questions]
+
+    def counters(self) -> Mapping[str, int]:
+        """Rows and nested documents, questions to tables, answers from caches, rows that failed."""
+        return {**self._counts, "lookupsFailed": self._rows.failed}
+
+    async def close(self) -> None:
+        """Let go of the tables."""
+        for asked in self._asked.values():
+            await asked.close()
+
+
+class _Asked:
+    """A lookup's table, and the answers that are kept."""
+
+    def __init__(
+        self, looker: Looker, table: Table, clock: Clock, settings: LookupSettings, counts: dict[str, int]
+    ) -> None:
+        self._stage = looker.stage
+        self._narrowing = looker.narrowing
+        self._table = table
+        self._clock = clock
+        self._settings = settings
+        self._counts = counts
+        self._cache: _Cache | None = None
+        if isinstance(looker.stage, CachedLookup):
+            kept = looker.stage
+            self._cache = _Cache(kept.ttl_ms, kept.max_entries, settings.kept_rows_max, kept.bytes_max)
+
+    async def answers(self, wanted: Mapping[bytes, Wanted]) -> dict[bytes, Sequence[Found]]:
+        """The rows for each key, from the cache or from the table."""
         now_ms = self._clock.now_ms()
         buckets: dict[bytes, Sequence[Found]] = {}
-        for key in looking.wanted if self._cache is not None else ():
+        for key in wanted if self._cache is not None else ():
             known = self._cache.get(key, now_ms) if self._cache is not None else None
             if known is not None:
                 buckets[key] = known
         self._counts["cached"] += len(buckets)
-        missing = {key: wanted for key, wanted in looking.wanted.items() if key not in buckets}
+        missing = {key: each for key, each in wanted.items() if key not in buckets}
         for key, found in (await self._ask(missing)).items():
             buckets[key] = found
             if self._cache is not None:
                 self._cache.put(key, found, now_ms)
-        return self._rows.finish(looking, buckets)
+        return buckets
 
     async def _ask(self, wanted: Mapping[bytes, Wanted]) -> dict[bytes, Sequence[Found]]:
         """The table's rows, asked for a bounded number of keys at a time."""
@@ -118,7 +169,7 @@ class Lookups:
                     f"{self._stage.path}: the rows of one batch find more than {self._settings.found_rows_max} rows, which is"
                     " lookup.found_rows_max; narrow the lookup, or raise it in TIDEMARK_RUNTIME"
                 )
-            found.update(self._rows.sorted_out(answer, some))
+            found.update(sorted_out(self._narrowing, answer, some))
         return found
 
     async def _patiently(self, wanted: list[Wanted]) -> Sequence[Found]:
@@ -126,7 +177,7 @@ class Lookups:
         began_ms, wait_ms = self._clock.monotonic_ms(), self._settings.retry_ms
         while True:
             try:
-                return await self._table.find(self._rows.columns, wanted)
+                return await self._table.find(self._narrowing.columns, wanted)
             except TableUnavailable as error:
                 away_ms = self._clock.monotonic_ms() - began_ms
                 if away_ms + wait_ms > self._settings.wait_ms_max:
@@ -138,10 +189,6 @@ class Lookups:
                 _log.warning("lookup.table_away", stage=self._stage.path, reason=str(error), away_ms=away_ms)
                 await self._clock.sleep_ms(wait_ms)
                 wait_ms = min(2 * wait_ms, self._settings.retry_ms_max)
-
-    def counters(self) -> Mapping[str, int]:
-        """Rows, questions to the table, answers from the cache, rows that failed."""
-        return {**self._counts, "lookupsFailed": self._rows.failed}
 
     async def close(self) -> None:
         """Let go of the table."""

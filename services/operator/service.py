@@ -19,7 +19,7 @@ from tidemark.services.operator.users import UsersCode
 from tidemark.shared.adapters.children import ForkedChildren
 from tidemark.shared.compiled import compiling
 from tidemark.shared.language.expressions.ast import loops
-from tidemark.shared.language.stages import Https
+from tidemark.shared.language.stages import Https, Lookup
 from tidemark.shared.model.ids import Place
 from tidemark.shared.operators.build import build_chain, build_operator
 from tidemark.shared.operators.computation_keys import Cooling
@@ -27,6 +27,7 @@ from tidemark.shared.operators.context import Shelve
 from tidemark.shared.operators.specs import ComputeSpec
 from tidemark.shared.planning import LookupHead
 from tidemark.shared.ports.children import Children
+from tidemark.shared.ports.tables import Table
 from tidemark.shared.process.allocator import arrow_on_heaps
 from tidemark.shared.process.connections import Connections
 from tidemark.shared.process.host import allow_pandas
@@ -93,7 +94,10 @@ class OperatorService:
             client = self._connections.http()
             asking = Asking(stage, connection, client, outside.clock, outside.executor, settings)
             return Requests(stage, asking, operators, job)
-        table = table_of(self._connections, processor, stage, settings, outside.executor, outside.clock)
+
+        def table(of: Lookup) -> Table:
+            return table_of(self._connections, processor, of, settings, outside.executor, outside.clock)
+
         return Lookups(stage, table, outside.clock, settings, operators)
 
     async def _users(self, context: AssignedTask) -> UsersCode:

@@ -5,7 +5,7 @@ The I/O lies between `begin` and `finish`, and is the service's: one question fo
 Where one field alone decides the result, it is worked out once for each value, and rows stay as they are.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -15,8 +15,9 @@ from tidemark.shared.language.expressions.ast import FieldPath
 from tidemark.shared.language.expressions.environment import Environment
 from tidemark.shared.language.expressions.errors import ExpressionError
 from tidemark.shared.language.stages import Lookup
+from tidemark.shared.language.stages.base import Failure as Failed
 from tidemark.shared.language.stages.base import Passed
-from tidemark.shared.language.stages.looking_up import Narrowing, Wanted, apply_lookup, key_of
+from tidemark.shared.language.stages.looking_up import Asking, Looker, Narrowing, Wanted, key_of, looked_up, together
 from tidemark.shared.language.values import encode_docs, encode_value
 from tidemark.shared.model.plan import OUT
 from tidemark.shared.model.tables import Found
@@ -64,13 +65,13 @@ class LookupRows:
     def __init__(self, stage: Lookup, context: TaskContext = NOWHERE) -> None:
         self._stage = stage
         self._context = context
-        self._narrowing = Narrowing(stage)
+        self.looker = Looker(stage)
         self.failed = 0
 
     @property
     def columns(self) -> tuple[tuple[str, ...], ...]:
         """The columns by which the table is asked; none to ask for all of it."""
-        return self._narrowing.columns
+        return self.looker.narrowing.columns
 
     def begin(self, batch: pa.RecordBatch) -> Looking:
         """The values that the rows of a batch look for."""
@@ -81,7 +82,7 @@ class LookupRows:
         looking.by_value = by_value
         for row, env in enumerate(self._environments(looking)):
             try:
-                wanted = {key_of(one): one for one in self._narrowing.wanted(env.root, env)}
+                wanted = {key_of(one): one for one in self.looker.narrowing.wanted(env.root, env)}
             except ExpressionError as error:
                 if by_value is not None:
                     return self._begin(batch, None)  # a letter is a row's, not a value's
@@ -93,25 +94,23 @@ class LookupRows:
 
     def sorted_out(self, found: Iterable[Found], keys: Iterable[bytes]) -> dict[bytes, list[Found]]:
         """A table's answer, by the keys that were asked for."""
-        buckets: dict[bytes, list[Found]] = {key: [] for key in keys}
-        for one in found:
-            for key in self._narrowing.found_by(one.document):
-                if key in buckets:
-                    buckets[key].append(one)
-        return buckets
+        return sorted_out(self.looker.narrowing, found, keys)
 
-    def finish(self, looking: Looking, buckets: Buckets, most: int = COPIED_BYTES) -> list[Out]:
-        """The rows with the documents found, in pieces of so many bytes, and dead letters of those that failed."""
+    def finish(self, looking: Looking, buckets: Buckets, most: int = COPIED_BYTES) -> Asking[list[Out]]:
+        """The rows with the documents found, in pieces of so many bytes, and dead letters of those that failed.
+
+        Nested lookups of all rows ask together.
+        """
         if looking.by_value is not None:
-            beside = self._by_value(looking, looking.by_value, buckets, most)
+            beside = yield from self._by_value(looking, looking.by_value, buckets, most)
             if beside is not None:
                 return beside
             looking = self._each(looking)
         failures = list(looking.failures)
         places: list[int] = []
         documents: list[Document] = []
-        for row, env, keys in looking.rows:
-            outcome = apply_lookup(self._stage, env.root, _candidates(keys, buckets), env)
+        outcomes = yield from self._outcomes(looking, buckets)
+        for (row, _, _), outcome in zip(looking.rows, outcomes, strict=True):
             if isinstance(outcome, Passed):
                 places += [row] * len(outcome.documents)
                 documents += outcome.documents
@@ -127,6 +126,10 @@ class LookupRows:
             columns = {REST: pa.array(encoded[begin:end], pa.binary()), **engine}
             outs.append(Out(OUT, "rows", pa.RecordBatch.from_pydict(columns)))
         return outs + dead_letters(looking.batch, failures, self._stage.name, self._context)
+
+    def _outcomes(self, looking: Looking, buckets: Buckets) -> Asking[list[Passed | Failed]]:
+        tasks = [looked_up(self.looker, env.root, candidates(keys, buckets), env) for _, env, keys in looking.rows]
+        return (yield from together(tasks))
 
     # --- by value -----------------------------------------------------------------------------------------------------
 
@@ -148,12 +151,11 @@ class LookupRows:
         cells = frame.computed(FieldPath(stage.local_field[:1])).array
         return None if pa.types.is_nested(cells.type) else groups_of([cells], batch.num_rows)
 
-    def _by_value(self, looking: Looking, groups: Groups, buckets: Buckets, most: int) -> list[Out] | None:
+    def _by_value(self, looking: Looking, groups: Groups, buckets: Buckets, most: int) -> Asking[list[Out] | None]:
         """The found documents as a column, worked out once for each value; None if that fails for one."""
         name = self._stage.as_[0]
         found: list[bytes] = []
-        for _, env, keys in looking.rows:
-            outcome = apply_lookup(self._stage, env.root, _candidates(keys, buckets), env)
+        for outcome in (yield from self._outcomes(looking, buckets)):
             if not isinstance(outcome, Passed):
                 return None
             found.append(encode_value(outcome.documents[0][name]))
@@ -182,9 +184,19 @@ class LookupRows:
         return again
 
 
-def _candidates(keys: Sequence[bytes], buckets: Buckets) -> list[Document]:
+def candidates(keys: Collection[bytes], buckets: Buckets) -> list[Document]:
     """The documents that any of the keys found, each once, in the table's order."""
     if len(keys) == 1:
-        return [one.document for one in buckets[keys[0]]]
+        return [one.document for key in keys for one in buckets[key]]
     found = {one.place: one.document for key in keys for one in buckets[key]}
     return [found[place] for place in sorted(found)]
+
+
+def sorted_out(narrowing: Narrowing, found: Iterable[Found], keys: Iterable[bytes]) -> dict[bytes, list[Found]]:
+    """A table's answer, by the keys that were asked for."""
+    buckets: dict[bytes, list[Found]] = {key: [] for key in keys}
+    for one in found:
+        for key in narrowing.found_by(one.document):
+            if key in buckets:
+                buckets[key].append(one)
+    return buckets

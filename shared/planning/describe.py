@@ -28,7 +28,7 @@ from tidemark.shared.language.stages import (
     TumblingWindow,
     Union,
 )
-from tidemark.shared.language.stages.looking_up import Narrowing
+from tidemark.shared.language.stages.looking_up import Looker
 from tidemark.shared.language.values.instants import format_iso
 from tidemark.shared.model.plan import Edge, PhysicalPlan, Vertex
 from tidemark.shared.operators.specs import (
@@ -108,7 +108,9 @@ def _told(stage: Stage, schema: Schema) -> tuple[tuple[str, str], ...]:
 
 def _lookup_text(stage: Lookup) -> StageText:
     known = all_of([frozenset((stage.local_field or ())[:1]), *(fields_used(expr) for _, expr in stage.let)])
-    inner = tuple(StageText(s.path, _names(s.reads())) for s in stage.pipeline)
+    inner = tuple(
+        _lookup_text(s) if isinstance(s, Lookup) else StageText(s.path, _names(s.reads())) for s in stage.pipeline
+    )
     return StageText(stage.path, _names(known), (), inner)
 
 
@@ -272,7 +274,12 @@ def _front(spec: FrontSpec) -> str:
 def _lookup(stage: Lookup | Https) -> str:
     if isinstance(stage, Https):
         return f"{stage.name} {stage.method} to {stage.connection_name}: a request a row, {stage.parallelism} at a time"
-    columns = [".".join(names) for names in Narrowing(stage).columns]
+    return "; within it ".join(_asked(looker) for looker in Looker(stage).all())
+
+
+def _asked(looker: Looker) -> str:
+    stage = looker.stage
+    columns = [".".join(names) for names in looker.narrowing.columns]
     table = (
         "the document's own"
         if isinstance(stage.from_, InlineTable)

@@ -14,7 +14,7 @@ from tidemark.shared.language.problems import Problems
 from tidemark.shared.language.schema import NO_SCHEMA, Schema, parse_schema
 from tidemark.shared.language.stages import Lookup
 from tidemark.shared.language.stages.base import Passed
-from tidemark.shared.language.stages.looking_up import apply_lookup, key_of
+from tidemark.shared.language.stages.looking_up import apply_lookup, by_own_tables, key_of
 from tidemark.shared.model.plan import OUT
 from tidemark.shared.model.tables import Found
 from tidemark.shared.model.values import Document
@@ -66,7 +66,7 @@ def looked_up(
     looking = operator.begin(typed(batch_of(documents, engine), schema))
     table = [Found(place, document) for place, document in enumerate(foreign)]
     buckets = operator.sorted_out(table, [key_of(wanted) for wanted in looking.wanted.values()])
-    outs = operator.finish(looking, buckets, most)
+    outs = by_own_tables(operator.finish(looking, buckets, most))
     assert all(out.port == OUT for out in outs)
     return [document for out in outs for document in documents_of(out.batch)]
 
@@ -168,5 +168,5 @@ def test_a_field_is_asked_for_once_a_value(local: str, values: list[Any], *, dec
     batch = typed(batch_of(rows), schema)
     looking = LookupRows(what).begin(batch)
     assert (len(looking.rows), looking.count) == (3, 9)
-    (out,) = LookupRows(what).finish(looking, {key: [] for key in looking.wanted})
+    (out,) = by_own_tables(LookupRows(what).finish(looking, {key: [] for key in looking.wanted}))
     assert documents_of(out.batch) == [{"n": d["n"], "s": d["s"], "found": []} for d in rows]

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from tidemark.shared.language.documents import InvalidDocument, parse
+from tidemark.shared.language.documents.model import connection_needs
 from tidemark.shared.language.expressions.ast import Call, FieldPath, Literal, Variable
 from tidemark.shared.language.stages import (
     AddFields,
@@ -378,3 +379,19 @@ def test_files_that_cannot_be_written_so_are_refused(changed: dict[str, Any], re
     emit = {"connectionName": "s3", "path": "$day", "format": "json"} | changed
     errors = errors_of(TOPIC, {"$emit": {name: value for name, value in emit.items() if value is not None}})
     assert any(reason in error for error in errors), errors
+
+
+def test_lookups_nest_four_deep_and_name_their_connections() -> None:
+    """The fifth is refused by its place; a connection that only a nested one names is among those that the document needs."""
+
+    def nested(depth: int) -> dict[str, Any]:
+        inner = [nested(depth - 1)] if depth > 1 else []
+        table: dict[str, Any] = {"connectionName": "deep", "table": "t"} if depth == 1 else {"documents": []}
+        return {"$lookup": {"from": table, "localField": "a", "foreignField": "b", "as": "c", "pipeline": inner}}
+
+    place = ".pipeline[0].$lookup"
+    needs = [(need.connection, need.path) for need in connection_needs(stages_of(TOPIC, nested(4)), None)]
+    assert ("deep", f"pipeline[1].$lookup{3 * place}.from") in needs
+    assert errors_of(TOPIC, nested(5)) == [
+        f"pipeline[1].$lookup{4 * place}: lookups stand at most 4 deep in one another"
+    ]

@@ -63,7 +63,7 @@ def run(table: CountingTable, what: Lookup, settings: LookupSettings, batches: l
     results: list[list[list[int]]] = []
 
     async def play(world: VirtualWorld) -> None:
-        lookups = Lookups(what, table, world.clock, settings, TaskContext())
+        lookups = Lookups(what, lambda _: table, world.clock, settings, TaskContext())
         for batch in batches:
             if isinstance(batch, int):
                 await world.clock.sleep_ms(batch)
@@ -128,7 +128,7 @@ def test_a_table_that_is_away_is_asked_again_as_the_settings_say() -> None:
     async def play(world: VirtualWorld) -> None:
         world_clock.append(world.clock)
         settings = LookupSettings(retry_ms=10, retry_ms_max=30)
-        await Lookups(stage(), Timed(away=4), world.clock, settings, TaskContext()).enrich(rows("a"))
+        await Lookups(stage(), lambda _: Timed(away=4), world.clock, settings, TaskContext()).enrich(rows("a"))
 
     run_virtual(play, start_ms=0)
     assert [later - earlier for earlier, later in itertools.pairwise(times)] == [10, 20, 30, 30]

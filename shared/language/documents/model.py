@@ -7,16 +7,23 @@ from typing import Literal, TypeAlias
 from tidemark.shared.language.forms import PluginUse
 from tidemark.shared.language.limits import DEFAULTS, Limits
 from tidemark.shared.language.problems import DocumentError
-from tidemark.shared.language.stages import Connection, Join, Sink, Source, Stage, Union
+from tidemark.shared.language.stages import Connection, Join, Lookup, Sink, Source, Stage, Union
 from tidemark.shared.language.stages.base import ConnectionNeed
 from tidemark.shared.model.ids import ProcessorName
 
 
 def all_stages(pipeline: Iterable[Stage]) -> Iterator[Stage]:
-    """The stages of a pipeline in order, and behind a `$join` or `$union` those of its pipelines."""
+    """The stages of a pipeline in order, behind a `$join` or `$union` those of its pipelines, behind a `$lookup` those within it."""
     for stage in pipeline:
         yield stage
-        inner = (stage.from_,) if isinstance(stage, Join) else stage.pipelines if isinstance(stage, Union) else ()
+        inner: Iterable[Iterable[Stage]] = ()
+        match stage:
+            case Join():
+                inner = (stage.from_,)
+            case Union():
+                inner = stage.pipelines
+            case Lookup():
+                inner = (stage.nested,)
         for stages in inner:
             yield from all_stages(stages)
 

@@ -3,13 +3,17 @@
 They are narrowed by equalities that every match must meet, taken from `localField` and `foreignField`, and from the `$match` stages with
 which the pipeline begins: `$expr` with `$eq` of a field and a variable or constant, also within `$and`; fields that equal a constant. The
 lookup itself checks the documents found again, so a condition may let too much through, but never too little.
+
+A lookup within a lookup's pipeline has a question of its own. `Looker.matching` is a generator: it gives what is looked for, and takes
+what was found, so that who asks can put together what many documents ask at one time.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice, product
-from typing import Any
+from typing import Any, TypeAlias, TypeVar
 
 from tidemark.shared.language.expressions.ast import Call, Expr, FieldPath, Literal, Variable
 from tidemark.shared.language.expressions.environment import Environment
@@ -19,11 +23,12 @@ from tidemark.shared.language.expressions.paths import set_path
 from tidemark.shared.language.limits import CONDITIONS_MAX
 from tidemark.shared.language.query.ast import All, Compare, ExprTrue, OnField, Predicate
 from tidemark.shared.language.query.match import equality_values, values_at
-from tidemark.shared.language.stages import Lookup, Match
+from tidemark.shared.language.stages import InlineTable, Lookup, Match
 from tidemark.shared.language.stages.base import Failure, InnerStage, Passed, Stateless
 from tidemark.shared.language.values.keys import canonical_key
 from tidemark.shared.model.values import MISSING, Document, Value
 
+T = TypeVar("T")
 Names = tuple[str, ...]
 Wanted = tuple[Any, ...]
 """A value for each condition."""
@@ -34,6 +39,8 @@ class Narrowing:
     """The equalities of a lookup."""
 
     stage: Lookup
+    outer: frozenset[str] = frozenset()
+    """Variables of the lookups around it."""
 
     @cached_property
     def _conditions(self) -> tuple[tuple[Names, Names | Expr], ...]:
@@ -41,7 +48,7 @@ class Narrowing:
         found: dict[Names, Names | Expr] = {}
         if self.stage.local_field is not None and self.stage.foreign_field is not None:
             found[self.stage.foreign_field] = self.stage.local_field
-        variables = {name for name, _ in self.stage.let}
+        variables = self.outer.union(name for name, _ in self.stage.let)
         for stage in self.stage.pipeline:
             if not isinstance(stage, Match):
                 break
@@ -82,7 +89,7 @@ def key_of(wanted: Wanted) -> bytes:
     return b"".join(canonical_key(value) for value in wanted)
 
 
-def _equalities(predicate: Predicate, variables: set[str]) -> Iterator[tuple[Names, Expr]]:
+def _equalities(predicate: Predicate, variables: AbstractSet[str]) -> Iterator[tuple[Names, Expr]]:
     match predicate:
         case All(parts):
             for part in parts:
@@ -93,7 +100,7 @@ def _equalities(predicate: Predicate, variables: set[str]) -> Iterator[tuple[Nam
             yield from _of_expr(expr, variables)
 
 
-def _of_expr(expr: Expr | None, variables: set[str]) -> Iterator[tuple[Names, Expr]]:
+def _of_expr(expr: Expr | None, variables: AbstractSet[str]) -> Iterator[tuple[Names, Expr]]:
     match expr:
         case Call("$and", args):
             for arg in args:
@@ -128,31 +135,126 @@ def lookup_variables(stage: Lookup, env: Environment) -> dict[str, Value]:
     return {name: evaluate(expr, env) for name, expr in stage.let}
 
 
-def apply_lookup(stage: Lookup, document: Document, foreign: Iterable[Document], env: Environment) -> Passed | Failure:
-    """The document with the foreign documents that match under `as`, in their order.
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What a document that a lookup has found looks for in a nested one."""
 
-    `foreign` may have been narrowed by an index on `lookup_keys`; it is checked again here.
-    """
+    looker: "Looker"
+    wanted: Mapping[bytes, Wanted]
+    """By key (`key_of`)."""
+
+
+Asking: TypeAlias = Generator[list[Question], Sequence[Sequence[Document]], T]
+"""Gives questions, and takes the foreign documents for each, in their order; then its result."""
+
+
+class Looker:
+    """A `$lookup` and those nested in its pipeline, with what narrows each."""
+
+    def __init__(self, stage: Lookup, outer: frozenset[str] = frozenset()) -> None:
+        self.stage = stage
+        self.narrowing = Narrowing(stage, outer)
+        known = outer.union(name for name, _ in stage.let)
+        self.nested = {inner.path: Looker(inner, known) for inner in stage.nested}
+
+    def all(self) -> Iterator["Looker"]:
+        """It and those within it."""
+        yield self
+        for inner in self.nested.values():
+            yield from inner.all()
+
+    def matching(self, document: Document, foreign: Iterable[Document], env: Environment) -> Asking[list[Any]]:
+        """The foreign documents that match, in their order. ExpressionError where the document fails.
+
+        `foreign` may have been narrowed by an index on `lookup_keys`; it is checked again here.
+        """
+        stage = self.stage
+        inner = env.bind(lookup_variables(stage, env))
+        found = list(foreign)
+        if stage.local_field is not None:
+            wanted = frozenset(map(canonical_key, local_values(document, stage.local_field)))
+            found = [other for other in found if wanted & lookup_keys(other, stage.foreign_field or ())]
+        for each in stage.pipeline:
+            if isinstance(each, Lookup):
+                found = yield from self._nested(each, found, inner)
+            else:
+                found = _through(each, found, inner)
+        self._bounded(len(found))
+        return found
+
+    def _nested(self, stage: Lookup, documents: list[Document], env: Environment) -> Asking[list[Document]]:
+        """The documents found, each with what a nested lookup finds for it."""
+        looker = self.nested[stage.path]
+        places = [env.on(document) for document in documents]
+        wanted = [{key_of(one): one for one in looker.narrowing.wanted(each.root, each)} for each in places]
+        foreign = (yield [Question(looker, each) for each in wanted]) if wanted else ()
+        tasks = [looker.matching(each.root, some, each) for each, some in zip(places, foreign, strict=True)]
+        results: list[Document] = []
+        kept = 0
+        for document, found in zip(documents, (yield from together(tasks)), strict=True):
+            kept += len(found)
+            self._bounded(kept)
+            results.append(set_path(document, stage.as_, found))
+        return results
+
+    def _bounded(self, found: int) -> None:
+        most = self.stage.limits.matches_max
+        if found > most:
+            reason = f"more than {most} foreign documents match; options.limits.matchesPerDocument sets how many may"
+            raise ExpressionError(reason, VALUE, self.stage.path)
+
+
+def together(tasks: Sequence[Asking[T]]) -> Asking[list[T]]:
+    """The results of all; what they ask at one time is asked together."""
+    results: dict[int, T] = {}
+    answers: dict[int, Sequence[Sequence[Document]] | None] = dict.fromkeys(range(len(tasks)))
+    while answers:
+        asked: dict[int, list[Question]] = {}
+        for number, answer in answers.items():
+            try:
+                asked[number] = next(tasks[number]) if answer is None else tasks[number].send(answer)
+            except StopIteration as done:
+                results[number] = done.value
+        if not asked:
+            break
+        found = yield [question for questions in asked.values() for question in questions]
+        answers, at = {}, 0
+        for number, questions in asked.items():
+            answers[number] = found[at : at + len(questions)]
+            at += len(questions)
+    return [results[number] for number in range(len(tasks))]
+
+
+def looked_up(
+    looker: Looker, document: Document, foreign: Iterable[Document], env: Environment
+) -> Asking[Passed | Failure]:
+    """The document with the foreign documents that match under `as`, in their order."""
     try:
-        found = _matching(stage, document, foreign, env.on(document))
+        found = yield from looker.matching(document, foreign, env.on(document))
     except ExpressionError as e:
-        return Failure(e.reason, e.code, e.path or stage.path, document)
-    return Passed((set_path(document, stage.as_, found),))
+        return Failure(e.reason, e.code, e.path or looker.stage.path, document)
+    return Passed((set_path(document, looker.stage.as_, found),))
 
 
-def _matching(stage: Lookup, document: Document, foreign: Iterable[Document], env: Environment) -> list[Any]:
-    inner = env.bind(lookup_variables(stage, env))
-    found = list(foreign)
-    if stage.local_field is not None:
-        wanted = frozenset(map(canonical_key, local_values(document, stage.local_field)))
-        found = [other for other in found if wanted & lookup_keys(other, stage.foreign_field or ())]
-    for each in stage.pipeline:
-        found = _through(each, found, inner)
-    most = stage.limits.matches_max
-    if len(found) > most:
-        reason = f"more than {most} foreign documents match; options.limits.matchesPerDocument sets how many may"
-        raise ExpressionError(reason, VALUE, stage.path)
-    return found
+def apply_lookup(stage: Lookup, document: Document, foreign: Iterable[Document], env: Environment) -> Passed | Failure:
+    """The same; nested lookups may be in documents of the text alone."""
+    return by_own_tables(looked_up(Looker(stage), document, foreign, env))
+
+
+def by_own_tables(task: Asking[T]) -> T:
+    """The result of what asks for documents of the text alone."""
+    try:
+        questions = next(task)
+        while True:
+            questions = task.send([_own(question.looker.stage) for question in questions])
+    except StopIteration as done:
+        result: T = done.value
+        return result
+
+
+def _own(stage: Lookup) -> Sequence[Document]:
+    assert isinstance(stage.from_, InlineTable), "others are asked by who has their connection"
+    return stage.from_.documents
 
 
 def _through(stage: InnerStage, documents: list[Document], env: Environment) -> list[Document]:

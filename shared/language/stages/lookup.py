@@ -60,9 +60,14 @@ class Lookup(Stage):
     local_field: tuple[str, ...] | None = None
     foreign_field: tuple[str, ...] | None = None
     let: tuple[tuple[str, Expr], ...] = ()
-    pipeline: tuple[InnerStage, ...] = ()
+    pipeline: tuple["InnerStage | Lookup", ...] = ()
     limits: Limits = DEFAULTS
     """Of the document."""
+
+    @property
+    def nested(self) -> tuple["Lookup", ...]:
+        """The lookups of its pipeline."""
+        return tuple(stage for stage in self.pipeline if isinstance(stage, Lookup))
 
     def needs(self) -> Iterator[ConnectionNeed]:
         """That of the table."""
@@ -80,10 +85,8 @@ class CachedLookup(Lookup):
 
 
 _OUTSIDE: Final = "does not belong inside a lookup's pipeline"
-_WHY: Final = dict.fromkeys(
-    ("$lookup", "$cachedLookup"),
-    f"{_OUTSIDE}: look up one behind the other, with $unwind of what was found between them",
-)
+NESTING_MAX: Final = 4
+"""How many lookups may stand in one another."""
 _TABLE: Final = (
     Option("connectionName", STRING, "the connection", required=True),
     Option("table", STRING, "a table, or a file of the connection"),
@@ -123,7 +126,7 @@ _LOOKUP: Final = (
     Option(
         "pipeline",
         Kind(read_later, {"type": "array"}),
-        f"stages on what was found: stateless ones, {GATHERING_NAMES}",
+        f"stages on what was found: stateless ones, {GATHERING_NAMES}, and further lookups",
         into=None,
     ),
     Option("as", PATH, "the field that takes the array of what was found", required=True),
@@ -150,8 +153,15 @@ def _looked_up(made: type[Lookup], o: Read, path: str, scope: Scope) -> Lookup:
         scope.problems.add(path, "needs localField and foreignField, or a pipeline")
     variables = read_let(o.get("let", {}), join(path, "let"), scope)
     inner = scope.bind(*(name for name, _ in variables))
-    stages = read_stages(o.get("pipeline", []), join(path, "pipeline"), inner, INNER, _OUTSIDE, _WHY) or ()
+    if _NESTED.subn("", path)[1] >= NESTING_MAX:
+        scope.problems.add(path, f"lookups stand at most {NESTING_MAX} deep in one another")
+        return made(path=path, **o.fields)
+    specs = {**INNER, "$lookup": SPEC, "$cachedLookup": CACHED}
+    stages = read_stages(o.get("pipeline", []), join(path, "pipeline"), inner, specs, _OUTSIDE) or ()
     return made(path=path, let=variables, pipeline=stages, limits=scope.limits, **o.fields)
+
+
+_NESTED: Final = re.compile(r"\$(?:lookup|cachedLookup)\.")
 
 
 def read_let(tree: Any, path: str, scope: Scope) -> tuple[tuple[str, Any], ...]:

@@ -119,7 +119,7 @@ class Line:
     def _looked_up(self, head: LookupHead, entering: Sequence[tuple[str, Out]]) -> list[tuple[str, Out]]:
         assert isinstance(head.stage, Lookup)
         assert isinstance(head.stage.from_, InlineTable)
-        lookups = Lookups(head.stage, HeldTable(head.stage.from_.documents), SystemClock(), LookupSettings(), CONTEXT)
+        lookups = Lookups(head.stage, _own_table, SystemClock(), LookupSettings(), CONTEXT)
 
         async def enrich() -> list[Out]:
             return [found for _, out in entering for found in await lookups.enrich(out.batch)]
@@ -137,3 +137,8 @@ class Line:
 def documents(batches: Sequence[pa.RecordBatch]) -> list[Document]:
     """All documents."""
     return [document for batch in batches for document in documents_of(batch)]
+
+
+def _own_table(stage: Lookup) -> HeldTable:
+    assert isinstance(stage.from_, InlineTable)
+    return HeldTable(stage.from_.documents)
