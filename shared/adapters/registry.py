@@ -6,7 +6,7 @@ Several addresses are one registry: where one is away, the next is asked.
 import json
 from base64 import b64encode
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Annotated, Any, Final, TypeVar
 from urllib.parse import quote, urlsplit
 
@@ -15,6 +15,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from tidemark.shared.adapters.http import CheckAddress, anywhere, checked_connector
+from tidemark.shared.model.schemas import SchemaReference
 from tidemark.shared.ports.registry import (
     KnownSchema,
     RegistryDenied,
@@ -101,6 +102,25 @@ def answer_of(status: int, data: bytes) -> _Answer:
         return _Answer(status, data[:500].decode(errors="replace"), page=True)
 
 
+@dataclass(slots=True)
+class _Trail:
+    """The references that led to a schema, and how many more there may be of all."""
+
+    left: list[int] = field(default_factory=lambda: [_REFERENCES_MAX])
+    way: tuple[tuple[str, int], ...] = ()
+
+    def further(self, reference: _Reference) -> "_Trail":
+        """Behind one more. SchemaUnknown where it has been on the way, or there are too many."""
+        this = (reference.subject, reference.version)
+        if this in self.way:
+            names = " → ".join(f"{subject} version {version}" for subject, version in (*self.way, this))
+            raise SchemaUnknown(f"schemas refer to one another in a circle: {names}")
+        self.left[0] -= 1
+        if self.left[0] < 0:
+            raise SchemaUnknown(f"a schema refers to more than {_REFERENCES_MAX} others")
+        return _Trail(self.left, (*self.way, this))
+
+
 class RestRegistry:
     """`SchemaRegistry` over HTTP."""
 
@@ -109,7 +129,7 @@ class RestRegistry:
         self._check = check
         self._session: aiohttp.ClientSession | None = None
         self._schemas: dict[int, KnownSchema] = {}
-        self._numbers: dict[tuple[str, SchemaType, str], int] = {}
+        self._numbers: dict[tuple[str, SchemaType, str, tuple[SchemaReference, ...]], int] = {}
 
     @property
     def place(self) -> str:
@@ -122,28 +142,43 @@ class RestRegistry:
             answer = await self._ask("GET", f"schemas/ids/{number}")
             if answer.status == 404:  # noqa: PLR2004 - not found
                 raise SchemaUnknown(f"the schema registry {self.place} has no schema {number}: {answer.reason}")
-            self._keep(self._schemas, number, await self._known(self._well(answer, _Schema), [_REFERENCES_MAX]))
+            self._keep(self._schemas, number, await self._known(self._well(answer, _Schema), _Trail()))
         return self._schemas[number]
 
-    async def _known(self, found: _Schema, left: list[int]) -> KnownSchema:
-        """A schema with those that it refers to. left: how many more there may be."""
-        references: list[KnownSchema] = []
-        for each in found.references or ():
-            left[0] -= 1
-            if left[0] < 0:
-                raise SchemaUnknown(f"a schema refers to more than {_REFERENCES_MAX} others")
-            place = f"subjects/{quote(each.subject, safe='')}/versions/{each.version}"
-            known = await self._known(self._well(await self._ask("GET", place), _Schema), left)
-            references.append(replace(known, name=each.name))
-        flat = [inner for each in references for inner in (*each.references, each)]
-        return KnownSchema(found.schemaType or "AVRO", found.schema, tuple(dict.fromkeys(flat)))
+    async def referenced(self, references: Sequence[SchemaReference]) -> tuple[KnownSchema, ...]:
+        """See `SchemaRegistry.referenced`."""
+        return await self._referenced(
+            [_Reference(each.subject, each.version, each.name) for each in references], _Trail()
+        )
 
-    async def number(self, subject: str, kind: SchemaType, text: str, *, register: bool) -> int:
+    async def _known(self, found: _Schema, trail: _Trail) -> KnownSchema:
+        """A schema with those that it refers to."""
+        return KnownSchema(
+            found.schemaType or "AVRO", found.schema, await self._referenced(found.references or (), trail)
+        )
+
+    async def _referenced(self, references: Sequence[_Reference], trail: _Trail) -> tuple[KnownSchema, ...]:
+        """Schemas that one refers to, each behind those that it refers to."""
+        found: list[KnownSchema] = []
+        for each in references:
+            inner = trail.further(each)
+            place = f"subjects/{quote(each.subject, safe='')}/versions/{each.version}"
+            answer = await self._ask("GET", place)
+            if answer.status == 404:  # noqa: PLR2004 - not found
+                what = f"version {each.version} of {each.subject}, which a schema refers to as {each.name!r}"
+                raise SchemaUnknown(f"the schema registry {self.place} does not have {what}: {answer.reason}")
+            known = await self._known(self._well(answer, _Schema), inner)
+            found += [*known.references, replace(known, name=each.name)]
+        return tuple(dict.fromkeys(found))
+
+    async def number(
+        self, subject: str, kind: SchemaType, text: str, references: Sequence[SchemaReference] = (), *, register: bool
+    ) -> int:
         """See `SchemaRegistry.number`."""
-        key = (subject, kind, text)
+        key = (subject, kind, text, tuple(references))
         if key not in self._numbers:
             place = f"subjects/{quote(subject, safe='')}" + ("/versions" if register else "")
-            answer = await self._ask("POST", place, _schema_body(kind, text))
+            answer = await self._ask("POST", place, _schema_body(kind, text, references))
             if not register and answer.status == 404:  # noqa: PLR2004 - not found
                 raise SchemaUnknown(
                     f"the schema registry {self.place} has no such schema under {subject}: {answer.reason}"
@@ -155,10 +190,12 @@ class RestRegistry:
             self._keep(self._numbers, key, self._well(answer, _Registered).id)
         return self._numbers[key]
 
-    async def refused(self, subject: str, kind: SchemaType, text: str) -> str:
+    async def refused(
+        self, subject: str, kind: SchemaType, text: str, references: Sequence[SchemaReference] = ()
+    ) -> str:
         """See `SchemaRegistry.refused`."""
         place = f"compatibility/subjects/{quote(subject, safe='')}/versions/latest?verbose=true"
-        answer = await self._ask("POST", place, _schema_body(kind, text))
+        answer = await self._ask("POST", place, _schema_body(kind, text, references))
         if answer.status == 404:  # noqa: PLR2004 - the subject's first schema
             return ""
         if answer.status == 422:  # noqa: PLR2004 - no schema at all
@@ -232,9 +269,12 @@ class RestRegistry:
             self._session = None
 
 
-def _schema_body(kind: SchemaType, text: str) -> dict[str, Any]:
+def _schema_body(kind: SchemaType, text: str, references: Sequence[SchemaReference]) -> dict[str, Any]:
     """A schema as the registry takes it; of Avro without its type, which older registries do not know."""
-    return {"schema": text} if kind == "AVRO" else {"schema": text, "schemaType": kind}
+    body: dict[str, Any] = {"schema": text} if kind == "AVRO" else {"schema": text, "schemaType": kind}
+    if references:
+        body["references"] = [asdict(each) for each in references]
+    return body
 
 
 def registry_settings(settings: Mapping[str, Any]) -> RegistrySettings:

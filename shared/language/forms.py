@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from tidemark.shared.model.schemas import SchemaReference
 from tidemark.shared.model.values import Document
 
 SubjectStrategy = Literal["TopicNameStrategy", "RecordNameStrategy", "TopicRecordNameStrategy"]
@@ -47,6 +48,8 @@ class RegisteredSchema:
     """The full name of an Avro record, or of the message; the title of a JSON Schema; "" if it has none, or for the first message."""
     auto_register_schemas: bool = True
     subject_name_strategy: SubjectStrategy = "TopicNameStrategy"
+    references: tuple[SchemaReference, ...] = ()
+    """What a schema of Protobuf imports, and the registry has."""
 
     def subject(self, topic: str, part: Literal["key", "value"]) -> str:
         """Under which the registry has the schema."""

@@ -3,10 +3,12 @@
 A registry never gives a number to another schema, so answers may be kept.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Literal, Protocol
 
 from tidemark.shared.model.failures import Lasting, Outage
+from tidemark.shared.model.schemas import SchemaReference
 
 MAGIC: Final = 0
 """The first byte of a record of a registry's schema; four bytes with the schema's number follow, the highest first."""
@@ -50,14 +52,22 @@ class SchemaRegistry(Protocol):
         """The schema that has a number; asked for once. SchemaUnknown."""
         ...
 
-    async def number(self, subject: str, kind: SchemaType, text: str, *, register: bool) -> int:
+    async def referenced(self, references: Sequence[SchemaReference]) -> tuple[KnownSchema, ...]:
+        """Schemas that a new one refers to, those that they refer to in front of them. SchemaUnknown, also of one that refers to itself."""
+        ...
+
+    async def number(
+        self, subject: str, kind: SchemaType, text: str, references: Sequence[SchemaReference] = (), *, register: bool
+    ) -> int:
         """The number of a schema under a subject; registered first if it is to be. The same answer each time.
 
         SchemaUnknown without `register`; SchemaRefused with it.
         """
         ...
 
-    async def refused(self, subject: str, kind: SchemaType, text: str) -> str:
+    async def refused(
+        self, subject: str, kind: SchemaType, text: str, references: Sequence[SchemaReference] = ()
+    ) -> str:
         """Why the registry would refuse the schema under the subject; "" if it would take it, or has it."""
         ...
 

@@ -25,17 +25,17 @@ async def refused_schemas(stage: KafkaEmit, registry: SchemaRegistry) -> Sequenc
             continue
         subject, kind = schema.subject(str(topic), part), SCHEMA_TYPES[schema.type]
         if schema.auto_register_schemas:
-            why = await registry.refused(subject, kind, schema.text)
+            why = await registry.refused(subject, kind, schema.text, schema.references)
         else:
-            why = await _unknown(registry, subject, kind, schema.text)
+            why = await _unknown(registry, subject, kind, schema)
         if why:
             found.append(f"schemaRegistry.{part}Schema: {why}")
     return found
 
 
-async def _unknown(registry: SchemaRegistry, subject: str, kind: SchemaType, text: str) -> str:
+async def _unknown(registry: SchemaRegistry, subject: str, kind: SchemaType, schema: RegisteredSchema) -> str:
     try:
-        await registry.number(subject, kind, text, register=False)
+        await registry.number(subject, kind, schema.text, schema.references, register=False)
     except SchemaUnknown as error:
         return f"{error}; register it, or set autoRegisterSchemas"
     return ""

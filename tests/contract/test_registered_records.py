@@ -92,6 +92,9 @@ message Empty {}
 LINE = 'syntax = "proto3"; package shop; message Line { string sku = 1; int32 n = 2; }'
 
 
+LINES = {"name": "parts/line.proto", "subject": "line", "version": 1}
+
+
 async def test_messages_are_read_by_the_place_that_they_name() -> None:
     """The file's first message by one zero byte, others by their indexes; what a schema imports comes from its references."""
     server = await Registry().start()
@@ -322,6 +325,24 @@ def document(url: str = "http://registry:8081", **emit: Any) -> dict[str, Any]:
                 }
             },
             "names a message of Protobuf",
+        ),
+        (
+            {
+                "schemaRegistry": {
+                    "connectionName": "r",
+                    "valueSchema": {"type": "avro", "schema": ORDER, "references": [LINES]},
+                }
+            },
+            "leave them out",
+        ),
+        (
+            {
+                "schemaRegistry": {
+                    "connectionName": "r",
+                    "valueSchema": {"type": "protobuf", "schema": SHOP, "references": [LINES, LINES]},
+                }
+            },
+            "'parts/line.proto' is there twice",
         ),
     ],
 )

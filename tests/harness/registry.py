@@ -5,13 +5,15 @@ Compatibility is of Avro records, backward: a field that the latest version lack
 
 import json
 from collections import Counter
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from aiohttp import web
 
 from tidemark.shared.language.avro import SchemaError, parse_schema, writer_of
 from tidemark.shared.language.protobuf.errors import SchemaError as NoProtobuf
+from tidemark.shared.model.schemas import SchemaReference
 from tidemark.shared.ports.registry import (
     KnownSchema,
     RegistryDenied,
@@ -91,11 +93,12 @@ class Registry:
     async def _register(self, request: web.Request) -> web.Response:
         subject, body = request.match_info["subject"], await request.json()
         kind = body.get("schemaType", "AVRO")
-        if why := _no_schema(body, kind):
+        if why := self._no_schema(body, kind):
             return _no(422, 42201, why)
         if why := self._incompatible(subject, _tree(body["schema"], kind), kind):
             return _no(409, 409, why)
-        return web.json_response({"id": self.add(subject, _tree(body["schema"], kind), kind)})
+        number = self.add(subject, _tree(body["schema"], kind), kind, body.get("references", ()))
+        return web.json_response({"id": number})
 
     async def _look_up(self, request: web.Request) -> web.Response:
         subject, body = request.match_info["subject"], await request.json()
@@ -111,7 +114,7 @@ class Registry:
 
     async def _compatible(self, request: web.Request) -> web.Response:
         subject, body = request.match_info["subject"], await request.json()
-        if why := _no_schema(body, body.get("schemaType", "AVRO")):
+        if why := self._no_schema(body, body.get("schemaType", "AVRO")):
             return _no(422, 42201, why)
         if subject not in self.subjects:
             return _no(404, 40401, "Subject not found")
@@ -131,6 +134,30 @@ class Registry:
             each["name"] for each in schema.get("fields", ()) if each["name"] not in known and "default" not in each
         ]
         return f"READER_FIELD_MISSING_DEFAULT_VALUE: {lost[0]}" if lost else ""
+
+    def _no_schema(self, body: Any, kind: str) -> str:
+        try:
+            tree = _tree(body["schema"], kind)
+            if kind == "AVRO":
+                writer_of(parse_schema(tree))
+            if kind == "PROTOBUF":
+                compiled(tree, self._imports(body.get("references", ())))
+        except (SchemaError, NoProtobuf, ValueError) as error:
+            return str(error)
+        return ""
+
+    def _imports(self, references: Any) -> dict[str, str]:
+        """Texts by name of schemas that one refers to, and of those that they refer to. ValueError where one is not there."""
+        found: dict[str, str] = {}
+        for each in references:
+            versions = self.subjects.get(each["subject"], [])
+            if not 0 < each["version"] <= len(versions):
+                raise ValueError(
+                    f"No schema reference found for subject {each['subject']} and version {each['version']}"
+                )
+            known = self.schemas[versions[each["version"] - 1]]
+            found |= {**self._imports(known["references"]), each["name"]: known["schema"]}
+        return found
 
 
 class MemoryRegistry:
@@ -155,7 +182,14 @@ class MemoryRegistry:
         found = self.content.schemas[number]
         return KnownSchema(found["schemaType"], found["schema"])
 
-    async def number(self, subject: str, kind: SchemaType, text: str, *, register: bool) -> int:
+    async def referenced(self, references: Sequence[SchemaReference]) -> tuple[KnownSchema, ...]:
+        self._asked("references")
+        texts = self.content._imports([asdict(each) for each in references])
+        return tuple(KnownSchema("PROTOBUF", text, name=name) for name, text in texts.items())
+
+    async def number(
+        self, subject: str, kind: SchemaType, text: str, references: Sequence[SchemaReference] = (), *, register: bool
+    ) -> int:
         self._asked(f"number of {subject}")
         if why := self.content._incompatible(subject, _tree(text, kind), kind):
             raise SchemaRefused(why)
@@ -163,9 +197,11 @@ class MemoryRegistry:
         tree = _tree(text, kind)
         if not register and (tree if kind == "PROTOBUF" else json.dumps(tree)) not in known:
             raise SchemaUnknown(f"no such schema under {subject}")
-        return self.content.add(subject, tree, kind)
+        return self.content.add(subject, tree, kind, [asdict(each) for each in references])
 
-    async def refused(self, subject: str, kind: SchemaType, text: str) -> str:
+    async def refused(
+        self, subject: str, kind: SchemaType, text: str, references: Sequence[SchemaReference] = ()
+    ) -> str:
         return self.content._incompatible(subject, _tree(text, kind), kind)
 
 
@@ -176,15 +212,3 @@ def _tree(text: str, kind: str) -> Any:
 
 def _no(status: int, code: int, message: str) -> web.Response:
     return web.json_response({"error_code": code, "message": message}, status=status)
-
-
-def _no_schema(body: Any, kind: str) -> str:
-    try:
-        tree = _tree(body["schema"], kind)
-        if kind == "AVRO":
-            writer_of(parse_schema(tree))
-        if kind == "PROTOBUF":
-            compiled(tree, {})
-    except (SchemaError, NoProtobuf, ValueError) as error:
-        return str(error)
-    return ""

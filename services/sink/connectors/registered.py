@@ -5,7 +5,7 @@ with the number in them: a release asks no registry. Numbers are asked for when 
 """
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Final, Literal
 
 from tidemark.shared.language.avro import AvroError, parse_schema, writer_of
@@ -72,17 +72,24 @@ class RegisteredForms:
         for part, schema in self._schemas.items():
             if part not in self._write:
                 try:
-                    self._write[part] = await self._executor.blocking(_writer_of, schema)
+                    known = await self._registry.referenced(schema.references) if schema.references else ()
+                    imports = {each.name: each.text for each in known}
+                    self._write[part] = await self._executor.blocking(_writer_of, schema, imports)
                 except OSError as error:
                     raise TargetUnavailable(f"{self._path}: the schema cannot be compiled now: {error}") from error
-                except SchemaError as error:
+                except (SchemaError, SchemaUnknown) as error:
                     raise TargetRefused(f"{self._path}.schemaRegistry.{part}Schema: {error}") from error
+                except RegistryUnavailable as error:
+                    raise TargetUnavailable(str(error)) from error
+                except RegistryDenied as error:
+                    raise TargetDenied(str(error)) from error
             subject = schema.subject(topic, part)
             if subject in self._headers or subject in self._unknown:
                 continue
             try:
                 register = schema.auto_register_schemas
-                number = await self._registry.number(subject, SCHEMA_TYPES[schema.type], schema.text, register=register)
+                kind = SCHEMA_TYPES[schema.type]
+                number = await self._registry.number(subject, kind, schema.text, schema.references, register=register)
             except SchemaUnknown as error:
                 self._unknown[subject] = str(error)
             except SchemaRefused as error:
@@ -122,7 +129,7 @@ class RegisteredForms:
             raise NotWritten(f"{self._path}.schemaRegistry.{part}Schema: {error}") from error
 
 
-def _writer_of(schema: RegisteredSchema) -> Callable[[Value], bytes]:
+def _writer_of(schema: RegisteredSchema, imports: Mapping[str, str]) -> Callable[[Value], bytes]:
     """From a value to its record behind the schema's number. SchemaError."""
     match schema.type:
         case "avro":
@@ -132,6 +139,6 @@ def _writer_of(schema: RegisteredSchema) -> Callable[[Value], bytes]:
             from tidemark.shared.language.protobuf.writing import writer_of as message_writer_of  # noqa: PLC0415
             from tidemark.shared.process.protobuf_compiler import compiled  # noqa: PLC0415
 
-            return message_writer_of(compiled(schema.text, {}), schema.name)
+            return message_writer_of(compiled(schema.text, imports), schema.name)
         case "json":
             return render_json

@@ -15,10 +15,13 @@ from tidemark.shared.language.kinds import (
     choice,
     closed,
     closed_schema,
+    integer,
+    list_of,
     read_later,
     read_options,
 )
 from tidemark.shared.language.problems import join
+from tidemark.shared.model.schemas import SchemaReference
 
 _OPTIONS: Final = closed(
     Option(
@@ -32,6 +35,19 @@ _OPTIONS: Final = closed(
         "the subject is topic-value or topic-key (default), the record's name, or topic-name",
     ),
 )
+_REFERENCE: Final = (
+    Option("name", STRING, "the file as the schema imports it", required=True),
+    Option("subject", STRING, "under which the registry has it", required=True),
+    Option("version", integer(1, 2**31 - 1), "of the subject", required=True),
+)
+
+
+def _reference(tree: Any, path: str, scope: Scope) -> SchemaReference | None:
+    before = len(scope.problems.errors)
+    found = read_options(tree, path, scope, _REFERENCE)
+    return None if len(scope.problems.errors) > before else SchemaReference(**found.fields)
+
+
 _TREE: Final = Kind(read_later, {"anyOf": [{"type": kind} for kind in ("object", "array", "string")]})
 _WORDS: Final = (
     Option(
@@ -42,6 +58,11 @@ _WORDS: Final = (
     ),
     Option("schema", _TREE, "the schema; of protobuf its text", required=True, into="tree"),
     Option("message", STRING, "of protobuf the message's full name; the first of the schema by default"),
+    Option(
+        "references",
+        list_of(Kind(_reference, closed_schema(_REFERENCE))),
+        "of protobuf the schemas of the registry that it imports; what these import comes with them",
+    ),
     Option("options", _OPTIONS, "how the registry knows it"),
 )
 
@@ -54,6 +75,7 @@ def _registered(tree: Any, path: str, scope: Scope) -> RegisteredSchema | None:
     name = message or (_name(found.get("type"), schema, join(path, "schema"), scope) if "schema" in found else "")
     if message and found.get("type") != "protobuf":
         scope.problems.add(join(path, "message"), "names a message of Protobuf: leave it out")
+    _check_references(found, path, scope)
     if fields.get("subject_name_strategy", "TopicNameStrategy") != "TopicNameStrategy" and not name:
         scope.problems.add(
             join(path, "options.subjectNameStrategy"),
@@ -63,6 +85,16 @@ def _registered(tree: Any, path: str, scope: Scope) -> RegisteredSchema | None:
         return None
     text = schema if found.get("type") == "protobuf" else json.dumps(schema, separators=(",", ":"), ensure_ascii=False)
     return RegisteredSchema(text=text, name=name, **fields)
+
+
+def _check_references(found: Read, path: str, scope: Scope) -> None:
+    references = found.get("references") or ()
+    if references and found.get("type") != "protobuf":
+        scope.problems.add(join(path, "references"), "are what a schema of Protobuf imports: leave them out")
+    names = [each.name for each in references]
+    for number, name in enumerate(names):
+        if name in names[:number]:
+            scope.problems.add(f"{join(path, 'references')}[{number}].name", f"{name!r} is there twice")
 
 
 def _name(kind: str | None, schema: Any, path: str, scope: Scope) -> str:
