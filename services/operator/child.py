@@ -1,10 +1,12 @@
 """The process of one computation of one task: `shared.operators.compute`, asked over a connection (`apart.py` has the other end)."""
 
+import gc
 import os
 import pickle
 from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection
 from pathlib import Path
+from typing import Final
 
 from msgspec import msgpack
 
@@ -29,6 +31,9 @@ from tidemark.shared.operators.compute import ComputeOperator
 from tidemark.shared.operators.context import TaskContext
 from tidemark.shared.operators.specs import ComputeSpec
 from tidemark.shared.process.allocator import arrow_on_heaps, keep_freed
+
+_YOUNG_OBJECTS: Final = 50_000
+"""Made before the garbage collector looks at them: a batch makes thousands, which go with it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,6 +119,7 @@ class Answering:
         return head, [*(out.batch for out in outs), *(data for data in parts.values() if data is not None)]
 
     def _built(self, told: ToBuild) -> ComputeOperator:
+        gc.set_threshold(_YOUNG_OBJECTS)
         keep_freed(told.kept_bytes)
         arrow_on_heaps()
         keep_patterns(told.patterns_kept_max)

@@ -10,7 +10,7 @@ Rules:
 """
 
 import heapq
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any, Final, NamedTuple
 
 from tidemark.shared.computation.problems import TimerError
@@ -19,6 +19,10 @@ from tidemark.shared.language.limits import DEFAULTS
 from tidemark.shared.model.time import MAX_TIME, MIN_TIME
 
 _SLACK: Final = 16
+_NO_NAMES: Final[dict[str, "Pending"]] = {}
+_NONE: Final[list["Pending"]] = []
+_NO_CHANGES: Final[list[tuple[str, "Pending | None"]]] = []
+"""Of keys that have never had a timer, which are many: containers of their own would be most of a key. Nothing is put into them."""
 NAME_MAX: Final = 200
 """Characters of a timer's name."""
 
@@ -39,14 +43,20 @@ class Pending(NamedTuple):
 class Timers:
     """The timers of a key. Made by the operator; a computation uses `set`, `cancel` and `time_of`."""
 
-    __slots__ = ("_behind_ms", "_heap", "_most", "_now_ms", "_pending")
+    __slots__ = ("_behind_ms", "_clock_heap", "_heap", "_most", "_now_ms", "_pending", "_undo")
 
     def __init__(self, pending: Iterable[Pending] = (), most: int = DEFAULTS.timers_max) -> None:
         """`most`: timers that may be pending."""
         self._most = most
-        self._pending: dict[str, Pending] = {p.name: p for p in pending}
-        self._heap: list[Pending] = [p for p in self._pending.values() if p.domain == "event"]
-        heapq.heapify(self._heap)
+        self._pending: dict[str, Pending] = _NO_NAMES
+        self._heap: list[Pending] = _NONE
+        """By event time; what is no longer pending is passed over."""
+        self._clock_heap: list[Pending] = _NONE
+        """By processing time."""
+        self._undo: list[tuple[str, Pending | None]] = _NO_CHANGES
+        """What the callback has set or cancelled, by name: the timer that was there before."""
+        if given := {p.name: p for p in pending}:
+            self._open(given)
         self._now_ms = MIN_TIME
         self._behind_ms: int | None = None
 
@@ -58,11 +68,15 @@ class Timers:
                 f"timer {name!r}: this key has {self._most} timers already, and more are not allowed; set fewer, or "
                 "options.limits.timersPerKey"
             )
+        if self._pending is _NO_NAMES:
+            self._open({})
+        self._undo.append((name, self._pending.get(name)))
         self._add(self._timed(name, int(time), domain))
 
     def cancel(self, name: str) -> None:
         """Forget the timer of this name, if there is one."""
-        self._pending.pop(name, None)
+        if name in self._pending:
+            self._undo.append((name, self._pending.pop(name)))
 
     def time_of(self, name: str) -> int | None:
         """The time for which the pending timer of this name is set, ms; None if there is none."""
@@ -72,17 +86,20 @@ class Timers:
     # --- for the operator -----------------------------------------------------------------------------------
 
     def begin(self, now_ms: int, watermark_ms: int | None) -> None:
-        """Set the time of later calls. `watermark_ms`: with `order: arrival`, times below it have passed; None: `now_ms` decides."""
+        """Set the time of later calls, which `undo` takes back.
+
+        watermark_ms: with `order: arrival`, times below it have passed; None: `now_ms` decides.
+        """
+        self._undo.clear()
         self._now_ms = now_ms
         self._behind_ms = watermark_ms
 
     def first(self, domain: Domain) -> Pending | None:
         """The pending timer that is due first."""
-        if domain == "processing":
-            return min((p for p in self._pending.values() if p.domain == domain), default=None)
-        while self._heap and self._pending.get(self._heap[0].name) is not self._heap[0]:
-            heapq.heappop(self._heap)
-        return self._heap[0] if self._heap else None
+        heap = self._heap if domain == "event" else self._clock_heap
+        while heap and self._pending.get(heap[0].name) is not heap[0]:
+            heapq.heappop(heap)
+        return heap[0] if heap else None
 
     def take(self, pending: Pending) -> None:
         """The timer fires: it is pending no more."""
@@ -93,19 +110,26 @@ class Timers:
         """Whether this very timer is pending still, neither cancelled nor set anew."""
         return self._pending.get(pending.name) is pending
 
-    def pending(self) -> tuple[Pending, ...]:
-        """All that are pending, for `back_to`."""
-        return tuple(self._pending.values())
-
     def all(self) -> list[Pending]:
         """All that are pending, in the order in which they are due."""
         return sorted(self._pending.values())
 
-    def back_to(self, before: Sequence[Pending]) -> None:
-        """Undo: exactly these are pending."""
-        self._pending = {p.name: p for p in before}
-        self._heap = [p for p in before if p.domain == "event"]
-        heapq.heapify(self._heap)
+    def undo(self) -> None:
+        """Exactly those are pending that were when the callback began."""
+        if not self._undo:
+            return
+        for name, before in reversed(self._undo):
+            if before is None:
+                self._pending.pop(name, None)
+            else:
+                self._pending[name] = before
+        self._undo.clear()
+        self._order()
+
+    @property
+    def ever(self) -> bool:
+        """Whether there has been a timer."""
+        return self._pending is not _NO_NAMES
 
     def __len__(self) -> int:
         return len(self._pending)
@@ -121,13 +145,21 @@ class Timers:
 
     def _add(self, pending: Pending) -> None:
         self._pending[pending.name] = pending
-        if pending.domain != "event":
-            return
-        heapq.heappush(self._heap, pending)
-        if len(self._heap) > 2 * len(self._pending) + _SLACK:
+        heap = self._heap if pending.domain == "event" else self._clock_heap
+        heapq.heappush(heap, pending)
+        if len(heap) > 2 * len(self._pending) + _SLACK:
             # A timer that is set again and again leaves one behind each time: they go when they are as many as those that count.
-            self._heap = [p for p in self._pending.values() if p.domain == "event"]
-            heapq.heapify(self._heap)
+            self._order()
+
+    def _open(self, pending: dict[str, Pending]) -> None:
+        self._pending, self._undo = pending, []
+        self._order()
+
+    def _order(self) -> None:
+        self._heap = [p for p in self._pending.values() if p.domain == "event"]
+        self._clock_heap = [p for p in self._pending.values() if p.domain != "event"]
+        heapq.heapify(self._heap)
+        heapq.heapify(self._clock_heap)
 
 
 def _check(name: Any, time: Any, domain: Any) -> None:

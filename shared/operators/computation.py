@@ -27,14 +27,14 @@ Rules (LANGUAGE.md, Computations; protocol W1, E1):
 
 from collections.abc import Callable, Iterable, Iterator, MutableMapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
-from typing import Any, Final, NamedTuple, TypeAlias
+from operator import itemgetter
+from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 import pyarrow as pa
 
 from tidemark.shared.computation.base import Computation
-from tidemark.shared.computation.problems import ComputationError, DeathError, TimerError
+from tidemark.shared.computation.problems import DeathError, TimerError
 from tidemark.shared.computation.records import Order, Record, Timer
 from tidemark.shared.computation.state import StateCodec
 from tidemark.shared.computation.timers import Pending
@@ -42,100 +42,36 @@ from tidemark.shared.language.limits import DEFAULTS, Limits
 from tidemark.shared.language.values import (
     canonical_key,
     decode_doc,
+    decode_own_doc,
     decode_value,
     encode_doc,
-    encode_docs,
     encode_value,
 )
 from tidemark.shared.model.ids import StatePart
 from tidemark.shared.model.time import MAX_TIME, MIN_TIME
-from tidemark.shared.model.values import Date, Document
+from tidemark.shared.model.values import Document
 from tidemark.shared.operators.base import OperatorError
+from tidemark.shared.operators.computation_calls import Calls, Timed
 from tidemark.shared.operators.computation_keys import Cooling, Due, Key, Keys
 from tidemark.shared.operators.computation_rows import (
     BELOW,
+    KEY,
     ROWS,
     TIME,
     VALUE,
     KeyRows,
     OrderKey,
-    Stored,
+    Rows,
     WaitingRows,
+    arrived,
     numbers,
 )
 from tidemark.shared.operators.context import NOWHERE, CallGuard
 
-TIMESTAMP: Final = "timestamp"
-Timed: TypeAlias = tuple[int, bytes]
-"""The time of a document, ms, and the document, encoded."""
-
-
-def columns_of(schema: pa.Schema, rows: Sequence[Stored]) -> pa.RecordBatch:
-    """Rows as `process_batch` takes them; ArrowException, TypeError or OverflowError where a field is not of its column's type."""
-    names = schema.names
-    # A document is let go of before the next is made: so many at once would keep the garbage collector busy.
-    cells = [tuple(map(decode_doc(packed).get, names)) for _, _, packed in rows]
-    columns = [pa.array(column, f.type) for f, column in zip(schema, zip(*cells, strict=True), strict=True)]
-    columns.append(pa.array([time_ms for time_ms, _, _ in rows], pa.int64()))
-    return pa.RecordBatch.from_arrays(columns, schema=schema.append(pa.field(TIMESTAMP, pa.int64())))
-
-
-def called_on_run(computation: Computation[Any, Any], key: Key, batch: pa.RecordBatch, outputs_max: int) -> list[Timed]:
-    """Run `process_batch` on rows of one key; what each row says that it gives.
-
-    outputs_max: for each record. ComputationError for a batch that is out of order or too large.
-    """
-    found = computation.process_batch(batch, key.state(), key.timers)
-    if found is None or found.num_rows == 0:
-        return []
-    if found.num_rows > outputs_max * batch.num_rows:
-        raise _too_many(outputs_max)
-    times = batch.column(TIMESTAMP)
-    return _rows(found, times[0].as_py(), times[-1].as_py())
-
-
-def _rows(found: pa.RecordBatch, first_ms: int, last_ms: int) -> list[Timed]:
-    if TIMESTAMP not in found.schema.names:
-        raise ComputationError(
-            f"process_batch gives a column {TIMESTAMP!r} with the time of each row; found {found.schema.names}"
-        )
-    names = [n for n in found.schema.names if n != TIMESTAMP]
-    times = found.column(TIMESTAMP).to_pylist()
-    if any(t is None or not first_ms <= t <= last_ms for t in times) or times != sorted(times):
-        raise ComputationError(
-            f"process_batch: the times of its rows lie in [{first_ms}, {last_ms}] and do not fall; found {times[:5]}"
-        )
-    columns = [_values(found.column(n)) for n in names]
-    documents = [
-        {n: cell for n, cell in zip(names, cells, strict=True) if cell is not None}
-        for cells in (zip(*columns, strict=True) if columns else [()] * len(times))
-    ]
-    return list(zip(times, encode_docs(documents), strict=True))
-
-
-def _values(column: pa.Array) -> list[Any]:
-    """A column's values as the language has them; a null is a field that is not there."""
-    if pa.types.is_timestamp(column.type):
-        return [None if t is None else Date(t) for t in column.cast(pa.timestamp("ms")).cast(pa.int64()).to_pylist()]
-    return list(column.to_pylist())
-
-
-def yielded(found: Iterable[Document] | None, time_ms: int, outputs_max: int) -> list[Timed]:
-    """The documents that a callback yielded, encoded as they are now; CodecError for what is no value of the language."""
-    timed: list[Timed] = []
-    for document in found or ():
-        if type(document) is not dict:
-            raise ComputationError(f"a computation yields documents (dicts), not a {type(document).__name__}")
-        if len(timed) == outputs_max:
-            raise _too_many(outputs_max)
-        timed.append((time_ms, encode_doc(document)))
-    return timed
-
-
-def _too_many(outputs_max: int) -> ComputationError:
-    return ComputationError(
-        f"one callback yielded more than {outputs_max} documents; yield fewer, or set options.limits.outputsPerCall"
-    )
+T = TypeVar("T")
+Call: TypeAlias = Callable[[Key, T, int], Sequence[Timed]]
+"""A callback, of a key, what it is called for, and the time of that, ms."""
+_PLACE: Final = itemgetter(0, 1, 2)
 
 
 class Row(NamedTuple):
@@ -238,7 +174,7 @@ class KeyedComputation:
         self._waiting_max = waiting_max
         self._computed_max = computed_max
         self._waiting = WaitingRows()
-        self._computation = computation
+        self._calls = Calls(computation, limits.outputs_max)
         self._by_event_time = order == "eventTime"
         self._limits = limits
         codec = StateCodec(computation, limits.state_bytes_max)
@@ -282,15 +218,18 @@ class KeyedComputation:
                 f"{self._waiting_max} records wait for the watermark, which stands at {self.watermark_ms} ms, and no more are allowed; "
                 f"see which source or partition holds the watermark back, or run more tasks"
             )
-        values = rows.column(VALUE)
-        for data, row in self._waiting.add(rows):
-            self._keys.find_or_add(data, partial(_key_value, values, row))
+        self._keys.add(self._waiting.add(rows), rows.column(VALUE))
 
     def _arrive(self, rows: pa.RecordBatch, done: CallResults) -> None:
         """A2."""
-        for row in _rows_of(rows):
-            key = self._keys.find_or_add(row.key, partial(_valued, row))
-            self._record(key, Record(key.value, row.value, row.timestamp_ms), row.order, done)
+        names, own = rows.column(KEY).to_pylist(), arrived(rows)
+        firsts = {name: row for row, name in reversed(list(enumerate(names)))}
+        self._keys.add(list(firsts.items()), rows.column(VALUE))
+        for at, name in enumerate(names):
+            key = self._keys.find(name)
+            assert key is not None, "it has been added"
+            self._keys.changed(key)
+            self._record(key, own, at, done)
             self._advance(key, self.watermark_ms, None, done)
             self._note(key)
 
@@ -373,72 +312,53 @@ class KeyedComputation:
         """Apply all of this key that the watermark has passed: records first on a tie (A1), times strictly below (A3)."""
         last_ms, chain = MIN_TIME, 0
         while True:
-            record_ms = None if rows is None else rows.next_ms()
+            record_ms = None if rows is None else rows.next_ms
             timer = key.timers.first("event")
-            if watermark_ms == MAX_TIME and record_ms is None and self._by_event_time:
-                return  # A7: timers pending behind the last record fire in _end
             if rows is not None and record_ms is not None and (timer is None or record_ms <= timer.due_ms):
-                self._records(key, rows, MAX_TIME if timer is None else timer.due_ms + 1, done)
-            elif timer is not None and timer.due_ms < watermark_ms:
-                chain = chain + 1 if timer.due_ms <= last_ms else 0
-                last_ms = max(last_ms, timer.due_ms)
-                if chain > self._limits.passed_timers_max:  # A9
-                    self._give_up(key, timer, done)
+                if self._calls.by_batch:
+                    self._run(key, rows, MAX_TIME if timer is None else timer.due_ms + 1, done)
                 else:
-                    self._timer(key, timer, timer.output_ms, done)
-            else:
+                    self._record(key, rows.of, rows.take(), done)
+                continue
+            if timer is None or timer.due_ms >= watermark_ms:
                 return
+            if record_ms is None and watermark_ms == MAX_TIME and self._by_event_time:
+                return  # A7: timers pending behind the last record fire in _end
+            chain = chain + 1 if timer.due_ms <= last_ms else 0
+            last_ms = max(last_ms, timer.due_ms)
+            if chain > self._limits.passed_timers_max:  # A9
+                self._give_up(key, timer, done)
+            else:
+                self._timer(key, timer, timer.output_ms, done)
 
-    def _records(self, key: Key, rows: KeyRows, below_ms: int, done: CallResults) -> None:
-        """Apply the first row, or with `process_batch` all that are below this time."""
-        if self._computation.batch_schema is None:
-            time_ms, order, packed = rows.take()
-            self._record(key, Record(key.value, decode_doc(packed), time_ms), order, done)
-            return
-        run = rows.take_below(below_ms)
-        self.counters.records += len(run)
+    def _run(self, key: Key, rows: KeyRows, below_ms: int, done: CallResults) -> None:
+        """With `process_batch`: apply all rows that are below this time."""
+        count, last_ms = rows.pass_below(below_ms)
         error: Exception | None = None
         together = self._guard is None or not self._guard.watching
         if together:
-            error = self._try(key, run[-1][0], partial(self._together, key, rows, run), done)
-        if error is not None or not together:
-            # One of them may be at fault: each by itself, so that only that one becomes a dead letter.
-            self.counters.records -= len(run)
-            for time_ms, order, packed in run:
-                self._record(key, Record(key.value, decode_doc(packed), time_ms), order, done)
+            error = self._try(key, last_ms, self._calls.together, (rows, count), done)
+        if together and error is None:
+            self.counters.records += count
+            return
+        # One of them may be at fault: each by itself, so that only that one becomes a dead letter.
+        for at in rows.last(count):
+            self._record(key, rows.of, at, done)
 
-    def _record(self, key: Key, record: Record, order: OrderKey, done: CallResults) -> None:
+    def _record(self, key: Key, rows: Rows, at: int, done: CallResults) -> None:
+        """Apply the row of this place."""
         self.counters.records += 1
-        call = partial(
-            self._alone if self._computation.batch_schema is not None else self._processed, key, record, order
-        )
-        error = self._guarded(("record", key.data, record.timestamp, order), key, record.timestamp, call, done)
+        time_ms = rows.times[at]
+        record = Record(key.value, decode_own_doc(rows.packed[at]), time_ms)
+        guard = self._guard
+        if guard is None or not guard.watching:
+            error = self._try(key, time_ms, self._calls.record, record, done)
+        else:
+            error = self._watched(
+                guard, ("record", key.data, time_ms, rows.order(at)), key, time_ms, self._calls.record, record, done
+            )
         if error is not None:
-            self._fail(CallbackFailure(key.value, error, record=record, order=order), done)
-
-    def _processed(self, key: Key, record: Record, order: OrderKey) -> list[Timed]:
-        del order
-        found = self._computation.process(record, key.state(), key.timers)
-        return yielded(found, record.timestamp, self._limits.outputs_max)
-
-    def _alone(self, key: Key, record: Record, order: OrderKey) -> list[Timed]:
-        batch = columns_of(self._batch_schema, [(record.timestamp, order, encode_doc(record.value))])
-        return called_on_run(self._computation, key, batch, self._limits.outputs_max)
-
-    def _together(self, key: Key, rows: KeyRows, run: Sequence[Stored]) -> list[Timed]:
-        """The last rows that were taken. The columns of all that are reached are made at once, where each row has its types."""
-        schema = self._batch_schema
-        try:
-            batch = rows.last_of(len(run), partial(columns_of, schema))
-        except (pa.ArrowException, TypeError, OverflowError):
-            batch = columns_of(schema, run)
-        return called_on_run(self._computation, key, batch, self._limits.outputs_max)
-
-    @property
-    def _batch_schema(self) -> pa.Schema:
-        schema = self._computation.batch_schema
-        assert schema is not None, "a computation by batches has one"
-        return schema
+            self._fail(CallbackFailure(key.value, error, record=record, order=rows.order(at)), done)
 
     def _timer(self, key: Key, pending: Pending, output_ms: int, done: CallResults) -> None:
         """Fire a timer. It is pending no more, even if it fails."""
@@ -446,15 +366,13 @@ class KeyedComputation:
         self._keys.changed(key)
         key.timers.take(pending)
         self.counters.timers_fired += 1
-        error = self._guarded(
-            ("timer", key.data, pending.name, pending.time_ms if pending.domain == "event" else None),
-            key,
-            output_ms,
-            lambda: yielded(
-                self._computation.on_timer(timer, key.state(), key.timers), output_ms, self._limits.outputs_max
-            ),
-            done,
-        )
+        guard = self._guard
+        if guard is None or not guard.watching:
+            error = self._try(key, output_ms, self._calls.timer, timer, done)
+        else:
+            time_ms = pending.time_ms if pending.domain == "event" else None
+            name = ("timer", key.data, pending.name, time_ms)
+            error = self._watched(guard, name, key, output_ms, self._calls.timer, timer, done)
         if error is not None:
             self._fail(CallbackFailure(key.value, error, timer=timer), done)
 
@@ -467,51 +385,44 @@ class KeyedComputation:
         )
         self._fail(CallbackFailure(key.value, error, timer=Timer(pending.name, pending.time_ms, pending.domain)), done)
 
-    def _guarded(
-        self,
-        name: tuple[Any, ...],
-        key: Key,
-        now_ms: int,
-        callback: Callable[[], Sequence[Timed]],
-        done: CallResults,
+    def _watched(
+        self, guard: CallGuard, name: tuple[Any, ...], key: Key, now_ms: int, call: Call[T], given: T, done: CallResults
     ) -> Exception | None:
-        """A10; between deaths no more than `_try`."""
-        guard = self._guard
-        if guard is None or not guard.watching:
-            return self._try(key, now_ms, callback, done)
+        """A10."""
         if (died := guard.enter(repr(name).encode())) is not None:
             return DeathError(died)
-        error = self._try(key, now_ms, callback, done)
+        error = self._try(key, now_ms, call, given, done)
         guard.leave()
         return error
 
-    def _try(
-        self, key: Key, now_ms: int, callback: Callable[[], Sequence[Timed]], done: CallResults
-    ) -> Exception | None:
-        """Run a callback whole or not at all (A8); its last error if it never succeeded."""
-        self._keys.changed(key)
-        key.state()  # state of the snapshot that does not fit is no fault of this record: it fails the task
-        state, timers = key.pack(), key.timers.pending()
-        key.timers.begin(now_ms, None if self._by_event_time else self.watermark_ms)
+    def _try(self, key: Key, now_ms: int, call: Call[T], given: T, done: CallResults) -> Exception | None:
+        """Run a callback, for what it is given, whole or not at all (A8); its last error if it never succeeded."""
+        state = key.before()  # state of the snapshot that does not fit is no fault of this record: it fails the task
+        timers = key.timers
+        timers.begin(now_ms, None if self._by_event_time else self.watermark_ms)
         error: Exception | None = None
         for _ in range(self._limits.attempts_max):
             try:
-                yielded = callback()
+                yielded = call(key, given, now_ms)
                 key.touched()
             except Exception as e:  # noqa: BLE001 - the user's code may raise anything; it is reported, never lost
                 error = e
                 key.restore(state)
-                key.timers.back_to(timers)
+                timers.undo()
             else:
-                if len(done.outputs) + len(yielded) > self._computed_max:
-                    raise OperatorError(
-                        f"a step of time lets more than {self._computed_max} documents out of this task, and computed_max allows no more;"
-                        " yield fewer, run more tasks, or raise computed_max in TIDEMARK_RUNTIME"
-                    )
-                for time_ms, packed in yielded:
-                    done.outputs.append(Yielded(time_ms, key.data, key.next_sequence(time_ms), packed))
+                if yielded:
+                    self._yield(key, yielded, done)
                 return None
         return error
+
+    def _yield(self, key: Key, yielded: Sequence[Timed], done: CallResults) -> None:
+        if len(done.outputs) + len(yielded) > self._computed_max:
+            raise OperatorError(
+                f"a step of time lets more than {self._computed_max} documents out of this task, and computed_max allows no more;"
+                " yield fewer, run more tasks, or raise computed_max in TIDEMARK_RUNTIME"
+            )
+        for time_ms, packed in yielded:
+            done.outputs.append(Yielded(time_ms, key.data, key.next_sequence(time_ms), packed))
 
     def _fail(self, failure: CallbackFailure, done: CallResults) -> None:
         self.counters.failures += 1
@@ -542,6 +453,8 @@ class KeyedComputation:
 
     def _note(self, key: Key) -> None:
         """Remember when this key next has something to apply."""
+        if not key.timers.ever:
+            return
         hold_ms, clock_ms = key.hold_ms(), key.clock_ms()
         self._due.note(key.data, hold_ms)
         self._clock_due.note(key.data, clock_ms)
@@ -550,7 +463,9 @@ class KeyedComputation:
 
     def _reached(self, below_ms: int, keys_max: int) -> Iterator[tuple[Key, KeyRows | None]]:
         """The keys that have something to apply below this time, in the order of their bytes, with their rows; at most `keys_max`."""
-        rows = {each.key: each for each in self._waiting.take(below_ms).by_key()}
+        rows = {}
+        if self._waiting.first_ms() < below_ms:
+            rows = {each.key: each for each in self._waiting.take(below_ms).by_key()}
         times = self._due.take(below_ms)
         keys = sorted({*rows, *times})
         for data in keys[keys_max:]:
@@ -577,17 +492,9 @@ class KeyedComputation:
                 yield key
 
     def _sorted(self, done: CallResults) -> CallResults:
-        done.outputs.sort(key=lambda o: o[:3])  # A6
+        done.outputs.sort(key=_PLACE)  # A6
         self.counters.outputs += len(done.outputs)
         return done
-
-
-def _valued(row: Row) -> Any:
-    return row.key_value
-
-
-def _key_value(values: pa.BinaryArray, row: int) -> Any:
-    return decode_value(values[row].as_py())
 
 
 def _rows_of(rows: pa.RecordBatch) -> list[Row]:

@@ -37,7 +37,7 @@ from tidemark.shared.model.ids import KeyGroup, StatePart, key_group_part
 from tidemark.shared.model.time import MAX_TIME, MIN_TIME
 from tidemark.shared.operators.computation_parts import Parts, ToWrite, by_group, lacks_whole
 from tidemark.shared.operators.computation_rows import Stored, WaitingRows
-from tidemark.shared.operators.keygroups import key_group, key_groups
+from tidemark.shared.operators.keygroups import groups_of_keys, key_group, key_groups
 
 
 class ColdKeys(Protocol):
@@ -92,11 +92,16 @@ class Due:
     def note(self, key: bytes, time_ms: int | None) -> None:
         """When the key next has something to apply; None for never."""
         if time_ms is None:
-            self._times.pop(key, None)
+            if self._times.pop(key, None) is None:
+                return
         elif self._times.get(key) != time_ms:
             self._times[key] = time_ms
             heapq.heappush(self._heap, (time_ms, key))
-        if len(self._heap) > 2 * len(self._times) + _SLACK:  # DU2
+        self._compact()
+
+    def _compact(self) -> None:
+        """DU2."""
+        if len(self._heap) > 2 * len(self._times) + _SLACK:
             self._heap = [(at_ms, noted) for noted, at_ms in self._times.items()]
             heapq.heapify(self._heap)
 
@@ -122,6 +127,7 @@ class Due:
             time_ms, key = heapq.heappop(self._heap)
             if self._times.get(key) == time_ms:
                 taken[key] = self._times.pop(key)
+        self._compact()
         return taken
 
     def keys(self) -> set[bytes]:
@@ -158,6 +164,7 @@ class Key:
         "_packed",
         "_state",
         "data",
+        "dirty_in",
         "entry",
         "group",
         "highest",
@@ -183,6 +190,8 @@ class Key:
         self.timers = Timers() if timers is None else timers
         self.entry: bytes | None = None
         """Its bytes in a snapshot, without waiting rows, where it is kept for its state or timers, and has not changed since."""
+        self.dirty_in = -1
+        """The number of the snapshot that it is to be in, where `Keys` knows that already."""
         self._codec = codec
         self._state: Any = None
         self._packed: bytes | None = None
@@ -213,6 +222,12 @@ class Key:
             self._state = self._codec.fresh() if self._packed is None else self._codec.decode(self._packed)
         return self._state
 
+    def before(self) -> bytes | None:
+        """A callback is to run, and takes the state: its bytes, for `restore`."""
+        if self._state is None:
+            self.state()
+        return self.pack() if self._packed is None else self._packed
+
     def pack(self) -> bytes | None:
         """The state's bytes as of now; None for a key with untouched state."""
         if self._packed is None and self._state is not None:
@@ -222,8 +237,7 @@ class Key:
     def touched(self) -> None:
         """A callback has run: check that the state it left encodes. StateError otherwise."""
         if self._state is not None:
-            self._packed = None
-            self.pack()
+            self._packed = self._codec.encode(self._state)
 
     def restore(self, packed: bytes | None) -> None:
         """Back to these bytes; the object that a callback may have left half changed is thrown away."""
@@ -257,6 +271,8 @@ class Keys:
         """With cooling: those asked for lately, the latest last."""
         self._by_group: dict[KeyGroup, dict[bytes, Key]] = {}
         self._dirty: dict[KeyGroup, set[bytes]] = {}
+        self._number = 0
+        """Of the next snapshot."""
         self._parts = Parts()
         self._fresh = codec.encode(codec.fresh())
         self._cooling = cooling
@@ -282,17 +298,25 @@ class Keys:
         packed = self._cold.get(group, data)
         return None if packed is None else self._unpacked(group, _KEY_DECODER.decode(packed))
 
-    def find_or_add(self, data: bytes, value: Callable[[], Any]) -> Key:
-        """The key of these canonical bytes; it is dirty from here on. `value`: of a key that is not there."""
-        key = self.find(data)
-        if key is None:
-            group = KeyGroup(key_group(data, self._groups))
-            key = self._added(Key(data, value(), group, self._codec, Timers((), self._timers_max)))
-        self._dirtied(key)
-        return key
+    def add(self, keys: Sequence[tuple[bytes, int]], values: pa.BinaryArray) -> None:
+        """These keys, by their canonical bytes, are there and dirty from here on; each has its value, encoded, in a row of `values`."""
+        new: list[tuple[bytes, int]] = []
+        for data, row in keys:
+            key = self.find(data)
+            if key is None:
+                new.append((data, row))
+            else:
+                self._dirtied(key)
+        groups = groups_of_keys([data for data, _ in new], self._groups)
+        encoded = values.take(pa.array([row for _, row in new], pa.int64())).to_pylist() if new else ()
+        for (data, _), group, value in zip(new, groups, encoded, strict=True):
+            timers = Timers((), self._timers_max)
+            self._dirtied(self._added(Key(data, decode_value(value), KeyGroup(group), self._codec, timers)))
 
     def _dirtied(self, key: Key) -> None:
-        self._dirty.setdefault(key.group, set()).add(key.data)
+        if key.dirty_in != self._number:
+            key.dirty_in = self._number
+            self._dirty.setdefault(key.group, set()).add(key.data)
 
     def _added(self, key: Key) -> Key:
         self._keys[key.data] = key
@@ -302,7 +326,8 @@ class Keys:
     def changed(self, key: Key) -> None:
         """The key has to be in the next snapshot. To be called before state or timers change."""
         key.entry = None
-        self._dirtied(key)
+        if key.dirty_in != self._number:
+            self._dirtied(key)
 
     def settle(self) -> None:
         """Pack the keys that nobody has asked for longest, where more than may stay are in memory."""
@@ -357,6 +382,7 @@ class Keys:
             if self._parts.wrote(group, len(kept)):
                 parts[write.part] = _CODEC.encode(kept) if kept else None
         self._dirty.clear()
+        self._number += 1
         return parts
 
     def restore(self, parts: MutableMapping[StatePart, bytes], restored: Callable[[Key], None]) -> None:

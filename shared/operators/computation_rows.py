@@ -7,6 +7,7 @@
 A computation's child loads this file: nothing here takes machine code.
 """
 
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Final, TypeAlias
 
@@ -22,6 +23,8 @@ OrderKey: TypeAlias = tuple[int, int]
 """(ordinal of the split or sender's sequence, position): how records of one key and time follow one another."""
 Stored: TypeAlias = tuple[int, OrderKey, bytes]
 """A waiting row of a key: time in ms, order key, encoded document."""
+Made: TypeAlias = Callable[[Sequence[bytes], Sequence[int]], pa.RecordBatch]
+"""Columns of encoded documents and their times, ms."""
 
 KEY, VALUE, PACKED, TIME, ORDINAL, POSITION, BELOW, ARRIVED = (
     "key", "value", "packed", "time", "ordinal", "position", "below", "arrived",
@@ -29,8 +32,8 @@ KEY, VALUE, PACKED, TIME, ORDINAL, POSITION, BELOW, ARRIVED = (
 """Columns: canonical bytes of the key; its value, encoded; the document, encoded; its time, ms; the order key; the time below
 which it is late, ms; a number that grows with the rows that came."""
 ROWS: Final = pa.schema([
-    (KEY, pa.binary()), (VALUE, pa.binary()), (PACKED, pa.binary()), (TIME, pa.int64()), (ORDINAL, pa.int64()), (POSITION, pa.int64()),
-    (BELOW, pa.int64()),
+    (KEY, pa.binary()), (VALUE, pa.binary()), (PACKED, pa.large_binary()), (TIME, pa.int64()), (ORDINAL, pa.int64()),
+    (POSITION, pa.int64()), (BELOW, pa.int64()),
 ])  # fmt: skip
 """Rows as they come in."""
 _WAITING: Final = pa.schema(
@@ -90,10 +93,7 @@ class WaitingRows:
         count = rows.num_rows
         arrived = np.arange(self._arrived, self._arrived + count, dtype=np.int64)
         self._arrived += count
-        columns = [
-            pa.array(arrived) if field.name == ARRIVED else rows.column(field.name).cast(field.type)
-            for field in _WAITING
-        ]
+        columns = [pa.array(arrived) if field.name == ARRIVED else rows.column(field.name) for field in _WAITING]
         self._keep(pa.RecordBatch.from_arrays(columns, schema=_WAITING))
         return self._counted(rows.column(KEY))
 
@@ -133,11 +133,11 @@ class WaitingRows:
 
     def take(self, below_ms: int) -> "ReachedRows":
         """The rows below this time. Each key's wait on, for `of_key`, until they are `applied` or `put_back`."""
-        reached = ReachedRows([chunk.take(below_ms) for chunk in self._chunks])
+        taken = [chunk.take(below_ms) for chunk in self._chunks]
         self._chunks = [
             chunk if chunk.begin < _WORTH_COPYING else _copied(chunk) for chunk in self._chunks if len(chunk)
         ]
-        return reached
+        return ReachedRows([rows for rows in taken if rows.num_rows] or [pa.RecordBatch.from_pylist([], _WAITING)])
 
     def put_back(self, rows: "KeyRows") -> None:
         """Taken rows wait on."""
@@ -154,11 +154,12 @@ class WaitingRows:
     def _counted(self, keys: pa.BinaryArray) -> list[tuple[bytes, int]]:
         coded = keys.dictionary_encode()
         codes = coded.indices.to_numpy()
-        firsts = np.unique(codes, return_index=True)[1].tolist()
-        found = list(zip(coded.dictionary.to_pylist(), firsts, strict=True))
-        for (key, _), count in zip(found, np.bincount(codes).tolist(), strict=True):
-            self._keys[key] = self._keys.get(key, 0) + count
-        return found
+        there, found = self._keys, coded.dictionary.to_pylist()
+        for key, count in zip(found, np.bincount(codes).tolist(), strict=True):
+            there[key] = there.get(key, 0) + count
+        firsts = np.empty(len(found), dtype=np.int64)
+        firsts[codes[::-1]] = np.arange(len(codes) - 1, -1, -1)  # of several the last one stays, which is the first row
+        return list(zip(found, firsts.tolist(), strict=True))
 
     def _keep(self, batch: pa.RecordBatch) -> None:
         if batch.num_rows:
@@ -170,73 +171,98 @@ class WaitingRows:
 class KeyRows:
     """The reached rows of one key, in their order. A caller takes them from the front."""
 
-    __slots__ = ("_begin", "_end", "_of", "at", "key")
+    __slots__ = ("_begin", "_end", "at", "key", "next_ms", "of")
 
     def __init__(self, key: bytes, begin: int, end: int, of: "ReachedRows") -> None:
         self.key = key
         self.at = begin
         """The place of the next row among all."""
-        self._begin, self._end, self._of = begin, end, of
+        self.next_ms: int | None = of.times[begin]
+        """The time of the next row; None behind the last."""
+        self._begin, self._end, self.of = begin, end, of
 
     def __len__(self) -> int:
         """All of them, taken or not."""
         return self._end - self._begin
 
-    @property
-    def first_ms(self) -> int:
-        """The time of the first one."""
-        return self._of.times[self._begin]
-
-    def next_ms(self) -> int | None:
-        """The time of the next row; None behind the last."""
-        return self._of.times[self.at] if self.at < self._end else None
-
-    def take(self) -> Stored:
-        """The next row."""
+    def take(self) -> int:
+        """The next row: its place."""
         at = self.at
-        self.at = at + 1
-        return self._of.stored(at)
+        self._reach(at + 1)
+        return at
 
-    def take_below(self, below_ms: int) -> list[Stored]:
-        """The next rows with times below this."""
-        begin, times = self.at, self._of.times
-        while self.at < self._end and times[self.at] < below_ms:
-            self.at += 1
-        return [self._of.stored(at) for at in range(begin, self.at)]
+    def _reach(self, at: int) -> None:
+        self.at = at
+        self.next_ms = self.of.times[at] if at < self._end else None
 
-    def last_of(self, count: int, columns: Callable[[Sequence[Stored]], pa.RecordBatch]) -> pa.RecordBatch:
+    def pass_below(self, below_ms: int) -> tuple[int, int]:
+        """Take the next rows, which have times below this: how many, and the time of the last one."""
+        begin, times = self.at, self.of.times
+        end = bisect_left(times, below_ms, begin, self._end)
+        self._reach(end)
+        return end - begin, times[end - 1]
+
+    def last(self, count: int) -> range:
+        """The places of the last rows that were taken."""
+        return range(self.at - count, self.at)
+
+    def last_of(self, count: int, columns: Made) -> pa.RecordBatch:
         """Columns of the last rows that were taken; `columns` makes them, once, of all rows of all keys."""
-        return self._of.columns(columns).slice(self.at - count, count)
+        return self.of.columns(columns).slice(self.at - count, count)
 
     def stored(self) -> list[Stored]:
         """All of them."""
-        return [self._of.stored(at) for at in range(self._begin, self._end)]
+        return self.of.stored(self._begin, self._end)
 
     def batch(self) -> pa.RecordBatch:
         """All of them, as they waited."""
-        return self._of.batch.slice(self._begin, self._end - self._begin)
+        return self.of.batch(self._begin, self._end)
 
 
-class ReachedRows:
+class Rows:
+    """Rows to be applied, by their places from 0 on."""
+
+    def __init__(self, times: list[int], packed: list[bytes], ordinals: Int64s, positions: Int64s) -> None:
+        self.times = times
+        """In ms."""
+        self.packed = packed
+        """Encoded documents."""
+        self._ordinals, self._positions = ordinals, positions
+
+    def order(self, at: int) -> OrderKey:
+        """The order key of a row: few are asked for it."""
+        return int(self._ordinals[at]), int(self._positions[at])
+
+    def stored(self, begin: int, end: int) -> list[Stored]:
+        """Some rows."""
+        return [(self.times[at], self.order(at), self.packed[at]) for at in range(begin, end)]
+
+
+def arrived(rows: pa.RecordBatch) -> Rows:
+    """Rows as they came in, columns as in `ROWS`."""
+    times, packed = rows.column(TIME).to_pylist(), rows.column(PACKED).to_pylist()
+    return Rows(times, packed, numbers(rows, ORDINAL), numbers(rows, POSITION))
+
+
+class ReachedRows(Rows):
     """Rows of some chunks, key by key (CR2)."""
 
     def __init__(self, batches: Sequence[pa.RecordBatch]) -> None:
-        joined = pa.Table.from_batches(batches, _WAITING).combine_chunks()
-        coded = joined.column(KEY).combine_chunks().dictionary_encode()
+        joined = _joined(batches)
+        coded = joined.column(KEY).dictionary_encode()
         codes = coded.indices.to_numpy()
-        columns = [joined.column(name).to_numpy() for name in (ARRIVED, POSITION, ORDINAL, TIME)]
-        order = np.lexsort((*columns, codes))
-        equal = np.logical_and.reduce([np.diff(column[order]) == 0 for column in (*columns[1:], codes)])
+        times, ordinals, positions, arrived = (numbers(joined, name) for name in (TIME, ORDINAL, POSITION, ARRIVED))
+        order = np.lexsort((arrived, positions, ordinals, times, codes))
+        equal = np.logical_and.reduce([
+            np.diff(column[order]) == 0 for column in (positions, ordinals, times, codes)
+        ])  # fmt: skip
         if bool(equal.any()):
             order = _by_document(order, equal, joined.column(PACKED).to_pylist())
-        table = joined.take(pa.array(order)).combine_chunks()
-        self.batch = table.to_batches()[0] if table.num_rows else pa.RecordBatch.from_pylist([], _WAITING)
         self._bounds = np.searchsorted(codes[order], np.arange(len(coded.dictionary) + 1)).tolist()
         self._keys: list[bytes] = coded.dictionary.to_pylist()
-        self.times: list[int] = self.batch.column(TIME).to_pylist()
-        self._ordinals: list[int] = self.batch.column(ORDINAL).to_pylist()
-        self._positions: list[int] = self.batch.column(POSITION).to_pylist()
-        self._packed: list[bytes] = self.batch.column(PACKED).to_pylist()
+        self._order, self._joined = order, joined
+        packed = joined.column(PACKED).take(pa.array(order)).to_pylist()
+        super().__init__(times[order].tolist(), packed, ordinals[order], positions[order])
         self._columns: pa.RecordBatch | Exception | None = None
 
     def by_key(self) -> Iterator[KeyRows]:
@@ -244,11 +270,11 @@ class ReachedRows:
         for key, begin, end in zip(self._keys, self._bounds, self._bounds[1:], strict=False):
             yield KeyRows(key, begin, end, self)
 
-    def columns(self, made: Callable[[Sequence[Stored]], pa.RecordBatch]) -> pa.RecordBatch:
+    def columns(self, made: Made) -> pa.RecordBatch:
         """All rows in the columns that `made` gives, made once; its error each time."""
         if self._columns is None:
             try:
-                self._columns = made([self.stored(at) for at in range(len(self.times))])
+                self._columns = made(self.packed, self.times)
             except Exception as e:
                 self._columns = e
                 raise
@@ -256,9 +282,9 @@ class ReachedRows:
             raise self._columns
         return self._columns
 
-    def stored(self, at: int) -> Stored:
-        """A row."""
-        return self.times[at], (self._ordinals[at], self._positions[at]), self._packed[at]
+    def batch(self, begin: int, end: int) -> pa.RecordBatch:
+        """Some rows, as they waited."""
+        return self._joined.take(pa.array(self._order[begin:end]))
 
 
 def numbers(batch: pa.RecordBatch, name: str) -> Int64s:
@@ -267,12 +293,16 @@ def numbers(batch: pa.RecordBatch, name: str) -> Int64s:
     return found
 
 
+def _joined(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
+    return batches[0] if len(batches) == 1 else pa.concat_batches(batches)
+
+
 def _by_time(batches: Sequence[pa.RecordBatch]) -> _Chunk:
-    table = pa.Table.from_batches(batches)
-    times = table.column(TIME).to_numpy()
-    if len(batches) > 1 or bool((np.diff(times) < 0).any()):
-        table = table.take(pa.array(np.argsort(times, kind="stable")))
-    return _Chunk(table.combine_chunks().to_batches()[0])
+    rows = _joined(batches)
+    times = numbers(rows, TIME)
+    if bool((times[1:] < times[:-1]).any()):
+        rows = rows.take(pa.array(np.argsort(times, kind="stable")))
+    return _Chunk(rows)
 
 
 def _copied(chunk: _Chunk) -> _Chunk:

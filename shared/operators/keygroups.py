@@ -7,6 +7,7 @@ neither may ever change.
 A computation's child loads this file: nothing here takes machine code.
 """
 
+from collections.abc import Sequence
 from typing import Final, TypeAlias
 
 import numpy as np
@@ -20,6 +21,7 @@ _M: Final = 0x5BD1E995
 _MASK: Final = 0xFFFFFFFF
 _SIGN: Final = 0x7FFFFFFF
 _M32: Final = np.uint32(_M)
+_WORTH_A_COLUMN: Final = 32
 _CHUNK_ROWS: Final = 16_384
 """Rows hashed at a time: the working arrays then stay in the processor's cache."""
 
@@ -69,6 +71,14 @@ def murmur2_column(keys: pa.BinaryArray) -> Words:
 def key_groups(keys: pa.BinaryArray, groups: int) -> npt.NDArray[np.uint16]:
     """The groups of n keys, shape (n,), each in [0, groups); `groups` at most 65,536."""
     return groups_of(murmur2_column(keys), groups)
+
+
+def groups_of_keys(keys: Sequence[bytes], groups: int) -> list[int]:
+    """The group of each key; some are hashed one by one, for a column takes as long as these."""
+    if len(keys) < _WORTH_A_COLUMN:
+        return [key_group(key, groups) for key in keys]
+    found: list[int] = key_groups(pa.array(keys, pa.binary()), groups).tolist()
+    return found
 
 
 def groups_of(hashes: Words, groups: int) -> npt.NDArray[np.uint16]:

@@ -8,9 +8,12 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidemark.shared.language.values import canonical_key, encode_doc
+from tests.property.language_strategies import DOCUMENTS, INTS, TEXTS
+from tidemark.shared.language.values import canonical_key, decode_doc, decode_own_doc, encode_doc
 from tidemark.shared.model.time import MAX_TIME
+from tidemark.shared.model.values import Document
 from tidemark.shared.operators.computation import Row, batch_of_rows
+from tidemark.shared.operators.computation_calls import Columns
 from tidemark.shared.operators.computation_rows import Stored, WaitingRows
 
 ROWS = st.builds(
@@ -53,7 +56,10 @@ def test_rows_come_out_key_by_key_in_the_order_of_time_place_and_document(
                     waiting.put_back(rows)
                     model.rows += [(rows.key, stored) for stored in wanted.pop(rows.key)]
                     continue
-                assert rows.stored() == rows.take_below(MAX_TIME) == wanted.pop(rows.key)
+                stored = rows.stored()
+                assert rows.pass_below(MAX_TIME) == (len(rows), stored[-1][0])
+                last = rows.last(len(rows))
+                assert stored == rows.of.stored(last.start, last.stop) == wanted.pop(rows.key)
                 waiting.applied(rows)
             assert not wanted
         times = sorted(stored[0] for _, stored in model.rows)
@@ -69,3 +75,18 @@ def test_rows_come_out_key_by_key_in_the_order_of_time_place_and_document(
     restored = WaitingRows()
     restored.restore(waiting.stored(all_of).items())
     assert restored.stored(all_of) == waiting.stored(all_of) == Model(list(model.rows)).take(MAX_TIME)
+
+
+@given(st.lists(st.tuples(DOCUMENTS, st.none() | TEXTS | st.just("\ud800"), st.none() | INTS), min_size=1, max_size=5))
+def test_columns_of_process_batch_are_the_fields_of_the_documents(
+    given_rows: list[tuple[Document, str | None, int | None]],
+) -> None:
+    """Whatever stands beside them: dates, binaries, half a pair of surrogates."""
+    packed = [encode_doc({**document, "text": text, "in.n": n}) for document, text, n in given_rows]
+    schema = pa.schema([("in.n", pa.int32()), ("missing", pa.string())])
+    found = Columns(schema).of(packed, range(len(packed)))
+    assert found.to_pylist() == [
+        {"in.n": n, "missing": None, "timestamp": at} for at, (_, _, n) in enumerate(given_rows)
+    ]
+    for document in packed:
+        assert decode_own_doc(document)["text"] == decode_doc(document)["text"]

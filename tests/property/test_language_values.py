@@ -13,6 +13,7 @@ from tidemark.shared.language.values import (
     canonical_key,
     compare,
     decode_doc,
+    decode_own_doc,
     decode_value,
     encode_doc,
     encode_value,
@@ -50,6 +51,7 @@ def test_codec_returns_every_value_as_it_was(value: Any) -> None:
 def test_codec_returns_every_document_as_it_was(document: dict[str, Any]) -> None:
     """Documents come back with their fields in order."""
     assert identical(decode_doc(encode_doc(document)), document)
+    assert identical(decode_own_doc(encode_doc(document)), document)
 
 
 @given(DOCUMENTS, VALUES, st.sampled_from([0, 11, 12, 13, 2**16 - 5, 2**16 - 1]))

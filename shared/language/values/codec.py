@@ -14,6 +14,7 @@ from functools import lru_cache
 from typing import Any, Final
 
 import msgpack
+import msgspec
 
 from tidemark.shared.model.values import (
     INT64_MAX,
@@ -35,6 +36,9 @@ from tidemark.shared.model.values import (
 SIZE_MAX_BYTES: Final = 64 * 1024 * 1024
 """Default bound of one encoded value."""
 
+_OWN: Final = msgspec.msgpack.Decoder(dict[str, Any])
+_BIN_8, _BIN_16, _BIN_32 = 0xC4, 0xC5, 0xC6
+"""First bytes of binary. To look for bytes takes six times as long as for numbers."""
 _Q: Final = struct.Struct(">q")
 _TS: Final = struct.Struct(">II")
 
@@ -105,24 +109,41 @@ def _in_list(items: list[Any]) -> list[Any]:
     return items
 
 
+def _packer() -> msgpack.Packer:
+    return msgpack.Packer(default=_tag, strict_types=True, unicode_errors="surrogatepass")
+
+
+def encoder(max_bytes: int = SIZE_MAX_BYTES) -> Callable[[Value], bytes]:
+    """`encode_value` with a buffer of its own, for one thread."""
+    pack = _packer().pack
+
+    def encode(value: Value) -> bytes:
+        try:
+            data: bytes = pack(value)
+        except (ValueError, OverflowError, TypeError, struct.error) as e:
+            raise CodecError(f"cannot be encoded: {e}") from e
+        if len(data) > max_bytes:
+            raise CodecError(f"{len(data)} bytes encoded, at most {max_bytes} are allowed")
+        return data
+
+    return encode
+
+
 def encode_value(value: Value, max_bytes: int = SIZE_MAX_BYTES) -> bytes:
     """The bytes of any value but MISSING; CodecError beyond `max_bytes` or if it is no value."""
-    try:
-        packer = msgpack.Packer(default=_tag, strict_types=True, unicode_errors="surrogatepass")
-        data: bytes = packer.pack(value)
-    except (ValueError, OverflowError, TypeError, struct.error) as e:
-        raise CodecError(f"cannot be encoded: {e}") from e
-    if len(data) > max_bytes:
-        raise CodecError(f"{len(data)} bytes encoded, at most {max_bytes} are allowed")
-    return data
+    return encoder(max_bytes)(value)
+
+
+def is_tagged(data: bytes) -> bool:
+    """Whether these bytes may have a tagged value in them: without a first byte of binary there is none."""
+    return _BIN_8 in data or _BIN_16 in data or _BIN_32 in data
 
 
 def decode_value(data: bytes, max_bytes: int = SIZE_MAX_BYTES) -> Value:
     """The value of these bytes; CodecError for bytes that `encode_value` cannot have made."""
     if len(data) > max_bytes:
         raise CodecError(f"{len(data)} bytes to decode, at most {max_bytes} are allowed")
-    # Without a first byte of binary in it no value is tagged; a hook for each map would be half of the time.
-    tagged = b"\xc4" in data or b"\xc5" in data or b"\xc6" in data
+    tagged = is_tagged(data)  # a hook for each map would be half of the time
     try:
         value = msgpack.unpackb(
             data,
@@ -147,7 +168,7 @@ def encode_doc(document: Document, max_bytes: int = SIZE_MAX_BYTES) -> bytes:
 
 def encode_docs(documents: Iterable[Document], max_bytes: int = SIZE_MAX_BYTES) -> list[bytes]:
     """The bytes of each document; as `encode_value`."""
-    packer = msgpack.Packer(default=_tag, strict_types=True, unicode_errors="surrogatepass")
+    packer = _packer()
     try:
         found: list[bytes] = [packer.pack(document) for document in documents]
     except (ValueError, OverflowError, TypeError, struct.error) as e:
@@ -164,6 +185,31 @@ def decode_doc(data: bytes, max_bytes: int = SIZE_MAX_BYTES) -> Document:
     if type(value) is not dict:
         raise CodecError(f"expected an encoded document, found {type(value).__name__}")
     return value
+
+
+def decode_own_doc(data: bytes) -> Document:
+    """The document of bytes that this codec has made: five times as fast as `decode_doc`, which looks whether they are a document's."""
+    try:
+        document: Document = _OWN.decode(data)
+        if is_tagged(data):
+            _untag_within(document)
+    except (
+        msgspec.DecodeError,
+        UnicodeDecodeError,
+        RecursionError,
+    ):  # half a surrogate pair; deeper than the interpreter's stack
+        return decode_doc(data)
+    return document
+
+
+def _untag_within(value: Any) -> None:
+    places = value.items() if type(value) is dict else enumerate(value)
+    for place, item in places:
+        kind = type(item)
+        if kind is bytes:
+            value[place] = _untag(item)
+        elif kind is dict or kind is list:
+            _untag_within(item)
 
 
 def append_field(document: bytes, name: str, value: bytes) -> bytes:

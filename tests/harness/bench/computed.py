@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from tidemark.shared.computation import Computation, Document, NoConfig, Record, Timers
+from tidemark.shared.computation import Computation, Document, NoConfig, Record, Timer, Timers
 
 
 @dataclass(slots=True)
@@ -42,3 +42,18 @@ class CountsOfBatch(Computation[Seen, NoConfig]):
             return None
         said = batch.take(pa.array(rows, pa.int64()))
         return said.append_column("seen", pa.array([first + row for row in rows], pa.int32()))
+
+
+class Quiet(Computation[Seen, NoConfig]):
+    """Says how many records a key has had when it has been quiet for a while: each record sets the timer anew."""
+
+    State = Seen
+
+    def process(self, record: Record, state: Seen, timers: Timers) -> None:
+        """One more."""
+        state.count += 1
+        timers.set("quiet", record.timestamp + 500)
+
+    def on_timer(self, timer: Timer, state: Seen, timers: Timers) -> Iterator[Document]:
+        """So many."""
+        yield {"seen": state.count}
