@@ -2,6 +2,7 @@
 """What the Kafka sink writes before its commit counts for that commit alone, and hides nothing for long (protocol, S3)."""
 
 import asyncio
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -36,6 +37,19 @@ class Shaky(KafkaWorld):
         store = PartStore(self.blobs, names_for(f"a{next(self.attempts)}"), inline_bytes_max=700)
         log = MemoryLog(self.broker, self.faults)
         return KafkaSink(self.stage, log, store, self.clock, self.executor, self.settings, self.takes)
+
+
+class Counting(Faults):
+    """None, and how often each operation is done."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls: Counter[str] = Counter()
+
+    def draw(self, operation: Any) -> Fault:
+        """See `Faults.draw`."""
+        self.calls[operation] += 1
+        return super().draw(operation)
 
 
 async def turns(count: int = TURNS) -> None:
@@ -116,6 +130,32 @@ def test_S3_what_waits_too_long_for_its_commit_hides_nothing() -> None:
         await task.commit()
         await task.release()
         assert sorted(await target.visible()) == [0, 1, 2, *[77] * target.partitions]
+
+    run_virtual(main)
+
+
+def test_S3_where_commits_are_slow_nothing_is_written_twice() -> None:
+    """One transaction is given up; then each epoch has its own alone, until a commit is quick again."""
+
+    async def main(world: VirtualWorld) -> None:
+        target = Shaky(world, faults := Counting(), part_records=100)
+        task = Task(World(target))
+        await task.start()
+        late = target.settings.ahead_ms_max + 100
+        begun = []
+        for wait_ms in (late, late, late, 0, 0):
+            before = faults.calls["txn"]
+            await task.accept()
+            await task.stage()
+            await turns()
+            await world.clock.sleep_ms(wait_ms)
+            await task.commit()
+            await task.release()
+            begun.append(faults.calls["txn"] - before)
+        await task.world.complete()
+        twice, once = begun[0], begun[1]
+        assert begun == [twice, once, once, once, once]
+        assert twice == 2 * once
 
     run_virtual(main)
 

@@ -295,6 +295,8 @@ class _Staged:
     epoch: Epoch
     committed: Epoch
     handle: bytes
+    at_ms: int
+    """When it was staged, on the monotonic clock."""
 
 
 class KafkaSink(MarkedParts):
@@ -322,8 +324,12 @@ class KafkaSink(MarkedParts):
         """The topics as releases know them. Accepting has its own, because the two go on side by side."""
         self._staging = Staging(parts)
         self._held = HeldRuns()
+        self._last: _Staged | None = None
+        """What was staged last."""
         self._next: _Staged | None = None
         """To be written ahead."""
+        self._is_prompt = True
+        """The last commit came in time for what was written ahead of it: where commits are slow, each would be written twice."""
         self._writing: Handle | None = None
         self._expiring: Handle | None = None
 
@@ -389,19 +395,21 @@ class KafkaSink(MarkedParts):
         while self._held.count:
             await self._keep_part()
         handle = self._staging.handle(epoch, committed)
-        self._next = _Staged(epoch, committed, handle)
+        self._last = self._next = _Staged(epoch, committed, handle, self._clock.monotonic_ms())
         self._write_soon()
         return handle
 
     async def release(self, row: MirrorRow, staged: bytes) -> None:
         """See `Sink.release`. An epoch that was staged meanwhile is written ahead behind it."""
+        if self._last is not None and self._last.epoch == row.epoch:
+            self._is_prompt = self._clock.monotonic_ms() - self._last.at_ms < self._settings.ahead_ms_max
         await super().release(row, staged)
         self._write_soon()
 
     # --- what is written before its commit ----------------------------------------------------------------------------
 
     def _write_soon(self) -> None:
-        if self._next is not None and (self._writing is None or self._writing.done()):
+        if self._is_prompt and self._next is not None and (self._writing is None or self._writing.done()):
             self._writing = self._executor.spawn(self._write_ahead(), f"{self.place} ahead", self._not_ahead)
 
     async def _write_ahead(self) -> None:
