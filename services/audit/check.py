@@ -27,6 +27,7 @@ from tidemark.services.audit.writers import JobTables, no_writers, stages_into
 from tidemark.services.sink.connecting import stage_of
 from tidemark.shared.language.documents import InvalidDocument, Processor, all_stages, parse, resolve
 from tidemark.shared.language.documents.model import plugin_uses
+from tidemark.shared.language.expressions.ast import Meta, walk
 from tidemark.shared.language.stages import (
     Connection,
     FileEmit,
@@ -147,6 +148,15 @@ def can_be_computed_again(processor: Processor) -> None:
             raise NotAuditable(f"{stage.path}: nobody can read back what a server was told")
         if isinstance(stage, KafkaEmit) and stage.registry is not None:
             raise NotAuditable(f"{stage.path}.schemaRegistry: an audit asks no registry, and compares JSON alone")
+        if isinstance(stage, KafkaEmit) and _tombstones_by_meta(stage):
+            raise NotAuditable(
+                f"{stage.path}.config.tombstoneWhen: what $meta told of a row is not kept with its output"
+            )
+
+
+def _tombstones_by_meta(stage: KafkaEmit) -> bool:
+    read = () if stage.tombstone_when is None else (stage.tombstone_when, stage.key)
+    return any(isinstance(node, Meta) for expr in read if expr is not None for node in walk(expr))
 
 
 def _stands(processor: Processor, commits: Sequence[Commit]) -> list[tuple[Epoch, Mapping[SplitId, Stand]]]:

@@ -3,7 +3,7 @@
 import asyncio
 import json
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -173,13 +173,18 @@ async def feed(log: Log, part: list[dict[str, Any]]) -> None:
     await writer.close()
 
 
-async def finished_run(world: VirtualWorld, out: Path, *, merges: bool = False) -> Saved:
+async def finished_run(
+    world: VirtualWorld, out: Path, *, merges: bool = False, stages: Sequence[dict[str, Any]] = ()
+) -> Saved:
     """Five parts through two tasks of each kind, state in blobs; then the input ends.
 
-    merges: into a table, too, by one task: on virtual time nobody waits for another's lock.
+    stages: in place of the window, where there are any. merges: into a table, too, by one task: on virtual time nobody waits for
+    another's lock.
     """
     settings = RuntimeSettings(engine="local", state_inline_bytes_max=1)
     made = merging(out) if merges else document(out)
+    if stages:
+        made["pipeline"][1:2] = stages
     if merges:
         make_table(out)
     async with installed(world.clock, world.executor, settings=settings) as it:

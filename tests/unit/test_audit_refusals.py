@@ -17,6 +17,8 @@ WITHIN: dict[str, Any] = {"before": {"size": 1, "unit": "ms"}}
         ({"$union": {"pipelines": [[SOURCE]]}}, r"pipeline\[1\]\.\$union: .* streams meet"),
         ({"$join": {"from": [SOURCE], "leftKey": "$k", "rightKey": "$k", "within": WITHIN, "as": "r"}}, r"\$join: .* streams meet"),
         ({"$lookup": {"from": {"documents": []}, "localField": "k", "foreignField": "k", "as": "r"}}, r"\$lookup: .* answered then"),
+        ({"$emit": {"connectionName": "c", "topic": "t", "config": {"key": "$k", "tombstoneWhen": {"$meta": "stream.source.offset"}}}},
+         r"tombstoneWhen: what \$meta told"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_computed_again_is_no_success(stage: dict[str, Any], says: str) -> None:
