@@ -11,6 +11,7 @@ from typing import Any
 
 from aiohttp import web
 
+from tests.harness.drawn_jobs.servers import Weather, failed
 from tidemark.shared.language.avro import SchemaError, parse_schema, writer_of
 from tidemark.shared.language.protobuf.errors import SchemaError as NoProtobuf
 from tidemark.shared.model.schemas import SchemaReference
@@ -34,6 +35,8 @@ class Registry:
     asked: Counter[str] = field(default_factory=Counter)
     away: int = 0
     """So many requests are answered with 503."""
+    weather: Weather | None = None
+    """Which requests fail, and how."""
     user: str = ""
     """The Authorization header that requests must have."""
     runner: web.AppRunner | None = None
@@ -74,6 +77,8 @@ class Registry:
         if self.away > 0:
             self.away -= 1
             return _no(503, 50302, "starting")
+        if self.weather is not None and (fault := self.weather.fault(request.path)):
+            return await failed(request, fault)
         if self.user and request.headers.get("Authorization") != self.user:
             return _no(401, 401, "Unauthorized")
         answer: web.StreamResponse = await handler(request)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import tidemark
-from tests.harness.drawn_jobs.job import HEADER_BYTES, ROW, Job, say
+from tests.harness.drawn_jobs.job import HEADER_BYTES, ROW, Job, message_reader, say
 from tidemark.services.audit.check import Audited, audit_local
 from tidemark.services.audit.history import AuditFailed, NotAuditable
 from tidemark.services.audit.reading import committed_records
@@ -27,7 +27,10 @@ async def compared(there: Installation, folder: Path, job: Job) -> list[str]:
     alone = await asyncio.to_thread(_alone, job)
     if job.target == "topic":
         rows, wanted = await _topic(there, f"{job.name}-out"), alone.documents
-    elif job.target in ("avro", "jsonSchema"):
+    elif job.target == "https":
+        rows = [to_python(parse_json(body)) for body in job.places.told.told(job.name)]
+        wanted = alone.documents
+    elif job.target in ("avro", "jsonSchema", "protobuf"):
         rows, wanted = await _registered(there, job), alone.documents
     else:
         rows, wanted = await asyncio.to_thread(job.found), job.wanted(alone.documents)
@@ -49,7 +52,11 @@ async def compared(there: Installation, folder: Path, job: Job) -> list[str]:
         if audited.records != len(job.values) + len(job.repeats):
             found.append(f"audit: {audited.records} records for {len(job.values)} and {len(job.repeats)} again")
     came = f"{len(job.values)} records of {job.origin}, {len(rows)} rows into {job.target}, {len(letters)} dead letters"
-    say(f"{job.name}: {came} {' '.join([*job.between, job.last and 'kill behind the drain'])}")
+    found += [wrong for wrong in job.places.told.wrong if wrong.startswith(f"{job.name}:")]
+    more = [job.asks and f"asks {job.asks}", job.bounds and f"bounds {json.dumps(job.bounds)}", " ".join(job.forms)]
+    say(
+        f"{job.name}: {came} {' '.join(map(str, filter(None, [*job.between, job.last and 'kill behind the drain', *more])))}"
+    )
     return found
 
 
@@ -95,6 +102,6 @@ async def _topic(there: Installation, topic: str) -> list[Any]:
 
 
 async def _registered(there: Installation, job: Job) -> list[Any]:
-    read = reader_of(parse_schema(ROW))
+    read = {"avro": reader_of(parse_schema(ROW)), "protobuf": message_reader()}.get(job.target, bytes)
     values = [(r.value or b"")[HEADER_BYTES:] async for r in committed_records(there.log, f"{job.name}-out")]
-    return [to_python(parse_json(read(value) if job.target == "avro" else value)) for value in values]
+    return [to_python(parse_json(read(value))) for value in values]

@@ -6,7 +6,19 @@ from typing import Any, Final
 
 from tests.harness.bench.pipeline_cliffs import records, stages
 from tests.harness.bench.readings import readings, source
-from tests.harness.drawn_jobs.job import NULLABLE, Job, Places, checkpoint
+from tests.harness.drawn_jobs.job import (
+    ASKS,
+    FORMS,
+    MESSAGE,
+    NULLABLE,
+    Job,
+    Places,
+    checkpoint,
+    form_of,
+    message_reader,
+    written,
+)
+from tidemark.shared.language.values import parse_json
 
 _ORDERED: Final = ('"$first"', '"$last"')
 """What they give depends on the order of arrival, which several partitions do not have."""
@@ -25,13 +37,25 @@ _KEYS: Final[tuple[Any, ...]] = (
     {"a": "$value", "b": "$more"},
 )
 """Of joins, sessions and computations."""
-_TARGETS: Final = ("topic", "topic", "avro", "jsonSchema", "json", "csv", "parquet", "sqlite", "postgresql", "mongodb")
+_REGISTERED: Final = ("avro", "jsonSchema", "protobuf")
+_FILES: Final = ("json", "csv", "parquet")
+_TARGETS: Final = ("topic", "topic", *_REGISTERED, *_FILES, "sqlite", "postgresql", "mongodb", "https")
+FOCUSES: Final[dict[str, tuple[tuple[str, ...], tuple[str, ...]]]] = {
+    "https": ((), ("https",)),
+    "mongodb": ((), ("mongodb",)),
+    "registry": (("registered",), _REGISTERED),
+    "history": (("history",), ()),
+    "tasks": ((), ()),
+}
+"""Origins and targets of jobs that are to have one thing; without any: all."""
+_ASKED_MAX: Final = 1000
+"""Records of a job that asks about each in a request of its own."""
 _SUM: Final = [{"$set": {"n": {"$add": ["$n", "$$new.n"]}}}]
 """When a row is there: each row counts."""
 
 
-def drawn(seed: int, places: Places) -> Job:
-    """The job of a seed."""
+def drawn(seed: int, places: Places, focus: str = "") -> Job:
+    """The job of a seed. focus: one of `FOCUSES`, which it has to have."""
     chooser = random.Random(seed)
     pipeline: list[Any] = []
     # What looks at the clock differs from one moment to the next.
@@ -49,14 +73,21 @@ def drawn(seed: int, places: Places) -> Job:
         pipeline = [source(declared=chooser.random() < 0.5), *(_varied(chooser, stage) for stage in middle)]
     ordered = any(word in json.dumps(pipeline) for word in _ORDERED)
     values = records(chooser, chooser.choice([1, 37, 1000, 5000])).values.to_pylist()
-    origin = chooser.choice(_ORIGINS)
+    origin = chooser.choice(FOCUSES.get(focus, ((), ()))[0] or _ORIGINS)
+    forms = tuple(chooser.sample(sorted(FORMS), chooser.randint(1, 4))) if origin == "registered" else ()
+    run = chooser.choice([1, 50, 1000])
     if origin in ("changes", "registered"):
         pipeline[0] = source(declared=False)
     if origin == "registered":
-        values = _registrable(chooser, len(values))
+        values = _registrable(chooser, len(values), forms, run)
     again = chooser.choice([0, 0, 1, 50]) if origin not in ("history", "changes") else 0
     repeats = [chooser.randrange(len(values)) for _ in range(again)]
     tasks = {"source": chooser.choice([1, 2]), "operator": chooser.choice([1, 2]), "sink": chooser.choice([1, 2])}
+    tasks["spark"] = chooser.choice([1, 2])
+    bounded = not ordered and (focus == "tasks" or chooser.random() < 0.3)
+    bounds = {service: _bounds(chooser) for service in tasks if bounded and chooser.random() < 0.7}
+    possible = sorted(ASKS) if len(values) <= _ASKED_MAX else ["mongodb"]
+    asks = focus if focus in possible else chooser.choice(possible) if chooser.random() < 0.2 else ""
     return Job(
         name=f"drawn-{seed}",
         pipeline=pipeline,
@@ -78,21 +109,39 @@ def drawn(seed: int, places: Places) -> Job:
             ["kill", "modify", "stop", "stop" if ordered else "rescale"], k=chooser.choice([0, 1, 1, 2, 3])
         ),
         last=chooser.choice(["", "", "kill"]),
-        target=chooser.choice(_TARGETS),
+        target=chooser.choice(FOCUSES.get(focus, ((), ()))[1] or _TARGETS),
         config=_config(chooser),
         matched=chooser.choice(["replace", _SUM]),
         synced=chooser.random() < 0.7,
+        forms=forms,
+        run=run,
+        asks=asks,
+        early=chooser.random() < 0.5,
+        bounds=bounds,
         places=places,
     )
 
 
-def _registrable(chooser: random.Random, count: int) -> list[bytes]:
+def _bounds(chooser: random.Random) -> dict[str, int]:
+    least = chooser.choice([1, 2])
+    return {"min": least, "max": chooser.randint(least, 3)}
+
+
+def _registrable(chooser: random.Random, count: int, forms: tuple[str, ...], run: int) -> list[bytes]:
     """Records that a schema describes, some of whose fields are null in some of them."""
     found = readings(count, chooser.randrange(1000))
     part = chooser.choice([0.0, 0.01, 0.5])
+    values = []
     for each in found:
         each |= {name: None for name in NULLABLE if chooser.random() < part}
-    return [json.dumps(each).encode() for each in found]
+        form = form_of(each["at"], forms, run)
+        if form == "later":
+            del each["unit"]
+            each["extra"] = chooser.choice([None, each["at"]])
+        text = json.dumps(each).encode()
+        # Protobuf has no null: what is read is what a message keeps of it.
+        values.append(message_reader(MESSAGE)(written(form, parse_json(text), text)) if form == "message" else text)
+    return values
 
 
 def _varied(chooser: random.Random, stage: Any) -> Any:

@@ -7,6 +7,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
@@ -15,11 +16,15 @@ from deltalake import DeltaTable
 from psycopg import sql
 
 from tests.harness.bench.readings import BEGIN_MS, readings
+from tests.harness.drawn_jobs.servers import TWICE, Told, Weather
 from tidemark.services.library.values import to_python
 from tidemark.shared.adapters.mongodb import client_at
 from tidemark.shared.language.avro import parse_schema, writer_of
+from tidemark.shared.language.protobuf.reading import reader_of as message_reader_of
+from tidemark.shared.language.protobuf.writing import writer_of as message_writer_of
 from tidemark.shared.language.values import parse_json
 from tidemark.shared.ports.registry import header_of
+from tidemark.shared.process.protobuf_compiler import compiled
 
 _STEP_MS: Final = 10
 """Between the event times of two records."""
@@ -55,10 +60,61 @@ READING: Final = {
     "name": "Reading",
     "fields": [{"name": name, "type": each} for name, each in _TYPES.items()],
 }
+LATER: Final = {
+    **READING,
+    "fields": [
+        *({"name": name, "type": each} for name, each in _TYPES.items() if name != "unit"),
+        {"name": "extra", "type": ["null", "long"], "default": None},
+    ],
+}
+"""The schema a release later: a field less, and one more."""
+MESSAGE: Final = """syntax = "proto3";
+message Reading {
+  string sensor = 1; string unit = 2; string when = 3; int64 at = 4; bool ok = 5; repeated string tags = 6; Place place = 7;
+  optional int64 n = 8; optional string text = 9; optional double value = 10;
+}
+message Place { int32 room = 1; int32 floor = 2; }
+"""
+_ROW_MESSAGE: Final = 'syntax = "proto3"; message Row { string s = 1; int64 n = 2; }'
+FORMS: Final[dict[str, tuple[str, Any]]] = {
+    "avro": ("AVRO", READING),
+    "later": ("AVRO", LATER),
+    "json": ("JSON", {"type": "object"}),
+    "message": ("PROTOBUF", MESSAGE),
+}
+"""In which records of one topic come: the registry's kind and schema."""
 HEADER_BYTES: Final = 5
 """In front of a registry's record."""
 _TEXT: Final = {"$convert": {"input": "$sensor", "to": "string", "onError": "?", "onNull": "-"}}
 _NUMBER: Final = {"$convert": {"input": "$n", "to": "long", "onError": 0, "onNull": 1}}
+_WAITS: Final = {"connectionTimeoutSec": 1, "requestTimeoutSec": 1}
+_ASKED: Final = {
+    "$https": {
+        "connectionName": "told", "path": "twice", "parameters": {"n": _NUMBER}, "as": "asked", "onError": "ignore",
+        "config": _WAITS,
+    }
+}  # fmt: skip
+_ANSWERED: Final = {
+    "$addFields": {
+        "asked": {"$cond": [{"$eq": [{"$mod": [_NUMBER, TWICE]}, 0]}, "$$REMOVE", {"n": {"$multiply": [_NUMBER, 2]}}]}
+    }
+}
+SENSORS: Final = [{"_id": f"s{n:03d}", "made": n} for n in range(0, 100, 3)]
+"""What a collection says of some of them."""
+
+
+def _looked_up(table: dict[str, Any]) -> dict[str, Any]:
+    return {"$lookup": {"from": table, "localField": "sensor", "foreignField": "_id", "as": "asked"}}
+
+
+ASKS: Final[dict[str, tuple[Any, Any]]] = {
+    "https": (_ASKED, _ANSWERED),
+    "mongodb": (
+        _looked_up({"connectionName": "mongodb", "db": "drawn", "coll": "sensors"}),
+        _looked_up({"documents": SENSORS}),
+    ),
+}
+"""Stages that ask a server about each record, and what says the same without it."""
 _FLAT: Final = {"$project": {"_id": 0, "s": _TEXT, "n": _NUMBER}}
 """In front of targets whose columns have one type each."""
 _WHOLE: Final = {"$concat": [_TEXT, "/", {"$toString": _NUMBER}]}
@@ -85,8 +141,11 @@ class Places:
     postgresql: str
     mongodb: str
     registry: str
-    reading: int
-    """The number of `READING` in the registry."""
+    numbers: dict[str, int]
+    """Of `FORMS` in the registry."""
+    breaking: str
+    """The same MongoDB, by a way that breaks."""
+    told: Told
 
 
 @dataclass(frozen=True)
@@ -119,7 +178,17 @@ class Job:
     """Of `$merge`."""
     synced: bool = True
     """Of changes: rows come before them."""
-    places: Places = Places(Path(), "", "", "", 0)
+    forms: tuple[str, ...] = ("avro",)
+    """Of registered records, in turn."""
+    run: int = 1
+    """So many of one form come one behind the other."""
+    asks: str = ""
+    """Which of `ASKS` stands behind the source."""
+    early: bool = False
+    """A topic behind a history has its records before the job begins."""
+    bounds: dict[str, Any] = field(default_factory=dict)
+    """`options.tasks`."""
+    places: Places = Places(Path(), "", "", "", {}, "", Told(Weather(0)))
 
     @property
     def folder(self) -> Path:
@@ -133,7 +202,7 @@ class Job:
 
     def document(self) -> dict[str, Any]:
         """As a user writes it."""
-        return self._with(self._placed(self.pipeline[0]["$source"]), self._others_from_a_topic)
+        return self._with(self._placed(self.pipeline[0]["$source"]), self._others_from_a_topic, 0)
 
     def changed(self, chooser: random.Random) -> dict[str, Any]:
         """The document with stages more that change no row, and another interval of checkpoints."""
@@ -146,27 +215,32 @@ class Job:
 
     def alone(self) -> dict[str, Any]:
         """For a try-out, which is given the records: a second stream's stand in the document."""
-        return self._with(self._timed(self.pipeline[0]["$source"]), self._others_as_documents)
+        return self._with(self._timed(self.pipeline[0]["$source"]), self._others_as_documents, 1)
 
-    def _with(self, source: dict[str, Any], other: Callable[[dict[str, Any]], dict[str, Any]]) -> dict[str, Any]:
+    def _with(
+        self, source: dict[str, Any], other: Callable[[dict[str, Any]], dict[str, Any]], alone: int
+    ) -> dict[str, Any]:
         return {
             "connections": {
                 "c": {"type": "kafka", "bootstrapServers": "${LOCAL_KAFKA}"},
                 "files": {"type": "files", "path": str(self.folder)},
                 "sqlite": {"type": "sql", "url": f"sqlite:///{self.database}"},
                 "postgresql": {"type": "sql", "url": self.places.postgresql},
-                "mongodb": {"type": "mongodb", "url": self.places.mongodb},
+                "mongodb": {"type": "mongodb", "url": self.places.breaking},
+                "told": {"type": "https", "url": self.places.told.url},
                 "registry": {"type": "schemaRegistry", "schemaRegistryUrls": [self.places.registry]},
             },
             "pipeline": [
                 {"$source": source},
                 *([{"$replaceRoot": {"newRoot": "$fullDocument.doc"}}] if self.origin == "changes" else []),
+                *([ASKS[self.asks][alone]] if self.asks else []),
                 *(_other_sources(s, other) for s in self.pipeline[1:]),
                 *self._tail(),
             ],
             "options": {
                 "checkpoint": self.checkpoint,
                 "dlq": {"connectionName": "c", "topic": f"{self.name}-dlq"},
+                **({"tasks": self.bounds} if self.bounds else {}),
             },
         }
 
@@ -225,8 +299,15 @@ class Job:
         match self.target:
             case "topic":
                 return [{"$emit": topic}]
-            case "avro" | "jsonSchema":
-                schema = ("avro", ROW) if self.target == "avro" else ("json", _ROW_JSON)
+            case "https":
+                tell = {"connectionName": "told", "path": f"told/{self.name}", "method": "POST", "config": _WAITS}
+                return [{"$https": tell}]
+            case "avro" | "jsonSchema" | "protobuf":
+                schema = {
+                    "avro": ("avro", ROW),
+                    "jsonSchema": ("json", _ROW_JSON),
+                    "protobuf": ("protobuf", _ROW_MESSAGE),
+                }[self.target]
                 schemas = {
                     "connectionName": "registry",
                     "valueSchema": dict(zip(("type", "schema"), schema, strict=True)),
@@ -295,8 +376,12 @@ class Job:
         """As they lie in the topic."""
         if self.origin != "registered":
             return values
-        write, header = writer_of(parse_schema(READING)), header_of(self.places.reading)
-        return [header + write(parse_json(value)) for value in values]
+        return [self._record(value) for value in values]
+
+    def _record(self, value: bytes) -> bytes:
+        document = parse_json(value)
+        form = form_of(int(document["at"]), self.forms, self.run)
+        return header_of(self.places.numbers[form]) + written(form, document, value)
 
     def put(self, number: int, values: list[bytes]) -> None:
         """As files, a file a partition, each of which appears whole."""
@@ -342,6 +427,29 @@ class Job:
         if self.target == "csv":
             return [{"s": document["s"], "n": str(int(document["n"]))} for document in documents]
         return documents
+
+
+def form_of(at: int, forms: tuple[str, ...], run: int) -> str:
+    """The form of a record with this time."""
+    return forms[at // _STEP_MS // run % len(forms)]
+
+
+def written(form: str, document: Any, text: bytes) -> bytes:
+    """A record behind its number."""
+    return text if form == "json" else _writer(form)(document)
+
+
+@cache
+def _writer(form: str) -> Callable[[Any], bytes]:
+    if form == "message":
+        return message_writer_of(compiled(MESSAGE, {}), "Reading")
+    return writer_of(parse_schema(FORMS[form][1]))
+
+
+@cache
+def message_reader(text: str = _ROW_MESSAGE) -> Callable[[bytes], bytes]:
+    """From a message behind its number to JSON."""
+    return message_reader_of(compiled(text, {}))
 
 
 def _other_sources(stage: Any, other: Callable[[dict[str, Any]], dict[str, Any]]) -> Any:

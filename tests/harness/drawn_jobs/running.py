@@ -14,16 +14,22 @@ import aiokafka
 
 from tests.harness.drawn_jobs.comparing import compared
 from tests.harness.drawn_jobs.drawing import drawn
-from tests.harness.drawn_jobs.job import READING, Job, Places, say
+from tests.harness.drawn_jobs.job import FORMS, SENSORS, Job, Places, say
+from tests.harness.drawn_jobs.servers import Breaking, Told, Weather
 from tests.harness.mongodb.servers import mongodb
 from tests.harness.postgres import postgres
 from tests.harness.registry import Registry
 from tidemark.services.cli.installation import Installation, installation
+from tidemark.shared.adapters.mongodb import client_at
 from tidemark.shared.model.ids import ProcessorName
 from tidemark.shared.model.messages import DropProcessor, ModifyProcessor, StartProcessor, StopProcessor
 from tidemark.shared.runtime.client import RequestRefused
 
-WORKERS: Final = {"coordinator": 1, "source": 1, "operator": 1, "sink": 1, "spark": 1, "control": 0}
+WORKERS: Final = {"coordinator": 1, "source": 1, "operator": 1, "sink": 1, "spark": 1, "control": 1}
+_SCALING: Final = {"scale_after_ms": 2_000, "scale_up_ms": 500, "scale_down_ms": 1_000, "scale_lag_ms": 100}
+_FAULTS: Final = {"told": 0.03, "registry": 0.3, "mongodb": 0.5}
+"""Of a hundred requests so many fail; a way to MongoDB breaks so often in a second."""
+_OF_REGISTRIES: Final = ("500", "429", "503", "half", "closed", "page", "missing")
 _REQUEST: Final = 2_000_000
 """Bytes that a producer may send at once."""
 
@@ -43,16 +49,18 @@ async def run(there: Installation, folder: Path, job: Job) -> list[str]:
         job.put(0, first)
     if job.origin == "changes":
         await asyncio.to_thread(job.insert, first)
-    await there.ensure_started(name, json.dumps(job.document()), job.parallelism)
     bootstrap = there.cluster.bootstrap
     async with aiokafka.AIOKafkaProducer(bootstrap_servers=bootstrap, max_request_size=_REQUEST, **job.settings) as out:
+        if job.early and job.origin == "history":
+            await _sent(out, f"{name}-in", job.sent(second), job.partitions)
+        await there.ensure_started(name, json.dumps(job.document()), job.parallelism)
         await _sent(out, f"{name}-others", [json.dumps(each).encode() for each in job.others], 1)
         if job.origin in ("topic", "registered"):
             await _sent(out, f"{name}-in", job.sent(first), job.partitions)
         if job.origin == "growing":
             job.put(0, first)
         await _disturbed(there, job)
-        if job.origin in ("topic", "history", "registered"):
+        if job.origin in ("topic", "registered") or (job.origin == "history" and not job.early):
             await _sent(out, f"{name}-in", job.sent(second), job.partitions)
         if job.origin == "growing":
             job.put(1, second)
@@ -120,14 +128,14 @@ async def _modify(there: Installation, job: Job, chooser: random.Random) -> None
         say(f"{job.name}: not changed: {error}")
 
 
-async def jobs(seeds: Iterable[int], folder: Path, at_once: int) -> dict[int, list[str]]:
-    """Each seed's job on an installation of their own: what differs, of those where something does."""
+async def jobs(seeds: Iterable[int], folder: Path, at_once: int, focus: str = "") -> dict[int, list[str]]:
+    """Each seed's job on an installation of their own: what differs, of those where something does. focus: see `drawn`."""
     turn, wrong, targets = asyncio.Semaphore(at_once), {}, folder / "targets"
     targets.mkdir()
 
     async def one(there: Installation, seed: int, places: Places) -> None:
         async with turn:
-            job = drawn(seed, places)
+            job = drawn(seed, places, focus)
             found = await run(there, folder, job)
             if found:
                 wrong[seed] = found
@@ -135,16 +143,30 @@ async def jobs(seeds: Iterable[int], folder: Path, at_once: int) -> dict[int, li
             await there.client.request(DropProcessor(there.client.unique(), ProcessorName(job.name)))
             await asyncio.to_thread(job.clear)
 
-    async with _servers(targets) as places, installation(folder, {}, WORKERS) as there:
+    async with (
+        _servers(targets) as places,
+        installation(folder, {"TIDEMARK_EXTRA": json.dumps(_SCALING)}, WORKERS) as there,
+    ):
         await asyncio.gather(*(one(there, seed, places) for seed in seeds))
     return wrong
 
 
 @contextlib.asynccontextmanager
 async def _servers(folder: Path) -> AsyncIterator[Places]:
-    registry = await Registry().start()
+    told = await Told(Weather(1, _FAULTS["told"])).start()
+    registry = await Registry(weather=Weather(2, _FAULTS["registry"], _OF_REGISTRIES)).start()
+    numbers = {form: registry.add("readings", schema, kind) for form, (kind, schema) in FORMS.items()}
     try:
         with postgres(logical=True) as url, mongodb() as servers:
-            yield Places(folder, url, servers.replicas, registry.url, registry.add("readings", READING))
+            with client_at(servers.replicas, 10_000) as client:
+                client["drawn"]["sensors"].insert_many(SENSORS)
+            breaking = Breaking(servers.replicas, 3, _FAULTS["mongodb"])
+            try:
+                yield Places(folder, url, servers.replicas, registry.url, numbers, breaking.passage.url, told)
+            finally:
+                breaking.close()
+                counts = {"told": told.weather.counts, "registry": registry.weather and registry.weather.counts}
+                say(f"faults: {counts}, {breaking.broken} of the way to MongoDB; {told.requests} requests")
     finally:
         await registry.stop()
+        await told.stop()
