@@ -22,7 +22,13 @@ from tidemark.services.sink.connectors.destination import LocalDestination, sha2
 from tidemark.services.sink.connectors.filerows import Encoding
 from tidemark.services.sink.connectors.files import FileSink, FileSinkSettings
 from tidemark.services.sink.connectors.formats import SUFFIXES, parquet_bytes
-from tidemark.services.sink.connectors.manifests import MANIFESTS, STAGED, Manifest, ManifestStore
+from tidemark.services.sink.connectors.manifests import (
+    MANIFESTS,
+    STAGED,
+    Manifest,
+    encode_manifest,
+    manifest_name,
+)
 from tidemark.services.sink.connectors.released import read_released, read_released_rows
 from tidemark.services.sink.connectors.staging import StagedFile
 from tidemark.services.sink.connectors.tableformats import table_releases
@@ -336,7 +342,6 @@ async def test_S4_a_sink_that_opens_makes_durable_what_tells_the_present_alone(
 def older_layout(root: Path, files: int = 3, format_: FileFormat = "parquet") -> None:
     """As an earlier version left it: files below `_staged`, each in a manifest."""
     destination = LocalDestination(root, "old")
-    store = ManifestStore(destination)
     for number in range(files + 1):
         listed: tuple[StagedFile, ...] = ()
         if number:
@@ -348,12 +353,11 @@ def older_layout(root: Path, files: int = 3, format_: FileFormat = "parquet") ->
             destination.create(name, data)
             listed = (StagedFile(name, 1, len(data), sha256(data)),)
         before = number - 1 if number else None
-        store.publish(
-            Manifest(
-                identity=str(IDENTITY), job=JOB, vertex="emit", index=0, epoch=number, predecessor=before,
-                format=format_, rows=len(listed), files=listed,
-            )
+        manifest = Manifest(
+            identity=str(IDENTITY), job=JOB, vertex="emit", index=0, epoch=number, predecessor=before,
+            format=format_, rows=len(listed), files=listed,
         )  # fmt: skip
+        destination.create(manifest_name(str(IDENTITY), Epoch(number)), encode_manifest(manifest))
 
 
 @pytest.mark.parametrize("cut", [False, True])

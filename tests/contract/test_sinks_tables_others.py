@@ -3,7 +3,9 @@
 
 import random
 import shutil
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +18,10 @@ from pyiceberg.types import LongType, NestedField, StringType
 
 from tests.contract.sinks_targets import FilesWorld
 from tidemark.services.library.release_world import IDENTITY, row_of
-from tidemark.services.sink.connectors.files import FileSinkSettings
+from tidemark.services.sink.connectors.destination import LocalDestination
+from tidemark.services.sink.connectors.files import FileSink, FileSinkSettings
+from tidemark.services.sink.connectors.manifests import STAGED
+from tidemark.services.sink.connectors.released import table_at
 from tidemark.shared.language.values import parse_json
 from tidemark.shared.model.ids import Epoch
 from tidemark.shared.model.values import Document
@@ -257,3 +262,64 @@ async def test_S2_a_table_that_others_dropped_is_refused_and_a_new_one_stays_who
         await shared.release({"id": 4})
     if again:
         assert list(shared.rows()) == [7]
+
+
+class Stopped(Exception):
+    """The process ended here."""
+
+
+class Mortal(LocalDestination):
+    """A directory whose writer ends at one of the operations that change it, in front of it or behind it."""
+
+    left = sys.maxsize
+    behind = False
+
+    def _counted(self, operation: Callable[..., Any], *args: Any) -> Any:
+        self.left -= 1
+        if not self.left and not self.behind:
+            raise Stopped
+        found = operation(*args)
+        if not self.left:
+            raise Stopped
+        return found
+
+    def create(self, name: str, data: bytes) -> bool:
+        return bool(self._counted(super().create, name, data))
+
+    def publish(self, staged: str, visible: str) -> None:
+        self._counted(super().publish, staged, visible)
+
+    def delete(self, names: Iterable[str]) -> None:
+        self._counted(super().delete, [*names])
+
+
+@pytest.mark.parametrize(("operation", "behind"), [(1, True), (2, True), (3, False)])
+async def test_S4_no_file_that_no_commit_names_is_left_to_be_seen(
+    shared: Shared, operation: int, *, behind: bool
+) -> None:
+    """A writer ends as it releases a file that does not fit the table; before the next one comes the table is changed once more."""
+    shared.target.settings = FileSinkSettings(buffer_bytes_max=1)
+    await shared.opened()
+    await shared.release({"id": 1, "a": "x"})
+    await shared.stage({"id": 2, "a": "y"})
+    shared.retype("a", "long", 100)
+    target, attempt = shared.target, "mortal"
+    mortal = Mortal(target.root, attempt)
+    sink = FileSink(mortal, target.encoding, attempt, target.executor, target.settings)
+    await sink.open(IDENTITY, Epoch(2))
+    mortal.left, mortal.behind = operation, behind
+    with suppress(Stopped):
+        await sink.release(row_of(2, 1, shared.staged), shared.staged)
+    shared.retype("a", "none", 101)
+    shared.sink = target.sink()
+    if await shared.sink.open(IDENTITY, Epoch(2)) == 1:
+        await shared.commit()
+        assert set(shared.rows()) == {2, 101}
+    shared.epoch, shared.staged = 2, b""
+    await shared.opened()
+    table = table_at(mortal, target.encoding)
+    assert table is not None
+    named = {file.name for manifest in table.manifests for file in manifest.files}
+    seen = {path.name for path in target.root.glob(f"{IDENTITY.vertex}-*.parquet")}
+    assert seen <= named
+    assert not list((target.root / STAGED).rglob("*.parquet"))

@@ -31,7 +31,6 @@ from tidemark.services.sink.connectors.manifests import (
     Manifest,
     ManifestStore,
     Releases,
-    seen,
     visible_name,
 )
 from tidemark.services.sink.connectors.markers import check_open, is_due
@@ -213,9 +212,7 @@ class FileSink:
             raise ValueError("file sink: release before open")
         if is_due(identity, self._marker, row, self.place):
             files = self._files(row, decode_handle(staged, self._handle_bytes_max), skipped)
-            for file in files:
-                self._destination.publish(file.name, visible_name(file.name))
-            self._releases.publish(seen(self._manifest(row.epoch, row.predecessor, files, final=row.final)))
+            self._releases.publish(self._manifest(row.epoch, row.predecessor, files, final=row.final))
             self._marker = row.epoch
             self._since_summary += 1
             self._collect_once()
@@ -295,7 +292,7 @@ class FileSink:
                 _log.warning("sink.listing_not_whole", identity=str(self._identity), place=self.place)
                 self._collected = False
                 return
-            self._destination.delete(name for name in old if name not in listed)
+            self._releases.clear([name for name in old if name not in listed])
 
     def _manifest(
         self, epoch: Epoch, predecessor: Epoch | None, files: tuple[StagedFile, ...], *, final: bool

@@ -153,6 +153,14 @@ def seen(manifest: Manifest) -> Manifest:
     return structs.replace(manifest, files=files)
 
 
+def show(destination: Destination, manifest: Manifest) -> Manifest:
+    """Give the files of a manifest the names under which readers find them; with these."""
+    for file in manifest.files:
+        if file.name.startswith(f"{STAGED}/"):
+            destination.publish(file.name, visible_name(file.name))
+    return seen(manifest)
+
+
 class Releases(Protocol):
     """The released output of one destination, and each identity's marker. Functions block."""
 
@@ -161,7 +169,7 @@ class Releases(Protocol):
         ...
 
     def publish(self, manifest: Manifest) -> None:
-        """The files of a manifest, which lie under their visible names, are released, and the marker stands at its epoch.
+        """The staged files of a manifest get their visible names and are released, and the marker stands at its epoch.
 
         Any number of times with the same effect. TargetRefused where another history was released.
         """
@@ -169,6 +177,10 @@ class Releases(Protocol):
 
     def listed(self, identity: str, marker: Epoch) -> set[str] | None:
         """Staged files that released manifests still name; None where this is not known for certain."""
+        ...
+
+    def clear(self, staged: Sequence[str]) -> None:
+        """Delete staged files that no release needs, and what became visible beside a release because of them."""
         ...
 
     def settle(self) -> None:
@@ -237,6 +249,7 @@ class ManifestStore:
 
     def publish(self, manifest: Manifest) -> None:
         """Create it. One that is there already must say the same: TargetRefused names both otherwise."""
+        manifest = show(self._destination, manifest)
         name = manifest_name(manifest.identity, Epoch(manifest.epoch))
         data = encode_manifest(manifest)
         if not self._destination.create(name, data):
@@ -327,6 +340,10 @@ class ManifestStore:
             return None
         return {file.name for manifest in manifests for file in manifest.files}
 
+    def clear(self, staged: Sequence[str]) -> None:
+        """See `Releases.clear`."""
+        self._destination.delete(staged)
+
     def settle(self) -> None:
         """See `Releases.settle`."""
         self.summarise()
@@ -337,9 +354,7 @@ class ManifestStore:
     def convert(self) -> None:
         """See `Releases.convert`: files get their names, then the manifest names them so."""
         for name, manifest in self.older():
-            for file in manifest.files:
-                self._destination.publish(file.name, visible_name(file.name))
-            changed = seen(manifest)
+            changed = show(self._destination, manifest)
             self._destination.replace(name, encode_manifest(changed))
             self._read[name] = changed
 

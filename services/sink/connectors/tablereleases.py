@@ -9,8 +9,9 @@
 """
 
 import json
+import re
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final, Generic, TypeVar
@@ -24,17 +25,20 @@ from msgspec import structs
 
 from tidemark.services.sink.connectors.destination import Destination, sha256
 from tidemark.services.sink.connectors.formats import parquet_bytes, table_from
-from tidemark.services.sink.connectors.manifests import Manifest, ManifestStore, decode_told, visible_name
+from tidemark.services.sink.connectors.manifests import Manifest, ManifestStore, decode_told, seen, show, visible_name
 from tidemark.services.sink.connectors.staging import StagedFile
 from tidemark.services.sink.connectors.tablecolumns import FORBIDDEN, exact, plain
 from tidemark.services.sink.connectors.tablefits import fits, lacking, nulls_in, refitted
 from tidemark.shared.model.ids import Epoch
 from tidemark.shared.ports.sink import TargetRefused, TargetUnavailable
 
+_DIGEST_DIGITS: Final = 16
 TOLD: Final = "tidemark"
 """The key of a commit's own information under which its manifest lies."""
 COMPACTED: Final = "compacted"
 """The value under that key of a commit that made large files of small ones."""
+_REFIT: Final = re.compile(rf"(?<=-\d{{5}})-[0-9a-f]{{{_DIGEST_DIGITS}}}\.parquet$")
+"""The end of the name of a file that was written anew."""
 _log = structlog.get_logger()
 Handle = TypeVar("Handle")
 
@@ -47,6 +51,11 @@ def app_of(identity: str) -> str:
 def told(manifest: Manifest) -> str:
     """A manifest as a commit of a table carries it."""
     return json.dumps(msgspec.to_builtins(manifest), sort_keys=True, separators=(",", ":"))
+
+
+def _origin(name: str) -> str:
+    """Of a staged file that was written anew the one from which; any other name as it is."""
+    return _REFIT.sub(".parquet", name)
 
 
 class CommitConflict(Exception):
@@ -223,7 +232,7 @@ class TableReleases(ABC, Generic[Handle]):
         if table is None:
             self._manifests.publish(manifest)
             return
-        written: set[str] = set()
+        refits: set[str] = set()
         footers: dict[str, pq.FileMetaData] = {}
         for _ in range(self._tries_max):
             if table is None:
@@ -243,17 +252,16 @@ class TableReleases(ABC, Generic[Handle]):
                     for name in {file.name for file in manifest.files} - footers.keys():
                         footers[name] = self._footer(name)
                     fitting = self._fitting(table, manifest, footers)
-                    written |= {f.name for f in fitting.files} ^ {f.name for f in manifest.files}
-                    self._commit(table, fitting)
+                    refits |= {f.name for f in fitting.files} - footers.keys()
+                    self._commit(table, self._shown(fitting, refits))
                 except CommitConflict:
                     _log.info("sink.table_changed", place=self._place, epoch=manifest.epoch)
                 table = self._releasing = self._update(table)
         else:
             raise TargetUnavailable(f"{self._place}: {self._tries_max} other commits at once; it is tried again")
         self._settle(table)
-        if written:
-            live = self._live(table).keys()
-            self._destination.delete(name for name in sorted(written) if not {name, unquote(name)} & live)
+        if refits:
+            self.clear(sorted({*refits, *map(_origin, refits)}))
         self._since_compaction += bool(manifest.files)
         if manifest.index == 0 and max(self._since_compaction, self._versions(table)) >= self._compact_files:
             self.compact()
@@ -279,20 +287,43 @@ class TableReleases(ABC, Generic[Handle]):
             files=tuple(f if fits(known, schemas[f.name]) else self._refitted(f, known) for f in manifest.files),
         )
 
+    def _there(self, name: str) -> str:
+        """Where a staged file lies: under its visible name if a try before this one has shown it."""
+        return name if self._destination.size(name) is not None else visible_name(name)
+
     def _footer(self, name: str) -> pq.FileMetaData:
-        with self._destination.open(name) as data:
+        with self._destination.open(self._there(name)) as data:
             return pq.read_metadata(data)
+
+    def _shown(self, fitting: Manifest, refits: Container[str]) -> Manifest:
+        """Files get their visible names; those that were written anew stay staged, too, until nothing else of their rows can be seen."""
+        for file in fitting.files:
+            if file.name in refits:
+                self._destination.create(visible_name(file.name), self._destination.read(file.name) or b"")
+        show(self._destination, structs.replace(fitting, files=tuple(f for f in fitting.files if f.name not in refits)))
+        return seen(fitting)
+
+    def clear(self, staged: Sequence[str]) -> None:
+        """See `Releases.clear`. A staged file that was written anew tells that several files of its rows may be seen."""
+        refits = [name for name in staged if _origin(name) != name]
+        if refits:
+            names = {visible_name(name) for each in refits for name in (each, _origin(each))}
+            table = self.read()
+            if table is not None:
+                named = {file.name for manifest in table.manifests for file in manifest.files} | table.live.keys()
+                self._destination.delete(name for name in sorted(names) if not {name, unquote(name)} & named)
+        self._destination.delete(staged)
 
     def _refitted(self, file: StagedFile, known: pa.Schema) -> StagedFile:
         """A file in the types that the table has now. Its name tells its bytes: other tasks write the same, or another file."""
         self.changed += 1
-        rows = refitted(table_from(self._destination.read(file.name) or b""), known)
+        rows = refitted(table_from(self._destination.read(self._there(file.name)) or b""), known)
         if len(lacking(known, rows.schema)):
             self.agree(rows.schema)
             raise CommitConflict("there was no column for values that others take none")
         data = parquet_bytes(rows, {})
         digest = sha256(data)
-        name = f"{file.name.removesuffix('.parquet')}-{digest[:16]}.parquet"
+        name = f"{file.name.removesuffix('.parquet')}-{digest[:_DIGEST_DIGITS]}.parquet"
         self._destination.create(name, data)
         _log.warning("sink.file_refitted", place=self._place, file=file.name, rows=file.rows)
         return structs.replace(file, name=name, size_bytes=len(data), digest=digest)
