@@ -2,6 +2,7 @@
 
 import json
 import random
+from dataclasses import replace
 from typing import Any, Final
 
 from tests.harness.bench.pipeline_cliffs import records, stages
@@ -46,6 +47,7 @@ FOCUSES: Final[dict[str, tuple[tuple[str, ...], tuple[str, ...]]]] = {
     "registry": (("registered",), _REGISTERED),
     "history": (("history",), ()),
     "tasks": ((), ()),
+    "load": (("topic", "registered", "growing"), ()),
 }
 """Origins and targets of jobs that are to have one thing; without any: all."""
 _ASKED_MAX: Final = 1000
@@ -88,7 +90,7 @@ def drawn(seed: int, places: Places, focus: str = "") -> Job:
     bounds = {service: _bounds(chooser) for service in tasks if bounded and chooser.random() < 0.7}
     possible = sorted(ASKS) if len(values) <= _ASKED_MAX else ["mongodb"]
     asks = focus if focus in possible else chooser.choice(possible) if chooser.random() < 0.2 else ""
-    return Job(
+    job = Job(
         name=f"drawn-{seed}",
         pipeline=pipeline,
         values=values,
@@ -120,6 +122,18 @@ def drawn(seed: int, places: Places, focus: str = "") -> Job:
         bounds=bounds,
         places=places,
     )
+    return _disturbed(chooser, job, focus, ordered=ordered)
+
+
+def _disturbed(chooser: random.Random, job: Job, focus: str, *, ordered: bool) -> Job:
+    """Some jobs: with more that happens, while their records come bit by bit."""
+    often = focus in ("load", "history")
+    if not often and chooser.random() >= 0.3:
+        return job
+    kinds = ["kill", "modify", "stop", *(["kill", "stop"] if ordered else ["rescale", "resize", "both"])]
+    between = chooser.choices(kinds, k=chooser.randint(3, 6) if often else len(job.between))
+    # A history ends within a moment.
+    return replace(job, slowly=True, between=between, pause_s=0.4 if focus == "history" else 2.0)
 
 
 def _bounds(chooser: random.Random) -> dict[str, int]:

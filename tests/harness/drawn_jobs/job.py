@@ -168,7 +168,12 @@ class Job:
     watermark: dict[str, Any]
     """Nothing is late, because each partition is in the order of time or because the delay is longer than all records."""
     between: list[str]
-    """What happens in the middle of the records, in order: "stop" and start, "rescale", "modify", or "kill" of a process."""
+    """What happens in the middle of the records, in order: "stop" and start, "rescale", "modify", "resize" (other numbers of tasks while
+    it is stopped), "both" (other stages and other numbers), or "kill" of a process."""
+    pause_s: float = 2.0
+    """The longest time in front of and behind each of these."""
+    slowly: bool = False
+    """Records in front of the middle come bit by bit meanwhile."""
     last: str = ""
     """What happens behind the order to drain: nothing, or "kill"."""
     target: str = "topic"
@@ -386,7 +391,7 @@ class Job:
     def put(self, number: int, values: list[bytes]) -> None:
         """As files, a file a partition, each of which appears whole."""
         for part in range(self.partitions):
-            name = f"{number}-{part}.json"
+            name = f"{number:02d}-{part}.json"
             (self.folder / f"{self.name}.{name}").write_bytes(
                 b"".join(v + b"\n" for v in values[part :: self.partitions])
             )

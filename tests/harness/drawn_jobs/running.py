@@ -30,6 +30,8 @@ _SCALING: Final = {"scale_after_ms": 2_000, "scale_up_ms": 500, "scale_down_ms":
 _FAULTS: Final = {"told": 0.03, "registry": 0.3, "mongodb": 0.5}
 """Of a hundred requests so many fail; a way to MongoDB breaks so often in a second."""
 _OF_REGISTRIES: Final = ("500", "429", "503", "half", "closed", "page", "missing")
+_PIECES: Final = 20
+"""Of records that come bit by bit; files behind them have later names."""
 _REQUEST: Final = 2_000_000
 """Bytes that a producer may send at once."""
 
@@ -55,15 +57,11 @@ async def run(there: Installation, folder: Path, job: Job) -> list[str]:
             await _sent(out, f"{name}-in", job.sent(second), job.partitions)
         await there.ensure_started(name, json.dumps(job.document()), job.parallelism)
         await _sent(out, f"{name}-others", [json.dumps(each).encode() for each in job.others], 1)
-        if job.origin in ("topic", "registered"):
-            await _sent(out, f"{name}-in", job.sent(first), job.partitions)
-        if job.origin == "growing":
-            job.put(0, first)
-        await _disturbed(there, job)
+        await asyncio.gather(_come(out, job, first), _disturbed(there, job))
         if job.origin in ("topic", "registered") or (job.origin == "history" and not job.early):
             await _sent(out, f"{name}-in", job.sent(second), job.partitions)
         if job.origin == "growing":
-            job.put(1, second)
+            job.put(_PIECES, second)
         if job.origin == "changes":
             await asyncio.to_thread(job.insert, second)
     if await _until(there, name, "RUNNING", "FAILED", "FINISHED") == "RUNNING":
@@ -76,6 +74,20 @@ async def run(there: Installation, folder: Path, job: Job) -> list[str]:
     if status.state != "FINISHED":
         return [f"{status.state}: {status.reason}"]
     return await compared(there, folder, job)
+
+
+async def _come(out: aiokafka.AIOKafkaProducer, job: Job, values: list[bytes]) -> None:
+    """Records come at once, or bit by bit while what happens in the middle happens."""
+    pieces = _PIECES if job.slowly else 1
+    size = -(-len(values) // pieces)
+    for number in range(pieces):
+        some = values[number * size : (number + 1) * size]
+        if job.origin in ("topic", "registered"):
+            await _sent(out, f"{job.name}-in", job.sent(some), job.partitions)
+        if job.origin == "growing":
+            job.put(number, some)
+        if job.slowly:
+            await asyncio.sleep(job.pause_s * len(job.between) / pieces)
 
 
 async def _sent(out: aiokafka.AIOKafkaProducer, topic: str, values: list[bytes], partitions: int) -> None:
@@ -96,21 +108,20 @@ async def _disturbed(there: Installation, job: Job) -> None:
     for what in job.between:
         if await _until(there, name, "RUNNING", "FAILED", "FINISHED") != "RUNNING":
             return
-        await asyncio.sleep(chooser.random() * 2)
+        await asyncio.sleep(chooser.random() * job.pause_s)
         with contextlib.suppress(RequestRefused):  # it has ended
             match what:
                 case "kill":
                     _kill(there, chooser)
-                case "modify":
-                    await _modify(there, job, chooser)
-                case "rescale":
-                    tasks = {service: chooser.choice([1, 2]) for service in job.parallelism}
-                    await there.client.request(ModifyProcessor(there.client.unique(), name, parallelism=tasks))
+                case "modify" | "rescale" | "both":
+                    await _modify(there, job, chooser, what)
                 case _:
                     await there.client.request(StopProcessor(there.client.unique(), name))
                     if (await there.until_ended(name)).state == "STOPPED":
+                        if what == "resize":
+                            await _modify(there, job, chooser, "rescale")
                         await there.client.request(StartProcessor(there.client.unique(), name))
-        await asyncio.sleep(chooser.random() * 2)
+        await asyncio.sleep(chooser.random() * job.pause_s)
 
 
 def _kill(there: Installation, chooser: random.Random) -> None:
@@ -120,10 +131,11 @@ def _kill(there: Installation, chooser: random.Random) -> None:
         os.kill(places[chooser.choice(sorted(places))], signal.SIGKILL)
 
 
-async def _modify(there: Installation, job: Job, chooser: random.Random) -> None:
-    changed = json.dumps(job.changed(chooser))
+async def _modify(there: Installation, job: Job, chooser: random.Random, what: str) -> None:
+    changed = None if what == "rescale" else json.dumps(job.changed(chooser))
+    tasks = None if what == "modify" else {service: chooser.choice([1, 2]) for service in job.parallelism}
     try:
-        await there.client.request(ModifyProcessor(there.client.unique(), ProcessorName(job.name), changed))
+        await there.client.request(ModifyProcessor(there.client.unique(), ProcessorName(job.name), changed, tasks))
     except RequestRefused as error:
         say(f"{job.name}: not changed: {error}")
 
