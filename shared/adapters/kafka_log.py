@@ -72,9 +72,9 @@ class KafkaLog:
         """Let go of records below these offsets."""
         await self._admin.delete_records(before)
 
-    async def reader(self, *, committed_only: bool = False) -> KafkaReader:
+    async def reader(self, *, committed_only: bool = False, follows: bool = False) -> KafkaReader:
         """A connected reader with nothing assigned."""
-        reader = KafkaReader(self._settings, committed_only=committed_only)
+        reader = KafkaReader(self._settings, committed_only=committed_only, follows=follows)
         await reader.start()
         return self._keep(reader)
 

@@ -39,7 +39,7 @@ def theirs(partition: TopicPartition) -> Any:
 class KafkaReader:
     """`Reader` on an aiokafka consumer of its own."""
 
-    def __init__(self, settings: KafkaSettings, *, committed_only: bool) -> None:
+    def __init__(self, settings: KafkaSettings, *, committed_only: bool, follows: bool = False) -> None:
         self._settings = settings
         self._consumer: Any = aiokafka.AIOKafkaConsumer(
             **settings.connection("reader"),
@@ -47,7 +47,7 @@ class KafkaReader:
             enable_auto_commit=False,
             auto_offset_reset="none",
             check_crcs=True,
-            fetch_max_wait_ms=settings.fetch_wait_ms,
+            fetch_max_wait_ms=settings.following_wait_ms() if follows else settings.fetch_wait_ms,
             fetch_max_bytes=settings.fetch_bytes_max,
             max_partition_fetch_bytes=settings.partition_fetch_bytes_max,
             isolation_level="read_committed" if committed_only else "read_uncommitted",

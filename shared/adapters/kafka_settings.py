@@ -3,7 +3,7 @@
 import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, get_args, get_origin, get_type_hints
+from typing import Any, Final, Literal, get_args, get_origin, get_type_hints
 
 import msgspec
 
@@ -12,6 +12,8 @@ from tidemark.shared.model.message_sizes import MESSAGE_BYTES
 from tidemark.shared.model.positive import check_positive
 
 SecurityProtocol = Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"]
+_FOLLOWED_PART: Final = 3
+"""Of a request's time, what a fetch may wait at the broker."""
 SaslMechanism = Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "GSSAPI", "OAUTHBEARER"]
 
 
@@ -53,6 +55,8 @@ class KafkaSettings:
     """A reader that got only errors for so long raises LogUnavailable instead of giving nothing."""
     fetch_wait_ms: int = 500
     """The broker holds a fetch so long when there is nothing; a seek or resume may wait for it."""
+    follow_wait_ms: int = 5_000
+    """The same for a reader that is never told to seek or resume; at most a third of `request_timeout_ms`."""
     fetch_gather_ms: int = 100
     """A source asks a broker again so long after an answer that was small, or after a tenth of its checkpoints' interval if that is less:
     records of the meantime then come together. 0: at once."""
@@ -121,6 +125,10 @@ class KafkaSettings:
                 f"kafka settings: delivery_timeout_ms {self.delivery_timeout_ms} is below request_timeout_ms"
                 f" {self.request_timeout_ms}: no request would be tried again"
             )
+
+    def following_wait_ms(self) -> int:
+        """How long the broker holds a fetch of a reader that follows: an answer must come long before it is given up."""
+        return min(self.follow_wait_ms, self.request_timeout_ms // _FOLLOWED_PART)
 
     def ssl_context(self) -> ssl.SSLContext | None:
         """For SSL and SASL_SSL; None for the others. Raises OSError where a file cannot be read."""

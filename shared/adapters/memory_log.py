@@ -321,8 +321,9 @@ class MemoryLog:
             self._broker.delete_records(partition, offset)
         self._answer(lost, "admin")
 
-    async def reader(self, *, committed_only: bool = False) -> MemoryReader:
-        """A reader with nothing assigned."""
+    async def reader(self, *, committed_only: bool = False, follows: bool = False) -> MemoryReader:
+        """A reader with nothing assigned; nothing is asked for in vain here."""
+        del follows
         reader = MemoryReader(self._broker, self._faults, committed_only=committed_only)
         self._keep(reader)
         return reader

@@ -51,6 +51,7 @@ PUBLIC: Final = frozenset(
         "topic_wait_ms",
         "outage_after_ms",
         "fetch_wait_ms",
+        "follow_wait_ms",
         "fetch_gather_ms",
         "fetch_bytes_max",
         "partition_fetch_bytes_max",

@@ -280,8 +280,12 @@ class Log(Protocol):
         """Let go of records below these offsets."""
         ...
 
-    async def reader(self, *, committed_only: bool = False) -> Reader:
-        """A reader with nothing assigned; `committed_only`: records of aborted or open transactions are not returned."""
+    async def reader(self, *, committed_only: bool = False, follows: bool = False) -> Reader:
+        """A reader with nothing assigned; `committed_only`: records of aborted or open transactions are not returned.
+
+        `follows`: it is assigned once and reads on, without a seek or pause. So where there is nothing it asks seldom, and it has at once
+        what comes.
+        """
         ...
 
     async def writer(self, client: str) -> Writer:

@@ -60,9 +60,9 @@ ENDS_WAIT_MS: Final = 50
 
 
 @asynccontextmanager
-async def reading(log: Log, *, committed_only: bool = False) -> AsyncIterator[Reader]:
+async def reading(log: Log, *, committed_only: bool = False, follows: bool = False) -> AsyncIterator[Reader]:
     """A reader, closed at the end. LogUnavailable, also when it cannot be opened: catch it around the block."""
-    reader = await log.reader(committed_only=committed_only)
+    reader = await log.reader(committed_only=committed_only, follows=follows)
     try:
         yield reader
     finally:
@@ -188,7 +188,7 @@ async def followed(
         try:
             if position is None:
                 position = (await log.begin_offsets([partition]))[partition]
-            async with reading(log, committed_only=committed_only) as reader:
+            async with reading(log, committed_only=committed_only, follows=True) as reader:
                 await reader.assign({partition: position})
                 while goes_on():
                     for record in await reader.fetch(settings.topic_records_max, settings.fetch_timeout_ms):

@@ -166,9 +166,9 @@ class SealedLog:
         """As the inner log."""
         await self.inner.delete_records(before)
 
-    async def reader(self, *, committed_only: bool = False) -> SealedReader:
+    async def reader(self, *, committed_only: bool = False, follows: bool = False) -> SealedReader:
         """A reader of sealed records."""
-        return SealedReader(await self.inner.reader(committed_only=committed_only), self._sealing)
+        return SealedReader(await self.inner.reader(committed_only=committed_only, follows=follows), self._sealing)
 
     async def writer(self, client: str) -> SealedWriter:
         """A writer that seals."""

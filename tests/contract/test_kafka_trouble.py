@@ -8,9 +8,11 @@ import socket
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from aiokafka.client import AIOKafkaClient
+from aiokafka.protocol.fetch import FetchRequest
 
 from tidemark.services.local.broker import LocalBroker
 from tidemark.services.local.broker_settings import LOOPBACK
@@ -127,6 +129,35 @@ async def test_S3_W4_silence_of_an_outage_is_an_error(
                     continue
     assert found == [b"after", b"after"]
     await raw.close()
+
+
+async def test_a_reader_that_follows_asks_seldom_and_has_at_once_what_comes(
+    kafka_broker: str, at: TopicPartition, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One fetch lasts where others would make ten, and a record ends it."""
+    log = KafkaLog(KafkaSettings(bootstrap=kafka_broker, fetch_wait_ms=50))
+    reader, asked = await log.reader(follows=True), list[object]()
+    send = reader.client.send
+
+    async def noted(node: object, request: object, **how: Any) -> Any:
+        asked.extend([request] if isinstance(request, FetchRequest) else [])
+        return await send(node, request, **how)
+
+    monkeypatch.setattr(reader.client, "send", noted)
+    await reader.assign({at: Offset(0)})
+    assert await reader.fetch(1, 500) == []
+    assert len(asked) == 1
+    writer = await log.writer("w")
+    await (await writer.send(at, NewRecord(b"here")))
+    assert [record.value for record in await reader.fetch(1, 20_000)] == [b"here"]
+    await log.close()
+
+
+@pytest.mark.parametrize(("request_ms", "held_ms"), [(15_000, 5_000), (600, 200)])
+def test_a_fetch_is_held_for_less_than_its_request_may_take(request_ms: int, held_ms: int) -> None:
+    """Whatever the time for a request is set to."""
+    settings = KafkaSettings(bootstrap="b:1", request_timeout_ms=request_ms)
+    assert settings.following_wait_ms() == held_ms
 
 
 async def test_a_leader_that_was_not_yet_asked_for_is_there(

@@ -145,8 +145,8 @@ class _Counted:
     def __init__(self, inner: MemoryLog, asked: list[int]) -> None:
         self._inner, self._asked = inner, asked
 
-    async def reader(self, *, committed_only: bool = False) -> Any:
-        reader = await self._inner.reader(committed_only=committed_only)
+    async def reader(self, **how: Any) -> Any:
+        reader = await self._inner.reader(**how)
         fetch = reader.fetch
 
         async def counted(max_records: int, timeout_ms: int) -> Any:
