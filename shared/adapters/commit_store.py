@@ -27,6 +27,7 @@ from sqlalchemy.exc import IntegrityError, SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 
 from tidemark.shared.adapters import commit_schema as schema
+from tidemark.shared.adapters import sqlite_hops
 from tidemark.shared.adapters.commit_rules import (
     LeaseWatch,
     check_commit,
@@ -450,7 +451,7 @@ def _engine(url: str, timeout_ms: int, connections_max: int) -> AsyncEngine:
             parsed.set(drivername="sqlite+aiosqlite"),
             pool_size=connections_max,
             max_overflow=0,
-            connect_args={"timeout": timeout_ms / 1000 / 2},
+            connect_args={"timeout": timeout_ms / 1000 / 2, "async_creator_fn": sqlite_hops.connect},
         )
         event.listen(engine.sync_engine, "connect", partial(_keep_from_others, parsed.database or ""))
         event.listen(engine.sync_engine, "connect", _prepare_sqlite)
