@@ -240,8 +240,8 @@ def test_who_stood_still_for_longer_than_topics_are_kept_goes_on_with_what_is_to
         runs, reader_of = asyncio.Event(), model.log.reader
         runs.set()
 
-        async def standing_still(*, committed_only: bool = False) -> Any:
-            reader = await reader_of(committed_only=committed_only)
+        async def standing_still(*, committed_only: bool = False, follows: bool = False) -> Any:
+            reader = await reader_of(committed_only=committed_only, follows=follows)
             fetch = reader.fetch
 
             async def fetched(most: int, timeout_ms: int) -> list[LogRecord]:
