@@ -163,6 +163,7 @@ OTHER = {
     "shared/computation/state.py": "a user's own state has a version of its own, within the state of a computation",
     "shared/operators/computation_keys.py": "a key within the state of a computation",
     "shared/language/values/codec.py": "a value, within what holds it",
+    "shared/operators/computation_calls.py": "fields of documents that the codec of values has made",
     "shared/language/accumulators/numbers.py": "a partial, within what holds it",
     "shared/protocol/coordinator/checkpoints.py": "the digest of a commit row",
     "shared/protocol/coordinator/splits.py": "a size",
