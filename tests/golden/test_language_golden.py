@@ -166,6 +166,7 @@ def test_every_operator_and_accumulator_has_a_case() -> None:
     folder = Path(__file__).parents[1]
     files = [
         *sorted((folder / "golden" / "language").glob("*.jsonl")),
+        folder / "golden" / "process" / "cases.jsonl",
         folder / "unit" / "test_language_expressions.py",
     ]
     shown = "".join(file.read_text("utf-8") for file in files)
