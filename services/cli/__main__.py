@@ -271,6 +271,14 @@ def _found(work: Coroutine[Any, Any, Any]) -> Any:
     return found[0]
 
 
+@app.command("wishes")
+def wishes_command(data: KnownDir = None) -> None:
+    """Print which workers the coordinator wishes for, or has no use for, a JSON line each, until it is ended (`deploy/scale.py`)."""
+    from tidemark.services.cli.wishes import print_wishes
+
+    finish(print_wishes(data))
+
+
 @app.command("topics")
 def topics_command(
     file: Annotated[

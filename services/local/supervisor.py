@@ -30,16 +30,14 @@ from tidemark.shared.adapters.kafka_settings import KafkaSettings
 from tidemark.shared.model.ids import Place, WorkerIncarnation
 from tidemark.shared.model.knobs import knob
 from tidemark.shared.model.messages import WorkerUnwanted, WorkerWanted
-from tidemark.shared.ports.log import Log, TopicPartition
+from tidemark.shared.ports.log import Log
 from tidemark.shared.process.allowed import Allowed
 from tidemark.shared.process.settings import read_runtime, read_table
 from tidemark.shared.process.signing import FILE_VARIABLE, read_keys, sealed_log
-from tidemark.shared.runtime.fencing import Fence
-from tidemark.shared.runtime.reading import Unreadable, end_of, followed
 from tidemark.shared.runtime.sealed_log import SealedLog
 from tidemark.shared.runtime.settings import RuntimeSettings
 from tidemark.shared.runtime.topics import Topics
-from tidemark.shared.wire.messages import decode_command
+from tidemark.shared.runtime.wishes import wishes
 
 _log = structlog.get_logger()
 SERVICES: Final = ("coordinator", "source", "operator", "spark", "sink")
@@ -234,19 +232,12 @@ class LocalCluster:
         """A worker is added when the coordinator finds no free slot, and removed when it hosts nothing."""
         topics, runtime, clock = self._topics(), self.runtime(), SystemClock()
         await log.create_topic(topics.commands, 1, topics.plain()[topics.commands])
-        fence, unreadable = Fence(), Unreadable()
-        commands = TopicPartition(topics.commands, 0)
-        begin = await end_of(log, clock, commands, runtime)
-        async for record in followed(log, clock, commands, runtime, begin=begin):
-            if not fence.admits(record):
-                continue
-            match unreadable.read(record, lambda found: decode_command(found.value or b"", runtime.wire)):
+        async for wish in wishes(log, clock, runtime, topics):
+            match wish:
                 case WorkerWanted(service=service, there=there):
                     self._follow_wish(service, frozenset(there))
                 case WorkerUnwanted(place=place, worker=worker):
                     self._follow_unwish(place, worker)
-                case _:
-                    continue
 
     def open_log(self, client: str) -> SealedLog:
         """A log of this installation's broker, which seals as its processes do."""
