@@ -75,8 +75,11 @@ class Producer:
         """Raise LogError if a record can not be written there: no such partition, neither key nor value."""
         if not has_content:
             raise LogError(f"{self.name}: {partition_name(partition)}: a record needs a key or a value")
-        if partition.topic not in self._known:
+        known = self._known.get(partition.topic, 0)
+        if partition.partition >= known:
             self._known |= await require_topics(self.raw.client, [partition.topic], self.settings.topic_wait_ms)
+            if known:  # some may have been added, of which the library learns in minutes
+                await self.raw.client.force_metadata_update()
         if not 0 <= partition.partition < self._known[partition.topic]:
             raise LogError(
                 f"{partition_name(partition)} does not exist: the topic has {self._known[partition.topic]} partitions"

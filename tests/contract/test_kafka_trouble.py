@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from aiokafka.admin import AIOKafkaAdminClient, NewPartitions
 from aiokafka.client import AIOKafkaClient
 from aiokafka.protocol.fetch import FetchRequest
 
@@ -249,6 +250,30 @@ async def test_S3_a_batch_that_the_broker_refuses_fails_the_commit(log: KafkaLog
     reader = await log.reader(committed_only=True)
     await reader.assign({at: Offset(0)})
     assert await reader.fetch(10, 300) == []
+
+
+async def test_a_partition_that_is_added_is_written_to(
+    log: KafkaLog, settings: KafkaSettings, at: TopicPartition
+) -> None:
+    """By writers that have written to the topic before."""
+    added = TopicPartition(at.topic, 5)
+    writer, sealed = await log.writer(at.topic), await log.transactional_writer(at.topic)
+
+    async def write(place: TopicPartition) -> None:
+        await (await writer.send(place, NewRecord(b"x")))
+        transaction = await sealed.begin((place,))
+        await transaction.send_batch(place, [NewRecord(b"x")])
+        await transaction.commit()
+
+    await write(at)
+    admin = AIOKafkaAdminClient(bootstrap_servers=settings.bootstrap)
+    await admin.start()
+    await admin.create_partitions({at.topic: NewPartitions(total_count=6)})
+    await admin.close()
+    await write(added)
+    await writer.close()
+    await sealed.close()
+    assert (await log.end_offsets([added]))[added] > 1
 
 
 async def test_F2_order_is_kept_when_the_buffer_is_full(settings: KafkaSettings, at: TopicPartition) -> None:

@@ -33,6 +33,7 @@ from tidemark.shared.model.ids import Epoch
 from tidemark.shared.ports.sink import TargetRefused, TargetUnavailable
 
 _DIGEST_DIGITS: Final = 16
+"""Of a digest in a file's name: enough to tell two files of one release apart."""
 TOLD: Final = "tidemark"
 """The key of a commit's own information under which its manifest lies."""
 COMPACTED: Final = "compacted"

@@ -13,6 +13,7 @@ from tidemark.shared.protocol.errors import require
 _PIECE: Final = 10
 """Nothing is taken before a tenth of a second of the share is there: single rows are slow."""
 _S: Final = 1_000
+"""Of milliseconds."""
 
 
 @dataclass(slots=True)
