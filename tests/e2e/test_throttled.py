@@ -34,7 +34,6 @@ GROWTH_MAX = 1.1
 ROW_SLEEP_S = 0.0002
 SETTINGS = {
     "engine": "local",
-    "inline_bytes_max": 128 << 10,
     "fetch_bytes_max": 128 << 10,
     "limits": {"ahead_bytes_max": AHEAD_BYTES, "uncommitted_bytes_max": UNCOMMITTED_BYTES},
 }

@@ -65,10 +65,9 @@ def meter_of(number: int) -> str:
 
 
 def settings(ahead_bytes: int) -> dict[str, str]:
-    """Sources may be so far ahead; frames and fetches are small, so that a piece of work is."""
-    pieces = {"inline_bytes_max": 16 << 10, "fetch_bytes_max": 16 << 10}
+    """Sources may be so far ahead; fetches are small, so that a piece of work is."""
     limits = {"limits": {"ahead_bytes_max": ahead_bytes, "uncommitted_bytes_max": 64 << 20}}
-    return {"TIDEMARK_RUNTIME": json.dumps({"engine": "local", **pieces, **limits})}
+    return {"TIDEMARK_RUNTIME": json.dumps({"engine": "local", "fetch_bytes_max": 16 << 10, **limits})}
 
 
 Beside = Callable[[Installation], Awaitable[None]]
