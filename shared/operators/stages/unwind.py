@@ -35,7 +35,7 @@ def unwind(stage: Unwind, staged: Staged, context: TaskContext, most: int | None
     fields = {name: of_field(name, frame, staged) for name in sorted(names)}
     arrays = inside.at(fields[top], *within)
     rows, items, indices = inside.unwound(arrays, keep_empty=stage.preserve_null_and_empty_arrays)
-    ordinals = ranks(rows)
+    ordinals = ranks(rows) if stage.counted else None
     if within:
         fields[top] = inside.put(fields[top], within, inside.emptied(arrays))
     else:
@@ -54,7 +54,7 @@ def unwind(stage: Unwind, staged: Staged, context: TaskContext, most: int | None
             cells = encoded_cells(numbers, column_field(numbers.type, empty="null"))
             own[index_path[0]] = inside.put(own[index_path[0]], index_path[1:], cells)
         staged.batch = batch.take(places)
-        if stage.counted:
+        if ordinals is not None:
             staged.batch = numbered(staged.batch, ordinals[begin:end])
         replaced(staged, {name: (TAGGED_FIELD.with_name(name), cells) for name, cells in own.items()})
         yield staged.batch
