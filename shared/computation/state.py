@@ -77,9 +77,13 @@ class StateCodec:
     def encode(self, state: Any) -> bytes:
         """Bytes of a state; StateError if part of it has no encoding or it is beyond the limit."""
         try:
-            data = self._encoder.encode((self._version, state))
+            try:
+                data = self._encoder.encode((self._version, state))
+            except TypeError:
+                # The encoder sorts maps of texts alone; other keys, such as the hours of a week, are sorted here.
+                data = msgspec.msgpack.encode((self._version, _ordered(state)), enc_hook=_encode_value)
         except (TypeError, ValueError, OverflowError, RecursionError) as e:
-            data = self._sorted(state, e)
+            raise StateError(f"{self._name()}: its state does not encode: {e}") from e
         if len(data) > self._bytes_max:
             raise StateError(
                 f"{self._name()}: the state of one key has {len(data)} bytes, at most {self._bytes_max} are allowed; keep less, or set "
@@ -97,15 +101,6 @@ class StateCodec:
         except msgspec.DecodeError as e:
             raise StateError(f"{self._name()}: state in the snapshot does not fit {self._kind.__name__}: {e}") from e
         return self._owner.migrate(version, old)
-
-    def _sorted(self, state: Any, found: Exception) -> bytes:
-        """The encoder sorts maps of texts alone; other keys, such as the hours of a week, are sorted here."""
-        try:
-            if not isinstance(found, TypeError):
-                raise found
-            return msgspec.msgpack.encode((self._version, _ordered(state)), enc_hook=_encode_value)
-        except (TypeError, ValueError, OverflowError, RecursionError) as e:
-            raise StateError(f"{self._name()}: its state does not encode: {e}") from e
 
     def _name(self) -> str:
         kind = type(self._owner)

@@ -22,6 +22,7 @@ _MASK: Final = 0xFFFFFFFF
 _SIGN: Final = 0x7FFFFFFF
 _M32: Final = np.uint32(_M)
 _WORTH_A_COLUMN: Final = 32
+"""Keys from which a column is hashed sooner than one by one."""
 _CHUNK_ROWS: Final = 16_384
 """Rows hashed at a time: the working arrays then stay in the processor's cache."""
 
@@ -74,7 +75,7 @@ def key_groups(keys: pa.BinaryArray, groups: int) -> npt.NDArray[np.uint16]:
 
 
 def groups_of_keys(keys: Sequence[bytes], groups: int) -> list[int]:
-    """The group of each key; some are hashed one by one, for a column takes as long as these."""
+    """The group of each key."""
     if len(keys) < _WORTH_A_COLUMN:
         return [key_group(key, groups) for key in keys]
     found: list[int] = key_groups(pa.array(keys, pa.binary()), groups).tolist()

@@ -148,9 +148,9 @@ def read_settings(environment: Mapping[str, str] | None = None) -> ProcessSettin
         kill_at=text("KILL_AT", ""),
         log_format=log_format,
     )
-    fitted_runtime = fitting(runtime, found)
-    fitted_runtime.check()
-    return replace(found, runtime=fitted_runtime)
+    found = replace(found, runtime=fitting(runtime, found))
+    found.runtime.check()
+    return found
 
 
 def fitting(settings: T, of: ProcessSettings) -> T:

@@ -223,7 +223,7 @@ def _current_date(tree: Any, path: str, scope: Scope, _: Parse) -> Expr:
 def _is_set(text: str, scope: Scope) -> bool:
     """Whether a `$setStreamMeta` has set what a text reads, or an object on the way."""
     first, *names = text.split(".")
-    return first == "stream" and all(names) and names[:1] != [] and names[0] in scope.told.metadata
+    return first == "stream" and names != [] and all(names) and names[0] in scope.told.metadata
 
 
 def _meta(tree: Any, path: str, scope: Scope, _: Parse) -> Expr:

@@ -193,11 +193,8 @@ def decode_own_doc(data: bytes) -> Document:
         document: Document = _OWN.decode(data)
         if is_tagged(data):
             _untag_within(document)
-    except (
-        msgspec.DecodeError,
-        UnicodeDecodeError,
-        RecursionError,
-    ):  # half a surrogate pair; deeper than the interpreter's stack
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        # Half a surrogate pair; deeper than the interpreter's stack.
         return decode_doc(data)
     return document
 
