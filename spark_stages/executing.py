@@ -81,7 +81,7 @@ def carry_out(order: Order, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Re
 
 
 def _tables(order: Order, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
-    schema = _schema(_unpacked(order.plan)[0])
+    schema = _unpacked(order.plan)[0].segment_schema
     return (pa.Table.from_batches([b]).select(schema.names).cast(schema) for b in batches if b.num_rows)
 
 
@@ -167,7 +167,7 @@ def _within(order: Order, segment: StateSegment, above_ms: int, up_to_ms: int) -
 def _counting(order: Order, segment: StateSegment) -> pa.Table:
     """The rows of a segment that count."""
     plan = _unpacked(order.plan)[0]
-    table = _read(order.root, segment, _schema(plan))
+    table = _read(order.root, segment, plan.segment_schema)
     return table if segment.only is None else counted(plan, table, segment.only, order.key_groups)
 
 
@@ -228,10 +228,6 @@ def _checked(root: str, segment: StateSegment) -> bytes:
 def _read(root: str, segment: StateSegment, schema: pa.Schema) -> pa.Table:
     data = _checked(root, segment)
     return in_form(pq.ParquetFile(pa.BufferReader(data)).read(use_threads=False), schema)
-
-
-def _schema(plan: WindowPlan) -> pa.Schema:
-    return plan.rows_schema if plan.mode == "rows" else plan.partial_schema
 
 
 def _carried_out(order: Order, table: pa.Table) -> Iterator[pa.RecordBatch]:

@@ -197,9 +197,6 @@ class SparkStep:
 
     # --- jobs -----------------------------------------------------------------------------------------------------------
 
-    def _schema(self) -> pa.Schema:
-        return self.plan.rows_schema if self.plan.mode == "rows" else self.plan.partial_schema
-
     def _rows(self, segments: Iterable[StateSegment], above_ms: int, up_to_ms: int) -> DataFrame:
         """Rows of windows that end in (above, up to], as columns of Spark.
 
@@ -209,7 +206,7 @@ class SparkStep:
 
     def _shared(self, order: Order, segments: Sequence[StateSegment]) -> DataFrame:
         tasks = min(self.tasks_planned, len(segments))
-        schema = self._schema().append(pa.field(BUCKET, pa.int64()))
+        schema = self.plan.segment_schema.append(pa.field(BUCKET, pa.int64()))
         work = functools.partial(read_shares, order, tuple(segments), tasks)
         return self.session.range(0, tasks, 1, tasks).mapInArrow(work, from_arrow_schema(schema))
 

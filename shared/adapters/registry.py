@@ -109,7 +109,7 @@ class _Trail:
     left: list[int] = field(default_factory=lambda: [_REFERENCES_MAX])
     way: tuple[tuple[str, int], ...] = ()
 
-    def further(self, reference: _Reference) -> "_Trail":
+    def further(self, reference: _Reference | SchemaReference) -> "_Trail":
         """Behind one more. SchemaUnknown where it has been on the way, or there are too many."""
         this = (reference.subject, reference.version)
         if this in self.way:
@@ -147,9 +147,7 @@ class RestRegistry:
 
     async def referenced(self, references: Sequence[SchemaReference]) -> tuple[KnownSchema, ...]:
         """See `SchemaRegistry.referenced`."""
-        return await self._referenced(
-            [_Reference(each.subject, each.version, each.name) for each in references], _Trail()
-        )
+        return await self._referenced(references, _Trail())
 
     async def _known(self, found: _Schema, trail: _Trail) -> KnownSchema:
         """A schema with those that it refers to."""
@@ -157,7 +155,9 @@ class RestRegistry:
             found.schemaType or "AVRO", found.schema, await self._referenced(found.references or (), trail)
         )
 
-    async def _referenced(self, references: Sequence[_Reference], trail: _Trail) -> tuple[KnownSchema, ...]:
+    async def _referenced(
+        self, references: Sequence[_Reference | SchemaReference], trail: _Trail
+    ) -> tuple[KnownSchema, ...]:
         """Schemas that one refers to, each behind those that it refers to."""
         found: list[KnownSchema] = []
         for each in references:

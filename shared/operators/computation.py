@@ -334,11 +334,7 @@ class KeyedComputation:
     def _run(self, key: Key, rows: KeyRows, below_ms: int, done: CallResults) -> None:
         """With `process_batch`: apply all rows that are below this time."""
         count, last_ms = rows.pass_below(below_ms)
-        error: Exception | None = None
-        together = self._guard is None or not self._guard.watching
-        if together:
-            error = self._try(key, last_ms, self._calls.together, (rows, count), done)
-        if together and error is None:
+        if self._watcher is None and self._try(key, last_ms, self._calls.together, (rows, count), done) is None:
             self.counters.records += count
             return
         # One of them may be at fault: each by itself, so that only that one becomes a dead letter.
@@ -350,8 +346,8 @@ class KeyedComputation:
         self.counters.records += 1
         time_ms = rows.times[at]
         record = Record(key.value, decode_own_doc(rows.packed[at]), time_ms)
-        guard = self._guard
-        if guard is None or not guard.watching:
+        guard = self._watcher
+        if guard is None:
             error = self._try(key, time_ms, self._calls.record, record, done)
         else:
             error = self._watched(
@@ -366,8 +362,8 @@ class KeyedComputation:
         self._keys.changed(key)
         key.timers.take(pending)
         self.counters.timers_fired += 1
-        guard = self._guard
-        if guard is None or not guard.watching:
+        guard = self._watcher
+        if guard is None:
             error = self._try(key, output_ms, self._calls.timer, timer, done)
         else:
             time_ms = pending.time_ms if pending.domain == "event" else None
@@ -384,6 +380,12 @@ class KeyedComputation:
             "options.limits.passedTimersInARow sets how often it may"
         )
         self._fail(CallbackFailure(key.value, error, timer=Timer(pending.name, pending.time_ms, pending.domain)), done)
+
+    @property
+    def _watcher(self) -> CallGuard | None:
+        """Who is to be told of callbacks; between deaths nobody (A10)."""
+        guard = self._guard
+        return guard if guard is not None and guard.watching else None
 
     def _watched(
         self, guard: CallGuard, name: tuple[Any, ...], key: Key, now_ms: int, call: Call[T], given: T, done: CallResults

@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 
 from tidemark.shared.compiled import values
 from tidemark.shared.language.expressions.ast import (
+    OF_ENGINE,
     Expr,
     FieldPath,
     Meta,
@@ -157,7 +158,7 @@ class Frame(Rows):
 
     def meta(self, names: Path) -> Column:
         """Bounds of windows, times, partitions and offsets of records, and what `$setStreamMeta` has set."""
-        if names and names[0] not in ("source", "window"):
+        if names and names[0] not in OF_ENGINE:
             if META not in self.batch.schema.names:
                 return Column("null", pa.nulls(self.size), missing=True, absent=True)
             return tagged_column(values.read_inside(self.batch.column(META), names))

@@ -92,10 +92,6 @@ class LookupRows:
             looking.rows.append((row, env, list(wanted)))
         return looking
 
-    def sorted_out(self, found: Iterable[Found], keys: Iterable[bytes]) -> dict[bytes, list[Found]]:
-        """A table's answer, by the keys that were asked for."""
-        return sorted_out(self.looker.narrowing, found, keys)
-
     def finish(self, looking: Looking, buckets: Buckets, most: int = COPIED_BYTES) -> Asking[list[Out]]:
         """The rows with the documents found, in pieces of so many bytes, and dead letters of those that failed.
 

@@ -12,7 +12,7 @@ from typing import Final, Literal
 
 import pyarrow as pa
 
-from tidemark.shared.language.expressions.ast import Meta
+from tidemark.shared.language.expressions.ast import OF_ENGINE, Meta
 from tidemark.shared.language.schema import Schema
 from tidemark.shared.language.stages import Group, InnerStage, SessionWindow, Stateless
 from tidemark.shared.language.stages.base import declared
@@ -137,8 +137,13 @@ class WindowPlan:
         """Columns of rows on their way to the step: with what `$setStreamMeta` has set, where the window's pipeline asks for it."""
         own = self.spec.stage.pipeline[: len(self.spec.stage.pipeline) - self.spec.stages_behind]
         asked = [node.names for node in nodes_in(own) if isinstance(node, Meta)]
-        told = any(not names or names[0] not in ("source", "window") for names in asked)
+        told = any(not names or names[0] not in OF_ENGINE for names in asked)
         return ROWS_SCHEMA.append(pa.field(META, pa.binary())) if told else ROWS_SCHEMA
+
+    @property
+    def segment_schema(self) -> pa.Schema:
+        """Columns of what comes to the step: rows or partials."""
+        return self.rows_schema if self.mode == "rows" else self.partial_schema
 
     @property
     def sessions(self) -> bool:

@@ -20,7 +20,7 @@ from tidemark.shared.model.tables import Found
 from tidemark.shared.model.values import Document
 from tidemark.shared.operators.base import PART, POS, TS
 from tidemark.shared.operators.batches import batch_of, documents_of
-from tidemark.shared.operators.lookup import LookupRows
+from tidemark.shared.operators.lookup import LookupRows, sorted_out
 
 SCALARS: st.SearchStrategy[Any] = st.sampled_from([None, 1, 1.0, 2, "a", "b", True, {"x": 1}])
 VALUES = SCALARS | st.lists(SCALARS, max_size=3)
@@ -65,7 +65,7 @@ def looked_up(
     operator = LookupRows(what)
     looking = operator.begin(typed(batch_of(documents, engine), schema))
     table = [Found(place, document) for place, document in enumerate(foreign)]
-    buckets = operator.sorted_out(table, [key_of(wanted) for wanted in looking.wanted.values()])
+    buckets = sorted_out(operator.looker.narrowing, table, [key_of(wanted) for wanted in looking.wanted.values()])
     outs = by_own_tables(operator.finish(looking, buckets, most))
     assert all(out.port == OUT for out in outs)
     return [document for out in outs for document in documents_of(out.batch)]

@@ -48,6 +48,10 @@ class Variable:
     names: tuple[str, ...] = ()
 
 
+OF_ENGINE: Final = ("source", "window")
+"""First names of metadata that the engine tells; a `$setStreamMeta` sets others."""
+
+
 @dataclass(frozen=True, slots=True)
 class Meta:
     """`{$meta: "stream.window.start"}`: a path into the engine's metadata of the document, without the leading `stream`."""

@@ -156,6 +156,16 @@ class Stateless(Inner, ABC):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Untouched(PassesOn, Stateless):
+    """A stage that lets documents through as they are, if at all."""
+
+    @property
+    def shows_others(self) -> bool:
+        """All fields."""
+        return True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Gathering(Inner, ABC):
     """A stage that looks at all documents of a window, or of a lookup's answer, together."""
 

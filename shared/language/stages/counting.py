@@ -7,8 +7,7 @@ from hashlib import sha256
 from tidemark.shared.language.expressions.ast import CreateUuid
 from tidemark.shared.language.expressions.environment import Environment
 from tidemark.shared.language.fields import Fields
-from tidemark.shared.language.schema import Schema
-from tidemark.shared.language.stages.base import Outcome, Passed, Stage, Stateless
+from tidemark.shared.language.stages.base import Outcome, Passed, Stage, Untouched
 from tidemark.shared.language.stages.join import Join
 from tidemark.shared.language.stages.union import Union
 from tidemark.shared.language.stages.unwind import Unwind
@@ -17,7 +16,7 @@ from tidemark.shared.model.values import Document
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Marked(Stateless):
+class Marked(Untouched):
     """The last stage of a pipeline of `$union`: ids of its records are others than those of the streams that it flows into."""
 
     stream: int
@@ -35,19 +34,6 @@ class Marked(Stateless):
     def reads(self) -> Fields:
         """Nothing."""
         return frozenset()
-
-    @property
-    def shows_others(self) -> bool:
-        """It passes all fields on."""
-        return True
-
-    def written(self, names: Fields) -> Fields:
-        """What came in."""
-        return names
-
-    def declared(self, schema: Schema) -> Schema:
-        """What came in."""
-        return schema
 
 
 def counted(stages: Sequence[Stage]) -> tuple[Stage, ...]:

@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from tidemark.shared.language.fields import Fields, Path, predicate_paths
 from tidemark.shared.language.query.ast import Predicate
 from tidemark.shared.language.query.match import fields_used
-from tidemark.shared.language.stages.base import PassesOn, Stateless, Told
+from tidemark.shared.language.stages.base import Told, Untouched
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Judging(PassesOn, Stateless):
-    """A stage that changes no document."""
+class Judging(Untouched):
+    """A stage that lets those documents through of which a predicate is true."""
 
     @property
     @abstractmethod
@@ -25,11 +25,6 @@ class Judging(PassesOn, Stateless):
     def paths(self) -> set[Path]:
         """As the predicate."""
         return predicate_paths(self.judged_by)
-
-    @property
-    def shows_others(self) -> bool:
-        """All of them."""
-        return True
 
     def told(self) -> tuple[Told, ...]:
         """The predicate."""

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Final
 
-from tidemark.shared.language.expressions.ast import Expr, Meta, ObjectExpr, fields_used
+from tidemark.shared.language.expressions.ast import OF_ENGINE, Expr, Meta, ObjectExpr, fields_used
 from tidemark.shared.language.expressions.environment import Environment
 from tidemark.shared.language.expressions.interpreter import evaluate_bounded
 from tidemark.shared.language.expressions.parse import parse_expression
@@ -12,17 +12,14 @@ from tidemark.shared.language.expressions.scope import Scope
 from tidemark.shared.language.fields import Fields, Path, expression_paths
 from tidemark.shared.language.kinds import EXPRESSION, StageSpec
 from tidemark.shared.language.problems import join
-from tidemark.shared.language.schema import Schema
-from tidemark.shared.language.stages.base import Outcome, Passed, Stateless, Told
+from tidemark.shared.language.stages.base import Outcome, Passed, Told, Untouched
 from tidemark.shared.model.values import Document
 
 _PREFIX: Final = "stream."
-_ENGINES: Final = ("source", "window")
-"""What the engine tells itself."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SetStreamMeta(Stateless):
+class SetStreamMeta(Untouched):
     """Sets what `{$meta: "stream.NAME"}` tells of a document behind it (D17); the document stays as it is."""
 
     metadata: ObjectExpr
@@ -45,19 +42,6 @@ class SetStreamMeta(Stateless):
     def paths(self) -> set[Path]:
         """Those of its expressions."""
         return expression_paths(self.metadata)
-
-    @property
-    def shows_others(self) -> bool:
-        """It passes all fields on."""
-        return True
-
-    def written(self, names: Fields) -> Fields:
-        """What came in."""
-        return names
-
-    def declared(self, schema: Schema) -> Schema:
-        """What came in."""
-        return schema
 
     def told(self) -> Iterable[Told]:
         """What it computes."""
@@ -84,7 +68,7 @@ def _read(tree: Any, path: str, scope: Scope) -> SetStreamMeta | None:
         elif "." in name:
             what = f"{key} is a path; set stream.{name.partition('.')[0]} to an object, whose fields $meta reads by their path"
             scope.problems.add(place, what)
-        elif name in _ENGINES:
+        elif name in OF_ENGINE:
             scope.problems.add(place, f"{key} is what the engine tells of a document: take another name")
         else:
             found[name] = parse_expression(item, place, scope)

@@ -104,7 +104,7 @@ class InProcessStep(SparkStep):
         )
 
     def _tables(self, segments: Sequence[StateSegment]) -> list[pa.Table]:
-        return [_read(self.root, segment, self._schema()) for segment in segments]
+        return [_read(self.root, segment, self.plan.segment_schema) for segment in segments]
 
 
 class SimSpark(SparkService):
