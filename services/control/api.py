@@ -3,7 +3,7 @@
 import difflib
 import json
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import islice
@@ -124,13 +124,8 @@ class Api:
     async def processor(self, request: web.Request, _body: Any) -> web.Response:
         """One, with its document."""
         status = self._status(request)
-        shown = self._shown(status)
-        try:
-            tree, _ = load(status.document)
-        except InvalidDocument:
-            tree = None
-        shown |= {
-            "document": redacted_document(tree),
+        shown = self._shown(status) | {
+            "document": await self.executor.blocking(_document, status.document),
             "parallelism": status.parallelism,
             "tasks": [{"vertex": v, "index": i, "worker": place} for v, i, place in status.tasks],
         }
@@ -172,7 +167,7 @@ class Api:
 
     async def plan(self, request: web.Request, _body: Any) -> web.Response:
         """Vertices, edges, figures."""
-        return self._told(self._plan(self._status(request)))
+        return self._told(await self._plan(self._status(request)))
 
     async def checkpoints(self, request: web.Request, _body: Any) -> web.Response:
         """Those of which this process has heard."""
@@ -198,7 +193,7 @@ class Api:
         """Those written last, the newest first, and how many of them have each code."""
         status = self._status(request)
         limit, code = _number(request, "limit", 100, self.settings.log_lines_max), request.query.get("code", "")
-        processor, connections = self.commands.check(status.document), self.commands.connect_briefly()
+        processor, connections = await self.commands.check(status.document), self.commands.connect_briefly()
         try:
             found = await letters_of(processor, connections, self.settings.log_lines_max)
         finally:
@@ -211,7 +206,7 @@ class Api:
 
     async def try_out(self, request: web.Request, body: routes.TryBody) -> web.Response:
         """In a process of its own, on the caller's records or the newest of its topic."""
-        processor, rows, others = self.commands.check(body.document, request[USER]), body.rows, 0
+        processor, rows, others = await self.commands.check(body.document, request[USER]), body.rows, 0
         if rows is None:
             connections = self.commands.connect_briefly()
             try:
@@ -236,7 +231,11 @@ class Api:
     async def live_all(self, request: web.Request, _body: Any) -> web.StreamResponse:
         """The list, as long as the client listens."""
         self._known()
-        return await self._stream(request, lambda: self._all(request[USER]))
+
+        async def look() -> dict[str, Any]:
+            return self._all(request[USER])
+
+        return await self._stream(request, look)
 
     async def workers(self, request: web.Request, _body: Any) -> web.Response:
         """Those that were heard of lately, with the tasks that the user sees."""
@@ -271,16 +270,13 @@ class Api:
 
     async def validate(self, request: web.Request, body: routes.DocumentBody) -> web.Response:
         """Judged against the registry's connections, and compared with what a processor has."""
-        self.commands.check(body.document, request[USER])
+        await self.commands.check(body.document, request[USER])
         if not body.against:
             return answer({"valid": True})
         allow(request[USER], Rule(processor=body.against))
         status = self.status_of(body.against)
-        tree = load(body.document)[0] if isinstance(body.document, str) else body.document
-        sides = (_lines(load(status.document)[0]), _lines(tree))
-        return answer(
-            {"valid": True, "changes": list(difflib.unified_diff(*sides, "running", "new", lineterm=""))[:CHANGES_MAX]}
-        )
+        changes = await self.executor.blocking(_changes, status.document, body.document)
+        return answer({"valid": True, "changes": changes})
 
     async def complete(self, request: web.Request, body: routes.CompleteBody) -> web.Response:
         """From the schema of documents, the registry's connections, and the document itself."""
@@ -377,15 +373,15 @@ class Api:
     def _connections(self, user: User) -> dict[str, Any]:
         return {name: each for name, each in self.model.connections.items() if user.sees_connection(name)}
 
-    def _plan(self, status: ProcessorStatus) -> dict[str, Any]:
-        return self.plans.shown(status, self.model.tasks(status), self.model.history)
+    async def _plan(self, status: ProcessorStatus) -> dict[str, Any]:
+        return await self.plans.shown(status, self.model.tasks(status), self.model.history)
 
-    async def _stream(self, request: web.Request, look: Callable[[], dict[str, Any]]) -> web.StreamResponse:
+    async def _stream(self, request: web.Request, look: Callable[[], Awaitable[dict[str, Any]]]) -> web.StreamResponse:
         stream = web.StreamResponse(headers={"Content-Type": "text/event-stream", "Cache-Control": "no-store"})
         await stream.prepare(request)
         with suppress(ConnectionError):  # The listener left.
             while not self.ending and self.clock.now_ms() < request[USER].until_ms:
-                await stream.write(b"data: " + msgspec.json.encode(look()) + b"\n\n")
+                await stream.write(b"data: " + msgspec.json.encode(await look()) + b"\n\n")
                 await self.clock.sleep_ms(self.settings.look_ms)
         return stream
 
@@ -441,8 +437,22 @@ def _code(letter: Any) -> str:
     return str(info.get("code") or "") if isinstance(info, dict) else ""
 
 
-def _lines(tree: Any) -> list[str]:
+def _document(text: str) -> Any:
+    """As it may be shown; null if it is of another release, which reads it otherwise."""
+    try:
+        return redacted_document(load(text)[0])
+    except InvalidDocument:
+        return None
+
+
+def _changes(running: str, new: do.Document) -> list[str]:
+    """What differs, line by line."""
+    return list(islice(difflib.unified_diff(_lines(running), _lines(new), "running", "new", lineterm=""), CHANGES_MAX))
+
+
+def _lines(document: do.Document) -> list[str]:
     """A document's lines, as far as they may be shown."""
+    tree = load(document)[0] if isinstance(document, str) else document
     return json.dumps(redacted_document(tree), indent=2, ensure_ascii=False).splitlines()
 
 

@@ -32,6 +32,7 @@ from tidemark.shared.model.messages import (
     StopProcessor,
 )
 from tidemark.shared.planning import PlanError, plan_processor
+from tidemark.shared.ports.clock import Executor
 from tidemark.shared.ports.log import LogError
 from tidemark.shared.process.connections import Connections
 from tidemark.shared.process.foreseen import never_runs
@@ -117,6 +118,7 @@ class Commands:
     client: Client
     model: ReadModel
     settings: ControlSettings
+    executor: Executor
     waiting: int = 0
     connect_briefly: Callable[[], Connections] = lambda: Briefly("control")
 
@@ -138,7 +140,7 @@ class Commands:
                 repr(command.name),
             )
         if isinstance(command, Create | Modify) and command.document is not None:
-            await self.foresee(self.check(command.document, user))
+            await self.foresee(await self.check(command.document, user))
         if isinstance(command, Connect) and command.connection is not None:
             check_connection(command.name, command.connection)
         await self._ask(_request_of(command, request))
@@ -159,9 +161,15 @@ class Commands:
         if errors:
             raise invalid_document(InvalidDocument(errors))
 
-    def check(self, document: Document, user: User = ADMIN) -> Processor:
-        """The document, with the registry's connections that it does not bring and the user sees; Problem with every error of it."""
+    async def check(self, document: Document, user: User = ADMIN) -> Processor:
+        """The document, with the registry's connections that it does not bring and the user sees; Problem with every error of it.
+
+        On a thread: a large document takes seconds, and others are answered meanwhile.
+        """
         known = {name: each for name, each in self.registered().items() if user.sees_connection(name)}
+        return await self.executor.blocking(self._checked, document, known)
+
+    def _checked(self, document: Document, known: dict[str, Connection]) -> Processor:
         try:
             processor = parse(document, known_connections=known)
             check_topics(processor, self.model.topics.prefix)

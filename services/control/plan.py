@@ -12,10 +12,11 @@ from tidemark.shared.model.messages import QUOTA_MS, ProcessorStatus
 from tidemark.shared.model.plan import OUT, PhysicalPlan, Vertex
 from tidemark.shared.planning import Engine, PlanError, plan_processor
 from tidemark.shared.planning.describe import INTERPRETED, StageText, edge_text, logical, operators
+from tidemark.shared.ports.clock import Executor
 from tidemark.shared.runtime.watermark import Tasks
 
 _PLANS_MAX: Final = 100
-"""Plans that are remembered: to make one takes some milliseconds."""
+"""Plans that are remembered: to make one takes milliseconds, of a large document seconds (on a thread)."""
 
 
 @dataclass(slots=True)
@@ -23,13 +24,14 @@ class Plans:
     """Plans by document and the vertices that run. A document may name connections of the registry: a plan does not need them."""
 
     engine: Engine
+    executor: Executor
     _known: dict[tuple[str, frozenset[VertexId]], dict[str, Any]] = field(default_factory=dict)
 
-    def shown(self, status: ProcessorStatus, tasks: Tasks, history: History) -> dict[str, Any]:
+    async def shown(self, status: ProcessorStatus, tasks: Tasks, history: History) -> dict[str, Any]:
         """Vertices in the order of the data, with their figures, and edges."""
         job = history.of(status.job)
         figures = {each["name"]: each for each in operator_stats(status, tasks)}
-        described = self._described(status)
+        described = await self._described(status)
         vertices = []
         for vertex in described["vertices"]:
             name = vertex["name"]
@@ -54,13 +56,14 @@ class Plans:
             )
         return {"vertices": vertices, "edges": described["edges"], "interpreted": described["interpreted"]}
 
-    def _described(self, status: ProcessorStatus) -> dict[str, Any]:
+    async def _described(self, status: ProcessorStatus) -> dict[str, Any]:
         key = status.document, frozenset(status.services)
         found = self._known.get(key)
         if found is None:
+            found = await self.executor.blocking(self._describe, status)
             while len(self._known) >= _PLANS_MAX:
                 self._known.pop(next(iter(self._known)))
-            found = self._known[key] = self._describe(status)
+            self._known[key] = found
         return found
 
     def _describe(self, status: ProcessorStatus) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from tidemark.shared.language.documents import InvalidDocument, parse
 from tidemark.shared.language.documents.model import TaskBounds
 from tidemark.shared.model.ids import Generation, JobId, ProcessorName
 from tidemark.shared.model.messages import ModifyProcessor, ProcessorStatus, TaskBeat
-from tidemark.shared.ports.clock import Clock
+from tidemark.shared.ports.clock import Clock, Executor
 from tidemark.shared.ports.log import LogError
 from tidemark.shared.runtime.client import Client, RequestRefused, RequestTimeout
 
@@ -54,18 +54,19 @@ class Scaling:
     model: ReadModel
     client: Client
     clock: Clock
+    executor: Executor
     settings: ControlSettings
     audit: Audit
     _watched: dict[ProcessorName, Watched] = field(default_factory=dict)
     _bounds: dict[ProcessorName, tuple[str, Mapping[str, TaskBounds]]] = field(default_factory=dict)
-    """With the document that has them: to parse one takes milliseconds."""
+    """With the document that has them: to parse one takes milliseconds, or seconds."""
 
     async def run(self) -> None:
         """Look again and again."""
         while True:
             await self.clock.sleep_ms(self.settings.look_ms)
             for status in list(self.model.statuses.values()):
-                bounds = self._bounds_of(status)
+                bounds = await self._bounds_of(status)
                 if status.state != "RUNNING" or not bounds:
                     self._watched.pop(status.name, None)
                 elif wanted := self.wanted(status, bounds):
@@ -135,15 +136,19 @@ class Scaling:
             "tidemark", "", f"scale {numbers}", status.name, status=409 if refused else 200, finding=refused
         )
 
-    def _bounds_of(self, status: ProcessorStatus) -> Mapping[str, TaskBounds]:
+    async def _bounds_of(self, status: ProcessorStatus) -> Mapping[str, TaskBounds]:
         known = self._bounds.get(status.name)
         if known is None or known[0] != status.document:
-            try:
-                found = parse(status.document).options.tasks
-            except InvalidDocument:  # Of another release, which has other bounds, or none.
-                found = {}
-            known = self._bounds[status.name] = (status.document, found)
+            known = status.document, await self.executor.blocking(_bounds_in, status.document)
+            self._bounds[status.name] = known
         return known[1]
+
+
+def _bounds_in(document: str) -> Mapping[str, TaskBounds]:
+    try:
+        return parse(document).options.tasks
+    except InvalidDocument:  # Of another release, which has other bounds, or none.
+        return {}
 
 
 def _busy(status: ProcessorStatus, service: str, beats: Iterable[TaskBeat], job: Job) -> float:

@@ -70,11 +70,13 @@ class ControlService:
         unreadable = log.unreadable if isinstance(log, SealedLog) else Unreadable()
         self.model = ReadModel(log, topics, clock, settings, runtime, unreadable=unreadable)
         self.client = Client(log, topics, clock, lambda: uuid.uuid4().hex, runtime)
-        self.commands = Commands(self.client, self.model, settings)
+        self.commands = Commands(self.client, self.model, settings, executor)
         self.audit = Audit(clock)
-        self.api = Api(self.model, self.commands, settings, clock, executor, self.audit, Plans(settings.engine))
+        self.api = Api(
+            self.model, self.commands, settings, clock, executor, self.audit, Plans(settings.engine, executor)
+        )
         self.works = Works(log, topics, clock, executor, settings, self.model)
-        self.scaling = Scaling(self.model, self.client, clock, settings, self.audit)
+        self.scaling = Scaling(self.model, self.client, clock, executor, settings, self.audit)
         self.agents: Agents | None = None
         if settings.commands_valid_ms_max > runtime.topics_kept_ms:
             message = (

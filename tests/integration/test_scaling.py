@@ -40,7 +40,7 @@ def followed(story: Callable[[Installed, list[Audit]], Coroutine[Any, Any, None]
             for _ in range(REPLICAS):
                 log = sealed(MemoryLog(there.broker))
                 model, audit = ReadModel(log, there.outside.topics, world.clock, settings), Audit(world.clock)
-                scaling = Scaling(model, there.client, world.clock, settings, audit)
+                scaling = Scaling(model, there.client, world.clock, world.executor, settings, audit)
                 handles += [*model.start(world.executor, broken), world.executor.spawn(scaling.run(), "scale", broken)]
                 audits.append(audit)
             await story(there, audits)

@@ -8,6 +8,7 @@ from msgspec import structs
 from tests.unit.test_control_stats import SOURCE, STATUS, beat
 from tidemark.services.control.history import CHECKPOINTS_MAX, JOBS_MAX, RATE_POINTS, History
 from tidemark.services.control.plan import Plans
+from tidemark.shared.adapters.executor import AsyncExecutor
 from tidemark.shared.model.checkpoint import (
     BlobRef,
     ChannelState,
@@ -106,19 +107,21 @@ def test_rates_are_of_the_last_points_and_never_negative() -> None:
     assert {point.source_ms for point in history.of(JOB).points} == {5_000}
 
 
-def test_a_plan_has_the_names_that_vertices_kept() -> None:
+async def test_a_plan_has_the_names_that_vertices_kept() -> None:
     """A computation's or sink's vertex that kept its name over a change of the document is found by it, with its figures."""
     document = '{"pipeline": [{"$source": {"documents": [{"a": 1}]}}, {"$emit": {"path": "o", "format": "json"}}]}'
     services = {VertexId("source-1"): "source", VertexId("emit-7"): "sink"}
     status = structs.replace(STATUS, document=document, services=services)
-    plan = Plans("local").shown(status, {}, History())
+    plan = await Plans("local", AsyncExecutor()).shown(status, {}, History())
     assert [vertex["name"] for vertex in plan["vertices"]] == ["source-1", "emit-7"]
     assert [(edge["from"], edge["to"]) for edge in plan["edges"]] == [("source-1", "emit-7")]
 
 
-def test_a_plan_of_a_document_that_is_not_understood_has_what_runs() -> None:
+async def test_a_plan_of_a_document_that_is_not_understood_has_what_runs() -> None:
     """Of another release's document the vertices are known all the same."""
     status = structs.replace(STATUS, document='{"pipeline": [{"$later": {}}]}')
-    plan = Plans("local").shown(status, {TaskId(SOURCE, 0): beat("source-1", 0, inRows=3)}, History())
+    plan = await Plans("local", AsyncExecutor()).shown(
+        status, {TaskId(SOURCE, 0): beat("source-1", 0, inRows=3)}, History()
+    )
     assert {vertex["name"]: vertex.get("inputMessageCount") for vertex in plan["vertices"]}["source-1"] == 3
     assert plan["edges"] == []

@@ -65,7 +65,7 @@ def standing(story: Callable[[Stand], object]) -> None:
         log = MemoryLog(MemoryBroker(world.clock))
         client = Client(log, Topics(), world.clock, lambda: "u")
         model = ReadModel(log, Topics(), world.clock, SETTINGS)
-        scaling = Scaling(model, client, world.clock, SETTINGS, Audit(world.clock))
+        scaling = Scaling(model, client, world.clock, world.executor, SETTINGS, Audit(world.clock))
         services = {VertexId("source-1"): "source", VertexId("compute-1"): "operator"}
         stand = Stand(world, scaling, structs.replace(STATUS, services=services))
         stand.restart(1)

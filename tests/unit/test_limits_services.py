@@ -144,7 +144,7 @@ def test_a_command_of_the_topic_is_tried_so_often() -> None:
         log = MemoryLog(MemoryBroker(world.clock))
         await log.create_topic(TOPICS.control_dead_letters, 1)
         model = ReadModel(log, TOPICS, world.clock, settings)
-        commands = _Refusing(Client(log, TOPICS, world.clock, lambda: "u"), model, settings)
+        commands = _Refusing(Client(log, TOPICS, world.clock, lambda: "u"), model, settings, world.executor)
         events = Events(log, TOPICS, world.clock, settings)
         agents = Agents(
             log,
@@ -177,7 +177,7 @@ async def test_an_id_of_a_request_has_a_length() -> None:
     """Longer than the setting: refused before anybody is asked."""
     log, settings = MemoryLog(MemoryBroker(SystemClock())), ControlSettings(request_characters_max=3)
     model = ReadModel(log, TOPICS, SystemClock(), settings)
-    commands = Commands(Client(log, TOPICS, SystemClock(), lambda: "u"), model, settings)
+    commands = Commands(Client(log, TOPICS, SystemClock(), lambda: "u"), model, settings, AsyncExecutor())
     with pytest.raises(Problem) as found:
         await commands.carry_out(Start(name="p", request="abcd"))
     assert (found.value.expectation, found.value.finding) == (
