@@ -1,7 +1,7 @@
 """For tests of a user's own.
 
-`Harness` runs a computation with records, watermarks, time and restarts, `Chain` several. `SinkContract`, `SourceContract` and
-`FormatContract` are the tests that plug-ins have to pass (`docs/plugins.md`).
+`Harness` runs a computation with records, watermarks, time and restarts, `Chain` several. `SinkContract`, `SourceContract`,
+`LookupContract` and `FormatContract` are the tests that plug-ins have to pass (`docs/plugins.md`).
 """
 
 from importlib import import_module
@@ -11,14 +11,16 @@ from tidemark.shared.computation.harness import Chain, Harness
 
 if TYPE_CHECKING:
     from tidemark.services.library.certifying_formats import FormatContract
+    from tidemark.services.library.certifying_lookups import LookupContract
     from tidemark.services.library.certifying_sinks import SinkContract
     from tidemark.services.library.certifying_sources import SourceContract
 
-__all__ = ["Chain", "FormatContract", "Harness", "SinkContract", "SourceContract"]
+__all__ = ["Chain", "FormatContract", "Harness", "LookupContract", "SinkContract", "SourceContract"]
 
 
 _CONTRACTS = {
     "FormatContract": "certifying_formats",
+    "LookupContract": "certifying_lookups",
     "SinkContract": "certifying_sinks",
     "SourceContract": "certifying_sources",
 }

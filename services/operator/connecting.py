@@ -2,9 +2,11 @@
 
 from tidemark.services.operator.tables.files import FileTable
 from tidemark.services.operator.tables.held import HeldTable
+from tidemark.services.operator.tables.plugin import PluggedTable
 from tidemark.services.operator.tables.sql import SqlTable, engine_of
 from tidemark.shared.language.documents import Processor
-from tidemark.shared.language.stages import InlineTable, Lookup
+from tidemark.shared.language.stages import InlineTable, Lookup, PluginTable
+from tidemark.shared.plugins.installed import make_plugin
 from tidemark.shared.ports.clock import Clock, Executor
 from tidemark.shared.ports.tables import Table, TableRefused
 from tidemark.shared.process.connections import Connections, filesystem_at
@@ -22,6 +24,14 @@ def table_of(
     """The table, not yet asked. TableRefused for a connection of another type."""
     if isinstance(stage.from_, InlineTable):
         return HeldTable(stage.from_.documents)
+    if isinstance(stage.from_, PluginTable):
+        asked, given = stage.from_, connections.plugin_settings(processor, stage.from_)
+        return PluggedTable(
+            lambda: make_plugin("lookup", asked.plugin, asked.config, given),
+            f"{asked.path}, plug-in {asked.plugin}",
+            executor,
+            settings,
+        )
     connection = connections.get(processor, stage.from_.connection_name)
     if connection.type == "sql":
         options = dict(connection.settings.get("config", {}))

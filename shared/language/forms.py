@@ -10,7 +10,7 @@ from tidemark.shared.model.values import Document
 SubjectStrategy = Literal["TopicNameStrategy", "RecordNameStrategy", "TopicRecordNameStrategy"]
 
 
-PluginKind = Literal["source", "sink", "format"]
+PluginKind = Literal["source", "sink", "format", "lookup"]
 
 
 @dataclass(frozen=True, slots=True)

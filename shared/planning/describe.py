@@ -20,6 +20,7 @@ from tidemark.shared.language.stages import (
     InlineTable,
     Join,
     Lookup,
+    PluginTable,
     SessionWindow,
     Source,
     SourceBase,
@@ -280,11 +281,13 @@ def _lookup(stage: Lookup | Https) -> str:
 def _asked(looker: Looker) -> str:
     stage = looker.stage
     columns = [".".join(names) for names in looker.narrowing.columns]
-    table = (
-        "the document's own"
-        if isinstance(stage.from_, InlineTable)
-        else f"{stage.from_.connection_name} {stage.from_.table}"
-    )
+    match stage.from_:
+        case InlineTable():
+            table = "the document's own"
+        case PluginTable(plugin=plugin):
+            table = f"plug-in {plugin}"
+        case named:
+            table = f"{named.connection_name} {named.table}"
     how = f"by {', '.join(columns)}" if columns else "all of it, for nothing narrows it"
     kept = f", answers kept {stage.ttl_ms} ms, at most {stage.max_entries}" if isinstance(stage, CachedLookup) else ""
     return f"{stage.name} in {table}: one question a batch, {how}{kept}"

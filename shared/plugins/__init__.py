@@ -1,1 +1,1 @@
-"""The interface of plug-ins: sources, sinks and formats of other packages, found by entry points."""
+"""The interface of plug-ins: sources, sinks, lookups and formats of other packages, found by entry points."""

@@ -10,6 +10,7 @@ from tidemark.shared.language.forms import PluginKind
 from tidemark.shared.language.problems import nearest_of
 from tidemark.shared.plugins.base import API, Plugin
 from tidemark.shared.plugins.format import Format
+from tidemark.shared.plugins.lookup import Lookup
 from tidemark.shared.plugins.problems import PluginError
 from tidemark.shared.plugins.sink import Sink
 from tidemark.shared.plugins.source import Source
@@ -19,11 +20,17 @@ GROUPS: Final[Mapping[Kind, str]] = {
     "source": "tidemark.sources",
     "sink": "tidemark.sinks",
     "format": "tidemark.formats",
+    "lookup": "tidemark.lookups",
 }
 """The groups of entry points."""
 _SETTINGS: Final = "config of the connection"
 P = TypeVar("P", bound=Plugin[Any, Any])
-_BASES: Final[Mapping[Kind, type[Plugin[Any, Any]]]] = {"source": Source, "sink": Sink, "format": Format}
+_BASES: Final[Mapping[Kind, type[Plugin[Any, Any]]]] = {
+    "source": Source,
+    "sink": Sink,
+    "format": Format,
+    "lookup": Lookup,
+}
 
 
 def names(kind: Kind) -> tuple[str, ...]:
@@ -88,6 +95,12 @@ def make_plugin(
 def make_plugin(
     kind: Literal["format"], name: str, config: Mapping[str, Any], settings: Mapping[str, Any]
 ) -> Format[Any]: ...
+
+
+@overload
+def make_plugin(
+    kind: Literal["lookup"], name: str, config: Mapping[str, Any], settings: Mapping[str, Any]
+) -> Lookup[Any, Any]: ...
 
 
 def make_plugin(kind: Kind, name: str, config: Mapping[str, Any], settings: Mapping[str, Any]) -> Plugin[Any, Any]:

@@ -212,7 +212,7 @@ class Allowed:
 
 ANYBODY: Final = Allowed()
 """Where an installation says nothing."""
-OWNER: Final = Allowed(loopback=True)
+OWNER: Final = Allowed(loopback=True, plugins=("*",))
 """Of a document that runs in its owner's own process, or is looked at there."""
 
 

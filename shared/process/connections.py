@@ -13,7 +13,7 @@ from tidemark.shared.adapters.registry import RegistrySettings, RestRegistry, re
 from tidemark.shared.language.documents import Processor, resolve
 from tidemark.shared.language.forms import PluginFormat
 from tidemark.shared.language.redaction import redacted_line
-from tidemark.shared.language.stages import Connection, PluginEmit, PluginSource
+from tidemark.shared.language.stages import Connection, PluginEmit, PluginSource, PluginTable
 from tidemark.shared.plugins.format import Format
 from tidemark.shared.plugins.installed import make_plugin
 from tidemark.shared.ports.http import HttpClient
@@ -92,7 +92,9 @@ class Connections:
         self._allowed.check_connection(found)
         return found
 
-    def plugin_settings(self, processor: Processor, stage: PluginSource | PluginEmit) -> Mapping[str, Any]:
+    def plugin_settings(
+        self, processor: Processor, stage: PluginSource | PluginEmit | PluginTable
+    ) -> Mapping[str, Any]:
         """The config of the connection that a plug-in's stage names; {} without one. Raises as `get`; NotAllowed for the plug-in itself."""
         self._allowed.check_plugin(stage.plugin, stage.config, stage.path)
         if stage.connection_name is None:

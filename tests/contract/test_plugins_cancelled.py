@@ -7,17 +7,19 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
-from tidemark_shelf import ShelfSink, ShelfSource
+from tidemark_shelf import ShelfLookup, ShelfSink, ShelfSource
 from tidemark_shelf.file import Place, ShelfFile
 
 from tests.contract.sinks_targets import PluginWorld
 from tests.harness.opening import open_splits
-from tidemark.plugins import Batch, Document
+from tidemark.plugins import Batch, Document, Found, Value
 from tidemark.services.library.release_world import Inline, Task, World
+from tidemark.services.operator.tables.plugin import PluggedTable
 from tidemark.services.source.connectors.plugin import PluginConnector
 from tidemark.shared.adapters.clock import SystemClock
 from tidemark.shared.adapters.executor import AsyncExecutor
 from tidemark.shared.plugins.installed import make_of
+from tidemark.shared.runtime.settings import LookupSettings
 
 ALL_S: Final = 30
 """Until a test says that something waits which should not."""
@@ -64,6 +66,16 @@ class WaitingSource(ShelfSource):
     def read(self, split: str, position: int, max_bytes: int) -> Batch:
         gate.wait("read")
         return super().read(split, position, max_bytes)
+
+    def close(self) -> None:
+        gate.close()
+        super().close()
+
+
+class WaitingLookup(ShelfLookup):
+    def find(self, fields: Sequence[str], wanted: Sequence[tuple[Value, ...]]) -> Sequence[Found]:
+        gate.wait("find")
+        return super().find(fields, wanted)
 
     def close(self) -> None:
         gate.close()
@@ -122,4 +134,16 @@ async def test_a_sources_object_is_closed_behind_a_cancelled_read(tmp_path: Path
     gate.done.clear()
     await cancelled(source.fetch(1000, 10), source.close())
     assert gate.done == ["read begins", "read ends", "closed"]
+    await executor.close()
+
+
+async def test_a_lookups_object_is_closed_behind_a_cancelled_question(tmp_path: Path) -> None:
+    """As a source's: a task that is taken away does not wait for an answer."""
+    executor = AsyncExecutor()
+    file = {"file": str(tmp_path / "shelf.db")}
+    table = PluggedTable(
+        lambda: make_of("shelf", WaitingLookup, {"shelf": "in"}, file), "shelf", executor, LookupSettings()
+    )
+    await cancelled(table.find((), [()]), table.close())
+    assert gate.done == ["find begins", "find ends", "closed"]
     await executor.close()

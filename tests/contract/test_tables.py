@@ -18,15 +18,19 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import sqlalchemy as sa
+from tidemark_shelf import ShelfLookup
+from tidemark_shelf.file import Place, ShelfFile
 
 from tests.harness.mongodb.servers import Passage, Servers
 from tidemark.services.operator.tables.files import FileTable
 from tidemark.services.operator.tables.held import HeldTable
+from tidemark.services.operator.tables.plugin import PluggedTable
 from tidemark.services.operator.tables.sql import SqlTable, engine_of
 from tidemark.shared.adapters.clock import SystemClock
 from tidemark.shared.adapters.executor import AsyncExecutor
-from tidemark.shared.language.values import canonical_key
+from tidemark.shared.language.values import canonical_key, to_json
 from tidemark.shared.model.values import MISSING, Date, Document, ObjectId, long
+from tidemark.shared.plugins.installed import make_of
 from tidemark.shared.ports.tables import Table, TableRefused, TableUnavailable
 from tidemark.shared.runtime.settings import LookupSettings
 
@@ -111,7 +115,7 @@ def written(folder: Path, kind: str) -> Path:
 
 @pytest.fixture(
     params=[
-        "held", "jsonl", "json", "csv", "parquet", "sqlite", pytest.param("postgresql", marks=pytest.mark.postgres),
+        "held", "plugin", "jsonl", "json", "csv", "parquet", "sqlite", pytest.param("postgresql", marks=pytest.mark.postgres),
         pytest.param("mongodb", marks=pytest.mark.mongodb),
     ]
 )  # fmt: skip
@@ -120,6 +124,15 @@ def table(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[str,
     kind = request.param
     if kind == "held":
         yield kind, HeldTable(own(ROWS, moments=True))
+    elif kind == "plugin":
+        file = {"file": str(tmp_path / "shelf.db")}
+        shelf = ShelfFile(Place(file["file"]))
+        with shelf.changed() as db:
+            lines = [("in", json.dumps(to_json(row))) for row in own(ROWS, moments=True)]
+            db.executemany("INSERT INTO documents (shelf, added_ms, document) VALUES (?, 0, ?)", lines)
+        shelf.close()
+        made = lambda: make_of("shelf", ShelfLookup, {"shelf": "in"}, file)  # noqa: E731 - one thing
+        yield kind, PluggedTable(made, "shelf", AsyncExecutor(), SETTINGS)
     elif kind == "mongodb":
         servers: Servers = request.getfixturevalue("mongodb_servers")
         with collection(servers.replicas) as found:

@@ -44,13 +44,26 @@ def _fill(file: Path, numbers: range) -> None:
         db.executemany("INSERT INTO documents (shelf, added_ms, document) VALUES (?, ?, ?)", rows)
 
 
+def _name(file: Path) -> None:
+    """Some numbers have a name, which a lookup finds."""
+    opened = ShelfFile(Place(str(file)))
+    with opened.changed() as db:
+        rows = [("names", json.dumps({"of": n, "name": f"n{n}"})) for n in range(0, EACH, 2)]
+        db.executemany("INSERT INTO documents (shelf, added_ms, document) VALUES (?, 0, ?)", rows)
+    opened.close()
+
+
 def _read(file: Path) -> list[int]:
     if not file.exists():
         return []
     with closing(sqlite3.connect(file)) as db:
         there = db.execute("SELECT name FROM sqlite_master WHERE name = 'documents'").fetchall()
         rows = db.execute("SELECT document FROM documents").fetchall() if there else []
-    return [json.loads(document)["n"] for (document,) in rows]
+    found = [json.loads(document) for (document,) in rows]
+    for each in found:
+        named = each["n"] < EACH and each["n"] % 2 == 0
+        assert [one["name"] for one in each["named"]] == ([f"n{each['n']}"] if named else [])
+    return [each["n"] for each in found]
 
 
 def test_the_examples_own_suite_passes_where_it_is_installed(site: Path, tmp_path: Path) -> None:
@@ -65,19 +78,29 @@ def test_the_examples_own_suite_passes_where_it_is_installed(site: Path, tmp_pat
 
 
 async def test_each_document_comes_once_though_workers_are_killed(site: Path, tmp_path: Path) -> None:
-    """Source and sink are killed while they work; a document that the sink refuses is a dead letter."""
+    """Source, lookup and sink are killed while they work; a document that the sink refuses is a dead letter."""
     given, taken = tmp_path / "from.db", tmp_path / "onto.db"
     ShelfFile(Place(str(given))).close()
     _fill(given, range(EACH))
+    names = tmp_path / "names.db"
+    _name(names)
     document = json.dumps(
         {
             "name": NAME,
             "connections": {
                 name: {"type": "plugin", "plugin": "shelf", "config": {"file": f"${{{name}}}"}}
-                for name in ("FROM", "ONTO")
+                for name in ("FROM", "ONTO", "NAMES")
             },
             "pipeline": [
                 {"$source": {"plugin": "shelf", "connectionName": "FROM"}},
+                {
+                    "$lookup": {
+                        "from": {"plugin": "shelf", "connectionName": "NAMES", "config": {"shelf": "names"}},
+                        "localField": "n",
+                        "foreignField": "of",
+                        "as": "named",
+                    }
+                },
                 {"$emit": {"plugin": "shelf", "connectionName": "ONTO", "config": {"shelf": "out", "needs": "n"}}},
             ],
             "options": {
@@ -86,11 +109,11 @@ async def test_each_document_comes_once_though_workers_are_killed(site: Path, tm
             },
         }
     )
-    environment = {"FROM": str(given), "ONTO": str(taken), "PYTHONPATH": f"{site}:{ROOT}"}
+    environment = {"FROM": str(given), "ONTO": str(taken), "NAMES": str(names), "PYTHONPATH": f"{site}:{ROOT}"}
     killed: list[str] = []
-    workers = {"coordinator": 1, "source": 2, "operator": 0, "spark": 0, "sink": 2}
+    workers = {"coordinator": 1, "source": 2, "operator": 2, "spark": 0, "sink": 2}
     async with installation(tmp_path / "data", environment, workers, plugins=["shelf"]) as installed:
-        await installed.ensure_started(NAME, document, {"source": 2, "sink": 2})
+        await installed.ensure_started(NAME, document, {"source": 2, "operator": 2, "sink": 2})
         await installed.until_running(NAME)
         for number in range(1, ROUNDS + 1):
             before = len(_read(taken))
@@ -99,14 +122,14 @@ async def test_each_document_comes_once_though_workers_are_killed(site: Path, tm
                 if len(_read(taken)) > before:
                     break
             for place in list(installed.cluster.pids()):
-                if place.partition("-")[0] in ("source", "sink") and place.endswith(str(number % 2)):
+                if place.partition("-")[0] in ("source", "operator", "sink") and place.endswith(str(number % 2)):
                     installed.cluster.kill(place, signal.SIGKILL)
                     killed.append(place)
         await installed.client.request(StopProcessor(installed.client.unique(), NAME, drain=True))
         async with asyncio.timeout(120):
             status = await installed.until_ended(NAME)
     assert status.state == "FINISHED", status.reason
-    assert set(killed) == {"source-0", "source-1", "sink-0", "sink-1"}
+    assert set(killed) == {f"{service}-{n}" for service in ("source", "operator", "sink") for n in (0, 1)}
     count = EACH * (ROUNDS + 1)
     assert sorted(_read(taken)) == [n for n in range(count) if n % 100]
     letters = read_released_rows(str(tmp_path / "letters"))

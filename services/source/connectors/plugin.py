@@ -3,15 +3,12 @@
 After any error the plug-in's object is thrown away; the next call begins with a new one, from the positions that are kept here.
 """
 
-import asyncio
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
-import structlog
 
 from tidemark.shared.language.values import render_json
 from tidemark.shared.model.checkpoint import KnownSplit
@@ -19,15 +16,13 @@ from tidemark.shared.model.failures import Lasting
 from tidemark.shared.model.ids import Offset, SplitId
 from tidemark.shared.model.records import RawBatch
 from tidemark.shared.model.splits import SplitStatus
-from tidemark.shared.plugins.problems import Away, PluginError, PluginFailed, Refused
+from tidemark.shared.plugins.problems import PluginFailed
 from tidemark.shared.plugins.source import Batch, Record, Source, Split
 from tidemark.shared.ports.clock import Clock, Executor
 from tidemark.shared.ports.log import LogError, LogUnavailable
 from tidemark.shared.ports.source import SourceReplaced
-from tidemark.shared.runtime.one_by_one import OneByOne
+from tidemark.shared.runtime.plugged import Plugged
 
-_report = structlog.get_logger()
-T = TypeVar("T")
 POLL_MS: Final = 100
 """Between two rounds of reads that have found nothing: a read does not wait, so this is what a new record waits for at the most."""
 ORDINAL_MAX: Final = 2**31 - 1
@@ -55,48 +50,13 @@ class _Open:
         return self.ended or (self.until is not None and self.position >= self.until)
 
 
-class _Object:
-    """An object of the plug-in, made and opened at its first call; its calls come one by one."""
-
-    def __init__(self, make: Callable[[], Source[Any, Any]], place: str, executor: Executor) -> None:
-        self._make = make
-        self._place = place
-        self._calls = OneByOne(executor)
-        self._source: Source[Any, Any] | None = None
-
-    def ask(self, call: Callable[[Source[Any, Any]], T]) -> Awaitable[T]:
-        return self._calls.blocking(self._answer, call)
-
-    def close(self) -> Awaitable[None]:
-        return self._calls.blocking(self._close)
-
-    def let_go(self) -> None:
-        """Close it behind the call that runs."""
-        self._calls.hand_over(self._close)
-
-    def _answer(self, call: Callable[[Source[Any, Any]], T]) -> T:
-        if self._source is None:
-            self._source = self._make()
-            self._source.open()
-        return call(self._source)
-
-    def _close(self) -> None:
-        source, self._source = self._source, None
-        if source is not None:
-            try:
-                source.close()
-            except Exception as error:  # noqa: BLE001 - of another package; what counts was said before
-                _report.warning("source.close_failed", place=self._place, reason=f"{type(error).__name__}: {error}")
-
-
 class PluginConnector:
     """`SourcePort` by a plug-in. `make` gives a new object of it, and blocks."""
 
     def __init__(self, make: Callable[[], Source[Any, Any]], place: str, executor: Executor, clock: Clock) -> None:
         self._place = place
         self._clock = clock
-        self._new_object = partial(_Object, make, place, executor)
-        self._object = self._new_object()
+        self._plugged = Plugged(make, place, executor, LogUnavailable, SourceRefused)
         self._splits: dict[str, Split] = {}
         self._open: dict[SplitId, _Open] = {}
         self._turn = 0
@@ -104,11 +64,11 @@ class PluginConnector:
 
     async def bounded(self) -> bool:
         """Whether all splits end by themselves. LogUnavailable, LogError, PluginError."""
-        return await self._ask("opening", lambda source: source.bounded)
+        return await self._plugged.ask("opening", lambda source: source.bounded)
 
     async def splits(self) -> Mapping[SplitId, int]:
         """See `Source.splits`. PluginFailed where ordinals do not serve."""
-        found = {each.name: each for each in await self._ask("listing splits", lambda source: source.splits())}
+        found = {each.name: each for each in await self._plugged.ask("listing splits", lambda source: source.splits())}
         ordinals = {each.ordinal for each in found.values()}
         if len(ordinals) < len(found) or not all(0 <= each <= ORDINAL_MAX for each in ordinals):
             raise PluginFailed(
@@ -143,7 +103,7 @@ class PluginConnector:
         """See `Source.ends`."""
         if await self.bounded():
             return dict.fromkeys(positions)
-        ends = await self._ask("asking for ends", lambda source: {name: source.end(name) for name in positions})
+        ends = await self._plugged.ask("asking for ends", lambda source: {name: source.end(name) for name in positions})
         return {name: Offset(max(position, ends[name])) for name, position in positions.items()}
 
     async def open(self, positions: Mapping[SplitId, Offset]) -> None:
@@ -155,7 +115,7 @@ class PluginConnector:
         """One read of each split, beginning with another split each time so that none starves."""
         if self._committed:
             committed, self._committed = self._committed, {}
-            await self._ask("telling what is committed", lambda source: source.committed(committed))
+            await self._plugged.ask("telling what is committed", lambda source: source.committed(committed))
         names = [name for name, each in self._open.items() if not each.finished]
         self._turn = (self._turn + 1) % max(1, len(names))
         batches: list[RawBatch] = []
@@ -174,7 +134,7 @@ class PluginConnector:
     async def _read(self, name: SplitId, max_bytes: int) -> RawBatch | None:
         split = self._open[name]
         position = split.position
-        found = await self._ask(f"reading {name}", lambda source: source.read(name, position, max_bytes))
+        found = await self._plugged.ask(f"reading {name}", lambda source: source.read(name, position, max_bytes))
         self._check(name, position, found)
         records = [each for each in found.records if split.until is None or each.position < split.until]
         split.position = Offset(found.next if split.until is None else min(found.next, split.until))
@@ -221,32 +181,9 @@ class PluginConnector:
         del group
         self._committed |= {str(name): int(position) for name, position in positions.items()}
 
-    async def _ask(self, doing: str, call: Callable[[Source[Any, Any]], T]) -> T:
-        """The answer of an open object, and its errors in the words of a source. After one the object is thrown away."""
-        try:
-            return await self._object.ask(call)
-        except asyncio.CancelledError:
-            self._thrown_away().let_go()  # the call goes on, and may never end: nobody waits until the object is closed
-            raise
-        except BaseException as error:
-            await self.close()
-            where = f"{self._place}, {doing}"
-            match error:
-                case Away():
-                    raise LogUnavailable(f"{where}: {error}") from error
-                case Refused():
-                    raise SourceRefused(f"{where}: {error}") from error
-                case Exception() if not isinstance(error, PluginError):
-                    raise PluginFailed(f"{where}: the plug-in raises {type(error).__name__}: {error}") from error
-            raise
-
     async def close(self) -> None:
         """Let go."""
-        await self._thrown_away().close()
-
-    def _thrown_away(self) -> "_Object":
-        old, self._object = self._object, self._new_object()
-        return old
+        await self._plugged.close()
 
 
 def _bytes(record: Record) -> bytes | None:

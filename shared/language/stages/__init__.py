@@ -11,7 +11,7 @@ from tidemark.shared.language.stages.group import Group, GroupField
 from tidemark.shared.language.stages.https import Https, HttpsEmit, RequestStage
 from tidemark.shared.language.stages.join import Join
 from tidemark.shared.language.stages.limit import Limit
-from tidemark.shared.language.stages.lookup import CachedLookup, InlineTable, Lookup, TableRef
+from tidemark.shared.language.stages.lookup import CachedLookup, InlineTable, Lookup, PluginTable, TableRef
 from tidemark.shared.language.stages.match import Match
 from tidemark.shared.language.stages.project import Project
 from tidemark.shared.language.stages.redact import Redact
@@ -75,8 +75,8 @@ __all__ = [  # noqa: RUF022 - as a text
     "Compute", "Computed", "Connection", "Count", "DEFAULT_LATENESS_MS", "DateFormat", "DocumentsSource", "Drop", "EmitFormat",
     "FileEmit", "FileFormat", "FileSource", "Gathering", "Group", "GroupField", "HoppingWindow", "Https", "HttpsEmit", "InlineTable",
     "InnerStage", "Join", "KafkaEmit", "KafkaSource", "Keep", "KeyFormat", "Leaf", "Limit", "Lookup", "Match", "MaxSeen", "Merge",
-    "OutputFormat", "OutputTime", "Percentile", "Perfect", "PluginEmit", "PluginSource", "PositionHorizon", "Project", "Redact",
-    "ReplaceRoot", "RequestStage", "SAMPLE_CONNECTION", "SampleSource", "ScriptSource", "SessionWindow", "SetStreamMeta", "Sink", "Sort",
-    "Source", "SourceBase", "Stage", "StartAt", "StartAtOffsets", "StartAtTime", "Stateless", "TableRef", "TimeHorizon", "TumblingWindow",
-    "Union", "Unset", "Unwind", "Validate", "Watermark", "WhenMatched", "WhenNotMatched", "Window", "WindowBase",
+    "OutputFormat", "OutputTime", "Percentile", "Perfect", "PluginEmit", "PluginSource", "PluginTable", "PositionHorizon", "Project",
+    "Redact", "ReplaceRoot", "RequestStage", "SAMPLE_CONNECTION", "SampleSource", "ScriptSource", "SessionWindow", "SetStreamMeta", "Sink",
+    "Sort", "Source", "SourceBase", "Stage", "StartAt", "StartAtOffsets", "StartAtTime", "Stateless", "TableRef", "TimeHorizon",
+    "TumblingWindow", "Union", "Unset", "Unwind", "Validate", "Watermark", "WhenMatched", "WhenNotMatched", "Window", "WindowBase",
 ]  # fmt: skip

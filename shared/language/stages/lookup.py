@@ -2,12 +2,13 @@
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final
 
 from tidemark.shared.language.expressions.ast import Expr
 from tidemark.shared.language.expressions.scope import Scope
+from tidemark.shared.language.forms import PluginUse
 from tidemark.shared.language.kinds import (
     DOCUMENT,
     EXPRESSION,
@@ -48,6 +49,17 @@ class InlineTable:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PluginTable:
+    """A lookup of another package, by its name there."""
+
+    path: str
+    plugin: str
+    config: Document = field(default_factory=dict)
+    """As the plug-in takes it."""
+    connection_name: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Lookup(Stage):
     """Adds under `as_` the array of the foreign documents that match.
 
@@ -55,7 +67,7 @@ class Lookup(Stage):
     `let` variables.
     """
 
-    from_: TableRef | InlineTable
+    from_: TableRef | InlineTable | PluginTable
     as_: tuple[str, ...]
     local_field: tuple[str, ...] | None = None
     foreign_field: tuple[str, ...] | None = None
@@ -71,8 +83,18 @@ class Lookup(Stage):
 
     def needs(self) -> Iterator[ConnectionNeed]:
         """That of the table."""
-        if isinstance(self.from_, TableRef):
-            yield ConnectionNeed(self.from_.connection_name, ("sql", "mongodb", "files"), f"{self.path}.from")
+        place = f"{self.path}.from"
+        match self.from_:
+            case TableRef(name):
+                yield ConnectionNeed(name, ("sql", "mongodb", "files"), place)
+            case PluginTable(connection_name=str(name), plugin=plugin):
+                yield ConnectionNeed(name, ("plugin",), place, plugin)
+
+    def plugins(self) -> Iterator[PluginUse]:
+        """What it looks up in."""
+        match self.from_:
+            case PluginTable(path=path, plugin=plugin, config=config, connection_name=name):
+                yield PluginUse("lookup", plugin, config, path, name)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,6 +116,11 @@ _TABLE: Final = (
     Option("coll", STRING, "with db: the collection, or the table db.coll"),
 )
 _INLINE: Final = (Option("documents", list_of(DOCUMENT), "the documents themselves", required=True),)
+_PLUGIN: Final = (
+    Option("plugin", STRING, "the lookup's name in the package that has it", required=True),
+    Option("connectionName", STRING, "a connection of type plugin, with the same plugin, if it takes one"),
+    Option("config", DOCUMENT, "as the plug-in takes it"),
+)
 
 
 def _table(tree: Any, path: str, scope: Scope) -> TableRef | None:
@@ -108,16 +135,18 @@ def _table(tree: Any, path: str, scope: Scope) -> TableRef | None:
     return TableRef(found["connectionName"], table)
 
 
-def _from(tree: Any, path: str, scope: Scope) -> TableRef | InlineTable | None:
+def _from(tree: Any, path: str, scope: Scope) -> TableRef | InlineTable | PluginTable | None:
+    if type(tree) is dict and "plugin" in tree:
+        asked = read_options(tree, path, scope, _PLUGIN)
+        return PluginTable(path=path, **asked.fields) if "plugin" in asked else None
     if type(tree) is dict and "documents" in tree:
         found = read_options(tree, path, scope, _INLINE)
         return InlineTable(found["documents"]) if "documents" in found else None
     return _table(tree, path, scope)
 
 
-_FROM: Final = Option(
-    "from", Kind(_from, {"anyOf": [closed_schema(_TABLE), closed_schema(_INLINE)]}), "what to look up in", required=True
-)
+_ANY_FROM: Final = Kind(_from, {"anyOf": [closed_schema(each) for each in (_TABLE, _INLINE, _PLUGIN)]})
+_FROM: Final = Option("from", _ANY_FROM, "what to look up in", required=True)
 _LOOKUP: Final = (
     _FROM,
     Option("localField", PATH, "the document's field"),

@@ -7,9 +7,11 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from tidemark_shelf import Labels, ShelfSink, ShelfSource
+from tidemark_shelf import Labels, ShelfLookup, ShelfSink, ShelfSource
+from tidemark_shelf.file import Place, ShelfFile
 
-from tidemark.testing import FormatContract, SinkContract, SourceContract
+from tidemark.plugins import Date, Document, to_json
+from tidemark.testing import FormatContract, LookupContract, SinkContract, SourceContract
 
 Given = tuple[dict[str, Any], dict[str, Any]]
 
@@ -58,6 +60,31 @@ class TestSourceThatEnds(TestSource):
     """Shelves as they are."""
 
     follow = False
+
+
+class TestLookup(LookupContract):
+    """Documents of one shelf, beside those of another."""
+
+    plugin = ShelfLookup
+    documents = (
+        {"id": 1, "place": "Köln", "tags": ["a", "b"], "deep": {"er": "x"}},
+        {"id": 2.0, "place": None, "tags": "b", "since": Date(0)},
+        {"id": "2", "place": "it's", "tags": [], "deep": [{"er": "x"}, {"er": 3}]},
+        {"id": True, "tags": [["a"], 1.5]},
+    )
+    fields = ("id", "place", "tags", "since", "deep.er", "nowhere")
+
+    def given(self, folder: Path) -> Given:
+        """A file that is made with the first look at it."""
+        return {"shelf": "in"}, {"file": str(folder / "shelf.db")}
+
+    def fill(self, folder: Path, documents: Sequence[Document]) -> None:
+        """As any writer would."""
+        file = ShelfFile(Place(str(folder / "shelf.db")))
+        with file.changed() as db:
+            rows = [(shelf, json.dumps(to_json(each))) for each in documents for shelf in ("other", "in")]
+            db.executemany("INSERT INTO documents (shelf, added_ms, document) VALUES (?, 0, ?)", rows)
+        file.close()
 
 
 class TestLabels(FormatContract):

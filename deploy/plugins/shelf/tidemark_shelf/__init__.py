@@ -1,7 +1,8 @@
 """Plug-ins for Tidemark: documents on the shelves of a SQLite file, and as labels."""
 
 from tidemark_shelf.labels import Labels
+from tidemark_shelf.lookup import ShelfLookup
 from tidemark_shelf.sink import ShelfSink
 from tidemark_shelf.source import ShelfSource
 
-__all__ = ["Labels", "ShelfSink", "ShelfSource"]
+__all__ = ["Labels", "ShelfLookup", "ShelfSink", "ShelfSource"]
