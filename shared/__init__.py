@@ -1,1 +1,1 @@
-"""What all services speak: typed data, the protocol, the language, the engine, and the ports to the outside."""
+"""The parts that all services share: typed data, the protocol, the language, the engine, and the ports to the outside."""

@@ -51,7 +51,7 @@ class BackedProcessor(Struct, frozen=True):
 
 
 class Backup(Struct, frozen=True):
-    """What `backup.json` holds."""
+    """The content of `backup.json`."""
 
     kind: Kind
     made: str

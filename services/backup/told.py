@@ -17,7 +17,7 @@ def listing(kind: Kind, rows: Sequence[ProcessorRow], files: tuple[BackedFile, .
 
 
 def told(backup: Backup) -> list[str]:
-    """What is in it, a line for each processor."""
+    """A backup's content, a line for each processor."""
     size = sum(file.size for file in backup.files)
     lines = [f"{len(backup.files):,} files, {size:,} bytes, of {backup.made}; {len(backup.processors)} processors"]
     for each in backup.processors:

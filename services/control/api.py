@@ -446,7 +446,7 @@ def _document(text: str) -> Any:
 
 
 def _changes(running: str, new: do.Document) -> list[str]:
-    """What differs, line by line."""
+    """The differences of two documents, line by line."""
     return list(islice(difflib.unified_diff(_lines(running), _lines(new), "running", "new", lineterm=""), CHANGES_MAX))
 
 

@@ -83,7 +83,7 @@ class Console:
         return await self._page(request, "Dead letters", pages.letters, self.api.letters)
 
     async def page_verdict(self, request: web.Request, _body: Any) -> web.Response:
-        """What audits and redrives have found."""
+        """Findings of audits and redrives."""
         asked = (self.api.works.work_audit_state, self.api.works.work_redrive_state)
         return await self._page(request, "Audit", verdict_page.verdict, *asked, stream=_own(request))
 
@@ -100,11 +100,11 @@ class Console:
         return await self._page(request, "Connections", pages.connections, self.api.connections)
 
     async def page_workers(self, request: web.Request, _body: Any) -> web.Response:
-        """Who works."""
+        """The workers."""
         return await self._page(request, "Workers", pages.workers, self.api.workers, stream=_ALL)
 
     async def page_audit(self, request: web.Request, _body: Any) -> web.Response:
-        """Who did what."""
+        """The log of users' deeds."""
         return await self._page(request, "Audit", pages.audit, self.api.audit)
 
     async def _page(

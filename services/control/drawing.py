@@ -35,7 +35,7 @@ def graph(vertices: Sequence[dict[str, Any]], edges: Sequence[dict[str, str]]) -
 
 
 def state_of(vertex: dict[str, Any]) -> str:
-    """What keeps a vertex busy: `waits` for something outside, `held back`, `busy`; else `calm`."""
+    """A vertex' state: `waits` for something outside, `held back`, `busy`; else `calm`."""
     if vertex["waits"]:
         return "waits"
     if (vertex["heldBackFraction"] or 0) >= HELD:

@@ -116,7 +116,7 @@ class Point:
 
 @dataclass(slots=True)
 class Job:
-    """What is kept of one."""
+    """The figures that are kept of one."""
 
     checkpoints: OrderedDict[Epoch, Checkpoint] = field(default_factory=OrderedDict)
     points: deque[Point] = field(default_factory=lambda: deque(maxlen=POINTS_MAX))
@@ -141,7 +141,7 @@ class History:
     jobs: OrderedDict[JobId, Job] = field(default_factory=OrderedDict)
 
     def of(self, job: JobId) -> Job:
-        """What is kept of a job; it is known from now on."""
+        """The figures of a job; it is known from now on."""
         found = self.jobs.get(job)
         if found is None:
             found = self.jobs[job] = Job()

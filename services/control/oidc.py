@@ -39,7 +39,7 @@ _Registry.algorithms["EdDSA"].name = "EdDSA"
 
 
 class _Header(msgspec.Struct, frozen=True):
-    """What counts of a header. `crit` names what must be understood, and nothing is that is not here."""
+    """The fields of a header that count. `crit` names fields that must be understood: no other than these is."""
 
     alg: str
     kid: str | None = None
@@ -92,7 +92,7 @@ class Vouching:
         return Problem(UNAUTHORIZED, "header Authorization", expectation, finding, headers=headers)
 
     async def _claims(self, token: bytes) -> dict[str, Any]:
-        """What the issuer has signed. Refused, IssuerAway."""
+        """The claims that the issuer has signed. Refused, IssuerAway."""
         most, allowed = self.settings.token_bytes_max, self.settings.algorithms
         if len(token) > most:
             raise Refused(f"the token has {len(token)} bytes, and at most {most} are read")

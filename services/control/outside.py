@@ -30,7 +30,7 @@ LETTERS_BYTES_MAX: Final = 8 * 1024 * 1024
 
 
 async def refused_outside(processor: Processor, connections: Connections) -> list[DocumentError]:
-    """What can never run: missing topics, and schemas that a registry refuses."""
+    """Reasons why a document can never run: missing topics, and schemas that a registry refuses."""
     return [*await missing_topics(processor, connections), *await refused_by_registries(processor, connections)]
 
 

@@ -1,4 +1,4 @@
-"""What the console's pages show: each a function of REST's answers."""
+"""The console's pages: each a function of REST's answers."""
 
 import json
 from collections.abc import Iterable, Mapping
@@ -34,7 +34,7 @@ class View:
     """Of the processor; "": of the installation."""
     user: User
     query: Mapping[str, str]
-    """What stands behind the question mark: by it a page is narrowed."""
+    """The query of the page's address, which narrows a page."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -121,7 +121,7 @@ class Route:
         return self.needs or ("viewer" if self.method == "GET" else "operator")
 
     def rule(self, name: str | None) -> Rule:
-        """What a request with this `{name}` in its path takes. Other routes answer with, or name in their bodies, what the user may."""
+        """The rule for requests with this `{name}` in their path. Other routes answer with names that the user may see, and take no others."""
         if self.path.startswith("/v1/connections/"):
             return Rule(self.role, connection=name)
         return Rule(self.role, processor=name)

@@ -79,7 +79,7 @@ class Works:
         self.programs.stop()
 
     def of(self, kind: Kind, status: ProcessorStatus) -> Work | None:
-        """What is known of a processor's work. Problem until the topic has been read."""
+        """The state of a processor's work. Problem until the topic has been read."""
         if not self._read:
             raise broker_away("the topic of audits and redrives is still being read")
         work = self.known.get((kind, status.name))
@@ -190,7 +190,7 @@ class Works:
                         _log.info("works.not_begun", processor=status.name, of=kind, reason=problem.finding)
 
     def _wanted(self, status: ProcessorStatus) -> list[Kind]:
-        """What is to be begun by itself: what its service has left, and an audit where it is time for one."""
+        """Works that begin without a request: those that their service has left, and an audit where it is time for one."""
         known = [work for kind in ("audit", "redrive") if (work := self.known.get((kind, status.name))) is not None]
         left = [w.kind for w in known if w.running and w.job == status.job and self._silent(w)]
         return left or (["audit"] if self._due(status) else [])

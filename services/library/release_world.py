@@ -136,7 +136,7 @@ class Task:
         self.staged = (epoch, await self.sink.stage(epoch, self.committed), self.taken)
 
     async def commit(self) -> None:
-        """What was staged last is committed."""
+        """The last staged epoch is committed."""
         assert self.staged is not None
         self.world.commit(*self.staged)
         self.committed = self.world.last
@@ -167,7 +167,7 @@ async def crash_after(task: Task, phase: str) -> None:
 
 
 async def haunt(task: Task) -> None:
-    """What a zombie still tries: release what it knows of, and go on with its epoch. It may be refused, in any of the known ways."""
+    """A zombie's last attempts: to release the commits that it knows of, and to go on with its epoch. Either may be refused, in any known way."""
     for step in (task.release, task.accept, task.stage, task.release):
         with contextlib.suppress(Fenced, LogError, TargetUnavailable, TargetRefused):
             await step()

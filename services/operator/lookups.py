@@ -105,7 +105,7 @@ class Lookups:
             return outs
 
     async def _answers(self, questions: Sequence[Question]) -> list[Sequence[Document]]:
-        """What each nested question finds: those to one table are one question."""
+        """The rows that each nested question finds: those to one table are one question."""
         wanted: dict[str, dict[bytes, Wanted]] = {}
         for question in questions:
             wanted.setdefault(question.looker.stage.path, {}).update(question.wanted)

@@ -119,7 +119,7 @@ class Requests:
 
 
 def _orders(batch: pa.RecordBatch) -> list[bytes]:
-    """What tells a row apart from others, the same at a replay: its time, and its place in the source where it has one."""
+    """A row's identity, the same at a replay: its time, and its place in the source where it has one."""
     columns = [batch.column(name).to_pylist() for name in (TS, PART, POS) if name in batch.schema.names]
     return [json.dumps(row).encode() for row in zip(*columns, strict=True)] if columns else [b""] * batch.num_rows
 

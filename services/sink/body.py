@@ -316,7 +316,7 @@ class SinkBody(ReceivingBody):
 
 
 def _ordering(context: AssignedTask) -> InOrder | None:
-    """What restores the order of rows of one key that come from several tasks of a Spark stage; None where none do."""
+    """Restores the order of rows of one key that come from several tasks of a Spark stage; None where none do."""
     inputs = {edge.id for edge in context.plan.inputs_of(context.vertex.id)}
     several = any(edge.senders > 1 for edge in context.assign.plan.edges if edge.edge in inputs)
     spec = next((spec for spec in context.vertex.chain if isinstance(spec, InOrderSpec)), None)

@@ -115,7 +115,7 @@ class RealSources:
 def records_of(
     connections: Connections, processor: Processor, stage: KafkaSource, executor: Executor
 ) -> RegisteredRecords | FormattedRecords | None:
-    """What makes JSON of a topic's records; None where they are JSON. NotAllowed for a plug-in's format."""
+    """The reader that makes JSON of a topic's records; None where they are JSON. NotAllowed for a plug-in's format."""
     bytes_max = processor.options.limits.record_bytes_max
     if stage.format is not None:
         return FormattedRecords(connections.format_of(stage.format), stage.format, executor, bytes_max)

@@ -34,7 +34,7 @@ _TYPE_NUMBER: Final = 28
 _CONTIGUOUS, _ALIGNED, _WRITEABLE = 0x1, 0x100, 0x400
 
 _INT, _WORD = ir.IntType(32), ir.IntType(64)
-# What the arrays of an entry would call if they were counted and the last holder let go: no entry's are.
+# The destructor that arrays of an entry would call if they were counted and the last holder let go: no entry's are.
 _NEVER_CALLED: Final = "define void @NRT_MemInfo_call_dtor(ptr %0) {\n  ret void\n}\n"
 
 
@@ -106,7 +106,7 @@ def _module(function: Compiled) -> tuple[str, str]:
 
 
 def _field(builder: Any, address: Any, place: int, kind: Any) -> Any:
-    """What stands in an object of the interpreter's or numpy's."""
+    """The value in an object of the interpreter's or numpy's."""
     at = builder.add(address, ir.Constant(_WORD, place))
     return builder.load(builder.inttoptr(at, kind.as_pointer()), typ=kind)
 

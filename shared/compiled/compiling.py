@@ -108,7 +108,7 @@ class Part:
     def __init__(self, function: Callable[..., Any], how: Literal["inlined", "called", "instruction"]) -> None:
         self.function, self.how = function, how
         self.compiler: Any = None
-        """What the compiler makes of it (`building.py`)."""
+        """The compiled entry (`building.py`)."""
 
 
 _FUNCTIONS: Final[list[Compiled]] = []

@@ -17,7 +17,7 @@ from tidemark.shared.compiled.scanning import DOT, MINUS, PLUS, QUOTE, SIGN, SPA
 from tidemark.shared.compiled.writing import put_all, put_double, put_text, put_whole
 
 TEXT, WHOLE, DOUBLE, DECIMAL, BOOL = range(5)
-"""What a field is to be."""
+"""The type that a field is to have."""
 _LINE_FEED, _RETURN = 10, 13
 _ROOM_BYTES: Final = 128
 """A value without its characters, and the end of the document."""

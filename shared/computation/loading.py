@@ -50,7 +50,7 @@ def make_computation(
 
 
 def config_of(given: Mapping[str, Any], kind: type[Any], name: str, setting: str = "config") -> Any:
-    """What a document gives as `setting` as an object of the class that `name` takes it as; ConfigError where it does not fit."""
+    """A document's `setting` as an object of the class that `name` takes; ConfigError where it does not fit."""
     unknown = sorted(given.keys() - set(_fields(kind)))
     if unknown:
         known = ", ".join(_fields(kind)) or "none"

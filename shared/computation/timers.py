@@ -54,7 +54,7 @@ class Timers:
         self._clock_heap: list[Pending] = _NONE
         """By processing time."""
         self._undo: list[tuple[str, Pending | None]] = _NO_CHANGES
-        """What the callback has set or cancelled, by name: the timer that was there before."""
+        """Timers that the callback has set or cancelled, by name: the timer that was there before."""
         if given := {p.name: p for p in pending}:
             self._open(given)
         self._now_ms = MIN_TIME

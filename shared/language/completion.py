@@ -1,4 +1,4 @@
-"""What may stand at a place of a document that is being written: from its JSON Schema, and from what the document has elsewhere.
+"""Proposals for a place of a document that is being written: from its JSON Schema, and from the rest of the document.
 
 The text is JSON up to the cursor, and may be anything behind it: unfinished, or wrong. Of a YAML text nothing is proposed.
 """
@@ -37,9 +37,9 @@ class Proposal:
     label: str
     """As people read it."""
     detail: str
-    """What it does, or where it comes from."""
+    """Its meaning, or its origin."""
     insert: str
-    """What takes the place of `before` and `after`."""
+    """The text that takes the place of `before` and `after`."""
     back: int
     """Where the cursor then stands: so many characters before the end of `insert`."""
 
@@ -231,7 +231,7 @@ def _flat(schema: Mapping[str, Any]) -> Iterator[_Node]:
 
 
 def _below(node: _Node, step: Step) -> Iterator[_Node]:
-    """What the schema says of a value in an object or array."""
+    """The schema of a value in an object or array."""
     if node.kind == "expression":
         yield _EXPRESSION
     elif node.kind in ("query", "condition"):
@@ -332,7 +332,7 @@ def _said(place: _Place, quoted: str) -> str:
 
 
 def _frame(values: Sequence[_Node]) -> tuple[str, str]:
-    """What a value begins and ends with, where all alternatives agree."""
+    """The text that a value begins and ends with, where all alternatives agree."""
     kinds = {_type(node) for node in values}
     return (
         {"object": ("{", "}"), "array": ("[", "]"), "string": ('"', '"')}.get(kinds.pop(), ("", ""))

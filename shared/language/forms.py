@@ -49,7 +49,7 @@ class RegisteredSchema:
     auto_register_schemas: bool = True
     subject_name_strategy: SubjectStrategy = "TopicNameStrategy"
     references: tuple[SchemaReference, ...] = ()
-    """What a schema of Protobuf imports, and the registry has."""
+    """The registry's schemas that a schema of Protobuf imports."""
 
     def subject(self, topic: str, part: Literal["key", "value"]) -> str:
         """Under which the registry has the schema."""

@@ -1,4 +1,4 @@
-"""What Atlas documents and this language leaves out, with the reasons: stages by name, options by stage and option."""
+"""Atlas' features that this language leaves out, with the reasons: stages by name, options by stage and option."""
 
 from typing import Final
 

@@ -1,4 +1,4 @@
-"""What bounds what a document's stages compute, keep or refuse: `options.limits` of the document.
+"""Bounds of what a document's stages compute, keep or refuse: `options.limits` of the document.
 
 These bounds decide results. So they are no setting of a process: they stand in the document, are read with it, and travel in its parsed
 stages. Every task of every generation has the same ones, and so have a try-out and an audit; they change when the document does.

@@ -171,7 +171,7 @@ class HoldInput(_OfGeneration, frozen=True, tag=True):
 
 
 class ShareBytes(_OfGeneration, frozen=True, tag=True):
-    """What each source task of the job may take in a second, of its namespace's quota (E4)."""
+    """Bytes that each source task of the job may take in a second, of its namespace's quota (E4)."""
 
     shares: tuple[tuple[VertexId, int, int], ...]
     """Vertex, index, bytes a second; 0 bytes: what it likes."""
@@ -208,7 +208,7 @@ class Sample(_OfGeneration, frozen=True, tag=True):
     request: str
     limit: int
     edge: EdgeId = EdgeId("")
-    """Whose receivers read the end of their partitions; "": every sink shows its last input."""
+    """The edge with receivers that read the end of their partitions; "": every sink shows its last input."""
 
 
 Command = (
@@ -451,7 +451,7 @@ class SampleProcessor(_OfRequest, frozen=True, tag=True):
 
     limit: int = 10
     edge: EdgeId = EdgeId("")
-    """Whose rows; "": the output."""
+    """The edge of the rows; "": the output."""
 
 
 class PutConnection(_OfRequest, frozen=True, tag=True):

@@ -1,4 +1,4 @@
-"""What schemas of a registry say of one another."""
+"""References between the schemas of a registry."""
 
 from dataclasses import dataclass
 

@@ -1,4 +1,4 @@
-"""What audits and redrives have found, in a form that is kept, sent and shown. Who runs them, and when, stands in a topic."""
+"""Findings of audits and redrives, in a form that is kept, sent and shown. A topic says which service runs them, and when."""
 
 from typing import Literal
 

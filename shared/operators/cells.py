@@ -31,7 +31,7 @@ _TYPES: Final[Mapping[type, ColumnType]] = {
 }  # fmt: skip
 
 KINDS: Final[Mapping[pa.DataType, ColumnType]] = {kind: name for name, kind in ARROW_TYPES.items() if name != "decimal"}
-"""What a typed column has, by its Arrow type."""
+"""The kind of a typed column's values, by its Arrow type."""
 
 
 def column_of_cells(cells: list[Any]) -> Column:

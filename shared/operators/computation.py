@@ -383,7 +383,7 @@ class KeyedComputation:
 
     @property
     def _watcher(self) -> CallGuard | None:
-        """Who is to be told of callbacks; between deaths nobody (A10)."""
+        """The child that callbacks go to; between deaths none (A10)."""
         guard = self._guard
         return guard if guard is not None and guard.watching else None
 

@@ -74,7 +74,7 @@ class Calls:
         return self._columns.of(packed, times)
 
     def _run(self, key: Key, batch: pa.RecordBatch) -> Sequence[Timed]:
-        """What `process_batch` says; ComputationError for a batch that is out of order or too large."""
+        """The outputs of `process_batch`; ComputationError for a batch that is out of order or too large."""
         found = self._computation.process_batch(batch, key.state(), key.timers)
         if found is None or found.num_rows == 0:
             return ()

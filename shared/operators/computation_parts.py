@@ -28,7 +28,7 @@ _AS_LARGE: Final = 2
 
 @dataclass(frozen=True, slots=True)
 class ToWrite:
-    """What the next snapshot has of a group."""
+    """The part of a group that the next snapshot has."""
 
     part: StatePart
     keys: frozenset[bytes] | None
@@ -54,7 +54,7 @@ class Parts:
         self._groups: dict[KeyGroup, _Group] = {}
 
     def next(self, group: KeyGroup, changed: Iterable[bytes]) -> ToWrite:
-        """What is to be written, and from here on is there, where these keys have changed. `wrote` follows it where it is the whole."""
+        """The part to write where these keys have changed; from here on it counts as written. `wrote` follows it where it is the whole."""
         of = self._groups.setdefault(group, _Group())
         keys = set(changed)
         if _AS_LARGE * (len(keys) + sum(len(names) for _, names in of.changes)) > of.whole:  # CP3

@@ -29,7 +29,7 @@ LATE_CODE: Final = "DocumentLate"
 WOULD_REFUSE: Final = "TargetWouldRefuse"
 _KEPT: Final = (TS, PART, POS, ARRIVAL)
 _HEADS: Final = [encode_value(dict.fromkeys(map(str, range(n))))[:1] for n in range(16)]
-"""What an encoded object of n fields begins with."""
+"""The first byte of an encoded object of n fields."""
 
 
 class Failure(NamedTuple):

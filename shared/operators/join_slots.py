@@ -169,7 +169,7 @@ class Slots:
     # --- documents out -----------------------------------------------------------------------------------------------------
 
     def ordered(self, rows: Int64s, numbers: Int64s) -> tuple[Int64s, pa.BinaryArray]:
-        """What was found by (time, key, number), shape (m, FOUND), and the keys, shape (m,); numbers: those of the keys, in order."""
+        """Found rows by (time, key, number), shape (m, FOUND), and the keys, shape (m,); numbers: those of the keys, in order."""
         names = [self.names[number] for number in numbers.tolist()]
         rank = np.empty(len(names), dtype=np.int64)
         rank[sorted(range(len(names)), key=names.__getitem__)] = np.arange(len(names))

@@ -59,7 +59,7 @@ def assign(times_ms: Int64s, window: TumblingWindow | HoppingWindow) -> Assignme
 
 Bools = npt.NDArray[np.bool_]
 _ENTRY_BYTES: Final = 64
-"""What a row takes in a window beside its columns: places, times, and what is worked out of them."""
+"""Bytes that a row takes in a window beside its columns: places, times, and arrays that are worked out of them."""
 
 
 def pieces(batch: pa.RecordBatch, window: TumblingWindow | HoppingWindow | SessionWindow) -> list[pa.RecordBatch]:

@@ -35,7 +35,7 @@ class Draft:
     windowed: bool = False
     """Its rows carry the window that they come from."""
     told: tuple[str, ...] = ()
-    """What `$setStreamMeta` has set of its rows, by name."""
+    """Metadata that `$setStreamMeta` has set of its rows, by name."""
 
     @property
     def steps(self) -> bool:

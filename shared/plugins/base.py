@@ -1,4 +1,4 @@
-"""What all plug-ins have: the version of the interface that they are written for, and their config."""
+"""The base of all plug-ins: the version of the interface that they are written for, and their config."""
 
 from typing import Any, ClassVar, Final, Generic, TypeVar
 

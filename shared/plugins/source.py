@@ -21,7 +21,7 @@ class Split:
     ordinal: int = 0
     """A number of its own, 0 to 2^31 − 1, which stays when splits come and go: it gives the split to a task."""
     origin: str = ""
-    """What the positions belong to, such as the id of a table: in another one they mean something else, and the job fails."""
+    """The owner of the positions, such as the id of a table: in another one they mean something else, and the job fails."""
     begin: int = 0
     """The position where a job begins to read, when it looks at the source for the first time."""
     earliest: int = 0
@@ -42,7 +42,7 @@ class Record:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """What a read has found."""
+    """The result of a read."""
 
     records: Sequence[Record]
     next: int

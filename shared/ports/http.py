@@ -20,7 +20,7 @@ class ServerRefused(Lasting):
 
 @dataclass(frozen=True, slots=True)
 class HttpRequest:
-    """What is sent."""
+    """A request."""
 
     method: str
     url: str
@@ -33,7 +33,7 @@ class HttpRequest:
 
 @dataclass(frozen=True, slots=True)
 class HttpAnswer:
-    """What comes back, whole."""
+    """An answer, whole."""
 
     status: int
     content_type: str

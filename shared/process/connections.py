@@ -103,7 +103,7 @@ class Connections:
         return found
 
     def format_of(self, form: PluginFormat) -> Callable[[], Format[Any]]:
-        """What makes a plug-in's format. NotAllowed; the call blocks, and raises PluginError."""
+        """The factory of a plug-in's format. NotAllowed; the call blocks, and raises PluginError."""
         self._allowed.check_plugin(form.plugin, form.config, form.path)
         return lambda: make_plugin("format", form.plugin, form.config, {})
 

@@ -79,7 +79,7 @@ class Tracing:
             self._span("epoch", moment, began_ms, now_ms, root=True)
 
     def _input(self, moment: Moment, last: tuple[Epoch, int] | None, now_ms: int) -> None:
-        """What a task did for an epoch until its barriers came, of it Spark's step at its end."""
+        """A task's work for an epoch until its barriers came, with Spark's step at its end."""
         restored = self._reached.get((moment.job, moment.task, "restored"))
         begins = [at_ms for found in (last, restored) if found is not None for at_ms in found[1:]]
         self._span("rows", moment, max(begins, default=None), now_ms)

@@ -96,7 +96,7 @@ class User:
 
 
 ADMIN: Final = User(OWN, (Grant("admin"),))
-"""Who has the service's own token."""
+"""The user with the service's own token."""
 
 
 class Users:

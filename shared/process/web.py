@@ -74,7 +74,7 @@ def broker_away(reason: str) -> Problem:
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """What a request takes: a role, for what it is about."""
+    """The right that a request takes: a role, for the object that it is about."""
 
     least: Role = "viewer"
     processor: str | None = None

@@ -90,7 +90,7 @@ class Measure:
 
     @property
     def metric(self) -> Metric:
-        """What it is a figure of. KeyError if that was not declared."""
+        """The measure that it is a figure of. KeyError if none was declared."""
         return METRICS[self.name]
 
 

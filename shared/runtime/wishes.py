@@ -1,4 +1,4 @@
-"""What the coordinator wishes of whoever starts and ends the processes of workers."""
+"""The coordinator's wishes: workers that a supervisor is to start or end."""
 
 from collections.abc import AsyncIterator
 

@@ -126,7 +126,7 @@ def watermark(data: Data) -> str | None:
     if len(points) < 2:  # noqa: PLR2004 - no line has fewer
         return None
     seconds = [p["t"] - data.progress[0]["t"] for p in points]
-    # Who notes the time of the last event instead of the highest has noted the same, but for the delays.
+    # The times of the last events would be the same as the highest ones, but for the delays.
     highest = list(itertools.accumulate((p["max_event_ms"] for p in points), max))
     with mpl.rc_context(_STYLE):
         figure = Figure(figsize=(10.5, 5.2), layout="constrained")

@@ -290,7 +290,7 @@ def _marker(
 
 @dataclass(frozen=True, slots=True)
 class _Staged:
-    """What a commit will release, if it is committed."""
+    """The records that a commit will release, if it is committed."""
 
     epoch: Epoch
     committed: Epoch
@@ -325,7 +325,7 @@ class KafkaSink(MarkedParts):
         self._staging = Staging(parts)
         self._held = HeldRuns()
         self._last: _Staged | None = None
-        """What was staged last."""
+        """The records of the last staged epoch."""
         self._next: _Staged | None = None
         """To be written ahead."""
         self._is_prompt = True

@@ -237,7 +237,7 @@ class _Rows:
         return [row for row in range(self.count) if row not in self.refused]
 
     def made(self, row: int, how: Callable[[], bytes]) -> bytes | None:
-        """What `how` gives; None, and the row is refused, where a schema does not have it."""
+        """The result of `how`; None, and the row is refused, where a schema does not have it."""
         try:
             return how()
         except NotWritten as error:

@@ -112,7 +112,7 @@ class MongoSink:
         return marker
 
     def _markers(self) -> "Collection[Mapping[str, Any]]":
-        """What the majority has, from the primary: a marker that a fail-over takes back has told of nothing."""
+        """The majority's state, from the primary: a marker that a fail-over takes back has told of nothing."""
         concern = ReadConcern("majority") if self._transactions else None
         database = self._client[_database(self._stage, self._client)]
         return database.get_collection(MARKERS, None, ReadPreference.PRIMARY, _MAJORITY, concern)

@@ -115,7 +115,7 @@ class CollectionWriter:
         return self._one(document, upsert=False), {**before, **document} if matched == "merge" else document
 
     def _made(self, before: Document, row: Change) -> Document:
-        """What the pipeline of whenMatched makes of a document."""
+        """A document after the pipeline of whenMatched."""
         pipeline = self._stage.when_matched
         assert isinstance(pipeline, tuple)
         for outcome in apply_stages(pipeline, before, row.environment()):

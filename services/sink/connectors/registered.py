@@ -28,7 +28,7 @@ from tidemark.shared.process.registered import SCHEMA_TYPES
 
 Part = Literal["key", "value"]
 _SUBJECTS_MAX: Final = 10_000
-"""Whose numbers are kept: as many as one sink may have topics; beyond it the oldest is asked for again."""
+"""Subjects with their schemas' numbers that are kept: as many as one sink may have topics; beyond it the oldest is asked for again."""
 
 
 class Unregistered(Exception):

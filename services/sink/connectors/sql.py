@@ -336,7 +336,7 @@ class SqlSink:
 
     @asynccontextmanager
     async def _connection(self) -> AsyncIterator[Callable[..., Awaitable[Any]]]:
-        """What does a step on a connection of its own; uncommitted changes are rolled back."""
+        """A function that does a step on a connection of its own; uncommitted changes are rolled back."""
         steps = OneByOne(self._executor)
         connection = await steps.blocking(self._connect)
         try:
@@ -469,7 +469,7 @@ class SqlSink:
 
     @contextmanager
     def _savepoint(self, connection: sa.Connection, doing: str) -> Iterator[None]:
-        """What is refused leaves nothing behind.
+        """A refused statement leaves nothing behind.
 
         Where the database has ended the whole transaction, as SQLite does on a full disk, nothing may go on in it: TargetUnavailable.
         """

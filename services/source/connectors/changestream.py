@@ -75,7 +75,7 @@ class StreamRefused(LogError, Lasting):
 
 
 class _Answers(CommandListener):
-    """What the driver keeps to itself: the events that an answer still has, and the times and tokens beside them."""
+    """State that the driver does not show: the events that an answer still has, and the times and tokens beside them."""
 
     def __init__(self) -> None:
         self.left = 0
@@ -305,7 +305,7 @@ class ChangeStream:
                     size += len(event.raw)
                 alive = self._stream.alive
         except BaseException:
-            # What this call has read is not given out: it is read again, by another stream.
+            # This call's events are not given out: they are read again, by another stream.
             await self._close_stream()
             raise
         if events:

@@ -56,7 +56,7 @@ class _NoCounterpart(Exception):
 
 @dataclass(frozen=True, slots=True)
 class _Json:
-    """What a json or jsonb holds."""
+    """The value in a json or jsonb."""
 
     tree: Any
 
@@ -194,7 +194,7 @@ class Decoder:
     """Of the message's rows, see `Change.keys`."""
 
     def decode(self, data: bytes) -> Iterator[Begun | Change | Ended]:
-        """What a message says. UnreadMessage."""
+        """A message, decoded. UnreadMessage."""
         rest = _Bytes(data)
         self._texts = []
         match rest.letter():

@@ -66,7 +66,7 @@ class SyncRefused(LogError, Lasting):
 
 
 class Segment(msgspec.Struct, frozen=True, array_like=True):
-    """What one transaction reads: from behind this key of this table on."""
+    """The part that one transaction reads: from behind this key of this table on."""
 
     table: int
     after: Key | None

@@ -70,7 +70,7 @@ SELECT made.oid::bigint, base::bigint FROM made JOIN pg_type t ON t.oid = base W
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PostgresSettings:
-    """What is read, and bounds."""
+    """The slot, the tables to read, and bounds."""
 
     url: str
     publication: str
@@ -417,7 +417,7 @@ class PostgresConnector:
             )
 
     async def state(self) -> _State:
-        """What the server says of the slot. SourceMissing, SlotRefused, SourceReplaced, LogUnavailable."""
+        """The slot, as the server describes it. SourceMissing, SlotRefused, SourceReplaced, LogUnavailable."""
         return await self.executor.blocking(self._look)
 
     def _look(self) -> _State:
@@ -524,7 +524,7 @@ class PostgresConnector:
             try:
                 return reader.read(max_bytes)
             except BaseException:
-                # What this call has read is not given out: it is read again, over a new connection.
+                # This call's rows are not given out: they are read again, over a new connection.
                 reader.close()
                 reader.next, reader.over = before, False
                 if reader.tables is not None:

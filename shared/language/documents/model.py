@@ -37,7 +37,7 @@ def connection_needs(pipeline: Iterable[Stage], dlq: "Dlq | None") -> Iterator[C
 
 
 def plugin_uses(pipeline: Iterable[Stage]) -> Iterator[PluginUse]:
-    """What stages name of other packages: sources, sinks, lookups, and the formats of topics' records."""
+    """The plug-ins that stages name: sources, sinks, lookups, and the formats of topics' records."""
     return (use for stage in all_stages(pipeline) for use in stage.plugins())
 
 

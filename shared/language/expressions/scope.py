@@ -12,7 +12,7 @@ SYSTEM_VARIABLES = frozenset({"ROOT", "CURRENT", "NOW", "REMOVE"})
 
 @dataclass(slots=True)
 class Told:
-    """What the engine can tell of the documents at a place."""
+    """Metadata that the engine can tell of the documents at a place."""
 
     metadata: set[str] = field(default_factory=set)
     """Names that a `$setStreamMeta` has set in front of the place."""
@@ -35,7 +35,7 @@ class Scope:
     connections: Mapping[str, str] = field(default_factory=dict)
     """Types of the connections that are known, by name."""
     told: Told = field(default_factory=Told)
-    """What is known of the documents at the place: it changes while a pipeline is read, from its first stage to its last."""
+    """Facts about the documents at the place: they change while a pipeline is read, from its first stage to its last."""
     processor: str = ""
     """The document's name; "" where it has none."""
 

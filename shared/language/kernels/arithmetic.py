@@ -184,7 +184,7 @@ def at_place(arg: Column, place: object, *, rounds: bool) -> Column:
         more = _product_error(np.where(unsure, 0.0, cells), power, near)
         whole_part = _rounded(near, more) if rounds else _cut(near, more)
         found = np.copysign(np.abs(whole_part) / power, cells)
-    # What has no fraction at this place is itself, however large; so are infinities and NaN.
+    # A number without a fraction at this place is itself, however large; so are infinities and NaN.
     huge = ~(np.abs(cells) < _EXACT_MAX * 4)
     found = np.where(huge, cells, found)
     values = pa.array(found, pa.float64(), mask=arg.values.is_null().to_numpy(zero_copy_only=False))
@@ -196,7 +196,7 @@ _TINY: Final = 1e-250
 
 
 def _product_error(cells: Doubles, power: float, product: Doubles) -> Doubles:
-    """What an exact product is beyond its double (T. J. Dekker)."""
+    """The difference of an exact product from its double (T. J. Dekker)."""
     high = _SPLIT * cells
     high = high - (high - cells)
     low = cells - high

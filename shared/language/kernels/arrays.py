@@ -55,7 +55,7 @@ Int64s: TypeAlias = npt.NDArray[np.int64]
 Of: TypeAlias = Callable[[Expr, Rows], Column]
 """The column of an expression's values."""
 _NODE_UNITS: Final = 8
-"""What an operator takes for each item, at the least."""
+"""The least budget that an operator takes for each item."""
 _STEPS_MAX: Final = 256
 """Items that a `$reduce` takes on columns: each is a pass over the rows that have as many."""
 _NULL: Final = b"\xc0"
@@ -185,7 +185,7 @@ class Bound(Rows):
 
     @property
     def left(self) -> Int64s:
-        """What is left to the rows above, in equal parts."""
+        """The budget that is left to the rows above, in equal parts."""
         left = self._above.left // np.maximum(self._times, 1)
         return left if self._places is None else left[self._places]
 
@@ -196,11 +196,11 @@ class Bound(Rows):
         self._above.spend(units)
 
     def at(self, names: Path) -> Column:
-        """What the document has."""
+        """The document's column."""
         return self._of_above(self._above.at(names))
 
     def meta(self, names: Path) -> Column:
-        """What `$meta` reads."""
+        """The column that `$meta` reads."""
         return self._of_above(self._above.meta(names))
 
     def now(self) -> Column:
@@ -243,7 +243,7 @@ class _Arrays:
         self.counts = np.where(self.are, counts, 0)
         kinds = values.read(cells).tags
         self.odd = ~self.are & (kinds != tags.MISSING) & (kinds != tags.NULL)
-        """What is neither array nor null."""
+        """The rows with neither an array nor null."""
         nodes = [] if body is None else list(walk(body))
         step = LOOP_STEP_UNITS + _NODE_UNITS * len(nodes)
         reads = 1 + sum(isinstance(node, Variable) for node in nodes)

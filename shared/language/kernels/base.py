@@ -88,7 +88,7 @@ UNITS_MAX: Final = RESULT_UNITS_MAX // 4
 
 
 class Rows:
-    """What kernels read: `size` rows. These know nothing but how many they are."""
+    """The input of kernels: `size` rows. This one has no columns, only its size."""
 
     def __init__(self, size: int) -> None:
         self.size = size
@@ -106,7 +106,7 @@ class Rows:
         self._units = self.left - units
 
     def at(self, names: Path) -> Column:
-        """What stands at a path; Unvectorised where no column can say."""
+        """The column at a path; Unvectorised where there can be none."""
         raise Unvectorised
 
     def picked(self, names: Path) -> Column:
@@ -118,7 +118,7 @@ class Rows:
         raise Unvectorised
 
     def meta(self, names: Path) -> Column:
-        """What `$meta` reads there; Unvectorised where no column can say."""
+        """The column that `$meta` reads there; Unvectorised where there can be none."""
         raise Unvectorised
 
     def now(self) -> Column:
@@ -126,7 +126,7 @@ class Rows:
         raise Unvectorised
 
     def variable(self, name: str, names: Path) -> Column:
-        """What a variable that an expression binds has at a path; Unvectorised for one that it does not bind."""
+        """The column of a variable, bound by an expression, at a path; Unvectorised for a variable that it does not bind."""
         raise Unvectorised
 
     def interpreted(self, expr: Expr) -> Column:

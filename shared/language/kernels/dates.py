@@ -170,7 +170,7 @@ def _instants(column: Column) -> _Instants:
 
 
 def _by_value(keys: Int64s, value_of: Callable[[int], int]) -> Int64s:
-    """What a function gives of each number, asked once for each different one."""
+    """The results of a function for numbers, asked once for each different one."""
     different, inverse = np.unique(keys, return_inverse=True)
     try:
         found: Int64s = np.array([value_of(key) for key in different.tolist()], dtype=np.int64)[inverse]

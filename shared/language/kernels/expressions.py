@@ -122,7 +122,7 @@ def _call(expr: Call, rows: Rows) -> Column:
 
 
 def _made(found: Column, args: Sequence[Column]) -> Column:
-    """What a kernel made of some columns: where these are in doubt it is, too."""
+    """A kernel's result for some columns: where these are in doubt it is, too."""
     return doubted(found if found.cells is None else replace(found, cells=None), *(arg.doubt for arg in args))
 
 
@@ -152,7 +152,7 @@ def _cmp(args: Sequence[Column]) -> Column:
 
 
 def _logic(op: str) -> Callable[[Call, Rows], Column]:
-    """What a part decides that stands before, no other part can put into doubt."""
+    """A row that an earlier part decides cannot be put into doubt by a later one."""
     decisive = op == "$or"
 
     def apply(expr: Call, rows: Rows) -> Column:

@@ -110,7 +110,7 @@ _SHORT_BYTES: Final = RESULT_UNITS_MAX // 256
 _WHOLE_MAX: Final = 2.0**62
 """Doubles below it are within 64 bits."""
 _ALL_BYTES: Final = 2**31 - 1
-"""What the texts of one Arrow array may have together."""
+"""Bytes that the texts of one Arrow array may have together."""
 
 
 def _long(lengths: pa.Array) -> Bools | None:

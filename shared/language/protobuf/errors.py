@@ -1,4 +1,4 @@
-"""What schemas and records of Protocol Buffers may lack."""
+"""Errors of schemas and records of Protocol Buffers."""
 
 
 class SchemaError(Exception):

@@ -29,7 +29,7 @@ _RANGES: Final = {
 _FLOAT_MAX: Final = 3.4028235677973366e38
 """From here on a double is rounded to infinity."""
 _Cell: TypeAlias = Callable[[Value, str, int], Any]
-"""What the library takes for a value, given with its place and how many levels are above it."""
+"""Makes the library's form of a value, given its place and the number of levels above it."""
 _Fill: TypeAlias = Callable[[Any, Value, str, int], None]
 """Puts a value into a message of the library."""
 

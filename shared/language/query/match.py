@@ -1,4 +1,4 @@
-"""What a predicate is true of: MongoDB's query semantics.
+"""Predicates over documents: MongoDB's query semantics.
 
 - Q1 A dotted path goes through arrays: into each document of an array, and by index where a name is a number. What an index at the
   end of the path picks counts as it is: an array there is not looked into.
@@ -97,7 +97,7 @@ _PREDICATES: Final[dict[type, Callable[[Any, Value, Environment], bool]]] = {
 
 
 def equality_values(value: Value, names: Sequence[str]) -> list[Value]:
-    """What an equality of this field looks at: values and, of arrays that no index picked, their items (Q1, Q2); MISSING equals null."""
+    """The values that an equality of this field looks at: also the items of arrays that no index picked (Q1, Q2); MISSING equals null."""
     found: list[Value] = []
     for end, picked in _ends(value, names):
         found.append(end)

@@ -21,7 +21,7 @@ class AddFields(ByFields):
         return Passed((add_fields(self.fields, document, env),))
 
     def written(self, names: Fields) -> Fields:
-        """What came in, and what is added."""
+        """The fields that came in, and those that are added."""
         return None if names is None else names | self.named()
 
 

@@ -1,4 +1,4 @@
-"""What every stage tells of itself. A stage is one module of this package: its fields, how it is read, and what it does to documents.
+"""The base of every stage. A stage is one module of this package: its fields, how it is read, and what it does to documents.
 
 Who adds a stage writes that module and gives it a line in the table (`table.py`). Documents are never changed in place; results may
 share parts with them.
@@ -60,12 +60,12 @@ class ConnectionNeed:
     types: tuple[str, ...]
     path: str
     plugin: str | None = None
-    """Whose secrets the connection has."""
+    """The owner of the connection's secrets."""
 
 
 Outcome: TypeAlias = Passed | Discarded | Failure | ValidationStop
 Told: TypeAlias = tuple[str, Expr | Predicate | None]
-"""What is evaluated for each row, and what it is for; None for what only the interpreter does."""
+"""Expressions that are evaluated for each row, each with its purpose; None for one that only the interpreter evaluates."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,11 +96,11 @@ class Stage:
         return ()
 
     def plugins(self) -> Iterable[PluginUse]:
-        """What it names of other packages."""
+        """The plug-ins that it names."""
         return ()
 
     def told(self) -> Iterable[Told]:
-        """What `explain` tells of: by a kernel or interpreted."""
+        """The expressions that `explain` tells of: by a kernel or interpreted."""
         return ()
 
 
@@ -109,17 +109,17 @@ class PassesOn(Stage):
     """A stage that changes no document."""
 
     def written(self, names: Fields) -> Fields:
-        """What came in."""
+        """The fields that came in."""
         return names
 
     def declared(self, schema: Schema) -> Schema:
-        """What came in."""
+        """The fields that came in."""
         return schema
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Inner(Stage):
-    """What a stage that may stand inside a window tells besides."""
+    """The further contract of a stage that may stand inside a window."""
 
     def reads(self) -> Fields:
         """The top-level fields that it looks at to do its work; fields that it passes on untouched are not among them."""
@@ -171,7 +171,7 @@ class Gathering(Inner, ABC):
 
     @abstractmethod
     def gather(self, documents: Sequence[Document], env: Environment) -> list[Document]:
-        """What comes out for documents in their order. ExpressionError where an expression fails on one of them."""
+        """The output for documents in their order. ExpressionError where an expression fails on one of them."""
 
 
 InnerStage: TypeAlias = Stateless | Gathering

@@ -1,4 +1,4 @@
-"""What a `$createUUID` anywhere in a document asks of stages in front of it: rows of one record, and of several streams, differ."""
+"""The demand of a `$createUUID` anywhere in a document on stages in front of it: rows of one record, and of several streams, differ."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace

@@ -16,7 +16,7 @@ class Judging(Untouched):
     @property
     @abstractmethod
     def judged_by(self) -> Predicate:
-        """What is true of the documents that go on."""
+        """The predicate that is true of the documents that go on."""
 
     def reads(self) -> Fields:
         """As the predicate."""

@@ -137,7 +137,7 @@ def lookup_variables(stage: Lookup, env: Environment) -> dict[str, Value]:
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What a document that a lookup has found looks for in a nested one."""
+    """The values that a found document looks for in a nested lookup."""
 
     looker: "Looker"
     wanted: Mapping[bytes, Wanted]

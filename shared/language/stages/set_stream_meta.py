@@ -26,7 +26,7 @@ class SetStreamMeta(Untouched):
     """All that is told behind the stage, besides what the engine tells: what it sets, and what earlier ones have set."""
 
     def metadata_of(self, env: Environment) -> Document:
-        """What is told of a document behind the stage; `env` tells what was told in front of it. ExpressionError."""
+        """The metadata of a document behind the stage; `env` has the metadata in front of it. ExpressionError."""
         found = evaluate_bounded(self.metadata, env)
         assert type(found) is dict
         return found
@@ -36,7 +36,7 @@ class SetStreamMeta(Untouched):
         return Passed((document,))
 
     def reads(self) -> Fields:
-        """What its expressions read."""
+        """The paths that its expressions read."""
         return fields_used(self.metadata)
 
     def paths(self) -> set[Path]:
@@ -44,7 +44,7 @@ class SetStreamMeta(Untouched):
         return expression_paths(self.metadata)
 
     def told(self) -> Iterable[Told]:
-        """What it computes."""
+        """The expressions that it computes."""
         own = (pair for pair in self.metadata.fields if pair[1] != _kept(pair[0]))
         return ((f"{_PREFIX}{name}", expr) for name, expr in own)
 

@@ -188,7 +188,7 @@ def _copy(schema: Schema, name: str, expr: Expr) -> Field | None:
 
 
 def computed_in(tree: Branch, prefix: str = "") -> Iterator[Told]:
-    """What a tree computes; only the interpreter computes into what is there."""
+    """The expressions of a tree; only the interpreter computes into a value that is there."""
     for name, leaf in tree.fields:
         if isinstance(leaf, Computed):
             yield prefix + name, None if prefix else leaf.expr
@@ -203,7 +203,7 @@ class ByFields(Stateless):
     fields: Branch
 
     def reads(self) -> Fields:
-        """What the tree names and its expressions read."""
+        """The paths that the tree names and its expressions read."""
         return tree_fields(self.fields)
 
     def paths(self) -> set[Path]:
@@ -229,5 +229,5 @@ class ByFields(Stateless):
         return Schema((*kept, *kept_or_copied(schema, self.fields)))
 
     def told(self) -> Iterator[Told]:
-        """What the tree computes."""
+        """The expressions of the tree."""
         return computed_in(self.fields)

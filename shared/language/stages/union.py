@@ -16,7 +16,7 @@ class Union(Stage):
     pipelines: tuple[tuple[Stage, ...], ...]
 
     def declared(self, schema: Schema) -> Schema:
-        """What all of them declare with one type."""
+        """The fields that all of them declare with one type."""
         return shared_fields([schema, *(declared(NO_SCHEMA, pipeline) for pipeline in self.pipelines)])
 
 

@@ -25,7 +25,7 @@ class Unset(ByFields):
         return self.named()
 
     def written(self, names: Fields) -> Fields:
-        """What came in, without those that go wholly."""
+        """The fields that came in, without those that go wholly."""
         return None if names is None else names - self.dropped()
 
 

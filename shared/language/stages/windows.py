@@ -43,7 +43,7 @@ class WindowBase(Stage):
     output_time: OutputTime = "end"
 
     def written(self, names: Fields) -> Fields:
-        """What its pipeline writes."""
+        """The fields that its pipeline writes."""
         return written(self.pipeline)
 
 

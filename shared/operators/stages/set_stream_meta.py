@@ -9,7 +9,7 @@ from tidemark.shared.operators.staged import Staged, frame_of, without_errors
 
 
 def set_stream_meta(stage: SetStreamMeta, staged: Staged, context: TaskContext) -> None:
-    """What is told of the rows is a column of the engine's: it stays with its row, whatever becomes of the document (B5)."""
+    """The metadata of rows is a column of the engine's: it stays with its row, whatever becomes of the document (B5)."""
     frame = frame_of(stage, staged, context, stage.paths())
     cells = frame.computed(stage.metadata)
     staged.interpreted += cells.interpreted_rows

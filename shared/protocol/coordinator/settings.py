@@ -12,7 +12,7 @@ from tidemark.shared.model.positive import check_positive
 
 
 class Quota(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What a namespace may have at most; None: as much as it likes."""
+    """A namespace's upper bounds; None: no bound."""
 
     namespace: str
     """`*`: each namespace that has no quota of its own."""

@@ -1,4 +1,4 @@
-"""What each source of a namespace may take in a second, where its quota bounds bytes (E4).
+"""Bytes that each source of a namespace may take in a second, where its quota bounds them (E4).
 
 Shares go by what sources took lately: who took little keeps little, and what they leave is others'. A share rises only by what is free: the
 quota less all shares that count. Of a source counts the larger of what it was told and what it last said that it has, so all never have

@@ -93,7 +93,7 @@ class Work:
 
 @dataclass(frozen=True, slots=True)
 class TakenBytes:
-    """What a source task has taken since it began, when it said so, and how fast that was lately (E4)."""
+    """Bytes that a source task has taken since it began, the time of its report, and its latest rate (E4)."""
 
     total: int
     at_ms: int
@@ -128,7 +128,7 @@ class GenerationRun:
     shares: dict[TaskId, int] = field(default_factory=dict)
     """Bytes a second that source tasks were told, or said at first that they have; 0: without a bound."""
     shares_had: dict[TaskId, int] = field(default_factory=dict)
-    """What they said last."""
+    """Their latest reports."""
 
     @property
     def waiting(self) -> str:

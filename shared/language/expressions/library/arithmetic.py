@@ -230,7 +230,7 @@ def _rounder(name: str, doc: str, on_double: Callable[[float], float], mode: str
             return value
         if wide == DOUBLE:
             return on_double(value) if math.isfinite(value) else value
-        # What has no place for its ones among 34 digits is none, as MongoDB has it.
+        # A number without a place for its ones among 34 digits is no integer, as MongoDB has it.
         fits = value.is_finite() and value.adjusted() < DECIMAL.prec
         return value.to_integral_value(rounding=mode) if fits else Decimal("NaN")
 

@@ -1,4 +1,4 @@
-"""What all sinks tell of themselves, and the options that several have."""
+"""The base of all sinks, and the options that several have."""
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass

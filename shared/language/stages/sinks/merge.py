@@ -67,7 +67,7 @@ class Merge(SinkBase):
             yield ConnectionNeed(self.connection_name, ("sql", "mongodb"), f"{self.path}.into")
 
     def order_key(self, *, last: bool) -> Expr | None:
-        """What finds the row."""
+        """The fields that find the row."""
         return ObjectExpr(tuple((name, FieldPath(tuple(name.split(".")))) for name in self.on))
 
 

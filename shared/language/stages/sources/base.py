@@ -1,4 +1,4 @@
-"""What all sources have: event time, watermark, record ids; and how their options are read."""
+"""The base of all sources: event time, watermark, record ids; and how their options are read."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -54,7 +54,7 @@ class ChangeStreamSource(SourceBase):
 
 
 _STAGES: Final = ("$addFields", "$match", "$project", "$redact", "$replaceRoot", "$replaceWith", "$set", "$unset")
-"""What MongoDB takes behind `$changeStream`. It has `$changeStreamSplitLargeEvent`, too, which makes fragments of events."""
+"""Stages that MongoDB takes behind `$changeStream`. It has `$changeStreamSplitLargeEvent`, too, which makes fragments of events."""
 
 
 def _stage(tree: Any, path: str, scope: Scope) -> Any:
