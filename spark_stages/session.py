@@ -137,6 +137,6 @@ def is_lost(context: Any) -> bool:
 
 
 def end_application(context: Any) -> None:
-    """End it under the hands of those who work with it; `forget_ended` finds it ended."""
+    """End it while others work with it; `forget_ended` finds it ended."""
     if context._jsc is not None:  # noqa: SLF001 - PySpark would forget the session with it, and say so to nobody
         context._jsc.sc().stop()  # noqa: SLF001

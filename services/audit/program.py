@@ -49,7 +49,7 @@ def main() -> None:
     """The entry point."""
     kinds = get_args(Kind)
     words = sys.argv[1:]
-    if len(words) != 2 or words[0] not in kinds:  # noqa: PLR2004 - what and of whom
+    if len(words) != 2 or words[0] not in kinds:  # noqa: PLR2004 - a kind and a processor's name
         sys.stderr.write(f"expected {' or '.join(kinds)} and a processor's name, found {words}\n")
         sys.exit(2)
     quiet(logging.CRITICAL)

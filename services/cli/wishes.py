@@ -1,4 +1,4 @@
-"""`tidemark wishes`: for who starts and ends workers outside, such as the containers of a compose installation."""
+"""`tidemark wishes`: for programs that start and end workers outside, such as the containers of a compose installation."""
 
 import json
 import os

@@ -107,7 +107,7 @@ class Agents:
             raise app.crash_reason
 
     def _make(self) -> Any:
-        import faust  # noqa: PLC0415 - a second of start-up that only who wants agents pays
+        import faust  # noqa: PLC0415 - a second of start-up, for agents alone
 
         app: Any = faust.App(
             f"{self.topics.prefix}-control",

@@ -256,7 +256,7 @@ class Api:
         return self._told({"workers": workers})
 
     async def audit(self, request: web.Request, _body: Any) -> web.Response:
-        """The latest deeds on what the user administers; on nothing of a namespace, for those who are bound to none."""
+        """The latest deeds on processors that the user administers; a user without a namespace sees those on no processor, too."""
         limit, user = _number(request, "limit", 100, DEEDS_MAX), request[USER]
         seen = (deed for deed in self.audit_log.deeds if user.may("admin", deed["processor"]))
         return answer({"deeds": list(islice(seen, limit))})

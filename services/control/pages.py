@@ -28,7 +28,7 @@ _NEAR: Final = 10
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """Of whom, and for whom."""
+    """The user, and the processor that the page is for."""
 
     name: str
     """Of the processor; "": of the installation."""
@@ -49,7 +49,7 @@ class Drawn:
 
 
 def processors(view: View, found: Answer) -> Drawn:
-    """The list; who may, makes one."""
+    """The list; a user with the right makes one here."""
     rows = (
         (
             tag("a", p["name"], href=f"/console/processors/{p['name']}"),
@@ -82,7 +82,7 @@ def processors(view: View, found: Answer) -> Drawn:
 
 
 def graph(view: View, shown: Answer, stats: Answer, plan: Answer) -> Drawn:
-    """One processor: its figures, its graph, its vertices; who may, starts and stops it."""
+    """One processor: its figures, its graph, its vertices; a user with the right starts and stops it here."""
     s, vertices = stats["stats"], plan["vertices"]
     figures = (
         ("State", _state(shown["state"])),
@@ -342,7 +342,7 @@ def logs(_view: View, found: Answer) -> Drawn:
 
 
 def document(view: View, shown: Answer) -> Drawn:
-    """To be read; who may, changes it."""
+    """A document, to be read; a user with the right changes it here."""
     text = json.dumps(shown["document"], indent=2, ensure_ascii=False)
     if not view.user.may("operator", view.name):
         return Drawn(None, tag("pre", text, tabindex=0))
@@ -369,7 +369,7 @@ def document(view: View, shown: Answer) -> Drawn:
 
 
 def connections(view: View, found: Answer) -> Drawn:
-    """The registry; who may, tests them."""
+    """The registry; a user with the right tests connections here."""
     tests = view.user.may("operator")
     rows = (
         (

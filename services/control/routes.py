@@ -121,7 +121,7 @@ class Route:
         return self.needs or ("viewer" if self.method == "GET" else "operator")
 
     def rule(self, name: str | None) -> Rule:
-        """The rule for requests with this `{name}` in their path. Other routes answer with names that the user may see, and take no others."""
+        """The rule for requests with this `{name}` in their path. Other routes know only names that the user may see."""
         if self.path.startswith("/v1/connections/"):
             return Rule(self.role, connection=name)
         return Rule(self.role, processor=name)

@@ -15,7 +15,7 @@ _MEANT = {
 
 
 def verdict(view: View, audit: Answer, redrive: Answer) -> Drawn:
-    """The last of both; who may, begins one."""
+    """The last of both; a user with the right begins one here."""
     living = (
         tag("h2", "Audit"),
         _state(audit),

@@ -133,7 +133,7 @@ class Works:
             self._own.pop((work.kind, work.name), None)
 
     def _tell(self, work: Work) -> None:
-        """Of one that has ended: by who ran it, and by who reads of it, under the same id. So none is lost with a service."""
+        """Of a work that has ended: by its replica and by each that reads of it, under the same id, so none is lost with a service."""
         if work.verdict is not None and not work.running:
             facts = {
                 "of": work.kind,

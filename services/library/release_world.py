@@ -167,7 +167,7 @@ async def crash_after(task: Task, phase: str) -> None:
 
 
 async def haunt(task: Task) -> None:
-    """A zombie's last attempts: to release the commits that it knows of, and to go on with its epoch. Either may be refused, in any known way."""
+    """A zombie's attempts: to release the commits that it knows of, and to go on with its epoch. Either may be refused."""
     for step in (task.release, task.accept, task.stage, task.release):
         with contextlib.suppress(Fenced, LogError, TargetUnavailable, TargetRefused):
             await step()

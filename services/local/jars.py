@@ -126,9 +126,7 @@ def ensure_jars(cache: Path | None = None, lock: Path = LOCK_PATH) -> tuple[Path
 def _alone_in(repository: Path) -> Iterator[None]:
     """No other process fetches there meanwhile: it would take a half-written file for an altered one, and delete it."""
     with ExitStack() as held:
-        with suppress(
-            OSError
-        ):  # where nothing can be written, nothing is fetched; and a full disk is told by who fetches
+        with suppress(OSError):  # where nothing can be written, nothing is fetched; the fetch tells of a full disk
             repository.mkdir(parents=True, exist_ok=True)
             file = held.enter_context((repository / ".lock").open("a"))
             fcntl.flock(file, fcntl.LOCK_EX)

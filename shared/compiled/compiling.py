@@ -148,7 +148,7 @@ def functions() -> tuple[Compiled, ...]:
 
 def load() -> None:
     """Find the machine code of all functions; where there is none that fits, compile it (CC3), which takes half a minute."""
-    from tidemark.shared.compiled import linking  # noqa: PLC0415 - LLVM is loaded by who calls machine code
+    from tidemark.shared.compiled import linking  # noqa: PLC0415 - LLVM is loaded with the first call of machine code
 
     with _LOADING:
         waiting = [function for function in _FUNCTIONS if function.code is None]

@@ -18,7 +18,7 @@ def addresses() -> Addresses:
     """Of this package; all of it is compiled here if none is kept that fits (CC3)."""
     code = keeping.kept()
     if code is None:
-        from tidemark.shared.compiled import building  # noqa: PLC0415 - the compiler is loaded by who compiles
+        from tidemark.shared.compiled import building  # noqa: PLC0415 - the compiler is loaded to compile alone
 
         code = building.machine_code(building.everything())
         keeping.keep(code)

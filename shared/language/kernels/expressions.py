@@ -49,7 +49,7 @@ from tidemark.shared.language.values.order import rank
 
 
 def column_of(expr: Expr, rows: Rows) -> Column:
-    """The values of an expression, by its kernel or, where it has none for these types, by who interprets it for `rows`."""
+    """The values of an expression, by its kernel or, where it has none for these types, by the interpreter for `rows`."""
     try:
         return by_kernel(expr, rows)
     except Untyped:

@@ -189,7 +189,7 @@ class Workers:
         return out
 
     def wanted(self, now_ms: int) -> dict[str, int]:
-        """How many workers each service should have, for who starts processes by number and ends the last places first.
+        """How many workers each service should have, for a supervisor that starts processes by number and ends the last places first.
 
         One more than there are while one is wished for; else up to the last that hosts something or has not been empty for long. None are
         told while some may still be silent: who heard 0 would end them.
