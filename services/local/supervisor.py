@@ -6,13 +6,12 @@ A process that ends is started again at its place; all of them end when the supe
 import asyncio
 import json
 import os
-import sys
 import uuid
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import IO, Any, Final
+from typing import Any, Final
 
 import psutil
 import structlog
@@ -21,9 +20,9 @@ from tidemark.services.local.address import ADDRESS_FILE, BROKER_VARIABLE
 from tidemark.services.local.broker import BrokerError, LocalBroker
 from tidemark.services.local.broker_settings import FREE_PORT, BrokerSettings, Port
 from tidemark.services.local.folder_lock import FolderLock
+from tidemark.services.local.forking import ForkedProcess, Forking
 from tidemark.services.local.limits import limited, limited_broker
 from tidemark.services.local.logs import bound, last_words
-from tidemark.services.local.tether import tethered
 from tidemark.services.local.vouching import Voucher, runs
 from tidemark.shared.adapters.clock import SystemClock
 from tidemark.shared.adapters.kafka_settings import KafkaSettings
@@ -98,7 +97,7 @@ class SupervisedProcess:
 
     place: str
     service: str
-    process: asyncio.subprocess.Process | None = None
+    process: ForkedProcess | None = None
     incarnation: WorkerIncarnation | None = None
     """The incarnation that the process started last reports."""
     starts: int = 0
@@ -120,6 +119,8 @@ class LocalCluster:
         self._children: dict[str, SupervisedProcess] = {}
         self._watchers: dict[str, asyncio.Task[None]] = {}
         self._lock = FolderLock(self.settings.data_dir)
+        asked = (service for service, count in self.settings.workers.items() if count)
+        self._forking = Forking(sorted({*SERVICES, *asked}))
         self._broker: LocalBroker | None = None
         self._stop = asyncio.Event()
         self._shared: dict[str, str] = {}
@@ -191,6 +192,7 @@ class LocalCluster:
         for watcher in (*self._watchers.values(), *self._beside):
             watcher.cancel()
         await asyncio.gather(*(self._end(child) for child in self._children.values()))
+        await self._forking.stop()
         if self._log is not None:
             await self._log.close()
         if self._broker is not None:
@@ -304,8 +306,9 @@ class LocalCluster:
     async def _keep(self, child: SupervisedProcess) -> None:
         while not self._stop.is_set():
             incarnation = child.incarnation = WorkerIncarnation(uuid.uuid4().hex)
-            with (self._logs() / f"{child.place}.log").open("ab") as log:
-                child.process = await self._spawn(child, log, incarnation)
+            log = self._logs() / f"{child.place}.log"
+            log.touch()
+            child.process = await self._spawn(child, log, incarnation)
             child.starts += 1
             self._write_state()
             loop = asyncio.get_running_loop()
@@ -314,7 +317,7 @@ class LocalCluster:
             ended_early = (loop.time() - began) * 1000 <= self.settings.restart_wait_ms_max
             child.crashed_at = loop.time() if ended_early else None
             child.early_ends = child.early_ends + 1 if ended_early else 0
-            if (said := last_words(self._logs() / f"{child.place}.log")) and status:
+            if (said := last_words(log)) and status:
                 _log.error("supervisor.gives_up", place=child.place, reason=said)
                 self.given_up = self.given_up or f"{child.place}: {said}"
                 self._gave_up.set()
@@ -343,21 +346,10 @@ class LocalCluster:
                     _log.error("supervisor.broker", reason=str(error))
                     await asyncio.sleep(self.settings.restart_wait_ms_max / 1000)
 
-    async def _spawn(
-        self, child: SupervisedProcess, log: IO[bytes], incarnation: WorkerIncarnation
-    ) -> asyncio.subprocess.Process:
-        return await asyncio.create_subprocess_exec(
-            *self.command(child.service),
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-            env={**self._environment(child), "TIDEMARK_INCARNATION": incarnation},
-        )
-
-    def command(self, service: str) -> list[str]:
-        """The command line of a process of ``service``."""
-        program = [sys.executable, "-m", f"tidemark.services.{service}"]
-        return tethered(program, self.settings.niceness if service in _YIELDING else 0)
+    async def _spawn(self, child: SupervisedProcess, log: Path, incarnation: WorkerIncarnation) -> ForkedProcess:
+        environment = {**self._environment(child), "TIDEMARK_INCARNATION": incarnation}
+        niceness = self.settings.niceness if child.service in _YIELDING else 0
+        return await self._forking.fork(child.service, environment, log, niceness)
 
     def _environment(self, child: SupervisedProcess) -> dict[str, str]:
         data = self.settings.data_dir.resolve()

@@ -1,6 +1,6 @@
 """Runs a program that dies when its parent dies.
 
-``python tether.py PARENT_PID NICENESS PROGRAM ARGUMENT…`` asks the kernel to kill this process when the parent is gone
+``python tether.py PARENT_PID PROGRAM ARGUMENT…`` asks the kernel to kill this process when the parent is gone
 (``prctl(PR_SET_PDEATHSIG)``, which an exec keeps) and then becomes PROGRAM. So a supervisor that is itself killed with
 SIGKILL leaves no broker and no worker behind, and no watching process stands in between.
 
@@ -24,24 +24,25 @@ PR_SET_PDEATHSIG: Final = 1  # linux/prctl.h
 ORPHANED_STATUS: Final = 143  # as a shell reports a process ended by SIGTERM
 
 
-def tethered(program: Sequence[str], niceness: int = 0) -> list[str]:
-    """The command line that runs ``program`` so that it is killed when the calling process ends.
-
-    ``niceness``, 0 to 19, is added to the caller's, see nice(1).
-    """
-    return [sys.executable, "-I", "-S", str(Path(__file__).resolve()), str(os.getpid()), str(niceness), *program]
+def tethered(program: Sequence[str]) -> list[str]:
+    """The command line that runs ``program`` so that it is killed when the calling process ends."""
+    return [sys.executable, "-I", "-S", str(Path(__file__).resolve()), str(os.getpid()), *program]
 
 
-def main(arguments: Sequence[str]) -> NoReturn:
-    """Tie this process to its parent, then become the program."""
-    parent, niceness, program = int(arguments[0]), int(arguments[1]), list(arguments[2:])
+def die_with(parent: int) -> None:
+    """Have this process killed when its parent ends. SystemExit if it has ended already; OSError."""
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL) != 0:
         number = ctypes.get_errno()
         raise OSError(number, f"prctl(PR_SET_PDEATHSIG): {os.strerror(number)}; a Linux kernel is needed")
     if os.getppid() != parent:
         sys.exit(ORPHANED_STATUS)  # It died before the tie was made.
-    os.nice(niceness)
+
+
+def main(arguments: Sequence[str]) -> NoReturn:
+    """Tie this process to its parent, then become the program."""
+    parent, program = int(arguments[0]), list(arguments[1:])
+    die_with(parent)
     os.execvp(program[0], program)  # noqa: S606 - the caller's own command line, no shell wanted
 
 

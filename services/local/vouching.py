@@ -6,7 +6,7 @@ has happened to it.
 
 import asyncio
 from collections.abc import Callable, Sequence
-from typing import Final
+from typing import Final, Protocol
 
 import psutil
 import structlog
@@ -65,7 +65,21 @@ class Voucher:
         return NewRecord(encode_message(report, self._settings.wire))
 
 
-def runs(process: asyncio.subprocess.Process) -> bool:
+class Started(Protocol):
+    """A process that this one has started, or had started."""
+
+    @property
+    def pid(self) -> int:
+        """Its id."""
+        ...
+
+    @property
+    def returncode(self) -> int | None:
+        """Its status; none while it runs."""
+        ...
+
+
+def runs(process: Started) -> bool:
     """Whether it has not ended, and was not stopped (SIGSTOP)."""
     if process.returncode is not None:
         return False

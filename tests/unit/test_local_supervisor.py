@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
-from typing import IO
+from typing import NoReturn
 
 import pytest
 
@@ -17,6 +17,7 @@ from tidemark.services.local.address import ADDRESS_FILE
 from tidemark.services.local.broker import BrokerError, LocalBroker
 from tidemark.services.local.broker_settings import BrokerSettings
 from tidemark.services.local.folder_lock import FolderLock
+from tidemark.services.local.forking import Forking
 from tidemark.services.local.limits import limited
 from tidemark.services.local.logs import bound
 from tidemark.services.local.supervisor import LocalCluster, LocalSettings, SupervisedProcess, restart_wait_ms
@@ -69,16 +70,22 @@ def test_a_process_that_had_lived_is_started_again_at_once(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize(("service", "added"), [("coordinator", 0), ("source", 0), ("spark", 5)])
-def test_what_takes_from_sources_yields_to_them(tmp_path: Path, service: str, added: int) -> None:
+async def test_what_takes_from_sources_yields_to_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, service: str, added: int
+) -> None:
     """Its processes are as nice as the settings say: five more than the supervisor behind sources, unless told otherwise."""
-    tells = tmp_path / "tidemark" / "services" / service / "__main__.py"
-    tells.parent.mkdir(parents=True)
-    tells.write_text("import os; print(os.nice(0))")
-    for variable, niceness in (("{}", added), ('{"niceness": 0}', 0)):
-        settings = limited(LocalSettings(data_dir=tmp_path), {"TIDEMARK_LOCAL": variable})
-        command = LocalCluster(settings).command(service)
-        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
-        assert int(done.stdout) == os.nice(0) + niceness
+    asked: list[int] = []
+
+    async def fork(_forking: Forking, _service: str, _environment: object, _log: Path, niceness: int) -> NoReturn:
+        asked.append(niceness)
+        raise OSError
+
+    monkeypatch.setattr(Forking, "fork", fork)
+    for variable in ("{}", '{"niceness": 0}'):
+        cluster = LocalCluster(limited(LocalSettings(data_dir=tmp_path), {"TIDEMARK_LOCAL": variable}))
+        with pytest.raises(OSError, match=r"^$"):
+            await cluster._spawn(SupervisedProcess(service, service), tmp_path / "log", WorkerIncarnation("w"))
+    assert asked == [added, 0]
 
 
 async def test_a_second_run_on_a_folder_is_refused_and_takes_nothing_from_the_first(tmp_path: Path) -> None:
@@ -198,11 +205,12 @@ async def test_a_process_that_gives_up_is_not_started_again(tmp_path: Path, monk
     (tmp_path / "logs").mkdir()
 
     async def spawn(
-        _cluster: LocalCluster, child: SupervisedProcess, log: IO[bytes], *_: object
+        _cluster: LocalCluster, child: SupervisedProcess, log: Path, *_: object
     ) -> asyncio.subprocess.Process:
         says = "failed" if child.starts < 2 else f"{GIVES_UP}the store is lost"
         does = f"import sys; print({says!r}, file=sys.stderr); sys.exit(1)"
-        return await asyncio.create_subprocess_exec(sys.executable, "-c", does, stderr=log)
+        with log.open("ab") as errors:
+            return await asyncio.create_subprocess_exec(sys.executable, "-c", does, stderr=errors)
 
     monkeypatch.setattr(LocalCluster, "_spawn", spawn)
     cluster.add("coordinator", "coordinator-0")

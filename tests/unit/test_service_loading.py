@@ -36,6 +36,29 @@ def test_a_process_loads_neither_compiler_nor_data_frames(service: str) -> None:
     assert [name for name in modules if name in ("numba", "pandas", "llvmlite.binding")] == []
 
 
+FORKING = """
+import asyncio, signal, sys, threading
+from tidemark.services.local.fork_server import load
+from tidemark.services.local.supervisor import CONTROL, SERVICES
+load([*SERVICES, CONTROL])
+import pyarrow as pa
+print(pa.default_memory_pool().max_memory(), threading.active_count(), asyncio._get_running_loop(), signal.getsignal(signal.SIGTERM))
+print(*sys.modules)
+"""
+
+
+def test_what_is_forked_has_no_thread_and_no_column_of_the_servers() -> None:
+    """A thread is not there after a fork, and its locks stay taken; Arrow's memory would be another for each. And no library of Spark's."""
+    env = {"PYTHONPATH": str(Path(__file__).parents[2])}
+    done = subprocess.run([sys.executable, "-c", FORKING], capture_output=True, text=True, check=True, env=env)
+    made, loaded = done.stdout.splitlines()
+    assert made == "0 1 None 0"
+    assert {
+        f"tidemark.services.{service}.service" for service in ("coordinator", "source", "operator", "sink", "control")
+    } <= {*loaded.split()}
+    assert {"numba", "pandas", "llvmlite.binding", "pyspark", "faust"}.isdisjoint(loaded.split())
+
+
 READING = """
 import sys
 from aiokafka.record.default_records import DefaultRecordBatchBuilder
