@@ -4,6 +4,7 @@ What cannot be seen in the text (an object that is handed in and happens to be a
 """
 
 import ast
+import functools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final
@@ -100,18 +101,29 @@ class Found:
     what: str
 
 
+@functools.lru_cache(maxsize=1)
+def nodes(tree: ast.Module) -> tuple[ast.AST, ...]:
+    """All nodes of a tree; those of the latest are kept, because all rules look at one file in turn."""
+    return tuple(ast.walk(tree))
+
+
 def imports(tree: ast.Module) -> Iterator[tuple[int, str]]:
     """Each imported module with its line, wherever the import stands; ``from a import b`` gives ``a.b``."""
-    for node in ast.walk(tree):
+    for node in nodes(tree):
         if isinstance(node, ast.Import):
             yield from ((node.lineno, alias.name) for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             yield from ((node.lineno, f"{node.module or ''}.{alias.name}") for alias in node.names)
 
 
-def calls(tree: ast.Module) -> Iterator[tuple[ast.Call, str, str]]:
+@functools.lru_cache(maxsize=1)
+def calls(tree: ast.Module) -> tuple[tuple[ast.Call, str, str], ...]:
     """Each call with what it is called on (``asyncio``; empty for a plain name) and its name (``sleep``)."""
-    for node in ast.walk(tree):
+    return tuple(_calls(tree))
+
+
+def _calls(tree: ast.Module) -> Iterator[tuple[ast.Call, str, str]]:
+    for node in nodes(tree):
         if isinstance(node, ast.Call):
             if isinstance(node.func, ast.Attribute):
                 yield node, ast.unparse(node.func.value), node.func.attr
@@ -122,7 +134,7 @@ def calls(tree: ast.Module) -> Iterator[tuple[ast.Call, str, str]]:
 def _origins(tree: ast.Module) -> dict[str, str]:
     """What names stand for: `aio` for `asyncio`, `nap` for `asyncio.sleep`."""
     found: dict[str, str] = {}
-    for node in ast.walk(tree):
+    for node in nodes(tree):
         if isinstance(node, ast.Import):
             found |= {
                 a.asname or a.name.split(".")[0]: a.name if a.asname else a.name.split(".")[0] for a in node.names

@@ -15,7 +15,7 @@ from pathlib import Path, PurePosixPath
 from typing import Final
 
 from tests import tidy_outside as outside
-from tests.tidy_outside import Found, calls, imports, on_tree
+from tests.tidy_outside import Found, calls, imports, nodes, on_tree
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 TOP_FOLDERS: Final = ("services", "shared", "spark_stages", "deploy", "tests")
@@ -144,7 +144,7 @@ class Rule:
 
 def functions(tree: ast.Module) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
     """All functions and methods, nested ones too."""
-    return (node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef))
+    return (node for node in nodes(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef))
 
 
 def package_of(path: str) -> str:
@@ -217,7 +217,7 @@ def prints(source: Source) -> Iterator[Found]:
 
 
 def exception_is_swallowed(source: Source) -> Iterator[Found]:
-    for node in ast.walk(source.tree):
+    for node in nodes(source.tree):
         if isinstance(node, ast.ExceptHandler):
             if node.type is None:
                 yield Found(node.lineno, "a bare except")
@@ -233,13 +233,13 @@ def _is_ellipsis(line: ast.stmt) -> bool:
 
 
 def is_a_stub(source: Source) -> Iterator[Found]:
-    for node in ast.walk(source.tree):
+    for node in nodes(source.tree):
         if isinstance(node, ast.Raise) and node.exc and ast.unparse(node.exc).startswith("NotImplemented" + "Error"):
             yield Found(node.lineno, "raises NotImplemented" + "Error")
 
 
 def a_test_is_left_out(source: Source) -> Iterator[Found]:
-    for node in ast.walk(source.tree):
+    for node in nodes(source.tree):
         if (
             isinstance(node, ast.Attribute)
             and node.attr in LEFT_OUT
@@ -269,7 +269,7 @@ def _is_lock(source: Source) -> bool:
 
 def queue_is_unbounded(source: Source) -> Iterator[Found]:
     """Queues without a size, and caches that keep everything."""
-    for node in ast.walk(source.tree):
+    for node in nodes(source.tree):
         if isinstance(node, ast.Call):
             name, unsized = ast.unparse(node.func), not node.args and not node.keywords
             everything = any(k.arg == "maxsize" and ast.unparse(k.value) == "None" for k in node.keywords)
