@@ -12,7 +12,7 @@ from typing import Any
 from aiohttp import web
 
 from tests.harness.drawn_jobs.servers import Weather, failed
-from tidemark.shared.language.avro import SchemaError, parse_schema, writer_of
+from tidemark.shared.language.avro import SchemaError, parse_text, writer_of
 from tidemark.shared.language.protobuf.errors import SchemaError as NoProtobuf
 from tidemark.shared.model.schemas import SchemaReference
 from tidemark.shared.ports.registry import (
@@ -144,7 +144,7 @@ class Registry:
         try:
             tree = _tree(body["schema"], kind)
             if kind == "AVRO":
-                writer_of(parse_schema(tree))
+                writer_of(parse_text(body["schema"], self._imports(body.get("references", ())).values()))
             if kind == "PROTOBUF":
                 compiled(tree, self._imports(body.get("references", ())))
         except (SchemaError, NoProtobuf, ValueError) as error:

@@ -4,11 +4,11 @@ The document holds the schema; the registry's number for it stays the same, so t
 with the number in them: a release asks no registry. Numbers are asked for when the sink opens, or when a topic first comes.
 """
 
-import json
 from collections.abc import Callable, Mapping
 from typing import Final, Literal
 
-from tidemark.shared.language.avro import AvroError, parse_schema, writer_of
+from tidemark.shared.language.avro import AvroError, parse_text, writer_of
+from tidemark.shared.language.avro import SchemaError as AvroSchemaError
 from tidemark.shared.language.forms import RegisteredSchema
 from tidemark.shared.language.protobuf.errors import ProtobufError, SchemaError
 from tidemark.shared.language.stages import KafkaEmit
@@ -77,7 +77,7 @@ class RegisteredForms:
                     self._write[part] = await self._executor.blocking(_writer_of, schema, imports)
                 except OSError as error:
                     raise TargetUnavailable(f"{self._path}: the schema cannot be compiled now: {error}") from error
-                except (SchemaError, SchemaUnknown) as error:
+                except (SchemaError, AvroSchemaError, SchemaUnknown) as error:
                     raise TargetRefused(f"{self._path}.schemaRegistry.{part}Schema: {error}") from error
                 except RegistryUnavailable as error:
                     raise TargetUnavailable(str(error)) from error
@@ -133,7 +133,7 @@ def _writer_of(schema: RegisteredSchema, imports: Mapping[str, str]) -> Callable
     """From a value to its record behind the schema's number. SchemaError."""
     match schema.type:
         case "avro":
-            return writer_of(parse_schema(json.loads(schema.text)))
+            return writer_of(parse_text(schema.text, imports.values()))
         case "protobuf":
             # Loaded where it is needed: few pipelines write such records.
             from tidemark.shared.language.protobuf.writing import writer_of as message_writer_of  # noqa: PLC0415

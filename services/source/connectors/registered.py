@@ -4,7 +4,6 @@ A record that is none (another first byte, a number that the registry does not k
 with the reason. A registry that is away is an outage: the same records are asked for again.
 """
 
-import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Final, TypeAlias
@@ -15,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidemark.shared.compiled.documents import buffers
-from tidemark.shared.language.avro import AvroError, Schema, SchemaError, parse_schema, reader_of
+from tidemark.shared.language.avro import AvroError, SchemaError, parse_text, reader_of
 from tidemark.shared.language.avro.many import ManyReader
 from tidemark.shared.language.protobuf import errors as protobuf
 from tidemark.shared.language.stages import KafkaSource
@@ -182,10 +181,7 @@ def _reader_of(known: KnownSchema, number: int) -> _Reader | str:
             return _Reader(lambda data: data, lambda records: (records, np.ones(len(records), np.bool_)))
         case "AVRO":
             try:
-                read: tuple[Schema, ...] = ()
-                for reference in known.references:
-                    read += (parse_schema(json.loads(reference.text), known=read),)
-                schema = parse_schema(json.loads(known.text), known=read)
+                schema = parse_text(known.text, (each.text for each in known.references))
                 return _Reader(reader_of(schema), ManyReader(schema).read)
             except (SchemaError, ValueError, RecursionError) as error:
                 return f"schema {number} of the registry: {error}"

@@ -3,8 +3,9 @@
 A logical type that is unknown, or does not fit the type below it, is ignored, as the specification wants.
 """
 
+import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, TypeAlias
 
@@ -230,6 +231,27 @@ def parse_schema(tree: Any, *, known: tuple[Schema, ...] = ()) -> Schema:
     reading.begun |= reading.named.keys()
     root = reading.read(tree, "schema", "", 0)
     return Schema(root, reading.named)
+
+
+def parse_text(text: str, others: Iterable[str] = ()) -> Schema:
+    """A schema from its text; `others`: those that it refers to, each behind those that it refers to itself. SchemaError."""
+    known: tuple[Schema, ...] = ()
+    for other in dict.fromkeys(others):  # one may be there under the names of several of its types
+        known += (parse_schema(_tree(other), known=known),)
+    return parse_schema(_tree(text), known=known)
+
+
+def _tree(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise SchemaError(f"a schema of Avro is JSON: {error}: {text[:60]!r}") from error
+
+
+def parse_alone(tree: Any, names: Iterable[str]) -> Schema:
+    """A schema whose types of these names are not known yet: they are records without fields here. SchemaError."""
+    named = {name: Record(name, ()) for name in names}
+    return parse_schema(tree, known=(Schema(Primitive("null"), named),))
 
 
 def _part(tree: dict[str, Any], name: str, at: str) -> Any:

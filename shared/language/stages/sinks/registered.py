@@ -3,7 +3,7 @@
 import json
 from typing import Any, Final
 
-from tidemark.shared.language.avro import SchemaError, parse_schema, writer_of
+from tidemark.shared.language.avro import SchemaError, parse_alone, parse_schema, writer_of
 from tidemark.shared.language.expressions.scope import Scope
 from tidemark.shared.language.forms import RegisteredSchema
 from tidemark.shared.language.kinds import (
@@ -36,7 +36,7 @@ _OPTIONS: Final = closed(
     ),
 )
 _REFERENCE: Final = (
-    Option("name", STRING, "the file as the schema imports it", required=True),
+    Option("name", STRING, "the file as the schema imports it; of avro the full name of the type", required=True),
     Option("subject", STRING, "under which the registry has it", required=True),
     Option("version", integer(1, 2**31 - 1), "of the subject", required=True),
 )
@@ -61,7 +61,7 @@ _WORDS: Final = (
     Option(
         "references",
         list_of(Kind(_reference, closed_schema(_REFERENCE))),
-        "of protobuf the schemas of the registry that it imports; what these import comes with them",
+        "of avro and protobuf the schemas of the registry that it refers to; what these refer to comes with them",
     ),
     Option("options", _OPTIONS, "how the registry knows it"),
 )
@@ -72,10 +72,10 @@ def _registered(tree: Any, path: str, scope: Scope) -> RegisteredSchema | None:
     found = read_options(tree, path, scope, _WORDS)
     fields = dict(found.fields)
     schema, message = fields.pop("tree", None), fields.pop("message", "")
-    name = message or (_name(found.get("type"), schema, join(path, "schema"), scope) if "schema" in found else "")
+    _check_references(found, path, scope)
+    name = message or (_name(found, schema, join(path, "schema"), scope) if "schema" in found else "")
     if message and found.get("type") != "protobuf":
         scope.problems.add(join(path, "message"), "names a message of Protobuf: leave it out")
-    _check_references(found, path, scope)
     if fields.get("subject_name_strategy", "TopicNameStrategy") != "TopicNameStrategy" and not name:
         scope.problems.add(
             join(path, "options.subjectNameStrategy"),
@@ -89,16 +89,17 @@ def _registered(tree: Any, path: str, scope: Scope) -> RegisteredSchema | None:
 
 def _check_references(found: Read, path: str, scope: Scope) -> None:
     references = found.get("references") or ()
-    if references and found.get("type") != "protobuf":
-        scope.problems.add(join(path, "references"), "are what a schema of Protobuf imports: leave them out")
+    if references and found.get("type") == "json":
+        scope.problems.add(join(path, "references"), "are what a schema of Avro or Protobuf refers to: leave them out")
     names = [each.name for each in references]
     for number, name in enumerate(names):
         if name in names[:number]:
             scope.problems.add(f"{join(path, 'references')}[{number}].name", f"{name!r} is there twice")
 
 
-def _name(kind: str | None, schema: Any, path: str, scope: Scope) -> str:
+def _name(found: Read, schema: Any, path: str, scope: Scope) -> str:
     """The schema's name, "" if it has none; a wrong schema is noted."""
+    kind, others = found.get("type"), [each.name for each in found.get("references") or ()]
     if kind == "json":
         if type(schema) is not dict:
             scope.problems.add(path, "a JSON Schema is an object")
@@ -112,6 +113,8 @@ def _name(kind: str | None, schema: Any, path: str, scope: Scope) -> str:
             )
         return ""
     try:
+        if others:  # defaults are looked at when the types that they are of are known
+            return parse_alone(schema, others).name
         read = parse_schema(schema)
         writer_of(read)
     except SchemaError as error:
