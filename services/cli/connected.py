@@ -33,7 +33,9 @@ from tidemark.shared.adapters.clock import SystemClock
 from tidemark.shared.adapters.executor import AsyncExecutor
 from tidemark.shared.language.documents import CollectionDlq, FileDlq, InvalidDocument, KafkaDlq, Processor, all_stages
 from tidemark.shared.language.documents.connections import REFERENCE
+from tidemark.shared.language.documents.model import plugin_uses
 from tidemark.shared.language.expressions.ast import Literal
+from tidemark.shared.language.forms import PluginKind, PluginUse
 from tidemark.shared.language.problems import DocumentError, join
 from tidemark.shared.language.redaction import redacted_line
 from tidemark.shared.language.stages import (
@@ -41,13 +43,15 @@ from tidemark.shared.language.stages import (
     ChangeStreamSource,
     FileEmit,
     FileSource,
-    InlineTable,
     KafkaEmit,
     KafkaSource,
     Lookup,
     Merge,
+    TableRef,
 )
 from tidemark.shared.language.stages.base import written
+from tidemark.shared.plugins.installed import make_plugin
+from tidemark.shared.plugins.problems import PluginError, PluginFailed
 from tidemark.shared.ports.log import LogError
 from tidemark.shared.ports.registry import RegistryDenied, RegistryUnavailable, SchemaUnknown
 from tidemark.shared.ports.setup import WrongSetup
@@ -56,15 +60,24 @@ from tidemark.shared.ports.tables import TableDenied, TableRefused, TableUnavail
 from tidemark.shared.process.allowed import OWNER
 from tidemark.shared.process.connections import Connections, filesystem_at
 from tidemark.shared.process.registered import refused_schemas
+from tidemark.shared.runtime.plugged import Plugged
 from tidemark.shared.runtime.settings import LookupSettings
 
 ANSWER_S_MAX: Final = 20
 """For one broker, database or file system: longer, and it is said not to answer."""
 _SAID: Final = (
     InvalidDocument, LogError, WrongSetup, TargetRefused, TargetDenied, TargetUnavailable, TableRefused, TableDenied, TableUnavailable,
-    RegistryUnavailable, RegistryDenied, OSError, exc.SQLAlchemyError,
+    RegistryUnavailable, RegistryDenied, PluginError, PluginFailed, OSError, exc.SQLAlchemyError,
 )  # fmt: skip
 """Errors of connectors; their messages are written for people."""
+
+
+_QUESTIONS: Final[Mapping[PluginKind, Callable[[Any], Any]]] = {
+    "source": lambda source: source.splits(),
+    "sink": lambda sink: sink.marker("check"),
+    "lookup": lambda _: None,
+}
+"""What a plug-in is asked that is open; formats are never opened."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,6 +167,22 @@ class _Looks:
         finally:
             await table.close()
 
+    async def plugin(self, use: PluginUse) -> Iterable[str]:
+        """A plug-in opens; a source lists its splits, and a sink tells the marker of nobody."""
+        settings = self.connections.plugin_settings(self.processor, use)
+        plugged = Plugged(
+            lambda: make_plugin(use.kind, use.plugin, use.config, settings),
+            f"{use.path}, plug-in {use.plugin}",
+            self.executor,
+            TargetUnavailable,
+            TargetRefused,
+        )
+        try:
+            await plugged.ask("opening", _QUESTIONS[use.kind])
+        finally:
+            await plugged.close()
+        return ()
+
     async def output(self, stage: FileEmit) -> Iterable[str]:
         """The folder of files, and of a table the catalog that knows it."""
         name = stage.connection_name
@@ -193,8 +222,19 @@ def _can_look(processor: Processor, name: str | None) -> bool:
 _Ask = Callable[[], Awaitable[Iterable[str]]]
 
 
-def _asked(looks: _Looks) -> Iterator[tuple[str, str | None, _Ask]]:
+_Asked = tuple[str, str | None, _Ask]
+
+
+def _asked(looks: _Looks) -> Iterator[_Asked]:
     """Of each place that leads outside: where it stands, its connection, and how it is looked at."""
+    yield from _of_stages(looks)
+    yield from _of_letters(looks)
+    for use in plugin_uses(looks.processor.pipeline):
+        if use.kind in _QUESTIONS:
+            yield use.path, use.connection_name, partial(looks.plugin, use)
+
+
+def _of_stages(looks: _Looks) -> Iterator[_Asked]:
     for stage in all_stages(looks.processor.pipeline):
         if isinstance(stage, KafkaSource | KafkaEmit) and stage.registry is not None:
             yield stage.path, stage.registry, partial(looks.registry, stage, stage.registry)
@@ -216,8 +256,11 @@ def _asked(looks: _Looks) -> Iterator[tuple[str, str | None, _Ask]]:
                 yield stage.path, stage.connection_name, partial(looks.output, stage)
             case Merge(table=str()):
                 yield stage.path, stage.connection_name, partial(looks.table, stage)
-            case Lookup() if not isinstance(stage.from_, InlineTable):
-                yield join(stage.path, "from"), stage.from_.connection_name, partial(looks.lookup, stage)
+            case Lookup(from_=TableRef(name)):
+                yield join(stage.path, "from"), name, partial(looks.lookup, stage)
+
+
+def _of_letters(looks: _Looks) -> Iterator[_Asked]:
     match looks.processor.options.dlq:
         case KafkaDlq(name, topic):
             yield "options.dlq", name, partial(looks.topic, name, topic, has_key=False)

@@ -25,7 +25,7 @@ from tidemark.services.operator.service import OperatorService
 from tidemark.services.operator.shelved import in_temporary_files
 from tidemark.services.sink.connectors.memory import MemorySink, MemoryTarget
 from tidemark.services.sink.service import SinkService
-from tidemark.services.source.connecting import file_source, files_of, given_documents, own_documents
+from tidemark.services.source.connecting import file_source, files_of, given_documents, own_documents, plugin_source
 from tidemark.services.source.connectors.sample import SampleConnector
 from tidemark.services.source.service import SourceService
 from tidemark.shared.adapters.blobs import MemoryBlobs
@@ -55,7 +55,7 @@ from tidemark.shared.operators.batches import documents_of
 from tidemark.shared.planning import DeadLetterHead, Engine, Head
 from tidemark.shared.ports.blobs import BlobStore
 from tidemark.shared.ports.clock import Clock
-from tidemark.shared.ports.log import Log, TopicPartition
+from tidemark.shared.ports.log import Log, LogUnavailable, TopicPartition
 from tidemark.shared.ports.sink import SinkPort
 from tidemark.shared.ports.source import SourcePort
 from tidemark.shared.process.allowed import OWNER
@@ -110,7 +110,7 @@ class StepClock:
 
 @dataclass(frozen=True, slots=True)
 class TryOutSources:
-    """`SourceConnectors` for sources of documents and files. Files that grow end where they end now."""
+    """`SourceConnectors` for sources of documents and files. Files that grow, and plug-ins, end where they end now."""
 
     clock: StepClock
     connections: Connections
@@ -137,7 +137,14 @@ class TryOutSources:
             case ChangeStreamSource():
                 raise CannotTryOut(_NO_STREAM.format(path=stage.path))
             case PluginSource():
-                raise CannotTryOut(_NO_PLUGIN.format(path=stage.path))
+                asked = plugin_source(
+                    self.connections, processor, stage, outside.executor, outside.clock, ends_now=True
+                )
+                try:
+                    await asked.splits()
+                except LogUnavailable as error:  # to wait on virtual time would not wait for it
+                    raise CannotTryOut(str(error)) from error
+                return asked
 
     def set_time(self, time_ms: int) -> None:
         """See `SourceConnectors.set_time`."""
@@ -155,9 +162,6 @@ _NO_BROKER = (
 _NO_SLOT = "{path}: a try-out reads no replication slot, where time is not real; give documents or script, or use `tidemark run`"
 _NO_STREAM = (
     "{path}: a try-out reads no change stream, where time is not real; give documents or script, or use `tidemark run`"
-)
-_NO_PLUGIN = (
-    "{path}: a try-out asks no plug-in, where time is not real; give documents or script, or use `tidemark run`"
 )
 _NO_SERVER = (
     "{path}: a server is not asked in a try-out, where time is not real; leave the stage out, or use `tidemark run`"

@@ -170,7 +170,13 @@ def change_stream_source(
 
 
 def plugin_source(
-    connections: Connections, processor: Processor, stage: PluginSource, executor: Executor, clock: Clock
+    connections: Connections,
+    processor: Processor,
+    stage: PluginSource,
+    executor: Executor,
+    clock: Clock,
+    *,
+    ends_now: bool = False,
 ) -> PluginConnector:
     """A source of another package. NotAllowed; what the package lacks shows with the first call."""
     settings = connections.plugin_settings(processor, stage)
@@ -179,6 +185,7 @@ def plugin_source(
         f"{stage.path}, plug-in {stage.plugin}",
         executor,
         clock,
+        ends_now=ends_now,
     )
 
 

@@ -103,6 +103,10 @@ def make_plugin(
 ) -> Lookup[Any, Any]: ...
 
 
+@overload
+def make_plugin(kind: Kind, name: str, config: Mapping[str, Any], settings: Mapping[str, Any]) -> Plugin[Any, Any]: ...
+
+
 def make_plugin(kind: Kind, name: str, config: Mapping[str, Any], settings: Mapping[str, Any]) -> Plugin[Any, Any]:
     """An object of a plug-in, not yet opened. PluginError as `load_plugin`, and where it does not take what it is given."""
     where, found = load_plugin(kind, name)

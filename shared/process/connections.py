@@ -11,7 +11,7 @@ from tidemark.shared.adapters.kafka_log import KafkaLog
 from tidemark.shared.adapters.kafka_settings import KafkaSettings, settings_from
 from tidemark.shared.adapters.registry import RegistrySettings, RestRegistry, registry_settings
 from tidemark.shared.language.documents import Processor, resolve
-from tidemark.shared.language.forms import PluginFormat
+from tidemark.shared.language.forms import PluginFormat, PluginUse
 from tidemark.shared.language.redaction import redacted_line
 from tidemark.shared.language.stages import Connection, PluginEmit, PluginSource, PluginTable
 from tidemark.shared.plugins.format import Format
@@ -93,7 +93,7 @@ class Connections:
         return found
 
     def plugin_settings(
-        self, processor: Processor, stage: PluginSource | PluginEmit | PluginTable
+        self, processor: Processor, stage: PluginSource | PluginEmit | PluginTable | PluginUse
     ) -> Mapping[str, Any]:
         """The config of the connection that a plug-in's stage names; {} without one. Raises as `get`; NotAllowed for the plug-in itself."""
         self._allowed.check_plugin(stage.plugin, stage.config, stage.path)

@@ -16,8 +16,7 @@ from tests.harness.plugins import package
 from tidemark.plugins import Away, Document, Found, Refused, Value, to_json
 from tidemark.services.coordinator.planning import plan_for_coordinator
 from tidemark.services.library.release_world import Inline
-from tidemark.services.library.trial import tried
-from tidemark.services.library.trying import TryOutFailed, try_out
+from tidemark.services.library.trying import try_out
 from tidemark.services.operator.tables.plugin import PluggedTable
 from tidemark.shared.language.documents import InvalidDocument, parse
 from tidemark.shared.model.failures import is_lasting, is_outage
@@ -215,12 +214,6 @@ def test_a_lookup_names_its_plugin() -> None:
     del nested["connectionName"]
     with pytest.raises(PlanRefusal, match=r"pipeline\[0\]\.\$lookup\.from: plug-in 'inner': expected shelf \(plugins"):
         plan_for_coordinator("local", json.dumps(tree), {}, None, {}, allowed=Allowed(plugins=("shelf",)))
-
-
-def test_a_try_out_for_others_asks_no_plugin() -> None:
-    """It reads nothing but its rows."""
-    with pytest.raises(TryOutFailed, match=r"pipeline\[1\]\.\$lookup: reaches outside"):
-        tried({"document": json.dumps(document()), "rows": [{"k": 1}], "limit": 10})
 
 
 # --- the suite ------------------------------------------------------------------------------------------------------------------

@@ -158,9 +158,9 @@ def test_a_plugin_that_is_named_has_the_config_of_its_connection() -> None:
     assert connections.plugin_settings(processor, processor.source) == {}  # type: ignore[arg-type]
 
 
-def test_a_try_out_and_an_audit_say_that_they_ask_no_plugin() -> None:
-    """With the place; a sink's documents are collected, whatever it is."""
-    with pytest.raises(TryOutFailed, match=r"\$source: a try-out asks no plug-in"):
+def test_a_try_out_collects_and_an_audit_says_that_it_asks_no_plugin() -> None:
+    """A sink's documents are collected, whatever it is; a source has to be there."""
+    with pytest.raises(TryOutFailed, match="source given: no package that is installed here has it"):
         try_out(document())
     rows = try_out({"pipeline": [{"$emit": {"plugin": "fine"}}]}, [{"a": 1}]).documents
     assert rows == [{"a": 1}]

@@ -47,10 +47,6 @@ class PluggedTable:
             found[each.place] = each
         return [found[number] for number in sorted(found)]
 
-    async def reach(self) -> None:
-        """Open it, and ask nothing. Raises as `find`."""
-        await self._plugged.ask("opening", lambda _: None)
-
     async def close(self) -> None:
         """See `Table.close`."""
         await self._plugged.close()

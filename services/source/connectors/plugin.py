@@ -53,9 +53,19 @@ class _Open:
 class PluginConnector:
     """`SourcePort` by a plug-in. `make` gives a new object of it, and blocks."""
 
-    def __init__(self, make: Callable[[], Source[Any, Any]], place: str, executor: Executor, clock: Clock) -> None:
+    def __init__(
+        self,
+        make: Callable[[], Source[Any, Any]],
+        place: str,
+        executor: Executor,
+        clock: Clock,
+        *,
+        ends_now: bool = False,
+    ) -> None:
+        """ends_now: splits end where they end when they are opened, and no more come."""
         self._place = place
         self._clock = clock
+        self._ends_now = ends_now
         self._plugged = Plugged(make, place, executor, LogUnavailable, SourceRefused)
         self._splits: dict[str, Split] = {}
         self._open: dict[SplitId, _Open] = {}
@@ -64,6 +74,9 @@ class PluginConnector:
 
     async def bounded(self) -> bool:
         """Whether all splits end by themselves. LogUnavailable, LogError, PluginError."""
+        return self._ends_now or await self._ends_itself()
+
+    async def _ends_itself(self) -> bool:
         return await self._plugged.ask("opening", lambda source: source.bounded)
 
     async def splits(self) -> Mapping[SplitId, int]:
@@ -101,7 +114,7 @@ class PluginConnector:
 
     async def ends(self, positions: Mapping[SplitId, Offset]) -> Mapping[SplitId, Offset | None]:
         """See `Source.ends`."""
-        if await self.bounded():
+        if await self._ends_itself():
             return dict.fromkeys(positions)
         ends = await self._plugged.ask("asking for ends", lambda source: {name: source.end(name) for name in positions})
         return {name: Offset(max(position, ends[name])) for name, position in positions.items()}
@@ -110,6 +123,8 @@ class PluginConnector:
         """See `Source.open`."""
         for name, position in positions.items():
             self._open.setdefault(name, _Open(self._splits[name].ordinal, position))
+        if self._ends_now:
+            self.end_at({name: end for name, end in (await self.ends(positions)).items() if end is not None})
 
     async def fetch(self, max_bytes: int, timeout_ms: int) -> Sequence[RawBatch]:
         """One read of each split, beginning with another split each time so that none starves."""
