@@ -1,4 +1,4 @@
-"""D17: `$setStreamMeta` among stages drawn at random: what `{$meta: "stream.NAME"}` tells is what a plain walk over the documents says."""
+"""D17: `$setStreamMeta` among stages drawn at random, with names and paths: what `$meta` tells is what a plain walk over documents says."""
 
 from typing import Any
 
@@ -16,11 +16,15 @@ from tests.property.test_operators_columns import (
     queries,
 )
 from tidemark.shared.language.expressions.environment import Environment
+from tidemark.shared.language.expressions.interpreter import evaluate
+from tidemark.shared.language.expressions.parse import parse_expression
+from tidemark.shared.language.expressions.scope import Scope
+from tidemark.shared.language.problems import Problems
 from tidemark.shared.language.stages import SetStreamMeta, Stateless
 from tidemark.shared.language.stages.base import Failure, Passed
 from tidemark.shared.language.values import encode_value
 from tidemark.shared.model.plan import DLQ
-from tidemark.shared.model.values import Document
+from tidemark.shared.model.values import MISSING, Document
 from tidemark.shared.operators.batches import documents_of
 from tidemark.shared.operators.context import NOWHERE
 from tidemark.shared.operators.program import through
@@ -98,3 +102,61 @@ def test_metadata_stays_with_its_document(given_documents: list[dict[str, Any]],
     ]
     assert list(map(encode_value, told)) == [encode_value(own) for _, own in wanted]
     assert sorted(canonical([d["doc"] for d in of(staged.letters, DLQ)])) == sorted(canonical(failed))
+
+
+_PATHS = ("u", "v", "u.y", "u.z", "u.y.z", "u.y.w.v", "v.a.b")
+_SETS = st.lists(st.sampled_from(_PATHS), min_size=1, max_size=3, unique=True).filter(
+    lambda some: not any(one.startswith(f"{other}.") for one in some for other in some)
+)
+_TOLD = st.sampled_from(
+    ["$i", "$x", "$nowhere", "$$REMOVE", "$$ROOT", "$s", {"$literal": {"y": {"z": 1}}}, {"$literal": [{"y": 1}]}]
+)
+
+
+def _put(told: Any, names: list[str], value: Any) -> Any:
+    """What is told with a value at a path, where objects stand for all that is no object on the way."""
+    own = dict(told) if isinstance(told, dict) else {}
+    if len(names) > 1:
+        own[names[0]] = _put(own.get(names[0]), names[1:], value)
+    elif value is MISSING:
+        own.pop(names[0], None)
+    else:
+        own[names[0]] = value
+    return own
+
+
+@given(
+    given_documents=st.lists(documents, min_size=1, max_size=4),
+    drawn=st.lists(
+        _SETS.flatmap(lambda some: st.fixed_dictionaries(dict.fromkeys(some, _TOLD))), min_size=1, max_size=4
+    ),
+)
+@settings(max_examples=120)
+def test_a_path_sets_a_field_of_an_object(given_documents: list[dict[str, Any]], drawn: list[dict[str, Any]]) -> None:
+    """Beside what was told before: by columns and by documents the same as a walk over plain objects, and `$meta` reads it."""
+    stages: list[dict[str, Any]] = [
+        {"$setStreamMeta": {f"stream.{path}": item for path, item in each.items()}} for each in drawn
+    ]
+    _, chain = parsed([*stages, {"$replaceRoot": {"newRoot": {"at": {"$meta": f"stream.{next(iter(drawn[-1]))}"}}}}])
+    batch = batch_of_records(given_documents)
+    staged = through(chain, batch, NOWHERE)
+    wanted: list[Document] = []
+    ats: list[Document] = []
+    for env in environments(batch, documents_of(batch)):
+        told: Any = {}
+        for each, stage in zip(drawn, chain, strict=False):
+            before = told
+            for path, item in each.items():
+                told = _put(told, path.split("."), evaluate(parse_expression(item, "e", Scope(Problems())), env))
+            assert isinstance(stage, SetStreamMeta)
+            assert stage.metadata_of(Environment(env.root, meta={**before, **env.meta})) == told
+        wanted.append(told)
+        at = told
+        for name in next(iter(drawn[-1])).split("."):
+            at = at.get(name, MISSING) if isinstance(at, dict) else MISSING
+        ats.append({} if at is MISSING else {"at": at})
+    found = documents_of(staged.batch)
+    assert canonical(found) == canonical(ats)
+    names = {path.partition(".")[0] for each in drawn for path in each}
+    told_of = [{n: v for n, v in env.meta.items() if n in names} for env in environments(staged.batch, found)]
+    assert told_of == wanted

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Final
 
-from tidemark.shared.language.expressions.ast import OF_ENGINE, Expr, Meta, ObjectExpr, fields_used
+from tidemark.shared.language.expressions.ast import OF_ENGINE, Call, Expr, Literal, Meta, ObjectExpr, fields_used
 from tidemark.shared.language.expressions.environment import Environment
 from tidemark.shared.language.expressions.interpreter import evaluate_bounded
 from tidemark.shared.language.expressions.parse import parse_expression
@@ -16,6 +16,8 @@ from tidemark.shared.language.stages.base import Outcome, Passed, Told, Untouche
 from tidemark.shared.model.values import Document
 
 _PREFIX: Final = "stream."
+_NAMES_MAX: Final = 20
+"""Of a path: one reads the objects on its way."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,25 +62,56 @@ def _read(tree: Any, path: str, scope: Scope) -> SetStreamMeta | None:
         )
         return None
     found: dict[str, Expr] = {name: _kept(name) for name in sorted(scope.told.metadata)}
-    for key, item in tree.items():
-        place = join(path, key)
-        name = key.removeprefix(_PREFIX)
-        if not key.startswith(_PREFIX) or not name or name.startswith("$"):
-            scope.problems.add(place, f"expected stream. and a name, such as stream.kind, found {key!r}")
-        elif "." in name:
-            what = f"{key} is a path; set stream.{name.partition('.')[0]} to an object, whose fields $meta reads by their path"
-            scope.problems.add(place, what)
-        elif name in OF_ENGINE:
-            scope.problems.add(place, f"{key} is what the engine tells of a document: take another name")
-        else:
-            found[name] = parse_expression(item, place, scope)
+    for name, item in _tree(tree, path, scope).items():
+        base = Meta((name,)) if name in found else None
+        found[name] = _within(base, item, join(path, f"{_PREFIX}{name}")) if isinstance(item, dict) else item
     scope.told.metadata.update(found)
     return SetStreamMeta(path=path, metadata=ObjectExpr(tuple(found.items())))
+
+
+_Tree = dict[str, "Expr | _Tree"]
+"""What is set, by the names of paths."""
+
+
+def _tree(tree: dict[str, Any], path: str, scope: Scope) -> _Tree:
+    """The expressions of the keys; keys that are no paths, or in each other's way, are noted."""
+    found: _Tree = {}
+    for key, item in tree.items():
+        place = join(path, key)
+        names = key.removeprefix(_PREFIX).split(".")
+        if not key.startswith(_PREFIX) or any(not name or name.startswith("$") for name in names):
+            scope.problems.add(place, f"expected stream. and a name or a path, such as stream.kind, found {key!r}")
+        elif names[0] in OF_ENGINE:
+            scope.problems.add(place, f"{key} is what the engine tells of a document: take another name")
+        elif len(names) > _NAMES_MAX:
+            scope.problems.add(place, f"a path has at most {_NAMES_MAX} names, found {len(names)}")
+        else:
+            within: Any = found
+            for name in names[:-1]:
+                within = within.setdefault(name, {}) if isinstance(within, dict) else within
+            if not isinstance(within, dict) or names[-1] in within:
+                scope.problems.add(place, f"{key}: the stage sets this, or what is around it, already")
+            else:
+                within[names[-1]] = parse_expression(item, place, scope)
+    return found
+
+
+def _within(base: Meta | None, tree: _Tree, path: str) -> Expr:
+    """The object at `base`, or one without fields where there is none, with what is set in it."""
+    found: Expr = ObjectExpr(())
+    if base is not None:
+        is_object = Call("$eq", (Call("$type", (base,), path), Literal("object")), path)
+        found = Call("$cond", (is_object, base, found), path)
+    for name, item in tree.items():
+        inner = None if base is None else Meta((*base.names, name))
+        value = _within(inner, item, path) if isinstance(item, dict) else item
+        found = Call("$setField", (Literal(name), found, value), path)
+    return found
 
 
 SPEC: Final = StageSpec(
     'Sets what `{$meta: "stream.NAME"}` tells of a document behind it, and leaves the document as it is.',
     _read,
-    {"type": "object", "minProperties": 1, "propertyNames": {"pattern": "^stream\\.[^.$][^.]*$"},
+    {"type": "object", "minProperties": 1, "propertyNames": {"pattern": "^stream(\\.[^.$][^.]*)+$"},
      "additionalProperties": EXPRESSION.schema},
 )  # fmt: skip
