@@ -162,8 +162,9 @@ def forms_of(
     connections: Connections, processor: Processor, stage: KafkaEmit, executor: Executor
 ) -> RegisteredForms | FormattedForms | None:
     """The forms of a stage's records where it names a schema registry or a format. NotAllowed for a plug-in."""
-    if stage.format is not None:
-        return FormattedForms(connections.format_of(stage.format), stage.format, executor)
+    values, keys = connections.format_of(stage.format), connections.format_of(stage.key_plugin)
+    if values is not None or keys is not None:
+        return FormattedForms(values, keys, executor)
     if stage.registry is None:
         return None
     return RegisteredForms(connections.registry(connections.get(processor, stage.registry)), stage, executor)

@@ -117,8 +117,9 @@ def records_of(
 ) -> RegisteredRecords | FormattedRecords | None:
     """The reader that makes JSON of a topic's records; None where they are JSON. NotAllowed for a plug-in's format."""
     bytes_max = processor.options.limits.record_bytes_max
-    if stage.format is not None:
-        return FormattedRecords(connections.format_of(stage.format), stage.format, executor, bytes_max)
+    values, keys = connections.format_of(stage.format), connections.format_of(stage.key_plugin)
+    if values is not None or keys is not None:
+        return FormattedRecords(values, keys, executor, bytes_max, keys_must=stage.key_format_error == "dlq")
     if stage.registry is None:
         return None
     registry = connections.registry(connections.get(processor, stage.registry))

@@ -36,8 +36,8 @@ def shown_key(topics: Topics, key: bytes) -> Value:
 
 
 def unfit_keys(keys: pa.BinaryArray, key_format: KeyFormat) -> Sequence[Failure]:
-    """The rows that have a key which is not of the format. Of a schema registry's keys the connector has said it."""
-    if key_format in ("binData", "schemaRegistry") or _all_fit(keys, key_format):
+    """The rows that have a key which is not of the format. Of a schema registry's keys, and a plug-in's, the connector has said it."""
+    if key_format in ("binData", "schemaRegistry", "plugin") or _all_fit(keys, key_format):
         return ()
     found: list[Failure] = []
     for row, key in enumerate(keys.to_pylist()):
@@ -71,7 +71,7 @@ def _value_of(key: bytes, key_format: KeyFormat) -> Value:
                 return key.decode()
             except UnicodeDecodeError as error:
                 raise _NoKey(str(error)) from error
-        case "json" | "schemaRegistry":
+        case "json" | "schemaRegistry" | "plugin":
             try:
                 return parse_json(key)
             except ExtendedJsonError as error:

@@ -1,7 +1,7 @@
 """The targets of a document's connections, for the process that uses them."""
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import fsspec
@@ -14,12 +14,12 @@ from tidemark.shared.language.documents import Processor, resolve
 from tidemark.shared.language.forms import PluginFormat, PluginUse
 from tidemark.shared.language.redaction import redacted_line
 from tidemark.shared.language.stages import Connection, PluginEmit, PluginSource, PluginTable
-from tidemark.shared.plugins.format import Format
 from tidemark.shared.plugins.installed import make_plugin
 from tidemark.shared.ports.http import HttpClient
 from tidemark.shared.ports.setup import WrongSetup
 from tidemark.shared.process.allowed import Allowed, below, read_allowed
 from tidemark.shared.process.values import Values
+from tidemark.shared.runtime.plugged import PluggedFormat
 from tidemark.shared.runtime.settings import RuntimeSettings
 
 
@@ -102,10 +102,12 @@ class Connections:
         found: Mapping[str, Any] = self.get(processor, stage.connection_name).settings.get("config", {})
         return found
 
-    def format_of(self, form: PluginFormat) -> Callable[[], Format[Any]]:
-        """The factory of a plug-in's format. NotAllowed; the call blocks, and raises PluginError."""
+    def format_of(self, form: PluginFormat | None) -> PluggedFormat | None:
+        """A plug-in's format, if one is named. NotAllowed."""
+        if form is None:
+            return None
         self._allowed.check_plugin(form.plugin, form.config, form.path)
-        return lambda: make_plugin("format", form.plugin, form.config, {})
+        return PluggedFormat(lambda: make_plugin("format", form.plugin, form.config, {}), form)
 
     def place_of(self, processor: Processor, name: str | None, path: str, where: str) -> tuple[str, Mapping[str, Any]]:
         """A path, below that of a connection if one is named, and the config of its file system. Raises as `get`."""

@@ -2,12 +2,15 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Generic, TypeVar
 
 import structlog
 
+from tidemark.shared.language.forms import PluginFormat
 from tidemark.shared.plugins.base import Plugin
+from tidemark.shared.plugins.format import Format
 from tidemark.shared.plugins.problems import Away, PluginError, PluginFailed, Refused
 from tidemark.shared.ports.clock import Executor
 from tidemark.shared.runtime.one_by_one import OneByOne
@@ -15,6 +18,26 @@ from tidemark.shared.runtime.one_by_one import OneByOne
 _report = structlog.get_logger()
 P = TypeVar("P", bound=Plugin[Any, Any])
 T = TypeVar("T")
+
+
+@dataclass(slots=True)
+class PluggedFormat:
+    """A plug-in's format; it is made when it is first loaded."""
+
+    make: Callable[[], Format[Any]]
+    form: PluginFormat
+    _made: Format[Any] | None = None
+
+    @property
+    def place(self) -> str:
+        """For messages."""
+        return f"{self.form.path}, plug-in {self.form.plugin}"
+
+    def loaded(self) -> Format[Any]:
+        """The format. Blocks; PluginError."""
+        if self._made is None:
+            self._made = self.make()
+        return self._made
 
 
 class _Object(Generic[P]):

@@ -1,11 +1,15 @@
 """Formats of other packages on topics: records become JSON and documents records, and what is none is a dead letter, not a loss."""
 
+import asyncio
 import json
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from tidemark_shelf import Labels
 
 from tests.contract.sinks_targets import KafkaWorld
@@ -13,18 +17,27 @@ from tidemark.plugins import Document, Format, NoConfig
 from tidemark.services.library.release_world import IDENTITY, Inline, batch_of, row_of
 from tidemark.services.sink.connectors.formatted import FormattedForms
 from tidemark.services.sink.connectors.kafka import KafkaSink
+from tidemark.services.sink.connectors.kafkarecords import RecordMaker, Takes
+from tidemark.services.sink.connectors.registered import Unregistered
 from tidemark.services.sink.connectors.staging import PartStore
 from tidemark.services.source.connectors.formatted import FormattedRecords
 from tidemark.shared.adapters.clock import SystemClock
 from tidemark.shared.adapters.executor import AsyncExecutor
 from tidemark.shared.language.documents import InvalidDocument, parse
 from tidemark.shared.language.documents.model import plugin_uses
+from tidemark.shared.language.expressions.ast import FieldPath
 from tidemark.shared.language.forms import PluginFormat
 from tidemark.shared.language.stages import KafkaEmit, KafkaSource
+from tidemark.shared.language.values import parse_json
 from tidemark.shared.model.ids import Epoch, SplitId
 from tidemark.shared.model.records import RawBatch
+from tidemark.shared.model.values import Binary
+from tidemark.shared.operators.batches import batch_of as documents_batch
+from tidemark.shared.operators.context import topics_told
+from tidemark.shared.operators.record_keys import shown_key
 from tidemark.shared.plugins.installed import make_of
 from tidemark.shared.plugins.problems import PluginError
+from tidemark.shared.runtime.plugged import PluggedFormat
 from tidemark.testing import FormatContract
 
 FORM = PluginFormat("$source.format", "labels")
@@ -59,7 +72,7 @@ def _made(plugin: type[Format[Any]]) -> Format[Any]:
 async def _decoded(plugin: type[Format[Any]], values: list[bytes | None]) -> RawBatch:
     places = np.arange(len(values), dtype=np.int64)
     batch = RawBatch(SplitId("t-0"), 0, places, places, pa.array(values, pa.binary()), unread={9: "before"})
-    return await FormattedRecords(lambda: _made(plugin), FORM, Inline(), 60).decoded(batch)
+    return await FormattedRecords(PluggedFormat(lambda: _made(plugin), FORM), None, Inline(), 60).decoded(batch)
 
 
 async def test_records_become_json_and_what_is_none_stays_with_the_reason() -> None:
@@ -85,7 +98,7 @@ async def test_documents_become_records_and_what_has_none_is_rejected() -> None:
     """The bytes are staged; the key and the topic are as ever."""
     world = KafkaWorld()
     stage = KafkaEmit(path="$emit", connection_name="c", topic=world.stage.topic, key=world.stage.key, format=FORM)
-    forms = FormattedForms(lambda: _made(Odd), FORM, Inline())
+    forms = FormattedForms(PluggedFormat(lambda: _made(Odd), FORM), None, Inline())
     parts = PartStore(world.blobs, lambda epoch: f"a/{epoch}", inline_bytes_max=700)
     executor = AsyncExecutor()
     sink = KafkaSink(stage, world.log, parts, SystemClock(), executor, world.settings, world.takes, forms)
@@ -111,9 +124,80 @@ async def test_a_format_that_does_not_load_fails_the_task() -> None:
 
     batch = RawBatch(SplitId("t-0"), 0, np.zeros(1, np.int64), np.zeros(1, np.int64), pa.array([b"x"], pa.binary()))
     with pytest.raises(PluginError):
-        await FormattedRecords(fail, FORM, Inline(), 60).decoded(batch)
+        await FormattedRecords(PluggedFormat(fail, FORM), None, Inline(), 60).decoded(batch)
     with pytest.raises(PluginError):
-        await FormattedForms(fail, FORM, Inline()).prepare("t")
+        await FormattedForms(PluggedFormat(fail, FORM), None, Inline()).prepare("t")
+
+
+KEY_FORM = PluginFormat("$source.config.keyFormat", "labels")
+_TEXTS = st.text(st.sampled_from("aä\x00 '\U0001f600"), max_size=3)
+_LABELS = st.dictionaries(_TEXTS, _TEXTS, max_size=2)
+_KEYS = st.one_of(_LABELS, st.none(), st.just("a text"), st.fixed_dictionaries({"n": st.integers(0, 3)}))
+
+
+@given(keys=st.lists(_KEYS, min_size=1, max_size=5), by_format=st.booleans())
+@settings(max_examples=60, deadline=None)
+def test_keys_are_written_and_read_in_a_format(keys: list[Any], by_format: bool) -> None:
+    """Drawn: keys that are documents come back, beside values of a format or JSON; others are rejected, and null is no key."""
+    asyncio.run(_through(keys, by_format=by_format))
+
+
+async def _through(keys: list[Any], *, by_format: bool) -> None:
+    key = PluggedFormat(lambda: _made(Labels), KEY_FORM)
+    value = PluggedFormat(lambda: _made(Told), FORM) if by_format else None
+    forms = FormattedForms(value, key, Inline())
+    stage = replace(KafkaWorld().stage, key=FieldPath(("key",)), key_format="plugin", key_plugin=KEY_FORM)
+    maker = RecordMaker(stage, Takes(), forms)
+    batch = documents_batch([{"n": n} if each is None else {"n": n, "key": each} for n, each in enumerate(keys)])
+    if any(each is not None and isinstance(each, dict) for each in keys):
+        with pytest.raises(Unregistered):
+            maker.runs(batch)
+    await forms.prepare("t")
+    runs, rejected = maker.runs(batch)
+    fits = [each is None or (isinstance(each, dict) and "n" not in each) or each == {"n": ""} for each in keys]
+    assert {each.row for each in rejected} == {row for row, fit in enumerate(fits) if not fit}
+    written = [(row, record) for rows, run in runs for row, record in zip(rows.tolist(), run.columns, strict=True)]
+    assert [row for row, _ in written] == [row for row, fit in enumerate(fits) if fit]
+    if not written:
+        return
+    places = np.arange(len(written), dtype=np.int64)
+    columns = [pa.array([getattr(record, name) for _, record in written], pa.binary()) for name in ("value", "key")]
+    raw = RawBatch(SplitId("t-0"), 0, places, places, columns[0], columns[1])
+    read = await FormattedRecords(value, key, Inline(), 1_000).decoded(raw)
+    assert read.keys is not None
+    topics = topics_told(("t",), "plugin")
+    shown = [None if each is None else shown_key(topics, each) for each in read.keys.to_pylist()]
+    assert shown == [keys[row] for row, _ in written]
+    assert [parse_json(each)["n"] for each in read.values.to_pylist()] == [row for row, _ in written]
+    assert read.unread == {}
+
+
+class Told(Format[NoConfig]):
+    """A document's number alone."""
+
+    api = 1
+
+    def decode(self, data: bytes) -> Document:
+        return {"n": int(data)}
+
+    def encode(self, document: Document) -> bytes:
+        return str(document["n"]).encode()
+
+
+@pytest.mark.parametrize("must", [True, False])
+async def test_a_key_that_is_none_of_the_format_is_told_or_passed_on(must: bool) -> None:
+    """As `keyFormatError` says: the record is a dead letter with its key's reason, or its key stays bytes."""
+    keys = [b"a=1", b"none", None]
+    places = np.arange(3, dtype=np.int64)
+    raw = RawBatch(SplitId("t-0"), 0, places, places, pa.array([b"{}"] * 3), pa.array(keys, pa.binary()))
+    key = PluggedFormat(lambda: _made(Labels), KEY_FORM)
+    found = await FormattedRecords(None, key, Inline(), 1_000, keys_must=must).decoded(raw)
+    assert found.values.to_pylist() == [b"{}"] * 3
+    assert found.keys is not None
+    assert found.keys.to_pylist() == [b'{"a":"1"}', b"none", None]
+    why = "its key: $source.config.keyFormat, plug-in labels: ValueError: expected name=value, with ; between"
+    assert found.unread == ({1: why} if must else {})
+    assert shown_key(topics_told(("t",), "plugin"), b"none") == Binary(b"none")
 
 
 def _document(source: dict[str, Any], emit: dict[str, Any]) -> str:
@@ -124,14 +208,18 @@ def _document(source: dict[str, Any], emit: dict[str, Any]) -> str:
 def test_a_document_names_formats_on_both_sides() -> None:
     """With a config each; a run looks for them as for sources and sinks."""
     form = {"plugin": "labels", "config": {"a": 1}}
-    processor = parse(_document({"format": form}, {"format": form}))
+    both = {"format": form, "config": {"keyFormat": form}}
+    processor = parse(_document(both, {**both, "config": {"key": "$k", "keyFormat": form}}))
     source, emit = processor.pipeline
     assert isinstance(source, KafkaSource)
     assert isinstance(emit, KafkaEmit)
     uses = [(use.kind, use.plugin, use.config, use.path) for use in plugin_uses(processor.pipeline)]
     assert uses == [
-        ("format", "labels", {"a": 1}, f"pipeline[{n}].{name}.format") for n, name in enumerate(("$source", "$emit"))
+        ("format", "labels", {"a": 1}, f"pipeline[{n}].{name}.{place}")
+        for n, name in enumerate(("$source", "$emit"))
+        for place in ("format", "config.keyFormat")
     ]
+    assert (source.key_format, emit.key_format) == ("plugin", "plugin")
 
 
 @pytest.mark.parametrize(
@@ -140,6 +228,13 @@ def test_a_document_names_formats_on_both_sides() -> None:
         ({"format": "labels"}, {}, r"pipeline\[0\]\.\$source\.format"),
         ({"format": {"config": {}}}, {}, r"\$source\.format.*plugin"),
         ({"format": {"plugin": "x"}, "schemaRegistry": {"connectionName": "r"}}, {}, "not of both"),
+        (
+            {"config": {"keyFormat": {"plugin": "x"}}, "schemaRegistry": {"connectionName": "r"}},
+            {},
+            r"config\.keyFormat: .*not of both",
+        ),
+        ({"config": {"keyFormat": {"plugins": "x"}}}, {}, r"config\.keyFormat.*plugin"),
+        ({"config": {"keyFormat": "plugin"}}, {}, r"config\.keyFormat"),
         ({}, {"format": {"plugin": "x"}, "config": {"outputFormat": "basicJson"}}, "config.outputFormat"),
     ],
 )

@@ -138,16 +138,20 @@ async def test_each_document_comes_once_though_workers_are_killed(site: Path, tm
 
 
 async def test_a_topic_is_read_and_written_in_a_plugins_format(site: Path, tmp_path: Path) -> None:
-    """Records and documents that are none of it are dead letters; the others come once, in the format."""
-    topic = {"connectionName": "broker", "format": {"plugin": "labels"}}
+    """Records, keys and documents that are none of it are dead letters; the others come once, in the format."""
+    labels = {"plugin": "labels"}
+    topic = {"connectionName": "broker", "format": labels}
+    start = {"startAt": "earliest", "keyFormat": labels}
+    key = {"key": {"$meta": "stream.of"}, "keyFormat": labels}
     document = json.dumps(
         {
             "name": NAME,
             "connections": {"broker": {"type": "kafka", "bootstrapServers": "${LOCAL_KAFKA}"}},
             "pipeline": [
-                {"$source": {**topic, "topic": "given", "config": {"startAt": "earliest"}, "until": "latest"}},
+                {"$source": {**topic, "topic": "given", "config": start, "until": "latest"}},
                 {"$set": {"place": {"$cond": [{"$eq": ["$n", "2"]}, 7, "$place"]}}},
-                {"$emit": {**topic, "topic": "taken"}},
+                {"$setStreamMeta": {"stream.of": {"$meta": "stream.source.key"}}},
+                {"$emit": {**topic, "topic": "taken", "config": key}},
             ],
             "options": {"dlq": {"path": str(tmp_path / "letters")}},
         }
@@ -158,15 +162,17 @@ async def test_a_topic_is_read_and_written_in_a_plugins_format(site: Path, tmp_p
         await installed.log.create_topic("given", 1)
         writer = await installed.log.writer("test")
         for value in (b"n=1;place=a", b"none", b"n=2;place=b", b"n=3;place=c"):
-            await (await writer.send(TopicPartition("given", 0), NewRecord(value)))
+            await (await writer.send(TopicPartition("given", 0), NewRecord(value, b"of=" + value[2:3])))
+        await (await writer.send(TopicPartition("given", 0), NewRecord(b"n=4;place=d", b"key")))
         await writer.close()
         await installed.ensure_started(NAME, document, {})
         status = await installed.until_ended(NAME)
-        taken = [record.value async for record in committed_records(installed.log, "taken")]
+        taken = [(record.value, record.key) async for record in committed_records(installed.log, "taken")]
     assert status.state == "FINISHED", status.reason
-    assert sorted(value or b"" for value in taken) == [b"n=1;place=a", b"n=3;place=c"]
     reasons = sorted(str(letter["errInfo"]) for letter in read_released_rows(str(tmp_path / "letters")))
-    assert len(reasons) == 2
+    assert sorted(taken) == [(b"n=1;place=a", b"of=1"), (b"n=3;place=c", b"of=3")], reasons
+    assert len(reasons) == 3
+    assert any("its key: " in each for each in reasons)
     assert "expected name=value" in "".join(reasons)
     assert "place: expected a text" in "".join(reasons)
 

@@ -136,7 +136,7 @@ class RecordMaker:
         if stage.key is None:
             return None
         found = rows.computed(stage.key, stage.path)
-        if not isinstance(self._forms, RegisteredForms) or stage.key_schema is None:
+        if self._forms is None or not self._forms.has_keys:
             keys, refused = keys_of(found, stage.key_format)
             rows.refuse(refused)
             return keys

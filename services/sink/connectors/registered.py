@@ -58,6 +58,11 @@ class RegisteredForms:
         self._unknown: dict[str, str] = {}
         """Why subjects have no number, as far as the batch in hand has asked."""
 
+    @property
+    def has_keys(self) -> bool:
+        """Whether `key` makes the keys."""
+        return "key" in self._schemas
+
     async def prepare(self, topic: str) -> None:
         """Ask for the numbers of a topic's schemas. An unknown one, which is not to be registered, may come later."""
         await self.ask(topic)

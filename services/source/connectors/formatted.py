@@ -1,45 +1,62 @@
-"""Records of a plug-in's format as the JSON that sources read. One that is none stays as it is, with the reason."""
+"""Records of plug-ins' formats as the JSON that sources read. One that is none stays as it is, with the reason."""
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
 
-from tidemark.shared.language.forms import PluginFormat
 from tidemark.shared.language.values import render_json
 from tidemark.shared.model.records import RawBatch
 from tidemark.shared.plugins.format import Format
 from tidemark.shared.ports.clock import Executor
+from tidemark.shared.runtime.plugged import PluggedFormat
 
 
 class FormattedRecords:
-    """One source's records. `make` gives the format, and blocks; PluginError."""
+    """One source's records: values, keys or both are of a plug-in's format."""
 
     def __init__(
-        self, make: Callable[[], Format[Any]], form: PluginFormat, executor: Executor, record_bytes_max: int
+        self,
+        values: PluggedFormat | None,
+        keys: PluggedFormat | None,
+        executor: Executor,
+        record_bytes_max: int,
+        *,
+        keys_must: bool = True,
     ) -> None:
-        self._make = make
-        self._place = f"{form.path}, plug-in {form.plugin}"
+        """keys_must: a record with a key that is not of the format is none."""
+        self._values = values
+        self._keys = keys
         self._executor = executor
         self._record_bytes_max = record_bytes_max
-        self._format: Format[Any] | None = None
+        self._keys_must = keys_must
 
     async def decoded(self, batch: RawBatch) -> RawBatch:
-        """The same records, values as JSON. PluginError."""
+        """The same records, values and keys as JSON. PluginError."""
         return await self._executor.blocking(self._read, batch)
 
     def _read(self, batch: RawBatch) -> RawBatch:
-        if self._format is None:
-            self._format = self._make()
+        values, keys, unread = batch.values, batch.keys, dict[int, str]()
+        if self._keys is not None and keys is not None:
+            keys, wrong = self._column(keys, self._keys)
+            if self._keys_must:
+                unread = {row: f"its key: {why}" for row, why in wrong.items()}
+        if self._values is not None:
+            values, wrong = self._column(values, self._values)
+            unread |= wrong
+        return replace(batch, values=values, keys=keys, unread={**unread, **batch.unread})
+
+    def _column(self, column: pa.BinaryArray, plugged: PluggedFormat) -> tuple[pa.BinaryArray, dict[int, str]]:
+        """The records as JSON, and why some stay as they are."""
+        form = plugged.loaded()
         found: list[bytes | None] = []
         unread: dict[int, str] = {}
-        for row, data in enumerate(batch.values.to_pylist()):
-            text, reason = (None, "") if data is None else self._one(self._format, data)
+        for row, data in enumerate(column.to_pylist()):
+            text, reason = (None, "") if data is None else self._one(form, data)
             found.append(data if reason else text)
             if reason:
-                unread[row] = f"{self._place}: {reason}"
-        return replace(batch, values=pa.array(found, pa.binary()), unread={**unread, **batch.unread})
+                unread[row] = f"{plugged.place}: {reason}"
+        return pa.array(found, pa.binary()), unread
 
     def _one(self, form: Format[Any], data: bytes) -> tuple[bytes, str]:
         """The JSON of a record; or why there is none."""

@@ -1,10 +1,10 @@
-"""`format` of a topic's records: one of a plug-in."""
+"""`format` of a topic's records, and `keyFormat` of their keys: those of plug-ins."""
 
 from typing import Any, Final
 
 from tidemark.shared.language.expressions.scope import Scope
 from tidemark.shared.language.forms import PluginFormat
-from tidemark.shared.language.kinds import DOCUMENT, STRING, Kind, Option, Read, closed_schema, read_options
+from tidemark.shared.language.kinds import DOCUMENT, STRING, Kind, Option, Read, choice, closed_schema, read_options
 from tidemark.shared.language.problems import join
 
 _OPTIONS: Final = (
@@ -23,14 +23,27 @@ FORMAT: Final = Kind(_format, closed_schema(_OPTIONS))
 """`format` of a topic."""
 
 
+def key_format(*names: str) -> Kind:
+    """`keyFormat`: a word, or a plug-in's format."""
+    word = choice(*names)
+
+    def read(tree: Any, path: str, scope: Scope) -> Any:
+        return (FORMAT if type(tree) is dict else word).read(tree, path, scope)
+
+    return Kind(read, {"anyOf": [word.schema, FORMAT.schema]})
+
+
 def check_format(tree: Any, found: Read, path: str, scope: Scope) -> None:
-    """Note options of a topic that have no meaning beside a format."""
+    """Note options of a topic that have no meaning beside a format, and take a plug-in's format of keys apart."""
+    for place, form in (("format", found.get("format")), ("config.keyFormat", found.fields.get("key_format"))):
+        if isinstance(form, PluginFormat) and "schemaRegistry" in tree:
+            scope.problems.add(
+                join(path, place), "records are of a schema registry or of plug-ins' formats, not of both"
+            )
+    if isinstance(form := found.fields.get("key_format"), PluginFormat):
+        found.fields |= {"key_format": "plugin", "key_plugin": form}
     if "format" not in found:
         return
-    if "schemaRegistry" in tree:
-        scope.problems.add(
-            join(path, "format"), "records are of a schema registry or of a plug-in's format, not of both"
-        )
     config = tree.get("config")
     for name in ("outputFormat", "dateFormat"):
         if type(config) is dict and name in config:

@@ -11,7 +11,7 @@ from tidemark.shared.language.forms import PluginFormat, PluginUse, RegisteredSc
 from tidemark.shared.language.kinds import EXPRESSION, STRING, Kind, Option, choice, closed, closed_schema, read_options
 from tidemark.shared.language.problems import join
 from tidemark.shared.language.stages.base import ConnectionNeed
-from tidemark.shared.language.stages.formats import FORMAT, check_format
+from tidemark.shared.language.stages.formats import FORMAT, check_format, key_format
 from tidemark.shared.language.stages.sinks.base import WRITTEN, DateFormat, OutputFormat, SinkBase
 from tidemark.shared.language.stages.sinks.registered import REGISTRY, check_schemas
 from tidemark.shared.language.stages.sources.kafka import KeyFormat
@@ -40,6 +40,8 @@ class KafkaEmit(SinkBase):
     key_schema: RegisteredSchema | None = None
     format: PluginFormat | None = None
     """Of values, by a plug-in."""
+    key_plugin: PluginFormat | None = None
+    """Of keys, where their format is a plug-in's."""
 
     def target(self) -> tuple[Any, ...]:
         """The topic."""
@@ -56,9 +58,8 @@ class KafkaEmit(SinkBase):
             yield ConnectionNeed(self.registry, ("schemaRegistry",), f"{self.path}.schemaRegistry")
 
     def plugins(self) -> Iterator[PluginUse]:
-        """The format."""
-        if self.format is not None:
-            yield self.format.use()
+        """The formats."""
+        yield from (form.use() for form in (self.format, self.key_plugin) if form is not None)
 
 
 def _acks(tree: Any, path: str, scope: Scope) -> Any:
@@ -74,8 +75,8 @@ _CONFIG: Final = closed(
     Option("key", EXPRESSION, "the record's key"),
     Option(
         "keyFormat",
-        choice("binData", "string", "json", "int", "long", "double"),
-        "how the key is written (default json)",
+        key_format("binData", "string", "json", "int", "long", "double"),
+        "how the key is written (default json), or a plug-in's format: of keys that are documents",
     ),
     Option("headers", EXPRESSION, "an object, or a list of {k, v}"),
     *WRITTEN,

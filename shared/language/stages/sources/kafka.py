@@ -20,7 +20,7 @@ from tidemark.shared.language.kinds import (
 )
 from tidemark.shared.language.problems import join
 from tidemark.shared.language.stages.base import ConnectionNeed
-from tidemark.shared.language.stages.formats import FORMAT, check_format
+from tidemark.shared.language.stages.formats import FORMAT, check_format, key_format
 from tidemark.shared.language.stages.sources.base import TIMING, SourceBase, SourceKind
 
 
@@ -39,8 +39,8 @@ class StartAtOffsets:
 
 
 StartAt: TypeAlias = Literal["earliest", "latest"] | StartAtTime | StartAtOffsets
-KeyFormat = Literal["binData", "string", "json", "int", "long", "double", "schemaRegistry"]
-"""With the last, a key is one of a schema registry; the source's connector makes it JSON."""
+KeyFormat = Literal["binData", "string", "json", "int", "long", "double", "schemaRegistry", "plugin"]
+"""With the last two, a key is one of a schema registry, or of a plug-in's format: connectors read and write it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,11 +57,12 @@ class KafkaSource(SourceBase):
     """The connection of a schema registry: values are records of its schemas."""
     format: PluginFormat | None = None
     """Of values; None: JSON, or as the registry has it."""
+    key_plugin: PluginFormat | None = None
+    """Of keys, where their format is a plug-in's."""
 
     def plugins(self) -> Iterator[PluginUse]:
-        """The format."""
-        if self.format is not None:
-            yield self.format.use()
+        """The formats."""
+        yield from (form.use() for form in (self.format, self.key_plugin) if form is not None)
 
     @property
     def bounded(self) -> bool:
@@ -110,7 +111,7 @@ def _reset(tree: Any, path: str, scope: Scope) -> str | None:
     return None if found is None else _RESETS.get(found, found)
 
 
-_KEY_FORMAT: Final = choice("binData", "string", "json", "int", "long", "double", "schemaRegistry")
+_KEY_FORMAT: Final = key_format("binData", "string", "json", "int", "long", "double", "schemaRegistry")
 _CONFIG: Final = closed(
     Option(
         "auto_offset_reset",
@@ -121,7 +122,7 @@ _CONFIG: Final = closed(
     Option(
         "startAt", _position(("earliest", "latest"), time=True), "earliest, latest, a date, or offsets by partition"
     ),
-    Option("keyFormat", _KEY_FORMAT, "how the record's key is read (default binData)"),
+    Option("keyFormat", _KEY_FORMAT, "how the record's key is read (default binData), or a plug-in's format"),
     Option(
         "keyFormatError", choice("dlq", "passThrough"), "what becomes of a key that is not of that format (default dlq)"
     ),
