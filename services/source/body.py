@@ -26,7 +26,7 @@ from tidemark.shared.operators.build import Chain
 from tidemark.shared.operators.rows import while_wanted
 from tidemark.shared.operators.source_front import SourceFront
 from tidemark.shared.ports.log import LogUnavailable
-from tidemark.shared.ports.source import KnowsOrigins, NotesOffsets, SourcePort
+from tidemark.shared.ports.source import Gathers, KnowsOrigins, NotesOffsets, SourcePort
 from tidemark.shared.protocol.source.machine import Input
 from tidemark.shared.protocol.source.split import Split
 from tidemark.shared.runtime.body import Copied, Fetched, ReadingBody
@@ -70,6 +70,7 @@ class SourceTaskBody(ReadingBody):
         self._clock = context.outside.clock
         self._settings = settings
         self._source = source
+        self._gathers = source if isinstance(source, Gathers) else None
         self._front = front
         self._chain = chain
         self._steps = steps
@@ -144,7 +145,7 @@ class SourceTaskBody(ReadingBody):
 
     # --- input ------------------------------------------------------------------------------------------------------------
 
-    async def fetch(self) -> Fetched:
+    async def fetch(self, *, waits: bool = True) -> Fetched:
         """Read ahead; before that, check that the data are still the same (I2), and take in splits that came or were listed (I1)."""
         given, settings, now_ms = self.input, self._context.outside.settings, self._clock.monotonic_ms()
         if given.compares(now_ms):
@@ -155,13 +156,18 @@ class SourceTaskBody(ReadingBody):
         if positions := given.unopened():
             await self._open(positions)
             _log.info("source.splits_added", task=str(self._context.task), splits=sorted(positions))
+        most = settings.fetch_bytes_max
         try:
-            batches = await self._source.fetch(settings.fetch_bytes_max, settings.fetch_timeout_ms)
+            if waits or self._gathers is None:
+                batches = await self._source.fetch(most, settings.fetch_timeout_ms)
+            else:
+                batches = await self._gathers.fetch(most, self._settings.last_look_ms, waits=False)
         except LogUnavailable:
             given.away()
             raise
         one_by_one = self._steps.one_by_one and bool(batches)
-        return Fetched(tuple(batches), tuple(self._source.status()), one_by_one=one_by_one)
+        gathers_ms = self._gathers.gathers_ms() if self._gathers is not None else 0
+        return Fetched(tuple(batches), tuple(self._source.status()), one_by_one, gathers_ms)
 
     async def _look(self, there: Mapping[SplitId, int]) -> None:
         now_ms, new = self._clock.monotonic_ms(), self.input.unlisted(there)

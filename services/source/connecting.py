@@ -1,7 +1,6 @@
 """From a document's `$source` to a connector that the source's tasks read from."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from tidemark.services.source.connectors.files import FileConnector, FileSourceSettings
@@ -15,7 +14,6 @@ from tidemark.services.source.connectors.script import DocumentsConnector, Scrip
 from tidemark.services.source.settings import SourceSettings
 from tidemark.services.source.steps import ClockNotSettable, looks_at_time
 from tidemark.shared.adapters.kafka_raw import RawReader
-from tidemark.shared.adapters.kafka_settings import KafkaSettings
 from tidemark.shared.language.documents import Processor
 from tidemark.shared.language.stages import (
     ChangesSource,
@@ -33,7 +31,6 @@ from tidemark.shared.plugins.installed import make_plugin
 from tidemark.shared.ports.clock import Clock, Executor
 from tidemark.shared.ports.source import SourcePort
 from tidemark.shared.process.connections import Connections, filesystem_at
-from tidemark.shared.protocol.coordinator.settings import CoordinatorSettings
 from tidemark.shared.runtime.context import Outside
 
 if TYPE_CHECKING:
@@ -75,13 +72,14 @@ class RealSources:
                 connection = self._connections.get(processor, stage.connection_name)
                 kafka = self._connections.kafka_settings(connection)
                 self._settings.check_answers(kafka.fetch_wait_ms, connection.name)
-                reader = RawReader(replace(kafka, fetch_gather_ms=gathers_ms(kafka, processor)))
+                reader = RawReader(kafka)
                 await reader.start()
                 settings = KafkaSourceSettings(
                     topics=stage.topics,
                     start_at=stage.start_at,
                     until=stage.until,
                     answer_age_ms_max=self._settings.answer_age_ms_max,
+                    gather_ms_max=self._settings.gather_ms_max,
                     splits_max=self._settings.splits_max,
                     cluster=kafka.bootstrap,
                 )
@@ -124,12 +122,6 @@ def records_of(
         return None
     registry = connections.registry(connections.get(processor, stage.registry))
     return RegisteredRecords(registry, stage, executor, bytes_max)
-
-
-def gathers_ms(kafka: KafkaSettings, processor: Processor) -> int:
-    """How long a reader gathers, ms. Nothing is seen before its epoch ends: ten batches in each are soon enough, and more only cost."""
-    interval_ms = processor.options.checkpoint_interval_ms or CoordinatorSettings().checkpoint_interval_ms
-    return min(kafka.fetch_gather_ms, max(_GATHERS_MS_MIN, interval_ms // _GATHERINGS))
 
 
 def own_documents(processor: Processor, stage: DocumentsSource | ScriptSource, clock: Clock) -> SourcePort:

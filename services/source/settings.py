@@ -19,6 +19,10 @@ class SourceSettings:
     """How long a source of files waits before it looks for new files and lines, at most."""
     answer_age_ms_max: int = 2_000
     """A broker's answer older than this says nothing about the end of a partition (W4); above the broker's fetch wait."""
+    gather_ms_max: int = 500
+    """How long records lie at the brokers, at most, before a source fetches them; it does when a checkpoint starts, too (C2)."""
+    last_look_ms: int = 100
+    """How long a source's checkpoint waits for what has come to the brokers by then."""
     noted_checkpoints_max: int = 16
     """Checkpoints under way of which a task knows the positions, for group offsets that lag tools read."""
     told_splits_max: int = 64

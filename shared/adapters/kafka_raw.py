@@ -48,7 +48,7 @@ class RawReader:
     `RawPartition.keys`.
 
     Ordinary producers write batches of a few records: asked again at once, a broker answers with one of them, a thousand times a second. So
-    after an answer that was small all partitions of its broker are asked again together, `fetch_gather_ms` after it was taken.
+    after an answer that was small all partitions of its broker are asked again together, with the next `fetch`.
     """
 
     def __init__(self, settings: KafkaSettings, *, committed_only: bool = True, with_keys: bool = True) -> None:
@@ -57,7 +57,10 @@ class RawReader:
         self._with_keys = with_keys
         self._used: dict[Any, Any] = {}
         """By partition, the library's answers that are used up and keep it from asking again."""
-        self._taken_at = 0.0
+        self._looking = False
+        """What was asked last without a wait is not answered yet."""
+        self._looks = 0
+        """Such requests that are under way, one a broker."""
 
     async def start(self) -> None:
         """Connect; LogUnavailable if no broker answers."""
@@ -66,6 +69,25 @@ class RawReader:
         # While records of one partition lie here, the library asks their broker for the other partitions, and for this one only after the
         # broker has answered, which may be long. Here it asks for all together, when `_let_fetch` says so.
         self._fetcher._prefetch_backoff = _UNTIL_TAKEN_S  # noqa: SLF001
+        self._hear_of_looks()
+
+    def _hear_of_looks(self) -> None:
+        """Know when requests without a wait are answered: the library tells of answers with records alone."""
+        fetcher, usual_ms = self._fetcher, self._fetcher._fetch_max_wait_ms  # noqa: SLF001
+        process = fetcher._proc_fetch_request  # noqa: SLF001
+
+        async def processed(assignment: Any, node: Any, request: Any) -> bool:
+            # The requests to all brokers are made together, before the first of them is sent.
+            fetcher._fetch_max_wait_ms = usual_ms  # noqa: SLF001
+            looks = self._looking and not request._max_wait_ms  # noqa: SLF001
+            self._looks += looks
+            try:
+                return bool(await process(assignment, node, request)) or looks
+            finally:
+                self._looks -= looks
+                self._looking = self._looking and (not looks or self._looks > 0)
+
+        fetcher._proc_fetch_request = processed  # noqa: SLF001
 
     async def assign(self, positions: Mapping[TopicPartition, Offset]) -> None:
         """Read these partitions from these offsets; replaces the last assignment. LogError names a partition that does not exist."""
@@ -104,8 +126,10 @@ class RawReader:
         """The first offsets whose timestamp is at or after a time (ms); the end if there is no such record. LogError."""
         return await self._reader.offsets_at(time_ms, partitions)
 
-    async def fetch(self, max_bytes: int, timeout_ms: int) -> list[RawPartition]:
+    async def fetch(self, max_bytes: int, timeout_ms: int, *, waits: bool = True) -> list[RawPartition]:
         """The records that are there, waiting at most so long for the first; [] after the time.
+
+        Without `waits` the brokers that were left alone since they answered are asked once, and answer at once; [] where nothing is there.
 
         It stops behind the first batch with which it reaches `max_bytes` or more: so it exceeds that by less than
         one batch. At most one element a partition.
@@ -120,15 +144,14 @@ class RawReader:
         self._reader.check_open()
         deadline = time.monotonic() + timeout_ms / 1000
         if self._used:
-            gathers_s = self._taken_at + self._settings.fetch_gather_ms / 1000 - time.monotonic()
-            if gathers_s > 0:
-                await asyncio.sleep(min(gathers_s, timeout_ms / 1000))
-                self._reader.check_open()
+            self._looking = not waits
+            if self._looking:
+                self._fetcher._fetch_max_wait_ms = 0  # noqa: SLF001
             self._ask_again()
         while True:
             found = await self._take(max_bytes)
             left_s = deadline - time.monotonic()
-            if found or left_s <= 0:
+            if found or left_s <= 0 or not (waits or self._looking):
                 break
             waiter = self._fetcher._create_fetch_waiter()  # noqa: SLF001
             await asyncio.wait({waiter}, timeout=left_s)
@@ -147,7 +170,6 @@ class RawReader:
         try:
             await self._take_into(found, max_bytes)
         finally:
-            self._taken_at = time.monotonic()
             if not found:
                 self._ask_again()
         return found

@@ -57,9 +57,6 @@ class KafkaSettings:
     """The broker holds a fetch so long when there is nothing; a seek or resume may wait for it."""
     follow_wait_ms: int = 5_000
     """The same for a reader that is never told to seek or resume; at most a third of `request_timeout_ms`."""
-    fetch_gather_ms: int = 100
-    """A source asks a broker again so long after an answer that was small, or after a tenth of its checkpoints' interval if that is less:
-    records of the meantime then come together. 0: at once."""
     fetch_bytes_max: int = knob(32 << 20)
     """Of one answer."""
     partition_fetch_bytes_max: int = knob(4 << 20)
@@ -100,7 +97,6 @@ class KafkaSettings:
                     "emit_topic_partitions",
                     "topic_wait_ms",
                     "fetch_wait_ms",
-                    "fetch_gather_ms",
                     "outage_after_ms",
                 }
             ),

@@ -52,7 +52,6 @@ PUBLIC: Final = frozenset(
         "outage_after_ms",
         "fetch_wait_ms",
         "follow_wait_ms",
-        "fetch_gather_ms",
         "fetch_bytes_max",
         "partition_fetch_bytes_max",
         "message_bytes_max",

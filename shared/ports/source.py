@@ -30,6 +30,19 @@ class NotesOffsets(Protocol):
 
 
 @runtime_checkable
+class Gathers(Protocol):
+    """A source that answers with many records for the cost of one: what comes to it may lie there for a while, until its epoch ends."""
+
+    def gathers_ms(self) -> int:
+        """For how long not to fetch again, going by what the last fetch brought; 0: there may be more already."""
+        ...
+
+    async def fetch(self, max_bytes: int, timeout_ms: int, *, waits: bool = True) -> Sequence[RawBatch]:
+        """As `SourcePort.fetch`; without `waits` it asks once, and [] comes as soon as the source answers that nothing is there."""
+        ...
+
+
+@runtime_checkable
 class KnowsOrigins(Protocol):
     """A source whose splits have several parts. Each part has an origin of its own, known once the part is begun (I2)."""
 

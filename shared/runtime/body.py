@@ -124,6 +124,8 @@ class Fetched:
     statuses: Sequence[SplitStatus]
     one_by_one: bool = False
     """A script's step: nothing more is fetched before it is taken, and covered by a checkpoint where it moved something."""
+    gathers_ms: int = 0
+    """For how long what comes next may lie at the source, unless the epoch ends before (C2)."""
 
     @property
     def rows(self) -> int:
@@ -181,8 +183,8 @@ class ReadingBody(TaskBody):
     """The state by which the task decides about its input. The driver passes on reports of others, the body those of the source."""
 
     @abstractmethod
-    async def fetch(self) -> Fetched:
-        """Read ahead, waiting a little for the first; changes no state that a snapshot holds. LogUnavailable."""
+    async def fetch(self, *, waits: bool = True) -> Fetched:
+        """Read ahead, waiting a little for the first if `waits`; changes no state that a snapshot holds. LogUnavailable."""
 
     @abstractmethod
     async def take(self, fetched: Fetched, now_ms: int, monotonic_ms: int) -> Sequence[Given]:

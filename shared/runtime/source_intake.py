@@ -19,7 +19,7 @@ from tidemark.shared.model.messages import (
     TellSplits,
 )
 from tidemark.shared.ports.clock import Handle
-from tidemark.shared.ports.log import LogError
+from tidemark.shared.ports.log import LogError, LogUnavailable
 from tidemark.shared.protocol.source import machine as source
 from tidemark.shared.protocol.source.allowance import Allowance
 from tidemark.shared.protocol.task import events as ev
@@ -45,6 +45,12 @@ class SourceIntake:
         self._fetched: deque[Fetched] = deque()
         """One fetch of a source, and the next where it need not wait: `fetch_records_max`, `fetch_bytes_max`."""
         self._room = asyncio.Event()
+        self._leaves = False
+        """What comes lies at the source, or is being looked for there (C2)."""
+        self._enough = asyncio.Event()
+        """It has lain there for long enough."""
+        self._start: Callable[[], None] | None = None
+        """The checkpoint that begins behind it."""
         self._gathered = Gathered(site.machine.sender.watermark_ms)
         self._allowance = Allowance()
         self._refilling = False
@@ -82,6 +88,7 @@ class SourceIntake:
             case Drain(_, _, vertex, index, splits) if (vertex, index) == (mine.vertex, mine.index):
                 self.site.log.info("source.drain", until={name: known.end for name, known in splits.items()})
                 self._carry_out(given.end(splits))
+                self._enough.set()
                 self.site.wake.set()
             case _:
                 pass  # another task's
@@ -134,11 +141,52 @@ class SourceIntake:
     async def _fetch(self) -> None:
         await self._started.wait()
         while not self.site.machine.ended:
-            self._fetched.append(await self.site.answered(self._body.fetch))
+            fetched = await self.site.answered(self._read)
+            self._leaves = False
+            self._fetched.append(fetched)
             self._carry_out(self._input.tell())
             self._room.clear()
             self.site.wake.set()
             await self._room.wait()
+            if fetched.gathers_ms:
+                await self._gather(fetched.gathers_ms)
+        self._leaves = False
+        self._begin()
+
+    async def _read(self) -> Fetched:
+        if not self._leaves:
+            return await self._body.fetch()
+        try:
+            return await self._body.fetch(waits=False)
+        except LogUnavailable:
+            self._leaves = False
+            self._begin()
+            raise
+
+    async def _gather(self, most_ms: int) -> None:
+        self._leaves = True
+        self._enough.clear()
+        timer = self.site.spawn(self._end_gathering(most_ms), "gather")
+        await self._enough.wait()
+        timer.cancel()
+
+    async def _end_gathering(self, after_ms: int) -> None:
+        await self.site.wiring.clock.sleep_ms(after_ms)
+        self._enough.set()
+
+    def before_barrier(self, start: Callable[[], None]) -> None:
+        """Start a checkpoint: behind the rows that lie at the source by now, where those that come are left there for a while (C2)."""
+        if self._leaves:
+            self._start = start
+            self._enough.set()
+        else:
+            start()
+
+    def _begin(self) -> None:
+        """The checkpoint that waits for a look at the source begins."""
+        start, self._start = self._start, None
+        if start is not None:
+            start()
 
     def has_input(self) -> bool:
         """Whether there is something that the task may take now."""
@@ -166,6 +214,7 @@ class SourceIntake:
     def rest(self) -> None:
         """There is nothing to do now: fetched rows wait."""
         if self._fetched:
+            self._begin()
             now_ms = self.site.wiring.clock.monotonic_ms()
             self._input.held_back(now_ms)
             self.site.meter.held(now_ms, first_arrival(self._fetched[0]))
@@ -202,6 +251,7 @@ class SourceIntake:
         meter.oldest_ms = oldest_work(fetched)
         produced = await self._produced(outs, fetched)
         self._carry_out(self._input.taken(machine.sender.epoch, rows=fetched.rows > 0))
+        self._begin()
         return produced
 
     async def _produced(self, outs: Sequence[Given], fetched: Fetched) -> ev.Produced:

@@ -9,6 +9,7 @@ import os
 import socket
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import structlog
@@ -299,7 +300,11 @@ class Worker:
                 driver.post(ev.Ticked(self._outside.clock.now_ms(), self._outside.clock.monotonic_ms()))
                 driver.post(ev.EpochTook(ended, took_ms, late, late_ms))
                 driver.post(ev.InputHeld(held=False))
-                driver.post(ev.CheckpointStarted(epoch, committed, aligned))
+                started = partial(driver.post, ev.CheckpointStarted(epoch, committed, aligned))
+                if driver.source is None:
+                    started()
+                else:
+                    driver.source.before_barrier(started)
             case AbortCheckpoint(_, _, epoch):
                 driver.post(ev.CheckpointAborted(epoch))
             case CommitHint(_, _, epoch):

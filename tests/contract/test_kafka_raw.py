@@ -231,8 +231,9 @@ async def test_a_batch_in_an_encoding_that_is_not_known_is_an_error_with_its_pla
     await log.close()
 
 
-async def test_batches_that_come_while_it_gathers_come_together(
-    log: KafkaLog, settings: KafkaSettings, unique_name: Callable[[str], str]
+@pytest.mark.parametrize("waits", [True, False])
+async def test_batches_that_come_before_the_next_fetch_come_together(
+    log: KafkaLog, settings: KafkaSettings, unique_name: Callable[[str], str], waits: bool
 ) -> None:
     """An answer with a record a partition is not asked for again at once: what ordinary producers send meanwhile is one answer."""
     topic = unique_name("gathered")
@@ -244,7 +245,7 @@ async def test_batches_that_come_while_it_gathers_come_together(
         for number in range(count):
             await (await writer.send(places[number % 3], NewRecord(b"%d" % number)))
 
-    reader = RawReader(replace(settings, fetch_gather_ms=2_000))
+    reader = RawReader(settings)
     await reader.start()
     await reader.assign(dict.fromkeys(places, Offset(0)))
     await feed(3)
@@ -252,9 +253,29 @@ async def test_batches_that_come_while_it_gathers_come_together(
     while sum(len(raw.values) for raw in first) < 1:
         first += await reader.fetch(1 << 20, 5_000)
     await feed(60)
-    found = await reader.fetch(1 << 20, 10_000)
+    found = await reader.fetch(1 << 20, 10_000, waits=waits)
     assert sum(len(raw.values) for raw in [*first, *found]) == 63
     assert len(found) == 3
+    await reader.close()
+    await writer.close()
+
+
+async def test_a_fetch_that_does_not_wait_is_over_with_the_brokers_answer(
+    log: KafkaLog, settings: KafkaSettings, unique_name: Callable[[str], str]
+) -> None:
+    """Also if nothing is there, and however long a broker would wait for something; the next fetch waits again."""
+    place = TopicPartition(unique_name("looked"), 0)
+    await log.create_topic(place.topic, 1)
+    writer = await log.writer("feeder")
+    reader = RawReader(replace(settings, fetch_wait_ms=10_000))
+    await reader.start()
+    await reader.assign({place: Offset(0)})
+    for number in range(3):
+        await (await writer.send(place, NewRecord(b"%d" % number)))
+        assert [value.as_py() for raw in await reader.fetch(1 << 20, 10_000) for value in raw.values] == [
+            b"%d" % number
+        ]
+        assert await reader.fetch(1 << 20, 3_600_000, waits=False) == []
     await reader.close()
     await writer.close()
 

@@ -43,12 +43,12 @@ class LogRawReader:
             self._reader.pause(partitions)
         self._paused.update(partitions)
 
-    async def fetch(self, max_bytes: int, timeout_ms: int) -> list[RawPartition]:
+    async def fetch(self, max_bytes: int, timeout_ms: int, *, waits: bool = True) -> list[RawPartition]:
         """See `RawReader.fetch`."""
         if self._reader is None:
             return []
         if not self._held:
-            self._held.extend(await self._reader.fetch(self._records_max, timeout_ms))
+            self._held.extend(await self._reader.fetch(self._records_max, timeout_ms if waits else 0))
             self._count += 1
             self._ends = await self._log.end_offsets(self._assigned)
         taken: list[LogRecord] = []

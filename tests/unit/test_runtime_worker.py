@@ -15,7 +15,16 @@ from tidemark.shared.adapters.memory_broker import MemoryBroker
 from tidemark.shared.adapters.memory_log import MemoryLog
 from tidemark.shared.adapters.virtual import VirtualWorld, run_virtual
 from tidemark.shared.model.checkpoint import KnownSplit
-from tidemark.shared.model.ids import EdgeId, Generation, Incarnation, LeaderToken, Offset, SplitId, TaskId, VertexId
+from tidemark.shared.model.ids import (
+    EdgeId,
+    Generation,
+    Incarnation,
+    LeaderToken,
+    Offset,
+    SplitId,
+    TaskId,
+    VertexId,
+)
 from tidemark.shared.model.messages import (
     CoordinatorBeat,
     Drain,
@@ -367,7 +376,7 @@ class Source(StandingBody, ReadingBody):
     async def ends(self) -> dict[SplitId, Offset | None]:
         return dict.fromkeys(self.input.read())
 
-    async def fetch(self) -> Any:
+    async def fetch(self, *, waits: bool = True) -> Any:
         self.fetched += 1
         await _never()
 
@@ -467,7 +476,7 @@ class Busy(Source):
         self.input.opened([SplitId("s")])
         self.work = asyncio.Event()
 
-    async def fetch(self) -> Any:
+    async def fetch(self, *, waits: bool = True) -> Any:
         await asyncio.sleep(0)
         return Fetched((), ())
 

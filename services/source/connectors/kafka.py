@@ -30,6 +30,8 @@ from tidemark.shared.ports.source import SourceMissing, SourceReplaced
 
 _MISSING_MS_MAX: Final = 2_000
 """A topic that is asked for may be missing so long: brokers learn of a new one after another."""
+_MUCH_BYTES: Final = 64 * 1024
+"""A fetch of so much costs little beside its records."""
 _MISSING_POLL_MS: Final = 200
 """How often a topic that is missing is looked for."""
 
@@ -42,6 +44,8 @@ class KafkaSourceSettings:
     start_at: StartAt = "latest"
     until: StartAt | None = None
     """`latest` or offsets; None: without end."""
+    gather_ms_max: int = 500
+    """See `SourceSettings`."""
     answer_age_ms_max: int = 2_000
     """An answer of the broker older than this says nothing about the end of a split; above the broker's fetch wait."""
     splits_max: int = 10_000
@@ -121,6 +125,9 @@ class KafkaConnector:
         self._undecoded: list[RawBatch] = []
         """Fetched, and waiting for a schema registry that is away; their splits' positions are in front of them."""
         self._splits: dict[SplitId, _Split] = {}
+        self._fetched_ms = 0
+        """When the last fetch ended, on the monotonic clock."""
+        self._gathers_ms = 0
 
     async def splits(self) -> Mapping[SplitId, int]:
         """All partitions of the topics now; asked of the broker each time, so that added ones are noticed."""
@@ -234,14 +241,16 @@ class KafkaConnector:
             return Offset(dict(until.offsets).get(partition.partition, latest))
         return latest
 
-    async def fetch(self, max_bytes: int, timeout_ms: int) -> Sequence[RawBatch]:
-        """See `Source.fetch`."""
+    async def fetch(self, max_bytes: int, timeout_ms: int, *, waits: bool = True) -> Sequence[RawBatch]:
+        """See `Gathers.fetch`."""
         try:
-            batches = await self._fetched(max_bytes, timeout_ms)
+            batches = await self._fetched(max_bytes, timeout_ms, waits=waits)
         except LogUnavailable:
             self._forget_answers()
             raise
         now = self._clock.monotonic_ms()
+        self._gathers_ms = self._time_for_much(batches, now - self._fetched_ms)
+        self._fetched_ms = now
         for split in self._splits.values():
             if not split.finished:
                 position = self._reader.position(split.partition)
@@ -252,9 +261,20 @@ class KafkaConnector:
         self._pause_finished()
         return batches
 
-    async def _fetched(self, max_bytes: int, timeout_ms: int) -> Sequence[RawBatch]:
+    def gathers_ms(self) -> int:
+        """See `Gathers.gathers_ms`."""
+        return self._gathers_ms
+
+    def _time_for_much(self, batches: Sequence[RawBatch], took_ms: int) -> int:
+        """How long it takes until as much is there as makes a request cheap; 0 where nothing came, or an end is to be reached."""
+        size = sum(batch.values.nbytes for batch in batches)
+        if not size or any(split.until is not None for split in self._splits.values()):
+            return 0
+        return 0 if size >= _MUCH_BYTES else min(self._settings.gather_ms_max, max(1, took_ms) * _MUCH_BYTES // size)
+
+    async def _fetched(self, max_bytes: int, timeout_ms: int, *, waits: bool) -> Sequence[RawBatch]:
         if not self._undecoded:
-            fetched = await self._reader.fetch(max_bytes, timeout_ms)
+            fetched = await self._reader.fetch(max_bytes, timeout_ms, waits=waits)
             batches = [batch for records in fetched if (batch := self._batch(records)) is not None]
             if self._records is None:
                 return batches

@@ -19,8 +19,11 @@ class RawReader(Protocol):
         """Return nothing of these any more."""
         ...
 
-    async def fetch(self, max_bytes: int, timeout_ms: int) -> Sequence[RawPartition]:
-        """The records that are there, about so many bytes at most, waiting at most so long; OffsetOutOfRange, LogUnavailable."""
+    async def fetch(self, max_bytes: int, timeout_ms: int, *, waits: bool = True) -> Sequence[RawPartition]:
+        """The records that are there, about so many bytes at most, waiting at most so long; OffsetOutOfRange, LogUnavailable.
+
+        Without `waits`: waiting for the brokers' answers alone, which come at once.
+        """
         ...
 
     def position(self, partition: TopicPartition) -> Offset:

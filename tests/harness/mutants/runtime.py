@@ -25,6 +25,7 @@ COORDINATOR, TELLING, FENCING = (
 )
 ON_LEADERS = ("tests/integration/test_two_leaders.py",)
 ON_GATHERED = ("tests/integration/test_gathered.py",)
+ON_LOOK = ("tests/unit/test_source_gathering.py",)
 ON_PACED = ("tests/integration/test_paced.py",)
 ON_LOST = ("tests/unit/test_runtime_coordinator.py",)
 
@@ -37,6 +38,8 @@ RUNTIME = (
     Mutant("F2", "what was unanswered goes behind the rest", OUTBOX, "self._unsent.extendleft(parcel for parcel, _ in reversed(given_up))", "self._unsent.extend(parcel for parcel, _ in given_up)", ON_DRIVER),
     Mutant("F2", "the broken writer is kept", OUTBOX, "        writer, self._writer = self._writer, None\n        if writer is not None:\n            await writer.close()", "        writer = self._writer\n        if writer is not None:\n            await writer.close()", ON_DRIVER),
     Mutant("F4", "the watermark passes rows that wait for more", SOURCE_IN, "return ev.Produced(emissions, gathered.watermark_ms,", "return ev.Produced(emissions, self._body.output_watermark(),", ON_GATHERED),
+    Mutant("C2", "what lies at the source waits for the next epoch", WORKER, "                    driver.source.before_barrier(started)", "                    started()\n                    driver.source.before_barrier(lambda: None)", ON_LOOK),
+    Mutant("C2", "a source that is away keeps the barrier back", SOURCE_IN, "            self._leaves = False\n            self._begin()\n            raise", "            raise", ON_LOOK),
     Mutant("F9", "a fetch is taken whole", SOURCE_IN, "there.divided(room_rows)", "there.divided(2**62)", ON_PACED),
     Mutant("F6", "what cannot be read is passed over", FRAMES_IN, '            message = f"{self.place_of(edge, record.offset)}: {error}"\n            raise PeerError(message) from error\n', "            return await self.take()\n", ON_DRIVER),
     Mutant("F6", "the place is not named", FRAMES_IN, '        except WireError as error:\n            message = f"{self.place_of(edge, record.offset)}: {error}"', '        except WireError as error:\n            message = f"{error}"', ON_DRIVER),
