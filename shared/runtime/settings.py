@@ -76,7 +76,7 @@ class RuntimeSettings:
     """Answers that a coordinator remembers, by which it tells a request that was copied; the oldest gives way."""
     samples_kept_ms: int = 600_000
     """How long samples of output stay in their topic; nothing depends on them."""
-    note_interval_ms: int = 1_000
+    note_interval_ms: int = 5_000
     """Lag tools are told of commits no oftener."""
     reports_waiting_max: int = 10_000
     """Messages of one process that the broker has not acknowledged; when there are more, no heartbeat is added to them."""

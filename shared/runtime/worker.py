@@ -133,6 +133,8 @@ class Worker:
         )
         self._seq = 0
         self._heard_ms = 0
+        self._beat_ms = 0
+        """When the last heartbeat was due, or went with an acknowledgement, on the monotonic clock."""
         self._fence = Fence()
         self._registered = False
         self._flow_begun = asyncio.Event()
@@ -148,7 +150,7 @@ class Worker:
     async def run(self) -> None:
         """Work until `stop`; raises an error that is no task's fault."""
         outside = self._outside
-        self._heard_ms = outside.clock.monotonic_ms()
+        self._heard_ms = self._beat_ms = outside.clock.monotonic_ms()
         await ensure_topics(outside)
         self._outbox.open(outside.executor, self._broken)
         loops = (self._read_commands(), self._beat(), self._tick(), self._tell_positions(), self._read_positions())
@@ -381,6 +383,8 @@ class Worker:
     def _ack(self, assign: Assign, epoch: Epoch, handle: TaskHandle) -> None:
         ack = Ack(self.incarnation, assign.job, assign.generation, epoch, handle)
         self._report_bounded(ack, assign, f"its acknowledgement of checkpoint {epoch}")
+        if self._since_beat_ms() >= self._outside.settings.heartbeat_interval_ms - self._beat_leeway_ms():
+            self._tell_alive()  # in the same request
 
     def _found(self, assign: Assign, splits: Splits, gone: Sequence[SplitId]) -> None:
         found = SplitsFound(
@@ -437,13 +441,26 @@ class Worker:
     async def _beat(self) -> None:
         """Heartbeats; and R2: without a word of the coordinator for long, stop all tasks."""
         settings, clock = self._outside.settings, self._outside.clock
+        alone_ms = settings.heartbeat_interval_ms + self._beat_leeway_ms()
         while True:
-            await clock.sleep_ms(settings.heartbeat_interval_ms)
-            if self._registered and self._outbox.backlog() < settings.reports_waiting_max:
-                self.report(self._heartbeat())
+            await clock.sleep_ms(alone_ms - self._since_beat_ms())
+            if self._since_beat_ms() >= alone_ms:
+                self._tell_alive()
             if clock.monotonic_ms() - self._heard_ms > settings.coordinator_silence_ms_max and self._tasks:
                 _log.error("worker.coordinator_silent", place=self.place, tasks=len(self._tasks))
                 await self._close_tasks(list(self._tasks))
+
+    def _beat_leeway_ms(self) -> int:
+        """A heartbeat goes with an acknowledgement that comes so much before or behind its time: each message costs several requests."""
+        return self._outside.settings.heartbeat_interval_ms // 4
+
+    def _since_beat_ms(self) -> int:
+        return self._outside.clock.monotonic_ms() - self._beat_ms
+
+    def _tell_alive(self) -> None:
+        self._beat_ms = self._outside.clock.monotonic_ms()
+        if self._registered and self._outbox.backlog() < self._outside.settings.reports_waiting_max:
+            self.report(self._heartbeat())
 
     def _heartbeat(self) -> Heartbeat:
         settings = self._outside.settings

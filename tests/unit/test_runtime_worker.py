@@ -17,6 +17,7 @@ from tidemark.shared.adapters.virtual import VirtualWorld, run_virtual
 from tidemark.shared.model.checkpoint import KnownSplit
 from tidemark.shared.model.ids import (
     EdgeId,
+    Epoch,
     Generation,
     Incarnation,
     LeaderToken,
@@ -26,6 +27,7 @@ from tidemark.shared.model.ids import (
     VertexId,
 )
 from tidemark.shared.model.messages import (
+    Ack,
     CoordinatorBeat,
     Drain,
     EndsFound,
@@ -35,6 +37,7 @@ from tidemark.shared.model.messages import (
     ReadSplits,
     Register,
     SplitsFound,
+    StartCheckpoint,
     StartSources,
     StopTasks,
     TaskFailed,
@@ -49,8 +52,10 @@ from tidemark.shared.protocol.task.start import TaskLimits
 from tidemark.shared.runtime.body import Fetched, ReadingBody, TaskBody
 from tidemark.shared.runtime.context import AssignedTask
 from tidemark.shared.runtime.driver import ZombieError
+from tidemark.shared.runtime.reading import up_to_now
 from tidemark.shared.runtime.settings import RuntimeSettings, SettingsError
 from tidemark.shared.runtime.worker import ToldPosition
+from tidemark.shared.wire.messages import decode_report
 
 COLLECT = TaskId(VertexId("collect-1"), 0)
 
@@ -107,7 +112,7 @@ def test_R2_what_was_stopped_is_not_started_by_an_older_word() -> None:
         await stand.tell(stand.assign(4))
         await stand.said(TaskRestored)
         await stand.tell(StopTasks(JOB, Generation(3)))
-        await stand.settle()
+        await stand.settle(1_500)
         (beat,) = (await stand.reports(Heartbeat))[-1].tasks
         assert beat.generation == 4
 
@@ -414,6 +419,32 @@ def test_R1_sources_take_no_input_before_all_have_restored() -> None:
         await stand.until(lambda: bodies[0].fetched == 1)
 
     at_work(story, make=make)
+
+
+def test_a_heartbeat_that_is_about_due_goes_with_an_acknowledgement() -> None:
+    """Each message costs a write and a fetch of its own; without acknowledgements heartbeats come alone."""
+
+    async def story(stand: WorkerStand) -> None:
+        await stand.tell(stand.assign(1, vertex="source-1"))
+        await stand.said(TaskRestored)
+        await stand.tell(StartSources(JOB, Generation(1)))
+        for epoch in range(1, 10):
+            await stand.tell(StartCheckpoint(JOB, Generation(1), Epoch(epoch), Epoch(0)))
+            await stand.settle(980)
+        acknowledged = await _written_ms(stand, Ack)
+        assert len(acknowledged) == 9
+        assert set((await _written_ms(stand, Heartbeat))[-6:]) <= set(acknowledged)
+        await stand.settle(5_000)
+        assert set((await _written_ms(stand, Heartbeat))[-3:]).isdisjoint(acknowledged)
+
+    at_work(story, make=lambda _: Source(None))
+
+
+async def _written_ms(stand: WorkerStand, kind: type[Any]) -> list[int]:
+    """When each report of this kind was written."""
+    at = TopicPartition(TOPICS.reports, 0)
+    records = [record async for record in up_to_now(MemoryLog(stand.broker), at)]
+    return [record.timestamp_ms for record in records if isinstance(decode_report(record.value or b""), kind)]
 
 
 def test_I1_a_source_s_task_tells_what_it_found_and_reads_what_it_is_told() -> None:

@@ -67,7 +67,7 @@ class CoordinatorSettings:
     stop_release_wait_ms: int = 30_000
     """How long a stop without drain waits for the release of committed output."""
     cleanup_interval_ms: int = 10_000
-    status_interval_ms: int = 500
+    status_interval_ms: int = 1_000
     """Least time between two publications of a status in which only progress changed."""
     spawn_wait_ms: int = 20_000
     """How long a wish for a worker stands before it is made again."""
