@@ -21,8 +21,8 @@ from msgspec import structs
 from tidemark.services.audit.expected import Line, line_of, line_of_record, table_line
 from tidemark.services.audit.history import AuditFailed, Commit, Identity, NotAuditable, ReleaseStep, released_steps
 from tidemark.services.audit.reading import committed_records, held_records
-from tidemark.services.sink.connecting import encoding_of
 from tidemark.services.sink.connectors.destination import Destination, LocalDestination
+from tidemark.services.sink.connectors.filerows import encoding_of
 from tidemark.services.sink.connectors.kafkamarkers import TOPIC_PREFIX, Marker, WrittenRange, decode_marker, markers_of
 from tidemark.services.sink.connectors.manifests import (
     SUMMARY,

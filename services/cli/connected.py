@@ -13,22 +13,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from sqlalchemy import exc
-
 from tidemark.services.cli.reading import no_file
 from tidemark.services.local.address import BROKER_VARIABLE
-from tidemark.services.operator.connecting import table_of
-from tidemark.services.operator.tables.sql import SqlTable
-from tidemark.services.sink.connecting import encoding_of
-from tidemark.services.sink.connectors.kafkarecords import Takes
-from tidemark.services.sink.connectors.mergechanges import place_of
-from tidemark.services.sink.connectors.sql import engine_at
-from tidemark.services.sink.connectors.sqlrows import RowMaker
-from tidemark.services.sink.connectors.sqltable import target_table
-from tidemark.services.source.connecting import change_stream_source, changes_source, files_of
-from tidemark.services.source.connectors.filecursors import Files
-from tidemark.services.source.connectors.kafka import topics_there
-from tidemark.services.source.settings import SourceSettings
 from tidemark.shared.adapters.clock import SystemClock
 from tidemark.shared.adapters.executor import AsyncExecutor
 from tidemark.shared.language.documents import CollectionDlq, FileDlq, InvalidDocument, KafkaDlq, Processor, all_stages
@@ -65,13 +51,6 @@ from tidemark.shared.runtime.settings import LookupSettings
 
 ANSWER_S_MAX: Final = 20
 """For one broker, database or file system: longer, and it is said not to answer."""
-_SAID: Final = (
-    InvalidDocument, LogError, WrongSetup, TargetRefused, TargetDenied, TargetUnavailable, TableRefused, TableDenied, TableUnavailable,
-    RegistryUnavailable, RegistryDenied, PluginError, PluginFailed, OSError, exc.SQLAlchemyError,
-)  # fmt: skip
-"""Errors of connectors; their messages are written for people."""
-
-
 _QUESTIONS: Final[Mapping[PluginKind, Callable[[Any], Any]]] = {
     "source": lambda source: source.splits(),
     "sink": lambda sink: sink.marker("check"),
@@ -95,12 +74,16 @@ class _Looks:
 
     async def source(self, stage: KafkaSource) -> Iterable[str]:
         """Topics are there."""
+        from tidemark.services.source.connectors.kafka import topics_there
+
         log = self.connections.log(self.connections.get(self.processor, stage.connection_name))
         await topics_there(log, stage.topics, self.cluster(stage.connection_name), self.clock)
         return ()
 
     async def changes(self, stage: ChangesSource | ChangeStreamSource) -> Iterable[str]:
         """Publication and slot are there, and may be read; a change stream may be opened, as it is described."""
+        from tidemark.services.source.connecting import change_stream_source, changes_source
+
         if isinstance(stage, ChangesSource):
             await changes_source(self.connections, self.processor, stage, self.executor, self.clock).state()
             return ()
@@ -122,13 +105,18 @@ class _Looks:
 
     async def files(self, stage: FileSource) -> Iterable[str]:
         """Files match, unless the folder is said to grow."""
-        filesystem, glob = files_of(self.connections, self.processor, stage)
+        from tidemark.services.source.connectors.filecursors import Files
+        from tidemark.services.source.settings import SourceSettings
+
+        filesystem, glob = self.connections.files_of(self.processor, stage)
         files = Files(filesystem, glob, SourceSettings().files_max)
         names = await self.executor.blocking(files.names)
         return () if names or stage.follow else [no_file(stage.path, glob)]
 
     async def topic(self, connection_name: str, topic: str, *, has_key: bool) -> Iterable[str]:
         """A topic that is written to is there, or may be made; and takes records without a key, if they have none."""
+        from tidemark.services.sink.connectors.kafkarecords import Takes
+
         connection = self.connections.get(self.processor, connection_name)
         log, takes = self.connections.log(connection), Takes.of(self.connections.kafka_settings(connection))
         if topic not in await log.list_topics():
@@ -154,6 +142,9 @@ class _Looks:
 
     async def lookup(self, stage: Lookup) -> Iterable[str]:
         """The table or file that is asked, and the column that is compared."""
+        from tidemark.services.operator.connecting import table_of
+        from tidemark.services.operator.tables.sql import SqlTable
+
         table = table_of(self.connections, self.processor, stage, LookupSettings(), self.executor, self.clock)
         try:
             if not isinstance(table, SqlTable):
@@ -185,6 +176,8 @@ class _Looks:
 
     async def output(self, stage: FileEmit) -> Iterable[str]:
         """The folder of files, and of a table the catalog that knows it."""
+        from tidemark.services.sink.connectors.filerows import encoding_of
+
         name = stage.connection_name
         encoding_of(stage, None if name is None else self.connections.get(self.processor, name))
         return await self.folder(name, stage.file_path, stage.path)
@@ -280,8 +273,17 @@ async def _answer(place: str, ask: _Ask) -> list[DocumentError]:
             return [_error(place, text) for text in await ask()]
     except TimeoutError:
         return [DocumentError(place, f"what it names does not answer within {ANSWER_S_MAX} s")]
-    except _SAID as error:
+    except _errors() as error:
         return [_error(place, redacted_line(" ".join(str(error).split())))]
+
+
+def _errors() -> tuple[type[Exception], ...]:
+    """Of connectors; their messages are written for people."""
+    from sqlalchemy import exc
+
+    targets = (TargetRefused, TargetDenied, TargetUnavailable, TableRefused, TableDenied, TableUnavailable)
+    others = (RegistryUnavailable, RegistryDenied, PluginError, PluginFailed, OSError, exc.SQLAlchemyError)
+    return (InvalidDocument, LogError, WrongSetup, *targets, *others)
 
 
 def _error(place: str, text: str) -> DocumentError:
@@ -290,6 +292,11 @@ def _error(place: str, text: str) -> DocumentError:
 
 
 def _table(url: str, stage: Merge, names: frozenset[str] | None) -> list[str]:
+    from tidemark.services.sink.connectors.mergechanges import place_of
+    from tidemark.services.sink.connectors.sql import engine_at
+    from tidemark.services.sink.connectors.sqlrows import RowMaker
+    from tidemark.services.sink.connectors.sqltable import target_table
+
     engine = engine_at(url)
     try:
         table = target_table(engine, stage)
@@ -302,6 +309,7 @@ def _table(url: str, stage: Merge, names: frozenset[str] | None) -> list[str]:
 def _collection(url: str, stage: Merge) -> list[str]:
     from pymongo.errors import PyMongoError
 
+    from tidemark.services.sink.connectors.mergechanges import place_of
     from tidemark.services.sink.connectors.mongodb import refusal
     from tidemark.shared.adapters.mongodb import client_at, has_transactions
 

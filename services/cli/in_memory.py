@@ -25,7 +25,7 @@ from tidemark.services.operator.service import OperatorService
 from tidemark.services.operator.shelved import in_temporary_files
 from tidemark.services.sink.connectors.memory import MemorySink, MemoryTarget
 from tidemark.services.sink.service import SinkService
-from tidemark.services.source.connecting import file_source, files_of, given_documents, own_documents, plugin_source
+from tidemark.services.source.connecting import file_source, given_documents, own_documents, plugin_source
 from tidemark.services.source.connectors.sample import SampleConnector
 from tidemark.services.source.service import SourceService
 from tidemark.shared.adapters.blobs import MemoryBlobs
@@ -126,7 +126,7 @@ class TryOutSources:
             case FileSource():
                 source = file_source(self.connections, outside, processor, replace(stage, follow=False))
                 if not await source.files():
-                    raise CannotTryOut(no_file(stage.path, files_of(self.connections, processor, stage)[1]))
+                    raise CannotTryOut(no_file(stage.path, self.connections.files_of(processor, stage)[1]))
                 return source
             case SampleSource():
                 return SampleConnector(outside.clock, ends_after=_SAMPLE_ROWS)

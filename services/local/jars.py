@@ -28,10 +28,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NewType
 
-import jgo
-import jgo.maven
-import requests
-
 KAFKA_VERSION: Final = "4.1.0"
 LOG4J_VERSION: Final = "2.24.3"
 # Kafka logs through slf4j; without the second coordinate it would log nowhere, and a failed start would have no reason.
@@ -117,9 +113,8 @@ def ensure_jars(cache: Path | None = None, lock: Path = LOCK_PATH) -> tuple[Path
         JarsError: no network, no disk, or a file with another digest than the locked one.
     """
     repository = (cache or default_cache()) / "repository"
-    context = jgo.maven.MavenContext(repo_cache=repository, timeout=_HTTP_TIMEOUT_S)
     with _alone_in(repository):
-        return tuple(_verified(context, jar) for jar in read_lock(lock))
+        return tuple(_verified(repository, jar) for jar in read_lock(lock))
 
 
 @contextmanager
@@ -133,11 +128,12 @@ def _alone_in(repository: Path) -> Iterator[None]:
         yield
 
 
-def _verified(context: jgo.maven.MavenContext, jar: LockedJar) -> Path:
-    artifact = context.project(jar.group, jar.artifact).at_version(jar.version).artifact()
+def _verified(repository: Path, jar: LockedJar) -> Path:
+    path = repository.joinpath(*jar.group.split("."), jar.artifact, jar.version, f"{jar.artifact}-{jar.version}.jar")
     found: str | None = None
     for _ in range(_FETCH_ATTEMPTS):
-        path = _fetch(artifact, jar)
+        if not path.exists():
+            _fetch(repository, jar)
         found = _sha256(path)
         if found == jar.sha256:
             return path
@@ -148,9 +144,13 @@ def _verified(context: jgo.maven.MavenContext, jar: LockedJar) -> Path:
     )
 
 
-def _fetch(artifact: jgo.maven.Artifact, jar: LockedJar) -> Path:
+def _fetch(repository: Path, jar: LockedJar) -> None:
+    import jgo.maven  # noqa: PLC0415 - a quarter of a second of each start, and only the first fetches
+    import requests  # noqa: PLC0415 - as above
+
     try:
-        return Path(artifact.resolve())
+        context = jgo.maven.MavenContext(repo_cache=repository, timeout=_HTTP_TIMEOUT_S)
+        context.project(jar.group, jar.artifact).at_version(jar.version).artifact().resolve()
     except (requests.RequestException, RuntimeError) as error:
         raise JarsError(
             f"{jar.coordinate} could not be fetched ({type(error).__name__}). "
@@ -159,7 +159,7 @@ def _fetch(artifact: jgo.maven.Artifact, jar: LockedJar) -> Path:
         ) from error
     except OSError as error:
         raise JarsError(
-            f"{jar.coordinate} could not be written below {artifact.context.repo_cache}: {error.strerror or error}. "
+            f"{jar.coordinate} could not be written below {repository}: {error.strerror or error}. "
             f"Free some disk space, or name another folder in {CACHE_VARIABLE}"
         ) from error
 
@@ -171,6 +171,8 @@ def _sha256(path: Path) -> str:
 
 def relock(lock: Path = LOCK_PATH) -> int:
     """Resolve ``ENDPOINT`` with all it needs and write the lock. Returns the number of jars."""
+    import jgo  # noqa: PLC0415 - as above
+
     with tempfile.TemporaryDirectory() as scratch:
         resolved = jgo.build(ENDPOINT, update=True, cache_dir=Path(scratch)).lockfile
     if resolved is None:

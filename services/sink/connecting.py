@@ -9,7 +9,7 @@ from urllib.parse import urlparse
 import sqlalchemy as sa
 
 from tidemark.services.sink.connectors.destination import Destination, LocalDestination
-from tidemark.services.sink.connectors.filerows import CatalogTable, Encoding
+from tidemark.services.sink.connectors.filerows import Encoding, encoding_of
 from tidemark.services.sink.connectors.files import FileSink
 from tidemark.services.sink.connectors.formatted import FormattedForms
 from tidemark.services.sink.connectors.https import HttpsSink
@@ -28,7 +28,6 @@ from tidemark.shared.model.ids import Epoch, VertexId
 from tidemark.shared.planning import DeadLetterHead, Head, WriteHead
 from tidemark.shared.plugins.installed import make_plugin
 from tidemark.shared.ports.clock import Executor
-from tidemark.shared.ports.setup import WrongSetup
 from tidemark.shared.ports.sink import SinkPort, TargetRefused
 from tidemark.shared.process.connections import Connections, check_room, filesystem_at
 from tidemark.shared.runtime.context import AssignedTask
@@ -177,19 +176,6 @@ def _compressing(connection: Connection, stage: KafkaEmit) -> Connection:
     compression = None if stage.compression_type == "none" else stage.compression_type
     config = {**connection.settings.get("config", {}), "compression": compression}
     return replace(connection, settings={**connection.settings, "config": config})
-
-
-def encoding_of(stage: FileEmit, connection: Connection | None) -> Encoding:
-    """How a stage's rows become files, at a connection with its values put in. WrongSetup where the connection lacks a needed setting."""
-    table = None
-    if stage.format == "iceberg":
-        if connection is None or "catalog" not in connection.settings:
-            where = stage.path if connection is None else f"connections.{connection.name}"
-            raise WrongSetup(
-                f"{where}: format iceberg needs a connection with a catalog, such as {{type: sql, uri: …}}"
-            )
-        table = CatalogTable(stage.file_path, connection.settings["catalog"])
-    return Encoding.of(stage, table)
 
 
 def stage_of(head: Head) -> Sink:

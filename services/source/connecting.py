@@ -1,7 +1,7 @@
 """From a document's `$source` to a connector that the source's tasks read from."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from tidemark.services.source.connectors.files import FileConnector, FileSourceSettings
 from tidemark.services.source.connectors.formatted import FormattedRecords
@@ -30,7 +30,7 @@ from tidemark.shared.model.values import Document
 from tidemark.shared.plugins.installed import make_plugin
 from tidemark.shared.ports.clock import Clock, Executor
 from tidemark.shared.ports.source import SourcePort
-from tidemark.shared.process.connections import Connections, filesystem_at
+from tidemark.shared.process.connections import Connections
 from tidemark.shared.runtime.context import Outside
 
 if TYPE_CHECKING:
@@ -185,12 +185,6 @@ def plugin_source(
 _DEFAULTS: Final = SourceSettings()
 
 
-def files_of(connections: Connections, processor: Processor, stage: FileSource) -> tuple[Any, str]:
-    """The file system (fsspec's) of a source of files, and the glob in it."""
-    place, config = connections.place_of(processor, stage.connection_name, stage.path_glob, stage.path)
-    return filesystem_at(place, stage.path, config)
-
-
 def file_source(
     connections: Connections,
     outside: Outside,
@@ -199,7 +193,7 @@ def file_source(
     bounds: SourceSettings = _DEFAULTS,
 ) -> FileConnector:
     """Files, below the folder of their connection if they have one."""
-    filesystem, glob = files_of(connections, processor, stage)
+    filesystem, glob = connections.files_of(processor, stage)
     settings = FileSourceSettings(
         glob=glob,
         format=stage.format,

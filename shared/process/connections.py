@@ -2,18 +2,16 @@
 
 import os
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import fsspec
 
-from tidemark.shared.adapters.http import AioHttpClient
 from tidemark.shared.adapters.kafka_log import KafkaLog
 from tidemark.shared.adapters.kafka_settings import KafkaSettings, settings_from
-from tidemark.shared.adapters.registry import RegistrySettings, RestRegistry, registry_settings
 from tidemark.shared.language.documents import Processor, resolve
 from tidemark.shared.language.forms import PluginFormat, PluginUse
 from tidemark.shared.language.redaction import redacted_line
-from tidemark.shared.language.stages import Connection, PluginEmit, PluginSource, PluginTable
+from tidemark.shared.language.stages import Connection, FileSource, PluginEmit, PluginSource, PluginTable
 from tidemark.shared.plugins.installed import make_plugin
 from tidemark.shared.ports.http import HttpClient
 from tidemark.shared.ports.setup import WrongSetup
@@ -21,6 +19,9 @@ from tidemark.shared.process.allowed import Allowed, below, read_allowed
 from tidemark.shared.process.values import Values
 from tidemark.shared.runtime.plugged import PluggedFormat
 from tidemark.shared.runtime.settings import RuntimeSettings
+
+if TYPE_CHECKING:
+    from tidemark.shared.adapters.registry import RegistrySettings, RestRegistry
 
 
 class ConnectionMissing(WrongSetup):
@@ -77,7 +78,7 @@ class Connections:
         # By all settings, secrets too: another password makes another client, even under the same name.
         self._logs: dict[KafkaSettings, KafkaLog] = {}
         self._registries: dict[RegistrySettings, RestRegistry] = {}
-        self._http = AioHttpClient(self._allowed.check_address)
+        self._http: HttpClient | None = None
 
     def get(self, processor: Processor, name: str) -> Connection:
         """The connection, with its values put in. ConnectionMissing, NotAllowed; InvalidDocument for a name that stands for nothing."""
@@ -119,6 +120,11 @@ class Connections:
         self._allowed.check_place(place, where)
         return place, config
 
+    def files_of(self, processor: Processor, stage: FileSource) -> tuple[Any, str]:
+        """The file system (fsspec's) of a source of files, and the glob in it. Raises as `get`."""
+        place, config = self.place_of(processor, stage.connection_name, stage.path_glob, stage.path)
+        return filesystem_at(place, stage.path, config)
+
     def kafka_settings(self, connection: Connection) -> KafkaSettings:
         """Client settings of a Kafka connection."""
         settings = connection.settings
@@ -138,8 +144,10 @@ class Connections:
             self._logs[settings] = KafkaLog(settings)
         return self._logs[settings]
 
-    def registry(self, connection: Connection) -> RestRegistry:
+    def registry(self, connection: Connection) -> "RestRegistry":
         """The client of a schema registry. TooManyConnections."""
+        from tidemark.shared.adapters.registry import RestRegistry, registry_settings  # noqa: PLC0415 - as for `http`
+
         settings = registry_settings(connection.settings)
         if settings not in self._registries:
             check_room(len(self._registries), self._clients_max, f"schema registry {connection.name!r}")
@@ -148,6 +156,10 @@ class Connections:
 
     def http(self) -> HttpClient:
         """The client of all servers that are asked by HTTP."""
+        from tidemark.shared.adapters.http import AioHttpClient  # noqa: PLC0415 - a web client is loaded where it is wanted
+
+        if self._http is None:
+            self._http = AioHttpClient(self._allowed.check_address)
         return self._http
 
     async def close(self) -> None:
@@ -156,4 +168,5 @@ class Connections:
             await log.close()
         for registry in self._registries.values():
             await registry.close()
-        await self._http.close()
+        if self._http is not None:
+            await self._http.close()

@@ -69,3 +69,42 @@ def test_a_command_loads_what_it_needs(tmp_path: Path, command: list[str], says:
     assert says in said
     assert "tidemark.services.cli.__main__" in modules
     assert sorted(modules.intersection(absent)) == []
+
+
+RUN = """
+import asyncio, sys
+from tidemark.services.cli.run import check_surroundings, read_document, parse
+from tidemark.services.local.jars import ensure_jars
+from pathlib import Path
+processor = parse(read_document(Path("p.yaml")))
+asyncio.run(check_surroundings(processor))
+ensure_jars()
+print("loaded", *sys.modules)
+"""
+
+
+def test_a_run_loads_the_clients_of_places_that_its_document_names(tmp_path: Path) -> None:
+    """Of files: no database's, no web client, nor what fetches jars that are there."""
+    (tmp_path / "a.json").write_text("{}")
+    (tmp_path / "p.yaml").write_text(
+        "pipeline: [{$source: {path: 'a*.json', format: json}}, {$emit: {path: o, format: json}}]"
+    )
+    env = {"PYTHONPATH": str(Path(__file__).parents[2])}
+    done = subprocess.run(
+        [sys.executable, "-c", RUN], capture_output=True, text=True, check=True, env=env, cwd=tmp_path
+    )
+    modules = set(done.stdout.split())
+    assert "tidemark.services.source.connectors.filecursors" in modules
+    absent = (
+        "sqlalchemy",
+        "psycopg",
+        "pymongo",
+        "deltalake",
+        "pyiceberg",
+        "jgo",
+        "requests",
+        "pandas",
+        "numba",
+        "pyspark",
+    )
+    assert modules.intersection((*absent, "tidemark.services.sink.connecting", "tidemark.services.operator")) == set()

@@ -75,11 +75,10 @@ def test_a_jar_that_differs_from_its_digest_is_never_used(tmp_path: Path, monkey
     path = tmp_path / "repository" / "org" / "example" / "thing" / "1.0" / "thing-1.0.jar"
     fetched: list[Path] = []
 
-    def fetch(*_: object) -> Path:
+    def fetch(*_: object) -> None:
         fetched.append(path)
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(b"something else")
-        return path
 
     monkeypatch.setattr("tidemark.services.local.jars._fetch", fetch)
     with pytest.raises(JarsError, match=r"org\.example:thing:1\.0: expected SHA-256 .* thrown away"):
@@ -131,22 +130,22 @@ def test_a_failed_start_says_what_to_do(tmp_path: Path, said: str, remedy: str) 
 
 def test_jars_that_two_fetch_at_once_are_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The second waits for the first: it neither takes a half-written file for an altered one, nor deletes it."""
-    lock, jar, second = tmp_path / "jars.lock", tmp_path / "a.jar", threading.Event()
+    lock, cache, second = tmp_path / "jars.lock", tmp_path / "cache", threading.Event()
+    jar = cache / "repository" / "g" / "a" / "1" / "a-1.jar"
     lock.write_text(f"g:a:1 sha256:{hashlib.sha256(b'whole').hexdigest()}\n")
     fetching = itertools.count()
 
-    def fetch(*_: object) -> Path:
+    def fetch(*_: object) -> None:
         if next(fetching):
             second.set()
-        if not jar.exists():
-            with jar.open("wb", buffering=0) as file:
-                file.write(b"wh")
-                second.wait(0.5)
-                file.write(b"ole")
-        return jar
+        jar.parent.mkdir(parents=True, exist_ok=True)
+        with jar.open("wb", buffering=0) as file:
+            file.write(b"wh")
+            second.wait(0.5)
+            file.write(b"ole")
 
     monkeypatch.setattr("tidemark.services.local.jars._fetch", fetch)
     with ThreadPoolExecutor(2) as pool:
-        found = [pool.submit(ensure_jars, tmp_path / "cache", lock) for _ in range(2)]
+        found = [pool.submit(ensure_jars, cache, lock) for _ in range(2)]
         assert [each.result(30) for each in found] == [(jar,), (jar,)]
-    assert next(fetching) == 2
+    assert next(fetching) == 1

@@ -16,13 +16,14 @@ from tidemark.services.sink.connectors.csvlines import csv_bytes
 from tidemark.services.sink.connectors.formats import jsonl_bytes, parquet_bytes, text_of
 from tidemark.shared.language.expressions.ast import Expr, FieldPath, Literal, fields_used
 from tidemark.shared.language.fields import expression_paths
-from tidemark.shared.language.stages import DateFormat, EmitFormat, FileEmit, OutputFormat
+from tidemark.shared.language.stages import Connection, DateFormat, EmitFormat, FileEmit, OutputFormat
 from tidemark.shared.language.values import type_name
 from tidemark.shared.model.values import MISSING, Value
 from tidemark.shared.operators.batches import declared_columns, values_of
 from tidemark.shared.operators.encoded import encoded, field_counts
 from tidemark.shared.operators.frame import Cells, Frame
 from tidemark.shared.operators.rendered import rendered
+from tidemark.shared.ports.setup import WrongSetup
 from tidemark.shared.ports.sink import Rejected
 
 Int64s = npt.NDArray[np.int64]
@@ -71,6 +72,19 @@ class Encoding:
     def divides(self) -> bool:
         """Whether rows go into different folders."""
         return bool(self.partition_by) or self.folder is not None
+
+
+def encoding_of(stage: FileEmit, connection: Connection | None) -> Encoding:
+    """How a stage's rows become files, at a connection with its values put in. WrongSetup where the connection lacks a needed setting."""
+    table = None
+    if stage.format == "iceberg":
+        if connection is None or "catalog" not in connection.settings:
+            where = stage.path if connection is None else f"connections.{connection.name}"
+            raise WrongSetup(
+                f"{where}: format iceberg needs a connection with a catalog, such as {{type: sql, uri: …}}"
+            )
+        table = CatalogTable(stage.file_path, connection.settings["catalog"])
+    return Encoding.of(stage, table)
 
 
 @dataclass(frozen=True, slots=True)
