@@ -366,6 +366,7 @@ async def _outputs(
 async def _expected(processor: Processor, installed: AuditedInstallation) -> dict[VertexId, Expected]:
     """The rows that topics and files would not have taken, and the form of documents there."""
     found: dict[VertexId, Expected] = {}
+    topics = topics_of(processor)
     for vertex in plan_processor(processor, engine="local").vertices:
         match stage_of(vertex.head) if isinstance(vertex.head, WriteHead) else None:
             case KafkaEmit() as stage:
@@ -373,9 +374,9 @@ async def _expected(processor: Processor, installed: AuditedInstallation) -> dic
                 with suppress(InvalidDocument):
                     connection = resolve(connection, installed.environment)
                 log = installed.log_at(processor, stage.connection_name)
-                found[vertex.id] = await expected_at_topic(stage, connection, log, installed.topics.prefix)
+                found[vertex.id] = await expected_at_topic(stage, connection, log, installed.topics.prefix, topics)
             case FileEmit() as stage:
-                found[vertex.id] = expected_in_files(stage)
+                found[vertex.id] = expected_in_files(stage, topics)
     return found
 
 

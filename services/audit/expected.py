@@ -27,6 +27,7 @@ from tidemark.shared.language.expressions.interpreter import evaluate
 from tidemark.shared.language.stages import Connection, FileEmit, KafkaEmit
 from tidemark.shared.language.values import ExtendedJsonError, parse_json, to_json, written
 from tidemark.shared.model.values import MISSING, Binary, Date, Document, Long, ObjectId
+from tidemark.shared.operators.context import Topics
 from tidemark.shared.operators.dead_letters import WOULD_REFUSE
 from tidemark.shared.ports.log import Log
 from tidemark.shared.ports.sink import Rejected
@@ -86,10 +87,12 @@ def line_of_document(document: Document) -> Line:
     return line_of(json.loads(json.dumps(to_json(document))))
 
 
-async def expected_at_topic(stage: KafkaEmit, connection: Connection, log: Log, prefix: str) -> Expected:
-    """A topic's rules are those that it has now. LogError."""
+async def expected_at_topic(
+    stage: KafkaEmit, connection: Connection, log: Log, prefix: str, source_topics: Topics
+) -> Expected:
+    """A topic's rules are those that it has now. source_topics: those of the rows. LogError."""
     takes = replace(_takes_of(connection.settings.get("config", {})), prefix=prefix)
-    maker, topics = RecordMaker(stage, takes), TopicLimits(log, takes)
+    maker, topics = RecordMaker(stage, takes, source_topics=source_topics), TopicLimits(log, takes)
     known = {name for name in await log.list_topics() if not is_internal(name, prefix)}
     await topics.look_up(known & {str(stage.topic.value)} if isinstance(stage.topic, Literal) else known)
 
@@ -115,9 +118,9 @@ def _takes_of(config: Mapping[str, Any]) -> Takes:
     return replace(Takes.of(KafkaSettings(bootstrap="unused:0")), **said)
 
 
-def expected_in_files(stage: FileEmit) -> Expected:
+def expected_in_files(stage: FileEmit, source_topics: Topics) -> Expected:
     """By the sink's own rows."""
-    encoding = Encoding.of(stage)
+    encoding = Encoding.of(stage, source_topics=source_topics)
     return Expected(
         lambda batch: RowBuffer(encoding).add(batch),
         table_line(stage.partition_by) if stage.format in ("parquet", "iceberg") else partial(_line_as_written, stage),

@@ -14,7 +14,7 @@ from tidemark.services.sink.connectors.files import FileSink
 from tidemark.services.sink.connectors.formatted import FormattedForms
 from tidemark.services.sink.connectors.https import HttpsSink
 from tidemark.services.sink.connectors.kafka import KafkaSink
-from tidemark.services.sink.connectors.kafkarecords import Takes
+from tidemark.services.sink.connectors.kafkarecords import RecordMaker, Takes
 from tidemark.services.sink.connectors.objects import ObjectDestination
 from tidemark.services.sink.connectors.plugin import PluginSink
 from tidemark.services.sink.connectors.registered import RegisteredForms
@@ -25,6 +25,7 @@ from tidemark.shared.language.documents import CollectionDlq, FileDlq, KafkaDlq,
 from tidemark.shared.language.expressions.ast import Literal
 from tidemark.shared.language.stages import Connection, FileEmit, HttpsEmit, KafkaEmit, Merge, PluginEmit, Sink
 from tidemark.shared.model.ids import Epoch, VertexId
+from tidemark.shared.operators.context import Topics
 from tidemark.shared.planning import DeadLetterHead, Head, WriteHead
 from tidemark.shared.plugins.installed import make_plugin
 from tidemark.shared.ports.clock import Executor
@@ -59,7 +60,7 @@ class RealSinks:
 
     def make(self, context: AssignedTask, processor: Processor, head: Head, vertex: VertexId, index: int) -> SinkPort:
         """See `SinkConnectors.make`."""
-        stage = stage_of(head)
+        stage, topics = stage_of(head), context.operators.topic
         match stage:
             case KafkaEmit():
                 connection = _compressing(self._connections.get(processor, stage.connection_name), stage)
@@ -67,7 +68,8 @@ class RealSinks:
                 log, parts = self._connections.log(connection), self._parts(context, vertex, index)
                 forms = forms_of(self._connections, processor, stage, context.outside.executor)
                 outside = context.outside
-                return KafkaSink(stage, log, parts, outside.clock, outside.executor, self._settings.kafka, takes, forms)
+                maker = RecordMaker(stage, takes, forms, topics)
+                return KafkaSink(maker, log, parts, outside.clock, outside.executor, self._settings.kafka)
             case FileEmit():
                 return self._files(context, processor, stage)
             case PluginEmit():
@@ -79,14 +81,16 @@ class RealSinks:
                 url, clients_max = str(connection.settings["url"]), context.outside.settings.connections_max
                 parts, executor = self._parts(context, vertex, index), context.outside.executor
                 if connection.type == "mongodb":
-                    return self._collections(stage, url, clients_max, parts, executor)
-                return SqlSink(stage, self._engine(url, clients_max), parts, executor, self._settings.sql)
+                    return self._collections(stage, url, clients_max, parts, executor, topics)
+                return SqlSink(stage, self._engine(url, clients_max), parts, executor, self._settings.sql, topics)
             case HttpsEmit():
                 connection, outside = self._connections.get(processor, stage.connection_name), context.outside
                 client, lookup = self._connections.http(), outside.settings.lookup
                 asking = Asking(stage, connection, client, outside.clock, outside.executor, lookup)
                 parts = self._parts(context, vertex, index)
-                return HttpsSink(asking, outside.log, parts, outside.unique(), self._settings.kafka)
+                return HttpsSink(
+                    asking, outside.log, parts, outside.unique(), self._settings.kafka, source_topics=topics
+                )
 
     def _engine(self, url: str, connections_max: int) -> sa.Engine:
         """One pool for a database: tasks of one process share it."""
@@ -95,7 +99,9 @@ class RealSinks:
             self._engines[url] = engine_at(url, self._settings.sql)
         return self._engines[url]
 
-    def _collections(self, stage: Merge, url: str, clients_max: int, parts: PartStore, executor: Executor) -> SinkPort:
+    def _collections(
+        self, stage: Merge, url: str, clients_max: int, parts: PartStore, executor: Executor, topics: Topics
+    ) -> SinkPort:
         """One client for a server, as for databases. TargetRefused for a url that is none of MongoDB's."""
         from tidemark.services.sink.connectors.mongodb import MongoSink  # noqa: PLC0415 - a driver that few need
         from tidemark.shared.adapters.mongodb import client_at  # noqa: PLC0415
@@ -107,19 +113,20 @@ class RealSinks:
                 self._clients[url] = client_at(url, settings.answer_ms, settings.connections_max)
             except ValueError as error:
                 raise TargetRefused(str(error)) from error
-        return MongoSink(stage, self._clients[url], parts, executor, settings)
+        return MongoSink(stage, self._clients[url], parts, executor, settings, topics)
 
     def _files(self, context: AssignedTask, processor: Processor, stage: FileEmit) -> SinkPort:
         outside = context.outside
         attempt = outside.unique()
-        encoding = self._encoding(processor, stage)
+        encoding = self._encoding(context, processor, stage)
         destination, settings = self._destination(processor, stage, attempt), self._settings
         handle_bytes_max = settings.staging.handle_bytes_max
         return FileSink(destination, encoding, attempt, outside.executor, settings.files, handle_bytes_max)
 
-    def _encoding(self, processor: Processor, stage: FileEmit) -> Encoding:
+    def _encoding(self, context: AssignedTask, processor: Processor, stage: FileEmit) -> Encoding:
         name = stage.connection_name
-        return encoding_of(stage, None if name is None else self._connections.get(processor, name))
+        connection = None if name is None else self._connections.get(processor, name)
+        return encoding_of(stage, connection, context.operators.topic)
 
     def _destination(self, processor: Processor, stage: FileEmit, attempt: str) -> Destination:
         place, config = self._connections.place_of(processor, stage.connection_name, stage.file_path, stage.path)

@@ -98,7 +98,7 @@ class Asking:
     # --- the request ------------------------------------------------------------------------------------------------------
 
     async def all_wanted(
-        self, batch: pa.RecordBatch, topic: Topics = None
+        self, batch: pa.RecordBatch, topic: Topics
     ) -> list[tuple[Environment, Wanted | ExpressionError | NotSent]]:
         """The request of each row, or why it makes none; worked out beside the loop, because a row may use up its budget of work."""
         return await self._executor.blocking(self._all_wanted, batch, topic)

@@ -21,7 +21,7 @@ from tidemark.services.sink.connectors.files import FileSink, FileSinkSettings
 from tidemark.services.sink.connectors.https import HttpsSink
 from tidemark.services.sink.connectors.kafka import KafkaSink, KafkaSinkSettings
 from tidemark.services.sink.connectors.kafkamarkers import MarkerReading
-from tidemark.services.sink.connectors.kafkarecords import Takes
+from tidemark.services.sink.connectors.kafkarecords import RecordMaker, Takes
 from tidemark.services.sink.connectors.memory import MemorySink, MemoryTarget
 from tidemark.services.sink.connectors.mongodbsettings import MongoSinkSettings
 from tidemark.services.sink.connectors.objects import ObjectDestination
@@ -226,7 +226,7 @@ class KafkaWorld:
 
     def sink(self) -> KafkaSink:
         store = PartStore(self.blobs, names_for(f"a{next(self.attempts)}"), inline_bytes_max=700)
-        return KafkaSink(self.stage, self.log, store, self.clock, self.executor, self.settings, self.takes)
+        return KafkaSink(RecordMaker(self.stage, self.takes), self.log, store, self.clock, self.executor, self.settings)
 
     async def records(self, topic: str | None = None) -> list[LogRecord]:
         """All committed records of a topic."""
@@ -279,7 +279,9 @@ class AvroWorld(KafkaWorld):
     def sink(self) -> KafkaSink:
         store = PartStore(self.blobs, names_for(f"a{next(self.attempts)}"), inline_bytes_max=700)
         forms = RegisteredForms(self.registry, self.stage, Inline())
-        return KafkaSink(self.stage, self.log, store, SystemClock(), self.executor, self.settings, self.takes, forms)
+        return KafkaSink(
+            RecordMaker(self.stage, self.takes, forms), self.log, store, SystemClock(), self.executor, self.settings
+        )
 
     async def documents(self) -> list[dict[str, Any]]:
         """All committed values, read by the schemas that they name."""

@@ -101,7 +101,7 @@ async def test_documents_become_records_and_what_has_none_is_rejected() -> None:
     forms = FormattedForms(PluggedFormat(lambda: _made(Odd), FORM), None, Inline())
     parts = PartStore(world.blobs, lambda epoch: f"a/{epoch}", inline_bytes_max=700)
     executor = AsyncExecutor()
-    sink = KafkaSink(stage, world.log, parts, SystemClock(), executor, world.settings, world.takes, forms)
+    sink = KafkaSink(RecordMaker(stage, world.takes, forms), world.log, parts, SystemClock(), executor, world.settings)
     await sink.open(IDENTITY, Epoch(0))
     rejected = await sink.accept(batch_of([0, 1, 2, 3]))
     staged = await sink.stage(Epoch(1), Epoch(0))

@@ -11,6 +11,7 @@ import pytest
 from tests.contract.sinks_targets import KafkaWorld, names_for
 from tidemark.services.library.release_world import Task, World, haunt
 from tidemark.services.sink.connectors.kafka import KafkaSink
+from tidemark.services.sink.connectors.kafkarecords import RecordMaker
 from tidemark.services.sink.connectors.staging import PartStore
 from tidemark.shared.adapters.faults import Fault, FaultRates, Faults
 from tidemark.shared.adapters.memory_broker import MemoryBroker
@@ -36,7 +37,7 @@ class Shaky(KafkaWorld):
         """A sink with a connection of its own."""
         store = PartStore(self.blobs, names_for(f"a{next(self.attempts)}"), inline_bytes_max=700)
         log = MemoryLog(self.broker, self.faults)
-        return KafkaSink(self.stage, log, store, self.clock, self.executor, self.settings, self.takes)
+        return KafkaSink(RecordMaker(self.stage, self.takes), log, store, self.clock, self.executor, self.settings)
 
 
 class Counting(Faults):

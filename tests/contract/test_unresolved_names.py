@@ -15,7 +15,7 @@ from tidemark.services.operator.tables.sql import SqlTable, engine_of
 from tidemark.services.sink.connectors.filerows import Encoding
 from tidemark.services.sink.connectors.files import FileSink, FileSinkSettings
 from tidemark.services.sink.connectors.kafka import KafkaSink, KafkaSinkSettings
-from tidemark.services.sink.connectors.kafkarecords import Takes
+from tidemark.services.sink.connectors.kafkarecords import RecordMaker
 from tidemark.services.sink.connectors.objects import ObjectDestination
 from tidemark.services.sink.connectors.sql import SqlSink, SqlSinkSettings, engine_at
 from tidemark.services.sink.connectors.staging import PartStore
@@ -85,7 +85,7 @@ async def _source(_: AsyncExecutor) -> None:
 
 async def _topic(executor: AsyncExecutor) -> None:
     stage = KafkaEmit(path="$emit", connection_name="c", topic=expression("out"))
-    sink = KafkaSink(stage, KafkaLog(KAFKA), _parts(), SystemClock(), executor, KafkaSinkSettings(), Takes())
+    sink = KafkaSink(RecordMaker(stage), KafkaLog(KAFKA), _parts(), SystemClock(), executor, KafkaSinkSettings())
     await sink.open(IDENTITY, Epoch(0))
 
 

@@ -142,7 +142,7 @@ async def test_a_topic_is_read_and_written_in_a_plugins_format(site: Path, tmp_p
     labels = {"plugin": "labels"}
     topic = {"connectionName": "broker", "format": labels}
     start = {"startAt": "earliest", "keyFormat": labels}
-    key = {"key": {"$meta": "stream.of"}, "keyFormat": labels}
+    key = {"key": {"$meta": "stream.source.key"}, "keyFormat": labels}
     document = json.dumps(
         {
             "name": NAME,
@@ -150,7 +150,6 @@ async def test_a_topic_is_read_and_written_in_a_plugins_format(site: Path, tmp_p
             "pipeline": [
                 {"$source": {**topic, "topic": "given", "config": start, "until": "latest"}},
                 {"$set": {"place": {"$cond": [{"$eq": ["$n", "2"]}, 7, "$place"]}}},
-                {"$setStreamMeta": {"stream.of": {"$meta": "stream.source.key"}}},
                 {"$emit": {**topic, "topic": "taken", "config": key}},
             ],
             "options": {"dlq": {"path": str(tmp_path / "letters")}},

@@ -14,7 +14,7 @@ from tidemark.services.cli.process import quiet
 from tidemark.shared.adapters.memory_commit_store import MemoryCommitStore
 from tidemark.shared.adapters.memory_log import MemoryLog
 from tidemark.shared.adapters.virtual import VirtualWorld, run_virtual
-from tidemark.shared.ports.log import NewRecord, TopicPartition
+from tidemark.shared.ports.log import LogRecord, NewRecord, TopicPartition
 from tidemark.shared.runtime.settings import RuntimeSettings
 
 BYTES = {"$binary": {"base64": "//4=", "subType": "00"}}
@@ -25,8 +25,13 @@ def _quiet() -> None:
     quiet(logging.CRITICAL)
 
 
-async def keyed(world: VirtualWorld, config: dict[str, Any], keys: list[bytes | None]) -> tuple[list[Any], list[Any]]:
-    """What `$meta` shows of each record's key, by the source and by a later task; and the letters about others. The audit agrees."""
+OUT: dict[str, Any] = {"connectionName": "broker", "topic": "out"}
+
+
+async def written(
+    world: VirtualWorld, config: dict[str, Any], keys: list[bytes | None], emit: dict[str, Any]
+) -> dict[str, list[LogRecord]]:
+    """The records of all topics behind a run in which the audit agrees; documents have the keys that `$meta` shows."""
     source = {
         "connectionName": "broker",
         "topic": "in",
@@ -38,7 +43,7 @@ async def keyed(world: VirtualWorld, config: dict[str, Any], keys: list[bytes | 
         "pipeline": [
             {"$source": source},
             {"$addFields": {"key": {"$ifNull": [{"$meta": "stream.source.key"}, "none"]}}},
-            {"$emit": {"connectionName": "broker", "topic": "out"}},
+            {"$emit": emit},
         ],
         "options": {"lateness": "split", "dlq": {"connectionName": "broker", "topic": "letters"}},
     }
@@ -54,12 +59,20 @@ async def keyed(world: VirtualWorld, config: dict[str, Any], keys: list[bytes | 
         await writer.close()
         await it.committed()
         await it.stop(drain=True)
-        shown, letters = [
-            [json.loads(s.record.value or b"") for p in it.broker._topics.get(topic, ()) for s in p.stored if s.record]
-            for topic in ("out", "letters")
-        ]
         await audit(NAME, AuditedInstallation(MemoryCommitStore(it.store), it.memory_blobs, log, {}))
-        return [(each["id"], each["key"]) for each in shown], letters
+        return {
+            topic: [s.record for p in partitions for s in p.stored if s.record]
+            for topic, partitions in it.broker._topics.items()
+        }
+
+
+async def keyed(world: VirtualWorld, config: dict[str, Any], keys: list[bytes | None]) -> tuple[list[Any], list[Any]]:
+    """What `$meta` shows of each record's key; and the letters about others."""
+    found = await written(world, config, keys, OUT)
+    shown, letters = [
+        [json.loads(record.value or b"") for record in found.get(topic, ())] for topic in ("out", "letters")
+    ]
+    return [(each["id"], each["key"]) for each in shown], letters
 
 
 @pytest.mark.parametrize(
@@ -89,3 +102,14 @@ def test_a_key_of_another_format_may_pass_as_its_bytes() -> None:
     config = {"keyFormat": "string", "keyFormatError": "passThrough"}
     shown, letters = run_virtual(lambda world: keyed(world, config, [b"a", b"\xff\xfe"]))
     assert (shown, letters) == ([(0, "a"), (1, BYTES)], [])
+
+
+@pytest.mark.parametrize("key_format", ["string", "json", "long"])
+def test_a_sink_reads_topic_and_key_of_a_record_as_stages_do(key_format: str) -> None:
+    """For the topic that it writes to, and for the key that it writes, in the format in which the source reads keys."""
+    keys = {"string": ["\u00e9".encode()], "json": [b'{"a":[1]}', b"7"], "long": [struct.pack(">q", 2**40)]}[key_format]
+    key = {"key": {"$meta": "stream.source.key"}, "keyFormat": key_format}
+    topic = {"$concat": [{"$meta": "stream.source.topic"}, "-out"]}
+    emit = {"connectionName": "broker", "topic": topic, "config": key}
+    found = run_virtual(lambda world: written(world, {"keyFormat": key_format}, list(keys), emit))
+    assert [record.key for record in found.get("in-out", ())] == keys, found.get("letters")

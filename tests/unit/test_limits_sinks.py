@@ -42,6 +42,7 @@ from tidemark.shared.language.stages import KafkaEmit
 from tidemark.shared.model.ids import Epoch, JobId, VertexId
 from tidemark.shared.operators.base import ARRIVAL, TS
 from tidemark.shared.operators.batches import batch_of
+from tidemark.shared.operators.context import NOWHERE
 from tidemark.shared.planning import WriteHead
 from tidemark.shared.ports.sink import Identity, TargetRefused
 from tidemark.shared.process.connections import Connections, TooManyConnections
@@ -254,7 +255,8 @@ def test_a_topic_is_written_as_its_stage_compresses(written: str, told: str | No
     )
     plan = SimpleNamespace(tasks={}, services={})
     outside = SimpleNamespace(blobs=None, clock=None, executor=None, topics=SimpleNamespace(prefix="tidemark"))
-    context: Any = SimpleNamespace(assign=SimpleNamespace(job=IDENTITY.job, generation=1, plan=plan), outside=outside)
+    assign = SimpleNamespace(job=IDENTITY.job, generation=1, plan=plan)
+    context: Any = SimpleNamespace(assign=assign, outside=outside, operators=NOWHERE)
     emit: Any = document.pipeline[-1]
     sink: Any = RealSinks(connections).make(context, document, WriteHead(emit), VertexId("emit-1"), 0)
     assert sink._log._settings.compression == told

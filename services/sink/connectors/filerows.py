@@ -20,6 +20,7 @@ from tidemark.shared.language.stages import Connection, DateFormat, EmitFormat, 
 from tidemark.shared.language.values import type_name
 from tidemark.shared.model.values import MISSING, Value
 from tidemark.shared.operators.batches import declared_columns, values_of
+from tidemark.shared.operators.context import Topics
 from tidemark.shared.operators.encoded import encoded, field_counts
 from tidemark.shared.operators.frame import Cells, Frame
 from tidemark.shared.operators.rendered import rendered
@@ -61,12 +62,15 @@ class Encoding:
     """The expression for each document's folder; None: all lie in one, but for `partition_by`."""
     output_format: OutputFormat = "relaxedJson"
     date_format: DateFormat = "default"
+    source_topics: Topics = None
+    """Those that the rows came from, for `$meta`."""
 
     @classmethod
-    def of(cls, stage: FileEmit, table: "CatalogTable | None" = None) -> "Encoding":
+    def of(cls, stage: FileEmit, table: "CatalogTable | None" = None, source_topics: Topics = None) -> "Encoding":
         """That of a stage."""
         options, folder = stage.write_options, stage.folder
-        return cls(stage.format, stage.partition_by, options, table, folder, stage.output_format, stage.date_format)
+        written = stage.output_format, stage.date_format
+        return cls(stage.format, stage.partition_by, options, table, folder, *written, source_topics)
 
     @property
     def divides(self) -> bool:
@@ -74,7 +78,7 @@ class Encoding:
         return bool(self.partition_by) or self.folder is not None
 
 
-def encoding_of(stage: FileEmit, connection: Connection | None) -> Encoding:
+def encoding_of(stage: FileEmit, connection: Connection | None, source_topics: Topics = None) -> Encoding:
     """How a stage's rows become files, at a connection with its values put in. WrongSetup where the connection lacks a needed setting."""
     table = None
     if stage.format == "iceberg":
@@ -84,7 +88,7 @@ def encoding_of(stage: FileEmit, connection: Connection | None) -> Encoding:
                 f"{where}: format iceberg needs a connection with a catalog, such as {{type: sql, uri: …}}"
             )
         table = CatalogTable(stage.file_path, connection.settings["catalog"])
-    return Encoding.of(stage, table)
+    return Encoding.of(stage, table, source_topics)
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +144,8 @@ class RowBuffer:
         exprs: list[Expr] = [Literal("") if encoding.folder is None else encoding.folder]
         exprs += [FieldPath(tuple(field.split("."))) for field in encoding.partition_by]
         names = [fields_used(expr) for expr in exprs]
-        frame = Frame(batch, None if None in names else frozenset().union(*(each for each in names if each)))
+        used = None if None in names else frozenset().union(*(each for each in names if each))
+        frame = Frame(batch, used, encoding.source_topics)
         frame.prepare(path for expr in exprs for path in expression_paths(expr))
         columns = [self._texts(number, frame.computed(expr), refused) for number, expr in enumerate(exprs)]
         kept = np.setdiff1d(np.arange(batch.num_rows), np.fromiter(refused, np.int64, len(refused)))

@@ -20,6 +20,7 @@ from tidemark.shared.language.values import encode_doc
 from tidemark.shared.model.checkpoint import MirrorRow
 from tidemark.shared.model.ids import NO_EPOCH, Epoch
 from tidemark.shared.model.values import Binary, Document
+from tidemark.shared.operators.context import Topics
 from tidemark.shared.ports.http import ServerAway, ServerRefused
 from tidemark.shared.ports.log import Log, RecordColumns, TopicPartition
 from tidemark.shared.ports.sink import Identity, Rejected, TargetRefused, TargetUnavailable
@@ -43,10 +44,13 @@ class HttpsSink(MarkedParts):
         attempt: str,
         settings: KafkaSinkSettings | None = None,
         part_requests_max: int = PART_REQUESTS_MAX,
+        source_topics: Topics = None,
     ) -> None:
+        """source_topics: those that the rows came from, for `$meta`."""
         super().__init__(log, parts, settings)
         self._part_requests_max = part_requests_max
         self._asking = asking
+        self._source_topics = source_topics
         self._stage = asking.stage
         self._attempt = attempt
         self._made = 0
@@ -76,7 +80,7 @@ class HttpsSink(MarkedParts):
         await self._held.make_room()
         rows: list[bytes] = []
         rejected: list[Rejected] = []
-        for number, (_, wanted) in enumerate(await self._asking.all_wanted(batch)):
+        for number, (_, wanted) in enumerate(await self._asking.all_wanted(batch, self._source_topics)):
             match wanted:
                 case Wanted():
                     self._made += 1

@@ -21,7 +21,6 @@ import pyarrow as pa
 import structlog
 from msgspec import structs
 
-from tidemark.services.sink.connectors.formatted import FormattedForms
 from tidemark.services.sink.connectors.kafkamarkers import (
     TOPIC_CONFIG,
     Marker,
@@ -32,14 +31,13 @@ from tidemark.services.sink.connectors.kafkamarkers import (
     next_part,
     ranges_of,
 )
-from tidemark.services.sink.connectors.kafkarecords import Made, RecordMaker, Takes
+from tidemark.services.sink.connectors.kafkarecords import Made, RecordMaker
 from tidemark.services.sink.connectors.kafkaruns import HeldRuns, Run, decode_runs, encode_runs
 from tidemark.services.sink.connectors.kafkatopics import TopicLimits
 from tidemark.services.sink.connectors.markers import check_open, is_due
-from tidemark.services.sink.connectors.registered import RegisteredForms, Unregistered
+from tidemark.services.sink.connectors.registered import Unregistered
 from tidemark.services.sink.connectors.staging import Part, PartStore, Staging
 from tidemark.shared.language.expressions.ast import Literal
-from tidemark.shared.language.stages import KafkaEmit
 from tidemark.shared.model.checkpoint import MirrorRow
 from tidemark.shared.model.ids import Epoch, Offset
 from tidemark.shared.model.knobs import knob
@@ -304,23 +302,21 @@ class KafkaSink(MarkedParts):
 
     def __init__(
         self,
-        stage: KafkaEmit,
+        maker: RecordMaker,
         log: Log,
         parts: PartStore,
         clock: Clock,
         executor: Executor,
         settings: KafkaSinkSettings | None = None,
-        takes: Takes | None = None,
-        forms: RegisteredForms | FormattedForms | None = None,
     ) -> None:
         super().__init__(log, parts, settings)
-        self._stage = stage
-        self._forms = forms
-        self._maker = RecordMaker(stage, takes or Takes(), forms)
+        self._stage = maker.stage
+        self._forms = maker.forms
+        self._maker = maker
         self._clock = clock
         self._executor = executor
-        self._accepting = TopicLimits(log, takes or Takes())
-        self._topics = TopicLimits(log, takes or Takes())
+        self._accepting = TopicLimits(log, maker.takes)
+        self._topics = TopicLimits(log, maker.takes)
         """The topics as releases know them. Accepting has its own, because the two go on side by side."""
         self._staging = Staging(parts)
         self._held = HeldRuns()

@@ -31,6 +31,7 @@ from tidemark.shared.language.values import type_name, written
 from tidemark.shared.model.values import MISSING, Value
 from tidemark.shared.operators.base import TS
 from tidemark.shared.operators.batches import documents_of, values_of
+from tidemark.shared.operators.context import Topics
 from tidemark.shared.operators.frame import Cells, Frame
 from tidemark.shared.operators.rendered import rendered
 from tidemark.shared.ports.log import HEADERS, RecordColumns
@@ -70,25 +71,33 @@ Made = tuple[list[tuple[Int64s, Run]], list[Rejected]]
 class RecordMaker:
     """Rows to records; rows that a broker would refuse are told instead (S6). Expressions become columns, a batch at a time."""
 
-    def __init__(self, stage: KafkaEmit, takes: Takes, forms: RegisteredForms | FormattedForms | None = None) -> None:
-        """`forms`: of a stage with a schema registry or a format; `runs` raises `Unregistered` until it has been asked for the topic."""
-        self._stage = stage
-        self._forms = forms
-        self._record_bytes_max = takes.record_bytes_max
-        self._headers_max = takes.headers_max
-        self._prefix = takes.prefix
+    def __init__(
+        self,
+        stage: KafkaEmit,
+        takes: Takes | None = None,
+        forms: RegisteredForms | FormattedForms | None = None,
+        source_topics: Topics = None,
+    ) -> None:
+        """`forms`: of a stage with a schema registry or a format; `runs` raises `Unregistered` until it has been asked for the topic.
+
+        `source_topics`: those that the rows came from, for `$meta`.
+        """
+        self.stage = stage
+        self.takes = takes or Takes()
+        self.forms = forms
+        self._source_topics = source_topics
         self._exprs = [e for e in (stage.topic, stage.key, stage.headers, stage.tombstone_when) if e is not None]
 
     @property
     def is_light(self) -> bool:
         """Whether no row may take long: nothing is evaluated but constants and fields, and nothing is written document by document."""
-        return self._forms is None and all(isinstance(expr, Literal | FieldPath) for expr in self._exprs)
+        return self.forms is None and all(isinstance(expr, Literal | FieldPath) for expr in self._exprs)
 
     def runs(self, batch: pa.RecordBatch) -> Made:
         """Runs of records with the rows that they come from, one a topic, and the rows that are none."""
         if not batch.num_rows:
             return [], []
-        rows = _Rows(batch, self._exprs)
+        rows = _Rows(batch, self._exprs, self._source_topics)
         topics, places = self._topics(rows)
         keys, headers, without_value = self._keys(rows, topics, places), self._headers(rows), self._tombstones(rows)
         if without_value is not None:
@@ -102,7 +111,7 @@ class RecordMaker:
 
     def _topics(self, rows: "_Rows") -> tuple[list[str], Int64s]:
         """The different topics, and which of them is each row's, shape (n,); -1 for a row that is refused."""
-        stage = self._stage
+        stage = self.stage
         if isinstance(stage.topic, Literal):
             value = stage.topic.value
             if isinstance(value, str):
@@ -121,22 +130,22 @@ class RecordMaker:
     def _permitted(self, rows: "_Rows", names: list[str], places: Int64s) -> tuple[list[str], Int64s]:
         for place, name in enumerate(names):
             reason = None if _may_be_topic(name) else self._no_topic(name)
-            if reason is None and (internal := refusal(name, self._prefix)):
-                reason = f"{self._stage.path}.topic: {internal}"
+            if reason is None and (internal := refusal(name, self.takes.prefix)):
+                reason = f"{self.stage.path}.topic: {internal}"
             if reason is not None:
                 rows.refuse(dict.fromkeys(np.flatnonzero(places == place).tolist(), reason))
         return names, places
 
     def _no_topic(self, value: Value) -> str:
         found = repr(value) if isinstance(value, str) else f"a value of type {type_name(value)}"
-        return f"{self._stage.path}.topic: expected a name of letters, digits, '.', '_' and '-', found {found}"
+        return f"{self.stage.path}.topic: expected a name of letters, digits, '.', '_' and '-', found {found}"
 
     def _keys(self, rows: "_Rows", topics: list[str], places: Int64s) -> pa.BinaryArray | None:
-        stage = self._stage
+        stage = self.stage
         if stage.key is None:
             return None
         found = rows.computed(stage.key, stage.path)
-        if self._forms is None or not self._forms.has_keys:
+        if self.forms is None or not self.forms.has_keys:
             keys, refused = keys_of(found, stage.key_format)
             rows.refuse(refused)
             return keys
@@ -144,14 +153,14 @@ class RecordMaker:
         kept = rows.kept()
         for row, value in zip(kept, rows.cells(found, kept), strict=True):
             if value is not None and value is not MISSING:
-                written[row] = rows.made(row, partial(self._forms.key, value, topics[places[row]]))
+                written[row] = rows.made(row, partial(self.forms.key, value, topics[places[row]]))
         return pa.array(written, pa.binary())
 
     def _headers(self, rows: "_Rows") -> pa.ListArray | None:
-        expr, path = self._stage.headers, self._stage.path
+        expr, path = self.stage.headers, self.stage.path
         if expr is None:
             return None
-        if isinstance(expr, ObjectExpr) and len(expr.fields) <= self._headers_max:
+        if isinstance(expr, ObjectExpr) and len(expr.fields) <= self.takes.headers_max:
             contents = [header_cells(rows.computed(value, path)) for _, value in expr.fields]
             return headers_of([name for name, _ in expr.fields], contents) if contents else None
         if isinstance(expr, Literal):
@@ -169,39 +178,39 @@ class RecordMaker:
             found, reason = header_pairs(value), ""
         except Refused as error:
             found, reason = [], str(error)
-        if len(found) > self._headers_max:
-            reason = f"$emit.config.headers: expected at most {self._headers_max} headers, found {len(found)}"
+        if len(found) > self.takes.headers_max:
+            reason = f"$emit.config.headers: expected at most {self.takes.headers_max} headers, found {len(found)}"
         if reason:
             rows.refuse(dict.fromkeys(places, reason))
         return [] if reason else found
 
     def _tombstones(self, rows: "_Rows") -> Bools | None:
         """Which rows have no value, shape (n,); None for none."""
-        if self._stage.tombstone_when is None:
+        if self.stage.tombstone_when is None:
             return None
-        held, refused = conditions_of(rows.computed(self._stage.tombstone_when, self._stage.path))
+        held, refused = conditions_of(rows.computed(self.stage.tombstone_when, self.stage.path))
         rows.refuse(refused)
         return held
 
     def _values(self, rows: "_Rows", topics: list[str], places: Int64s, without: Bools | None) -> pa.BinaryArray:
-        stage = self._stage
-        if self._forms is None:
+        stage = self.stage
+        if self.forms is None:
             whole = rendered(rows.batch, stage.output_format, stage.date_format)
             return whole if without is None else pc.if_else(pa.array(without), None, whole)
         values: list[bytes | None] = [None] * rows.count
         kept = [row for row in rows.kept() if without is None or not without[row]]
         for row, document in zip(kept, documents_of(rows.batch.take(pa.array(kept, pa.int64()))), strict=True):
             text = partial(written, document, stage.output_format, stage.date_format)
-            values[row] = rows.made(row, partial(self._forms.value, document, text, topics[places[row]]))
+            values[row] = rows.made(row, partial(self.forms.value, document, text, topics[places[row]]))
         return pa.array(values, pa.binary())
 
     def _within_bounds(self, rows: "_Rows", topics: list[str], places: Int64s, columns: RecordColumns) -> None:
         sizes = sizes_of(columns)
-        for row in np.flatnonzero(sizes > self._record_bytes_max).tolist():
+        for row in np.flatnonzero(sizes > self.takes.record_bytes_max).tolist():
             if row not in rows.refused:
                 reason = (
-                    f"{self._stage.path}: the record for topic {topics[places[row]]} has {sizes[row]} bytes, at most"
-                    f" {self._record_bytes_max} are allowed; project fields away, or raise the limits of topic and sink"
+                    f"{self.stage.path}: the record for topic {topics[places[row]]} has {sizes[row]} bytes, at most"
+                    f" {self.takes.record_bytes_max} are allowed; project fields away, or raise the limits of topic and sink"
                 )
                 rows.refuse({row: reason})
 
@@ -209,12 +218,13 @@ class RecordMaker:
 class _Rows:
     """The rows of a batch while they become records: their expressions as columns, and those that are refused, by the first reason."""
 
-    def __init__(self, batch: pa.RecordBatch, exprs: Sequence[Expr]) -> None:
+    def __init__(self, batch: pa.RecordBatch, exprs: Sequence[Expr], source_topics: Topics) -> None:
         self.batch = batch
         self.count = batch.num_rows
         self.refused: dict[int, str] = {}
         used = [fields_used(expr) for expr in exprs]
-        self._frame = Frame(batch, None if None in used else frozenset().union(*(each for each in used if each)))
+        names = None if None in used else frozenset().union(*(each for each in used if each))
+        self._frame = Frame(batch, names, source_topics)
         self._frame.prepare(path for expr in exprs for path in expression_paths(expr))
 
     def computed(self, expr: Expr, path: str) -> Cells:

@@ -23,6 +23,7 @@ from tidemark.shared.model.formats import STAGED_ROWS, Codec, FormatError
 from tidemark.shared.model.ids import NO_EPOCH, Epoch
 from tidemark.shared.model.values import MISSING, Date, Document, Value
 from tidemark.shared.operators.batches import documents_of
+from tidemark.shared.operators.context import Topics
 from tidemark.shared.operators.rows import environments
 from tidemark.shared.ports.sink import TargetRefused
 
@@ -63,10 +64,10 @@ class NoChange(Exception):
     """Why a document cannot be written: the value of an expression is no table, or no action."""
 
 
-def changes(stage: Merge, batch: pa.RecordBatch) -> list[StagedRow | NoChange]:
-    """The staged form of each document; NoChange where an expression fails."""
+def changes(stage: Merge, batch: pa.RecordBatch, source_topics: Topics) -> list[StagedRow | NoChange]:
+    """The staged form of each document; NoChange where an expression fails. source_topics: those that the rows came from, for `$meta`."""
     found: list[StagedRow | NoChange] = []
-    for env in environments(batch, documents_of(batch)):
+    for env in environments(batch, documents_of(batch), source_topics):
         try:
             found.append(_change(stage, env))
         except ExpressionError as error:

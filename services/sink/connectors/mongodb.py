@@ -42,6 +42,7 @@ from tidemark.shared.language.values import encode_doc, type_name
 from tidemark.shared.model.checkpoint import MirrorRow
 from tidemark.shared.model.ids import Epoch
 from tidemark.shared.model.values import ObjectId, Regex
+from tidemark.shared.operators.context import Topics
 from tidemark.shared.operators.encoded import encoded
 from tidemark.shared.ports.clock import Executor
 from tidemark.shared.ports.sink import Identity, Rejected, TargetDenied, TargetRefused, TargetUnavailable
@@ -64,12 +65,15 @@ class MongoSink:
         parts: PartStore,
         executor: Executor,
         settings: MongoSinkSettings | None = None,
+        source_topics: Topics = None,
     ) -> None:
+        """source_topics: those that the rows came from, for `$meta`."""
         self._stage = stage
         self._client = client
         self._parts = parts
         self._executor = executor
         self._settings = settings or MongoSinkSettings()
+        self._source_topics = source_topics
         self._held = HeldRows(parts, self._settings.part_bytes_max)
         self._identity: Identity | None = None
         self._transactions = False
@@ -166,7 +170,9 @@ class MongoSink:
     def _judged(self, batch: pa.RecordBatch) -> tuple[list[StagedRow], list[tuple[int, str]]]:
         """The rows to stage, and those that no server takes, with the reasons."""
         rows: Sequence[StagedRow | NoChange]
-        rows = encoded(batch).to_pylist() if self._stage.is_constant else changes(self._stage, batch)
+        rows = (
+            encoded(batch).to_pylist() if self._stage.is_constant else changes(self._stage, batch, self._source_topics)
+        )
         taken: list[StagedRow] = []
         refused: list[tuple[int, str]] = []
         for number, row in enumerate(rows):

@@ -44,6 +44,7 @@ from tidemark.shared.model.checkpoint import MirrorRow
 from tidemark.shared.model.ids import Epoch
 from tidemark.shared.model.knobs import knob
 from tidemark.shared.model.positive import check_positive
+from tidemark.shared.operators.context import Topics
 from tidemark.shared.operators.encoded import encoded
 from tidemark.shared.ports.clock import Executor
 from tidemark.shared.ports.sink import Identity, Rejected, TargetDenied, TargetRefused, TargetUnavailable
@@ -150,7 +151,9 @@ class SqlSink:
         parts: PartStore,
         executor: Executor,
         settings: SqlSinkSettings | None = None,
+        source_topics: Topics = None,
     ) -> None:
+        """source_topics: those that the rows came from, for `$meta`."""
         if engine.dialect.name not in DIALECTS:
             raise ValueError(
                 f"{stage.path}: expected a connection to {' or '.join(DIALECTS)}, found {engine.dialect.name}"
@@ -160,6 +163,7 @@ class SqlSink:
         self._parts = parts
         self._executor = executor
         self._settings = settings or SqlSinkSettings()
+        self._source_topics = source_topics
         self._held = HeldRows(parts, self._settings.part_bytes_max)
         self._identity: Identity | None = None
         self._marker = Epoch(0)
@@ -262,7 +266,7 @@ class SqlSink:
             rows: list[StagedRow | NoChange] = list(documents.to_pylist())
             misfits: Mapping[int, object] = self._target(b"").maker.misfits(documents)
         else:
-            rows = await self._executor.blocking(changes, self._stage, batch)
+            rows = await self._executor.blocking(changes, self._stage, batch, self._source_topics)
             misfits = await self._executor.blocking(self._misfits, rows)
         self._held.take([data for n, data in enumerate(rows) if n not in misfits and not isinstance(data, NoChange)])
         return [Rejected(row, f"{self._stage.path}: {misfit}") for row, misfit in sorted(misfits.items())]

@@ -249,7 +249,7 @@ class SimSinks(RealSinks):
         outside, attempt = context.outside, context.outside.unique()
         destination, settings = self._destination(processor, stage, attempt), self._settings
         folder = self._targets.folders[stage.file_path]
-        encoding = folder.encoding if isinstance(folder, Folder) else self._encoding(processor, stage)
+        encoding = folder.encoding if isinstance(folder, Folder) else self._encoding(context, processor, stage)
         handle_bytes_max = settings.staging.handle_bytes_max
         return SimFileSink(destination, encoding, attempt, outside.executor, settings.files, handle_bytes_max)
 
