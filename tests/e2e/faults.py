@@ -73,6 +73,15 @@ async def until(installed: Installation, reached: Callable[[ProcessorStatus], bo
     raise AssertionError(message)
 
 
+async def kill(installed: Installation, place: str) -> None:
+    """SIGKILL of the process at a place. One that was killed a moment ago is there again after a while; this waits for it."""
+    if place not in installed.cluster.pids():
+        async for _ in installed.client.heartbeats():
+            if place in installed.cluster.pids():
+                break
+    installed.cluster.kill(place, signal.SIGKILL)
+
+
 async def pause_past_the_heartbeat(installed: Installation, place: str) -> None:
     """SIGSTOP until the coordinator has given the worker up, then SIGCONT: the process comes back as a zombie."""
     before = await until(installed, lambda status: status.state == "RUNNING")

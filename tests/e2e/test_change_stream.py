@@ -3,12 +3,12 @@
 import asyncio
 import json
 import random
-import signal
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.e2e.faults import kill
 from tests.harness.installation import released
 from tests.harness.mongodb.streaming import StreamingServer
 from tidemark.services.audit.check import audit_local
@@ -70,7 +70,7 @@ async def test_events_come_out_once_over_kills(tmp_path: Path) -> None:
         for part in range(ROUNDS):
             await installed.until_running(NAME)
             expected += await write(server, chooser, part * TRANSACTIONS)
-            installed.cluster.kill("source-0" if part % 2 == 0 else "sink-0", signal.SIGKILL)
+            await kill(installed, "source-0" if part % 2 == 0 else "sink-0")
         await installed.until_running(NAME)
         await finish(installed)
     await server.stop()

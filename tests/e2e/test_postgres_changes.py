@@ -11,6 +11,7 @@ from typing import Any
 import psycopg
 import pytest
 
+from tests.e2e.faults import kill
 from tests.harness.installation import released
 from tests.harness.postgres import postgres
 from tidemark.services.audit.check import audit_local
@@ -91,7 +92,7 @@ async def test_changes_come_out_once_over_kills(tmp_path: Path) -> None:
             for part in range(ROUNDS):
                 await installed.until_running(NAME)
                 expected += await asyncio.to_thread(write, url, chooser, part * TRANSACTIONS)
-                installed.cluster.kill("source-0" if part % 2 == 0 else "sink-0", signal.SIGKILL)
+                await kill(installed, "source-0" if part % 2 == 0 else "sink-0")
             await installed.until_running(NAME)
             await asyncio.to_thread(until_behind, url, begin)
             await installed.client.request(StopProcessor(installed.client.unique(), NAME, drain=True))

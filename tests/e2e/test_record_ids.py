@@ -2,13 +2,13 @@
 
 import json
 import random
-import signal
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.e2e.faults import kill
 from tidemark.services.audit.check import Audited, audit_local
 from tidemark.services.audit.reading import committed_records
 from tidemark.services.cli.feed import Fed, feed
@@ -59,7 +59,7 @@ async def test_a_tenth_of_the_ids_sent_again_elsewhere_while_operators_die_count
             await installed.until_running(NAME)
             mine = sent[len(sent) * part // PARTS : len(sent) * (part + 1) // PARTS]
             await feed(installed.log, "in", mine, len(mine), 0.0, Fed())
-            installed.cluster.kill(f"operator-{part % 2}", signal.SIGKILL)
+            await kill(installed, f"operator-{part % 2}")
         await installed.client.request(StopProcessor(installed.client.unique(), NAME, drain=True))
         async for status in installed.client.watch(NAME):
             assert status.state != "FAILED", status.reason
