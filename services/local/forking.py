@@ -69,14 +69,15 @@ class Forking:
 
     async def _start(self, environment: Mapping[str, str], log: Path) -> "_Server":
         with log.open("ab") as said:
-            process = await asyncio.create_subprocess_exec(
+            _, server = await asyncio.get_running_loop().subprocess_exec(
+                _Server,
                 *tethered([sys.executable, "-m", "tidemark.services.local.fork_server", *self._services]),
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,
                 stderr=said,
                 env=environment,
             )
-        return _Server(process)
+        return server
 
     async def stop(self) -> None:
         """End the server, and with it whatever of its processes is left."""
@@ -84,46 +85,59 @@ class Forking:
             await self._server.end()
 
 
-class _Server:
-    """One that runs, what it was asked for and what it has forked."""
+class _Server(asyncio.SubprocessProtocol):
+    """One that runs, what it was asked for and what it has forked.
 
-    def __init__(self, process: asyncio.subprocess.Process) -> None:
-        self._process = process
+    The loop calls it, and no task of its own hears the server: who ends cancels all tasks, and still waits for processes.
+    """
+
+    def __init__(self) -> None:
         self._orders: dict[int, asyncio.Future[ForkedProcess]] = {}
         self._forked: dict[int, ForkedProcess] = {}
         self._numbers = count()
-        self._hearing = asyncio.get_running_loop().create_task(self._hear(), name="fork server")
+        self._rest = b""
+        self._gone = asyncio.Event()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """It has started."""
+        self._process = cast("asyncio.SubprocessTransport", transport)
+
+    def pipe_data_received(self, _pipe: int, data: bytes) -> None:
+        """What it says of its processes."""
+        *lines, self._rest = (self._rest + data).split(b"\n")
+        for line in lines:
+            self._take(json.loads(line))
+
+    def connection_lost(self, _error: Exception | None) -> None:
+        """It has ended, and all of its processes with it."""
+        for process in self._forked.values():
+            process.has_ended(-signal.SIGKILL)
+        for asked in self._orders.values():
+            failed = ForkedProcess(self._process.get_pid())
+            failed.has_ended(self._process.get_returncode() or 0)
+            _answer(asked, failed)
+        self._process.close()
+        self._gone.set()
 
     @property
     def ended(self) -> bool:
         """Whether it takes no more orders."""
-        return self._hearing.done()
+        return self._gone.is_set()
 
     async def ask(self, order: Mapping[str, Any]) -> ForkedProcess:
         """Carry an order out."""
         number = next(self._numbers)
         forked: asyncio.Future[ForkedProcess] = asyncio.get_running_loop().create_future()
         self._orders[number] = forked
-        cast("asyncio.StreamWriter", self._process.stdin).write(json.dumps({**order, "order": number}).encode() + b"\n")
+        pipe = cast("asyncio.WriteTransport", self._process.get_pipe_transport(0))
+        pipe.write(json.dumps({**order, "order": number}).encode() + b"\n")
         return await forked
 
     async def end(self) -> None:
         """Kill it; all of its processes have ended after that."""
-        if self._process.returncode is None:
+        with suppress(ProcessLookupError):
             self._process.kill()
-        await self._hearing
-
-    async def _hear(self) -> None:
-        heard = cast("asyncio.StreamReader", self._process.stdout)
-        while line := await heard.readline():
-            self._take(json.loads(line))
-        status = await self._process.wait()
-        for process in self._forked.values():
-            process.has_ended(-signal.SIGKILL)
-        for asked in self._orders.values():
-            failed = ForkedProcess(self._process.pid)
-            failed.has_ended(status)
-            _answer(asked, failed)
+        await self._gone.wait()
 
     def _take(self, said: Mapping[str, Any]) -> None:
         if "status" in said:

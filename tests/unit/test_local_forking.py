@@ -142,3 +142,15 @@ async def test_a_process_that_nobody_waits_for_is_ended(
     assert server is not None
     psutil.wait_procs([child for child in server.children() if child.pid not in processes])
     assert {child.pid for child in server.children()} == processes
+
+
+async def test_ends_are_heard_though_all_tasks_were_cancelled(
+    environment: Mapping[str, str], forking: Forking, tmp_path: Path
+) -> None:
+    """As a loop does that an error ends: what cleans up waits for its processes then."""
+    process = await forking.fork("stays", environment, tmp_path / "log", 0)
+    for task in asyncio.all_tasks() - {asyncio.current_task()}:
+        task.cancel()
+    process.kill()
+    async with asyncio.timeout(20):
+        assert await process.wait() == -signal.SIGKILL
