@@ -53,8 +53,8 @@ class Breaking:
         if isinstance(body, ReadingBody):
             fetch = body.fetch
 
-            async def broken() -> Any:
-                found = await fetch()
+            async def broken(**how: Any) -> Any:
+                found = await fetch(**how)
                 if next(self._fetches) in self._at:
                     raise Broken
                 return found
@@ -128,7 +128,7 @@ async def drain(there: Installed) -> None:
     await there.when(lambda status: status.state == "FINISHED")
 
 
-@pytest.mark.parametrize("breaks", [(), *((n,) for n in range(1, 13)), (2, 4, 6, 8), (3, 5, 9, 14)])
+@pytest.mark.parametrize("breaks", [(), *((n,) for n in range(1, 12)), (2, 4, 6, 8), (3, 5, 9, 14)])
 @pytest.mark.parametrize("tasks", [1, 2])
 def test_W2_D16_each_record_comes_once_wherever_a_task_breaks(
     tmp_path: Path, tasks: int, breaks: tuple[int, ...]
