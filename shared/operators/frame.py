@@ -7,7 +7,7 @@
 - FR3 A row on which an expression fails is an error, and not a cell; the others go on (D1).
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -29,7 +29,7 @@ from tidemark.shared.language.expressions.ast import walk as nodes_of
 from tidemark.shared.language.expressions.environment import RESULT_UNITS_MAX, Environment
 from tidemark.shared.language.expressions.errors import ExpressionError
 from tidemark.shared.language.expressions.interpreter import evaluate, evaluate_bounded
-from tidemark.shared.language.fields import expression_paths
+from tidemark.shared.language.fields import all_of, expression_paths
 from tidemark.shared.language.kernels import Bools, Column, Path, Rows, Unvectorised
 from tidemark.shared.language.kernels.arrays import encoded, tagged_column
 from tidemark.shared.language.kernels.base import TIMESTAMP, either, nulls_of
@@ -406,9 +406,14 @@ class Frame(Rows):
 
 def evaluated(expr: Expr, batch: pa.RecordBatch, topic: Topics = None) -> Cells:
     """The values of one expression."""
-    frame = Frame(batch, fields_used(expr), topic)
-    frame.prepare(expression_paths(expr))
-    return frame.computed(expr)
+    return frame_of([expr], batch, topic).computed(expr)
+
+
+def frame_of(exprs: Sequence[Expr], batch: pa.RecordBatch, topic: Topics = None) -> Frame:
+    """A frame for these expressions; the columns that they read are taken out of the documents together."""
+    frame = Frame(batch, all_of(map(fields_used, exprs)), topic)
+    frame.prepare(path for expr in exprs for path in expression_paths(expr))
+    return frame
 
 
 def pure(expr: Expr) -> bool:

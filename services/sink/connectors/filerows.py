@@ -14,15 +14,14 @@ import pyarrow as pa
 
 from tidemark.services.sink.connectors.csvlines import csv_bytes
 from tidemark.services.sink.connectors.formats import jsonl_bytes, parquet_bytes, text_of
-from tidemark.shared.language.expressions.ast import Expr, FieldPath, Literal, fields_used
-from tidemark.shared.language.fields import expression_paths
+from tidemark.shared.language.expressions.ast import Expr, FieldPath, Literal
 from tidemark.shared.language.stages import Connection, DateFormat, EmitFormat, FileEmit, OutputFormat
 from tidemark.shared.language.values import type_name
 from tidemark.shared.model.values import MISSING, Value
 from tidemark.shared.operators.batches import declared_columns, values_of
 from tidemark.shared.operators.context import Topics
 from tidemark.shared.operators.encoded import encoded, field_counts
-from tidemark.shared.operators.frame import Cells, Frame
+from tidemark.shared.operators.frame import Cells, frame_of
 from tidemark.shared.operators.rendered import rendered
 from tidemark.shared.ports.setup import WrongSetup
 from tidemark.shared.ports.sink import Rejected
@@ -143,10 +142,7 @@ class RowBuffer:
             return [(("",), np.arange(batch.num_rows))], refused
         exprs: list[Expr] = [Literal("") if encoding.folder is None else encoding.folder]
         exprs += [FieldPath(tuple(field.split("."))) for field in encoding.partition_by]
-        names = [fields_used(expr) for expr in exprs]
-        used = None if None in names else frozenset().union(*(each for each in names if each))
-        frame = Frame(batch, used, encoding.source_topics)
-        frame.prepare(path for expr in exprs for path in expression_paths(expr))
+        frame = frame_of(exprs, batch, encoding.source_topics)
         columns = [self._texts(number, frame.computed(expr), refused) for number, expr in enumerate(exprs)]
         kept = np.setdiff1d(np.arange(batch.num_rows), np.fromiter(refused, np.int64, len(refused)))
         which = np.zeros(len(kept), np.int64)

@@ -23,8 +23,7 @@ from tidemark.services.sink.connectors.kafkacells import (
 from tidemark.services.sink.connectors.kafkaruns import Int64s, Run, sizes_of
 from tidemark.services.sink.connectors.registered import NotWritten, RegisteredForms
 from tidemark.shared.adapters.kafka_settings import KafkaSettings
-from tidemark.shared.language.expressions.ast import Expr, FieldPath, Literal, ObjectExpr, fields_used
-from tidemark.shared.language.fields import expression_paths
+from tidemark.shared.language.expressions.ast import Expr, FieldPath, Literal, ObjectExpr
 from tidemark.shared.language.kernels.base import filled
 from tidemark.shared.language.stages import KafkaEmit
 from tidemark.shared.language.values import type_name, written
@@ -32,7 +31,7 @@ from tidemark.shared.model.values import MISSING, Value
 from tidemark.shared.operators.base import TS
 from tidemark.shared.operators.batches import documents_of, values_of
 from tidemark.shared.operators.context import Topics
-from tidemark.shared.operators.frame import Cells, Frame
+from tidemark.shared.operators.frame import Cells, frame_of
 from tidemark.shared.operators.rendered import rendered
 from tidemark.shared.ports.log import HEADERS, RecordColumns
 from tidemark.shared.ports.sink import Rejected
@@ -222,10 +221,7 @@ class _Rows:
         self.batch = batch
         self.count = batch.num_rows
         self.refused: dict[int, str] = {}
-        used = [fields_used(expr) for expr in exprs]
-        names = None if None in used else frozenset().union(*(each for each in used if each))
-        self._frame = Frame(batch, names, source_topics)
-        self._frame.prepare(path for expr in exprs for path in expression_paths(expr))
+        self._frame = frame_of(exprs, batch, source_topics)
 
     def computed(self, expr: Expr, path: str) -> Cells:
         """An expression's values; a row on which it fails is refused."""
