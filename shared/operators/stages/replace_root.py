@@ -8,7 +8,7 @@ import pyarrow.compute as pc
 from tidemark.shared.language.expressions.ast import ObjectExpr, fields_used
 from tidemark.shared.language.expressions.environment import RESULT_UNITS_MAX, Environment
 from tidemark.shared.language.expressions.interpreter import evaluate
-from tidemark.shared.language.fields import expression_paths
+from tidemark.shared.language.fields import all_of, expression_paths
 from tidemark.shared.language.stages import ReplaceRoot
 from tidemark.shared.model.values import MISSING, Value
 from tidemark.shared.operators.batches import empty_of, is_tagged
@@ -41,8 +41,7 @@ def _largest(batch: pa.RecordBatch) -> int:
 
 def _merged(stage: ReplaceRoot, added: ObjectExpr, staged: Staged, context: TaskContext) -> None:
     """Fields written over; one without a value stays as it was."""
-    used = [fields_used(expr) for _, expr in added.fields]
-    names = None if None in used else frozenset({name for name, _ in added.fields}.union(*(u for u in used if u)))
+    names = all_of([frozenset(name for name, _ in added.fields), *(fields_used(expr) for _, expr in added.fields)])
     frame = Frame(staged.batch, names, context.topic)
     frame.prepare(expression_paths(stage.new_root))
     new: Named = {}
