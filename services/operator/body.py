@@ -31,6 +31,10 @@ _NEVER: Final = 2**63
 """Rows, above which partials would be merged to be counted."""
 _PIECE_MS: Final = 50
 """That a piece of work should take: a checkpoint may wait for it (C13), and each costs a frame or a question of some hundred us."""
+_PIECE_OF: Final = 8
+"""A piece may take this part of what the work has taken until now: where a question costs more than items, on a machine under load, smaller
+pieces would be no faster."""
+_PIECE_MS_MAX: Final = 2_000
 _ITEMS_FIRST: Final = 16
 _ITEMS_MAX: Final = 1 << 20
 """Rows and timers of a piece: few at first, for a callback may be slow; then as many as its time allows."""
@@ -83,6 +87,8 @@ class OperatorBody(ReceivingBody):
         """Those before the call that is being worked on."""
         self._rows = 0
         self._items = _ITEMS_FIRST
+        self._worked_ms = 0
+        """For the watermark that is unfinished."""
         self._unfinished = False
         self._now_ms = max((h.protocol.processing_time_ms for h in context.assign.handles), default=MIN_TIME)
 
@@ -145,10 +151,12 @@ class OperatorBody(ReceivingBody):
         began_ms = clock.monotonic_ms()
         outs, self._unfinished = await self._work(self._advance, self._now(), watermark_ms)
         took_ms = clock.monotonic_ms() - began_ms
-        if took_ms > _PIECE_MS:
+        most_ms = min(max(_PIECE_MS, self._worked_ms // _PIECE_OF), _PIECE_MS_MAX)
+        if took_ms > most_ms:
             self._items = max(1, self._items // 2)
-        elif self._unfinished and 2 * took_ms < _PIECE_MS:
+        elif self._unfinished and 2 * took_ms < most_ms:
             self._items = min(2 * self._items, _ITEMS_MAX)
+        self._worked_ms = self._worked_ms + took_ms if self._unfinished else 0
         return outs
 
     def unfinished(self) -> bool:

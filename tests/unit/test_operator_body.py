@@ -2,12 +2,15 @@
 
 import asyncio
 import concurrent.futures
+import itertools
 import threading
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tests.harness.worker_stand import JOB
 from tidemark.services.operator.body import OperatorBody
@@ -68,18 +71,18 @@ def clock_at_0() -> SimpleNamespace:
 
 
 class Costly(JoinOperator):
-    """Each of so many items that a watermark lets come due takes a time."""
+    """Each of so many items that a watermark lets come due takes a time, and so does each call."""
 
-    def __init__(self, clock: SimpleNamespace, items: int, item_ms: int) -> None:
+    def __init__(self, clock: SimpleNamespace, items: int, item_ms: float, call_ms: int = 0) -> None:
         super().__init__(SPEC, TaskContext())
-        self.clock, self.left, self.item_ms = clock, items, item_ms
+        self.clock, self.left, self.item_ms, self.call_ms = clock, items, item_ms, call_ms
         self.pieces: list[int] = []
 
     def on_watermark_piece(self, watermark_ms: int, items_max: int) -> tuple[Sequence[Out], bool]:
         piece = min(self.left, items_max)
         self.left -= piece
         self.pieces.append(piece)
-        self.clock.spent_ms += piece * self.item_ms
+        self.clock.spent_ms += self.call_ms + round(piece * self.item_ms)
         return (() if self.left else super().on_watermark(watermark_ms)), self.left > 0
 
 
@@ -156,7 +159,10 @@ def until_locked(lock: threading.Lock) -> None:
 
 @pytest.mark.parametrize("item_ms", [0, 1, 40, 1_000])
 async def test_a_watermark_is_worked_on_in_pieces_that_suit_the_cost_of_an_item(item_ms: int) -> None:
-    """Few where each takes long, one at the least; more with each piece where they cost little. Each answers before the next begins."""
+    """Few where each takes long, one at the least; more with each piece where they cost little, or where the work takes long anyway.
+
+    Each answers before the next begins.
+    """
     clock = clock_at_0()
     costly = Costly(clock, 10_000 if item_ms < 40 else 40, item_ms)
     body = body_of(Chain((costly,)), clock=clock)
@@ -167,8 +173,21 @@ async def test_a_watermark_is_worked_on_in_pieces_that_suit_the_cost_of_an_item(
         calls += 1
     assert calls == len(costly.pieces)
     assert body.output_watermark() == 1_000
-    assert max(costly.pieces[5:]) * item_ms <= 50 or max(costly.pieces[5:]) == 1
+    worked_ms = list(itertools.accumulate(piece * item_ms for piece in costly.pieces))
+    for number, piece in enumerate(costly.pieces[5:], 5):
+        assert piece == 1 or piece * item_ms <= min(max(50, worked_ms[number - 1] / 8), 2_000)
     assert item_ms or calls < 12
+
+
+@given(call_ms=st.integers(0, 500), item_ms=st.floats(0.001, 2), items=st.integers(1, 100_000))
+async def test_what_a_call_costs_alone_makes_no_pieces_smaller(call_ms: int, item_ms: float, items: int) -> None:
+    """A slow machine, or a process to be asked: in all it takes a few times what the items take, however long a call is."""
+    clock = clock_at_0()
+    costly = Costly(clock, items, item_ms, call_ms)
+    body = body_of(Chain((costly,)), clock=clock)
+    while not costly.pieces or body.unfinished():
+        await body.advance(1_000)
+    assert clock.spent_ms <= 40 * call_ms + 5 * (round(items * item_ms) + len(costly.pieces))
 
 
 async def test_an_operator_behind_one_that_works_in_pieces_follows_it() -> None:
