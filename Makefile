@@ -32,7 +32,7 @@ PYTEST := $(BIN)/python -m pytest
 # told with its test, and another goes on with the rest. A test that its time limit's signal does not end (in machine code, in another
 # thread) takes its worker along.
 WORKERS ?= $(shell echo $$(($$(nproc) < 4 ? $$(nproc) + 1 : 4)))
-SPREAD := -n $(WORKERS) --dist worksteal --max-worker-restart 8 -o faulthandler_timeout=660 -o faulthandler_exit_on_timeout=true
+SPREAD := -n $(WORKERS) --dist worksteal --max-worker-restart 8 -o faulthandler_timeout=1560 -o faulthandler_exit_on_timeout=true
 # Of `make simulate`.
 SEEDS ?= 0-299
 

@@ -12,7 +12,7 @@ from tidemark.services.control.signature import signature
 from tidemark.shared.adapters.kafka_settings import KafkaSettings
 
 FULL = "namespace small has 1 of at most 1 processors: drop one first, or raise its quota"
-pytestmark = [pytest.mark.kafka, pytest.mark.timeout(120)]
+pytestmark = pytest.mark.kafka
 
 
 @pytest.fixture

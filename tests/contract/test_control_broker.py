@@ -20,7 +20,7 @@ from tidemark.shared.ports.log import Log, NewRecord, TopicPartition
 from tidemark.shared.runtime.topics import Topics
 from tidemark.shared.wire.messages import encode_message
 
-pytestmark = [pytest.mark.kafka, pytest.mark.timeout(120)]
+pytestmark = pytest.mark.kafka
 TOKEN = "a-token-of-the-tests"
 TOPICS = Topics()
 

@@ -205,7 +205,6 @@ async def test_everything_goes_through_a_password_and_tls(guarded: Guarded, prot
 
 
 @pytest.mark.kafka
-@pytest.mark.timeout(120)
 async def test_commands_by_topic_go_through_a_password_and_tls(guarded: Guarded) -> None:
     """The control service's agents take what comes from a broker that wants both, and send back what is no command."""
     protocol = "SASL_SSL"

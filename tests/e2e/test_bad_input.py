@@ -18,7 +18,7 @@ from tidemark.shared.model.ids import Offset, ProcessorName
 from tidemark.shared.model.messages import StopProcessor
 from tidemark.shared.ports.log import NewRecord, TopicPartition
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(240)]
+pytestmark = pytest.mark.e2e
 SECOND, GROWING, GROWN = ProcessorName("second"), "growing", "grown"
 NAME, TOPIC, OUT, LETTERS = ProcessorName("meters"), "meters", "meters.seen", "meters.letters"
 WORKERS = {"coordinator": 1, "source": 1, "operator": 1, "sink": 1, "spark": 0}

@@ -19,7 +19,7 @@ from tidemark.shared.language.documents import parse
 from tidemark.shared.model.ids import ProcessorName
 from tidemark.shared.model.messages import StopProcessor
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(240)]
+pytestmark = pytest.mark.e2e
 NAME = ProcessorName("events")
 WORKERS = {"coordinator": 1, "source": 1, "operator": 0, "sink": 1, "spark": 0, "control": 0}
 ROUNDS, TRANSACTIONS = 3, 40

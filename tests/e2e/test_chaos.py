@@ -8,7 +8,7 @@ import pytest
 
 from tests.harness.chaos.ledger import entries
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.e2e
 ROUND = ("--rounds", "1", "--faults", "5", "--striking-s", "8", "--seed", "3")
 
 

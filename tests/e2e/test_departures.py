@@ -22,7 +22,7 @@ from tidemark.shared.adapters.kafka_log import KafkaLog
 from tidemark.shared.adapters.kafka_settings import KafkaSettings
 from tidemark.shared.ports.log import NewRecord, TopicPartition
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1500)]
 
 KILLS = (
     Kill("source-0", "snapshot-taken", 3),

@@ -16,7 +16,7 @@ from tidemark.services.cli.installation import installation
 from tidemark.shared.model.ids import ProcessorName
 from tidemark.shared.model.messages import StopProcessor
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(240)]
+pytestmark = pytest.mark.e2e
 NAME = ProcessorName("drained")
 WORKERS = {"coordinator": 1, "source": 1, "operator": 0, "sink": 1, "spark": 0, "control": 0}
 RECORDS = 30_000

@@ -6,7 +6,7 @@ import pytest
 
 from tests.harness.drawn_jobs.running import jobs
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(400)]
+pytestmark = pytest.mark.e2e
 
 _SEEDS = (24, 27, 28)
 """Few records; among them a registry's forms, a history and a topic then, bounds of tasks, a collection that is asked."""

@@ -9,7 +9,7 @@ import pytest
 
 from tests.harness.full_broker import BEFORE, DURING
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.e2e
 FULL_S = 6
 
 

@@ -21,7 +21,7 @@ from tidemark.shared.ports.log import TopicPartition
 from tidemark.shared.runtime.client import Client
 from tidemark.shared.runtime.reading import followed
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(180)]
+pytestmark = pytest.mark.e2e
 NAME = ProcessorName("asks")
 WORKERS = {"coordinator": 1, "source": 1, "operator": 1, "sink": 1, "spark": 0, "control": 0}
 

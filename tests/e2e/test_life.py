@@ -30,7 +30,7 @@ from tidemark.shared.ports.log import LogUnavailable, TopicPartition
 from tidemark.shared.runtime.client import RequestRefused
 from tidemark.shared.runtime.reading import followed
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(180)]
+pytestmark = pytest.mark.e2e
 LIFE, MEETS = ProcessorName("life"), ProcessorName("meets")
 WORKERS = {"coordinator": 1, "source": 1, "operator": 1, "sink": 1, "spark": 0, "control": 1}
 T = TypeVar("T")

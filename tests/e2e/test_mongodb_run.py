@@ -16,7 +16,7 @@ from tidemark.shared.language.documents import parse
 from tidemark.shared.process.allowed import OWNER
 from tidemark.shared.process.connections import Connections
 
-pytestmark = [pytest.mark.e2e, pytest.mark.mongodb, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.e2e, pytest.mark.mongodb]
 COUNT = 40
 
 

@@ -23,7 +23,7 @@ from tidemark.shared.model.messages import StopProcessor
 from tidemark.shared.ports.log import NewRecord, TopicPartition
 from tidemark.shared.runtime.client import RequestRefused
 
-pytestmark = [pytest.mark.e2e, pytest.mark.kafka, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.e2e, pytest.mark.kafka]
 NAME = ProcessorName("shelves")
 SHELVES, EACH, ROUNDS = 3, 200, 3
 

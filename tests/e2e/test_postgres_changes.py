@@ -22,7 +22,7 @@ from tidemark.shared.language.documents import parse
 from tidemark.shared.model.ids import ProcessorName
 from tidemark.shared.model.messages import StopProcessor
 
-pytestmark = [pytest.mark.e2e, pytest.mark.postgres, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.e2e, pytest.mark.postgres]
 NAME = ProcessorName("changes")
 WORKERS = {"coordinator": 1, "source": 1, "operator": 0, "sink": 1, "spark": 0, "control": 0}
 ROUNDS, TRANSACTIONS = 4, 60

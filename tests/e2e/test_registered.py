@@ -23,7 +23,7 @@ from tidemark.shared.ports.log import LogRecord, TopicPartition
 from tidemark.shared.ports.registry import header_of
 from tidemark.shared.runtime.reading import followed
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(180)]
+pytestmark = pytest.mark.e2e
 NAME = ProcessorName("orders")
 WORKERS = {"coordinator": 1, "source": 1, "operator": 1, "sink": 1, "spark": 0, "control": 0}
 BEGIN_MS = 1_700_000_000_000

@@ -21,7 +21,7 @@ from tidemark.shared.runtime.client import RequestRefused
 from tidemark.shared.runtime.topics import Topics
 from tidemark.shared.wire.messages import encode_message
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(240)]
+pytestmark = pytest.mark.e2e
 WORKERS = {"coordinator": 1, "source": 1, "operator": 0, "sink": 1, "spark": 0}
 NAME, EVIL = ProcessorName("honest"), ProcessorName("evil")
 HOSTILE = 400

@@ -23,7 +23,7 @@ from tidemark.shared.model.messages import ProcessorStatus, StopProcessor
 from tidemark.shared.ports.log import TopicPartition
 from tidemark.shared.runtime.reading import followed
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(180)]
+pytestmark = pytest.mark.e2e
 NAME = ProcessorName("streams")
 DELAY_MS, BEFORE_MS, AFTER_MS = 3_000, 1_000, 4_000
 CUSTOMERS = 20

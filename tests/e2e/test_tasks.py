@@ -14,7 +14,7 @@ from tidemark.services.cli.installation import Installation
 from tidemark.shared.model.ids import Place, VertexId
 from tidemark.shared.model.messages import ModifyProcessor
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.e2e
 
 
 def test_three_tasks_of_each_kind_in_processes_of_their_own_put_out_what_one_does(tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ from tidemark.services.cli.process import quiet
 from tidemark.shared.model.ids import ProcessorName
 from tidemark.shared.model.messages import StopProcessor
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.e2e
 NAME = ProcessorName("pressed")
 WORKERS = {"coordinator": 1, "source": 1, "operator": 2, "sink": 1, "spark": 0, "control": 0}
 RECORDS, PARTITIONS, RECORD_BYTES = 12_000, 2, 200

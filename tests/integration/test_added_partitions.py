@@ -136,7 +136,6 @@ def test_W4_records_of_added_partitions_are_in_a_window_or_a_letter(seed: int) -
 
 
 @pytest.mark.long
-@pytest.mark.timeout(600)
 @pytest.mark.parametrize("seed", range(150))
 def test_W4_records_of_partitions_added_in_any_way_are_in_a_window_or_a_letter(seed: int) -> None:
     """Whatever the seed draws."""

@@ -36,7 +36,7 @@ from tidemark.shared.runtime.worker import Worker
 from tidemark.spark_stages.manifest import StageState, StateSegment
 from tidemark.spark_stages.step import SparkResult, SparkStep
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(180)]
+pytestmark = pytest.mark.spark
 RECORDS, KEYS, WINDOW_MS, STEP_MS = 20_000, 500, 10_000, 10
 AHEAD, UNCOMMITTED, PIECE, GROUPS = 96_000, 64_000, 48_000, 300
 """Bytes: W, V, and what one take of the source may add; partials that it holds for its barrier."""
