@@ -5,6 +5,8 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 MAKEFLAGS += --no-print-directory
+# Images and services of builds set it. Each process would compile all modules that it loads: as long again as the load itself.
+unexport PYTHONDONTWRITEBYTECODE
 
 # The first that runs; services/local/doctor.py says so if it does not fit. Name another: make PYTHON=/path/to/python3.12 …
 PYTHON ?= $(firstword $(foreach name,python3.11 python3.12 python3.13 python3 python,$(shell $(name) -c 'import sys; print(sys.executable)' 2>/dev/null)))

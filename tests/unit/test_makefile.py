@@ -50,6 +50,15 @@ def installed(tmp_path: Path) -> Path:
     return folder
 
 
+def test_modules_are_compiled_once_whatever_the_shell_has_set() -> None:
+    """What make starts keeps the bytecode of the modules it loads."""
+    command = ["make", "--eval", "told: ; @env", "told"]
+    environment = settled(ROOT) | {"PYTHONDONTWRITEBYTECODE": "1"}
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=True)
+    assert "PWD=" in done.stdout
+    assert "PYTHONDONTWRITEBYTECODE" not in done.stdout
+
+
 @pytest.mark.parametrize("by_link", [False, True])
 def test_a_set_up_that_can_be_used_is_kept(installed: Path, by_link: bool) -> None:
     """A second run does nothing; by whichever name the folder is entered."""
