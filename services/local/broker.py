@@ -25,7 +25,7 @@ import subprocess
 import sys
 import uuid
 from collections import deque
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -36,6 +36,7 @@ from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.errors import KafkaError
 
 from tidemark.services.local.broker_settings import (
+    FEATURES_PATH,
     FREE_PORT,
     LOOPBACK,
     NODE_ID,
@@ -49,7 +50,6 @@ from tidemark.services.local.java import JavaError, find_java, java_environment
 from tidemark.services.local.tether import tethered
 
 _MAIN_CLASS: Final = "kafka.Kafka"
-_FORMAT_CLASS: Final = "kafka.tools.StorageTool"
 _FORMATTED: Final = ("meta.properties", "bootstrap.checkpoint")
 """The files that formatting writes, also those with names that continue these."""
 _POLL_S: Final = 0.05
@@ -122,8 +122,8 @@ class LocalBroker:
         self._port, controller_port = _choose_ports(settings, self._port)
         if on_address is not None:
             on_address(self.bootstrap)
-        _write_properties(settings, server_properties(settings, self._port, controller_port))
-        await asyncio.to_thread(_format_once, settings, java_arguments(settings, java.executable, jars, _FORMAT_CLASS))
+        _write_properties(settings.properties_path, server_properties(settings, self._port, controller_port))
+        _format_once(settings)
         command = java_arguments(settings, java.executable, jars, _MAIN_CLASS)
         self._process = _spawn(settings, [*command, str(settings.properties_path)])
         try:
@@ -263,20 +263,23 @@ def _holder(port: Port) -> str:
     return "another process"
 
 
-def _write_properties(settings: BrokerSettings, properties: dict[str, str]) -> None:
+def _write_properties(path: Path, properties: Mapping[str, str]) -> None:
     lines = [f"{name}={value}" for name, value in sorted(properties.items())]
-    settings.properties_path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
-def new_cluster_id() -> str:
+def new_id() -> str:
     """A random id as Kafka writes it (16 bytes, base64 for URLs), which its tools do not take for an option."""
     drawn = uuid.uuid4().bytes
     plain = bytes([drawn[0] & 0x7F]) + drawn[1:]  # the first character is then a letter, never a hyphen
     return base64.urlsafe_b64encode(plain).rstrip(b"=").decode("ascii")
 
 
-def _format_once(settings: BrokerSettings, command: list[str]) -> None:
-    """Give the folder its identity. A format that was cut off left no mark, and no record either: it is done again."""
+def _format_once(settings: BrokerSettings) -> None:
+    """Give the folder its identity. A format that was cut off left no mark, and no record either: it is done again.
+
+    It writes what Kafka's StorageTool writes, for which that takes a JVM.
+    """
     mark = settings.data_dir / "formatted"
     try:
         mark.stat()
@@ -286,21 +289,17 @@ def _format_once(settings: BrokerSettings, command: list[str]) -> None:
         raise BrokerError(f"{mark}: {error.strerror}; whether the broker has data there is not known") from error
     else:
         return
-    cluster_id = new_cluster_id()
-    fast = [command[0], "-XX:TieredStopAtLevel=1", *command[1:]]
-    done = subprocess.run(
-        [*fast, "format", "-t", cluster_id, "-c", str(settings.properties_path)],
-        cwd=settings.data_dir,
-        env=java_environment(),
-        capture_output=True,
-        text=True,
-        timeout=settings.format_timeout_s,
-        check=False,
-    )
-    if done.returncode != 0:
-        (settings.diagnostics_dir / "broker.err").write_text(done.stdout + done.stderr, encoding="utf-8")
-        raise BrokerError(_failure(settings, "its data folder could not be formatted"))
-    mark.write_text(cluster_id, encoding="ascii")
+    cluster_id = new_id()
+    meta = {"version": "1", "cluster.id": cluster_id, "node.id": str(NODE_ID), "directory.id": new_id()}
+    try:
+        settings.log_dir.mkdir()
+        shutil.copyfile(FEATURES_PATH, settings.log_dir / FEATURES_PATH.name)
+        _write_properties(settings.log_dir / "meta.properties", meta)
+        mark.write_text(cluster_id, encoding="ascii")
+    except OSError as error:
+        raise BrokerError(
+            f"{settings.log_dir}: the broker's data folder cannot be written: {error.strerror}"
+        ) from error
 
 
 def _clear_cut_off_format(settings: BrokerSettings) -> None:

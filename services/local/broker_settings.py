@@ -16,7 +16,10 @@ FREE_PORT: Final = Port(0)
 LOOPBACK: Final = "127.0.0.1"
 NODE_ID: Final = 1
 
-_LOG4J_CONFIGURATION: Final = Path(__file__).resolve().parents[2] / "deploy" / "broker" / "log4j2.properties"
+_FOLDER: Final = Path(__file__).resolve().parents[2] / "deploy" / "broker"
+_LOG4J_CONFIGURATION: Final = _FOLDER / "log4j2.properties"
+FEATURES_PATH: Final = _FOLDER / "bootstrap.checkpoint"
+"""The features, and their versions, with which a new broker begins: a snapshot of Kafka's, the same for each cluster."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,8 +41,6 @@ class BrokerSettings:
     start_timeout_s: float = knob(300.0)
     """For the first answer of a broker with a living process: on a machine that is busy, minutes. If it ends, that is noticed at once."""
     stop_timeout_s: float = 15.0
-    format_timeout_s: float = 300.0
-    """For a new data folder to be given its identity."""
     predecessor_timeout_s: float = 5.0
     """How long to wait for the end of a broker after its supervisor was killed, s."""
     ask_timeout_ms: int = 10_000

@@ -8,7 +8,6 @@ import contextlib
 import errno
 import os
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -212,13 +211,13 @@ def test_a_brokers_data_stays_where_its_mark_is_gone_or_cannot_be_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Only what a format that was cut off has written may go; a folder with a partition in it is told, and stays."""
-    settings = replace(BrokerSettings(data_dir=tmp_path), format_timeout_s=5)
+    settings = BrokerSettings(data_dir=tmp_path)
     settings.log_dir.mkdir(parents=True)
     (settings.log_dir / "meta.properties").write_text("half")
     partition = settings.log_dir / "departures-0"
     partition.mkdir()
     with pytest.raises(BrokerError, match="holds departures-0, but its mark"):
-        local_broker._format_once(settings, ["false", "x"])
+        local_broker._format_once(settings)
     assert partition.exists()
     partition.rmdir()
     local_broker._clear_cut_off_format(settings)
@@ -233,7 +232,7 @@ def test_a_brokers_data_stays_where_its_mark_is_gone_or_cannot_be_read(
     partition.mkdir(parents=True)
     monkeypatch.setattr(Path, "stat", stat)
     with pytest.raises(BrokerError, match="is not known"):
-        local_broker._format_once(settings, ["false", "x"])
+        local_broker._format_once(settings)
     assert partition.exists()
 
 

@@ -15,9 +15,25 @@ import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from aiokafka.errors import MessageSizeTooLargeError
+from aiokafka.record import MemoryRecords
 
-from tidemark.services.local.broker import BrokerError, LocalBroker, _living_broker, _prepare_folder
-from tidemark.services.local.broker_settings import BrokerSettings, Port
+from tidemark.services.local.broker import (
+    BrokerError,
+    LocalBroker,
+    _format_once,
+    _living_broker,
+    _prepare_folder,
+    new_id,
+)
+from tidemark.services.local.broker_settings import (
+    FEATURES_PATH,
+    BrokerSettings,
+    Port,
+    java_arguments,
+    server_properties,
+)
+from tidemark.services.local.jars import ensure_jars
+from tidemark.services.local.java import find_java
 
 pytestmark = pytest.mark.kafka
 
@@ -85,6 +101,35 @@ async def test_a_broker_works_in_whatever_folder_and_locale(tmp_path: Path, monk
     assert [path.name for path in tmp_path.iterdir()] == [folder.name]
     assert (folder / "log" / "odd-0").is_dir()
     assert (folder / "diagnostics" / "broker.log").stat().st_size > 0
+
+
+def records(snapshot: Path) -> list[tuple[bytes | None, bytes | None]]:
+    """Keys and values in a file of Kafka's, without times."""
+    batches, found = MemoryRecords(snapshot.read_bytes()), []
+    while (batch := batches.next_batch()) is not None:
+        found += [(record.key, record.value) for record in batch]
+    return found
+
+
+def test_a_new_folder_is_as_storage_tool_makes_it(tmp_path: Path) -> None:
+    """The features that this Kafka gives a new cluster, and the same entries of an identity."""
+    settings = BrokerSettings(data_dir=tmp_path / "ours")
+    settings.data_dir.mkdir()
+    _format_once(settings)
+    theirs = BrokerSettings(data_dir=tmp_path / "theirs")
+    theirs.data_dir.mkdir()
+    properties = server_properties(theirs, Port(20_000), Port(20_001))
+    theirs.properties_path.write_text("".join(f"{name}={value}\n" for name, value in properties.items()))
+    tool = java_arguments(theirs, find_java().executable, ensure_jars(), "kafka.tools.StorageTool")
+    command = [*tool, "format", "-t", new_id(), "-c", str(theirs.properties_path)]
+    subprocess.run(command, cwd=theirs.data_dir, check=True, capture_output=True)
+    assert {path.name for path in settings.log_dir.iterdir()} == {path.name for path in theirs.log_dir.iterdir()}
+    made = theirs.log_dir / FEATURES_PATH.name
+    assert records(settings.log_dir / FEATURES_PATH.name) == records(made), f"cp {made} {FEATURES_PATH}"
+    ours, its = (set((s.log_dir / "meta.properties").read_text().splitlines()) for s in (settings, theirs))
+    its = {line for line in its if not line.startswith("#")}
+    assert {line.partition("=")[0] for line in ours} == {line.partition("=")[0] for line in its}
+    assert ours & its == {"node.id=1", "version=1"}
 
 
 async def test_a_killed_broker_comes_back_with_its_records(fresh_broker: LocalBroker) -> None:

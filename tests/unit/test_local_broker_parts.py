@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tidemark.services.local.broker import _failure, new_cluster_id
+from tidemark.services.local.broker import _failure, new_id
 from tidemark.services.local.broker_settings import BrokerSettings, Port, java_arguments, server_properties
 from tidemark.services.local.jars import JarsError, LockedJar, ensure_jars, read_lock
 from tidemark.services.local.java import JavaError, find_java, parse_major
@@ -105,7 +105,7 @@ def test_the_heap_is_bounded_by_the_setting(tmp_path: Path) -> None:
 def test_no_cluster_id_looks_like_an_option(monkeypatch: pytest.MonkeyPatch, first: int) -> None:
     """Whatever is drawn, the id is 16 bytes to Kafka and begins with a letter."""
     monkeypatch.setattr(uuid, "uuid4", lambda: uuid.UUID(bytes=bytes([first, *range(15)])))
-    drawn = new_cluster_id()
+    drawn = new_id()
     assert drawn[0].isalpha()
     assert len(base64.urlsafe_b64decode(drawn + "==")) == 16
 
