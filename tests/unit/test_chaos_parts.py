@@ -31,7 +31,7 @@ def test_every_kind_strikes_before_any_strikes_again(seed: int) -> None:
     assert Counter(fault.kind for fault in found) == Counter(every)
     assert {f.where for f in found} <= {
         *(f"{service}-{n}" for service, count in WORKERS.items() for n in range(count)),
-        "broker", "everything", "kafka", "blobs", "store", "out",
+        "broker", "forkserver", "everything", "kafka", "blobs", "store", "out",
     }  # fmt: skip
     assert all(0.0 <= fault.at_s <= 40.0 for fault in found)
 

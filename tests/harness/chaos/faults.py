@@ -20,6 +20,8 @@ PHASES: Final[dict[str, tuple[Phase, ...]]] = {
 DISKS: Final = ("kafka", "blobs", "store", "out")
 """store: the folder of the coordinator's store, of logs and scratch files."""
 EVERYTHING: Final = "everything"
+FORK_SERVER: Final = "forkserver"
+"""The process that all services are forked from, and that they die with."""
 PAUSE_S: Final = (1.0, 22.0)
 """A lease is 5 s, and silence of workers for 5 s ends a generation."""
 CUT_S: Final = (1.0, 25.0)
@@ -36,7 +38,7 @@ class Fault:
     what: str
     """kill, pause, phase, cut, full."""
     where: str
-    """A place, a disk, or `everything`."""
+    """A place, a disk, `forkserver`, or `everything`."""
     how: str
     at_s: float
     for_s: float = 0.0
@@ -70,7 +72,7 @@ def kinds(services: Sequence[str], *, disks: bool) -> list[Kind]:
     found: list[Kind] = []
     for service in (*services, BROKER):
         found += [("kill", service, "process"), ("pause", service, "process")]
-    found += [("kill", BROKER, "process"), ("kill", EVERYTHING, "process")]
+    found += [("kill", where, "process") for where in (BROKER, FORK_SERVER, EVERYTHING)]
     if "spark" in services:
         found += [("kill", "spark", "child"), ("pause", "spark", "child")]
     if "operator" in services:

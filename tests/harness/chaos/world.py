@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 
 from tests.harness.chaos.disks import Disk
-from tests.harness.chaos.faults import EVERYTHING, Fault
+from tests.harness.chaos.faults import EVERYTHING, FORK_SERVER, Fault
 from tests.harness.chaos.lanes import Lane, Lanes
 from tidemark.services.cli.installation import Installation
 from tidemark.services.local.address import BROKER_VARIABLE
@@ -63,6 +63,9 @@ class World:
             case "kill" if fault.where == EVERYTHING:
                 for place in self.cluster.pids():
                     self._signal(place, signal.SIGKILL)
+            case "kill" if fault.where == FORK_SERVER:
+                for each in _fork_servers():
+                    each.kill()
             case "kill" | "pause":
                 await self._signalled(fault)
             case "phase":
@@ -167,6 +170,12 @@ class World:
         """With those phases that were reached."""
         dead = [fault for fault, record in self._orders if record.exists() and record.stat().st_size]
         return [*self.struck, *dead]
+
+
+def _fork_servers() -> list[psutil.Process]:
+    """The one of this process' cluster, if it is there now."""
+    children = psutil.Process().children()
+    return [each for each in children if "tidemark.services.local.fork_server" in each.cmdline()]
 
 
 @asynccontextmanager
