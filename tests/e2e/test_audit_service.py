@@ -2,19 +2,19 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+import pytest_asyncio
 
 from tidemark.services.audit.reading import committed_records
 from tidemark.services.cli.installation import Installation, installation
 from tidemark.services.cli.remote import Remote, RemoteFailed, find, path_of
 from tidemark.services.local.address import ADDRESS_FILE
-from tidemark.services.local.broker import LocalBroker
-from tidemark.services.local.broker_settings import BrokerSettings
 from tidemark.shared.adapters.kafka_log import KafkaLog
 from tidemark.shared.adapters.kafka_settings import KafkaSettings
 from tidemark.shared.model.ids import ProcessorName
@@ -27,11 +27,31 @@ WORKERS = {"source": 1, "operator": 1, "spark": 0, "sink": 1, "control": 1}
 AUDIT, REDRIVE = path_of(NAME, "audit"), path_of(NAME, "redrive")
 
 
-def document(cluster: str) -> dict[str, Any]:
+@dataclass(frozen=True)
+class City:
+    """A cluster that is no installation's, with the topics of the document."""
+
+    cluster: str
+    log: Log
+    rides: str
+    counts: str
+    late: str
+
+    async def write(self, *seconds: int) -> None:
+        """Ten rides in each of these seconds, in this order."""
+        writer = await self.log.writer("feeder")
+        for second in seconds:
+            for n in range(10):
+                record = NewRecord(json.dumps({"at": 1_000_000 + 1_000 * second + n, "k": n % 3}).encode())
+                await (await writer.send(TopicPartition(self.rides, 0), record))
+        await writer.close()
+
+
+def document(city: City) -> dict[str, Any]:
     """Counts by key and second; letters and counts go where the rides come from."""
     source = {
         "connectionName": "city",
-        "topic": "rides",
+        "topic": city.rides,
         "config": {"auto_offset_reset": "earliest"},
         "timeField": {"$toDate": "$at"},
         "schema": {"at": "long", "k": "int"},
@@ -42,28 +62,18 @@ def document(cluster: str) -> dict[str, Any]:
     }
     return {
         "name": NAME,
-        "connections": {"city": {"type": "kafka", "bootstrapServers": cluster}},
+        "connections": {"city": {"type": "kafka", "bootstrapServers": city.cluster}},
         "pipeline": [
             {"$source": source},
             {"$tumblingWindow": window},
-            {"$emit": {"connectionName": "city", "topic": "counts"}},
+            {"$emit": {"connectionName": "city", "topic": city.counts}},
         ],
         "options": {
             "lateness": "split",
-            "dlq": {"connectionName": "city", "topic": "late"},
+            "dlq": {"connectionName": "city", "topic": city.late},
             "checkpoint": {"interval": {"size": 300, "unit": "ms"}},
         },
     }
-
-
-async def write(log: Log, *seconds: int) -> None:
-    """Ten rides in each of these seconds, in this order."""
-    writer = await log.writer("feeder")
-    for second in seconds:
-        for n in range(10):
-            record = NewRecord(json.dumps({"at": 1_000_000 + 1_000 * second + n, "k": n % 3}).encode())
-            await (await writer.send(TopicPartition("rides", 0), record))
-    await writer.close()
 
 
 async def committed(installed: Installation) -> None:
@@ -96,52 +106,57 @@ async def ended(remote: Remote, installed: Installation, epoch: int = 0) -> dict
     raise AssertionError("no heartbeats any more")
 
 
-@asynccontextmanager
-async def city(folder: Path) -> AsyncIterator[tuple[str, Log]]:
-    """A cluster that is no installation's, with the topics of the document."""
-    there = LocalBroker(BrokerSettings(data_dir=folder))
-    await there.start()
-    log = KafkaLog(KafkaSettings(bootstrap=there.bootstrap, client="test"))
-    for topic in ("rides", "counts", "late"):
+@pytest_asyncio.fixture
+async def city(kafka_broker: str, unique_name: Callable[[str], str]) -> AsyncIterator[City]:
+    """See `City`."""
+    log = KafkaLog(KafkaSettings(bootstrap=kafka_broker, client="test"))
+    made = City(kafka_broker, log, *map(unique_name, ("rides", "counts", "late")))
+    for topic in (made.rides, made.counts, made.late):
         await log.create_topic(topic, 1, {"retention.ms": "-1"})
-    try:
-        yield there.bootstrap, log
-    finally:
-        await log.close()
-        await there.stop()
+    yield made
+    await log.close()
 
 
-async def test_a_control_service_audits_and_redrives(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def begun_anew(installed: Installation, settings: dict[str, Any]) -> None:
+    """Another control service, with these settings, in the place of the one that ran."""
+    cluster = installed.cluster
+    cluster.settings = replace(cluster.settings, environment={"TIDEMARK_EXTRA": json.dumps(settings)})
+    await cluster.remove("control-0")
+    (cluster.settings.data_dir / ADDRESS_FILE).unlink()
+    cluster.add("control", "control-0")
+
+
+async def test_a_control_service_audits_and_redrives(
+    city: City, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Its verdict outlives it; the next one audits what came since by itself."""
     monkeypatch.setenv("TIDEMARK_RUNTIME", '{"engine": "local"}')
     data = tmp_path / "d"
-    async with city(tmp_path / "city") as (cluster, log):
-        text = json.dumps(document(cluster))
-        async with installation(data, {}, WORKERS) as installed:
-            await installed.ensure_started(NAME, text, {})
-            await write(log, *range(20), 3, 5)
-            await committed(installed)
-            remote = await served(data, installed)
-            begun = await asyncio.to_thread(remote.send, "POST", AUDIT)
-            assert begun["running"]
-            with pytest.raises(RemoteFailed, match="one that began at"):
-                await asyncio.to_thread(remote.send, "POST", AUDIT)
-            first = await ended(remote, installed)
-            assert (first["outcome"], first["records"], first["late"]) == ("held", 220, 20)
-            assert first["outputs"]["emit-1"] == 3 * 16  # the watermark is behind the newest ride
-            done = await asyncio.to_thread(remote.send, "POST", REDRIVE)
-            assert (done["letters"], done["corrections"], done["topic"]) == (20, 6, "late.corrections")
-            assert "late.corrections" in await log.list_topics()
+    async with installation(data, {}, WORKERS) as installed:
+        await installed.ensure_started(NAME, json.dumps(document(city)), {})
+        await city.write(*range(20), 3, 5)
+        await committed(installed)
+        remote = await served(data, installed)
+        begun = await asyncio.to_thread(remote.send, "POST", AUDIT)
+        assert begun["running"]
+        with pytest.raises(RemoteFailed, match="one that began at"):
+            await asyncio.to_thread(remote.send, "POST", AUDIT)
+        first = await ended(remote, installed)
+        assert (first["outcome"], first["records"], first["late"]) == ("held", 220, 20)
+        assert first["outputs"]["emit-1"] == 3 * 16  # the watermark is behind the newest ride
+        done = await asyncio.to_thread(remote.send, "POST", REDRIVE)
+        assert (done["letters"], done["corrections"], done["topic"]) == (20, 6, f"{city.late}.corrections")
+        assert f"{city.late}.corrections" in await city.log.list_topics()
 
-        async with installation(data, {"TIDEMARK_EXTRA": '{"audit_interval_ms": 1000}'}, WORKERS) as installed:
-            remote = await served(data, installed)
-            assert (await asyncio.to_thread(remote.get, REDRIVE))["verdict"]["letters"] == 20
-            kept = (await asyncio.to_thread(remote.get, AUDIT))["verdict"]
-            assert kept["epoch"] >= first["epoch"]
-            await write(log, 20, 21)
-            await committed(installed)
-            released = (await installed.client.statuses())[NAME].released
-            later = await ended(remote, installed, released)
-            assert (later["outcome"], later["records"]) == ("held", 240)
-            told = [json.loads(r.value or b"") async for r in committed_records(installed.log, Topics().events)]
-            assert {"held", "done"} <= {event["outcome"] for event in told if event["type"] == "verdict"}
+        await begun_anew(installed, {"audit_interval_ms": 1000})
+        remote = await served(data, installed)
+        assert (await asyncio.to_thread(remote.get, REDRIVE))["verdict"]["letters"] == 20
+        kept = (await asyncio.to_thread(remote.get, AUDIT))["verdict"]
+        assert kept["epoch"] >= first["epoch"]
+        await city.write(20, 21)
+        await committed(installed)
+        released = (await installed.client.statuses())[NAME].released
+        later = await ended(remote, installed, released)
+        assert (later["outcome"], later["records"]) == ("held", 240)
+        told = [json.loads(r.value or b"") async for r in committed_records(installed.log, Topics().events)]
+        assert {"held", "done"} <= {event["outcome"] for event in told if event["type"] == "verdict"}
