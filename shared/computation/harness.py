@@ -87,7 +87,7 @@ class Harness:
     def feed(self, outputs: Iterable[Yielded]) -> list[Yielded]:
         """Take in the output of another computation."""
         rows = [self._row(o.value, o.timestamp_ms, (0, o.sequence)) for o in outputs]
-        return self._done(self._task.on_records(rows))
+        return self._done(self._task.on_records(rows)) if rows else []
 
     def watermark(self, at: int) -> list[Yielded]:
         """The input watermark rises to this, ms; a lower one changes nothing."""

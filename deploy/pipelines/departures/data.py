@@ -143,14 +143,14 @@ def _days(columns: dict[str, npt.NDArray[Any]]) -> npt.NDArray[np.datetime64]:
 
 
 def _scheduled(columns: dict[str, npt.NDArray[Any]]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.object_]]:
-    """Scheduled departure, in UTC milliseconds and in ISO 8601 with Z; each local time is converted once."""
+    """Scheduled departure, in UTC milliseconds and in ISO 8601 with Z. The zone's clock changes at whole hours: each is converted once."""
     clock = columns["sched_dep_time"]
-    minutes = (clock // 100 * 60 + clock % 100).astype("timedelta64[m]")
-    local, inverse = np.unique(_days(columns).astype("datetime64[m]") + minutes, return_inverse=True)
-    utc = [utc_of(t) for t in local.tolist()]
-    milliseconds = np.array([round(t.timestamp()) * 1000 for t in utc], dtype=np.int64)
-    texts = np.array([t.strftime("%Y-%m-%dT%H:%M:%SZ") for t in utc], dtype=object)
-    return milliseconds[inverse], texts[inverse]
+    hours = _days(columns).astype("datetime64[h]") + (clock // 100).astype("timedelta64[h]")
+    local, inverse = np.unique(hours, return_inverse=True)
+    utc = np.array([utc_of(t).replace(tzinfo=None) for t in local.tolist()], dtype="datetime64[s]")
+    times = utc[inverse] + (clock % 100).astype("timedelta64[m]")
+    texts = np.datetime_as_string(times, timezone="UTC").astype(object)
+    return times.astype("datetime64[ms]").astype(np.int64), texts
 
 
 def _encoded(

@@ -72,9 +72,14 @@ def read_released(path: str, *, job: str | None = None, encoding: Encoding = _DE
     """
     destination = LocalDestination(path, "reader")
     table = table_at(destination, encoding)
-    files = list(released_files(destination, job=job, table=table))
-    if table is None:
-        return pa.table({})
+    if table is not None:
+        return _table_of(destination, job, table)
+    list(released_files(destination, job=job))  # which checks them
+    return pa.table({})
+
+
+def _table_of(destination: Destination, job: str | None, table: ReadTable) -> pa.Table:
+    files = released_files(destination, job=job, table=table)
     found = [*(released.table() for released in files), *large_files(destination, table)]
     return pa.concat_tables(found) if found else table.schema.empty_table()
 
@@ -107,11 +112,12 @@ def _whole(rows: pa.Table, partition: Mapping[str, Any], schema: pa.Schema) -> p
 def read_released_rows(path: str, *, job: str | None = None, encoding: Encoding = _DELTA) -> list[dict[str, Any]]:
     """All released rows of a local destination of any format: JSON lines as JSON, CSV as text. Raises Discrepancy."""
     destination = LocalDestination(path, "reader")
-    rows: list[dict[str, Any]] = read_released(path, job=job, encoding=encoding).to_pylist()
-    for released in released_files(destination, job=job, table=table_at(destination, encoding)):
-        if released.schema is None:
-            rows += _content(released, _reader_of(released.manifest))
-    return rows
+    table = table_at(destination, encoding)
+    if table is not None:
+        rows: list[dict[str, Any]] = _table_of(destination, job, table).to_pylist()
+        return rows
+    files = released_files(destination, job=job)
+    return [row for released in files for row in _content(released, _reader_of(released.manifest))]
 
 
 def released_files(
