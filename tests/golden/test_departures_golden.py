@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 from tests.oracle import departures as oracle
-from tidemark.deploy.pipelines.departures.data import departures
+from tests.oracle.check_demo import settled_feed
 
 GOLDEN = Path(__file__).parent / "departures_alerts.jsonl"
 
@@ -15,8 +15,7 @@ def test_the_year_s_alerts_are_those_written_down() -> None:
 
 
 def _alerts() -> list[dict[str, object]]:
-    settled = oracle.settle([[value for _, value in p] for p in departures().partitions])
-    return oracle.alerts(settled.counts)
+    return oracle.alerts(settled_feed().counts)
 
 
 if __name__ == "__main__":

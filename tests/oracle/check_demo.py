@@ -13,7 +13,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any, Final
 
@@ -23,7 +23,7 @@ import pyarrow.parquet as pq
 from deltalake import DeltaTable
 
 from tests.oracle import departures as oracle
-from tidemark.deploy.pipelines.departures.data import PARTITIONS, Gap, departures
+from tidemark.deploy.pipelines.departures.data import PARTITIONS, Feed, Gap, departures
 
 ALERT_FIELDS: Final = {"kind", "origin", "hour", "expected", "actual", "score", "cause"}
 LATE_REASON: Final = "Input document arrived late."
@@ -60,16 +60,18 @@ class Wrong(AssertionError):
     """The first discrepancy."""
 
 
-@cache
-def settled_feed(partitions: int, without: tuple[Gap, ...]) -> oracle.Settled:
-    """What the oracle makes of the feed, once a process."""
-    return oracle.settle([[value for _, value in p] for p in departures(partitions, without=without).partitions])
+@lru_cache(maxsize=1)
+def feed_of(partitions: int = PARTITIONS, without: tuple[Gap, ...] = (), days: int | None = None) -> Feed:
+    """The feed, not made again for who asks for the same; a year has 70 MB."""
+    return departures(partitions, without=without, days=days)
 
 
 @cache
-def flights_of_the_year() -> pd.DataFrame:
-    """The raw table, once a process."""
-    return oracle.scheduled_flights()
+def settled_feed(
+    partitions: int = PARTITIONS, without: tuple[Gap, ...] = (), days: int | None = None
+) -> oracle.Settled:
+    """What the oracle makes of the feed, once a process. Not to be changed."""
+    return oracle.settle([[value for _, value in p] for p in feed_of(partitions, without, days).partitions])
 
 
 def ensure(condition: object, message: str) -> None:
@@ -110,7 +112,7 @@ class Demo:
             _lines(folder / "alerts.jsonl"),
             _lines(folder / "late.jsonl"),
             settled,
-            flights_of_the_year(),
+            oracle.scheduled_flights(),
             without,
         )
 

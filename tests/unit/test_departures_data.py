@@ -6,17 +6,18 @@ from datetime import UTC, datetime
 import pytest
 
 from tests.oracle import departures as oracle
+from tests.oracle.check_demo import feed_of, settled_feed
 from tidemark.deploy.pipelines.departures.data import Feed, Gap, departures, utc_of
 
 
 @pytest.fixture(scope="module")
 def feed() -> Feed:
-    return departures()
+    return feed_of()
 
 
 @pytest.fixture(scope="module")
-def settled(feed: Feed) -> oracle.Settled:
-    return oracle.settle([[v for _, v in p] for p in feed.partitions])
+def settled() -> oracle.Settled:
+    return settled_feed()
 
 
 def test_every_departed_flight_is_sent_and_no_other(feed: Feed) -> None:

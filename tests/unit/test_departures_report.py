@@ -14,14 +14,12 @@ from deltalake import DeltaTable, write_deltalake
 from tests.oracle import check_demo
 from tests.oracle import departures as oracle
 from tidemark.deploy.pipelines.departures import report
-from tidemark.deploy.pipelines.departures.data import Gap, departures
+from tidemark.deploy.pipelines.departures.data import PARTITIONS, Gap
 
 
 def leave(folder: Path, without: tuple[Gap, ...] = ()) -> Path:
     """A folder as the demo leaves it, by the oracle."""
-    feed = departures(without=without)
-    partitions = [[v for _, v in p] for p in feed.partitions]
-    settled = oracle.settle(partitions)
+    feed, settled = check_demo.feed_of(PARTITIONS, without), check_demo.settled_feed(PARTITIONS, without)
     alerts = oracle.alerts(settled.counts)
     folder.mkdir(parents=True, exist_ok=True)
     rows = sorted(settled.counts.items(), key=lambda c: c[0][1])
@@ -34,7 +32,7 @@ def leave(folder: Path, without: tuple[Gap, ...] = ()) -> Path:
         write_deltalake(folder / "counts", table, mode="append")
     letters = [
         {
-            "doc": json.loads(partitions[f.partition][f.position]),
+            "doc": json.loads(feed.partitions[f.partition][f.position][1]),
             "errInfo": {"reason": "Input document arrived late."},
             "missedWindowStartTimes": [{"$date": oracle.iso(f.window_end_ms - oracle.HOUR_MS)}],
         }

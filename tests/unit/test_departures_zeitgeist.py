@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tests.oracle import departures as oracle
+from tests.oracle.check_demo import settled_feed
 from tidemark.deploy.pipelines.departures.data import Gap, departures
 from tidemark.deploy.pipelines.departures.zeitgeist import ExpectedCounts, SpikeAndDip, hour_of_week
 from tidemark.shared.computation import ConfigError, make_computation
@@ -137,10 +138,13 @@ def test_alerts_do_not_depend_on_interleaving_or_restarts(
 
 def test_a_year_s_alerts_are_the_oracle_s() -> None:
     """Over the whole year the computations find what the oracle finds; all 32 absences among it."""
-    settled = oracle.settle([[v for _, v in p] for p in departures().partitions])
+    settled = settled_feed()
     target = chain()
+    at = None
     for (origin, hour), n in sorted(settled.counts.items(), key=lambda c: (c[0][1], c[0][0])):
-        target.watermark(hour)
+        if hour != at:
+            at = hour
+            target.watermark(hour)
         target.record({"origin": origin, "hour": Date(hour), "departures": n}, hour + HOUR_MS - 1)
     target.end()
     alerts = sorted(target.documents, key=lambda a: (a["hour"], a["origin"]))
@@ -166,8 +170,7 @@ def test_a_topic_that_stands_still_raises_nothing() -> None:
 def test_the_control_raises_dips() -> None:
     """Without the flights of one airport on one June morning exactly those hours become absent."""
     gap = Gap("EWR", datetime(2013, 6, 4, 12, tzinfo=UTC), datetime(2013, 6, 4, 16, tzinfo=UTC))
-    control = oracle.settle([[v for _, v in p] for p in departures(days=170, without=[gap]).partitions])
-    plain = oracle.settle([[v for _, v in p] for p in departures(days=170).partitions])
+    control, plain = (settled_feed(without=gaps, days=170) for gaps in ((gap,), ()))
     absent = [
         {(a["origin"], a["hour"]) for a in oracle.alerts(s.counts) if a["cause"] == "absent"} for s in (control, plain)
     ]

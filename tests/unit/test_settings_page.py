@@ -6,6 +6,7 @@ import itertools
 import re
 from collections.abc import Iterator
 from dataclasses import MISSING, fields, is_dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,9 @@ _BOUNDING = re.compile(
     r"(^|_)(MAX|LIMIT|ATTEMPTS|TRIES|TIMEOUT|RETRY|WAIT|ROWS|BYTES|RECORDS|CHARS|DIGITS|TASKS|KEYS|RUNS|MS|S)(_|$)"
 )
 _DEQUE = re.compile(r"\bdeque\((?!.*maxlen)|default_factory=deque\b")
-_SETTINGS = re.compile(r"^([A-Z]\w+Settings|StepBounds|TaskLimits|WireLimits|MarkerReading|Limits)$")
+_SETTINGS = re.compile(
+    r"^class ([A-Z]\w+Settings|StepBounds|TaskLimits|WireLimits|MarkerReading|Limits)\b", re.MULTILINE
+)
 _UNITS = (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10))
 
 
@@ -42,15 +45,15 @@ def shown(name: str, value: float) -> str:
     return f"{value:,}"
 
 
+@cache
 def settings_classes() -> dict[str, Any]:
-    """Every class of settings, by name."""
+    """Every class of settings, by name. Looked for in the text: to parse all modules took seconds of each run's collection."""
     found = {}
     for path in product():
-        tree = ast.parse(path.read_text("utf-8"))
-        for node in tree.body:
-            if isinstance(node, ast.ClassDef) and _SETTINGS.match(node.name) and node.name not in OF_COMMANDS:
+        for name in _SETTINGS.findall(path.read_text("utf-8")):
+            if name not in OF_COMMANDS:
                 module = importlib.import_module(".".join(("tidemark", *path.relative_to(ROOT).with_suffix("").parts)))
-                found[node.name] = getattr(module, node.name)
+                found[name] = getattr(module, name)
     return found
 
 
