@@ -123,8 +123,8 @@ test-fast: setup ## the tests that need neither broker nor Spark
 	$(PYTEST) -m '$(PURE)' $(SPREAD) $(ARGS)
 
 .PHONY: property
-property: setup ## all examples that property tests ask for, new ones each time; `.ci/run` draws a quarter, always the same
-	env -u CI $(PYTEST) tests/property -m 'not (bench or long or browser)' $(SPREAD) $(ARGS)
+property: setup ## all examples that property tests ask for, new ones each time, and what else `.ci/run` takes a share of, always the same
+	env -u CI $(PYTEST) tests/property $$(grep -rl 'tests.harness.share import' tests/contract tests/golden tests/integration tests/unit) -m 'not (bench or long or browser)' $(SPREAD) $(ARGS)
 
 .PHONY: cases
 cases: setup ## whole pipelines: every case on the local engine and on Spark

@@ -23,6 +23,7 @@ import structlog
 from hypothesis import HealthCheck, is_hypothesis_test, settings
 
 from tests.harness.mongodb.servers import Servers, mongodb
+from tests.harness.share import CI
 from tidemark.services.local.broker import LocalBroker
 from tidemark.services.local.broker_settings import BrokerSettings
 
@@ -31,7 +32,6 @@ _numbers = itertools.count()
 # How fast an example is drawn or run is the machine's affair. On a machine of many changes (CI) the examples are always the
 # same, so that a change is judged by what it changed, and a part of those that a test asks for: more of the same find nothing
 # new. At a desk they are all drawn, new each time (`make property`).
-CI: Final = bool(os.environ.get("CI"))
 CI_EXAMPLES_OF: Final = 4
 """A CI run draws one of so many examples."""
 CI_EXAMPLES_MIN: Final = 20

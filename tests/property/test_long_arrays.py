@@ -1,10 +1,12 @@
 """Expressions over long arrays: worked out in columns as over short ones, and within the same units as the interpreter's."""
 
+import itertools
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
+from tests.harness.share import share
 from tidemark.shared.language.expressions.environment import Environment
 from tidemark.shared.language.expressions.errors import ExpressionError
 from tidemark.shared.language.expressions.interpreter import evaluate_bounded
@@ -53,6 +55,8 @@ def test_arrays_of_thousands_of_items_need_no_interpreter(tree: Any) -> None:
     assert (ours == wanted, interpreted) == (True, 0)
 
 
+SIZES = [(1_000, 100, 100), (20_000, 30, 30), (4_000, 300, 900), (40_000, 3, 3)]
+"""Items of the array, items of another in each document, characters of a text."""
 GROWING = [
     over({"$concat": [{"$toString": "$$this"}, "x" * 400]}),
     over({"$concat": ["$t", "$t", "$t"]}),
@@ -68,14 +72,10 @@ GROWING = [
 ]
 
 
-@pytest.mark.parametrize("tree", GROWING)
-@pytest.mark.parametrize(
-    ("items", "inner", "text"), [(1_000, 100, 100), (20_000, 30, 30), (4_000, 300, 900), (40_000, 3, 3)]
-)
-def test_what_the_interpreter_has_no_units_for_columns_have_none_for(
-    tree: Any, items: int, inner: int, text: int
-) -> None:
+@pytest.mark.parametrize(("tree", "size"), share(list(itertools.product(GROWING, SIZES)), 3))
+def test_what_the_interpreter_has_no_units_for_columns_have_none_for(tree: Any, size: tuple[int, int, int]) -> None:
     """Results do not depend on who works them out."""
+    items, inner, text = size
     document = {"a": list(range(items)), "b": list(range(inner)), "t": "ab" * (text // 2)}
     ours, wanted, _ = both(tree, [document])
     assert ours == wanted
