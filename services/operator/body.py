@@ -35,6 +35,7 @@ _PIECE_OF: Final = 8
 """A piece may take this part of what the work has taken until now: where a question costs more than items, on a machine under load, smaller
 pieces would be no faster."""
 _PIECE_MS_MAX: Final = 2_000
+"""And no longer than this, however long the work takes: a checkpoint is given up after a minute."""
 _ITEMS_FIRST: Final = 16
 _ITEMS_MAX: Final = 1 << 20
 """Rows and timers of a piece: few at first, for a callback may be slow; then as many as its time allows."""
