@@ -9,9 +9,12 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from itertools import count
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Final, cast
 
 from tidemark.services.local.tether import tethered
+
+_NO_THREADS: Final = {"OPENBLAS_NUM_THREADS": "1", "JE_ARROW_MALLOC_CONF": "background_thread:false"}
+"""The server's alone: numpy and Arrow make no threads when they are loaded. A process with threads may not be forked safely."""
 
 
 class ForkedProcess:
@@ -75,7 +78,7 @@ class Forking:
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,
                 stderr=said,
-                env=environment,
+                env={**environment, **_NO_THREADS},
             )
         return server
 

@@ -81,6 +81,16 @@ async def _stays(forking: Forking, environment: Mapping[str, str], tmp_path: Pat
     return await forking.fork("stays", environment, tmp_path / "log", 0)
 
 
+async def test_the_server_has_no_threads(environment: Mapping[str, str], tmp_path: Path) -> None:
+    """Whatever its modules load: a lock that another thread holds at a fork stays locked for good in what was forked."""
+    forking = Forking(["coordinator", "operator", "sink", "source"])
+    process = await _stays(forking, {**environment, "OPENBLAS_NUM_THREADS": "4"}, tmp_path)
+    server = psutil.Process(process.pid).parent()
+    assert server is not None
+    assert server.num_threads() == 1
+    await forking.stop()
+
+
 async def test_it_ends_by_signals(environment: Mapping[str, str], forking: Forking, tmp_path: Path) -> None:
     """The status is the signal's, as of a process of one's own; a later signal is for nobody."""
     for number, end in ((signal.SIGTERM, ForkedProcess.terminate), (signal.SIGKILL, ForkedProcess.kill)):
