@@ -180,7 +180,10 @@ async def while_held(there: Installed, gate: Gate, wanted: int) -> tuple[int, in
 async def test_F8_a_slow_spark_job_slows_the_source_and_nothing_else(session: KeptSession, tmp_path: Path) -> None:
     """It stops at V while a step runs, checkpoints go on at the steps' rate, no worker is given up, and every record is counted once."""
     gate = Gate()
-    coordinator = CoordinatorSettings(adopt_wait_ms=100, heartbeat_timeout_ms=SILENT_MS)
+    # An epoch may take minutes (F9): on a slow machine the source would else stop for its time, before V.
+    coordinator = CoordinatorSettings(
+        adopt_wait_ms=100, heartbeat_timeout_ms=SILENT_MS, epoch_target_ms=180_000, checkpoint_timeout_ms=600_000
+    )
     assert BEATS * BEAT_MS > SILENT_MS
     async with installed(
         SystemClock(),
