@@ -16,7 +16,7 @@ import pytest
 
 from tests.harness.fronted import Fronted
 from tests.oracle import departures as oracle
-from tidemark.deploy.pipelines.departures.data import departures
+from tests.oracle.check_demo import feed_of, settled_feed
 from tidemark.shared.language.documents.parse import parse
 from tidemark.shared.model.ids import Offset, SplitId, StatePart, owner_of
 from tidemark.shared.model.plan import OUT, PhysicalPlan, Vertex
@@ -183,8 +183,7 @@ def run(partitions: list[list[bytes]], tasks: int, seed: int, most: int, restart
 
 @pytest.fixture(scope="module")
 def winter() -> tuple[list[list[bytes]], oracle.Settled]:
-    partitions = [[v for _, v in p] for p in departures(days=60).partitions]
-    return partitions, oracle.settle(partitions)
+    return [[v for _, v in p] for p in feed_of(days=60).partitions], settled_feed(days=60)
 
 
 COURSES = {
@@ -214,9 +213,8 @@ def test_the_operators_give_what_the_oracle_says(name: str, winter: tuple[list[l
 @pytest.mark.slow
 def test_a_year_through_the_operators() -> None:
     """The whole year with two tasks, in the steps of a second's feed, with restarts: the oracle's counts, late flights and alerts."""
-    partitions = [[v for _, v in p] for p in departures().partitions]
-    settled = oracle.settle(partitions)
-    world = run(partitions, 2, 5, 3000, 40)
+    settled = settled_feed()
+    world = run([[v for _, v in p] for p in feed_of().partitions], 2, 5, 3000, 40)
     counts, alerts, letters = world.written.values()
     assert {(d["origin"], int(d["hour"])): d["departures"] for d in counts} == settled.counts
     assert sorted(d["doc"]["id"] for d in letters) == sorted(f.id for f in settled.late)

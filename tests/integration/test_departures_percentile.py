@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from tidemark.deploy.pipelines.departures.data import departures
+from tests.oracle.check_demo import feed_of
 from tidemark.shared.language.stages import BoundedDisorder, Percentile
 from tidemark.shared.operators.watermarks import SplitClock, advance, watermark_of
 
@@ -18,7 +18,7 @@ DAY_MS = 86_400_000
 def splits() -> list[npt.NDArray[np.int64]]:
     """Scheduled times of each partition's flights, in the order in which they left, without repeats."""
     found = []
-    for records in departures().partitions:
+    for records in feed_of().partitions:
         flights = [msgspec.json.decode(value) for _, value in records]
         times = {f["id"]: int(datetime.fromisoformat(f["scheduled"]).timestamp() * 1000) for f in flights}
         found.append(np.array(list(times.values()), dtype=np.int64))

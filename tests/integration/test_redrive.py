@@ -11,7 +11,7 @@ import pytest
 
 from tests.harness.audited import READINGS, Saved, Story, finished_run, run
 from tests.harness.installation import NAME
-from tidemark.deploy.pipelines.departures.data import departures
+from tests.oracle.check_demo import feed_of
 from tidemark.services.audit.corrections import (
     CannotRedrive,
     Records,
@@ -157,7 +157,7 @@ def test_what_cannot_be_redriven_is_refused_with_the_reason(change: dict[str, An
 
 def test_a_year_of_departures_gains_its_late_flights() -> None:
     """226 flights of 2013 missed their hour: the corrections add exactly these, and touch no other hour."""
-    year = departures()
+    year = feed_of()
     splits = [
         SplitRecords(SplitId(f"departures-{n}"), n, range(len(p)), [0] * len(p), [v for _, v in p], [k for k, _ in p])
         for n, p in enumerate(year.partitions)

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from tidemark.deploy.pipelines.departures.data import departures
+from tests.oracle.check_demo import feed_of
 from tidemark.services.cli import control
 from tidemark.services.cli.__main__ import app
 from tidemark.services.cli.demo import TOPIC
@@ -20,7 +20,7 @@ from tidemark.shared.ports.log import NewRecord, TopicPartition
 
 def test_a_feed_goes_on_where_the_topic_ends() -> None:
     """A feed that was cut off anywhere in each partition sends the rest, in order, and a third one nothing."""
-    year = departures()
+    year = feed_of()
     first = [(p, k, v) for (p, k, v), _ in zip(year.in_order(), range(round(year.sent * 0.005)), strict=False)]
 
     async def main(world: VirtualWorld) -> tuple[list[tuple[int, int]], list[list[bytes | None]]]:
