@@ -60,18 +60,26 @@ class Wrong(AssertionError):
     """The first discrepancy."""
 
 
-@lru_cache(maxsize=1)
 def feed_of(partitions: int = PARTITIONS, without: tuple[Gap, ...] = (), days: int | None = None) -> Feed:
-    """The feed, not made again for who asks for the same; a year has 70 MB."""
+    """The feed, not made again for who asks for the same, by whatever form of call; a year has 70 MB."""
+    return _feed(partitions, without, days)
+
+
+@lru_cache(maxsize=1)
+def _feed(partitions: int, without: tuple[Gap, ...], days: int | None) -> Feed:
     return departures(partitions, without=without, days=days)
 
 
-@cache
 def settled_feed(
     partitions: int = PARTITIONS, without: tuple[Gap, ...] = (), days: int | None = None
 ) -> oracle.Settled:
     """What the oracle makes of the feed, once a process. Not to be changed."""
-    return oracle.settle([[value for _, value in p] for p in feed_of(partitions, without, days).partitions])
+    return _settled(partitions, without, days)
+
+
+@cache
+def _settled(partitions: int, without: tuple[Gap, ...], days: int | None) -> oracle.Settled:
+    return oracle.settle([[value for _, value in p] for p in _feed(partitions, without, days).partitions])
 
 
 def ensure(condition: object, message: str) -> None:
