@@ -4,6 +4,7 @@
   (`KnowsOrigins`), behind which the server goes on: with the same events, for a stream is a function of the oplog.
 - Without a token a split begins where the document says (position 0), or at an operation time that the source takes from the server at its
   first look. That time is the split's first position (`_position_of`), so the processor's row has it before a record is read (I1).
+- With `initialSync` the documents come first (`mongosync`): a snapshot has how far they are read until the stream has a token.
 - An empty answer has a token, too (`postBatchResumeToken`): all in front of it was seen. In a silent stretch it takes a position of its own
   at times, without a record, so that a snapshot has it: else the oplog loses the place of a collection that nobody writes.
 - A drain ends at the operation time of the server (`_BY_TIME`), which no counting is needed for. All events up to it were seen when one
@@ -20,6 +21,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 import bson
+import msgspec
 import numpy as np
 import pyarrow as pa
 from bson.codec_options import CodecOptions, DatetimeConversion
@@ -30,6 +32,7 @@ from pymongo import errors
 from pymongo.asynchronous.change_stream import AsyncChangeStream
 from pymongo.monitoring import CommandFailedEvent, CommandListener, CommandStartedEvent, CommandSucceededEvent
 
+from tidemark.services.source.connectors.mongosync import CollectionReader, Copied
 from tidemark.shared.adapters.mongodb import AsyncClient, async_client_at, from_bson, is_denied, is_passing, to_bson
 from tidemark.shared.language.stages import ChangeStreamSource
 from tidemark.shared.language.values import parse_json, render_json
@@ -57,6 +60,8 @@ _BY_TIME: Final = 1 << 62
 _END_BITS: Final = 30
 _AFTER: Final = "after"
 _ENDED: Final = "ended"
+_SYNC: Final = "sync"
+"""The origins of a split: the token, why no event can follow, how far collections are read."""
 _TIME_OF_TOKEN: Final = re.compile("82([0-9A-Fa-f]{8})([0-9A-Fa-f]{8})")
 """A token begins with its operation time, in the order of bytes."""
 _PLAIN: Final[CodecOptions[Mapping[str, Any]]] = CodecOptions(datetime_conversion=DatetimeConversion.DATETIME_MS)
@@ -68,6 +73,8 @@ _UNAUTHORIZED: Final = 13
 Time = tuple[int, int]
 """An operation time: seconds and increment."""
 Token = Mapping[str, Any]
+Place = Token | Copied
+"""In a stream, or in the collections that are read in front of it."""
 
 
 class StreamRefused(LogError, Lasting):
@@ -102,11 +109,11 @@ class _Answers(CommandListener):
 
 @dataclass(frozen=True, slots=True)
 class _Piece:
-    """Events that were read at once: the token behind each."""
+    """Events that were read at once: the place behind each."""
 
     before: int
     """The position in front of them."""
-    tokens: Sequence[Token | None]
+    places: Sequence[Place | None]
 
 
 @dataclass(slots=True)
@@ -125,8 +132,9 @@ class ChangeStream:
     """The user may ask for the id of the servers, as far as is known: each refusal is a line in their log."""
     _next: Offset | None = None
     """None: not opened yet."""
-    _token: Token | None = None
+    _place: Place | None = None
     """In front of `_next`; None: at the beginning."""
+    _documents: CollectionReader | None = None
     _pieces: deque[_Piece] = field(default_factory=lambda: deque(maxlen=_REMEMBERED))
     _noted_s: int = 0
     """The time of the last token that a snapshot gets, s."""
@@ -228,24 +236,26 @@ class ChangeStream:
     # --- reading --------------------------------------------------------------------------------------------------------------
 
     def know(self, origins: Mapping[SplitId, Mapping[str, str]]) -> None:
-        """See `KnowsOrigins.know`: the token in front of the position."""
+        """See `KnowsOrigins.know`: the place in front of the position."""
         self._known = origins.get(SPLIT, self._known)
 
     def origins(self, split: SplitId, position: Offset) -> Mapping[str, str]:
-        """See `KnowsOrigins.origins`: the token in front of a position that was taken lately; none at the beginning."""
+        """See `KnowsOrigins.origins`: the place in front of a position that was taken lately; none at the beginning."""
         del split
         if self._next is None:
             return self._known
-        token = self._token_at(position)
-        found = {} if token is None else {_AFTER: render_json(from_bson(dict(token)), canonical=True).decode()}
+        place = self._place_at(position)
+        if isinstance(place, Copied):
+            return {_SYNC: msgspec.json.encode(place).decode()}
+        found = {} if place is None else {_AFTER: render_json(from_bson(dict(place)), canonical=True).decode()}
         return {**found, _ENDED: self._ended} if self._ended and position == self._next else found
 
-    def _token_at(self, position: int) -> Token | None:
+    def _place_at(self, position: int) -> Place | None:
         if position == self._next:
-            return self._token
+            return self._place
         for piece in self._pieces:
-            if 0 < position - piece.before <= len(piece.tokens):
-                return piece.tokens[position - piece.before - 1]
+            if 0 < position - piece.before <= len(piece.places):
+                return piece.places[position - piece.before - 1]
         message = f"position {position} of a change stream is none of those that were read lately"
         raise RuntimeError(message)
 
@@ -255,10 +265,14 @@ class ChangeStream:
             return
         self._next = positions[SPLIT]
         if _AFTER in self._known:
-            self._token = to_bson(parse_json(self._known[_AFTER].encode()), commands=True)
+            self._place = to_bson(parse_json(self._known[_AFTER].encode()), commands=True)
             self._ended = self._known.get(_ENDED, "")
             self._committed = self._next
-        self._pieces.append(_Piece(self._next - 1, [self._token]))
+        elif _SYNC in self._known:
+            self._place = msgspec.json.decode(self._known[_SYNC], type=Copied)
+        elif self.stage.initial_sync and (time := _time_at(self._next)).time:
+            self._place = Copied(time.time, time.inc, self._next)
+        self._pieces.append(_Piece(self._next - 1, [self._place]))
 
     async def fetch(self, max_bytes: int, timeout_ms: int) -> Sequence[RawBatch]:
         """See `Source.fetch`. SourceReplaced if events were lost, or none can follow; StreamRefused."""
@@ -268,28 +282,54 @@ class ChangeStream:
         if self._ended:
             raise SourceReplaced(self._ended)
         began = self._next
-        events, tokens = await self._read(max_bytes, timeout_ms)
+        copies = isinstance(self._place, Copied) and not self._place.done
+        events, places = await (self._copy(max_bytes) if copies else self._read(max_bytes, timeout_ms))
         if not events:
             return []
-        times = [_time_ms(event, self._time_of(token)) for event, token in zip(events, tokens, strict=True)]
+        times = [_time_ms(event, self._time_of(place)) for event, place in zip(events, places, strict=True)]
         values, unread = await self.executor.blocking(_documents, events, self.stage.full_document_only)
         positions = np.arange(began, began + len(events), dtype=np.int64)
         return [
             RawBatch(SPLIT, 0, positions, np.array(times, dtype=np.int64), pa.array(values, pa.binary()), unread=unread)
         ]
 
-    async def _read(self, max_bytes: int, timeout_ms: int) -> tuple[list[RawBSONDocument], list[Token]]:
+    async def _copy(self, max_bytes: int) -> tuple[list[RawBSONDocument], Sequence[Place]]:
+        """Events of the collections' next documents with the places behind them; then the state stands behind them."""
+        assert self._next is not None, "it is open"
+        assert isinstance(self._place, Copied), "documents are read"
+        assert self.stage.db is not None, "the language has seen to it"
+        if self._documents is None:
+            self._documents = CollectionReader(self._connected(), self.stage.db, self.stage.coll)
+        try:
+            with self._errors():
+                events, places, behind = await self._documents.read(
+                    self._place, self._next, max_bytes, self._counted(self._next)
+                )
+        except BaseException:
+            # This call's documents are not given out: they are read again.
+            await self._close_stream()
+            raise
+        if events:
+            self._go_to(places)
+        self._place = behind
+        return events, places
+
+    def _counted(self, next_: int) -> int | None:
+        """How many positions there are up to an end that is one."""
+        return None if self._until is None or self._until >= _BY_TIME else self._until - next_
+
+    async def _read(self, max_bytes: int, timeout_ms: int) -> tuple[list[RawBSONDocument], Sequence[Place]]:
         """The next events with their tokens, what has come without waiting for more; then the state stands behind them."""
         assert self._next is not None, "it is open"
         events: list[RawBSONDocument] = []
         tokens: list[Token] = []
         silent, size, over = False, 0, False
-        counted = None if self._until is None or self._until >= _BY_TIME else self._until - self._next
+        counted = self._counted(self._next)
         try:
             with self._errors():
                 if self._stream is None:
                     await_ms = min(self.stage.max_await_ms, timeout_ms)
-                    self._stream = await self._watch(self._connected(), self._token, self._next, await_ms)
+                    self._stream = await self._watch(self._connected(), self._place, self._next, await_ms)
                 while not events or (self._answers.left and size < max_bytes and len(events) != counted):
                     event = await self._stream.try_next()
                     if event is None:
@@ -319,17 +359,17 @@ class ChangeStream:
         self._at_end = silent
         return events, tokens
 
-    def _go_to(self, tokens: Sequence[Token]) -> None:
+    def _go_to(self, places: Sequence[Place]) -> None:
         """Stand behind so many positions."""
         assert self._next is not None, "it is open"
-        self._pieces.append(_Piece(self._next, tokens))
-        self._next, self._token = Offset(self._next + len(tokens)), tokens[-1]
-        self._noted_s = self._time_of(tokens[-1])[0]
+        self._pieces.append(_Piece(self._next, places))
+        self._next, self._place = Offset(self._next + len(places)), places[-1]
+        self._noted_s = self._time_of(places[-1])[0]
 
     def _see(self, token: Token) -> bool:
         """An empty answer: all in front of its token was seen. True if that is all of a drain."""
         time = self._time_of(token)
-        self._token = token
+        self._place = token
         if time[0] - self._noted_s >= _QUIET_S:
             self._go_to([token])
         end = self._end_time()
@@ -338,8 +378,9 @@ class ChangeStream:
     def _end(self) -> None:
         """No event can follow. In front of a drain's time that is all there is."""
         assert self._next is not None, "it is open"
-        token = self._token if self._answers.token is None else _plain(self._answers.token)
+        token = self._place if self._answers.token is None else _plain(self._answers.token)
         assert token is not None, "an answer has ended the stream"
+        assert not isinstance(token, Copied), "an answer has ended the stream"
         self._go_to([token])  # a snapshot has it, though the document's pipeline may have left out the event
         seconds, increment = self._time_of(token)
         said = render_json(from_bson(dict(token)), canonical=True).decode()
@@ -401,13 +442,15 @@ class ChangeStream:
         return self._client
 
     async def _watch(
-        self, client: AsyncClient, token: Token | None, position: int | None, await_ms: int
+        self, client: AsyncClient, place: Place | None, position: int | None, await_ms: int
     ) -> AsyncChangeStream[RawBSONDocument]:
         """Behind the token; without one at the beginning, which is the document's, or the time of the position, or now."""
         stage = self.stage
         at: Any = stage.start_at_operation_time
-        after = to_bson(stage.start_after) if token is None and stage.start_after is not None else token
-        if after is None and at is None and position is not None:
+        after: Any = to_bson(stage.start_after) if place is None and stage.start_after is not None else place
+        if isinstance(place, Copied):
+            after, at = None, Timestamp(place.seconds, place.increment)
+        elif after is None and at is None and position is not None:
             at = _time_at(position)
         elif at is not None:
             at = Timestamp(at.seconds, at.increment)
@@ -430,7 +473,9 @@ class ChangeStream:
             return await client[stage.db].watch(**asked)
         return await client[stage.db][stage.coll[0]].watch(**asked)
 
-    def _time_of(self, token: Token) -> Time:
+    def _time_of(self, token: Place) -> Time:
+        if isinstance(token, Copied):
+            return token.seconds, token.increment
         found = _TIME_OF_TOKEN.match(str(token.get("_data")))
         if found is None:
             raise StreamRefused(
@@ -442,6 +487,9 @@ class ChangeStream:
         return _Errors(self._what)
 
     async def _close_stream(self) -> None:
+        documents, self._documents = self._documents, None
+        if documents is not None:
+            await documents.close()
         stream, self._stream = self._stream, None
         if stream is not None:
             with suppress(errors.PyMongoError):  # it is given up anyway
@@ -456,11 +504,9 @@ class ChangeStream:
 
 
 def _position_of(time: Time) -> int:
-    """The position that stands for the first time behind this one. Beyond a million operations in its second that is the next second."""
+    """The position that stands for the first time behind this one. Beyond a million operations in its second that is the millionth."""
     seconds, increment = time
-    if increment + 1 >> _INCREMENT_BITS:
-        return seconds + 1 << _INCREMENT_BITS
-    return (seconds << _INCREMENT_BITS) + increment + 1
+    return (seconds << _INCREMENT_BITS) + min(increment + 1, (1 << _INCREMENT_BITS) - 1)
 
 
 def _time_at(position: int) -> Timestamp:

@@ -2,7 +2,8 @@
 
 It is written for the source of change streams, by what MongoDB's documentation says of them: order and form of events, resume tokens that
 sort as times do, `postBatchResumeToken`, what ends a stream, and the errors by their codes and labels. It has no query language but the
-`$match` that such a source asks for. Writers call its methods; a test says what breaks, and when.
+`$match` that such a source asks for, and `find` in the order of `_id` behind a place, which sees what is written while its cursor is open.
+Writers call its methods; a test says what breaks, and when.
 """
 
 import asyncio
@@ -15,8 +16,13 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 import bson
+from bson.codec_options import CodecOptions, DatetimeConversion
 from bson.timestamp import Timestamp
 
+from tidemark.shared.adapters.mongodb import from_bson
+from tidemark.shared.language.values.order import sort_key
+
+_ANY_DATE: Final[CodecOptions[Any]] = CodecOptions(datetime_conversion=DatetimeConversion.DATETIME_MS)
 _OP_MSG: Final = 2013
 _OP_QUERY: Final = 2004
 _OP_REPLY: Final = 1
@@ -54,6 +60,15 @@ class _Cursor:
 
 
 @dataclass
+class _Reading:
+    """A cursor of a `find`."""
+
+    place: tuple[str, str]
+    behind: Any
+    """The order of the last `_id`; None: in front of all."""
+
+
+@dataclass
 class _Failure:
     command: str
     code: int
@@ -70,6 +85,9 @@ class StreamingServer:
     """Events of an answer at most."""
     entries: list[Entry] = field(default_factory=list)
     stored: dict[tuple[str, str], dict[Any, dict[str, Any]]] = field(default_factory=dict)
+    """Documents by the order of their `_id`."""
+    views: tuple[str, ...] = ()
+    """Of each database."""
     replica_set: str | None = "rs0"
     sharded: bool = False
     """It shows the face of a router, in front of one shard."""
@@ -79,11 +97,14 @@ class StreamingServer:
     """Commands that have come, without those of the driver's own."""
     opened: list[dict[str, Any]] = field(default_factory=list)
     """`$changeStream` of each stream that was opened."""
+    finds: list[dict[str, Any]] = field(default_factory=list)
+    """Commands that read documents."""
     oldest: Time = (0, 0)
     """The oplog has what came from this time on."""
     _clock: Time = (1_700_000_000, 1)
     _cursors: dict[int, _Cursor] = field(default_factory=dict)
     _numbers: Any = field(default_factory=lambda: itertools.count(1))
+    _readings: dict[int, _Reading] = field(default_factory=dict)
     _failures: deque[_Failure] = field(default_factory=deque)
     _cut_after: int | None = None
     _primary: bool = True
@@ -117,6 +138,7 @@ class StreamingServer:
     def cut(self) -> None:
         """End all connections, and the cursors with them."""
         self._cursors.clear()
+        self._readings.clear()
         for writer in list(self._open):
             writer.close()
         self._open.clear()
@@ -129,6 +151,7 @@ class StreamingServer:
         """Step down, and win again when somebody has asked: cursors are gone."""
         self._primary = False
         self._cursors.clear()
+        self._readings.clear()
 
     def fail(self, command: str, code: int, message: str = "scripted", *labels: str) -> None:
         """The next command of this name is answered with an error."""
@@ -157,11 +180,12 @@ class StreamingServer:
         """Inserts, updates and deletions `(kind, _id, fields)`, all with one operation time."""
         time, collection = self.tick(), self.stored.setdefault((db, coll), {})
         for number, (kind, key, fields) in enumerate(changes):
-            before = collection.get(key)
+            place = order(key)
+            before = collection.get(place)
             if kind == "delete":
-                collection.pop(key)
+                collection.pop(place)
             else:
-                collection[key] = {"_id": key, **({} if kind == "insert" else before or {}), **(fields or {})}
+                collection[place] = {"_id": key, **({} if kind == "insert" else before or {}), **(fields or {})}
             event: dict[str, Any] = {"ns": {"db": db, "coll": coll}, "documentKey": {"_id": key}}
             if kind == "update":
                 event["updateDescription"] = {
@@ -169,7 +193,7 @@ class StreamingServer:
                     "removedFields": [],
                     "truncatedArrays": [],
                 }
-            event["images"] = before, None if kind == "delete" else dict(collection[key])
+            event["images"] = before, None if kind == "delete" else dict(collection[place])
             self._event(time, number, kind, event)
 
     def insert(self, db: str, coll: str, key: Any, **fields: Any) -> None:
@@ -231,7 +255,7 @@ class StreamingServer:
             kind = _OP_REPLY
         else:
             assert kind == _OP_MSG and body[4] == 0, "a message of one document"  # noqa: PT018
-            answer = await self._answer(bson.decode(body[5:]))
+            answer = await self._answer(bson.decode(body[5:], _ANY_DATE))
             data = struct.pack("<IB", 0, 0) + bson.encode(answer)
         if self._lost(answer):
             self.cut()
@@ -262,7 +286,7 @@ class StreamingServer:
             return _error(10107, "not primary", _RESUMABLE)
         handlers: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
             "aggregate": self._aggregate, "killCursors": self._kill, "replSetGetConfig": self._config,
-            "find": self._version,
+            "find": self._find, "listCollections": self._collections,
         }  # fmt: skip
         answer: dict[str, Any] = {"ok": 1.0}
         if name == "getMore":
@@ -296,10 +320,41 @@ class StreamingServer:
             return _error(13, "not authorized on admin to execute command { replSetGetConfig: 1 }")
         return {"config": {"_id": self.replica_set, "settings": {"replicaSetId": self.identity}}, "ok": 1.0}
 
-    def _version(self, _command: dict[str, Any]) -> dict[str, Any]:
-        """The one document of config.version."""
-        told = {"id": bson.Int64(0), "ns": "config.version", "firstBatch": [{"_id": 1, "clusterId": self.identity}]}
-        return {"cursor": told, "ok": 1.0}
+    # --- documents ------------------------------------------------------------------------------------------------------------
+
+    def _collections(self, command: dict[str, Any]) -> dict[str, Any]:
+        db, kind = command["$db"], command["filter"]["type"]
+        there = [("system.js", "collection"), *((each, "view") for each in self.views)]
+        there += [(coll, "collection") for name, coll in self.stored if name == db]
+        told = [{"name": name, "type": each} for name, each in there if each == kind]
+        return {"cursor": {"id": bson.Int64(0), "ns": f"{db}.$cmd.listCollections", "firstBatch": told}, "ok": 1.0}
+
+    def _find(self, command: dict[str, Any]) -> dict[str, Any]:
+        if command["find"] == "version":  # of the database config
+            told = {"id": bson.Int64(0), "ns": "config.version", "firstBatch": [{"_id": 1, "clusterId": self.identity}]}
+            return {"cursor": told, "ok": 1.0}
+        self.finds.append(command)
+        at = command["readConcern"]["afterClusterTime"]
+        if (at.time, at.inc) > self.now:
+            return _error(72, "readConcern afterClusterTime value must not be greater than the current clusterTime.")
+        assert command["sort"] == command["hint"] == {"_id": 1}, "it is the order that is known here"
+        name, last = command["filter"]["$expr"]["$gt"] if command["filter"] else ("$_id", None)
+        assert name == "$_id", "it is compared"
+        number, behind = next(self._numbers), None if last is None else order(last["$literal"])
+        self._readings[number] = _Reading((command["$db"], command["find"]), behind)
+        return self._documents(number, "firstBatch")
+
+    def _documents(self, number: int, name: str) -> dict[str, Any]:
+        """The next documents as they are now."""
+        reading = self._readings[number]
+        there = self.stored.get(reading.place, {})
+        orders = sorted(each for each in there if reading.behind is None or each > reading.behind)[: self.batch]
+        if orders:
+            reading.behind = orders[-1]
+        if len(orders) < self.batch:
+            del self._readings[number]
+        told = {"id": bson.Int64(number if number in self._readings else 0), name: [there[each] for each in orders]}
+        return {"cursor": {**told, "ns": ".".join(reading.place)}, "ok": 1.0}
 
     # --- change streams -------------------------------------------------------------------------------------------------------
 
@@ -337,6 +392,8 @@ class StreamingServer:
 
     async def _get_more(self, command: dict[str, Any]) -> dict[str, Any]:
         number = int(command["getMore"])
+        if number in self._readings:
+            return self._documents(number, "nextBatch")
         if number not in self._cursors:
             return _error(43, f"cursor id {number} not found", _RESUMABLE)
         found, waited = self._batch(number, "nextBatch"), self._written
@@ -354,6 +411,7 @@ class StreamingServer:
     def _kill(self, command: dict[str, Any]) -> dict[str, Any]:
         for number in command["cursors"]:
             self._cursors.pop(int(number), None)
+            self._readings.pop(int(number), None)
         return {"cursorsKilled": command["cursors"], "ok": 1.0}
 
     def _batch(self, number: int, name: str) -> dict[str, Any]:
@@ -400,7 +458,7 @@ class StreamingServer:
             found["fullDocument"] = behind
         elif event["operationType"] == "update" and asked == "updateLookup":
             ns = event["ns"]
-            found["fullDocument"] = self.stored.get((ns["db"], ns["coll"]), {}).get(event["documentKey"]["_id"])
+            found["fullDocument"] = self.stored.get((ns["db"], ns["coll"]), {}).get(order(event["documentKey"]["_id"]))
         elif event["operationType"] == "update" and asked in ("required", "whenAvailable"):
             if not self.images and asked == "required":
                 raise _NoImageError("Change stream was configured to require a post-image for all update events")
@@ -417,6 +475,11 @@ class StreamingServer:
             for name in [stage["$unset"]] if "$unset" in stage else []:
                 found.pop(name, None)
         return [found]
+
+
+def order(key: Any) -> Any:
+    """Of an `_id`, as Python orders it: values that are the same place of an index have the same."""
+    return sort_key(from_bson(key))
 
 
 class _NoImageError(Exception):

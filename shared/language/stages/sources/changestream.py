@@ -39,6 +39,8 @@ class ChangeStreamSource(SourceBase):
     full_document_only: bool = False
     full_document_before_change: Literal["off", "required", "whenAvailable"] = "off"
     server_stages: tuple[Document, ...] = ()
+    initial_sync: bool = False
+    """The documents come first, if there is no state."""
     max_await_ms: int = 1000
     read_preference: Literal["primary", "primaryPreferred", "secondary", "secondaryPreferred", "nearest"] = "primary"
     read_preference_tags: tuple[Document, ...] = ()
@@ -114,8 +116,8 @@ _CONFIG: Final = (
     Option("maxAwaitTimeMS", integer(1), "how long the server waits for an event, ms (default 1000)", into="max_await_ms"),
 )  # fmt: skip
 _SYNC: Final = closed(
-    Option("enable", BOOLEAN, "false: documents that were there before do not come", into=None),
-    Option("parallelism", integer(1), "accepted and without effect", into=None),
+    Option("enable", BOOLEAN, "documents that are there come first, as inserts (default false)", into="initial_sync"),
+    Option("parallelism", integer(1), "accepted and without effect: documents are read in the order of _id", into=None),
 )
 _CONNECTION: Final = Option("connectionName", STRING, "the connection, of type mongodb", required=True)
 _READING: Final = (
@@ -131,7 +133,7 @@ _COLLECTIONS: Final = (
     Option("coll", one_or_more(STRING), "a collection, or a list of them; without it all of the database"),
     _CONNECTION,
     Option("config", closed(*_CONFIG), "where it begins, and what events have"),
-    Option("initialSync", _SYNC, "refused where enabled", into=None),
+    Option("initialSync", _SYNC, "whether a start without state reads the documents before their changes"),
     *_READING,
     *TIMING,
 )
@@ -159,17 +161,33 @@ def _check(_: Any, found: Read, path: str, scope: Scope) -> None:
             join(path, "config"), "startAfter and startAtOperationTime are two beginnings: give one of them"
         )
     if (found.get("initialSync") or {}).get("enable"):
-        scope.problems.add(
-            join(path, "initialSync"),
-            "documents that were there before the stream are not read: begin with the oldest event that the oplog has"
-            " (config.startAtOperationTime), or bring them in by a $source of files with a $union",
-        )
+        _check_sync(found, path, scope)
     if "readPreferenceTags" in found and found.get("readPreference", "primary") == "primary":
         scope.problems.add(join(path, "readPreferenceTags"), "primary takes no tags: give another readPreference")
     if config.get("fullDocumentOnly") and config.get("fullDocument", "default") == "default":
         scope.problems.warn(
             join(path, "config.fullDocumentOnly"),
             "updates have no fullDocument, and go to the dead letters: give fullDocument, too",
+        )
+
+
+def _check_sync(found: Read, path: str, scope: Scope) -> None:
+    config = found.get("config") or {}
+    if config.get("pipeline"):
+        scope.problems.add(
+            join(path, "config.pipeline"),
+            "the server carries these stages out on changes, and not on documents that initialSync reads: put them behind $source",
+        )
+    for name in ("startAfter", "startAtOperationTime"):
+        if name in config:
+            scope.problems.add(
+                join(path, f"config.{name}"),
+                "initialSync begins with what is there now, and this is another beginning: give one of them",
+            )
+    if found["initialSync"].get("parallelism", 1) > 1:
+        scope.problems.warn(
+            join(path, "initialSync.parallelism"),
+            "is without effect: documents are read in the order of _id, by one reader",
         )
 
 
