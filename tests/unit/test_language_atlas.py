@@ -54,6 +54,7 @@ TOKEN = {"_data": "826553F100000000032B0429296E04"}
     [
         ({"db": "shop", "coll": "orders"}, {"db": "shop", "coll": ("orders",)}),
         ({"db": "shop", "coll": ["a", "b"], "initialSync": {"enable": False}}, {"coll": ("a", "b")}),
+        ({"db": "shop", "initialSync": {"enable": True}}, {"coll": (), "initial_sync": True}),
         ({"db": "shop", "config": {"fullDocument": "whenAvailable"}}, {"coll": (), "full_document": "whenAvailable"}),
         ({"config": {"fullDocumentBeforeChange": "required"}}, {"db": None, "full_document_before_change": "required"}),
         (
@@ -102,7 +103,19 @@ def test_a_connection_of_mongodb_alone_is_a_cluster(given: dict[str, Any]) -> No
     [
         ({"coll": "orders"}, "$source needs db"),
         ({"db": "shop", "coll": []}, "$source.coll: expected at least one"),
-        ({"db": "shop", "initialSync": {"enable": True}}, "$source.initialSync: documents that were there before"),
+        ({"initialSync": {"enable": True}}, "$source needs db"),
+        (
+            {"db": "shop", "initialSync": {"enable": True}, "config": {"pipeline": [{"$match": {}}]}},
+            "$source.config.pipeline: the server carries these stages out on changes, and not on documents",
+        ),
+        (
+            {"db": "shop", "initialSync": {"enable": True}, "config": {"startAfter": TOKEN}},
+            "$source.config.startAfter: initialSync begins with what is there now",
+        ),
+        (
+            {"db": "shop", "initialSync": {"enable": True}, "config": {"startAtOperationTime": {"$date": 5000}}},
+            "$source.config.startAtOperationTime: initialSync begins with what is there now",
+        ),
         (
             {"db": "shop", "config": {"resumeAfter": TOKEN}},
             "resumeAfter of config is left out: startAfter does the same",
@@ -130,6 +143,15 @@ def test_full_documents_alone_of_updates_without_are_warned_of() -> None:
     """They would all be dead letters."""
     source = {"connectionName": "a", "db": "shop", "config": {"fullDocumentOnly": True}}
     assert "updates have no fullDocument" in str(parse({"pipeline": [{"$source": source}]}).warnings[0])
+
+
+def test_parallelism_of_a_sync_warns() -> None:
+    """It is taken, and one reader reads."""
+    source = {"connectionName": "a", "db": "shop", "initialSync": {"enable": True, "parallelism": 4}}
+    (warning,) = parse({"pipeline": [{"$source": source}]}).warnings
+    assert "$source.initialSync.parallelism: is without effect" in str(warning)
+    source["initialSync"] = {"enable": False, "parallelism": 4}
+    assert parse({"pipeline": [{"$source": source}]}).warnings == ()
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """Drawn stories of a task that reads a change stream, and of what happens to the server meanwhile."""
 
-from collections.abc import Mapping
+import itertools
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from hypothesis import strategies as st
@@ -13,6 +14,7 @@ from tidemark.shared.model.values import Document
 
 STEPS = st.one_of(
     st.tuples(st.just("write"), st.sampled_from(["c", "c", "c", "e", "other"]), st.integers(1, 6)),
+    st.tuples(st.sampled_from(["update", "delete"]), st.sampled_from(["c", "e"]), st.integers(0, 9)),
     st.tuples(st.just("read"), st.sampled_from([1, 300, 1 << 20]), st.integers(0, 6)),
     st.tuples(st.just("restart")),
     st.tuples(st.sampled_from(["cut", "elect", "noop", "forget", "drop"])),
@@ -24,11 +26,12 @@ STEPS = st.one_of(
 class Story:
     """A task that takes rows piece by piece, keeps snapshots, and goes back to the last one."""
 
-    def __init__(self, stand: Stand, **options: Any) -> None:
+    def __init__(self, stand: Stand, keys: Iterable[Any] = (), **options: Any) -> None:
+        """`keys`: of the first documents; numbers follow."""
         self.stand, self.options = stand, options
         self.taken: list[Document] = []
         self.kept: tuple[Offset, Mapping[str, str], int] = (Offset(0), {}, 0)
-        self.keys = iter(range(10**6))
+        self.keys = itertools.chain(keys, itertools.count(1 << 40))
 
     async def begin(self) -> None:
         self.source = await self.stand.begun(**self.options)
@@ -41,6 +44,10 @@ class Story:
                 server.transaction("d", coll, *(("insert", next(self.keys), {"pad": "x" * 50}) for _ in range(count)))
             case ("read", max_bytes, back):
                 await self.read(max_bytes, back)
+            case ("update" | "delete" as kind, coll, which) if there := list(
+                server.stored.get(("d", coll), {}).values()
+            ):
+                server.transaction("d", coll, (kind, there[which % len(there)]["_id"], {"n": len(server.entries)}))
             case ("restart",):
                 await self.source.close()
                 position, origins, count = self.kept
@@ -77,6 +84,7 @@ class Story:
         end = (await answered(lambda: self.source.ends({SPLIT: Offset(0)})))[SPLIT]
         assert end is not None
         self.source.end_at({SPLIT: end})
-        self.stand.server.insert("d", "c", next(self.keys))
+        self.behind = next(self.keys)
+        self.stand.server.insert("d", "c", self.behind)
         while not self.source.status()[0].finished:
             self.taken += documents(await piece(self.source, 300))
