@@ -51,6 +51,18 @@ def _commits(p: ProcessorState) -> list[str]:
         found.append(f"C9: commits are kept in the order {epochs}")
     if p.row.last and (not epochs or epochs[-1] != p.row.last):
         found.append(f"C11: the last commit {p.row.last} is not among those kept, {epochs}")
+    released, sinks = p.released, p.sinks()
+    waiting = [
+        c.epoch
+        for c in p.commits
+        if any(h.vertex in sinks and released.get((h.vertex, h.index), 0) < c.epoch for h in c.tasks)
+    ]
+    if p.unreleased() != waiting:
+        found.append(f"C11: {p.unreleased()} are said to wait for their release, but {waiting} do")
+    kept = {p.row.last, *waiting, *p.kept.named}
+    superfluous = [epoch for epoch in epochs if epoch not in kept]
+    if sorted(p.commits.superfluous(p.row.last, len(epochs))) != superfluous:
+        found.append(f"C11: not {superfluous} are said to be superfluous")
     for before, after in pairwise(p.commits):
         if after.predecessor < before.epoch:
             found.append(

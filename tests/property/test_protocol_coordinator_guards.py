@@ -73,10 +73,10 @@ def _mirror_without_waiting(patch: Patch) -> None:
 def _forgets_unreleased(patch: Patch) -> None:
     """C11: only the last commit is retained."""
 
-    def only_last(commits: Any, last: Epoch, waiting: Any, named: Any) -> Any:
-        return retention.retained(commits, last, (), named)
+    def only_last(commits: retention.Retained, last: Epoch, most: int) -> tuple[Epoch, ...]:
+        return tuple(c.epoch for c in commits if c.epoch != last)[:most]
 
-    patch.setattr(cleanup, "retained", only_last)
+    patch.setattr(retention.Retained, "superfluous", only_last)
 
 
 def _deletes_listed_blobs(patch: Patch) -> None:

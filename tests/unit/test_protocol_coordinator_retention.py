@@ -222,7 +222,7 @@ def test_C11_what_waited_for_its_release_goes_behind_it_though_nothing_is_commit
 
 
 def test_C11_checkpoints_that_follow_each_other_faster_than_rounds_keep_few_rows() -> None:
-    """Each status looks at all rows: a round comes early where many may be forgotten, and not where they must stay."""
+    """A leader reads all rows: a round comes early where many may be forgotten, and not where they must stay."""
     world = started(CoordinatorSettings(cleanup_interval_ms=3_600_000))
     job = world.row.job
     world.pass_ms(200_000, step_ms=500)
@@ -230,6 +230,7 @@ def test_C11_checkpoints_that_follow_each_other_faster_than_rounds_keep_few_rows
     assert len(world.store.commits[job]) < 70
     state = world.nodes[0].machine.processors[NAME].state
     state.kept = structs.replace(state.kept, named=tuple(c.epoch for c in state.commits))
+    state.watch()
     forgotten = len([c for c in world.nodes[0].log if isinstance(c, do.StoreForget)])
     world.pass_ms(20_000, step_ms=500)
     assert len([c for c in world.nodes[0].log if isinstance(c, do.StoreForget)]) == forgotten
@@ -241,6 +242,7 @@ def test_C11_named_checkpoints_are_retained() -> None:
     world.pass_ms(1_500)
     state = world.nodes[0].machine.processors[NAME].state
     state.kept = structs.replace(state.kept, named=(Epoch(1),))
+    state.watch()
     named = world.store.history[world.row.job][0]
     world.pass_ms(6_000)
     assert world.store.commits[world.row.job][0].epoch == 1

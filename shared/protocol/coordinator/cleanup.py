@@ -11,43 +11,45 @@ from tidemark.shared.protocol.coordinator import commands as do
 from tidemark.shared.protocol.coordinator import events as ev
 from tidemark.shared.protocol.coordinator.checkpoints import taken_up_to
 from tidemark.shared.protocol.coordinator.commands import CoordinatorCommand, OpId
-from tidemark.shared.protocol.coordinator.retention import blobs_kept, record_floors, retained
-from tidemark.shared.protocol.coordinator.state import Cleaning, Dropped, Phase, ProcessorState
+from tidemark.shared.protocol.coordinator.retention import blobs_kept, record_floors
+from tidemark.shared.protocol.coordinator.state import FORGOTTEN_MAX, Cleaning, Dropped, Phase, ProcessorState
 
-_COMMITS_MAX: Final = 64
-"""Commit rows behind which a round comes early: checkpoints may follow each other fast, and every status looks at all rows."""
+_SUPERFLUOUS_MAX: Final = 32
+"""Commit rows behind which a round comes early: checkpoints may follow each other fast, and a leader reads all rows."""
 
 
-def clean(p: ProcessorState, now_ms: int) -> None:
-    """Begin a round if there is something to do: first forget commit rows, then delete the blobs that nothing lists any more."""
+def clean(p: ProcessorState, now_ms: int) -> bool:
+    """Begin a round if there is something to do: first forget commit rows, then delete the blobs that nothing lists any more.
+
+    True: there is nothing to do before something else happens.
+    """
     if p.cleaning is not None or p.phase is Phase.DROPPING or not p.mirror.caught_up:
-        return
-    if now_ms < p.clean_at_ms and len(p.commits) <= _COMMITS_MAX:
-        return
-    progress = p.cleaned_at != p.row.last
+        return False
+    p.unreleased()
+    forget = p.commits.superfluous(p.row.last, FORGOTTEN_MAX if now_ms >= p.clean_at_ms else _SUPERFLUOUS_MAX + 1)
+    if now_ms < p.clean_at_ms and len(forget) <= _SUPERFLUOUS_MAX:
+        return False
+    progress = bool(p.row.last) and p.cleaned_at != p.row.last
     superfluous = p.superfluous_lineage()
-    _, forget = retained(p.commits, p.row.last, p.unreleased(), p.kept.named)
-    if now_ms < p.clean_at_ms and len(forget) * 2 <= _COMMITS_MAX:
-        return
     if not (progress or forget or p.unwanted_topics() or p.old_jobs() or superfluous):
-        return
+        return True
     p.clean_at_ms = now_ms + p.settings.cleanup_interval_ms
     if forget or superfluous:
         op = p.ctx.op()
-        p.cleaning = Cleaning(op, tuple(forget), superfluous)
-        p.emit(do.StoreForget(op, p.ctx.token, p.row.job, tuple(forget), superfluous))
-        return
-    p.cleaning = Cleaning(None, ())
-    _delete(p, p.cleaning)
+        p.cleaning = Cleaning(op, forget, superfluous)
+        p.emit(do.StoreForget(op, p.ctx.token, p.row.job, forget, superfluous))
+    else:
+        p.cleaning = Cleaning(None, ())
+        _delete(p, p.cleaning)
+    return False
 
 
 def forgotten(p: ProcessorState) -> None:
     """The rows are forgotten; blobs that only they listed may go."""
     cleaning = p.cleaning
     assert cleaning is not None
-    gone = frozenset(cleaning.forget)
-    p.commits = [c for c in p.commits if c.epoch not in gone]
-    if gone:
+    p.commits.forget(cleaning.forget)
+    if cleaning.forget:
         p.cleaned_at = None  # entries that only these rows kept go now: the last commit may stay the last
     p.lineage = [e for e in p.lineage if e.generation not in cleaning.generations]
     cleaning.forget_op = None

@@ -20,7 +20,7 @@ from tidemark.shared.model.messages import (
 )
 from tidemark.shared.model.processors import ProcessorRow
 from tidemark.shared.protocol.coordinator import commands as do
-from tidemark.shared.protocol.coordinator.checkpoints import Numbers, is_aligned
+from tidemark.shared.protocol.coordinator.checkpoints import Numbers
 from tidemark.shared.protocol.coordinator.mirror import Mirror
 from tidemark.shared.protocol.coordinator.pace import EpochTimes, first_rows, target_ms
 from tidemark.shared.protocol.coordinator.plans import SINK, bind, own_identities, rebound, sinks_of
@@ -33,6 +33,7 @@ from tidemark.shared.protocol.coordinator.record import (
     PendingPlan,
     RemovedSink,
 )
+from tidemark.shared.protocol.coordinator.retention import Retained
 from tidemark.shared.protocol.coordinator.shares import share_first
 from tidemark.shared.protocol.coordinator.splits import SOURCE, own_splits, unlisted
 from tidemark.shared.protocol.coordinator.state import (
@@ -121,7 +122,7 @@ def _may_change(p: ProcessorState, pending: PendingPlan) -> bool:
 
     Where the plan may not change, the running plan goes on to a checkpoint that is aligned.
     """
-    if p.row.last == NO_EPOCH or is_aligned(p.commits[-1]):
+    if p.row.last == NO_EPOCH or p.is_aligned():
         return True
     return (pending.document, pending.tasks) == (p.plan.document, p.plan.tasks)
 
@@ -186,7 +187,8 @@ def begun(p: ProcessorState, began: Began, now_ms: int) -> None:
     """The generation is durable: the row refuses every later write of an earlier generation (C8)."""
     if began.new_job:
         p.lineage.clear()
-        p.commits.clear()
+        p.commits = Retained()
+        p.watch()
         p.released.clear()
         p.mirror = Mirror()
     p.lineage.append(began.entry)
@@ -232,7 +234,8 @@ def prepare(p: ProcessorState, now_ms: int) -> None:
     run.since_ms = now_ms
     workers.occupy(p.name, placed.values())
     p.phase = Phase.RESTORING
-    handles = p.commits[-1].tasks if p.commits and p.row.last != NO_EPOCH else ()
+    newest = p.commits.newest
+    handles = newest.tasks if newest is not None and p.row.last != NO_EPOCH else ()
     for task, worker in placed.items():
         p.tell(_assignment(p, task, worker, handles))
 

@@ -71,6 +71,8 @@ class CoordinatorMachine:
     """Supplies UUIDs, 32 hex digits."""
     role: Role = Role.STANDBY
     processors: dict[ProcessorName, ProcessorMachine] = field(default_factory=dict)
+    awake: dict[ProcessorName, ProcessorMachine] = field(default_factory=dict)
+    """Those that do not rest: an installation may have had many that have long ended, and no event looks at them one by one."""
     creations: dict[ProcessorName, Creation] = field(default_factory=dict)
     connecting: dict[OpId, PutConnection] = field(default_factory=dict)
     """Changes of the registry of connections that are being written."""
@@ -84,7 +86,7 @@ class CoordinatorMachine:
     def __post_init__(self) -> None:
         """Build the objects that processors share."""
         self.ctx = Context(self.settings, self.unique, Workers(self.settings))
-        self.ctx.states = lambda: (machine.state for machine in self.processors.values())
+        self.ctx.states = lambda: (machine.state for machine in self.awake.values())
 
     def handle(self, event: ev.CoordinatorEvent) -> list[CoordinatorCommand]:
         """Take an event in; returns the commands that follow from it, in order."""
@@ -113,7 +115,7 @@ class CoordinatorMachine:
         if self.role is not Role.LEADS or self.last_ms is None:
             return None
         now_ms = self.last_ms
-        return min((due for p in self.processors.values() if (due := p.due_ms(now_ms)) is not None), default=None)
+        return min((due for p in self.awake.values() if (due := p.due_ms(now_ms)) is not None), default=None)
 
     # --- leadership -------------------------------------------------------------------------------------------------------
 
@@ -129,12 +131,14 @@ class CoordinatorMachine:
         self.connecting.clear()
         self.waiting.clear()
         self.processors = {s.row.name: ProcessorMachine.of(self.ctx, s, event.now_ms) for s in event.processors}
+        self.awake = dict(self.processors)
         for request in unanswered:
             self._request(request)
 
     def _stand_by(self) -> None:
         self.role = Role.STANDBY
         self.processors.clear()
+        self.awake.clear()
         self.creations.clear()
         self.connecting.clear()
         self.waiting.clear()
@@ -193,7 +197,7 @@ class CoordinatorMachine:
     def _answered(self, event: ev.CoordinatorEvent) -> None:
         if isinstance(event, ev.StoreFull) and (put := self.connecting.pop(event.op, None)) is not None:
             self._answer(put, event.reason)
-        for p in self.processors.values():
+        for p in self.awake.values():
             match event:
                 case ev.TopicsReady() | ev.TopicsFailed():
                     p.topics(event)
@@ -209,7 +213,7 @@ class CoordinatorMachine:
         if (machine := self.processors.get(name)) is None:
             self.ctx.out.append(do.RetractStatus(name))
         elif overtaken:
-            machine.state.status = None
+            self._wake(machine).state.status = None
 
     def _excuse(self, now_ms: int) -> None:
         """If no event came for long, it was this process that stood still; workers' heartbeats may be waiting to be read."""
@@ -223,10 +227,12 @@ class CoordinatorMachine:
             self._worker_gone(worker, f"has not been heard of for {limits}")
 
     def _advance(self, now_ms: int) -> None:
-        for machine in list(self.processors.values()):
+        for machine in list(self.awake.values()):
             machine.advance(now_ms)
+            if machine.rests:
+                del self.awake[machine.state.name]
             if machine.dropped:
-                del self.processors[machine.state.name]
+                del self.processors[machine.state.name], self.awake[machine.state.name]
                 self._remember(machine.state.name, machine.state.answers)
                 for request in (
                     machine.state.requests
@@ -262,17 +268,26 @@ class CoordinatorMachine:
         by_job: dict[JobId, list[TaskBeat]] = {}
         for beat in heartbeat.tasks:
             by_job.setdefault(beat.job, []).append(beat)
-        for machine in self.processors.values():
+        for job in by_job:
+            self._of_job(job)  # tasks are not of those that rest, but may be there
+        for machine in self.awake.values():
             machine.beat(heartbeat, by_job.pop(machine.state.row.job, []), now_ms)
         for job, beats in by_job.items():  # of a processor that was dropped, or of an earlier life of one
             self.ctx.out.append(do.Publish(StopTasks(job, Generation(max(b.generation for b in beats)))))
 
     def _worker_gone(self, worker: WorkerIncarnation, reason: str) -> None:
-        for machine in self.processors.values():
+        for machine in self.awake.values():
             machine.worker_gone(worker, reason)
 
     def _of_job(self, job: JobId) -> ProcessorMachine | None:
-        return next((p for p in self.processors.values() if p.state.row.job == job), None)
+        """The processor, awake; few events name one that rests."""
+        for machines in (self.awake, self.processors):
+            if (found := next((p for p in machines.values() if p.state.row.job == job), None)) is not None:
+                return self._wake(found)
+        return None
+
+    def _wake(self, machine: ProcessorMachine) -> ProcessorMachine:
+        return self.awake.setdefault(machine.state.name, machine)
 
     # --- the store --------------------------------------------------------------------------------------------------------
 
@@ -283,7 +298,7 @@ class CoordinatorMachine:
             if creation.op == op and creation.row is not None:
                 self._created(creation, creation.row, now_ms)
                 return
-        for machine in self.processors.values():
+        for machine in self.awake.values():
             machine.store_done(op, now_ms)
 
     def _store_away(self, op: OpId, now_ms: int) -> None:
@@ -292,7 +307,7 @@ class CoordinatorMachine:
         for creation in self.creations.values():
             if creation.op == op and creation.row is not None:
                 creation.retry_at_ms = now_ms + self.settings.retry_ms
-        for machine in self.processors.values():
+        for machine in self.awake.values():
             machine.store_away(op, now_ms)
 
     def _stale(self, op: OpId) -> None:
@@ -305,7 +320,7 @@ class CoordinatorMachine:
         if isinstance(request, PutConnection):
             self._connect(request)
         elif (machine := self.processors.get(request.name)) is not None:
-            requests.receive(machine.state, request)
+            requests.receive(self._wake(machine).state, request)
         elif (creation := self.creations.get(request.name)) is not None:
             if creation.request.request != request.request:
                 self._answer(request, f"{request.name} is being created; ask again")
@@ -359,7 +374,7 @@ class CoordinatorMachine:
                     self._answer(creation.request, fault)
                 else:
                     self._create(creation, plan)
-        for machine in self.processors.values():
+        for machine in self.awake.values():
             machine.planned(op, plan)
 
     def _create(self, creation: Creation, planned: ev.PlannedPipeline) -> None:
@@ -397,5 +412,5 @@ class CoordinatorMachine:
         request = creation.request
         del self.creations[request.name]
         stored = ev.StoredProcessor(row, (), (), Epoch(0))
-        self.processors[request.name] = ProcessorMachine.of(self.ctx, stored, now_ms)
+        self.processors[request.name] = self._wake(ProcessorMachine.of(self.ctx, stored, now_ms))
         self._answer(request, "")

@@ -76,10 +76,13 @@ TaskReport = TaskRestored | SplitsFound | EndsFound | Ack | CheckpointWanted | T
 
 @dataclass(slots=True)
 class ProcessorMachine:
-    """The decisions about one processor. `dropped`: its row is gone, it is to be forgotten."""
+    """The decisions about one processor."""
 
     state: ProcessorState
     dropped: bool = False
+    """Its row is gone, it is to be forgotten."""
+    rests: bool = False
+    """Time alone changes nothing about it: no generation runs, nothing is under way, and nothing is left to delete or to tell."""
 
     @staticmethod
     def of(ctx: Context, stored: ev.StoredProcessor, now_ms: int) -> "ProcessorMachine":
@@ -118,8 +121,8 @@ class ProcessorMachine:
             if (p.phase, p.doom) == before:
                 break
         if not self.dropped:
-            cleanup.clean(p, now_ms)
-            status.publish(p, now_ms)
+            clean, told = cleanup.clean(p, now_ms), status.publish(p, now_ms)
+            self.rests = clean and told and p.phase is Phase.IDLE and p.write is None and not p.requests
 
     def due_ms(self, now_ms: int) -> int | None:
         """When time alone makes the next decision, ms, unless something else must come first; None if nothing lies ahead.

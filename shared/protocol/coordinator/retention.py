@@ -1,7 +1,8 @@
-"""Decides which commit rows and names must stay and which may go (C11, C12): pure functions."""
+"""Decides which commit rows and names must stay and which may go (C11, C12)."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import islice
 
 from tidemark.shared.model.checkpoint import CommitRow
 from tidemark.shared.model.ids import Epoch, Incarnation, JobId, Offset, VertexId
@@ -13,23 +14,64 @@ _NAME_PARTS = 5
 """job / vertex or edge / generation / epoch / unique name."""
 
 
-def unreleased(
-    commits: Iterable[CommitRow], sinks: frozenset[VertexId], released: Mapping[Identity, Epoch]
-) -> list[Epoch]:
-    """Commits that some sink has not reported as released, oldest first (C11). `sinks`: removed ones too."""
-    return [
-        c.epoch
-        for c in commits
-        if any(released.get((h.vertex, h.index), 0) < c.epoch for h in c.tasks if h.vertex in sinks)
-    ]
+class Retained:
+    """The commit rows of a job that are kept (C11). No question that a step asks looks at those that nobody waits for."""
 
+    def __init__(self, rows: Iterable[CommitRow] = ()) -> None:
+        self._rows = {row.epoch: row for row in rows}
+        """Oldest first."""
+        self._waiting: list[CommitRow] = []
+        self._over: dict[Epoch, None] = {}
+        """Released by all, and not named."""
+        self._sinks = frozenset[VertexId]()
+        self._named = frozenset[Epoch]()
 
-def retained(
-    commits: Sequence[CommitRow], last: Epoch, waiting: Iterable[Epoch], named: Iterable[Epoch]
-) -> tuple[list[CommitRow], list[Epoch]]:
-    """Commit rows that stay, and the epochs of those that may be forgotten (C11)."""
-    stay = {last, *waiting, *named}
-    return [c for c in commits if c.epoch in stay], [c.epoch for c in commits if c.epoch not in stay]
+    def __iter__(self) -> Iterator[CommitRow]:
+        return iter(self._rows.values())
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    @property
+    def newest(self) -> CommitRow | None:
+        """The last committed one."""
+        return next(reversed(self._rows.values()), None)
+
+    def of(self, epoch: Epoch) -> CommitRow | None:
+        """A kept row."""
+        return self._rows.get(epoch)
+
+    def watch(self, sinks: frozenset[VertexId], named: frozenset[Epoch]) -> None:
+        """Releases of these vertices count, removed sinks too, and these commits stay. Where either changes all rows are judged anew."""
+        if (sinks, named) != (self._sinks, self._named):
+            self._sinks, self._named = sinks, named
+            self._waiting, self._over = list(self), {}
+
+    def add(self, row: CommitRow) -> None:
+        """A commit that follows the last one."""
+        self._rows[row.epoch] = row
+        self._waiting.append(row)
+
+    def forget(self, epochs: Iterable[Epoch]) -> None:
+        """These rows are gone."""
+        for epoch in epochs:
+            self._rows.pop(epoch, None)
+            self._over.pop(epoch, None)
+
+    def unreleased(self, released: Mapping[Identity, Epoch]) -> list[CommitRow]:
+        """Commits that some sink has not reported as released, oldest first (C11). What a sink has released stays so."""
+        still = []
+        for row in self._waiting:
+            if any(h.vertex in self._sinks and released.get((h.vertex, h.index), 0) < row.epoch for h in row.tasks):
+                still.append(row)
+            elif row.epoch not in self._named:
+                self._over[row.epoch] = None
+        self._waiting = still
+        return still
+
+    def superfluous(self, last: Epoch, most: int) -> tuple[Epoch, ...]:
+        """Rows that may be forgotten, as far as `unreleased` has seen (C11); so many at the most."""
+        return tuple(islice((epoch for epoch in self._over if epoch != last), most))
 
 
 def blobs_kept(commits: Iterable[CommitRow]) -> frozenset[str]:
@@ -66,7 +108,7 @@ def blob_may_go(name: str, job: JobId, up_to: Epoch | None, keep: frozenset[str]
     return up_to is None or parsed.epoch <= up_to
 
 
-def record_floors(commits: Sequence[CommitRow], last: Epoch, edges: Iterable[EdgeBinding]) -> tuple[Floor, ...]:
+def record_floors(commits: Iterable[CommitRow], last: Epoch, edges: Iterable[EdgeBinding]) -> tuple[Floor, ...]:
     """Per partition of the current edges the lowest offset that a retained checkpoint could resume from (C12).
 
     Only where the last checkpoint knows the edge: until then its reader starts at the beginning.

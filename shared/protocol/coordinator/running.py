@@ -5,7 +5,7 @@ from msgspec import structs
 from tidemark.shared.model.ids import Epoch
 from tidemark.shared.model.messages import AbortCheckpoint, CommitHint, HoldInput, StartCheckpoint
 from tidemark.shared.protocol.coordinator import commands as do
-from tidemark.shared.protocol.coordinator.checkpoints import CommitPermit, Flight, Numbers, is_aligned, pack
+from tidemark.shared.protocol.coordinator.checkpoints import CommitPermit, Flight, Numbers, pack
 from tidemark.shared.protocol.coordinator.generation import begin, end, interval_ms, leave
 from tidemark.shared.protocol.coordinator.pace import target_ms
 from tidemark.shared.protocol.coordinator.plans import own_identities
@@ -20,7 +20,7 @@ def running(p: ProcessorState, now_ms: int) -> None:
         end(p, "FINISHED", "")  # E1: END is covered everywhere, committed and released
         return
     _hold(p, now_ms)
-    if p.leave_behind is not None and (final or (p.row.last > p.leave_behind and is_aligned(p.commits[-1]))):
+    if p.leave_behind is not None and (final or (p.row.last > p.leave_behind and p.is_aligned())):
         _leave_at_checkpoint(p, now_ms)
         return
     if final:
@@ -181,7 +181,7 @@ def committed(p: ProcessorState, commit: Committed, now_ms: int) -> None:
         p.epoch_ms = now_ms - p.flight.started_ms
         p.times.committed(commit.commit.epoch, p.epoch_ms, now_ms)
     permit = CommitPermit.of_done(commit.commit)
-    p.commits.append(permit.row)
+    p.commits.add(permit.row)
     p.take_permit(permit)
     p.tell(CommitHint(p.row.job, permit.row.generation, permit.row.epoch))
     p.flight = None

@@ -25,7 +25,7 @@ from tidemark.shared.model.ids import (
 from tidemark.shared.model.messages import Command, ProcessorStatus, Request, RunningPlan, SplitsFound
 from tidemark.shared.model.processors import Expected, ProcessorRow
 from tidemark.shared.protocol.coordinator import commands as do
-from tidemark.shared.protocol.coordinator.checkpoints import CommitPermit, Flight, Numbers, taken_up_to
+from tidemark.shared.protocol.coordinator.checkpoints import CommitPermit, Flight, Numbers, is_aligned, taken_up_to
 from tidemark.shared.protocol.coordinator.commands import CoordinatorCommand, OpId
 from tidemark.shared.protocol.coordinator.events import PlannedPipeline
 from tidemark.shared.protocol.coordinator.mirror import Mirror
@@ -41,13 +41,13 @@ from tidemark.shared.protocol.coordinator.record import (
     encode_kept,
     encode_plan,
 )
-from tidemark.shared.protocol.coordinator.retention import unreleased
+from tidemark.shared.protocol.coordinator.retention import Retained
 from tidemark.shared.protocol.coordinator.settings import CoordinatorSettings
 from tidemark.shared.protocol.coordinator.workers import Workers
 from tidemark.shared.protocol.lineage import essential
 
-_FORGOTTEN_MAX = 1_000
-"""Entries of the lineage that are forgotten at a time: a statement of SQL names them."""
+FORGOTTEN_MAX = 1_000
+"""Commit rows, and entries of the lineage, that are forgotten at a time: a statement of SQL names them."""
 UNIQUE_DIGITS = 16
 """Of an id, behind the mark of the installation."""
 
@@ -274,8 +274,7 @@ class ProcessorState:
     kept: Decisions
     plan: RunningPlan
     lineage: list[LineageEntry]
-    commits: list[CommitRow]
-    """Retained, oldest first; the last of them is the last committed one."""
+    commits: Retained
     phase: Phase = Phase.IDLE
     write: Write | None = None
     store_away: bool = False
@@ -338,19 +337,23 @@ class ProcessorState:
         """Vertices whose handles must be released: the plan's and removed ones."""
         return frozenset(sinks_of(self.plan)) | {r.vertex for r in self.kept.removed}
 
+    def watch(self) -> None:
+        """The plan or what is kept may have changed: other releases may be waited for."""
+        self.commits.watch(self.sinks(), frozenset(self.kept.named))
+
     def unreleased(self) -> list[Epoch]:
         """Commits that some sink has not released, oldest first (C11)."""
-        return unreleased(self.commits, self.sinks(), self.released)
+        return [row.epoch for row in self.commits.unreleased(self.released)]
 
     def superfluous_lineage(self) -> tuple[Generation, ...]:
         """Entries that assignments name no more (L1)."""
         named = {e.generation for e in self.named_lineage()}
-        return tuple(e.generation for e in self.lineage if e.generation not in named)[:_FORGOTTEN_MAX]
+        return tuple(e.generation for e in self.lineage if e.generation not in named)[:FORGOTTEN_MAX]
 
     def named_lineage(self) -> tuple[LineageEntry, ...]:
         """The lineage that an assignment names (L1)."""
-        most = self.settings.lineage_max
-        taken = taken_up_to(self.commits[-1:], self.row.last) if len(self.lineage) > most else self.row.last
+        most, newest = self.settings.lineage_max, self.commits.newest
+        taken = taken_up_to([newest] if newest else [], self.row.last) if len(self.lineage) > most else self.row.last
         return essential(self.lineage, most, taken)
 
     def mirror_begin(self) -> Offset:
@@ -359,12 +362,11 @@ class ProcessorState:
 
     def waiting_for(self, epoch: Epoch) -> list[Identity]:
         """Release identities that have this commit still to release (S6)."""
-        sinks = self.sinks()
+        sinks, commit = self.sinks(), self.commits.of(epoch)
         return [
             (h.vertex, h.index)
-            for c in self.commits
-            for h in c.tasks
-            if c.epoch == epoch and h.vertex in sinks and self.released.get((h.vertex, h.index), 0) < epoch
+            for h in (() if commit is None else commit.tasks)
+            if h.vertex in sinks and self.released.get((h.vertex, h.index), 0) < epoch
         ]
 
     def unwanted_topics(self) -> tuple[str, ...]:
@@ -377,7 +379,13 @@ class ProcessorState:
 
     def final(self) -> bool:
         """Whether the last commit covers END everywhere (E1)."""
-        return bool(self.commits) and self.commits[-1].final and self.commits[-1].epoch == self.row.last
+        newest = self.commits.newest
+        return newest is not None and newest.final and newest.epoch == self.row.last
+
+    def is_aligned(self) -> bool:
+        """Whether the last commit has no frames of channels to read again (C13)."""
+        newest = self.commits.newest
+        return newest is not None and is_aligned(newest)
 
     def restored_from(self) -> Epoch:
         """Of the current generation."""
@@ -457,6 +465,7 @@ class ProcessorState:
             self.plan = decode_plan(write.row.plan)
         self.row = write.row
         self.kept = write.kept
+        self.watch()
         self.gone_topics &= frozenset(self.kept.unwanted_topics)
         self.gone_jobs &= frozenset(old.job for old in self.kept.old_jobs)
         return write
@@ -471,7 +480,8 @@ def restore_state(
 ) -> ProcessorState:
     """A processor as it was read from the store."""
     kept = decode_kept(row.extra)
-    p = ProcessorState(ctx, row, kept, decode_plan(row.plan), list(lineage), list(commits))
+    p = ProcessorState(ctx, row, kept, decode_plan(row.plan), list(lineage), Retained(commits))
+    p.watch()
     p.released = {(v, i): e for v, i, e in kept.released}
     p.answers = deque(kept.answers)
     """The same, as it was stored."""

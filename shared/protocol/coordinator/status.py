@@ -2,7 +2,7 @@
 
 from msgspec import structs
 
-from tidemark.shared.model.ids import NO_EPOCH, Place, VertexId
+from tidemark.shared.model.ids import Place, VertexId
 from tidemark.shared.model.messages import ProcessorStatus
 from tidemark.shared.protocol.coordinator import commands as do
 from tidemark.shared.protocol.coordinator.state import HOSTED, Phase, ProcessorState, bounded
@@ -43,10 +43,8 @@ def shown_reason(p: ProcessorState) -> str:
 
 def status_of(p: ProcessorState) -> ProcessorStatus:
     """The whole of it."""
-    waiting = p.unreleased()
-    released = p.row.last
-    if waiting:
-        released = max((c.epoch for c in p.commits if c.epoch < waiting[0]), default=NO_EPOCH)
+    waiting = p.commits.unreleased(p.released)
+    released = waiting[0].predecessor if waiting else p.row.last
     tasks: list[tuple[VertexId, int, Place]] = []
     if p.run is not None and p.phase in HOSTED:
         alive = p.ctx.workers.alive
@@ -73,21 +71,22 @@ def status_of(p: ProcessorState) -> ProcessorStatus:
     )
 
 
-def publish(p: ProcessorState, now_ms: int) -> None:
-    """Publish the status if it has changed; mere progress only every `status_interval_ms`."""
+def publish(p: ProcessorState, now_ms: int) -> bool:
+    """Publish the status if it has changed; mere progress only every `status_interval_ms`. True: all of it has been published before."""
     status = status_of(p)
     shown = (status.state, status.generation, status.job)
     if shown != p.shown:
         p.shown, p.changes = shown, p.changes + 1
         status = structs.replace(status, changes=p.changes)
     if status == p.status:
-        return
+        return True
     if p.status is not None and now_ms - p.status_at_ms < p.settings.status_interval_ms:
         old = structs.replace(
             p.status, last=status.last, released=status.released, commits=status.commits, epoch_ms=status.epoch_ms
         )
         if old == status:
-            return
+            return False
     p.status = status
     p.status_at_ms = now_ms
     p.emit(do.PublishStatus(status))
+    return False
