@@ -152,8 +152,11 @@ class History:
     def take(self, message: Command | Report | Request, at_ms: int) -> None:
         """A message of a checkpoint; others say nothing here. at_ms: UTC."""
         match message:
-            case StartCheckpoint(job=job, generation=generation, epoch=epoch):
+            case StartCheckpoint(job=job, generation=generation, epoch=epoch, committed=committed):
                 self._of(job, epoch, generation).began_ms = at_ms
+                before = self.of(job).checkpoints.get(committed)
+                if before is not None and before.began_ms is not None and message.committed_ms:
+                    before.committed_ms = before.committed_ms or before.began_ms + message.committed_ms
             case AbortCheckpoint(job=job, generation=generation, epoch=epoch):
                 self._of(job, epoch, generation).aborted = True
             case CommitHint(job=job, generation=generation, epoch=epoch):

@@ -124,6 +124,8 @@ class StartCheckpoint(_OfGeneration, frozen=True, tag=True):
     """From its start until now."""
     aligned: bool = False
     """Every task waits for its barriers, for something changes behind this checkpoint (C13, R4)."""
+    committed_ms: int = 0
+    """From the start of `committed` to its commit, where this leader committed it."""
 
 
 class AbortCheckpoint(_OfGeneration, frozen=True, tag=True):
@@ -133,7 +135,7 @@ class AbortCheckpoint(_OfGeneration, frozen=True, tag=True):
 
 
 class CommitHint(_OfGeneration, frozen=True, tag=True):
-    """Checkpoint `epoch` is committed; a hint, the mirror is the word (C9)."""
+    """Checkpoint `epoch` is committed; a hint, the mirror is the word (C9). Without one the next start says so."""
 
     epoch: Epoch
 

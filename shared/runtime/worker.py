@@ -137,7 +137,9 @@ class Worker:
         """When the last heartbeat was due, or went with an acknowledgement, on the monotonic clock."""
         self._fence = Fence()
         self._registered = False
+        self._sends = asyncio.Event()
         self._flow_begun = asyncio.Event()
+        """Read positions reach this worker, which has had a task that sends: from before the task said that it has restored."""
         self._told: dict[str, ToldPosition] = {}
         """By partition of an edge: how far it was read, and, of a receiver that is full, its watermark. Bounded by the tasks here."""
         self._samples: list[Handle] = []
@@ -210,7 +212,6 @@ class Worker:
 
     async def _read_commands(self) -> None:
         outside, topic = self._outside, TopicPartition(self._outside.topics.commands, 0)
-        await self._flow_begun.wait()
         begin = await end_of(outside.log, outside.clock, topic, outside.settings)
         self._register()
         async for record in followed(outside.log, outside.clock, topic, outside.settings, begin=begin):
@@ -352,6 +353,9 @@ class Worker:
             await driver.close()
             return
         hosted.driver = driver
+        if driver.wiring.outputs:
+            self._sends.set()
+            await self._flow_begun.wait()
         hosted.phase = "restored"
         if not assign.release_only:
             driver.start()
@@ -517,6 +521,7 @@ class Worker:
     async def _read_positions(self) -> None:
         """F7, the sender's side. Reports from an outage are read after it: a sender that waits for one is not told it twice."""
         outside, flow = self._outside, TopicPartition(self._outside.topics.flow, 0)
+        await self._sends.wait()
         begin = await end_of(outside.log, outside.clock, flow, outside.settings)
         self._flow_begun.set()
         async for record in followed(outside.log, outside.clock, flow, outside.settings, begin=begin):

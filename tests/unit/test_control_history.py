@@ -61,6 +61,17 @@ def test_a_checkpoint_is_told_from_its_start_to_its_release() -> None:
     assert (told["stateBytes"], told["writtenBytes"], told["aligned"]) == (210, 210, True)
 
 
+def test_a_commit_is_told_by_the_next_start() -> None:
+    """Its duration is the leader's, however late the start comes; one that is not known says nothing."""
+    history = History()
+    history.take(start(1), 1_000)
+    history.take(structs.replace(start(2), committed=Epoch(1)), 1_900)
+    assert shown(history)[0]["state"] == "under way"
+    history.take(structs.replace(start(3), committed=Epoch(1), committed_ms=70), 2_900)
+    history.take(structs.replace(start(4), committed=Epoch(9), committed_ms=70), 3_900)
+    assert (shown(history)[0]["state"], shown(history)[0]["durationMillis"]) == ("committed", 70)
+
+
 def test_a_snapshot_in_front_of_a_barrier_is_unaligned() -> None:
     """One task that did not wait makes the checkpoint unaligned; a blob of an earlier one was not written again."""
     history = History()

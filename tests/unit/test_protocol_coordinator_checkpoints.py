@@ -16,6 +16,7 @@ from tidemark.shared.model.messages import (
     CommitHint,
     StartCheckpoint,
     StartSources,
+    StopProcessor,
 )
 from tidemark.shared.protocol.coordinator import commands as do
 from tidemark.shared.protocol.coordinator import events as ev
@@ -224,13 +225,15 @@ def test_C8_an_outage_of_the_store_is_waited_out() -> None:
 def test_C9_hint_and_mirror_only_after_the_commit() -> None:
     """While the write is unanswered nobody hears of the commit."""
     world = started()
+    worker, task = world.holder("read")
+    world.report(worker, CheckpointWanted(worker.incarnation, task.assign.job, task.assign.generation))
     world.fate = lambda c: None if isinstance(c, do.StoreCommit) else "done"
     world.pass_ms(1_500)
     assert not world.mirror
     assert not world.said(CommitHint)
     world.fate = lambda _: "done"
     world.settle()
-    assert [m.epoch for m in world.mirror] == [1]
+    assert world.mirror[0].epoch == 1
     assert world.said(CommitHint)
 
 
@@ -302,6 +305,18 @@ def test_F8_a_task_may_ask_for_a_checkpoint() -> None:
     world.report(worker, CheckpointWanted(worker.incarnation, task.assign.job, task.assign.generation))
     world.settle()
     assert len(epochs_of(world)) == 1
+
+
+def test_C9_a_commit_that_nobody_asked_for_is_told_by_the_next_start() -> None:
+    """A message less wakes every worker once less; the last one before a stop is told, since no start follows."""
+    world = started()
+    world.pass_ms(2_500)
+    starts = [(c.epoch, c.committed) for c in world.said(StartCheckpoint) if isinstance(c, StartCheckpoint)]
+    assert starts == [(1, 0), (2, 1)]
+    assert not world.said(CommitHint)
+    world.request(StopProcessor("stop", NAME))
+    world.pass_ms(1_500)
+    assert [c.epoch for c in world.said(CommitHint)] == [3]  # type: ignore[union-attr]
 
 
 def _told(world: World) -> list[tuple[int, int]]:

@@ -331,15 +331,20 @@ class Unsettled(MemoryLog):
         return await super().end_offsets(partitions)
 
 
-@pytest.mark.parametrize("topic", [TOPICS.commands, TOPICS.flow])
-def test_R1_a_worker_is_not_heard_of_before_it_hears(topic: str) -> None:
-    """By a heartbeat alone it would be given tasks: assignments, or what receivers have read, that nobody says a second time."""
-    logs: list[Unsettled] = []
+def unsettled(topic: str, logs: list[Unsettled]) -> Callable[[MemoryBroker, Faults], MemoryLog]:
+    """Makes a log of which this topic is unsettled, and keeps it."""
 
     def log(broker: MemoryBroker, faults: Faults) -> MemoryLog:
         logs.append(Unsettled(broker, faults))
         logs[0].of = topic
         return logs[0]
+
+    return log
+
+
+def test_R1_a_worker_is_not_heard_of_before_it_hears() -> None:
+    """By a heartbeat alone it would be given tasks: assignments that nobody says a second time."""
+    logs: list[Unsettled] = []
 
     async def story(stand: WorkerStand) -> None:
         await stand.settle(10 * stand.outside.settings.heartbeat_interval_ms)
@@ -350,7 +355,24 @@ def test_R1_a_worker_is_not_heard_of_before_it_hears(topic: str) -> None:
         await stand.tell(stand.assign(1))
         await stand.said(TaskRestored)
 
-    at_work(story, log=log)
+    at_work(story, log=unsettled(TOPICS.commands, logs))
+
+
+def test_F7_a_task_that_sends_restores_once_read_positions_reach_it() -> None:
+    """Receivers say when sources start where they are, and not a second time. Who sends nothing does not read what they say."""
+    logs: list[Unsettled] = []
+
+    async def story(stand: WorkerStand) -> None:
+        await stand.tell(stand.assign(1, vertex="dlq"))
+        await stand.said(TaskRestored)
+        await stand.tell(stand.assign(1))
+        await stand.settle(10 * stand.outside.settings.heartbeat_interval_ms)
+        assert len(await stand.reports(TaskRestored)) == 1
+        logs[0].of = ""
+        await stand.settle(stand.outside.settings.heartbeat_interval_ms)
+        assert [each.vertex for each in await stand.reports(TaskRestored)] == ["dlq", "collect-1"]
+
+    at_work(story, log=unsettled(TOPICS.flow, logs))
 
 
 def test_L2_a_zombie_only_stops() -> None:

@@ -58,6 +58,8 @@ class Flight:
     """p, the last committed one when this was started: the commit requires that it still is (C5)."""
     started_ms: int
     tasks: frozenset[TaskId]
+    asked: bool = False
+    """A source has asked for it."""
     acks: dict[TaskId, TaskHandle] = field(default_factory=dict)
     moving: OpId | None = None
     """State is being moved into blobs (C7)."""

@@ -99,12 +99,15 @@ def _start(p: ProcessorState, now_ms: int) -> None:
         return
     assert p.run is not None
     epoch = p.numbers.take()
-    p.flight = Flight(epoch, p.row.last, now_ms, p.run.acking)
+    p.flight = Flight(epoch, p.row.last, now_ms, p.run.acking, asked=p.checkpoint_wanted)
     p.last_start_ms = now_ms
     p.checkpoint_wanted = False
     told = p.times.told(target_ms(p.settings, interval_ms(p)), now_ms)
     aligned = p.leave_behind is not None
-    p.tell(StartCheckpoint(p.row.job, p.row.generation, epoch, p.row.last, *told, aligned=aligned))
+    took_ms = p.epoch_ms
+    p.tell(
+        StartCheckpoint(p.row.job, p.row.generation, epoch, p.row.last, *told, aligned=aligned, committed_ms=took_ms)
+    )
 
 
 def reserved(p: ProcessorState, block: Reserved) -> None:
@@ -177,13 +180,17 @@ def _commit(p: ProcessorState, flight: Flight) -> None:
 
 def committed(p: ProcessorState, commit: Committed, now_ms: int) -> None:
     """The commit is durable: now, and not before, others may hear of it (C9)."""
+    asked = p.checkpoint_wanted
     if p.flight is not None:
+        asked = asked or p.flight.asked
         p.epoch_ms = now_ms - p.flight.started_ms
         p.times.committed(commit.commit.epoch, p.epoch_ms, now_ms)
     permit = CommitPermit.of_done(commit.commit)
     p.commits.add(permit.row)
     p.take_permit(permit)
-    p.tell(CommitHint(p.row.job, permit.row.generation, permit.row.epoch))
+    if asked or permit.row.final or p.leave_behind is not None:
+        # Sources wait for it (F8, F9), or no start follows. Else that start is soon enough: each message wakes every worker.
+        p.tell(CommitHint(p.row.job, permit.row.generation, permit.row.epoch))
     p.flight = None
     p.timeouts = 0
     p.outages, p.outage = 0, ""
