@@ -19,6 +19,8 @@ from tidemark.shared.runtime.topics import Topics
 from tidemark.shared.wire.messages import encode_message
 
 _log = structlog.get_logger()
+_VOUCHES: Final = 3
+"""In the time that makes a worker silent: one that comes late loses none."""
 _NOT_RUNNING: Final = (psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP, psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
 
 
@@ -34,7 +36,7 @@ class Voucher:
         self._living = living
 
     async def run(self) -> None:
-        """Tell of them for ever, as often as they do themselves; outages are waited out."""
+        """Tell of them for ever, each third of the time that makes them silent; outages are waited out."""
         while True:
             try:
                 writer = await self._log.writer("supervisor-alive")
@@ -42,7 +44,7 @@ class Voucher:
                     while True:
                         if living := tuple(self._living()):
                             await (await writer.send(self._topic, self._record(Alive(living))))
-                        await asyncio.sleep(self._settings.heartbeat_interval_ms / 1000)
+                        await asyncio.sleep(self._settings.heartbeat_timeout_ms / _VOUCHES / 1000)
                 finally:
                     await writer.close()
             except LogError as error:

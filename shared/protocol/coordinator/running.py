@@ -188,8 +188,9 @@ def committed(p: ProcessorState, commit: Committed, now_ms: int) -> None:
     permit = CommitPermit.of_done(commit.commit)
     p.commits.add(permit.row)
     p.take_permit(permit)
-    if asked or permit.row.final or p.leave_behind is not None:
-        # Sources wait for it (F8, F9), or no start follows. Else that start is soon enough: each message wakes every worker.
+    late = permit.row.final or p.leave_behind is not None or next_start_ms(p) - now_ms > p.settings.status_interval_ms
+    if asked or late:
+        # Sources wait for it (F8, F9), or no start says so soon. Else it waits for that start: each message wakes every worker.
         p.tell(CommitHint(p.row.job, permit.row.generation, permit.row.epoch))
     p.flight = None
     p.timeouts = 0
