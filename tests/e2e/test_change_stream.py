@@ -23,11 +23,13 @@ pytestmark = pytest.mark.e2e
 NAME = ProcessorName("events")
 WORKERS = {"coordinator": 1, "source": 1, "operator": 0, "sink": 1, "spark": 0, "control": 0}
 ROUNDS, TRANSACTIONS = 3, 40
+DOCUMENTS = 3000
 
 
-def document(url: str, folder: Path, **config: Any) -> str:
+def document(url: str, folder: Path, *, synced: bool = False, **config: Any) -> str:
     """All events as they are, into files."""
-    source = {"connectionName": "shop", "db": "d", "coll": ["c", "e"], "config": config}
+    source: dict[str, Any] = {"connectionName": "shop", "db": "d", "coll": ["c", "e"], "config": config}
+    source |= {"initialSync": {"enable": True}} if synced else {}
     return json.dumps({
         "connections": {"shop": {"type": "mongodb", "url": url}},
         "pipeline": [{"$source": source}, {"$emit": {"path": str(folder), "format": "json"}}],
@@ -59,11 +61,14 @@ async def finish(installed: Installation) -> None:
             break
 
 
-async def test_events_come_out_once_over_kills(tmp_path: Path) -> None:
-    """From now on: what was there before does not come. An audit says that it cannot judge."""
+@pytest.mark.parametrize("synced", [False, True])
+async def test_events_come_out_once_over_kills(tmp_path: Path, synced: bool) -> None:
+    """From now on; what was there before comes once and first, or not at all. An audit says that it cannot judge."""
     out, chooser, server = tmp_path / "out", random.Random(1), await StreamingServer(batch=100).start()
-    server.insert("d", "c", -1)
-    text, expected = document(server.url, out), []
+    there = [(coll, number) for coll in ("c", "e") for number in range(-DOCUMENTS, 0)]
+    for coll, number in there:
+        server.insert("d", coll, number, pad="x" * 1000)
+    text, expected = document(server.url, out, synced=synced), []
     assert await refused_by_what_is_there(parse(text)) == []
     async with installation(tmp_path / "data", {}, WORKERS) as installed:
         await installed.ensure_started(NAME, text, {})
@@ -75,7 +80,10 @@ async def test_events_come_out_once_over_kills(tmp_path: Path) -> None:
         await finish(installed)
     await server.stop()
     rows: list[dict[str, Any]] = released(out)
-    assert [(row["operationType"], row["documentKey"]["_id"]) for row in rows] == expected
+    copies = [(row["ns"]["coll"], row["documentKey"]["_id"]) for row in rows if "snapshot" in row["_id"]]
+    assert [(row["operationType"], row["documentKey"]["_id"]) for row in rows[len(copies) :]] == expected
+    assert copies == sorted(set(copies)), "written meanwhile, some may be among them"
+    assert [each for each in copies if each[1] < 0] == (there if synced else [])
     with pytest.raises(NotAuditable, match="only Kafka sources"):
         await audit_local(NAME, tmp_path / "data")
 
