@@ -334,8 +334,8 @@ class StreamingServer:
             told = {"id": bson.Int64(0), "ns": "config.version", "firstBatch": [{"_id": 1, "clusterId": self.identity}]}
             return {"cursor": told, "ok": 1.0}
         self.finds.append(command)
-        at = command["readConcern"]["afterClusterTime"]
-        if (at.time, at.inc) > self.now:
+        at = command["readConcern"].get("afterClusterTime")
+        if at is not None and (at.time, at.inc) > self.now:
             return _error(72, "readConcern afterClusterTime value must not be greater than the current clusterTime.")
         assert command["sort"] == command["hint"] == {"_id": 1}, "it is the order that is known here"
         name, last = command["filter"]["$expr"]["$gt"] if command["filter"] else ("$_id", None)
