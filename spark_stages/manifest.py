@@ -11,8 +11,7 @@ from typing import Final
 
 from msgspec import Struct, structs
 
-from tidemark.shared.model.knobs import knob
-from tidemark.shared.model.positive import check_positive
+from tidemark.shared.model.settings import check_positive, knob
 from tidemark.shared.model.time import MIN_TIME
 
 

@@ -72,7 +72,7 @@ SNIPPETS = [
     (
         "import direction",
         "deploy/plugins/shelf/a.py",
-        "from tidemark.shared.plugins.sink import Sink",
+        "from tidemark.shared.plugins.interface import Sink",
         "from tidemark.plugins import Sink",
     ),
     ("queue without a bound", "shared/runtime/a.py", "q = asyncio.Queue()", "q = asyncio.Queue(settings.waiting_max)"),

@@ -2,14 +2,20 @@
 
 from tidemark.shared.computation.base import NoConfig
 from tidemark.shared.language.values.extended_json import from_json, to_json
-from tidemark.shared.model.tables import Found
-from tidemark.shared.model.values import Date, Document, Value
-from tidemark.shared.plugins.base import API
-from tidemark.shared.plugins.format import Format
-from tidemark.shared.plugins.lookup import Lookup
-from tidemark.shared.plugins.problems import Away, Overtaken, Refused
-from tidemark.shared.plugins.sink import Sink
-from tidemark.shared.plugins.source import Batch, Record, Source, Split
+from tidemark.shared.model.values import Date, Document, Found, Value
+from tidemark.shared.plugins.interface import (
+    API,
+    Away,
+    Batch,
+    Format,
+    Lookup,
+    Overtaken,
+    Record,
+    Refused,
+    Sink,
+    Source,
+    Split,
+)
 
 __all__ = [
     "API",

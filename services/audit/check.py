@@ -11,8 +11,12 @@ Records that retention has taken from the source cannot be computed again: NotAu
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_args
+
+import sqlalchemy as sa
+from sqlalchemy import exc
 
 from tidemark.services.audit.expected import Expected, Line, expected_at_topic, expected_in_files, line_of_document
 from tidemark.services.audit.history import AuditFailed, Commit, NotAuditable, first_offset, read_history
@@ -23,7 +27,6 @@ from tidemark.services.audit.reading import held_records
 from tidemark.services.audit.recompute import Recomputed, SplitRecords, Stand, recompute
 from tidemark.services.audit.report import Audited, AuditedEpoch
 from tidemark.services.audit.tables import TableRead, Unread, compare, read_table, table_output
-from tidemark.services.audit.writers import JobTables, no_writers, stages_into
 from tidemark.services.sink.connecting import stage_of
 from tidemark.shared.language.documents import InvalidDocument, Processor, all_stages, parse, resolve
 from tidemark.shared.language.documents.model import plugin_uses
@@ -41,7 +44,7 @@ from tidemark.shared.language.stages import (
     Union,
 )
 from tidemark.shared.model.checkpoint import SplitStand
-from tidemark.shared.model.ids import NO_EPOCH, Epoch, ProcessorName, SplitId, VertexId
+from tidemark.shared.model.ids import NO_EPOCH, Epoch, JobId, ProcessorName, SplitId, VertexId
 from tidemark.shared.model.messages import RunningPlan
 from tidemark.shared.model.processors import ProcessorRow
 from tidemark.shared.model.splits import Status
@@ -486,3 +489,44 @@ def _letters(letters: Sequence[Document]) -> tuple[int, int]:
             records[place] = records.get(place, False) or letter["errInfo"]["reason"] == LATE
     late = sum(records.values())
     return late, len(records) - late
+
+
+@dataclass(frozen=True, slots=True)
+class JobTables:
+    """A job, and the tables that its `$merge` stages write into: (url, table as the document names it)."""
+
+    job: JobId
+    tables: tuple[tuple[str, str], ...]
+
+
+def stages_into(writers: Sequence[JobTables], url: str, table: str) -> int:
+    """How many stages write into this table: rows of other jobs must not be taken for wrong ones of the job that is audited.
+
+    A database has many addresses. Those that differ in how a path, a port or a schema is written are seen to be one. Those that differ in
+    the name of the host are not; but then a job's marker beside the table says that it writes there.
+    """
+    place = _place(url, table)
+    return sum(_place(*written) == place for writer in writers for written in writer.tables)
+
+
+def no_writers(writers: Sequence[JobTables], job: JobId, table: str) -> frozenset[JobId]:
+    """The jobs of which none but this one may write into the table, wherever their databases are: none of theirs has its name."""
+    return frozenset(
+        w.job for w in writers if w.job == job or _bare(table) not in {_bare(name) for _, name in w.tables}
+    )
+
+
+def _bare(table: str) -> str:
+    return table.rpartition(".")[2].lower()
+
+
+def _place(url: str, table: str) -> tuple[str, ...]:
+    schema, _, name = table.rpartition(".")
+    try:
+        found = sa.make_url(url)
+    except (exc.ArgumentError, ValueError):  # the environment lacks a part of it
+        return url, schema, name
+    if found.get_backend_name() == "sqlite":
+        return "sqlite", str(Path(found.database or "").resolve()), schema or "main", name.lower()
+    host, port = found.host or str(found.query.get("host", "")), found.port or str(found.query.get("port", 5432))
+    return found.get_backend_name(), host.lower(), str(port), found.database or "", schema or "public", name

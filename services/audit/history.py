@@ -19,7 +19,7 @@ from tidemark.shared.ports.log import Log, TopicPartition
 from tidemark.shared.protocol.coordinator.checkpoints import CommitPermit
 from tidemark.shared.runtime.exchange import digest_of
 from tidemark.shared.runtime.topics import Topics
-from tidemark.shared.wire.errors import WireError
+from tidemark.shared.wire.limits import WireError
 from tidemark.shared.wire.messages import decode_mirror_row, decode_stands
 
 Identity = tuple[VertexId, int]

@@ -23,12 +23,12 @@ from tidemark.shared.adapters.executor import AsyncExecutor
 from tidemark.shared.adapters.store_settings import BlobSettings
 from tidemark.shared.language.documents import InvalidDocument, Processor
 from tidemark.shared.language.stages import FileEmit
+from tidemark.shared.model.failures import WrongSetup
 from tidemark.shared.model.ids import ProcessorName
 from tidemark.shared.model.processors import ProcessorRow
 from tidemark.shared.ports.blobs import BlobStore
 from tidemark.shared.ports.commits import CommitStore
 from tidemark.shared.ports.log import Log
-from tidemark.shared.ports.setup import WrongSetup
 from tidemark.shared.process.allowed import OWNER
 from tidemark.shared.process.connections import Connections
 from tidemark.shared.process.outside import open_blobs

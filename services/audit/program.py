@@ -7,7 +7,8 @@ import asyncio
 import logging
 import os
 import sys
-from typing import get_args
+from collections.abc import Iterable
+from typing import Final, get_args
 
 import msgspec
 
@@ -17,15 +18,42 @@ from tidemark.services.audit.history import AuditFailed, NotAuditable
 from tidemark.services.audit.installed import installation_of
 from tidemark.services.audit.reading import TooMuchHeld
 from tidemark.services.audit.redrive import redrive
-from tidemark.services.audit.verdict import verdict_of
+from tidemark.services.audit.report import Audited
 from tidemark.services.cli.process import quiet
 from tidemark.shared.language.redaction import redacted_line
 from tidemark.shared.model.failures import Outage
-from tidemark.shared.model.ids import ProcessorName
+from tidemark.shared.model.ids import NO_EPOCH, ProcessorName
 from tidemark.shared.model.verdicts import Kind, Verdict
 from tidemark.shared.ports.blobs import BlobError
 from tidemark.shared.ports.commits import StoreUnavailable, StoreUnusable
 from tidemark.shared.ports.log import LogError
+
+_SAID_MAX: Final = 20
+"""Sentences of a sort that are kept: a topic may have many partitions."""
+
+
+def verdict_of(audited: Audited) -> Verdict:
+    """Of an audit without a discrepancy."""
+    unchecked = [*audited.gone, *audited.unchecked]
+    return Verdict(
+        "unchecked" if unchecked else "held",
+        epoch=max((each.epoch for each in audited.epochs if each.released), default=NO_EPOCH),
+        records=audited.records,
+        counted=audited.accepted,
+        late=audited.late,
+        repeated=audited.duplicates,
+        dead=audited.dead_letters,
+        outputs={str(vertex): rows for vertex, rows in audited.outputs.items()},
+        waiting=len(audited.waiting),
+        unchecked=_some(unchecked),
+        notes=_some([*audited.notes, *audited.unread]),
+    )
+
+
+def _some(sentences: Iterable[str]) -> list[str]:
+    found = list(sentences)
+    left = len(found) - _SAID_MAX
+    return [*found[:_SAID_MAX], f"and {left} more"] if left > 0 else found
 
 
 async def judge(kind: Kind, name: ProcessorName) -> Verdict:

@@ -6,15 +6,19 @@ Without that list a backup was not finished. A restore reads every byte once bef
 import hashlib
 import os
 import shutil
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from datetime import UTC, datetime
+from importlib.metadata import version
 from pathlib import Path, PurePosixPath
 from typing import Final, Literal, Self
 
 from msgspec import Struct, structs
 
 from tidemark.shared.adapters.blobs import digest_of
+from tidemark.shared.adapters.clock import SystemClock
 from tidemark.shared.model.formats import BACKUP, FormatError, JsonCodec
 from tidemark.shared.model.ids import Epoch, JobId, ProcessorName
+from tidemark.shared.model.processors import ProcessorRow
 
 LIST: Final = "backup.json"
 _CHUNK_BYTES: Final = 1 << 20
@@ -217,3 +221,20 @@ def write(path: Path, chunks: Iterable[bytes]) -> tuple[int, str]:
                 out.write(chunk)
         out.truncate(size)
     return size, state.hexdigest()
+
+
+def listing(kind: Kind, rows: Sequence[ProcessorRow], files: tuple[BackedFile, ...], prefix: str = "") -> Backup:
+    """Of these processors and files, now."""
+    made = datetime.fromtimestamp(SystemClock().now_ms() / 1000, UTC).isoformat(timespec="seconds")
+    processors = tuple(BackedProcessor(row.name, row.job, row.state, row.last) for row in rows)
+    return Backup(kind, made, version("tidemark"), processors, files, prefix)
+
+
+def told(backup: Backup) -> list[str]:
+    """A backup's content, a line for each processor."""
+    size = sum(file.size for file in backup.files)
+    lines = [f"{len(backup.files):,} files, {size:,} bytes, of {backup.made}; {len(backup.processors)} processors"]
+    for each in backup.processors:
+        at = f"goes on behind checkpoint {each.last}" if each.last else "has no checkpoint yet"
+        lines.append(f"  {each.name}: {each.state}, {at}")
+    return lines

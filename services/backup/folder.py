@@ -9,9 +9,17 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from tidemark.services.backup.files import Backup, BackupFailed, BackupWriter, check_free, checked, read_backup, write
+from tidemark.services.backup.files import (
+    Backup,
+    BackupFailed,
+    BackupWriter,
+    check_free,
+    checked,
+    listing,
+    read_backup,
+    write,
+)
 from tidemark.services.backup.rows import check_whole, processors_of, read_tables, write_tables
-from tidemark.services.backup.told import listing
 from tidemark.services.cli.folders import STORE
 from tidemark.services.local.folder_lock import FolderLock
 from tidemark.services.local.supervisor import KEYS_FILE, TOKEN_FILE

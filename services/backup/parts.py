@@ -16,7 +16,7 @@ from typing import Any, Final
 from msgspec import structs
 
 from tidemark.services.audit.reading import committed_records
-from tidemark.services.backup.files import Backup, BackupFailed, BackupWriter, chunks_of, read_backup
+from tidemark.services.backup.files import Backup, BackupFailed, BackupWriter, chunks_of, listing, read_backup
 from tidemark.services.backup.rows import (
     Tables,
     check_whole,
@@ -27,7 +27,6 @@ from tidemark.services.backup.rows import (
     with_processors,
     write_tables,
 )
-from tidemark.services.backup.told import listing
 from tidemark.services.cli.folders import STORE
 from tidemark.services.sink.connectors.kafkamarkers import TOPIC_CONFIG
 from tidemark.shared.adapters.clock import SystemClock

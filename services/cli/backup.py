@@ -62,6 +62,6 @@ def restore_command(
 
 
 def _write(what: str, backup: "Backup") -> None:
-    from tidemark.services.backup.told import told
+    from tidemark.services.backup.files import told
 
     sys.stdout.write("\n".join((f"{what}: {told(backup)[0]}", *told(backup)[1:])) + "\n")

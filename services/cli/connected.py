@@ -36,11 +36,11 @@ from tidemark.shared.language.stages import (
     TableRef,
 )
 from tidemark.shared.language.stages.base import written
+from tidemark.shared.model.failures import WrongSetup
 from tidemark.shared.plugins.installed import make_plugin
-from tidemark.shared.plugins.problems import PluginError, PluginFailed
+from tidemark.shared.plugins.interface import PluginError, PluginFailed
 from tidemark.shared.ports.log import LogError
 from tidemark.shared.ports.registry import RegistryDenied, RegistryUnavailable, SchemaUnknown
-from tidemark.shared.ports.setup import WrongSetup
 from tidemark.shared.ports.sink import TargetDenied, TargetRefused, TargetUnavailable
 from tidemark.shared.ports.tables import TableDenied, TableRefused, TableUnavailable
 from tidemark.shared.process.allowed import OWNER

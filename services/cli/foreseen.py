@@ -101,7 +101,7 @@ def main() -> int:
     from tidemark.shared.computation.loading import load_computation
     from tidemark.shared.computation.problems import ComputationError
     from tidemark.shared.plugins.installed import check_plugin
-    from tidemark.shared.plugins.problems import PluginError
+    from tidemark.shared.plugins.interface import PluginError
 
     for each in json.loads(sys.stdin.read()):
         reason = ""

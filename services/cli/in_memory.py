@@ -47,7 +47,7 @@ from tidemark.shared.language.stages import (
     ScriptSource,
     Source,
 )
-from tidemark.shared.language.steps import ProcessingTimeStep
+from tidemark.shared.language.stages.sources.script import ProcessingTimeStep
 from tidemark.shared.model.ids import Place, ProcessorName, VertexId, WorkerIncarnation
 from tidemark.shared.model.messages import CreateProcessor, StartProcessor, TaskFailed
 from tidemark.shared.model.values import Document

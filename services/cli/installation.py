@@ -4,8 +4,10 @@ import asyncio
 import json
 import os
 import signal
+import subprocess
+import sys
 import uuid
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,7 +20,7 @@ from tidemark.services.coordinator.planning import tasks_of
 from tidemark.services.local.address import ADDRESS_FILE
 from tidemark.services.local.broker import BrokerError
 from tidemark.services.local.broker_settings import FREE_PORT, Port
-from tidemark.services.local.first_start import make_ready
+from tidemark.services.local.jars import JarsError, default_cache, ensure_jars
 from tidemark.services.local.supervisor import (
     CONTROL,
     TOKEN_FILE,
@@ -31,6 +33,7 @@ from tidemark.services.local.supervisor import (
     read_state,
 )
 from tidemark.shared.adapters.clock import SystemClock
+from tidemark.shared.compiled.keeping import is_kept
 from tidemark.shared.language.documents.load import load
 from tidemark.shared.model.ids import ProcessorName
 from tidemark.shared.model.messages import CreateProcessor, ModifyProcessor, ProcessorStatus, StartProcessor
@@ -244,3 +247,25 @@ async def while_kept(cluster: LocalCluster) -> AsyncIterator[None]:
         if not cluster.given_up:
             raise
         raise BrokerError(cluster.given_up) from None
+
+
+_SAID_CHARACTERS_MAX = 2_000
+"""The last characters of a failed compiler's output that are shown."""
+
+
+async def make_ready(say: Callable[[str], None]) -> None:
+    """Make the missing parts; `say` hears of those that take a while. BrokerError says why one cannot be made."""
+    if not is_kept():
+        say("First start: readers and writers are compiled (half a minute, once)")
+        command = [sys.executable, "-m", "tidemark.shared.compiled"]
+        process = await asyncio.create_subprocess_exec(*command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+        _, said = await process.communicate()
+        if process.returncode:
+            last = said.decode(errors="replace").strip()[-_SAID_CHARACTERS_MAX:]
+            raise BrokerError(f"the readers cannot be compiled (`{' '.join(command)}`): {last}")
+    if not (default_cache() / "repository").exists():
+        say("First start: the broker's jars are fetched (42 MiB, once)")
+        try:
+            await asyncio.to_thread(ensure_jars)
+        except JarsError as error:
+            raise BrokerError(str(error)) from error

@@ -20,7 +20,7 @@ from tidemark.shared.language.values import render_json, to_json
 from tidemark.shared.model.ids import ProcessorName
 from tidemark.shared.model.values import Document
 from tidemark.shared.planning import Engine, PlanError, plan_processor
-from tidemark.shared.process.repeats import Repeats
+from tidemark.shared.process.logged import Repeats
 from tidemark.shared.runtime.context import Service
 
 if TYPE_CHECKING:
@@ -224,3 +224,9 @@ def run_case(running: Runner, case: dict[str, Any]) -> dict[str, Any]:
         "engine": running.engine,
         "spark_jobs": jobs,
     }
+
+
+def keep_quiet() -> None:
+    """Log only warnings, on standard error. A program that has configured structlog decides itself."""
+    if not structlog.is_configured():
+        quiet(logging.WARNING)

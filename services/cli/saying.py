@@ -73,7 +73,7 @@ def log_to_file(data_dir: Path) -> None:
     import structlog
 
     from tidemark.shared.adapters.clock import SystemClock
-    from tidemark.shared.process.repeats import Repeats
+    from tidemark.shared.process.logged import Repeats
 
     handler = _LogFile(data_dir / "logs" / "cli.log", encoding="utf-8", delay=True)
     # A full disk takes no more lines; the command goes on, and says so itself.

@@ -4,8 +4,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from tidemark.shared.model.knobs import knob
-from tidemark.shared.model.positive import check_positive
+from tidemark.shared.model.settings import check_positive, knob
 from tidemark.shared.process.settings import read_table, settings_of
 
 

@@ -6,16 +6,20 @@ The library alone does not make this sound; these rules do:
   Secrets do not lie there: a message without secrets is kept as it came, one that is no JSON is hidden whole, and the letter says where
   in the topic the command lies;
 - at least once, and every command has an id: a repeated one is carried out once;
-- a command is signed with the token of control, has an id, and says until when it counts (`signature.py`);
+- a command is signed with the token of control, has an id, and says until when it counts: within that time a copy is told by its id. The
+  signature is in a header, so that any client of Kafka can make it;
 - nothing is kept in tables; topics are made before the app starts; the app runs in this process' loop, and its crash or the brokers'
   absence is waited out and told by /readyz, while REST goes on;
 - stopping is bounded: it would hang while the brokers are away.
 """
 
 import asyncio
+import hashlib
+import hmac
 import tempfile
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any, Final
 
 import msgspec
@@ -25,13 +29,41 @@ from tidemark.services.control.audit import Audit
 from tidemark.services.control.commands import Command, Commands
 from tidemark.services.control.events import Events
 from tidemark.services.control.settings import ControlSettings
-from tidemark.services.control.signature import HEADER, check_expires, check_signature
 from tidemark.shared.adapters.kafka_settings import KafkaSettings
 from tidemark.shared.language.redaction import HIDDEN, redacted_command
 from tidemark.shared.ports.clock import Clock, Executor, Handle
 from tidemark.shared.ports.log import Log, LogError, NewRecord, TopicPartition
 from tidemark.shared.process.web import NO_ANSWER, TOO_MANY, UNAVAILABLE, Problem
 from tidemark.shared.runtime.topics import Topics
+
+HEADER: Final = "tidemark-signature"
+_UNSIGNED: Final = 401
+
+
+def signature(token: str, topic: str, value: bytes) -> str:
+    """The value of the header."""
+    return hmac.new(token.encode(), topic.encode() + b"\n" + value, hashlib.sha256).hexdigest()
+
+
+def check_signature(token: str, topic: str, value: bytes, found: bytes | None) -> None:
+    """Problem for a command that was not signed with the token."""
+    if found is None or not hmac.compare_digest(found, signature(token, topic, value).encode()):
+        expected = f"HMAC-SHA256 under the token of control, in hexadecimal, over {topic!r}, a line feed, and the value"
+        raise Problem(_UNSIGNED, f"header {HEADER}", expected, "nothing" if found is None else "another")
+
+
+def check_expires(expires: str, request: str, now_ms: int, valid_ms_max: int) -> None:
+    """Problem for a command without id or end, or whose end has passed or is too far away to recognise copies by its id."""
+    if not request:
+        raise Problem(_UNSIGNED, "request", "the id of the request, by which a copy of the command is told", "nothing")
+    expected = f"a time with a zone, as 2030-01-31T12:00:00Z, within the next {valid_ms_max / 1000:g} s"
+    try:
+        time = datetime.fromisoformat(expires)
+    except ValueError:
+        raise Problem(_UNSIGNED, "expires", expected, repr(expires[:100]) if expires else "nothing") from None
+    if time.tzinfo is None or not 0 <= time.timestamp() * 1000 - now_ms <= valid_ms_max:
+        raise Problem(_UNSIGNED, "expires", expected, repr(expires[:100]))
+
 
 _log = structlog.get_logger()
 _AGAIN: Final = frozenset({TOO_MANY, UNAVAILABLE, NO_ANSWER})

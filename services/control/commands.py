@@ -11,7 +11,6 @@ from typing import Annotated, Any, Final, TypeAlias, TypeVar
 import msgspec
 from msgspec import Meta, Struct
 
-from tidemark.services.control.errors import invalid_document
 from tidemark.services.control.outside import Briefly, refused_outside
 from tidemark.services.control.readmodel import ReadModel
 from tidemark.services.control.settings import ControlSettings
@@ -37,7 +36,16 @@ from tidemark.shared.ports.log import LogError
 from tidemark.shared.process.connections import Connections
 from tidemark.shared.process.foreseen import never_runs
 from tidemark.shared.process.users import ADMIN, User
-from tidemark.shared.process.web import BAD_REQUEST, CONFLICT, NO_ANSWER, NOT_FOUND, TOO_MANY, Problem, broker_away
+from tidemark.shared.process.web import (
+    BAD_REQUEST,
+    CONFLICT,
+    NO_ANSWER,
+    NOT_FOUND,
+    TOO_MANY,
+    UNPROCESSABLE,
+    Problem,
+    broker_away,
+)
 from tidemark.shared.runtime.client import Client, EdgeSample, RequestRefused, RequestTimeout
 from tidemark.shared.runtime.topics import check_topics
 
@@ -252,3 +260,20 @@ def _request_of(command: Command, request: str) -> Request:
         case Connect(connection=connection):
             value = None if connection is None else msgspec.json.encode(connection).decode()
             return PutConnection(request, name, value)
+
+
+def invalid_document(error: InvalidDocument) -> Problem:
+    """Every error of a document, with its place."""
+    errors = [
+        {
+            "place": e.path,
+            "line": e.line,
+            "message": e.message,
+            "accepted": list(e.accepted),
+            "nearest": e.nearest,
+        }
+        for e in error.errors
+    ]
+    count = len(errors)
+    finding = f"{count} error{'s' if count > 1 else ''}; the first: {error.errors[0]}"
+    return Problem(UNPROCESSABLE, "document", "a processor's document without errors", finding, errors=errors)

@@ -13,11 +13,11 @@ from tidemark.shared.language.problems import DocumentError, join
 from tidemark.shared.language.redaction import HIDDEN, redacted_line
 from tidemark.shared.language.stages import Connection, KafkaEmit, KafkaSource
 from tidemark.shared.language.values import ExtendedJsonError, parse_json, to_json
+from tidemark.shared.model.failures import WrongSetup
 from tidemark.shared.model.values import Document
 from tidemark.shared.ports.clock import Executor
 from tidemark.shared.ports.log import LogError
 from tidemark.shared.ports.registry import RegistryDenied, RegistryUnavailable, SchemaUnknown
-from tidemark.shared.ports.setup import WrongSetup
 from tidemark.shared.process.connections import Connections, filesystem_at
 from tidemark.shared.process.registered import refused_schemas
 from tidemark.shared.process.web import CONFLICT, NOT_FOUND, Problem

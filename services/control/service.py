@@ -34,8 +34,7 @@ from tidemark.shared.ports.log import Log
 from tidemark.shared.process.listening import ServerConnections, address_of, tls_of
 from tidemark.shared.process.settings import ProcessSettings, ProcessSettingsError, kafka_settings
 from tidemark.shared.process.signing import own_log
-from tidemark.shared.process.token import read_token
-from tidemark.shared.process.users import Users
+from tidemark.shared.process.users import Users, read_token
 from tidemark.shared.process.web import UNPACKS
 from tidemark.shared.runtime.client import Client
 from tidemark.shared.runtime.measures import Measure

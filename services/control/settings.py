@@ -5,9 +5,8 @@ from ipaddress import ip_address
 from typing import Final
 from urllib.parse import urlsplit
 
-from tidemark.shared.model.knobs import knob
 from tidemark.shared.model.message_sizes import sized
-from tidemark.shared.model.positive import check_positive
+from tidemark.shared.model.settings import check_positive, knob
 from tidemark.shared.planning import Engine
 from tidemark.shared.process.settings import ProcessSettings, ProcessSettingsError, fitting, settings_of
 from tidemark.shared.process.users import read_rights

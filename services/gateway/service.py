@@ -21,8 +21,7 @@ from tidemark.shared.ports.clock import Clock, Executor
 from tidemark.shared.ports.log import Log, LogError, NewRecord
 from tidemark.shared.process.listening import address_of, tls_of
 from tidemark.shared.process.settings import ProcessSettings, ProcessSettingsError, kafka_settings
-from tidemark.shared.process.token import read_token
-from tidemark.shared.process.users import Users
+from tidemark.shared.process.users import Users, read_token
 from tidemark.shared.process.web import (
     BAD_REQUEST,
     NOT_FOUND,

@@ -2,9 +2,8 @@
 
 from dataclasses import dataclass
 
-from tidemark.shared.model.knobs import knob
 from tidemark.shared.model.message_sizes import sized
-from tidemark.shared.model.positive import check_positive
+from tidemark.shared.model.settings import check_positive, knob
 from tidemark.shared.process.settings import ProcessSettings, fitting, settings_of
 
 

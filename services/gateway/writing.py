@@ -10,7 +10,7 @@ from operator import attrgetter
 
 import structlog
 
-from tidemark.shared.adapters.kafka_partitions import partition_of_key
+from tidemark.shared.adapters.kafka_writer import partition_of_key
 from tidemark.shared.ports.clock import Clock
 from tidemark.shared.ports.log import (
     Fenced,

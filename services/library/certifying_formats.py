@@ -6,9 +6,8 @@ from typing import Any, ClassVar, Final
 
 from tidemark.shared.language.values import parse_json
 from tidemark.shared.model.values import Document
-from tidemark.shared.plugins.base import API
-from tidemark.shared.plugins.format import Format
 from tidemark.shared.plugins.installed import make_of
+from tidemark.shared.plugins.interface import API, Format
 
 _DAMAGES: Final = 200
 """Of each record: bytes that are changed, left out, added."""

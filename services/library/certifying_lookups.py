@@ -12,11 +12,9 @@ from tidemark.services.operator.tables.held import HeldTable
 from tidemark.services.operator.tables.plugin import PluggedTable
 from tidemark.shared.language.query.match import equality_values
 from tidemark.shared.language.values import canonical_key
-from tidemark.shared.model.tables import Found
-from tidemark.shared.model.values import MISSING, Date, Document, Value, long
-from tidemark.shared.plugins.base import API
+from tidemark.shared.model.values import MISSING, Date, Document, Found, Value, long
 from tidemark.shared.plugins.installed import make_of
-from tidemark.shared.plugins.lookup import Lookup
+from tidemark.shared.plugins.interface import API, Lookup
 from tidemark.shared.ports.tables import Names
 from tidemark.shared.runtime.settings import LookupSettings
 

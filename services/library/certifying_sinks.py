@@ -28,10 +28,8 @@ from tidemark.services.sink.connectors.plugin import PluginSink
 from tidemark.services.sink.connectors.staging import PartStore
 from tidemark.shared.adapters.blobs import MemoryBlobs
 from tidemark.shared.model.ids import Epoch
-from tidemark.shared.plugins.base import API
 from tidemark.shared.plugins.installed import make_of
-from tidemark.shared.plugins.problems import Away, Overtaken
-from tidemark.shared.plugins.sink import Sink
+from tidemark.shared.plugins.interface import API, Away, Overtaken, Sink
 
 Given = tuple[Mapping[str, Any], Mapping[str, Any]]
 """A stage's config, and the config of its connection."""

@@ -12,9 +12,8 @@ from tidemark.shared.language.values import parse_json
 from tidemark.shared.model.checkpoint import KnownSplit
 from tidemark.shared.model.ids import Offset, SplitId
 from tidemark.shared.model.records import RawBatch
-from tidemark.shared.plugins.base import API
 from tidemark.shared.plugins.installed import make_of
-from tidemark.shared.plugins.source import Source
+from tidemark.shared.plugins.interface import API, Source
 
 Given = tuple[Mapping[str, Any], Mapping[str, Any]]
 """A stage's config, and the config of its connection."""

@@ -1,18 +1,67 @@
-"""Documents as Python has them: checked, and explained."""
+"""Documents and values as Python has them: as the language's and back; documents checked, and explained."""
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from tidemark.services.cli.explain import phases, planned
 from tidemark.services.cli.foreseen import refused_by_a_run
 from tidemark.services.cli.reading import read_document
-from tidemark.services.library.values import to_language
 from tidemark.services.local.address import BROKER_VARIABLE
 from tidemark.shared.language.documents import InvalidDocument
+from tidemark.shared.language.values import to_json
+from tidemark.shared.model.values import Date
 from tidemark.shared.planning import Engine, PlanError
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def to_language(value: Any, place: str = "row", *, canonical: bool = True) -> Any:
+    """Extended JSON of a value, canonical or relaxed. TypeError names the place.
+
+    value: mappings, sequences, dates (without a zone: UTC), `Decimal`, numpy's scalars, and the language's own.
+    """
+    match value:
+        case Date():
+            return to_json(value, canonical=canonical)
+        case Mapping():
+            return {
+                str(name): to_language(item, f"{place}.{name}", canonical=canonical) for name, item in value.items()
+            }
+        case str() | bytes():
+            return to_json(value, canonical=canonical)
+        case Sequence():
+            return [to_language(item, f"{place}[{number}]", canonical=canonical) for number, item in enumerate(value)]
+        case datetime():
+            aware = value if value.tzinfo is not None else value.replace(tzinfo=UTC)
+            return {"$date": {"$numberLong": str((aware - _EPOCH) // timedelta(milliseconds=1))}}
+        case Decimal():
+            return {"$numberDecimal": str(value)}
+    item = getattr(value, "item", None)  # a scalar of numpy's
+    try:
+        return to_json(item() if callable(item) else value, canonical=canonical)
+    except TypeError as error:
+        raise TypeError(f"{place}: {error}") from None
+
+
+def to_python(value: Any) -> Any:
+    """A value of the language with dates as `datetime` in UTC; one beyond the years that it has stays a `Date`."""
+    match value:
+        case Date():
+            try:
+                return _EPOCH + timedelta(milliseconds=int(value))
+            except OverflowError:
+                return value
+        case dict():
+            return {name: to_python(item) for name, item in value.items()}
+        case list():
+            return [to_python(item) for item in value]
+    return value
+
 
 AnyDocument: TypeAlias = Mapping[str, Any] | str | Path
 """A processor's document: as a mapping, as a text in YAML or JSON, or the path of its file."""

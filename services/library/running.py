@@ -14,10 +14,10 @@ from types import TracebackType
 from typing import Any, Final, Self, TypeVar
 
 from tidemark.services.cli.installation import Installation
+from tidemark.services.cli.process import keep_quiet
 from tidemark.services.cli.run import installed_for
 from tidemark.services.control.stats import stats_of
 from tidemark.services.library.documents import AnyDocument, text_of
-from tidemark.services.library.logs import keep_quiet
 from tidemark.shared.language.documents import parse
 from tidemark.shared.model.ids import ProcessorName, TaskId
 from tidemark.shared.model.messages import ProcessorStatus, StopProcessor, TaskBeat

@@ -10,10 +10,8 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import pyarrow as pa
 
-from tidemark.services.cli.process import runner
-from tidemark.services.library.documents import AnyDocument, text_of
-from tidemark.services.library.logs import keep_quiet
-from tidemark.services.library.values import to_language, to_python
+from tidemark.services.cli.process import keep_quiet, runner
+from tidemark.services.library.documents import AnyDocument, text_of, to_language, to_python
 from tidemark.shared.language.documents.load import load
 from tidemark.shared.language.values import ExtendedJsonError, from_json
 from tidemark.shared.model.ids import ProcessorName

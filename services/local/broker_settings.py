@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final, NewType
 
 from tidemark.services.local.jars import default_cache
-from tidemark.shared.model.knobs import knob
+from tidemark.shared.model.settings import knob
 
 Port = NewType("Port", int)
 

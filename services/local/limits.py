@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from tidemark.services.local.broker_settings import BrokerSettings
-from tidemark.shared.model.knobs import knobs_of, no_such_setting
+from tidemark.shared.model.settings import knobs_of, no_such_setting
 from tidemark.shared.process.settings import ProcessSettingsError, read_table
 
 T = TypeVar("T")

@@ -27,8 +27,8 @@ from tidemark.services.local.vouching import Voucher, runs
 from tidemark.shared.adapters.clock import SystemClock
 from tidemark.shared.adapters.kafka_settings import KafkaSettings
 from tidemark.shared.model.ids import Place, WorkerIncarnation
-from tidemark.shared.model.knobs import knob
 from tidemark.shared.model.messages import WorkerUnwanted, WorkerWanted
+from tidemark.shared.model.settings import knob
 from tidemark.shared.ports.log import Log
 from tidemark.shared.process.allowed import Allowed
 from tidemark.shared.process.settings import read_runtime, read_table

@@ -16,8 +16,7 @@ import structlog
 from tidemark.shared.language.stages import CachedLookup, Lookup
 from tidemark.shared.language.stages.looking_up import Looker, Question, Wanted
 from tidemark.shared.language.values import encode_doc
-from tidemark.shared.model.tables import Found
-from tidemark.shared.model.values import Document
+from tidemark.shared.model.values import Document, Found
 from tidemark.shared.operators.base import Out
 from tidemark.shared.operators.context import TaskContext
 from tidemark.shared.operators.lookup import LookupRows, candidates, sorted_out

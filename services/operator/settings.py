@@ -2,8 +2,7 @@
 
 from dataclasses import dataclass
 
-from tidemark.shared.model.knobs import knob
-from tidemark.shared.model.positive import check_positive
+from tidemark.shared.model.settings import check_positive, knob
 from tidemark.shared.process.settings import ProcessSettings, settings_of
 
 

@@ -8,7 +8,7 @@ from tidemark.services.sink.connectors.mongodbsettings import MongoSinkSettings
 from tidemark.services.sink.connectors.sql import SqlSinkSettings
 from tidemark.services.sink.connectors.staging import StagingSettings
 from tidemark.shared.model.message_sizes import sized
-from tidemark.shared.model.positive import check_positive
+from tidemark.shared.model.settings import check_positive
 from tidemark.shared.process.settings import ProcessSettings, fitting, settings_of
 
 

@@ -22,7 +22,7 @@ from tidemark.shared.language.stages import (
     TumblingWindow,
     Window,
 )
-from tidemark.shared.language.steps import IdleStep, ProcessingTimeStep, WatermarkStep
+from tidemark.shared.language.stages.sources.script import IdleStep, ProcessingTimeStep, WatermarkStep
 from tidemark.shared.model.ids import SplitId
 from tidemark.shared.model.records import RawBatch
 from tidemark.shared.operators.source_front import SourceFront

@@ -4,6 +4,7 @@ The driver speaks the in-band protocol on small frames. Segments that come by re
 epoch are written together as one segment (P1); rows that may be late are few, and judged here.
 """
 
+import errno
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import PurePosixPath
@@ -12,9 +13,10 @@ from typing import Final, TypeVar
 import pyarrow as pa
 import pyarrow.compute as pc
 import structlog
+from py4j.protocol import Py4JNetworkError
 
-from tidemark.services.spark.trouble import outage_of
 from tidemark.shared.model.checkpoint import BlobRef
+from tidemark.shared.model.failures import Outage
 from tidemark.shared.model.formats import SPARK_STATE, Codec
 from tidemark.shared.model.frames import Body, Inline, Segment
 from tidemark.shared.model.held import Hold, Why
@@ -32,6 +34,47 @@ from tidemark.shared.runtime.exchange import blob_name, load_body, parquet_bytes
 from tidemark.shared.wire.arrow import decode_batch
 from tidemark.spark_stages.manifest import Manifest, StageState, StateSegment, joined, share
 from tidemark.spark_stages.step import OutputSegment, SparkResult, SparkStep
+
+_PASSING: Final = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ESTALE)
+_WORDS: Final = (
+    *(f"[Errno {number}]" for number in _PASSING),
+    "No space left on device",
+    "Cannot allocate memory",
+    "JAVA_GATEWAY_EXITED",
+    "Answer from Java side is empty",
+    "StatusCode.UNAVAILABLE",
+    "stopped SparkContext",
+    "SparkContext was shut down",
+    "SparkContext._taskScheduler()",  # is null: an application that ended while it began, for no master answered
+    "ExecutorLostFailure",
+)
+_SAID_CHARACTERS: Final = 300
+"""Of Spark's words: a failed job's have a stack of the JVM behind them."""
+
+
+class SparkUnavailable(Outage):
+    """Spark is away, or cannot work now (C10).
+
+    Its JVM has ended or cannot begin; its executors find no room or no file handles, or are lost; a cluster's master does not answer, or
+    has ended the application. Spark tells all of them as text, the executors' as the end of a Python traceback, so they are known by words.
+    All else is the stage's own failure.
+    """
+
+
+def outage_of(error: Exception) -> SparkUnavailable | None:
+    """The error as an outage, if it is one."""
+    if isinstance(error, SparkUnavailable):
+        return error
+    said = str(error)
+    word = next((word for word in _WORDS if word in said), None)
+    if isinstance(error, Py4JNetworkError | ConnectionError):
+        return SparkUnavailable(f"Spark does not answer ({said[:_SAID_CHARACTERS]}); its session is started again")
+    if word is None:
+        return None
+    at = said.index(word)
+    line = said[said.rfind("\n", 0, at) + 1 :].splitlines()[0][:_SAID_CHARACTERS]
+    return SparkUnavailable(f"Spark cannot work now: {line}")
+
 
 _log = structlog.get_logger()
 T = TypeVar("T")

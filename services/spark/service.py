@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 
 from tidemark.services.spark.body import SparkBody
 from tidemark.shared.model.ids import Place
-from tidemark.shared.model.knobs import knob
+from tidemark.shared.model.settings import knob
 from tidemark.shared.operators.context import TaskContext
 from tidemark.shared.operators.window_plan import WindowPlan
 from tidemark.shared.planning import StepHead

@@ -16,7 +16,7 @@ from fsspec.asyn import sync
 from fsspec.implementations.memory import MemoryFileSystem
 
 from tidemark.shared.adapters.creating import create_object
-from tidemark.shared.adapters.listing import folders_of, listing_of
+from tidemark.shared.adapters.filesystems import folders_of, listing_of
 from tidemark.shared.adapters.store_settings import BlobSettings
 from tidemark.shared.model.checkpoint import BlobRef
 from tidemark.shared.ports.blobs import BlobError, BlobUnavailable, Note

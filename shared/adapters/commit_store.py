@@ -27,7 +27,7 @@ from sqlalchemy.exc import IntegrityError, SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 
 from tidemark.shared.adapters import commit_schema as schema
-from tidemark.shared.adapters import sqlite_hops
+from tidemark.shared.adapters import sqlite
 from tidemark.shared.adapters.commit_rules import (
     LeaseWatch,
     check_commit,
@@ -36,7 +36,7 @@ from tidemark.shared.adapters.commit_rules import (
     leads_no_longer,
     stale,
 )
-from tidemark.shared.adapters.sqlite_file import SqliteFile, damage
+from tidemark.shared.adapters.sqlite import SqliteFile, damage
 from tidemark.shared.adapters.store_settings import StoreSettings
 from tidemark.shared.model.checkpoint import CommitRow, LineageEntry
 from tidemark.shared.model.formats import FormatError
@@ -451,7 +451,7 @@ def _engine(url: str, timeout_ms: int, connections_max: int) -> AsyncEngine:
             parsed.set(drivername="sqlite+aiosqlite"),
             pool_size=connections_max,
             max_overflow=0,
-            connect_args={"timeout": timeout_ms / 1000 / 2, "async_creator_fn": sqlite_hops.connect},
+            connect_args={"timeout": timeout_ms / 1000 / 2, "async_creator_fn": sqlite.connect},
         )
         event.listen(engine.sync_engine, "connect", partial(_keep_from_others, parsed.database or ""))
         event.listen(engine.sync_engine, "connect", _prepare_sqlite)

@@ -18,7 +18,7 @@ import fsspec
 
 from tidemark.shared.adapters.blobs import FsspecBlobs, check_name, digest_of
 from tidemark.shared.adapters.creating import Folders, link_file
-from tidemark.shared.adapters.listing import raise_unless_gone
+from tidemark.shared.adapters.filesystems import raise_unless_gone
 from tidemark.shared.adapters.store_settings import BlobSettings
 from tidemark.shared.model.checkpoint import BlobRef
 from tidemark.shared.ports.blobs import BlobError, Note

@@ -12,6 +12,7 @@ from collections.abc import Awaitable
 from typing import Any
 
 import aiokafka
+from aiokafka.partitioner import murmur2
 
 from tidemark.shared.adapters.kafka_client import KAFKA_ERRORS, discard, require_topics, seal, translated
 from tidemark.shared.adapters.kafka_denied import why_not
@@ -19,6 +20,11 @@ from tidemark.shared.adapters.kafka_reader import partition_name
 from tidemark.shared.adapters.kafka_settings import KafkaSettings
 from tidemark.shared.model.ids import Offset
 from tidemark.shared.ports.log import LogError, LogUnavailable, NewRecord, TopicPartition
+
+
+def partition_of_key(key: bytes, partitions: int) -> int:
+    """The partition, of so many, of a key."""
+    return int((murmur2(key) & 0x7FFFFFFF) % partitions)
 
 
 class Producer:

@@ -15,6 +15,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from tidemark.shared.adapters.http import CheckAddress, anywhere, checked_connector
+from tidemark.shared.model.failures import WrongSetup
 from tidemark.shared.model.schemas import SchemaReference
 from tidemark.shared.ports.registry import (
     KnownSchema,
@@ -24,7 +25,6 @@ from tidemark.shared.ports.registry import (
     SchemaType,
     SchemaUnknown,
 )
-from tidemark.shared.ports.setup import WrongSetup
 
 _ANSWER_BYTES_MAX: Final = 16 * 1024 * 1024
 """Of one answer: a schema, some of them of megabytes."""

@@ -26,3 +26,7 @@ def _causes(error: BaseException) -> Iterator[BaseException]:
     while found is not None:
         yield found
         found = found.__cause__
+
+
+class WrongSetup(Lasting):
+    """A document names something that the outside lacks. The message says what was expected where, and what to do (S6)."""

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from decimal import Decimal
 from enum import Enum
-from typing import Any, Final, Self, TypeAlias
+from typing import Any, Final, NamedTuple, Self, TypeAlias
 
 INT32_MIN: Final = -(2**31)
 INT32_MAX: Final = 2**31 - 1
@@ -158,3 +158,10 @@ __all__ = [
     "Value",
     "long",
 ]
+
+
+class Found(NamedTuple):
+    """A document of a table. `place` tells it from all others of this table; documents stand in the order of places."""
+
+    place: int
+    document: Document

@@ -20,8 +20,7 @@ from tidemark.shared.language.stages.base import Passed
 from tidemark.shared.language.stages.looking_up import Asking, Looker, Narrowing, Wanted, key_of, looked_up, together
 from tidemark.shared.language.values import encode_docs, encode_value
 from tidemark.shared.model.plan import OUT
-from tidemark.shared.model.tables import Found
-from tidemark.shared.model.values import Document
+from tidemark.shared.model.values import Document, Found
 from tidemark.shared.operators.base import RAW, REST, Out
 from tidemark.shared.operators.batches import (
     TAGGED_FIELD,

@@ -63,8 +63,7 @@ from tidemark.shared.operators.specs import (
     TapSpec,
     WindowSpec,
 )
-from tidemark.shared.planning.draft import Draft, Ends
-from tidemark.shared.planning.metadata import metadata_stage
+from tidemark.shared.planning.draft import Draft, Ends, metadata_stage
 from tidemark.shared.planning.specs import CollectHead, DeadLetterHead, LookupHead, ReadHead, StepHead, WriteHead
 
 Engine = Literal["spark", "local"]

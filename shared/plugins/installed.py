@@ -8,12 +8,7 @@ from tidemark.shared.computation.loading import config_of
 from tidemark.shared.computation.problems import ConfigError
 from tidemark.shared.language.forms import PluginKind
 from tidemark.shared.language.problems import nearest_of
-from tidemark.shared.plugins.base import API, Plugin
-from tidemark.shared.plugins.format import Format
-from tidemark.shared.plugins.lookup import Lookup
-from tidemark.shared.plugins.problems import PluginError
-from tidemark.shared.plugins.sink import Sink
-from tidemark.shared.plugins.source import Source
+from tidemark.shared.plugins.interface import API, Format, Lookup, Plugin, PluginError, Sink, Source
 
 Kind = PluginKind
 GROUPS: Final[Mapping[Kind, str]] = {

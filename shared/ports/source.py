@@ -4,12 +4,11 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Protocol, runtime_checkable
 
 from tidemark.shared.model.checkpoint import KnownSplit
-from tidemark.shared.model.failures import Lasting
+from tidemark.shared.model.failures import Lasting, WrongSetup
 from tidemark.shared.model.ids import Offset, SplitId
 from tidemark.shared.model.records import RawBatch
 from tidemark.shared.model.splits import SplitStatus
 from tidemark.shared.ports.log import LogError
-from tidemark.shared.ports.setup import WrongSetup
 
 
 class SourceMissing(LogError, WrongSetup):

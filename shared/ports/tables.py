@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 from tidemark.shared.model.failures import Lasting, Outage
-from tidemark.shared.model.tables import Found
+from tidemark.shared.model.values import Found
 
 Names = tuple[str, ...]
 """A path in a document."""

@@ -18,8 +18,8 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 
 from tidemark.shared.language.documents.connections import REFERENCE
 from tidemark.shared.language.stages import Connection
-from tidemark.shared.model.knobs import knob
-from tidemark.shared.ports.setup import WrongSetup
+from tidemark.shared.model.failures import WrongSetup
+from tidemark.shared.model.settings import knob
 from tidemark.shared.process.settings import read_table, settings_of
 
 _URL: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")

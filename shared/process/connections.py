@@ -12,9 +12,9 @@ from tidemark.shared.language.documents import Processor, resolve
 from tidemark.shared.language.forms import PluginFormat, PluginUse
 from tidemark.shared.language.redaction import redacted_line
 from tidemark.shared.language.stages import Connection, FileSource, PluginEmit, PluginSource, PluginTable
+from tidemark.shared.model.failures import WrongSetup
 from tidemark.shared.plugins.installed import make_plugin
 from tidemark.shared.ports.http import HttpClient
-from tidemark.shared.ports.setup import WrongSetup
 from tidemark.shared.process.allowed import Allowed, below, read_allowed
 from tidemark.shared.process.values import Values
 from tidemark.shared.runtime.plugged import PluggedFormat

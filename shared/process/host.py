@@ -17,8 +17,7 @@ from tidemark.shared.adapters.clock import SystemClock
 from tidemark.shared.language.redaction import redacted
 from tidemark.shared.ports.commits import StoreUnusable
 from tidemark.shared.process.allocator import few_heaps, keep_freed
-from tidemark.shared.process.lines import Lines
-from tidemark.shared.process.repeats import Repeats
+from tidemark.shared.process.logged import Lines, Repeats
 from tidemark.shared.process.settings import ProcessSettings, ProcessSettingsError, read_settings
 from tidemark.shared.runtime.settings import SettingsError
 

@@ -12,7 +12,7 @@ from typing import Final
 from google.protobuf.descriptor_pb2 import FileDescriptorProto, FileDescriptorSet
 from google.protobuf.message import DecodeError
 
-from tidemark.shared.language.protobuf.errors import SchemaError
+from tidemark.shared.language.protobuf import SchemaError
 from tidemark.shared.language.protobuf.messages import Messages, messages_of
 
 _COMPILE_S_MAX: Final = 30

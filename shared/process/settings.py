@@ -12,8 +12,8 @@ import msgspec
 from tidemark.shared.adapters.kafka_settings import KafkaSettings, settings_from
 from tidemark.shared.adapters.store_settings import BlobSettings, StoreSettings
 from tidemark.shared.model.ids import WorkerIncarnation
-from tidemark.shared.model.knobs import knob, knobs_of, no_such_setting
 from tidemark.shared.model.message_sizes import fitted
+from tidemark.shared.model.settings import knob, knobs_of, no_such_setting
 from tidemark.shared.runtime.settings import RuntimeSettings
 
 T = TypeVar("T")

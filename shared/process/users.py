@@ -3,13 +3,17 @@
 A line is `NAME RIGHTS DIGEST`, the SHA-256 of the token in hexadecimal (`printf %s TOKEN | sha256sum`): a reader of the file has no token.
 The file is read again when it has changed; if it cannot be read then, the known users stay and the log names it.
 
+Its own token comes from a file that is its owner's alone, or from the environment.
+
 Rights are a role, for everything, or `ROLE@NAMESPACE,NAMESPACE`, for what is in these namespaces alone; several are joined by `+`.
 """
 
 import hashlib
 import hmac
 import math
+import os
 import re
+import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -157,3 +161,28 @@ class Users:
 
 def _digest(secret: bytes) -> str:
     return hashlib.sha256(secret).hexdigest()
+
+
+TOKEN_CHARACTERS_MIN = 16
+
+
+def read_token(token_file: str) -> str:
+    """The token; one is made where its file is not there. ProcessSettingsError where there is none, or a short one."""
+    if not token_file:
+        token = os.environ.get("TIDEMARK_TOKEN", "")
+        place = "TIDEMARK_TOKEN"
+    else:
+        path = Path(token_file)
+        place = str(path)
+        try:
+            handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        except FileExistsError:
+            token = path.read_text().strip()
+        else:
+            token = secrets.token_urlsafe(32)
+            with os.fdopen(handle, "w") as out:
+                out.write(token + "\n")
+    if len(token) < TOKEN_CHARACTERS_MIN:
+        message = f"{place}: expected a token of at least {TOKEN_CHARACTERS_MIN} characters, found {len(token)}"
+        raise ProcessSettingsError(message)
+    return token

@@ -13,7 +13,7 @@ from tidemark.shared.protocol.task.machine import TaskMachine
 from tidemark.shared.protocol.watermarks import combined_watermark
 from tidemark.shared.runtime.driver import TaskDriver
 from tidemark.shared.runtime.settings import RuntimeSettings
-from tidemark.shared.wire.errors import WireError
+from tidemark.shared.wire.limits import WireError
 from tidemark.shared.wire.messages import encode_message
 
 WATERMARK = "watermark"

@@ -9,8 +9,8 @@ from tidemark.shared.protocol.errors import PeerError
 from tidemark.shared.protocol.task import events as ev
 from tidemark.shared.runtime.reading import reading
 from tidemark.shared.runtime.site import TaskSite
-from tidemark.shared.wire.errors import WireError
 from tidemark.shared.wire.frames import decode_frame
+from tidemark.shared.wire.limits import WireError
 
 
 class FrameIntake:

@@ -9,9 +9,7 @@ from typing import Any, Generic, TypeVar
 import structlog
 
 from tidemark.shared.language.forms import PluginFormat
-from tidemark.shared.plugins.base import Plugin
-from tidemark.shared.plugins.format import Format
-from tidemark.shared.plugins.problems import Away, PluginError, PluginFailed, Refused
+from tidemark.shared.plugins.interface import Away, Format, Plugin, PluginError, PluginFailed, Refused
 from tidemark.shared.ports.clock import Executor
 from tidemark.shared.runtime.one_by_one import OneByOne
 

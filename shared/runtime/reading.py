@@ -16,7 +16,7 @@ from tidemark.shared.ports.clock import Clock
 from tidemark.shared.ports.log import Log, LogRecord, LogUnavailable, OffsetOutOfRange, Reader, TopicPartition
 from tidemark.shared.runtime.measures import Measure
 from tidemark.shared.runtime.settings import RuntimeSettings
-from tidemark.shared.wire.errors import WireError
+from tidemark.shared.wire.limits import WireError
 
 _log = structlog.get_logger()
 T = TypeVar("T")

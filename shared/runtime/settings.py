@@ -4,8 +4,8 @@ from dataclasses import dataclass, field, fields
 from typing import Any, Final, Literal
 
 from tidemark.shared.language.limits import CONDITIONS_MAX
-from tidemark.shared.model.knobs import knob
 from tidemark.shared.model.message_sizes import HEADER_BYTES_MAX, sized
+from tidemark.shared.model.settings import knob
 from tidemark.shared.protocol.task.start import TaskLimits
 from tidemark.shared.wire.limits import WireLimits
 

@@ -76,7 +76,7 @@ from tidemark.shared.runtime.reading import end_of, followed, unreadable_measure
 from tidemark.shared.runtime.sampling import sample_edge
 from tidemark.shared.runtime.settings import RuntimeSettings
 from tidemark.shared.runtime.site import Splits, Ways
-from tidemark.shared.wire.errors import WireError
+from tidemark.shared.wire.limits import WireError
 from tidemark.shared.wire.messages import decode_command, decode_positions, encode_message
 
 _log = structlog.get_logger()

@@ -6,8 +6,7 @@ from typing import Final
 
 import pyarrow as pa
 
-from tidemark.shared.wire.errors import WireError
-from tidemark.shared.wire.limits import DEFAULT, WireLimits
+from tidemark.shared.wire.limits import DEFAULT, WireError, WireLimits
 
 _SCHEMA_BYTES: Final = 4096
 """Bytes of an encoded batch beside its columns, about."""

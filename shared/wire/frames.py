@@ -23,8 +23,7 @@ from tidemark.shared.model.frames import (
     WatermarkFrame,
 )
 from tidemark.shared.model.ids import Epoch, Generation, Incarnation, JobId, Seq, TaskId, VertexId
-from tidemark.shared.wire.errors import WireError
-from tidemark.shared.wire.limits import DEFAULT, WireLimits
+from tidemark.shared.wire.limits import DEFAULT, WireError, WireLimits
 
 _DATA, _WATERMARK, _BARRIER, _END = 0, 1, 2, 3
 _FIELDS: Final = 11

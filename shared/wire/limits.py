@@ -1,9 +1,13 @@
-"""The largest frames, messages and batches that are written or read (F6). The same in every process of an installation."""
+"""What is not taken from the wire: bytes that do not decode, and those beyond the limits, the same in a whole installation (F6)."""
 
 from dataclasses import dataclass
 from typing import Final
 
 from tidemark.shared.model.message_sizes import sized
+
+
+class WireError(Exception):
+    """Bytes that are not what they should be. The message says what was expected and found; the caller adds where they lay (F6)."""
 
 
 @dataclass(frozen=True, slots=True)

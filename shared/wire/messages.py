@@ -24,8 +24,7 @@ from tidemark.shared.model.messages import (
     Request,
     Sampled,
 )
-from tidemark.shared.wire.errors import WireError
-from tidemark.shared.wire.limits import DEFAULT, WireLimits
+from tidemark.shared.wire.limits import DEFAULT, WireError, WireLimits
 
 _commands: Final[Codec[Command]] = Codec(COMMAND, Command)
 _reports: Final[Codec[Report | Request]] = Codec(REPORT, Report | Request)

@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from tidemark.shared.model.formats import SEAL, Codec, FormatError
-from tidemark.shared.wire.errors import WireError
+from tidemark.shared.wire.limits import WireError
 
 HEADER: Final = "tidemark-seal"
 KEY_CHARACTERS_MIN: Final = 32

@@ -26,12 +26,12 @@ from tidemark.services.source.connectors.registered import RegisteredRecords
 from tidemark.services.source.connectors.script import DocumentsConnector, ScriptConnector
 from tidemark.shared.adapters.clock import SystemClock
 from tidemark.shared.adapters.executor import AsyncExecutor
-from tidemark.shared.adapters.kafka_partitions import partition_of_key
+from tidemark.shared.adapters.kafka_writer import partition_of_key
 from tidemark.shared.adapters.memory_broker import MemoryBroker
 from tidemark.shared.adapters.memory_log import MemoryLog
 from tidemark.shared.language.avro import parse_schema, writer_of
 from tidemark.shared.language.stages import ChangeStreamSource, KafkaSource, StartAt
-from tidemark.shared.language.steps import DataStep, WatermarkStep
+from tidemark.shared.language.stages.sources.script import DataStep, WatermarkStep
 from tidemark.shared.model.values import Timestamp
 from tidemark.shared.plugins.installed import make_of
 from tidemark.shared.ports.log import NewRecord, TopicPartition

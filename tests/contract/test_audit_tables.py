@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
+from tidemark.services.audit.check import JobTables, no_writers, stages_into
 from tidemark.services.audit.history import AuditFailed, Commit, NotAuditable
 from tidemark.services.audit.outputs import VertexReleases
 from tidemark.services.audit.reading import TooMuchHeld
 from tidemark.services.audit.recompute import EpochDone, SplitRecords, Stand, recompute
 from tidemark.services.audit.tables import TableRead, Unread, compare, read_table, table_output
-from tidemark.services.audit.writers import JobTables, no_writers, stages_into
 from tidemark.services.library.release_world import IDENTITY, JOB, Inline, row_of
 from tidemark.services.sink.connectors.sql import MARKERS_TABLE, SqlSink, engine_of
 from tidemark.services.sink.connectors.staging import PartStore, StagingSettings

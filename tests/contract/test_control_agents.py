@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.harness.topical import DOCUMENT, TOKEN, Topical, soon, topical
-from tidemark.services.control.signature import signature
+from tidemark.services.control.agents import signature
 from tidemark.shared.adapters.kafka_settings import KafkaSettings
 
 FULL = "namespace small has 1 of at most 1 processors: drop one first, or raise its quota"

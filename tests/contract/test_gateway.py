@@ -19,8 +19,8 @@ from tidemark.services.gateway.settings import GatewaySettings
 from tidemark.shared.adapters.clock import SystemClock
 from tidemark.shared.adapters.executor import AsyncExecutor
 from tidemark.shared.adapters.kafka_log import KafkaLog
-from tidemark.shared.adapters.kafka_partitions import partition_of_key
 from tidemark.shared.adapters.kafka_settings import KafkaSettings
+from tidemark.shared.adapters.kafka_writer import partition_of_key
 from tidemark.shared.adapters.memory_broker import MemoryBroker
 from tidemark.shared.adapters.memory_log import MemoryLog
 from tidemark.shared.model.ids import Offset

@@ -36,7 +36,7 @@ from tidemark.shared.operators.batches import batch_of as documents_batch
 from tidemark.shared.operators.context import topics_told
 from tidemark.shared.operators.record_keys import shown_key
 from tidemark.shared.plugins.installed import make_of
-from tidemark.shared.plugins.problems import PluginError
+from tidemark.shared.plugins.interface import PluginError
 from tidemark.shared.runtime.plugged import PluggedFormat
 from tidemark.testing import FormatContract
 

@@ -21,7 +21,7 @@ from tidemark.services.operator.tables.plugin import PluggedTable
 from tidemark.shared.language.documents import InvalidDocument, parse
 from tidemark.shared.model.failures import is_lasting, is_outage
 from tidemark.shared.plugins.installed import make_of
-from tidemark.shared.plugins.problems import PluginError, PluginFailed
+from tidemark.shared.plugins.interface import PluginError, PluginFailed
 from tidemark.shared.ports.tables import TableRefused, TableUnavailable
 from tidemark.shared.process.allowed import Allowed
 from tidemark.shared.runtime.coordinator import PlanRefusal

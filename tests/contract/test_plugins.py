@@ -19,7 +19,7 @@ from tidemark.plugins import Away, Batch, Document, Overtaken, Record, Refused, 
 from tidemark.services.library.release_world import IDENTITY, Task, World, batch_of
 from tidemark.shared.model.failures import is_lasting, is_outage
 from tidemark.shared.model.ids import Epoch, Offset, SplitId
-from tidemark.shared.plugins.problems import PluginError, PluginFailed
+from tidemark.shared.plugins.interface import PluginError, PluginFailed
 from tidemark.shared.ports.log import LogUnavailable
 from tidemark.shared.ports.sink import TargetRefused, TargetUnavailable
 from tidemark.shared.ports.source import SourceReplaced

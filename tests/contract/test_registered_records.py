@@ -16,7 +16,7 @@ from tidemark.services.library.release_world import Task, World, batch_of
 from tidemark.shared.adapters.registry import RegistrySettings, RestRegistry
 from tidemark.shared.language.documents import InvalidDocument, parse
 from tidemark.shared.language.forms import RegisteredSchema
-from tidemark.shared.language.protobuf.errors import SchemaError
+from tidemark.shared.language.protobuf import SchemaError
 from tidemark.shared.language.stages import KafkaEmit
 from tidemark.shared.model.records import RawBatch
 from tidemark.shared.ports.log import LogDenied, LogUnavailable, NewRecord, TopicPartition

@@ -13,8 +13,8 @@ from aiohttp import web
 
 from tests.harness.registry import Registry
 from tidemark.shared.adapters.registry import RestRegistry, registry_settings
+from tidemark.shared.model.failures import WrongSetup
 from tidemark.shared.ports.registry import RegistryDenied, RegistryUnavailable, SchemaRefused, SchemaUnknown
-from tidemark.shared.ports.setup import WrongSetup
 
 ORDER = '{"type":"record","name":"Order","fields":[{"name":"id","type":"long"}]}'
 WITH_DEFAULT = (

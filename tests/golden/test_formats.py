@@ -17,7 +17,7 @@ from tidemark.shared.model import formats
 from tidemark.shared.model.formats import FORMATS, Format, FormatError, JsonCodec
 from tidemark.shared.model.ids import Epoch
 from tidemark.shared.ports.sink import TargetRefused
-from tidemark.shared.wire.errors import WireError
+from tidemark.shared.wire.limits import WireError
 
 REFUSED = (FormatError, WireError, TargetRefused)
 """What decoding raises, each where its callers look for it."""

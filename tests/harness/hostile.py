@@ -29,7 +29,7 @@ from tidemark.shared.operators.batches import documents_of
 from tidemark.shared.operators.decode import decode
 from tidemark.shared.ports.sink import TargetRefused
 from tidemark.shared.wire.arrow import decode_batch, encode_batch
-from tidemark.shared.wire.errors import WireError
+from tidemark.shared.wire.limits import WireError
 
 ROOT: Final = Path(__file__).parents[2]
 EACH: Final = 1_000

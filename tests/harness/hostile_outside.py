@@ -17,8 +17,8 @@ from crc32c import crc32c
 from tests.harness.damage import damaged
 from tests.harness.registry import MemoryRegistry
 from tests.harness.sealing import KEYS
+from tidemark.services.control.agents import check_expires
 from tidemark.services.control.commands import Command
-from tidemark.services.control.signature import check_expires
 from tidemark.services.gateway.batch import Shape, records_of
 from tidemark.services.library.release_world import Inline
 from tidemark.services.operator.requests import Requests

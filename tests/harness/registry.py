@@ -13,7 +13,7 @@ from aiohttp import web
 
 from tests.harness.drawn_jobs.servers import Weather, failed
 from tidemark.shared.language.avro import SchemaError, parse_text, writer_of
-from tidemark.shared.language.protobuf.errors import SchemaError as NoProtobuf
+from tidemark.shared.language.protobuf import SchemaError as NoProtobuf
 from tidemark.shared.model.schemas import SchemaReference
 from tidemark.shared.ports.registry import (
     KnownSchema,

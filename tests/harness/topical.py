@@ -20,7 +20,7 @@ from typing import Any
 from aiohttp import ClientSession
 
 from tests.harness.sealing import KEY, sealed
-from tidemark.services.control.signature import HEADER, signature
+from tidemark.services.control.agents import HEADER, signature
 from tidemark.services.coordinator.planning import plan_for_coordinator
 from tidemark.shared.adapters.blobs import MemoryBlobs
 from tidemark.shared.adapters.clock import SystemClock

@@ -34,8 +34,7 @@ from tidemark.shared.adapters.clock import SystemClock
 from tidemark.shared.adapters.executor import AsyncExecutor
 from tidemark.shared.adapters.memory_log import MemoryLog
 from tidemark.shared.process.settings import ProcessSettingsError
-from tidemark.shared.process.token import read_token
-from tidemark.shared.process.users import ROLES, Users
+from tidemark.shared.process.users import ROLES, Users, read_token
 
 TOKEN = "a-token-of-the-tests"
 BEARER = {"Authorization": f"Bearer {TOKEN}"}

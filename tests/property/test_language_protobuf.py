@@ -10,7 +10,7 @@ from google.protobuf import descriptor_pb2, json_format
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidemark.shared.language.protobuf.errors import ProtobufError, SchemaError
+from tidemark.shared.language.protobuf import ProtobufError, SchemaError
 from tidemark.shared.language.protobuf.messages import message_class
 from tidemark.shared.language.protobuf.reading import reader_of
 from tidemark.shared.language.protobuf.writing import writer_of

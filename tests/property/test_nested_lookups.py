@@ -13,8 +13,7 @@ from tidemark.shared.adapters.virtual import VirtualWorld, run_virtual
 from tidemark.shared.language.documents import parse
 from tidemark.shared.language.stages import InlineTable, Lookup
 from tidemark.shared.model.plan import DLQ, OUT
-from tidemark.shared.model.tables import Found
-from tidemark.shared.model.values import Document
+from tidemark.shared.model.values import Document, Found
 from tidemark.shared.operators.base import PART, POS, TS
 from tidemark.shared.operators.batches import batch_of, documents_of
 from tidemark.shared.operators.context import TaskContext

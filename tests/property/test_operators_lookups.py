@@ -16,8 +16,7 @@ from tidemark.shared.language.stages import Lookup
 from tidemark.shared.language.stages.base import Passed
 from tidemark.shared.language.stages.looking_up import apply_lookup, by_own_tables, key_of
 from tidemark.shared.model.plan import OUT
-from tidemark.shared.model.tables import Found
-from tidemark.shared.model.values import Document
+from tidemark.shared.model.values import Document, Found
 from tidemark.shared.operators.base import PART, POS, TS
 from tidemark.shared.operators.batches import batch_of, documents_of
 from tidemark.shared.operators.lookup import LookupRows, sorted_out

@@ -10,7 +10,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tidemark.services.source.connectors import filereaders
-from tidemark.services.source.connectors.csvmany import CsvMany
+from tidemark.services.source.connectors.csvlines import CsvMany
 from tidemark.services.source.connectors.filereaders import CsvRecords, Rows
 from tidemark.shared.ports.log import LogError
 

@@ -10,8 +10,8 @@ from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 
 from tidemark.services.spark import service
+from tidemark.services.spark.body import SparkUnavailable, outage_of
 from tidemark.services.spark.service import KeptSession
-from tidemark.services.spark.trouble import SparkUnavailable, outage_of
 from tidemark.spark_stages.session import end_application, warm_up
 
 pytestmark = pytest.mark.spark

@@ -10,8 +10,7 @@ from aiokafka import errors
 
 from tidemark.shared.adapters import kafka_client, kafka_reader
 from tidemark.shared.adapters.kafka_client import LogLid, translated
-from tidemark.shared.adapters.kafka_groups import KafkaGroups
-from tidemark.shared.adapters.kafka_log import KafkaLog
+from tidemark.shared.adapters.kafka_log import KafkaGroups, KafkaLog
 from tidemark.shared.adapters.kafka_settings import KafkaSettings
 from tidemark.shared.ports.log import Fenced, LogError, LogUnavailable, RecordTooLarge
 

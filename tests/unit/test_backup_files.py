@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tidemark.services.backup.files import LIST, BackupFailed, BackupWriter, checked, read_backup
+from tidemark.services.backup.files import LIST, BackupFailed, BackupWriter, checked, listing, read_backup
 from tidemark.services.backup.folder import back_up_folder, restore_folder
-from tidemark.services.backup.told import listing
 from tidemark.services.local.broker import BrokerError
 from tidemark.services.local.folder_lock import FolderLock
 from tidemark.shared.adapters.commit_store import SqlCommitStore

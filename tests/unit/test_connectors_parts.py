@@ -22,7 +22,13 @@ from tidemark.services.sink.connectors.staging import InlinePart, Ledger, Part, 
 from tidemark.services.sink.connectors.tables import table_of, table_of_documents
 from tidemark.services.source.connectors.script import DocumentsConnector, ScriptConnector
 from tidemark.shared.adapters.clock import SystemClock
-from tidemark.shared.language.steps import DataStep, IdleStep, ProcessingTimeStep, ScriptStep, WatermarkStep
+from tidemark.shared.language.stages.sources.script import (
+    DataStep,
+    IdleStep,
+    ProcessingTimeStep,
+    ScriptStep,
+    WatermarkStep,
+)
 from tidemark.shared.model.ids import Epoch, Offset, SplitId
 from tidemark.shared.model.values import Binary, Date, Document, Long, ObjectId, long
 from tidemark.shared.operators.base import RAW, REST, TS

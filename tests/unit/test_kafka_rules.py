@@ -2,7 +2,7 @@
 
 import pytest
 
-from tidemark.shared.adapters.kafka_rules import rules_of
+from tidemark.shared.adapters.kafka_admin import rules_of
 from tidemark.shared.ports.log import TopicRules
 
 

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 
 import tidemark
-from tidemark.services.library.values import to_language, to_python
+from tidemark.services.library.documents import to_language, to_python
 from tidemark.shared.language.values import from_json
 from tidemark.shared.model.values import Date
 from tidemark.testing import Harness
@@ -245,7 +245,7 @@ def test_a_try_out_says_nothing_but_its_result() -> None:
 def test_a_warning_that_repeats_is_one_line() -> None:
     """In an outage each reader warns several times a second."""
     script = (
-        "import structlog; from tidemark.services.library.logs import keep_quiet; keep_quiet();"
+        "import structlog; from tidemark.services.cli.process import keep_quiet; keep_quiet();"
         "[structlog.get_logger().warning('log.away', topic='a') for _ in range(9)]"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)

@@ -12,7 +12,7 @@ from tests.harness.driver_stand import OUT_EDGE, Stand, standing
 from tests.harness.worker_stand import working
 from tidemark.shared.adapters.directory_blobs import DirectoryBlobs
 from tidemark.shared.adapters.kafka_client import LogLid
-from tidemark.shared.adapters.kafka_groups import KafkaGroups
+from tidemark.shared.adapters.kafka_log import KafkaGroups
 from tidemark.shared.adapters.kafka_settings import KafkaSettings
 from tidemark.shared.adapters.kafka_writer import KafkaWriter
 from tidemark.shared.adapters.memory_broker import MemoryBroker
@@ -254,7 +254,7 @@ async def test_offsets_are_noted_for_so_many_groups_at_a_time(monkeypatch: pytes
 
         def pause(self, *partitions: Any) -> None: ...
 
-    monkeypatch.setattr("tidemark.shared.adapters.kafka_groups.aiokafka.AIOKafkaConsumer", Consumer)
+    monkeypatch.setattr("tidemark.shared.adapters.kafka_log.aiokafka.AIOKafkaConsumer", Consumer)
     groups = KafkaGroups(KafkaSettings(bootstrap="b:1", groups_max=2))
     for group in ("a", "b", "a", "c"):
         await groups.note(group, {TopicPartition("t", 0): Offset(1)})

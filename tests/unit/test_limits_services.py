@@ -11,14 +11,13 @@ from typing import Any
 import pytest
 from aiohttp import ClientSession, web
 
-from tidemark.services.control.agents import Agents
+from tidemark.services.control.agents import Agents, signature
 from tidemark.services.control.audit import Audit
 from tidemark.services.control.commands import Commands, Start
 from tidemark.services.control.events import Events
 from tidemark.services.control.readmodel import ReadModel
 from tidemark.services.control.service import ControlService
 from tidemark.services.control.settings import ControlSettings, control_settings
-from tidemark.services.control.signature import signature
 from tidemark.services.gateway.service import GatewayService
 from tidemark.services.gateway.settings import GatewaySettings, gateway_settings
 from tidemark.services.local import broker as local_broker

@@ -17,7 +17,7 @@ from tidemark.services.local.tether import tethered
 SERVICES = """
 import os
 import tidemark.services
-from tidemark.shared.adapters.noprocesses import forbid_processes
+from tidemark.shared.adapters.children import forbid_processes
 tidemark.services.__path__.append({folder!r})
 if "ALONE" in os.environ:
     forbid_processes()

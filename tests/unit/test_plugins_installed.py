@@ -16,7 +16,7 @@ from tidemark.services.coordinator.planning import plan_for_coordinator
 from tidemark.services.library.trying import TryOutFailed, try_out
 from tidemark.shared.language.documents import InvalidDocument, parse
 from tidemark.shared.plugins.installed import check_plugin, find, make_plugin, names
-from tidemark.shared.plugins.problems import PluginError
+from tidemark.shared.plugins.interface import PluginError
 from tidemark.shared.process.allowed import Allowed, NotAllowed
 from tidemark.shared.process.connections import Connections
 from tidemark.shared.runtime.coordinator import PlanRefusal

@@ -3,7 +3,7 @@
 import errno
 import io
 
-from tidemark.shared.process.lines import Lines
+from tidemark.shared.process.logged import Lines
 
 
 class _Disk(io.StringIO):

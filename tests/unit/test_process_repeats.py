@@ -5,7 +5,7 @@ from typing import Any
 import structlog
 
 from tidemark.shared.adapters.virtual import VirtualWorld, run_virtual
-from tidemark.shared.process.repeats import Repeats
+from tidemark.shared.process.logged import Repeats
 
 
 def test_of_a_repeated_warning_one_passes_an_interval_and_counts_the_others() -> None:

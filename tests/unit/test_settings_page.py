@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tidemark.shared.model.knobs import knobs_of
+from tidemark.shared.model.settings import knobs_of
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = "shared/process/SETTINGS.md"

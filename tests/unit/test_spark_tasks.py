@@ -11,9 +11,8 @@ import pytest
 
 from tests.harness.worker_stand import JOB
 from tidemark.services.spark import service
-from tidemark.services.spark.body import SparkBody
+from tidemark.services.spark.body import SparkBody, SparkUnavailable, outage_of
 from tidemark.services.spark.service import SparkService, SparkSettings, spark_settings
-from tidemark.services.spark.trouble import SparkUnavailable, outage_of
 from tidemark.shared.adapters.blobs import MemoryBlobs
 from tidemark.shared.adapters.virtual import START_MS, VirtualWorld, run_virtual
 from tidemark.shared.language.documents import parse

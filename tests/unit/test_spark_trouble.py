@@ -5,7 +5,7 @@ import pytest
 from py4j.protocol import Py4JNetworkError
 from pyspark.errors import PySparkException, PySparkRuntimeError
 
-from tidemark.services.spark.trouble import outage_of
+from tidemark.services.spark.body import outage_of
 from tidemark.shared.model.failures import is_lasting, is_outage
 
 ABORTED = "Job aborted due to stage failure: Task 0 in stage 3.0 failed 1 times\nTraceback (most recent call last):\n"

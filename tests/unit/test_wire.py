@@ -25,9 +25,8 @@ from tidemark.shared.model.ids import Epoch, Generation, Incarnation, JobId, Seq
 from tidemark.shared.model.messages import StartCheckpoint
 from tidemark.shared.model.time import MAX_TIME, MIN_TIME
 from tidemark.shared.wire.arrow import decode_batch, divide_batch, encode_batch, split_batch
-from tidemark.shared.wire.errors import WireError
 from tidemark.shared.wire.frames import decode_frame, encode_frame
-from tidemark.shared.wire.limits import WireLimits
+from tidemark.shared.wire.limits import WireError, WireLimits
 from tidemark.shared.wire.messages import (
     decode_command,
     decode_mirror_row,

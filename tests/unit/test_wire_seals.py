@@ -11,7 +11,7 @@ from tidemark.shared.adapters.memory_log import MemoryLog
 from tidemark.shared.adapters.virtual import VirtualWorld, run_virtual
 from tidemark.shared.model.ids import Offset
 from tidemark.shared.ports.log import Log, NewRecord, TopicPartition
-from tidemark.shared.wire.errors import WireError
+from tidemark.shared.wire.limits import WireError
 from tidemark.shared.wire.seals import HEADER, SEALS, Keys, Seal
 
 OLD, NEW = "old-key-of-more-than-32-characters", "new-key-of-more-than-32-characters"

@@ -14,10 +14,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tidemark.services.operator.tables.held import HeldTable
-from tidemark.shared.adapters.unreachable import unreachable
+from tidemark.shared.adapters.filesystems import unreachable
 from tidemark.shared.language.values import ExtendedJsonError, parse_json
-from tidemark.shared.model.tables import Found
-from tidemark.shared.model.values import INT64_MAX, INT64_MIN, Document
+from tidemark.shared.model.values import INT64_MAX, INT64_MIN, Document, Found
 from tidemark.shared.operators.batches import TIMESTAMP, documents_of
 from tidemark.shared.ports.clock import Clock, Executor
 from tidemark.shared.ports.tables import Names, TableRefused, TableUnavailable

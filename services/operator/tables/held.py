@@ -5,8 +5,7 @@ from itertools import product
 from typing import Any
 
 from tidemark.shared.language.stages.looking_up import key_of, lookup_keys
-from tidemark.shared.model.tables import Found
-from tidemark.shared.model.values import Document
+from tidemark.shared.model.values import Document, Found
 from tidemark.shared.ports.tables import Names
 
 

@@ -11,7 +11,7 @@ import bson
 from pymongo import errors
 
 from tidemark.shared.adapters.mongodb import Client, NoBson, client_at, from_bson, is_denied, is_passing, to_bson
-from tidemark.shared.model.tables import Found
+from tidemark.shared.model.values import Found
 from tidemark.shared.ports.clock import Executor
 from tidemark.shared.ports.tables import Names, TableDenied, TableRefused, TableUnavailable
 from tidemark.shared.runtime.settings import LookupSettings

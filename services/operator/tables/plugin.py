@@ -4,9 +4,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from tidemark.shared.language.values import CodecError, encode_doc
-from tidemark.shared.model.tables import Found
-from tidemark.shared.plugins.lookup import Lookup
-from tidemark.shared.plugins.problems import PluginFailed
+from tidemark.shared.model.values import Found
+from tidemark.shared.plugins.interface import Lookup, PluginFailed
 from tidemark.shared.ports.clock import Executor
 from tidemark.shared.ports.tables import Names, TableRefused, TableUnavailable
 from tidemark.shared.runtime.plugged import Plugged

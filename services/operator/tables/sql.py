@@ -15,8 +15,7 @@ from sqlalchemy import exc
 from tidemark.services.operator.tables.sqlvalues import NOTHING, Parameter, parameter_of
 from tidemark.shared.adapters.sql_denied import is_denied
 from tidemark.shared.language.values.cells import cell_reader
-from tidemark.shared.model.tables import Found
-from tidemark.shared.model.values import Document, Value
+from tidemark.shared.model.values import Document, Found, Value
 from tidemark.shared.ports.clock import Executor
 from tidemark.shared.ports.tables import Names, TableDenied, TableRefused, TableUnavailable
 from tidemark.shared.runtime.settings import LookupSettings

@@ -16,7 +16,7 @@ from pathlib import Path, PurePosixPath
 from typing import BinaryIO, Final, Protocol
 
 from tidemark.shared.adapters.creating import Folders, link_file
-from tidemark.shared.adapters.listing import raise_unless_gone
+from tidemark.shared.adapters.filesystems import raise_unless_gone
 from tidemark.shared.ports.sink import TargetRefused, TargetUnavailable
 
 TEMPORARY_PREFIX: Final = ".tmp-"

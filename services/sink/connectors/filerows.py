@@ -17,13 +17,13 @@ from tidemark.services.sink.connectors.formats import jsonl_bytes, parquet_bytes
 from tidemark.shared.language.expressions.ast import Expr, FieldPath, Literal
 from tidemark.shared.language.stages import Connection, DateFormat, EmitFormat, FileEmit, OutputFormat
 from tidemark.shared.language.values import type_name
+from tidemark.shared.model.failures import WrongSetup
 from tidemark.shared.model.values import MISSING, Value
 from tidemark.shared.operators.batches import declared_columns, values_of
 from tidemark.shared.operators.context import Topics
 from tidemark.shared.operators.encoded import encoded, field_counts
 from tidemark.shared.operators.frame import Cells, frame_of
 from tidemark.shared.operators.rendered import rendered
-from tidemark.shared.ports.setup import WrongSetup
 from tidemark.shared.ports.sink import Rejected
 
 Int64s = npt.NDArray[np.int64]

@@ -49,9 +49,8 @@ from tidemark.services.sink.connectors.tableformats import table_releases
 from tidemark.shared.model.checkpoint import MirrorRow
 from tidemark.shared.model.formats import FormatError
 from tidemark.shared.model.ids import Epoch
-from tidemark.shared.model.knobs import knob
 from tidemark.shared.model.message_sizes import sized
-from tidemark.shared.model.positive import check_positive
+from tidemark.shared.model.settings import check_positive, knob
 from tidemark.shared.ports.clock import Executor
 from tidemark.shared.ports.sink import Identity, Rejected, TargetRefused
 

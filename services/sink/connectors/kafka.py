@@ -40,8 +40,7 @@ from tidemark.services.sink.connectors.staging import Part, PartStore, Staging
 from tidemark.shared.language.expressions.ast import Literal
 from tidemark.shared.model.checkpoint import MirrorRow
 from tidemark.shared.model.ids import Epoch, Offset
-from tidemark.shared.model.knobs import knob
-from tidemark.shared.model.positive import check_positive
+from tidemark.shared.model.settings import check_positive, knob
 from tidemark.shared.ports.clock import Clock, Executor, Handle
 from tidemark.shared.ports.log import (
     Fenced,

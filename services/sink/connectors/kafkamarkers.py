@@ -18,7 +18,7 @@ from msgspec import Struct
 from tidemark.shared.model.checkpoint import MirrorRow
 from tidemark.shared.model.formats import MARKER, FormatError, JsonCodec
 from tidemark.shared.model.ids import Epoch, Offset
-from tidemark.shared.model.positive import check_positive
+from tidemark.shared.model.settings import check_positive
 from tidemark.shared.ports.log import Log, NewRecord, TopicPartition, Written
 from tidemark.shared.ports.sink import Identity, TargetRefused, TargetUnavailable
 from tidemark.shared.runtime.topics import MARKERS_PREFIX, TOLD_CONFIG

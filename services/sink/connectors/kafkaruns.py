@@ -17,8 +17,7 @@ from tidemark.shared.operators.keygroups import key_groups
 from tidemark.shared.ports.log import HEADERS, NewRecord, RecordColumns
 from tidemark.shared.ports.sink import TargetRefused
 from tidemark.shared.wire.arrow import decode_batch, encode_batch
-from tidemark.shared.wire.errors import WireError
-from tidemark.shared.wire.limits import DEFAULT
+from tidemark.shared.wire.limits import DEFAULT, WireError
 
 Int64s = npt.NDArray[np.int64]
 OVERHEAD_BYTES: Final = 128

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from tidemark.shared.model.positive import check_positive
+from tidemark.shared.model.settings import check_positive
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,8 +10,7 @@ from typing import Any, BinaryIO, Final
 
 from tidemark.services.sink.connectors.destination import check_name
 from tidemark.shared.adapters.creating import create_object
-from tidemark.shared.adapters.listing import listing_of
-from tidemark.shared.adapters.unreachable import unreachable
+from tidemark.shared.adapters.filesystems import listing_of, unreachable
 from tidemark.shared.ports.sink import TargetRefused, TargetUnavailable
 
 PROBE: Final = "_manifests/.probe"

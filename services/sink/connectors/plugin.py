@@ -24,8 +24,7 @@ from tidemark.shared.model.checkpoint import MirrorRow
 from tidemark.shared.model.ids import NO_EPOCH, Epoch
 from tidemark.shared.model.values import Document
 from tidemark.shared.operators.batches import documents_of
-from tidemark.shared.plugins.problems import Away, Overtaken, PluginError, PluginFailed, Refused
-from tidemark.shared.plugins.sink import Sink
+from tidemark.shared.plugins.interface import Away, Overtaken, PluginError, PluginFailed, Refused, Sink
 from tidemark.shared.ports.clock import Executor
 from tidemark.shared.ports.sink import Identity, Rejected, ReleaseGap, TargetRefused, TargetUnavailable
 from tidemark.shared.runtime.one_by_one import OneByOne

@@ -10,7 +10,7 @@ from typing import Final, Literal
 from tidemark.shared.language.avro import AvroError, parse_text, writer_of
 from tidemark.shared.language.avro import SchemaError as AvroSchemaError
 from tidemark.shared.language.forms import RegisteredSchema
-from tidemark.shared.language.protobuf.errors import ProtobufError, SchemaError
+from tidemark.shared.language.protobuf import ProtobufError, SchemaError
 from tidemark.shared.language.stages import KafkaEmit
 from tidemark.shared.language.values import render_json
 from tidemark.shared.model.values import Document, Value

@@ -42,8 +42,7 @@ from tidemark.shared.language.stages import Merge
 from tidemark.shared.language.values import decode_doc, encode_doc
 from tidemark.shared.model.checkpoint import MirrorRow
 from tidemark.shared.model.ids import Epoch
-from tidemark.shared.model.knobs import knob
-from tidemark.shared.model.positive import check_positive
+from tidemark.shared.model.settings import check_positive, knob
 from tidemark.shared.operators.context import Topics
 from tidemark.shared.operators.encoded import encoded
 from tidemark.shared.ports.clock import Executor

@@ -17,7 +17,7 @@ from tidemark.shared.model.checkpoint import BlobRef
 from tidemark.shared.model.formats import FILE_LIST, STAGED_HANDLE, Codec, FormatError
 from tidemark.shared.model.ids import NO_EPOCH, Epoch
 from tidemark.shared.model.message_sizes import sized
-from tidemark.shared.model.positive import check_positive
+from tidemark.shared.model.settings import check_positive
 from tidemark.shared.ports.blobs import BlobError, BlobStore, BlobUnavailable
 from tidemark.shared.ports.sink import StagedUnavailable, TargetRefused
 

@@ -17,7 +17,7 @@ from itertools import accumulate
 from typing import Any, Final, Protocol
 
 from tidemark.services.source.connectors.filereaders import FileReader, Rows
-from tidemark.shared.adapters.unreachable import unreachable
+from tidemark.shared.adapters.filesystems import unreachable
 from tidemark.shared.ports.log import LogError, LogUnavailable
 from tidemark.shared.ports.source import SourceReplaced
 

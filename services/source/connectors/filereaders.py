@@ -19,8 +19,7 @@ from typing import Any, Final, Protocol
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tidemark.services.source.connectors.csvlines import CsvLines
-from tidemark.services.source.connectors.csvmany import CsvMany
+from tidemark.services.source.connectors.csvlines import CsvLines, CsvMany
 from tidemark.services.source.connectors.parquetcells import texts_of
 from tidemark.shared.language.limits import DEFAULTS
 from tidemark.shared.language.stages import FileFormat

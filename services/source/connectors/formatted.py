@@ -7,7 +7,7 @@ import pyarrow as pa
 
 from tidemark.shared.language.values import render_json
 from tidemark.shared.model.records import RawBatch
-from tidemark.shared.plugins.format import Format
+from tidemark.shared.plugins.interface import Format
 from tidemark.shared.ports.clock import Executor
 from tidemark.shared.runtime.plugged import PluggedFormat
 

@@ -12,12 +12,11 @@ Rules kept here:
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Protocol
 
 import numpy as np
 
 from tidemark.services.source.connectors.formatted import FormattedRecords
-from tidemark.services.source.connectors.raw import RawReader
 from tidemark.services.source.connectors.registered import RegisteredRecords
 from tidemark.shared.language.stages import StartAt, StartAtOffsets, StartAtTime
 from tidemark.shared.model.checkpoint import KnownSplit
@@ -27,6 +26,46 @@ from tidemark.shared.model.splits import SplitStatus
 from tidemark.shared.ports.clock import Clock
 from tidemark.shared.ports.log import Log, LogError, LogUnavailable, OffsetOutOfRange, TopicFound, TopicPartition
 from tidemark.shared.ports.source import SourceMissing, SourceReplaced
+
+
+class RawReader(Protocol):
+    """Reads assigned partitions as columns. Committed records only. Errors are those of the log."""
+
+    async def assign(self, positions: Mapping[TopicPartition, Offset]) -> None:
+        """Read these partitions from here; replaces earlier assignments."""
+        ...
+
+    def pause(self, partitions: Sequence[TopicPartition]) -> None:
+        """Return nothing of these any more."""
+        ...
+
+    async def fetch(self, max_bytes: int, timeout_ms: int, *, waits: bool = True) -> Sequence[RawPartition]:
+        """The records that are there, about so many bytes at most, waiting at most so long; OffsetOutOfRange, LogUnavailable.
+
+        Without `waits`: waiting for the brokers' answers alone, which come at once.
+        """
+        ...
+
+    def position(self, partition: TopicPartition) -> Offset:
+        """Behind the records that `fetch` returned, and behind those that readers are not shown (aborted records, markers)."""
+        ...
+
+    def high_watermark(self, partition: TopicPartition) -> Offset | None:
+        """The end that the broker's last answer named, open transactions included; None before the first since `assign`."""
+        ...
+
+    def answered(self, partition: TopicPartition) -> int | None:
+        """A number that changes with every answer of the broker about the partition; None as above."""
+        ...
+
+    async def offsets_at(self, time_ms: int, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, Offset]:
+        """The first offsets with a timestamp at or after a time; the end where there is none."""
+        ...
+
+    async def close(self) -> None:
+        """Let go."""
+        ...
+
 
 _MISSING_MS_MAX: Final = 2_000
 """A topic that is asked for may be missing so long: brokers learn of a new one after another."""

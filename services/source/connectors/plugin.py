@@ -16,8 +16,7 @@ from tidemark.shared.model.failures import Lasting
 from tidemark.shared.model.ids import Offset, SplitId
 from tidemark.shared.model.records import RawBatch
 from tidemark.shared.model.splits import SplitStatus
-from tidemark.shared.plugins.problems import PluginFailed
-from tidemark.shared.plugins.source import Batch, Record, Source, Split
+from tidemark.shared.plugins.interface import Batch, PluginFailed, Record, Source, Split
 from tidemark.shared.ports.clock import Clock, Executor
 from tidemark.shared.ports.log import LogError, LogUnavailable
 from tidemark.shared.ports.source import SourceReplaced

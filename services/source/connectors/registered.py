@@ -14,9 +14,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidemark.shared.compiled.documents import buffers
+from tidemark.shared.language import protobuf
 from tidemark.shared.language.avro import AvroError, SchemaError, parse_text, reader_of
 from tidemark.shared.language.avro.many import ManyReader
-from tidemark.shared.language.protobuf import errors as protobuf
 from tidemark.shared.language.stages import KafkaSource
 from tidemark.shared.model.records import RawBatch
 from tidemark.shared.ports.clock import Executor

@@ -9,7 +9,7 @@ from collections.abc import Collection, Mapping, Sequence
 import numpy as np
 import pyarrow as pa
 
-from tidemark.shared.language.steps import DataStep, ProcessingTimeStep, ScriptStep
+from tidemark.shared.language.stages.sources.script import DataStep, ProcessingTimeStep, ScriptStep
 from tidemark.shared.language.values import render_json
 from tidemark.shared.model.checkpoint import KnownSplit
 from tidemark.shared.model.ids import FIRST_OFFSET, Offset, SplitId

@@ -9,3 +9,11 @@
 
 The bytes are decoded and encoded by Google's library, whose bounds hold: depth, UTF-8. It is loaded with the modules, not with the package.
 """
+
+
+class SchemaError(Exception):
+    """A schema that is none, or lacks what it names."""
+
+
+class ProtobufError(Exception):
+    """A record that is none of its schema, or a document that does not fit: the place and the reason."""

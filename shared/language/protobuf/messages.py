@@ -8,7 +8,16 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from google.protobuf.descriptor import Descriptor, FileDescriptor
 from google.protobuf.message import Message
 
-from tidemark.shared.language.protobuf.errors import ProtobufError, SchemaError
+from tidemark.shared.language.protobuf import ProtobufError, SchemaError
+
+TIMESTAMP_NAME: Final = "google.protobuf.Timestamp"
+DECIMAL_NAME: Final = "confluent.type.Decimal"
+WRAPPERS: Final = frozenset(
+    f"google.protobuf.{kind}Value"
+    for kind in ("Double", "Float", "Int64", "UInt64", "Int32", "UInt32", "Bool", "String", "Bytes")
+)
+"""A value, or none."""
+
 
 DEPTH_MAX: Final = 64
 """Levels of a message; a record's JSON has one more for each."""

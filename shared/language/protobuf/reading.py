@@ -11,15 +11,17 @@ from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import DecodeError, Message
 from google.protobuf.unknown_fields import UnknownFieldSet
 
-from tidemark.shared.language.protobuf.errors import ProtobufError
+from tidemark.shared.language.protobuf import ProtobufError
 from tidemark.shared.language.protobuf.messages import (
+    DECIMAL_NAME,
     DEPTH_MAX,
+    TIMESTAMP_NAME,
+    WRAPPERS,
     Messages,
     indexes_in,
     lacking_in,
     message_class,
 )
-from tidemark.shared.language.protobuf.wellknown import DECIMAL_NAME, TIMESTAMP_NAME, WRAPPERS
 from tidemark.shared.language.values.numbers import DECIMAL
 from tidemark.shared.model.values import INT32_MAX, INT32_MIN, INT64_MAX
 

@@ -6,15 +6,17 @@ from typing import Any, Final, TypeAlias
 
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 
-from tidemark.shared.language.protobuf.errors import ProtobufError
+from tidemark.shared.language.protobuf import ProtobufError
 from tidemark.shared.language.protobuf.messages import (
+    DECIMAL_NAME,
     DEPTH_MAX,
+    TIMESTAMP_NAME,
+    WRAPPERS,
     Messages,
     indexes_before,
     lacking_in,
     message_class,
 )
-from tidemark.shared.language.protobuf.wellknown import DECIMAL_NAME, TIMESTAMP_NAME, WRAPPERS
 from tidemark.shared.language.values.fitting import double_of, whole_of
 from tidemark.shared.language.values.types import type_name
 from tidemark.shared.model.values import INT32_MAX, INT32_MIN, INT64_MAX, INT64_MIN, MISSING, Binary, Date, Long, Value

@@ -5,10 +5,9 @@ from typing import Annotated
 
 import msgspec
 
-from tidemark.shared.model.knobs import knob
 from tidemark.shared.model.message_sizes import sized
 from tidemark.shared.model.messages import KEY_GROUPS
-from tidemark.shared.model.positive import check_positive
+from tidemark.shared.model.settings import check_positive, knob
 
 
 class Quota(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -17,8 +17,8 @@ from tidemark.shared.model.ids import (
     VertexId,
     owner_of,
 )
-from tidemark.shared.model.knobs import knob
 from tidemark.shared.model.messages import EdgeBinding
+from tidemark.shared.model.settings import knob
 from tidemark.shared.model.time import MAX_TIME, MIN_TIME
 from tidemark.shared.protocol.lineage import Lineage
 from tidemark.shared.protocol.task.machine import TaskMachine

@@ -13,7 +13,7 @@ from tidemark.services.audit.check import Audited, audit_local
 from tidemark.services.audit.history import AuditFailed, NotAuditable
 from tidemark.services.audit.reading import committed_records
 from tidemark.services.cli.installation import Installation
-from tidemark.services.library.values import to_python
+from tidemark.services.library.documents import to_python
 from tidemark.shared.language.avro import parse_schema, reader_of
 from tidemark.shared.language.values import parse_json
 from tidemark.shared.model.ids import ProcessorName

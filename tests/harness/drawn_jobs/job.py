@@ -17,7 +17,7 @@ from psycopg import sql
 
 from tests.harness.bench.readings import BEGIN_MS, readings
 from tests.harness.drawn_jobs.servers import TWICE, Told, Weather
-from tidemark.services.library.values import to_python
+from tidemark.services.library.documents import to_python
 from tidemark.shared.adapters.mongodb import client_at
 from tidemark.shared.language.avro import parse_schema, writer_of
 from tidemark.shared.language.protobuf.reading import reader_of as message_reader_of

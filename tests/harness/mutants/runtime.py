@@ -147,6 +147,6 @@ RUNTIME = (
     Mutant("C10", "who adds a place to an error makes it another", "shared/model/failures.py", "        found = found.__cause__", "        found = None", ON_FAILURES),
     Mutant("C10", "a format that is not read is tried again", "shared/model/formats.py", "class FormatError(ValueError, Lasting):", "class FormatError(ValueError):", ON_LASTING),
     Mutant("C10", "an unset variable is tried again", "shared/language/problems.py", "class InvalidDocument(ValueError, Lasting):", "class InvalidDocument(ValueError):", ON_LASTING),
-    Mutant("C10", "what is not there is tried again", "shared/ports/setup.py", "class WrongSetup(Lasting):", "class WrongSetup(Exception):", ON_LASTING),
+    Mutant("C10", "what is not there is tried again", "shared/model/failures.py", "class WrongSetup(Lasting):", "class WrongSetup(Exception):", ON_LASTING),
     Mutant("S6", "a refusal is a failure like others", "shared/model/failures.py", "isinstance(each, Lasting)", "False", ON_FAILURES),
 )  # fmt: skip

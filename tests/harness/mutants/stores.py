@@ -25,7 +25,7 @@ STORES = (
     Mutant("C8", "a store that counts fewer changes than were told is led", STORE, "            if found.changes < told:", "            if False:", ON_DAMAGE),
     Mutant("C8", "a store that has never named who told of itself is led", STORE, "            if found.token < led:", "            if False:", ON_STORE),
     Mutant("C8", "a file that was taken away is used", STORE, "        if self._file is not None and (how := self._file.changed()):", "        if False:", ON_DAMAGE),
-    Mutant("C8", "a file that was cut off is used", "shared/adapters/sqlite_file.py", "        if found.st_size < self._bytes:", "        if False:", ON_DAMAGE),
+    Mutant("C8", "a file that was cut off is used", "shared/adapters/sqlite.py", "        if found.st_size < self._bytes:", "        if False:", ON_DAMAGE),
     Mutant("C8", "bytes that flipped are taken", "shared/adapters/commit_schema.py", "to_bytes(_CRC_BYTES) != crc:", "to_bytes(_CRC_BYTES) != crc and False:", ON_DAMAGE),
     Mutant("C8", "a backup that is put back is written to", STORE, "        if changes <= self.changes:", "        if False:", ON_STORE),
     Mutant("C8", "a lease is renewed in a backup that was put back", STORE, "            if found is not None and found < self.changes:", "            if False:", ON_STORE),

@@ -21,8 +21,8 @@ from tidemark.shared.model.processors import Expected, ProcessorRow
 from tidemark.shared.ports.blobs import BlobError, BlobUnavailable, Note
 from tidemark.shared.ports.log import NewRecord, TopicPartition
 from tidemark.shared.runtime.topics import MARKERS_PREFIX
-from tidemark.shared.wire.errors import WireError
 from tidemark.shared.wire.frames import decode_frame
+from tidemark.shared.wire.limits import WireError
 from tidemark.shared.wire.messages import decode_command, decode_report
 
 T = TypeVar("T")

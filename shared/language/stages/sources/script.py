@@ -1,7 +1,7 @@
-"""`$source` of steps in a given order."""
+"""`$source` of steps in a given order, for tests: data, watermarks and time."""
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar, Final, TypeAlias
 
 from tidemark.shared.language.expressions.scope import Scope
 from tidemark.shared.language.kinds import (
@@ -16,8 +16,40 @@ from tidemark.shared.language.kinds import (
     read_options,
 )
 from tidemark.shared.language.stages.sources.base import TIMING, SourceBase, SourceKind
-from tidemark.shared.language.steps import DataStep, IdleStep, ProcessingTimeStep, ScriptStep, WatermarkStep
-from tidemark.shared.model.values import INT64_MAX
+from tidemark.shared.model.values import INT64_MAX, Document
+
+
+@dataclass(frozen=True, slots=True)
+class DataStep:
+    """A document arrives on a partition."""
+
+    data: Document
+    partition: int
+
+
+@dataclass(frozen=True, slots=True)
+class WatermarkStep:
+    """The watermark of a partition, or of all, rises to at least this (ms)."""
+
+    time_ms: int
+    partition: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessingTimeStep:
+    """Processing time goes to this (ms)."""
+
+    time_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class IdleStep:
+    """A partition, or all, is idle until data or a watermark comes."""
+
+    partition: int | None
+
+
+ScriptStep: TypeAlias = DataStep | WatermarkStep | ProcessingTimeStep | IdleStep
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

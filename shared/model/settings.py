@@ -1,12 +1,26 @@
-"""Settings that an operator may change. Each other field of a class of settings is fixed, and its reason stands beside it.
+"""Classes of settings: numbers are positive, and an operator may change those fields that are knobs.
 
-The fixed ones are fields all the same: tests and the simulation make them small.
+Each other field is fixed, and its reason stands beside it. It is a field all the same: tests and the simulation make it small.
 """
 
 from collections.abc import Iterable
 from dataclasses import field, fields, is_dataclass
 from difflib import get_close_matches
 from typing import Any, Final, TypeVar, get_type_hints
+
+
+def check_positive(settings: object, what: str, *, but: frozenset[str] = frozenset()) -> None:
+    """ValueError that names the first whole number of a dataclass that is below one.
+
+    what: name of the settings' owner; "" where that is plain. but: those that may be zero.
+    """
+    setting = f"{what} setting" if what else "setting"
+    for each in fields(settings):  # type: ignore[arg-type]
+        value = getattr(settings, each.name)
+        if type(value) is int and value < (0 if each.name in but else 1):
+            least = "0 or more" if each.name in but else "a positive number"
+            raise ValueError(f"{setting} {each.name}: expected {least}, found {value}")
+
 
 T = TypeVar("T")
 _KNOB: Final = "knob"

@@ -10,7 +10,7 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import create_async_engine
 
 from tests.contract.commit_support import begin, commit
-from tidemark.shared.adapters import sqlite_hops
+from tidemark.shared.adapters import sqlite
 from tidemark.shared.adapters.commit_store import SqlCommitStore
 
 
@@ -36,9 +36,7 @@ async def test_a_commit_takes_two_trips(tmp_path: Path, monkeypatch: pytest.Monk
 async def test_what_is_done_at_once_is_part_of_its_transaction(tmp_path: Path) -> None:
     """It is read in it, seen by nobody else, undone with it, and refused with the driver's own errors."""
     path = tmp_path / "x.db"
-    engine = create_async_engine(
-        "sqlite+aiosqlite:///" + str(path), connect_args={"async_creator_fn": sqlite_hops.connect}
-    )
+    engine = create_async_engine("sqlite+aiosqlite:///" + str(path), connect_args={"async_creator_fn": sqlite.connect})
     numbers = sa.Table("numbers", sa.MetaData(), sa.Column("n", sa.Integer, primary_key=True))
 
     async def seen(connection: Any) -> list[int]:

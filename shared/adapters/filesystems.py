@@ -1,9 +1,21 @@
-"""Listings of folders that are whole, or an error: a file that is not listed counts as gone, and may be deleted for it."""
+"""File systems of fsspec: listings that are whole, or an error; and the errors for places that cannot be reached."""
 
+import sys
 from typing import Any
 
 from fsspec import AbstractFileSystem
 from fsspec.asyn import AsyncFileSystem
+
+
+def unreachable(*others: type[Exception]) -> tuple[type[Exception], ...]:
+    """For `except`, with others besides.
+
+    Errors of S3's library on a name that nobody resolves, or a connection that is refused or broken, are no OSErrors.
+    """
+    names = {"botocore.exceptions": ("ConnectionError", "HTTPClientError"), "aiohttp": ("ClientError",)}
+    # Where none of a library was loaded, none of its errors can have been raised: file systems load theirs.
+    loaded = [(sys.modules[module], each) for module, kinds in names.items() if module in sys.modules for each in kinds]
+    return (*others, OSError, TimeoutError, *(getattr(module, each) for module, each in loaded))
 
 
 def raise_unless_gone(error: OSError) -> None:
