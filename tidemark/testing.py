@@ -10,19 +10,17 @@ from typing import TYPE_CHECKING, Any
 from tidemark.shared.computation.harness import Chain, Harness
 
 if TYPE_CHECKING:
-    from tidemark.services.library.certifying_formats import FormatContract
-    from tidemark.services.library.certifying_lookups import LookupContract
+    from tidemark.services.library.certifying import FormatContract, LookupContract, SourceContract
     from tidemark.services.library.certifying_sinks import SinkContract
-    from tidemark.services.library.certifying_sources import SourceContract
 
 __all__ = ["Chain", "FormatContract", "Harness", "LookupContract", "SinkContract", "SourceContract"]
 
 
 _CONTRACTS = {
-    "FormatContract": "certifying_formats",
-    "LookupContract": "certifying_lookups",
+    "FormatContract": "certifying",
+    "LookupContract": "certifying",
     "SinkContract": "certifying_sinks",
-    "SourceContract": "certifying_sources",
+    "SourceContract": "certifying",
 }
 
 

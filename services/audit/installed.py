@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from tidemark.services.audit.history import AuditFailed, NotAuditable
-from tidemark.services.local.address import BROKER_VARIABLE
+from tidemark.services.local.folders import BROKER_VARIABLE, chosen
 from tidemark.services.local.supervisor import (
     KEYS_FILE,
     LocalCluster,
@@ -154,3 +154,14 @@ async def installation_of(environment: Mapping[str, str]) -> AsyncIterator[Audit
         await log.close()
         await store.close()
         await executor.close()
+
+
+@asynccontextmanager
+async def read(data: Path | None) -> AsyncIterator[AuditedInstallation]:
+    """TIDEMARK_STORE and the other settings of a coordinator, where no folder is named. NoInstallation; ProcessSettingsError."""
+    if data is None and os.environ.get(STORE_VARIABLE):
+        async with installation_of(os.environ) as installed:
+            yield installed
+    else:
+        async with local_installation(chosen(data)) as installed:
+            yield installed

@@ -22,7 +22,6 @@ from tidemark.shared.operators.window_plan import WindowPlan
 from tidemark.shared.operators.windows import enter
 
 Int64s = npt.NDArray[np.int64]
-Bools = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,8 +20,8 @@ from tidemark.services.backup.files import (
     write,
 )
 from tidemark.services.backup.rows import check_whole, processors_of, read_tables, write_tables
-from tidemark.services.cli.folders import STORE
 from tidemark.services.local.folder_lock import FolderLock
+from tidemark.services.local.folders import STORE
 from tidemark.services.local.supervisor import KEYS_FILE, TOKEN_FILE
 from tidemark.shared.adapters.commit_store import SqlCommitStore
 

@@ -27,7 +27,7 @@ from tidemark.services.backup.rows import (
     with_processors,
     write_tables,
 )
-from tidemark.services.cli.folders import STORE
+from tidemark.services.local.folders import STORE
 from tidemark.services.sink.connectors.kafkamarkers import TOPIC_CONFIG
 from tidemark.shared.adapters.clock import SystemClock
 from tidemark.shared.adapters.commit_store import SqlCommitStore

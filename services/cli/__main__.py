@@ -11,8 +11,8 @@ import typer
 from typer.core import TyperGroup
 
 from tidemark.services.cli import backup, control, departures_commands
-from tidemark.services.cli.folders import DEMO, RUN, chosen
 from tidemark.services.cli.saying import finish, log_to_file, said
+from tidemark.services.local.folders import DEMO, RUN, chosen
 from tidemark.shared.language.problems import nearest_of
 from tidemark.shared.model.ids import ProcessorName
 
@@ -200,7 +200,7 @@ def audit_command(
     Exit 1 at the first discrepancy, 3 where something needed is gone, or an output cannot be checked: there is no statement about that.
     """
     from tidemark.services.audit.check import Audited, NotAuditable, audit
-    from tidemark.services.cli.installed import read
+    from tidemark.services.audit.installed import read
 
     found: list[Audited] = []
 
@@ -233,8 +233,8 @@ def redrive_command(
     """Take late records through the windows that they missed: corrections with old and new values, each once."""
     import msgspec
 
+    from tidemark.services.audit.installed import read
     from tidemark.services.audit.redrive import redrive
-    from tidemark.services.cli.installed import read
 
     async def work() -> Any:
         async with read(data) as installed:

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tidemark.services.cli.folders import RUN, chosen
 from tidemark.services.cli.saying import finish
+from tidemark.services.local.folders import RUN, chosen
 
 if TYPE_CHECKING:
     from tidemark.services.backup.files import Backup

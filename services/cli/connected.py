@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from tidemark.services.cli.reading import no_file
-from tidemark.services.local.address import BROKER_VARIABLE
+from tidemark.services.local.folders import BROKER_VARIABLE
 from tidemark.shared.adapters.clock import SystemClock
 from tidemark.shared.adapters.executor import AsyncExecutor
 from tidemark.shared.language.documents import CollectionDlq, FileDlq, InvalidDocument, KafkaDlq, Processor, all_stages

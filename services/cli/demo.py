@@ -6,25 +6,66 @@ import json
 import os
 import shutil
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Coroutine, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from tidemark.deploy.pipelines.departures.data import Feed, departures
 from tidemark.services.audit.reading import committed_records, write_lines
 from tidemark.services.cli.feed import Fed, feed
-from tidemark.services.cli.folders import DEMO
 from tidemark.services.cli.installation import Installation, installation
 from tidemark.services.cli.view import Seen, View
-from tidemark.services.local.address import BROKER_VARIABLE
 from tidemark.services.local.broker_settings import FREE_PORT
-from tidemark.services.local.memory import PeakMemory
+from tidemark.services.local.folders import BROKER_VARIABLE, DEMO
 from tidemark.services.sink.connectors.released import read_released
 from tidemark.shared.model.ids import ProcessorName
 from tidemark.shared.model.messages import ProcessorStatus, StopProcessor
 from tidemark.shared.ports.log import Log
+
+SAMPLE_S = 1.0
+"""How often a measurement looks."""
+
+
+def resident_bytes(pids: Sequence[int]) -> int:
+    """PSS of these processes and all below them; of a process that has just ended, nothing."""
+    found: dict[int, int] = {}
+    for pid in pids:
+        try:
+            process = psutil.Process(pid)
+            for each in (process, *process.children(recursive=True)):
+                found[each.pid] = _pss(each)
+        except psutil.NoSuchProcess:
+            continue
+    return sum(found.values())
+
+
+def _pss(process: psutil.Process) -> int:
+    try:
+        return int(process.memory_full_info().pss)
+    except (psutil.NoSuchProcess, psutil.AccessDenied):
+        return 0
+
+
+@dataclass(slots=True)
+class PeakMemory:
+    """The highest sum seen, sampled once a second: a peak between two samples may be missed."""
+
+    pid: int
+    """The root of the tree."""
+    bytes: int = 0
+    samples: int = 0
+
+    async def watch(self) -> None:
+        """Sample until cancelled; off the loop, for the kernel takes some milliseconds for each process."""
+        while True:
+            self.bytes = max(self.bytes, await asyncio.to_thread(resident_bytes, [self.pid]))
+            self.samples += 1
+            await asyncio.sleep(SAMPLE_S)
+
 
 NAME = ProcessorName("departures")
 TOPIC, ALERTS, LATE = "departures", "departures.alerts", "departures.late"

@@ -11,9 +11,9 @@ from pathlib import Path
 from tidemark.deploy.pipelines.departures.data import PARTITIONS, departures
 from tidemark.services.cli.demo import DOCUMENT, NAME, TOPIC, DemoFailed, collect, make_topics, write_summary
 from tidemark.services.cli.feed import Fed, feed
-from tidemark.services.cli.folders import RUN
 from tidemark.services.cli.remote import find, path_of
 from tidemark.services.cli.saying import finish
+from tidemark.services.local.folders import RUN
 from tidemark.shared.adapters.clock import SystemClock
 from tidemark.shared.model.messages import ProcessorStatus
 from tidemark.shared.ports.log import Log, TopicPartition

@@ -31,7 +31,7 @@ def validate(file: Path, *, here: bool = True, connect: bool = False, as_json: b
     except (InvalidDocument, PlanError, NoDocument) as error:
         return _judged(file, None, list(getattr(error, "errors", [DocumentError("", str(error))])), [], as_json=as_json)
     from tidemark.services.cli.foreseen import refused_by_a_run
-    from tidemark.services.local.address import BROKER_VARIABLE
+    from tidemark.services.local.folders import BROKER_VARIABLE
     from tidemark.shared.process.foreseen import connection_names
 
     errors = list(refused_by_a_run(processor, {BROKER_VARIABLE: "", **os.environ})) if here else []

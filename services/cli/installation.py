@@ -17,9 +17,9 @@ from rich.console import Console
 
 from tidemark.services.cli.settings import cli_settings
 from tidemark.services.coordinator.planning import tasks_of
-from tidemark.services.local.address import ADDRESS_FILE
 from tidemark.services.local.broker import BrokerError
 from tidemark.services.local.broker_settings import FREE_PORT, Port
+from tidemark.services.local.folders import ADDRESS_FILE
 from tidemark.services.local.jars import JarsError, default_cache, ensure_jars
 from tidemark.services.local.supervisor import (
     CONTROL,

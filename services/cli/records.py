@@ -11,9 +11,8 @@ import numpy as np
 import pyarrow as pa
 
 from tidemark.services.audit.installed import local_installation
-from tidemark.services.cli.folders import NoInstallation, chosen
 from tidemark.services.cli.reading import NoDocument, read_document
-from tidemark.services.local.address import BROKER_VARIABLE
+from tidemark.services.local.folders import BROKER_VARIABLE, NoInstallation, chosen
 from tidemark.services.local.supervisor import is_running, read_state
 from tidemark.services.sink.connectors.destination import LocalDestination
 from tidemark.services.sink.connectors.released import released_files

@@ -10,7 +10,7 @@ from typing import Any
 from urllib.parse import quote
 
 from tidemark.services.cli.settings import cli_settings
-from tidemark.services.local.address import ADDRESS_FILE
+from tidemark.services.local.folders import ADDRESS_FILE
 
 
 class RemoteFailed(Exception):

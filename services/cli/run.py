@@ -11,7 +11,6 @@ from pathlib import Path
 from rich.console import Console
 
 from tidemark.services.cli.connected import refused_by_what_is_there
-from tidemark.services.cli.folders import STORE
 from tidemark.services.cli.foreseen import refused_by_a_run
 from tidemark.services.cli.installation import (
     Begun,
@@ -25,8 +24,8 @@ from tidemark.services.cli.installation import (
 )
 from tidemark.services.cli.reading import read_document
 from tidemark.services.cli.view import View
-from tidemark.services.local.address import BROKER_VARIABLE
 from tidemark.services.local.broker_settings import FREE_PORT
+from tidemark.services.local.folders import BROKER_VARIABLE, STORE
 from tidemark.services.local.supervisor import CONTROL
 from tidemark.shared.language.documents import (
     CollectionDlq,

@@ -22,7 +22,7 @@ SAID: Final = frozenset(
         "tidemark.services.audit.corrections.CannotRedrive",
         "tidemark.services.backup.files.BackupFailed",
         "tidemark.services.cli.demo.DemoFailed",
-        "tidemark.services.cli.folders.NoInstallation",
+        "tidemark.services.local.folders.NoInstallation",
         "tidemark.services.cli.ps.NothingRuns",
         "tidemark.services.cli.reading.NoDocument",
         "tidemark.services.cli.remote.RemoteFailed",

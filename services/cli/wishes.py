@@ -5,7 +5,7 @@ import os
 import sys
 from pathlib import Path
 
-from tidemark.services.cli.installed import read
+from tidemark.services.audit.installed import read
 from tidemark.shared.adapters.clock import SystemClock
 from tidemark.shared.model.messages import WorkerUnwanted, WorkerWanted
 from tidemark.shared.process.settings import read_runtime

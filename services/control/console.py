@@ -8,7 +8,7 @@ from typing import Any, Final
 import msgspec
 from aiohttp import web
 
-from tidemark.services.control import pages, verdict_page
+from tidemark.services.control import pages
 from tidemark.services.control.api import STALE_HEADER, Api
 from tidemark.services.control.html import Html, tag
 from tidemark.services.control.pages import Drawn, View
@@ -85,7 +85,7 @@ class Console:
     async def page_verdict(self, request: web.Request, _body: Any) -> web.Response:
         """Findings of audits and redrives."""
         asked = (self.api.works.work_audit_state, self.api.works.work_redrive_state)
-        return await self._page(request, "Audit", verdict_page.verdict, *asked, stream=_own(request))
+        return await self._page(request, "Audit", pages.verdict, *asked, stream=_own(request))
 
     async def page_logs(self, request: web.Request, _body: Any) -> web.Response:
         """Log lines."""

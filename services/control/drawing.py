@@ -3,8 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tidemark.services.control.html import Html, tag
-from tidemark.services.control.words import rate, share, span
+from tidemark.services.control.html import Html, rate, share, span, tag
 
 WIDTH, HEIGHT, GAP_X, GAP_Y = 236, 84, 24, 40
 BUSY, HELD = 0.8, 0.2

@@ -11,7 +11,7 @@ from typing import Any, Final, TypeAlias
 from tidemark.services.cli.explain import phases, planned
 from tidemark.services.cli.foreseen import refused_by_a_run
 from tidemark.services.cli.reading import read_document
-from tidemark.services.local.address import BROKER_VARIABLE
+from tidemark.services.local.folders import BROKER_VARIABLE
 from tidemark.shared.language.documents import InvalidDocument
 from tidemark.shared.language.values import to_json
 from tidemark.shared.model.values import Date

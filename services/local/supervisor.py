@@ -16,10 +16,10 @@ from typing import Any, Final
 import psutil
 import structlog
 
-from tidemark.services.local.address import ADDRESS_FILE, BROKER_VARIABLE
 from tidemark.services.local.broker import BrokerError, LocalBroker
 from tidemark.services.local.broker_settings import FREE_PORT, BrokerSettings, Port
 from tidemark.services.local.folder_lock import FolderLock
+from tidemark.services.local.folders import ADDRESS_FILE, BROKER_VARIABLE
 from tidemark.services.local.forking import ForkedProcess, Forking
 from tidemark.services.local.limits import limited, limited_broker
 from tidemark.services.local.logs import bound, last_words

@@ -36,11 +36,6 @@ from tidemark.shared.runtime.context import Outside
 if TYPE_CHECKING:
     from tidemark.services.source.connectors.changestream import ChangeStream
 
-_GATHERINGS: Final = 10
-"""Of an epoch."""
-_GATHERS_MS_MIN: Final = 5
-"""Below it a batch costs more than its wait."""
-
 
 class SourceConnectors(Protocol):
     """Makes the sources of one process; an installation brings its own."""

@@ -2,14 +2,21 @@
 
 An outage is an error here, not an empty answer: a caller that waits for a marker or an end must not take silence for
 the end (S3, W4).
+
+The client library unpacks a batch whole before anybody sees its size. Internal topics and markers hold nothing so large, but everybody who
+reaches the brokers can write it there. So a record stands in for a batch that unpacks to very much, which is never unpacked. Sources read
+such batches in parts (`kafka_batches`).
 """
 
 import asyncio
-from collections.abc import Mapping, Sequence
-from typing import Any
+import struct
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
 
 import aiokafka
+import structlog
 from aiokafka import errors
+from aiokafka.record.default_records import DefaultRecord
 
 from tidemark.shared.adapters.kafka_client import (
     KAFKA_ERRORS,
@@ -20,10 +27,79 @@ from tidemark.shared.adapters.kafka_client import (
     translated,
 )
 from tidemark.shared.adapters.kafka_denied import why_not
-from tidemark.shared.adapters.kafka_passing import Fetched
 from tidemark.shared.adapters.kafka_settings import KafkaSettings
+from tidemark.shared.adapters.kafka_unpacking import UNPACKED_BYTES_MAX, unpacks_to_more
+from tidemark.shared.compiled import kafka
 from tidemark.shared.model.ids import Offset
 from tidemark.shared.ports.log import LogError, LogRecord, LogUnavailable, OffsetOutOfRange, TopicPartition
+
+_log = structlog.get_logger()
+PASSED: Final = "passed-batch"
+"""Header of the record that stands for a batch: how many bytes it has, packed."""
+_LENGTH_AT: Final = 8
+_LENGTH: Final = struct.Struct(">i")
+_MAGIC_AT: Final = 16
+_HEADER: Final = struct.Struct(">b4xh4xq")
+"""Of a batch, from its format on: the format, attributes, the time of its first record, ms; between them CRC and last offset."""
+
+
+class Fetched(dict[Any, Any]):
+    """Records that the library has fetched and not given out, by partition. Takes the place of its own dict; checks every new entry."""
+
+    def __setitem__(self, partition: Any, result: Any) -> None:
+        records = getattr(result, "_partition_records", None)
+        if records is not None:
+            records._records = Batches(records._records, partition)  # noqa: SLF001 - no hook of the library comes before it unpacks
+        super().__setitem__(partition, result)
+
+
+class Batches:
+    """The library's batches of one answer, in their order, with a stand-in for each that unpacks to more than UNPACKED_BYTES_MAX.
+
+    No compiled code: a process that reads single records alone, a coordinator's, needs no LLVM for it.
+    """
+
+    def __init__(self, inner: Any, partition: Any) -> None:
+        self._inner = inner
+        self._partition = partition
+        self.has_next = inner.has_next
+        self.size_in_bytes = inner.size_in_bytes
+        (self._data, self._at) = inner.__reduce__()[2]  # the library shows them to pickle alone
+
+    def next_batch(self) -> Any:
+        """The next batch, or the record that stands in for it."""
+        batch, begin = self._inner.next_batch(), self._at
+        self._at += kafka.LOG_OVERHEAD_BYTES + _LENGTH.unpack_from(self._data, begin + _LENGTH_AT)[0]
+        if self._at - begin < kafka.HEADER_BYTES:
+            return batch
+        magic, attributes, time_ms = _HEADER.unpack_from(self._data, begin + _MAGIC_AT)
+        codec = attributes & kafka.CODEC_MASK
+        if magic < kafka.FORMAT or not codec:
+            return batch
+        packed = self._data[begin + kafka.HEADER_BYTES : self._at]
+        if not unpacks_to_more(packed, codec):
+            return batch
+        at, size = self._partition, len(packed)
+        _log.error(
+            "kafka.batch_passed", topic=at.topic, partition=at.partition, offset=batch.base_offset, packed_bytes=size,
+            unpacked_bytes_max=UNPACKED_BYTES_MAX,
+        )  # fmt: skip
+        return _InPlace(batch, time_ms, size)
+
+
+class _InPlace:
+    """A batch of one record, with the producer, the CRC and the offsets of the one that it stands for."""
+
+    def __init__(self, batch: Any, time_ms: int, packed_bytes: int) -> None:
+        self._batch = batch
+        headers = [(PASSED, str(packed_bytes).encode())]
+        self._records = iter([DefaultRecord(batch.next_offset - 1, time_ms, 0, None, b"", headers)])
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._batch, name)
+
+    def __iter__(self) -> Iterator[Any]:
+        return self._records
 
 
 def partition_name(partition: TopicPartition) -> str:

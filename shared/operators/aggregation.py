@@ -14,13 +14,7 @@ import pyarrow as pa
 from tidemark.shared.language.stages import Unwind
 from tidemark.shared.operators import general_group, typed_group
 from tidemark.shared.operators.base import PART, POS, REST, TS, WEND, WSTART, Out
-from tidemark.shared.operators.batches import (
-    ARROW_TYPES,
-    engine_columns,
-    one_batch,
-    select,
-    with_column,
-)
+from tidemark.shared.operators.batches import ARROW_TYPES, engine_columns, one_batch, select, with_column
 from tidemark.shared.operators.context import TaskContext
 from tidemark.shared.operators.dead_letters import Failure, dead_letters
 from tidemark.shared.operators.encoded import encoded

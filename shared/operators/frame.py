@@ -17,14 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidemark.shared.compiled import values
-from tidemark.shared.language.expressions.ast import (
-    OF_ENGINE,
-    Expr,
-    FieldPath,
-    Meta,
-    Variable,
-    fields_used,
-)
+from tidemark.shared.language.expressions.ast import OF_ENGINE, Expr, FieldPath, Meta, Variable, fields_used
 from tidemark.shared.language.expressions.ast import walk as nodes_of
 from tidemark.shared.language.expressions.environment import RESULT_UNITS_MAX, Environment
 from tidemark.shared.language.expressions.errors import ExpressionError

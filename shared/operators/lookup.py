@@ -22,12 +22,7 @@ from tidemark.shared.language.values import encode_docs, encode_value
 from tidemark.shared.model.plan import OUT
 from tidemark.shared.model.values import Document, Found
 from tidemark.shared.operators.base import RAW, REST, Out
-from tidemark.shared.operators.batches import (
-    TAGGED_FIELD,
-    documents_of,
-    engine_columns,
-    is_engine,
-)
+from tidemark.shared.operators.batches import TAGGED_FIELD, documents_of, engine_columns, is_engine
 from tidemark.shared.operators.context import NOWHERE, TaskContext
 from tidemark.shared.operators.dead_letters import Failure, dead_letters
 from tidemark.shared.operators.frame import Frame, partial_documents

@@ -47,14 +47,7 @@ from tidemark.shared.operators.event_time import event_times, rows_of
 from tidemark.shared.operators.keygroups import key_groups
 from tidemark.shared.operators.record_keys import unfit_keys
 from tidemark.shared.operators.specs import FrontSpec
-from tidemark.shared.operators.watermarks import (
-    SplitClock,
-    accept,
-    advance,
-    held_behind,
-    raise_to,
-    watermark_of,
-)
+from tidemark.shared.operators.watermarks import SplitClock, accept, advance, held_behind, raise_to, watermark_of
 
 _OPERATOR: Final = "$source"
 _RUN: Final = "__run"

@@ -5,16 +5,26 @@ a document that comes straight from a source; `window` has start and end, and th
 Behind a computation a document has neither: it comes from many. Beside them stands what `$setStreamMeta` has set.
 """
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Final
 
 from tidemark.shared.language.expressions.ast import Expr, Meta, ObjectExpr
+from tidemark.shared.language.fields import Path, expression_paths
 from tidemark.shared.language.schema import NO_SCHEMA, Schema
-from tidemark.shared.language.stages import AddFields, Branch, Computed, Source
+from tidemark.shared.language.stages import AddFields, Branch, Computed, InnerStage, SessionWindow, Source
 from tidemark.shared.language.stages.base import declared
 from tidemark.shared.model.ids import VertexId
 from tidemark.shared.model.plan import Service, Vertex
-from tidemark.shared.operators.paths_ahead import paths_ahead
-from tidemark.shared.operators.specs import FrontSpec, OperatorSpec, StatelessSpec
+from tidemark.shared.operators.specs import (
+    BranchSpec,
+    FrontSpec,
+    KeyBySpec,
+    OperatorSpec,
+    PartialSpec,
+    StatelessSpec,
+    TapSpec,
+)
 from tidemark.shared.planning.specs import Head, StepHead
 
 
@@ -82,3 +92,43 @@ def metadata_stage(field: str | None, end: Draft) -> tuple[AddFields, ...]:
         known.append(("window", Meta(("window",))))
     known += [(name, Meta((name,))) for name in end.told]
     return (AddFields(path=PATH, fields=Branch(((field, Computed(ObjectExpr(tuple(known)))),))),)
+
+
+_PATHS_MAX: Final = 16
+"""Each path is a comparison for each field of a record, and 17 bytes a row."""
+
+
+def paths_ahead(front: FrontSpec, behind: Sequence[OperatorSpec]) -> tuple[Path, ...]:
+    """The undeclared paths that the front and the operators of its chain read of its records, in order."""
+    found: set[Path] = set()
+    for expr in (front.source.time_field, front.source.record_id):
+        if expr is not None:
+            found |= expression_paths(expr)
+    written = {field.name for field in front.source.schema}
+    for spec in behind:
+        if isinstance(spec, KeyBySpec):
+            found |= {path for path in expression_paths(spec.key) if path and path[0] not in written}
+        elif isinstance(spec, StatelessSpec):
+            if not _of_stages(spec.stages, found, written):
+                break
+        elif isinstance(spec, PartialSpec):
+            window = spec.window.stage
+            if isinstance(window, SessionWindow) and window.partition_by is not None:
+                found |= {path for path in expression_paths(window.partition_by) if path and path[0] not in written}
+            _of_stages(window.pipeline, found, written)
+            break
+        elif not isinstance(spec, BranchSpec | TapSpec):
+            break
+    declared = {field.name for field in front.source.schema}
+    own = sorted(path for path in found if path and path[0] not in declared)
+    return tuple(own[:_PATHS_MAX])
+
+
+def _of_stages(stages: Iterable[InnerStage], found: set[Path], written: set[str]) -> bool:
+    """Add the paths that stages read of the records; whether the stages behind them may read these, too."""
+    for stage in stages:
+        found |= {path for path in stage.paths() if path and path[0] not in written}
+        if not stage.shows_others:
+            return False
+        written |= stage.named()
+    return True

@@ -14,24 +14,12 @@ import structlog
 from tidemark.shared.language.redaction import redacted_text
 from tidemark.shared.model.checkpoint import BlobRef
 from tidemark.shared.model.ids import NO_LEADER, Epoch, JobId, LeaderToken, Offset, ProcessorName
-from tidemark.shared.model.messages import (
-    Answered,
-    Command,
-    CoordinatorBeat,
-    Echo,
-    Request,
-    StartCheckpoint,
-)
+from tidemark.shared.model.messages import Answered, Command, CoordinatorBeat, Echo, Request, StartCheckpoint
 from tidemark.shared.model.processors import ProcessorRow
 from tidemark.shared.ports.blobs import BlobError
 from tidemark.shared.ports.clock import Handle
 from tidemark.shared.ports.commits import Ambiguous, CommitStore, StoreUnavailable, StoreUnusable
-from tidemark.shared.ports.log import (
-    LogError,
-    LogRecord,
-    LogUnavailable,
-    TopicPartition,
-)
+from tidemark.shared.ports.log import LogError, LogRecord, LogUnavailable, TopicPartition
 from tidemark.shared.protocol.coordinator import commands as do
 from tidemark.shared.protocol.coordinator import events as ev
 from tidemark.shared.protocol.coordinator.machine import CoordinatorMachine
@@ -55,9 +43,6 @@ _TICKS_A_BEAT: Final = 4
 
 Planner = Callable[[str, dict[str, int], Any, Mapping[str, str]], ev.PlannedPipeline]
 """(document, parallelism, previous RunningPlan or None, the registry of connections) → plan; raises PlanRefusal."""
-
-
-Offsets = Awaitable[dict[TopicPartition, Offset]]
 
 
 class OthersFound(Protocol):

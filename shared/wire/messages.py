@@ -15,15 +15,7 @@ from tidemark.shared.model.formats import (
     Codec,
     FormatError,
 )
-from tidemark.shared.model.messages import (
-    Answered,
-    Command,
-    ProcessorStatus,
-    ReadPositions,
-    Report,
-    Request,
-    Sampled,
-)
+from tidemark.shared.model.messages import Answered, Command, ProcessorStatus, ReadPositions, Report, Request, Sampled
 from tidemark.shared.wire.limits import DEFAULT, WireError, WireLimits
 
 _commands: Final[Codec[Command]] = Codec(COMMAND, Command)

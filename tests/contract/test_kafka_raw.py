@@ -14,8 +14,8 @@ from aiokafka import AIOKafkaProducer, codec
 
 from tidemark.shared.adapters import kafka_batches
 from tidemark.shared.adapters.kafka_log import KafkaLog
-from tidemark.shared.adapters.kafka_passing import PASSED
 from tidemark.shared.adapters.kafka_raw import RawReader
+from tidemark.shared.adapters.kafka_reader import PASSED
 from tidemark.shared.adapters.kafka_settings import KafkaSettings
 from tidemark.shared.model.ids import Offset
 from tidemark.shared.model.records import RawPartition

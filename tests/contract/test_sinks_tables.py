@@ -31,8 +31,7 @@ from tidemark.services.sink.connectors.manifests import (
 )
 from tidemark.services.sink.connectors.released import read_released, read_released_rows
 from tidemark.services.sink.connectors.staging import StagedFile
-from tidemark.services.sink.connectors.tableformats import table_releases
-from tidemark.services.sink.connectors.tablereleases import CommitConflict, TableReleases, app_of
+from tidemark.services.sink.connectors.tablereleases import CommitConflict, TableReleases, app_of, table_releases
 from tidemark.shared.adapters.creating import Folders
 from tidemark.shared.language.stages import EmitFormat, FileFormat
 from tidemark.shared.model.ids import Epoch, VertexId

@@ -14,7 +14,7 @@ import pytest_asyncio
 from tidemark.services.audit.reading import committed_records
 from tidemark.services.cli.installation import Installation, installation
 from tidemark.services.cli.remote import Remote, RemoteFailed, find, path_of
-from tidemark.services.local.address import ADDRESS_FILE
+from tidemark.services.local.folders import ADDRESS_FILE
 from tidemark.shared.adapters.kafka_log import KafkaLog
 from tidemark.shared.adapters.kafka_settings import KafkaSettings
 from tidemark.shared.model.ids import ProcessorName

@@ -15,7 +15,7 @@ from tidemark.services.audit.reading import committed_records
 from tidemark.services.cli.feed import Fed, feed
 from tidemark.services.cli.installation import Installation, installation
 from tidemark.services.cli.remote import Remote, find
-from tidemark.services.local.address import ADDRESS_FILE
+from tidemark.services.local.folders import ADDRESS_FILE
 from tidemark.shared.adapters.clock import SystemClock
 from tidemark.shared.model.ids import ProcessorName
 from tidemark.shared.model.messages import (

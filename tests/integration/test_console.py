@@ -14,7 +14,7 @@ import pytest
 
 from tests.harness.console import DOCUMENT, NAME, Shown, console, token_of
 from tidemark.services.cli.process import quiet
-from tidemark.services.control import drawing, html, words
+from tidemark.services.control import drawing, html
 from tidemark.services.control.routes import ROUTES
 from tidemark.shared.process.users import ROLES
 
@@ -293,17 +293,17 @@ def _vertex(name: str, *, queue: bool) -> dict[str, Any]:
 
 def test_figures_read_well() -> None:
     """Units fit the size, and what is not known is a dash."""
-    assert [words.span(ms) for ms in (None, 0, 999, 1_500, 90_000, 7_200_000, 172_800_000)] == [
+    assert [html.span(ms) for ms in (None, 0, 999, 1_500, 90_000, 7_200_000, 172_800_000)] == [
         "–", "0 ms", "999 ms", "1.5 s", "1.5 min", "2.0 h", "2.0 d",
     ]  # fmt: skip
-    assert [words.size(b) for b in (None, 10, 2_048, 3 << 20, 5 << 40)] == [
+    assert [html.size(b) for b in (None, 10, 2_048, 3 << 20, 5 << 40)] == [
         "–",
         "10 B",
         "2.0 KiB",
         "3.0 MiB",
         "5,120.0 GiB",
     ]
-    assert [words.number(v) for v in (None, 0, 2.25, 12_345.6)] == ["–", "0", "2.2", "12,346"]
+    assert [html.number(v) for v in (None, 0, 2.25, 12_345.6)] == ["–", "0", "2.2", "12,346"]
 
 
 async def test_a_document_is_tried_out_in_a_process_of_its_own(shown: Shown) -> None:

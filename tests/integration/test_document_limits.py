@@ -15,7 +15,7 @@ from tidemark.services.source.connectors.filereaders import reader_of
 from tidemark.shared.computation import Computation, Document, NoConfig, Record, Timer, Timers
 from tidemark.shared.computation.harness import Harness
 from tidemark.shared.language.documents import InvalidDocument, parse, refusals
-from tidemark.shared.language.documents.limits import RANGES
+from tidemark.shared.language.documents.parse import RANGES
 from tidemark.shared.language.limits import DEFAULTS, Limits
 from tidemark.shared.ports.log import LogError
 

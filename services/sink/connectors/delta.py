@@ -18,14 +18,7 @@ from deltalake.transaction import AddAction, RemoveAction
 
 from tidemark.services.sink.connectors.manifests import Manifest
 from tidemark.services.sink.connectors.staging import StagedFile
-from tidemark.services.sink.connectors.tablereleases import (
-    COMPACTED,
-    TOLD,
-    CommitConflict,
-    TableReleases,
-    app_of,
-    told,
-)
+from tidemark.services.sink.connectors.tablereleases import COMPACTED, TOLD, CommitConflict, TableReleases, app_of, told
 from tidemark.shared.ports.sink import TargetRefused
 
 LOG: Final = "_delta_log"

@@ -45,7 +45,7 @@ from tidemark.services.sink.connectors.staging import (
     encode_handle,
 )
 from tidemark.services.sink.connectors.tablecolumns import TableColumns
-from tidemark.services.sink.connectors.tableformats import table_releases
+from tidemark.services.sink.connectors.tablereleases import table_releases
 from tidemark.shared.model.checkpoint import MirrorRow
 from tidemark.shared.model.formats import FormatError
 from tidemark.shared.model.ids import Epoch

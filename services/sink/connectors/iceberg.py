@@ -41,14 +41,7 @@ from tidemark.services.sink.connectors.filerows import joinable
 from tidemark.services.sink.connectors.formats import parquet_bytes, table_from
 from tidemark.services.sink.connectors.manifests import Manifest
 from tidemark.services.sink.connectors.tablecolumns import FORBIDDEN, plain
-from tidemark.services.sink.connectors.tablereleases import (
-    COMPACTED,
-    TOLD,
-    CommitConflict,
-    TableReleases,
-    app_of,
-    told,
-)
+from tidemark.services.sink.connectors.tablereleases import COMPACTED, TOLD, CommitConflict, TableReleases, app_of, told
 from tidemark.shared.ports.sink import TargetRefused, TargetUnavailable
 
 METADATA: Final = "metadata"

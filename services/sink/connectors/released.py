@@ -17,8 +17,7 @@ from tidemark.services.sink.connectors.filerows import Encoding
 from tidemark.services.sink.connectors.formats import rows_of, table_from
 from tidemark.services.sink.connectors.manifests import Manifest, ManifestStore
 from tidemark.services.sink.connectors.staging import StagedFile
-from tidemark.services.sink.connectors.tableformats import table_releases
-from tidemark.services.sink.connectors.tablereleases import ReadTable
+from tidemark.services.sink.connectors.tablereleases import ReadTable, table_releases
 from tidemark.shared.language.stages import FileFormat
 from tidemark.shared.ports.sink import TargetRefused
 

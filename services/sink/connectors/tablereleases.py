@@ -25,6 +25,7 @@ import structlog
 from msgspec import structs
 
 from tidemark.services.sink.connectors.destination import Destination, sha256
+from tidemark.services.sink.connectors.filerows import Encoding
 from tidemark.services.sink.connectors.formats import parquet_bytes, table_from
 from tidemark.services.sink.connectors.manifests import Manifest, ManifestStore, decode_told, seen, show, visible_name
 from tidemark.services.sink.connectors.staging import StagedFile
@@ -494,3 +495,18 @@ def nulls_in(file: pq.FileMetaData, names: list[str]) -> str:
         if not places or any(c.statistics is None or c.statistics.null_count for c in groups):
             return name
     return ""
+
+
+def table_releases(destination: Destination, encoding: Encoding, **bounds: int) -> TableReleases[Any] | None:
+    """Releases into the table at a destination, with the bounds of `TableReleases`; None for a format that is no table."""
+    if encoding.format == "parquet":
+        from tidemark.services.sink.connectors.delta import DeltaReleases  # noqa: PLC0415
+
+        return DeltaReleases(destination, encoding.partition_by, **bounds)
+    if encoding.format == "iceberg":
+        from tidemark.services.sink.connectors.iceberg import IcebergReleases  # noqa: PLC0415
+
+        assert encoding.table is not None
+        name, catalog = encoding.table.name, encoding.table.catalog
+        return IcebergReleases(destination, encoding.partition_by, name=name, catalog=catalog, **bounds)
+    return None

@@ -2,9 +2,8 @@
 
 from typing import TypeAlias
 
-from tidemark.shared.language.connection import Connection
 from tidemark.shared.language.stages.add_fields import AddFields
-from tidemark.shared.language.stages.base import Gathering, InnerStage, Stage, Stateless
+from tidemark.shared.language.stages.base import Connection, Gathering, InnerStage, Stage, Stateless
 from tidemark.shared.language.stages.compute import Compute
 from tidemark.shared.language.stages.count import Count
 from tidemark.shared.language.stages.group import Group, GroupField

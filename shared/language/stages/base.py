@@ -5,9 +5,9 @@ share parts with them.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import TypeAlias
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal, TypeAlias
 
 from tidemark.shared.language.expressions.ast import Expr
 from tidemark.shared.language.expressions.environment import Environment
@@ -16,7 +16,7 @@ from tidemark.shared.language.fields import Fields, Path
 from tidemark.shared.language.forms import PluginUse
 from tidemark.shared.language.query.ast import Predicate
 from tidemark.shared.language.schema import NO_SCHEMA, Schema
-from tidemark.shared.model.values import Document
+from tidemark.shared.model.values import Document, Value
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,3 +204,12 @@ def declared(schema: Schema, stages: Iterable[Stage]) -> Schema:
     for stage in stages:
         schema = stage.declared(schema)
     return schema
+
+
+@dataclass(frozen=True, slots=True)
+class Connection:
+    """A connection by name: its type and settings, `${NAME}` references not yet replaced (`documents.connections.resolve`)."""
+
+    name: str
+    type: Literal["kafka", "files", "sql", "mongodb", "gateway", "sample", "schemaRegistry", "https", "plugin"]
+    settings: Mapping[str, Value] = field(default_factory=dict, repr=False)

@@ -9,14 +9,7 @@ from dataclasses import dataclass
 from typing import NewType
 
 from tidemark.shared.model.checkpoint import CommitRow, LineageEntry, MirrorRow
-from tidemark.shared.model.ids import (
-    Epoch,
-    Generation,
-    JobId,
-    LeaderToken,
-    Offset,
-    ProcessorName,
-)
+from tidemark.shared.model.ids import Epoch, Generation, JobId, LeaderToken, Offset, ProcessorName
 from tidemark.shared.model.messages import Command, ProcessorStatus, RunningPlan
 from tidemark.shared.model.processors import Expected, ProcessorRow
 

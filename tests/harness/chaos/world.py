@@ -16,8 +16,8 @@ from tests.harness.chaos.disks import Disk
 from tests.harness.chaos.faults import EVERYTHING, FORK_SERVER, Fault
 from tests.harness.chaos.lanes import Lane, Lanes
 from tidemark.services.cli.installation import Installation
-from tidemark.services.local.address import BROKER_VARIABLE
 from tidemark.services.local.broker_settings import LOOPBACK
+from tidemark.services.local.folders import BROKER_VARIABLE
 from tidemark.services.local.supervisor import BROKER, LocalCluster, LocalSettings, SupervisedProcess
 from tidemark.shared.adapters.clock import SystemClock
 from tidemark.shared.runtime.client import Client

@@ -1,9 +1,13 @@
-"""Which installation of this machine a command means."""
+"""Installations on folders of this machine: which one a command means, and where it writes its address."""
 
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
+ADDRESS_FILE: Final = "control.json"
+"""The control service's URL and the file of its token, while it runs."""
+BROKER_VARIABLE: Final = "LOCAL_KAFKA"
+"""The variable that a local installation sets for documents: the address of its own broker. `KAFKA` is the user's."""
 _HOME: Final = Path(".tidemark")
 RUN: Final = _HOME / "run"
 """Where `tidemark run` keeps broker, state and logs unless told otherwise."""
