@@ -72,7 +72,8 @@ SPLIT_STANDS: Final = Format("positions of splits")
 SPLIT_POSITION: Final = Format("the position in a split")
 SPLIT_STATE: Final = Format("the state of a split")
 RECORD_IDS: Final = Format("record ids of a split")
-COMPUTATION_STATE: Final = Format("the state of a computation", 3, (1, 2, 3))
+COMPUTATION_STATE: Final = Format("the state of a computation", 4, (1, 2, 3, 4))
+WAITING_ROWS: Final = Format("rows that wait in a computation")
 JOIN_STATE: Final = Format("the state of a $join", 2, (1, 2))
 STEP_STATE: Final = Format("the state of a window's step")
 SPARK_STATE: Final = Format("the manifest of a Spark stage", 2, (1, 2))
@@ -95,8 +96,8 @@ TOPIC_COPY: Final = Format("copied records of a topic")
 FORMATS: Final = (
     FRAME, COMMAND, REPORT, STATUS, ANSWER, POSITIONS, SAMPLE, MIRROR_ROW, SEAL,
     PROCESSOR_ROW, DECISIONS, PLAN, MODULES, COMMIT_ROW,
-    PART_LIST, SPLIT_STANDS, SPLIT_POSITION, SPLIT_STATE, RECORD_IDS, COMPUTATION_STATE, JOIN_STATE, STEP_STATE, SPARK_STATE, CALLS_NOTE,
-    STAGED_HANDLE, STAGED_RECORDS, STAGED_ROWS, FILE_LIST, MANIFEST, VOLUME, MARKER, REDRIVEN, WORK, BACKUP, TOPIC_COPY,
+    PART_LIST, SPLIT_STANDS, SPLIT_POSITION, SPLIT_STATE, RECORD_IDS, COMPUTATION_STATE, WAITING_ROWS, JOIN_STATE, STEP_STATE, SPARK_STATE,
+    CALLS_NOTE, STAGED_HANDLE, STAGED_RECORDS, STAGED_ROWS, FILE_LIST, MANIFEST, VOLUME, MARKER, REDRIVEN, WORK, BACKUP, TOPIC_COPY,
 )  # fmt: skip
 """All of them."""
 

@@ -482,6 +482,7 @@ class KeyedComputation:
                 if found is not None:
                     self._waiting.applied(found)
                 self._keys.changed(key)
+                key.taken_ms = below_ms
                 yield key, found
         self._keys.settle()
 

@@ -24,20 +24,18 @@ from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
 import msgspec
-import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from tidemark.shared.computation.problems import StateError
 from tidemark.shared.computation.state import StateCodec
 from tidemark.shared.computation.timers import Pending, Timers
 from tidemark.shared.language.values import decode_value, encode_value
-from tidemark.shared.model.formats import COMPUTATION_STATE, Codec, FormatError
+from tidemark.shared.model.formats import COMPUTATION_STATE, WAITING_ROWS, Codec, FormatError
 from tidemark.shared.model.ids import KeyGroup, StatePart, key_group_part
 from tidemark.shared.model.time import MAX_TIME, MIN_TIME
-from tidemark.shared.operators.computation_parts import Parts, ToWrite, by_group, lacks_whole
-from tidemark.shared.operators.computation_rows import Stored, WaitingRows
-from tidemark.shared.operators.keygroups import groups_of_keys, key_group, key_groups
+from tidemark.shared.operators.computation_parts import Parts, Runs, by_group, lacks_whole, waiting_rows
+from tidemark.shared.operators.computation_rows import STORED, OrderKey, WaitingRows
+from tidemark.shared.operators.keygroups import groups_of_keys, key_group
 
 
 class ColdKeys(Protocol):
@@ -142,9 +140,12 @@ class _KeySnapshot(msgspec.Struct, array_like=True):
     output_ms: int
     sequence: int
     timers: list[Pending]
-    waiting: list[Stored]
+    waiting: list[tuple[int, OrderKey, bytes]] = []
+    """Of rows that wait the time in ms, the order key and the encoded document: before version 4, which has them in runs."""
     highest: int = 0
     """Version 1 had none: its sequence stands for it."""
+    taken_ms: int = MIN_TIME
+    """Rows below it wait no more (CP4)."""
 
 
 _ENCODER: Final = msgspec.msgpack.Encoder()
@@ -170,6 +171,7 @@ class Key:
         "highest",
         "output_ms",
         "sequence",
+        "taken_ms",
         "timers",
         "value",
     )
@@ -188,8 +190,10 @@ class Key:
         self.highest = 0
         """The highest sequence given for any time."""
         self.timers = Timers() if timers is None else timers
+        self.taken_ms = MIN_TIME
+        """Its rows below this time wait no more."""
         self.entry: bytes | None = None
-        """Its bytes in a snapshot, without waiting rows, where it is kept for its state or timers, and has not changed since."""
+        """Its bytes in a snapshot, where it is kept for its state or timers, and has not changed since."""
         self.dirty_in = -1
         """The number of the snapshot that it is to be in, where `Keys` knows that already."""
         self._codec = codec
@@ -274,6 +278,7 @@ class Keys:
         self._number = 0
         """Of the next snapshot."""
         self._parts = Parts()
+        self._runs = Runs()
         self._fresh = codec.encode(codec.fresh())
         self._cooling = cooling
         self._cold = None if cooling is None else cooling.make()
@@ -299,19 +304,14 @@ class Keys:
         return None if packed is None else self._unpacked(group, _KEY_DECODER.decode(packed))
 
     def add(self, keys: Sequence[tuple[bytes, int]], values: pa.BinaryArray) -> None:
-        """These keys, by their canonical bytes, are there and dirty from here on; each has its value, encoded, in a row of `values`."""
-        new: list[tuple[bytes, int]] = []
-        for data, row in keys:
-            key = self.find(data)
-            if key is None:
-                new.append((data, row))
-            else:
-                self._dirtied(key)
+        """These keys, by their canonical bytes, are there from here on; each has its value, encoded, in a row of `values`."""
+        new = [(data, row) for data, row in keys if self.find(data) is None]
         groups = groups_of_keys([data for data, _ in new], self._groups)
         encoded = values.take(pa.array([row for _, row in new], pa.int64())).to_pylist() if new else ()
         for (data, _), group, value in zip(new, groups, encoded, strict=True):
-            timers = Timers((), self._timers_max)
-            self._dirtied(self._added(Key(data, decode_value(value), KeyGroup(group), self._codec, timers)))
+            key = Key(data, decode_value(value), KeyGroup(group), self._codec, Timers((), self._timers_max))
+            key.taken_ms = self._passed_ms
+            self._dirtied(self._added(key))
 
     def _dirtied(self, key: Key) -> None:
         if key.dirty_in != self._number:
@@ -372,96 +372,96 @@ class Keys:
         """Parts with what changed since the last call; None for one that is gone."""
         parts: dict[StatePart, bytes | None] = {}
         writes = [(group, self._parts.next(group, keys)) for group, keys in sorted(self._dirty.items())]
-        waiting = self._waiting_in(writes)
         for group, write in writes:
             parts |= dict.fromkeys(write.gone)
             if write.keys is not None:
-                parts[write.part] = _CODEC.encode(self._changed(group, write.keys, waiting))
+                parts[write.part] = _CODEC.encode(self._changed(group, write.keys))
                 continue
-            kept = self._whole(group, waiting)
+            kept = self._whole(group)
             if self._parts.wrote(group, len(kept)):
                 parts[write.part] = _CODEC.encode(kept) if kept else None
         self._dirty.clear()
         self._number += 1
-        return parts
+        return parts | self._runs.snapshot(self._waiting, self._groups)
 
     def restore(self, parts: MutableMapping[StatePart, bytes], restored: Callable[[Key], None]) -> None:
         """Take the state from these parts, and show each key; StateError for bytes that no snapshot has.
 
         Part by part they are taken out of the mapping: their bytes go as their keys come.
         """
+        runs: list[StatePart] = []
         for group, names in by_group(parts).items():
-            if lacks_whole(names):
+            if lacks_whole(names.keys):
                 raise StateError(
-                    f"key group {group}: expected {key_group_part(group)} beside {names[0][1]}, found none"
+                    f"key group {group}: expected {key_group_part(group)} beside {names.keys[0][1]}, found none"
                 )
+            found: dict[bytes, _KeySnapshot] = {}
             looked, seen = False, set[bytes]()
             changes: dict[int, list[bytes]] = {}
-            for number, part in names:
+            for number, part in names.keys:
                 entries = _entries(part, parts.pop(part))
-                found = [item for item in entries if isinstance(item, _KeySnapshot) and item.key not in seen]
-                self._waiting.restore((item.key, item.waiting) for item in found)
-                for item in found:
-                    key = self._unpacked(group, item)
-                    if item.state is not None and not looked:
-                        key.state()  # state of another version is found now, not hours later
-                        looked = True
-                    if not self._stays(key):
-                        self._dirtied(key)
-                    restored(key)
-                changes[number] = [item.key if isinstance(item, _KeySnapshot) else item for item in entries]
+                found |= {e.key: e for e in entries if isinstance(e, _KeySnapshot) and e.key not in seen}
+                changes[number] = [e.key if isinstance(e, _KeySnapshot) else e for e in entries]
                 seen.update(changes[number])
-            self._parts.restored(group, len(changes.pop(-1)), changes)
+            self._restore_rows(names.runs, parts, found)
+            runs += names.runs
+            for item in found.values():
+                key = self._unpacked(group, item)
+                if item.state is not None and not looked:
+                    key.state()  # state of another version is found now, not hours later
+                    looked = True
+                if item.waiting or not self._stays(key):
+                    self._dirtied(key)
+                restored(key)
+            if changes:
+                self._parts.restored(group, len(changes.pop(-1)), changes)
             self.settle()
+        self._runs.restored(runs)
 
-    def _waiting_in(self, writes: Sequence[tuple[KeyGroup, ToWrite]]) -> Mapping[bytes, list[Stored]]:
-        """The waiting rows of the keys that are to be written."""
-        whole = [group for group, write in writes if write.keys is None]
-        names = pa.array([key for _, write in writes for key in write.keys or ()], pa.binary())
-        return self._waiting.stored(
-            lambda keys: (
-                np.isin(key_groups(keys, self._groups), whole)
-                | pc.is_in(keys, value_set=names).to_numpy(zero_copy_only=False)
-            )
-        )
+    def _restore_rows(
+        self, runs: Sequence[StatePart], parts: MutableMapping[StatePart, bytes], keys: Mapping[bytes, _KeySnapshot]
+    ) -> None:
+        taken_ms = {data: item.taken_ms for data, item in keys.items()}
+        for part in runs:
+            try:
+                self._waiting.add(waiting_rows(parts.pop(part), taken_ms))
+            except (FormatError, ValueError, IndexError) as e:
+                raise StateError(f"{part}: {WAITING_ROWS.name}: {e}") from e
+        rows = [(data, at, *order, packed) for data, item in keys.items() for at, order, packed in item.waiting]
+        if rows:
+            cells = zip(*rows, strict=True)
+            columns = [pa.array(column, field.type) for column, field in zip(cells, STORED, strict=True)]
+            self._waiting.add(pa.RecordBatch.from_arrays(columns, schema=STORED))
 
-    def _whole(self, group: KeyGroup, waiting: Mapping[bytes, list[Stored]]) -> list[msgspec.Raw]:
+    def _whole(self, group: KeyGroup) -> list[msgspec.Raw]:
         """The entries of all keys of a group."""
         keys = self._by_group.get(group, {})
-        found = {
-            data: packed if data not in waiting else _with_waiting(packed, waiting[data])
-            for data, packed in (() if self._cold is None else self._cold.of_group(group))
-            if data not in keys
-        }
+        cold = () if self._cold is None else self._cold.of_group(group)
+        found = {data: packed for data, packed in cold if data not in keys}
         for data, key in list(keys.items()):
-            entry = self._entry(key, waiting.get(data, ()))
+            entry = self._entry(key)
             if entry is not None:
                 found[data] = entry
         return [msgspec.Raw(found[data]) for data in sorted(found)]
 
-    def _changed(
-        self, group: KeyGroup, names: Collection[bytes], waiting: Mapping[bytes, list[Stored]]
-    ) -> list[msgspec.Raw | bytes]:
+    def _changed(self, group: KeyGroup, names: Collection[bytes]) -> list[msgspec.Raw | bytes]:
         """The entries of some keys of a group; the names of those that are gone (CP1)."""
         keys = self._by_group.get(group, {})
         entries: list[msgspec.Raw | bytes] = []
         for data in sorted(names):
-            rows = waiting.get(data, ())
-            if data in keys:
-                entry = self._entry(keys[data], rows)
-            else:
-                entry = None if self._cold is None else self._cold.get(group, data)
-                entry = _with_waiting(entry, list(rows)) if entry is not None and rows else entry
+            key = keys.get(data)
+            cold = None if self._cold is None or key is not None else self._cold.get(group, data)
+            entry = cold if key is None else self._entry(key)
             entries.append(data if entry is None else msgspec.Raw(entry))
         return entries
 
-    def _entry(self, key: Key, rows: Sequence[Stored]) -> bytes | None:
+    def _entry(self, key: Key) -> bytes | None:
         """The bytes of a key in memory; None for one that is not kept, and is forgotten."""
-        if key.entry is not None and not rows:
+        if key.entry is not None:
             return key.entry
         if self._stays(key):
-            packed = _packed(key, rows)
-            if not rows and key.is_worth_keeping(self._fresh):
+            packed = _packed(key)
+            if key.is_worth_keeping(self._fresh):
                 key.entry = packed
             return packed
         self._forgotten(key.data)
@@ -480,14 +480,15 @@ class Keys:
         key.restore(item.state)
         key.output_ms, key.sequence = item.output_ms, item.sequence
         key.highest = max(item.highest, item.sequence)
+        key.taken_ms = item.taken_ms
         return self._added(key)
 
 
-def _packed(key: Key, waiting: Sequence[Stored] = ()) -> bytes:
+def _packed(key: Key) -> bytes:
     value = encode_value(key.value)
     timers = key.timers.all()
     return _ENCODER.encode(
-        _KeySnapshot(key.data, value, key.pack(), key.output_ms, key.sequence, timers, list(waiting), key.highest)
+        _KeySnapshot(key.data, value, key.pack(), key.output_ms, key.sequence, timers, [], key.highest, key.taken_ms)
     )
 
 
@@ -497,8 +498,3 @@ def _entries(part: StatePart, data: bytes) -> list[_KeySnapshot | bytes]:
         return [_ENTRY_DECODER.decode(raw) for raw in _CODEC.decode(data)]
     except (FormatError, msgspec.DecodeError) as e:
         raise StateError(f"{part}: {COMPUTATION_STATE.name}: {e}") from e
-
-
-def _with_waiting(packed: bytes, waiting: list[Stored]) -> bytes:
-    """The bytes of a key that lies in the store, for a snapshot: its rows wait in memory."""
-    return _ENCODER.encode(msgspec.structs.replace(_KEY_DECODER.decode(packed), waiting=waiting))

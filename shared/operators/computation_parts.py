@@ -6,24 +6,47 @@ Rules:
   gone its name. The latest part that has a key counts.
 - CP2 Each part of changes holds at least twice as many keys as the one behind it: those that would not become one with it.
 - CP3 Where the parts of changes would hold more than half as many keys as the whole one, this is written anew and they go.
+- CP4 Rows that wait for the watermark lie in runs, `kg:G#wN`: those of a group that came between two snapshots, written once. A key's entry
+  says which of its rows have been taken: those below a time. Of a key without an entry all have.
+- CP5 Each run has at least twice as many rows as the one behind it, as CP2 has it.
+- CP6 Where fewer than half of the rows in runs still wait, these are written anew as one run, and the others go; so are all rows of a
+  restored task, by its first snapshot.
 
 So of n keys a group has at most log2(n) + 1 parts, a restore reads at most three entries for each key that is left, and a key that has
-changed is written again as often as its part is merged. A merge reads nothing: the task has every key's bytes, and here lie the names.
-Runs of record ids and of joins (`remembered`, `join_runs`) have no use for it: what they hold never changes.
+changed is written again as often as its part is merged, as is a row that waits. A merge reads nothing: the task has every key's bytes and
+every row, and here lie the names. Runs of record ids and of joins (`remembered`, `join_runs`) have no use for the parts of keys: what they
+hold never changes.
 
 A computation's child loads this file: nothing here takes machine code.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, NamedTuple
 
+import msgspec
+import numpy as np
 import pyarrow as pa
 
+from tidemark.shared.model.formats import WAITING_ROWS, Codec
 from tidemark.shared.model.ids import KeyGroup, StatePart, key_group_part
+from tidemark.shared.model.time import MAX_TIME
+from tidemark.shared.operators.computation_rows import (
+    KEY,
+    ORDINAL,
+    PACKED,
+    POSITION,
+    STORED,
+    TIME,
+    WaitingRows,
+    numbers,
+)
+from tidemark.shared.operators.keygroups import key_groups
 
 _AS_LARGE: Final = 2
-"""CP2, CP3."""
+"""CP2, CP3, CP5, CP6."""
+_RUN: Final = "#w"
+_NUMBERS: Final = (TIME, ORDINAL, POSITION)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,15 +112,118 @@ class Parts:
         self._groups[group] = _Group(whole, max(changes, default=-1) + 1, parts)
 
 
-def by_group(parts: Iterable[StatePart]) -> dict[KeyGroup, list[tuple[int, StatePart]]]:
-    """The parts of each group with their numbers, the latest first; the whole one is -1."""
-    found: dict[KeyGroup, list[tuple[int, StatePart]]] = {}
+class StoredRows(msgspec.Struct, array_like=True):
+    """A run of a key group: n rows that wait."""
+
+    keys: list[bytes]
+    """Canonical bytes, each once."""
+    numbers: bytes
+    """Shape (4, n), int64, little endian: of each row the place of its key, its time in ms, and its order key."""
+    documents: list[bytes]
+    """Encoded, n of them."""
+
+
+_ROWS: Final[Codec[StoredRows]] = Codec(WAITING_ROWS, StoredRows)
+
+
+@dataclass(frozen=True, slots=True)
+class _Run:
+    parts: tuple[StatePart, ...]
+    since: int
+    """The number from which on it has the rows that waited, up to those of the next run."""
+    rows: int
+
+
+class Runs:
+    """Which runs of waiting rows the snapshot of a task has."""
+
+    def __init__(self) -> None:
+        self._runs: list[_Run] = []
+        self._number = 0
+        self._arrived = 0
+        """Rows below this number lie in runs."""
+        self._restored: tuple[StatePart, ...] = ()
+
+    def snapshot(self, waiting: WaitingRows, groups: int) -> dict[StatePart, bytes | None]:
+        """The parts that are written and that go (CP4 to CP6)."""
+        kept, gone, since, rows = self._runs, list[_Run](), self._arrived, waiting.since(self._arrived)
+        count = rows.num_rows
+        if sum(run.rows for run in kept) + count > _AS_LARGE * len(waiting):
+            kept, gone, since = [], kept, 0
+        while kept and kept[-1].rows < _AS_LARGE * count:
+            gone.append(kept.pop())
+            count, since = count + gone[-1].rows, gone[-1].since
+        parts: dict[StatePart, bytes | None] = dict.fromkeys(self._restored)
+        parts |= dict.fromkeys(part for run in gone for part in run.parts)
+        if since < self._arrived:
+            rows = waiting.since(since)
+        if rows.num_rows:
+            written = self._written(rows, groups)
+            parts |= written
+            kept.append(_Run(tuple(written), since, rows.num_rows))
+        self._runs, self._restored, self._arrived = kept, (), waiting.arrived
+        return parts
+
+    def restored(self, parts: Iterable[StatePart]) -> None:
+        """The snapshot has these, of rows that are there again (CP6)."""
+        self._restored = tuple(parts)
+        self._number = max((int(part.partition(_RUN)[2]) + 1 for part in self._restored), default=0)
+
+    def _written(self, rows: pa.RecordBatch, groups: int) -> dict[StatePart, bytes]:
+        of_group = key_groups(rows.column(KEY), groups)
+        order = np.argsort(of_group, kind="stable")
+        begins = np.flatnonzero(np.diff(of_group[order], prepend=-1))
+        found = {}
+        for places in np.split(order, begins[1:]):
+            part = StatePart(f"{key_group_part(int(of_group[places[0]]))}{_RUN}{self._number}")
+            found[part] = _ROWS.encode(_stored(rows.take(pa.array(places))))
+        self._number += 1
+        return found
+
+
+def _stored(rows: pa.RecordBatch) -> StoredRows:
+    keys = rows.column(KEY).dictionary_encode()
+    columns = np.stack([keys.indices.to_numpy(), *(numbers(rows, name) for name in _NUMBERS)])
+    return StoredRows(keys.dictionary.to_pylist(), columns.astype("<i8").tobytes(), rows.column(PACKED).to_pylist())
+
+
+def waiting_rows(data: bytes, taken_ms: Mapping[bytes, int]) -> pa.RecordBatch:
+    """The rows of a run that wait, by the times of the keys that have an entry (CP4).
+
+    FormatError, ValueError or IndexError for bytes that are no run.
+    """
+    stored = _ROWS.decode(data)
+    columns = np.frombuffer(stored.numbers, "<i8").reshape(1 + len(_NUMBERS), len(stored.documents))
+    taken = np.array([taken_ms.get(key, MAX_TIME) for key in stored.keys], dtype=np.int64)
+    keys = pa.array(stored.keys, pa.binary()).take(pa.array(columns[0]))
+    documents = pa.array(stored.documents, pa.large_binary())
+    rows = pa.RecordBatch.from_arrays([keys, *map(pa.array, columns[1:]), documents], schema=STORED)
+    return rows.filter(pa.array(columns[1] >= taken[columns[0]]))
+
+
+class GroupParts(NamedTuple):
+    """The parts of a key group."""
+
+    keys: list[tuple[int, StatePart]]
+    """With their numbers, the latest first; the whole one is -1."""
+    runs: list[StatePart]
+
+
+def by_group(parts: Iterable[StatePart]) -> dict[KeyGroup, GroupParts]:
+    """The parts of each group."""
+    found: dict[KeyGroup, GroupParts] = {}
     for part in parts:
         group, _, number = part.partition(":")[2].partition("#")
-        found.setdefault(KeyGroup(int(group)), []).append((int(number) if number else -1, part))
-    return {group: sorted(own, reverse=True) for group, own in found.items()}
+        own = found.setdefault(KeyGroup(int(group)), GroupParts([], []))
+        if _RUN in part:
+            own.runs.append(part)
+        else:
+            own.keys.append((int(number) if number else -1, part))
+    for own in found.values():
+        own.keys.sort(reverse=True)
+    return found
 
 
 def lacks_whole(parts: Sequence[tuple[int, StatePart]]) -> bool:
     """Whether of these, of one group, none is the whole one."""
-    return parts[-1][0] >= 0
+    return bool(parts) and parts[-1][0] >= 0

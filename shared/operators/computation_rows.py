@@ -8,7 +8,7 @@ A computation's child loads this file: nothing here takes machine code.
 """
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final, TypeAlias
 
 import numpy as np
@@ -21,8 +21,6 @@ Int64s: TypeAlias = npt.NDArray[np.int64]
 Bools: TypeAlias = npt.NDArray[np.bool_]
 OrderKey: TypeAlias = tuple[int, int]
 """(ordinal of the split or sender's sequence, position): how records of one key and time follow one another."""
-Stored: TypeAlias = tuple[int, OrderKey, bytes]
-"""A waiting row of a key: time in ms, order key, encoded document."""
 Made: TypeAlias = Callable[[Sequence[bytes], Sequence[int]], pa.RecordBatch]
 """Columns of encoded documents and their times, ms."""
 
@@ -36,13 +34,11 @@ ROWS: Final = pa.schema([
     (POSITION, pa.int64()), (BELOW, pa.int64()),
 ])  # fmt: skip
 """Rows as they come in."""
-_WAITING: Final = pa.schema(
-    [
-        (KEY, pa.binary()),
-        *((name, pa.int64()) for name in (TIME, ORDINAL, POSITION, ARRIVED)),
-        (PACKED, pa.large_binary()),
-    ]
-)
+STORED: Final = pa.schema([
+    (KEY, pa.binary()), (TIME, pa.int64()), (ORDINAL, pa.int64()), (POSITION, pa.int64()), (PACKED, pa.large_binary()),
+])  # fmt: skip
+"""Those of a snapshot."""
+_WAITING: Final = STORED.append(pa.field(ARRIVED, pa.int64()))
 _CHUNKS: Final = 8
 """So many chunks may have any size; with more, each is to be twice as large as the one behind it."""
 _WORTH_COPYING: Final = 4_096
@@ -52,12 +48,13 @@ _WORTH_COPYING: Final = 4_096
 class _Chunk:
     """Rows in the order of time, of which the first `begin` have been taken."""
 
-    __slots__ = ("batch", "begin", "times")
+    __slots__ = ("batch", "begin", "latest", "times")
 
     def __init__(self, batch: pa.RecordBatch) -> None:
         self.batch = batch
         self.begin = 0
         self.times = numbers(batch, TIME)
+        self.latest = int(numbers(batch, ARRIVED).max())
 
     def __len__(self) -> int:
         return int(self.batch.num_rows) - self.begin
@@ -79,7 +76,8 @@ class WaitingRows:
         self._chunks: list[_Chunk] = []
         self._keys: dict[bytes, int] = {}
         """How many rows of each key wait."""
-        self._arrived = 0
+        self.arrived = 0
+        """How many rows have come: the number of the next one."""
 
     def __len__(self) -> int:
         return sum(map(len, self._chunks))
@@ -89,36 +87,22 @@ class WaitingRows:
         return self._keys.get(key, 0)
 
     def add(self, rows: pa.RecordBatch) -> list[tuple[bytes, int]]:
-        """Rows with the columns of `ROWS`, in any order; the keys that they have, each with the place of a row."""
+        """Rows with the columns of `STORED` and any others, in any order; their keys, each with the place of a row."""
         count = rows.num_rows
-        arrived = np.arange(self._arrived, self._arrived + count, dtype=np.int64)
-        self._arrived += count
+        arrived = np.arange(self.arrived, self.arrived + count, dtype=np.int64)
+        self.arrived += count
         columns = [pa.array(arrived) if field.name == ARRIVED else rows.column(field.name) for field in _WAITING]
         self._keep(pa.RecordBatch.from_arrays(columns, schema=_WAITING))
         return self._counted(rows.column(KEY))
 
-    def restore(self, stored: Iterable[tuple[bytes, Sequence[Stored]]]) -> None:
-        """Rows of a snapshot, by key."""
-        every = ((key, row) for key, rows in stored for row in rows)
-        rows = [(key, time, *order, n, packed) for n, (key, (time, order, packed)) in enumerate(every, self._arrived)]
-        if rows:
-            columns = [
-                pa.array(cells, field.type) for cells, field in zip(zip(*rows, strict=True), _WAITING, strict=True)
-            ]
-            self._arrived += len(rows)
-            self._keep(pa.RecordBatch.from_arrays(columns, schema=_WAITING))
-            self._counted(columns[0])
-
-    def stored(self, wanted: Callable[[pa.BinaryArray], Bools]) -> Mapping[bytes, list[Stored]]:
-        """The rows of the wanted ones among n keys, shape (n,), by key, in their order."""
-        found: dict[bytes, list[Stored]] = {}
+    def since(self, number: int) -> pa.RecordBatch:
+        """Those of the rows from this number on that wait."""
+        found = []
         for chunk in self._chunks:
-            rest = chunk.rest()
-            for rows in ReachedRows([rest.filter(pa.array(wanted(rest.column(KEY))))]).by_key():
-                found.setdefault(rows.key, []).extend(rows.stored())
-        for stored in found.values():
-            stored.sort()
-        return found
+            if chunk.latest >= number:
+                rest = chunk.rest()
+                found.append(rest.filter(pa.array(numbers(rest, ARRIVED) >= number)))
+        return pa.concat_batches([pa.RecordBatch.from_pylist([], _WAITING), *found])
 
     def first_ms(self) -> int:
         """The earliest time; MAX_TIME where no row waits."""
@@ -210,10 +194,6 @@ class KeyRows:
         """Columns of the last rows that were taken; `columns` makes them, once, of all rows of all keys."""
         return self.of.columns(columns).slice(self.at - count, count)
 
-    def stored(self) -> list[Stored]:
-        """All of them."""
-        return self.of.stored(self._begin, self._end)
-
     def batch(self) -> pa.RecordBatch:
         """All of them, as they waited."""
         return self.of.batch(self._begin, self._end)
@@ -232,10 +212,6 @@ class Rows:
     def order(self, at: int) -> OrderKey:
         """The order key of a row: few are asked for it."""
         return int(self._ordinals[at]), int(self._positions[at])
-
-    def stored(self, begin: int, end: int) -> list[Stored]:
-        """Some rows."""
-        return [(self.times[at], self.order(at), self.packed[at]) for at in range(begin, end)]
 
 
 def arrived(rows: pa.RecordBatch) -> Rows:

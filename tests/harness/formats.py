@@ -43,6 +43,7 @@ from tidemark.shared.model.messages import (
 from tidemark.shared.model.processors import ProcessorRow
 from tidemark.shared.model.verdicts import Work
 from tidemark.shared.operators.computation_keys import _KeySnapshot
+from tidemark.shared.operators.computation_parts import StoredRows
 from tidemark.shared.operators.join_runs import RowsSnapshot
 from tidemark.shared.operators.remembered import StoredPart
 from tidemark.shared.operators.source_front import SplitState
@@ -122,6 +123,7 @@ FORMS: Final[dict[Format, Form]] = {
     formats.SPLIT_STATE: _coded(formats.SPLIT_STATE, SplitState),
     formats.RECORD_IDS: _coded(formats.RECORD_IDS, StoredPart),
     formats.COMPUTATION_STATE: Form((list[_KeySnapshot], list[bytes]), _computed.encode, _computed.decode),
+    formats.WAITING_ROWS: _coded(formats.WAITING_ROWS, StoredRows),
     formats.JOIN_STATE: _coded(formats.JOIN_STATE, RowsSnapshot),
     formats.STEP_STATE: _coded(formats.STEP_STATE, StoredStep),
     formats.SPARK_STATE: _coded(formats.SPARK_STATE, SparkManifest),

@@ -133,7 +133,7 @@ async def bounded(blobs: MemoryBlobs, handles: Sequence[TaskHandle], model: Mode
     """CP2, CP3: so many parts a group, and so many entries a key that is there."""
     parts = await load_parts(blobs, await with_parts(blobs, handles), lambda _: True)
     for group, names in by_group(parts).items():
-        sizes = [len(msgspec.msgpack.decode(parts[part])[1]) for _, part in reversed(names)]
+        sizes = [len(msgspec.msgpack.decode(parts[part])[1]) for _, part in reversed(names.keys)]
         assert len(sizes) <= 1 + math.log2(sizes[0])
         assert all(2 * later <= earlier for earlier, later in itertools.pairwise(sizes))
         rows = {row.key for row in model.waiting}
@@ -141,6 +141,8 @@ async def bounded(blobs: MemoryBlobs, handles: Sequence[TaskHandle], model: Mode
         live = [key for key in keys if key_group(key, GROUPS) == group]
         lingering = len({*model.states} - {key for key, seen in model.states.items() if seen})
         assert sum(sizes) <= 3 * (len(live) + lingering)
+    for names in by_group(parts).values():
+        assert len(names.runs) <= 1 + math.log2(max(1, 2 * len(model.waiting)))
 
 
 ACTIONS = st.one_of(
@@ -276,6 +278,43 @@ def test_CP3_the_whole_part_is_written_anew_where_changes_are_more_than_half_of_
     task.on_records([row_of(key, {"n": 3}, at, (0, key)) for key in range(6)])
     seen = [output.value["seen"] for output in task.on_watermark(at + 1).outputs]
     assert seen == [[1, 2, 3], [3], [1, 2, 3], [1, 2, 3], [1, 2, 3], [1, 3]]
+
+
+STEPS = st.lists(st.tuples(st.lists(st.integers(0, 12), max_size=30), st.integers(0, 6), st.booleans()), max_size=60)
+
+
+@settings(deadline=None)
+@given(STEPS)
+def test_CP4_CP5_CP6_a_row_that_waits_is_written_seldom_and_goes(steps: list[tuple[list[int], int, bool]]) -> None:
+    """CP4, CP5, CP6: over drawn times, watermarks and restores, runs are few, and hold no more than twice what waits."""
+    task, stored, at, numbers = one({}, 0, 0), dict[StatePart, bytes](), 0, itertools.count()
+    model = Model()
+    for ahead, step, restarts in steps:
+        rows = [row_of(n % 3, {"n": after % 2}, at + after, (0, next(numbers))) for n, after in enumerate(ahead)]
+        task.on_records(rows)
+        model.waiting += rows
+        at += step
+        expected = model.advance(at)
+        given = [(o.timestamp_ms, o.key, o.value["seen"]) for o in task.on_watermark(at).outputs]
+        assert given == expected
+        stored = {part: data for part, data in {**stored, **task.snapshot()}.items() if data is not None}
+        runs = sorted((p for p in stored if "#w" in p), key=lambda part: int(part.partition("#w")[2]))
+        sizes = [len(msgspec.msgpack.decode(stored[part])[1][2]) for part in runs]
+        assert sum(sizes) <= 2 * len(model.waiting)
+        assert all(2 * later <= earlier for earlier, later in itertools.pairwise(sizes))
+        if restarts:
+            task = one(stored, at, 0)
+
+
+def test_CP5_what_is_written_of_rows_that_wait_follows_what_came() -> None:
+    """64 snapshots with 100 more rows each, while all of them wait: a row is written a few times, and not with each."""
+    task, documents, written, numbers = one({}, 0, 0), 0, 0, itertools.count()
+    for _ in range(64):
+        rows = [row_of(0, {"n": 1, "text": "x" * 100}, n, (0, next(numbers))) for n in range(100)]
+        task.on_records(rows)
+        documents += sum(len(row.packed) for row in rows)
+        written += sum(len(data) for data in task.snapshot().values() if data is not None)
+    assert written < 8 * documents
 
 
 def test_CP3_a_part_of_changes_needs_a_whole_one() -> None:

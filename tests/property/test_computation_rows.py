@@ -2,8 +2,6 @@
 
 from dataclasses import dataclass, field
 
-import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
@@ -14,7 +12,8 @@ from tidemark.shared.model.time import MAX_TIME
 from tidemark.shared.model.values import Document
 from tidemark.shared.operators.computation import Row, batch_of_rows
 from tidemark.shared.operators.computation_calls import Columns
-from tidemark.shared.operators.computation_rows import Stored, WaitingRows
+from tidemark.shared.operators.computation_rows import KEY as NAME
+from tidemark.shared.operators.computation_rows import ORDINAL, PACKED, POSITION, TIME, OrderKey, Rows, WaitingRows
 
 ROWS = st.builds(
     lambda key, at, part, position, n: Row(canonical_key(key), key, encode_doc({"n": n}), at, (part, position)),
@@ -22,21 +21,39 @@ ROWS = st.builds(
 )  # fmt: skip
 
 
-def all_of(keys: pa.BinaryArray) -> npt.NDArray[np.bool_]:
-    return np.ones(len(keys), dtype=np.bool_)
+Stored = tuple[int, OrderKey, bytes]
+
+
+def stored_in(rows: Rows, places: range) -> list[Stored]:
+    """(time, order key, document) of rows by their places."""
+    return [(rows.times[at], rows.order(at), rows.packed[at]) for at in places]
+
+
+def of_keys(rows: pa.RecordBatch) -> dict[bytes, list[Stored]]:
+    """The same by key, sorted."""
+    found: dict[bytes, list[Stored]] = {}
+    for row in rows.to_pylist():
+        found.setdefault(row[NAME], []).append((row[TIME], (row[ORDINAL], row[POSITION]), row[PACKED]))
+    return {key: sorted(rows) for key, rows in found.items()}
+
+
+def by_key(rows: list[tuple[bytes, Stored, int]]) -> dict[bytes, list[Stored]]:
+    """Rows of each key, sorted."""
+    return {key: sorted(stored for k, stored, _ in rows if k == key) for key, _, _ in rows}
 
 
 @dataclass
 class Model:
     """A list for each key, sorted each time."""
 
-    rows: list[tuple[bytes, Stored]] = field(default_factory=list)
+    rows: list[tuple[bytes, Stored, int]] = field(default_factory=list)
+    """Each with the number with which it came."""
 
     def take(self, below_ms: int) -> dict[bytes, list[Stored]]:
         """The rows below a time."""
-        taken = sorted(row for row in self.rows if row[1][0] < below_ms)
+        taken = [row for row in self.rows if row[1][0] < below_ms]
         self.rows = [row for row in self.rows if row[1][0] >= below_ms]
-        return {key: [stored for k, stored in taken if k == key] for key, _ in taken}
+        return by_key(taken)
 
 
 @given(st.lists(st.one_of(st.lists(ROWS, min_size=1, max_size=6), st.integers(0, 22)), max_size=40), st.integers(0, 5))
@@ -47,34 +64,36 @@ def test_rows_come_out_key_by_key_in_the_order_of_time_place_and_document(
     waiting, model = WaitingRows(), Model()
     for step in steps:
         if isinstance(step, list):
+            first = waiting.arrived
             waiting.add(batch_of_rows(step))
-            model.rows += [(row.key, (row.timestamp_ms, row.order, row.packed)) for row in step]
+            model.rows += [(row.key, (row.timestamp_ms, row.order, row.packed), n) for n, row in enumerate(step, first)]
         else:
+            before = list(model.rows)
             wanted = model.take(step)
             for rows in list(waiting.take(step).by_key()):
                 if int(rows.key[-1]) == kept:
                     waiting.put_back(rows)
-                    model.rows += [(rows.key, stored) for stored in wanted.pop(rows.key)]
+                    model.rows += [row for row in before if row[0] == rows.key and row[1][0] < step]
+                    del wanted[rows.key]
                     continue
-                stored = rows.stored()
+                begin = rows.at
+                stored = stored_in(rows.of, range(begin, begin + len(rows)))
                 assert rows.pass_below(MAX_TIME) == (len(rows), stored[-1][0])
-                last = rows.last(len(rows))
-                assert stored == rows.of.stored(last.start, last.stop) == wanted.pop(rows.key)
+                assert rows.last(len(rows)) == range(begin, begin + len(rows))
+                assert stored == wanted.pop(rows.key)
                 waiting.applied(rows)
             assert not wanted
-        times = sorted(stored[0] for _, stored in model.rows)
+        times = sorted(stored[0] for _, stored, _ in model.rows)
         assert len(waiting) == len(times)
-        some = {key for key, _ in model.rows[::2]}
-        there = waiting.stored(lambda keys: np.array([key in some for key in keys.to_pylist()], dtype=np.bool_))  # noqa: B023 - used at once
-        assert there == {key: rows for key, rows in Model(list(model.rows)).take(MAX_TIME).items() if key in some}
+        for number in (0, waiting.arrived // 2, waiting.arrived):
+            assert of_keys(waiting.since(number)) == by_key([row for row in model.rows if row[2] >= number])
         assert [waiting.nth_ms(n) for n in range(len(times) + 1)] == [*times, MAX_TIME]
         assert waiting.first_ms() == [*times, MAX_TIME][0]
-        assert {key: waiting.of_key(key) for key, _ in model.rows} == {
-            key: sum(k == key for k, _ in model.rows) for key, _ in model.rows
-        }
+        names = [key for key, _, _ in model.rows]
+        assert {key: waiting.of_key(key) for key in names} == {key: names.count(key) for key in names}
     restored = WaitingRows()
-    restored.restore(waiting.stored(all_of).items())
-    assert restored.stored(all_of) == waiting.stored(all_of) == Model(list(model.rows)).take(MAX_TIME)
+    restored.add(waiting.since(0))
+    assert of_keys(restored.since(0)) == of_keys(waiting.since(0)) == by_key(model.rows)
 
 
 @given(st.lists(st.tuples(DOCUMENTS, st.none() | TEXTS | st.just("\ud800"), st.none() | INTS), min_size=1, max_size=5))

@@ -334,7 +334,7 @@ def test_a_key_with_nothing_to_keep_is_forgotten() -> None:
 
     h = Harness(Passing, key="k", raises=False)
     h.record({"k": 1}, 1)
-    assert len(h.checkpoint()) == 1
+    assert len(h.checkpoint()) == 2, "the key, and its row"
     h.watermark(2)
     assert h.checkpoint() == {}
 
@@ -399,11 +399,14 @@ def test_broken_state_is_refused() -> None:
     """Bytes that no snapshot has, or of another number of groups, are an error that names the group."""
     old = harness()
     old.record({"k": 1, "n": "a"}, 1)
-    ((group, data),) = old.checkpoint().items()
+    (group, data), (run, rows) = old.checkpoint().items()
     with pytest.raises(StateError, match="the state of a computation"):
-        KeyedComputation(make_computation(Scripted)).restore({group: data[:-3]})
+        KeyedComputation(make_computation(Scripted)).restore({group: data[:-3], run: rows})
     with pytest.raises(StateError, match="number of groups"):
-        KeyedComputation(make_computation(Scripted), groups=1999).restore({group: data})
+        KeyedComputation(make_computation(Scripted), groups=1999).restore({group: data, run: rows})
+    for broken in (rows[:-3], rows.replace(b"\x01", b"\x02")):
+        with pytest.raises(StateError, match=f"{run}: rows that wait"):
+            KeyedComputation(make_computation(Scripted)).restore({group: data, run: broken})
 
 
 # --- the batch form ---------------------------------------------------------------------------------------

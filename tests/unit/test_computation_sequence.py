@@ -8,6 +8,7 @@ import pytest
 
 from tests.harness.cold_memory import MemoryColdKeys
 from tidemark.shared.computation import Computation, NoConfig, Record, Timer, Timers, make_computation
+from tidemark.shared.language.values import encode_doc
 from tidemark.shared.model.ids import KeyGroup, StatePart
 from tidemark.shared.model.time import MAX_TIME
 from tidemark.shared.model.values import Document
@@ -113,9 +114,27 @@ def test_a_snapshot_of_the_format_before_is_restored() -> None:
     ((group, data),) = task.snapshot().items()
     assert data is not None
     number, keys = msgspec.msgpack.decode(data)
-    assert number == 3
-    old = msgspec.msgpack.encode([1, [key[:-1] for key in keys]])
+    assert number == 4
+    old = msgspec.msgpack.encode([1, [key[:-2] for key in keys]])
     again = made("arrival", cold=False)
     again.restore({group: old})
     assert [o.sequence for o in again.on_processing_time(9).outputs] == [3]
     assert [o.sequence for o in again.on_records([row_of("k", {}, 5)]).outputs] == [4]
+
+
+def test_rows_that_wait_in_their_keys_entries_are_restored_and_stored_anew() -> None:
+    """Versions before 4 have them there: they are applied once, also over the snapshots that follow."""
+    task = made("eventTime", cold=False)
+    task.on_records([row_of("k", {}, 10)])
+    stored = {part: data for part, data in task.snapshot().items() if data is not None and "#w" not in part}
+    ((group, data),) = stored.items()
+    _, ((*key, _, highest, _),) = msgspec.msgpack.decode(data)
+    waiting = [(at, (0, n), encode_doc({})) for n, at in enumerate((10, 10, 20))]
+    stored[group] = msgspec.msgpack.encode([3, [[*key, waiting, highest]]])
+    given = []
+    for watermark_ms in (5, 15, 16, 25):
+        task = made("eventTime", cold=False)
+        task.restore(dict(stored))
+        given.append(len(task.on_watermark(watermark_ms).outputs))
+        stored = {part: data for part, data in {**stored, **task.snapshot()}.items() if data is not None}
+    assert given == [0, 2, 0, 1]
