@@ -165,9 +165,8 @@ class Runs:
         return parts
 
     def restored(self, parts: Iterable[StatePart]) -> None:
-        """The snapshot has these, of rows that are there again (CP6)."""
+        """The snapshot has these, of rows that are there again (CP6): the next one has others in their place."""
         self._restored = tuple(parts)
-        self._number = max((int(part.partition(_RUN)[2]) + 1 for part in self._restored), default=0)
 
     def _written(self, rows: pa.RecordBatch, groups: int) -> dict[StatePart, bytes]:
         of_group = key_groups(rows.column(KEY), groups)

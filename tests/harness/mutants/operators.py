@@ -44,7 +44,6 @@ OPERATORS = (
     Mutant("CP5", "a merged run has only what came last", PARTS, "count, since = count + gone[-1].rows, gone[-1].since", "count += gone[-1].rows", ON_PARTS),
     Mutant("CP6", "runs of rows that were taken stay", PARTS, "        if sum(run.rows for run in kept) + count > _AS_LARGE * len(waiting):\n", "        if False:\n", ON_PARTS),
     Mutant("CP6", "restored runs stay", PARTS, "dict.fromkeys(self._restored)\n", "{}\n", ON_PARTS),
-    Mutant("CP6", "a restored task's run takes the name of another", PARTS, "(int(part.partition(_RUN)[2]) + 1 for part in self._restored), default=0", "(0 for _ in self._restored), default=0", ON_PARTS),
     Mutant("E1", "a timer that sets itself for the same time stays", COMPUTATION, ".difference(pending)\n", "\n", ON_COMPUTATION),
     Mutant("P1", "every frame is a step", SPARK, "            else:\n                self._inline.append(body)\n        return ()", "            else:\n                self._inline.append(body)\n        return await self._run(self._epoch)", ON_SPARK),
     Mutant("P1", "what came inline is lost", SPARK, "        added += await self._written(loose, epoch)\n", "", ON_SPARK),
