@@ -148,6 +148,23 @@ Asking: TypeAlias = Generator[list[Question], Sequence[Sequence[Document]], T]
 """Gives questions, and takes the foreign documents for each, in their order; then its result."""
 
 
+@dataclass(slots=True)
+class Matches:
+    """How many foreign documents one document has found, at all levels."""
+
+    most: int
+    found: int = 0
+
+    def add(self, found: int, path: str) -> None:
+        """So many more. ExpressionError where they are too many."""
+        self.found += found
+        if self.found > self.most:
+            reason = (
+                f"more than {self.most} foreign documents match; options.limits.matchesPerDocument sets how many may"
+            )
+            raise ExpressionError(reason, VALUE, path)
+
+
 class Looker:
     """A `$lookup` and those nested in its pipeline, with what narrows each."""
 
@@ -163,7 +180,9 @@ class Looker:
         for inner in self.nested.values():
             yield from inner.all()
 
-    def matching(self, document: Document, foreign: Iterable[Document], env: Environment) -> Asking[list[Any]]:
+    def matching(
+        self, document: Document, foreign: Iterable[Document], env: Environment, matches: Matches
+    ) -> Asking[list[Any]]:
         """The foreign documents that match, in their order. ExpressionError where the document fails.
 
         `foreign` may have been narrowed by an index on `lookup_keys`; it is checked again here.
@@ -176,32 +195,23 @@ class Looker:
             found = [other for other in found if wanted & lookup_keys(other, stage.foreign_field or ())]
         for each in stage.pipeline:
             if isinstance(each, Lookup):
-                found = yield from self._nested(each, found, inner)
+                found = yield from self._nested(each, found, inner, matches)
             else:
                 found = _through(each, found, inner)
-        self._bounded(len(found))
+        matches.add(len(found), stage.path)
         return found
 
-    def _nested(self, stage: Lookup, documents: list[Document], env: Environment) -> Asking[list[Document]]:
+    def _nested(
+        self, stage: Lookup, documents: list[Document], env: Environment, matches: Matches
+    ) -> Asking[list[Document]]:
         """The documents found, each with what a nested lookup finds for it."""
         looker = self.nested[stage.path]
         places = [env.on(document) for document in documents]
         wanted = [{key_of(one): one for one in looker.narrowing.wanted(each.root, each)} for each in places]
         foreign = (yield [Question(looker, each) for each in wanted]) if wanted else ()
-        tasks = [looker.matching(each.root, some, each) for each, some in zip(places, foreign, strict=True)]
-        results: list[Document] = []
-        kept = 0
-        for document, found in zip(documents, (yield from together(tasks)), strict=True):
-            kept += len(found)
-            self._bounded(kept)
-            results.append(set_path(document, stage.as_, found))
-        return results
-
-    def _bounded(self, found: int) -> None:
-        most = self.stage.limits.matches_max
-        if found > most:
-            reason = f"more than {most} foreign documents match; options.limits.matchesPerDocument sets how many may"
-            raise ExpressionError(reason, VALUE, self.stage.path)
+        tasks = [looker.matching(each.root, some, each, matches) for each, some in zip(places, foreign, strict=True)]
+        results = yield from together(tasks)
+        return [set_path(document, stage.as_, found) for document, found in zip(documents, results, strict=True)]
 
 
 def together(tasks: Sequence[Asking[T]]) -> Asking[list[T]]:
@@ -230,7 +240,8 @@ def looked_up(
 ) -> Asking[Passed | Failure]:
     """The document with the foreign documents that match under `as`, in their order."""
     try:
-        found = yield from looker.matching(document, foreign, env.on(document))
+        matches = Matches(looker.stage.limits.matches_max)
+        found = yield from looker.matching(document, foreign, env.on(document), matches)
     except ExpressionError as e:
         return Failure(e.reason, e.code, e.path or looker.stage.path, document)
     return Passed((set_path(document, looker.stage.as_, found),))
