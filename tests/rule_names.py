@@ -1,6 +1,6 @@
 """Which rules the protocol states, and which tests are named after them, or after rules of one package.
 
-Those are of record ids (DD, RI, IO: `dedupe.py`) and of parts of keyed state (CP: `computation_parts.py`).
+Those are of record ids (DD, RI, IO: `dedupe.py`) and of parts of keyed state (CP: `computation_parts.py`; RS: `run_sizes.py`).
 """
 
 import re
@@ -9,7 +9,7 @@ from typing import Final
 from tests.tidy_rules import ROOT, functions, sources
 
 _RULE_IN_TEXT: Final = re.compile(r"(?m)^(?:- |\| )\*\*([FLCRSWPEI]\d+)\*\*")
-_RULES_IN_NAME: Final = re.compile(r"test_((?:(?:CP|DD|RI|IO|[FLCRSWPEI])\d+_)+)")
+_RULES_IN_NAME: Final = re.compile(r"test_((?:(?:CP|RS|DD|RI|IO|[FLCRSWPEI])\d+_)+)")
 
 
 def rules_of_the_protocol() -> set[str]:

@@ -8,9 +8,7 @@ Rules:
 - CP3 Where the parts of changes would hold more than half as many keys as the whole one, this is written anew and they go.
 - CP4 Rows that wait for the watermark lie in runs, `kg:G#wN`: those of a group that came between two snapshots, written once. A key's entry
   says which of its rows have been taken: those below a time. Of a key without an entry all have.
-- CP5 Each run has at least twice as many rows as the one behind it, as CP2 has it.
-- CP6 Where fewer than half of the rows in runs still wait, these are written anew as one run, and the others go; so are all rows of a
-  restored task, by its first snapshot.
+  Runs are merged by `run_sizes`; those of a restored task become one with its first snapshot.
 
 So of n keys a group has at most log2(n) + 1 parts, a restore reads at most three entries for each key that is left, and a key that has
 changed is written again as often as its part is merged, as is a row that waits. A merge reads nothing: the task has every key's bytes and
@@ -42,9 +40,10 @@ from tidemark.shared.operators.computation_rows import (
     numbers,
 )
 from tidemark.shared.operators.keygroups import key_groups
+from tidemark.shared.operators.run_sizes import runs_kept
 
 _AS_LARGE: Final = 2
-"""CP2, CP3, CP5, CP6."""
+"""CP2, CP3."""
 _RUN: Final = "#w"
 _NUMBERS: Final = (TIME, ORDINAL, POSITION)
 
@@ -145,27 +144,25 @@ class Runs:
         self._restored: tuple[StatePart, ...] = ()
 
     def snapshot(self, waiting: WaitingRows, groups: int) -> dict[StatePart, bytes | None]:
-        """The parts that are written and that go (CP4 to CP6)."""
-        kept, gone, since, rows = self._runs, list[_Run](), self._arrived, waiting.since(self._arrived)
-        count = rows.num_rows
-        if sum(run.rows for run in kept) + count > _AS_LARGE * len(waiting):
-            kept, gone, since = [], kept, 0
-        while kept and kept[-1].rows < _AS_LARGE * count:
-            gone.append(kept.pop())
-            count, since = count + gone[-1].rows, gone[-1].since
+        """The parts that are written and that go (CP4)."""
+        rows = waiting.since(self._arrived)
+        kept = runs_kept([run.rows for run in self._runs], rows.num_rows, len(waiting))
+        gone = self._runs[kept:]
         parts: dict[StatePart, bytes | None] = dict.fromkeys(self._restored)
         parts |= dict.fromkeys(part for run in gone for part in run.parts)
-        if since < self._arrived:
+        del self._runs[kept:]
+        since = gone[0].since if gone else self._arrived
+        if gone:
             rows = waiting.since(since)
         if rows.num_rows:
             written = self._written(rows, groups)
             parts |= written
-            kept.append(_Run(tuple(written), since, rows.num_rows))
-        self._runs, self._restored, self._arrived = kept, (), waiting.arrived
+            self._runs.append(_Run(tuple(written), since, rows.num_rows))
+        self._restored, self._arrived = (), waiting.arrived
         return parts
 
     def restored(self, parts: Iterable[StatePart]) -> None:
-        """The snapshot has these, of rows that are there again (CP6): the next one has others in their place."""
+        """The snapshot has these, of rows that are there again: the next one has others in their place."""
         self._restored = tuple(parts)
 
     def _written(self, rows: pa.RecordBatch, groups: int) -> dict[StatePart, bytes]:

@@ -11,7 +11,7 @@ Rules, for rows that have no room in memory (J7):
 - JC5 A row is in memory that may be in the midst of its time: rows left by a piece, and applied rows of the time that a piece has divided.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -27,8 +27,6 @@ from tidemark.shared.compiled.joining import (
     MATCHED,
     NUMBER,
     NUMBER_OF_KEY,
-    PART,
-    POSITION,
     ROWS_OF_KEY,
     SIDE,
     TIME,
@@ -38,17 +36,20 @@ from tidemark.shared.model.ids import StatePart, key_group_part
 from tidemark.shared.model.time import MAX_TIME, MIN_TIME
 from tidemark.shared.operators.context import Shelve
 from tidemark.shared.operators.join_runs import (
-    COLD,
     NONE,
     NUMBERS,
+    Bools,
     ByTime,
     Int64s,
     Rows,
     RowsSnapshot,
     Run,
+    Written,
     cuts,
+    groups_of,
     merged,
     met_bits,
+    part_of,
     parts_of,
     sizes_of,
     stored_rows,
@@ -56,16 +57,15 @@ from tidemark.shared.operators.join_runs import (
     together,
     write_run,
 )
-from tidemark.shared.operators.join_slots import LEFT, RIGHT, ROW_BYTES, Side, Slots
+from tidemark.shared.operators.join_slots import LEFT, RIGHT, ROW_BYTES, STORED, Side, Slots
 from tidemark.shared.operators.keygroups import murmur2_column
+from tidemark.shared.operators.run_sizes import runs_kept
 
 _FOUND_ROWS: Final = 4096
 """Room for so many documents at first."""
 _STAYING: Final = 8
 """One part in so many of the rows that leave memory stays there."""
 _ROOM: Final = np.empty((0, FOUND), dtype=np.int64)
-_STORED: Final = (TIME, ARRIVAL, PART, POSITION, SIDE, NUMBER, MATCHED)
-"""As NUMBERS names them."""
 _GROUPS_MAX: Final = 1 << 16
 """Key groups are 16 bits."""
 
@@ -141,6 +141,10 @@ class JoinRows:
         """By key group: rows of runs below this wait no more."""
         self._run = 0
         """Number of the next run."""
+        self._written: tuple[list[Written], ...] = ([], [], [])
+        """Of the rows that wait, and of either side's applied ones; in the order of their numbers."""
+        self._run_of = NONE
+        """By slot: the number of the run that it is written in; -1: none."""
         self._stored: set[StatePart] = set()
         """Parts that the snapshot has."""
 
@@ -151,7 +155,7 @@ class JoinRows:
 
     def wait(self, arrived: Arrived, side: Side) -> None:
         """Rows have come."""
-        slots = self.slots.lay(arrived.documents)
+        slots = self._laid(arrived.documents)
         numbers = self.slots.numbers_of(arrived.keys, arrived.groups)
         cells = (arrived.times, arrived.arrivals, arrived.parts, arrived.positions, side, 0, 0)
         self._fill(slots, numbers, cells)
@@ -160,10 +164,18 @@ class JoinRows:
         self.changed.update(np.unique(self.slots.groups[numbers]).tolist())
         self._cool()
 
+    def _laid(self, documents: pa.BinaryArray) -> Int64s:
+        """Slots for new rows."""
+        slots = self.slots.lay(documents)
+        more = len(self.slots.rows) - len(self._run_of)
+        self._run_of = np.concatenate((self._run_of, np.full(more, -1, dtype=np.int64))) if more else self._run_of
+        self._run_of[slots] = -1
+        return slots
+
     def _fill(self, slots: Int64s, keys: Int64s, cells: Sequence[Int64s | int]) -> None:
         """Numbers of new rows; cells: by NUMBERS."""
         rows = self.slots.rows
-        for field, values in zip((*_STORED, KEY), (*cells, keys), strict=True):
+        for field, values in zip((*STORED, KEY), (*cells, keys), strict=True):
             rows[slots, field] = values
         np.add.at(self.slots.keys[:, ROWS_OF_KEY], keys, 1)
 
@@ -221,14 +233,18 @@ class JoinRows:
                 for queue, reach in zip(self._kept, self._reach.tolist(), strict=True):
                     below_ms = queue.nth_ms(items_max, below_ms - reach) + reach
             slots = self._waiting.take(below_ms)
+            in_runs = self.slots.groups[self.slots.rows[slots[self._run_of[slots] >= 0], KEY]]
+            self._run_of[slots] = -1
             if self._waiting.cold:
                 slots = np.concatenate((slots, self._taken_up(below_ms)))
                 slots = slots[np.argsort(self.slots.rows[slots, TIME], kind="stable")]
+            self._took(np.unique(in_runs), below_ms)  # behind `_taken_up`, which asks what was taken before
             self._due, self._due_below_ms = self.slots.in_order(slots), below_ms
         return self._due
 
     def drop(self, found: Found) -> None:
         """Forget the rows given out, and the keys that have no row left."""
+        self._run_of[found.gone] = -1
         self.slots.forget(found.gone, found.keys)
         self._cool()
 
@@ -261,17 +277,20 @@ class JoinRows:
                 slots.append(self._load(batch if there.all() else batch.filter(pa.array(there))))
             run.at = end
         self._waiting.cold = _unread(self._waiting.cold)
-        touched = np.unique(np.concatenate(groups))
-        self._taken[touched] = np.maximum(self._taken[touched], below_ms)
-        self.changed.update(touched.tolist())
+        self._took(np.unique(np.concatenate(groups)), below_ms)
         return np.concatenate(slots)
+
+    def _took(self, groups: Int64s, below_ms: int) -> None:
+        """The rows of these key groups that lie in runs below this time wait no more (JR2)."""
+        self._taken[groups] = np.maximum(self._taken[groups], below_ms)
+        self.changed.update(groups.tolist())
 
     def _load(self, batch: pa.RecordBatch) -> Int64s:
         """Slots for rows of runs."""
         slots = [NONE]
         for some in cuts(sizes_of(batch.column("document"))):
             own = batch.slice(some.start, some.stop - some.start)
-            slots.append(self.slots.lay(own.column("document").cast(pa.binary())))
+            slots.append(self._laid(own.column("document").cast(pa.binary())))
             groups = own.column("group").to_numpy().astype(np.int64)
             numbers = self.slots.numbers_of(own.column("key"), groups)
             self._fill(slots[-1], numbers, [own.column(name).to_numpy() for name in NUMBERS])
@@ -372,6 +391,9 @@ class JoinRows:
             if not len(slots):
                 self._cool_above = self.slots.size_bytes + least
                 return
+            # What stays of runs that have both is written anew: a row is in one run.
+            self._written[which].clear()
+            self._run_of[queues[which].slots()] = -1
             self._write(queues[which], slots, waits=which == 0, outer=which > 0 and self._outer[which - 1])
             if which and self._outer[which - 1]:
                 self._alone[which - 1].take(int(self.slots.rows[slots[-1], TIME]) + 1)
@@ -388,32 +410,18 @@ class JoinRows:
         last_ms = int(times[order[np.searchsorted(ends, size - size // _STAYING)]])
         if waits:
             return queue.take_from(max(last_ms, int(self._taken.max())))
-        next_ms = int(self.slots.rows[self._due[0], TIME]) if len(self._due) else self._waiting.first_ms()
-        return queue.take(min(last_ms + 1, next_ms))
+        return queue.take(min(last_ms + 1, self._next_ms()))
+
+    def _next_ms(self) -> int:
+        """The time of the next row to apply; all applied rows of earlier times have been applied whole (JC5)."""
+        return int(self.slots.rows[self._due[0], TIME]) if len(self._due) else self._waiting.first_ms()
 
     def _write(self, queue: ByTime, slots: Int64s, *, waits: bool, outer: bool) -> None:
         assert self._shelve is not None
-        run = write_run(self._run, self._cold(slots), self._shelve, applied=not waits, outer=outer)
+        run = write_run(self._run, self.slots.cold(slots), self._shelve, applied=not waits, outer=outer)
         self._run += 1
         queue.cold.append(run)
         self.changed |= run.groups
-
-    def _cold(self, slots: Int64s) -> Iterator[pa.RecordBatch]:
-        """Rows as those of a run."""
-        for batch in cuts(self.slots.sizes(slots)):
-            own = slots[batch]
-            rows = self.slots.rows[own]
-            bounds = np.concatenate(([0], np.cumsum(self.slots.sizes(own))))
-            data = [None, pa.py_buffer(bounds), pa.py_buffer(self.slots.gathered(own))]
-            yield pa.RecordBatch.from_arrays(
-                [
-                    *(pa.array(rows[:, field]) for field in _STORED),
-                    pa.array(self.slots.groups[rows[:, KEY]].astype(np.uint16)),
-                    pa.array([self.slots.names[number] for number in rows[:, KEY].tolist()], pa.binary()),
-                    pa.LargeBinaryArray.from_buffers(pa.large_binary(), len(own), data),
-                ],
-                schema=COLD,
-            )
 
     def _forget(self, slots: Int64s, *, waits: bool) -> None:
         numbers = self.slots.rows[slots, KEY]
@@ -431,11 +439,14 @@ class JoinRows:
         for waits, runs in ((True, self._waiting.cold), (False, [run for queue in self._kept for run in queue.cold])):
             for run in runs:
                 if not run.stored:
-                    made = {_part_of(group, run): stored for group, stored in parts_of(run, waits=waits)}
+                    made = {part_of(group, run): stored for group, stored in parts_of(run, waits=waits)}
                     run.stored = frozenset(made)
                     parts |= made
+        for which in range(len(self._written)):
+            parts |= self._write_hot(which)
         parts |= self._hot(sorted(self.changed))
         wanted = {part for queue in (self._waiting, *self._kept) for run in queue.cold for part in run.stored}
+        wanted.update(part for written in self._written for run in written for part in run.parts)
         self._stored |= {part for part, stored in parts.items() if stored is not None}
         for part in sorted(part for part in self._stored - wanted if "#" in part):
             parts[part] = None
@@ -444,25 +455,60 @@ class JoinRows:
         self.changed.clear()
         return parts
 
+    def _write_hot(self, which: int) -> Mapping[StatePart, RowsSnapshot]:
+        """The parts of rows in memory that lie in no run, and of those that become one run with them (JR4)."""
+        rows, written = self.slots.rows, self._written[which]
+        slots = (self._waiting, *self._kept)[which].slots()
+        run_of, times = self._run_of[slots], rows[slots, TIME]
+        may = times < self._next_ms() if which else times >= self._taken[self.slots.groups[rows[slots, KEY]]]
+        slots, run_of = slots[may | (run_of >= 0)], run_of[may | (run_of >= 0)]
+        kept = runs_kept([len(run.slots) for run in written], int((run_of < 0).sum()), len(slots))
+        slots = slots[(run_of < 0) | (run_of >= written[kept].number if kept < len(written) else False)]
+        del written[kept:]
+        if not len(slots):
+            return {}
+        slots = slots[np.lexsort((rows[slots, NUMBER], rows[slots, TIME]))]
+        run = Run(self._run, list(self.slots.cold(slots)))
+        self._run += 1
+        self._run_of[slots] = run.number
+        made = {part_of(group, run): stored for group, stored in parts_of(run, waits=which == 0)}
+        written.append(Written(run.number, slots, groups_of(run.batches), frozenset(made)))
+        self.changed.update(np.unique(written[-1].groups).tolist())
+        return made
+
+    def _met(self, run: Written) -> Bools:
+        """Of its rows, shape (n,): whether they have found a match or are gone."""
+        met: Bools = (self.slots.rows[run.slots, MATCHED] != 0) | (self._run_of[run.slots] != run.number)
+        return met
+
     def _hot(self, groups: Sequence[int]) -> Mapping[StatePart, RowsSnapshot | None]:
-        """The parts of these key groups, of rows in memory."""
+        """The parts of these key groups: of rows in memory that lie in no run, and what has become of those in runs."""
         found: dict[StatePart, RowsSnapshot | None] = {key_group_part(group): None for group in groups}
         if not found:
             return found
         met: dict[int, dict[int, bytes]] = {}
         for run in (run for queue in self._kept for run in queue.cold if run.changed):
-            for group, bits in met_bits(run):
+            assert run.met is not None, "it has changed"
+            for group, bits in met_bits(groups_of(run.batches), run.met):
                 met.setdefault(group, {})[run.number] = bits
-        taken = {group for run in self._waiting.cold for group in run.groups if self._taken[group] > MIN_TIME}
+        for written in (run for side in (LEFT, RIGHT) if self._outer[side] for run in self._written[1 + side]):
+            for group, bits in met_bits(written.groups, self._met(written)):
+                met.setdefault(group, {})[written.number] = bits
+        in_runs = [run.groups for run in self._waiting.cold] + [
+            np.unique(run.groups).tolist() for run in self._written[0]
+        ]
+        taken = {group for own in in_runs for group in own if self._taken[group] > MIN_TIME}
         for group in groups:
             if group in taken or group in met:
                 taken_ms = int(self._taken[group]) if group in taken else MIN_TIME
                 found[key_group_part(group)] = RowsSnapshot([], b"", b"", b"", taken_ms, met.get(group, {}))
         waiting = np.concatenate((self._due, self._waiting.slots()))
         slots = np.concatenate((waiting, *(queue.slots() for queue in self._kept)))
+        waits = np.arange(len(slots)) < len(waiting)
+        alone = self._run_of[slots] < 0
+        slots, waits = slots[alone], waits[alone]
         rows = self.slots.rows[slots]
         of_group = self.slots.groups[rows[:, KEY]]
-        waits = np.arange(len(slots)) < len(waiting)
         order = np.lexsort((rows[:, NUMBER], rows[:, TIME], rows[:, KEY], of_group))
         order = order[np.isin(of_group[order], np.array(groups, dtype=np.int64))]
         begins = np.flatnonzero(np.diff(of_group[order], prepend=-1))
@@ -473,7 +519,7 @@ class JoinRows:
             part = key_group_part(int(of_group[some[0]]))
             there = found[part] or RowsSnapshot([], b"", b"")
             there.keys = [self.slots.names[number] for number in keys.tolist()]
-            there.rows = stored_rows([own[:, field] for field in _STORED], waits[some], at, sizes)
+            there.rows = stored_rows([own[:, field] for field in STORED], waits[some], at, sizes)
             there.documents = self.slots.gathered(slots[some]).tobytes()
             there.given = given.astype("<i8").tobytes()
             found[part] = there
@@ -505,7 +551,7 @@ class JoinRows:
         ):
             take_met(run, group, stored.met[run.number])
         found = Rows.of(stored)
-        slots = self.slots.lay(found.documents.cast(pa.binary()))
+        slots = self._laid(found.documents.cast(pa.binary()))
         numbers = self.slots.numbers_of(found.keys, np.full(len(slots), group, dtype=np.int64))
         self._fill(slots, numbers, [found.numbers[:, at] for at in range(len(NUMBERS))])
         rows, times = self.slots.rows, found.numbers[:, 0]
@@ -527,11 +573,41 @@ class JoinRows:
 
     def restored(self) -> None:
         """All parts are taken in."""
+        for which in range(len(self._written)):
+            self._warm(which)
         for run in self._waiting.cold:
             for _, batch in run.read(0, len(run)):
                 there = batch.column("time").to_numpy() >= self._taken[batch.column("group").to_numpy()]
                 sizes = sizes_of(batch.column("document"))[there]
                 self.waiting_bytes += int(sizes.sum()) + ROW_BYTES * len(sizes)
+
+    def _warm(self, which: int) -> None:
+        """Rows of runs come into memory as far as it has room for them, those of the latest run first."""
+        queue, warm = (self._waiting, *self._kept)[which], list[tuple[Run, Int64s]]()
+        while queue.cold:
+            run = queue.cold[-1]
+            if self.slots.size_bytes + run.size_bytes + ROW_BYTES * len(run) > self._memory_bytes:
+                break
+            queue.cold.pop()
+            batch = together(run.batches)
+            if which == 0:
+                taken_ms = self._taken[batch.column("group").to_numpy()]
+                batch = batch.filter(pa.array(batch.column("time").to_numpy() >= taken_ms))
+            slots = self._load(batch)
+            self._run_of[slots] = run.number
+            if which == 0:
+                self.waiting_bytes += self._bytes(slots)
+            else:
+                if run.met is not None:
+                    self.slots.rows[slots, MATCHED] = run.met
+                joining.prepend(slots, self.slots.rows, self.slots.keys)
+            self._written[which].insert(0, Written(run.number, slots, groups_of([batch]), run.stored))
+            warm.append((run, slots))
+        for _, slots in reversed(warm):
+            times = self.slots.rows[slots, TIME]
+            queue.add(times, slots)
+            if which and self._outer[which - 1]:
+                self._alone[which - 1].add(times, slots)
 
 
 _ALONE: Final = (
@@ -541,7 +617,3 @@ _ALONE: Final = (
 
 def _unread(runs: list[Run]) -> list[Run]:
     return [run for run in runs if run.at < len(run)]
-
-
-def _part_of(group: int, run: Run) -> StatePart:
-    return StatePart(f"{key_group_part(group)}#{run.number}")

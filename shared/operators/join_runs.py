@@ -7,6 +7,8 @@ Rules:
 - JR2 A run is read from its begin on. Which rows are gone is no part of it: of rows that wait, those below the time up to which their key
   group was taken; of applied rows those that have expired, and of an outer side those that are marked as met.
 - JR3 A run lies in the snapshot by key group (`kg:G#N`), written at the first checkpoint that it sees and read by no later one.
+- JR4 Rows in memory lie in the snapshot as such runs, too, merged by `run_sizes`: those that wait, and the applied ones of each side, but
+  for those of a time that a piece has divided. The part `kg:G` has these, and what has become of the rows in runs.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -19,13 +21,14 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from tidemark.shared.model.ids import StatePart
+from tidemark.shared.model.ids import StatePart, key_group_part
 from tidemark.shared.model.time import MAX_TIME, MIN_TIME
 from tidemark.shared.operators.context import Shelve
 from tidemark.shared.operators.keygroups import Words, murmur2_column
 
 Int64s: TypeAlias = npt.NDArray[np.int64]
 Bools: TypeAlias = npt.NDArray[np.bool_]
+Words16: TypeAlias = npt.NDArray[np.uint16]
 
 _SMALL_ROWS: Final = 4096
 """Runs of fewer rows become one when there are many."""
@@ -324,6 +327,23 @@ STORED_ROW: Final = 10
 _WAITS, _STORED_KEY, _STORED_SIZE = 7, 8, 9
 
 
+@dataclass(frozen=True, slots=True)
+class Written:
+    """A run of the snapshot whose rows are in memory (JR4)."""
+
+    number: int
+    slots: Int64s
+    """Shape (n,), in the order of the run; those of rows that are gone may have others by now."""
+    groups: Words16
+    """Shape (n,)."""
+    parts: frozenset[StatePart]
+
+
+def part_of(group: int, run: Run) -> StatePart:
+    """Of a key group of a run (JR3)."""
+    return StatePart(f"{key_group_part(group)}#{run.number}")
+
+
 class RowsSnapshot(msgspec.Struct, array_like=True):
     """Rows of a key group in the snapshot: those in memory, or (JR3) those of one run, without what may change."""
 
@@ -431,13 +451,16 @@ def parts_of(run: Run, *, waits: bool) -> Iterator[tuple[int, RowsSnapshot]]:
         )
 
 
-def met_bits(run: Run) -> Iterator[tuple[int, bytes]]:
-    """Key group and bits of each part of a run (RowsSnapshot.met)."""
-    assert run.met is not None
-    groups = np.concatenate([batch.column(_GROUP_AT).to_numpy() for batch in run.batches])
+def groups_of(batches: Iterable[pa.RecordBatch]) -> Words16:
+    """The key groups of the rows of a run."""
+    return np.concatenate([batch.column(_GROUP_AT).to_numpy() for batch in batches])
+
+
+def met_bits(groups: Words16, met: Bools) -> Iterator[tuple[int, bytes]]:
+    """Key group and bits of each part of a run (RowsSnapshot.met), by what is so of its rows."""
     order = np.argsort(groups, kind="stable")
     found, begins = np.unique(groups[order], return_index=True)
-    met = run.met[order]
+    met = met[order]
     for group, begin, end in zip(found.tolist(), begins, [*begins[1:], len(groups)], strict=True):
         yield group, np.packbits(met[begin:end]).tobytes()
 
@@ -446,8 +469,7 @@ def take_met(run: Run, group: int, data: bytes) -> None:
     """Mark rows of a key group as met, by the bits of its part. ValueError for bits of other rows."""
     if run.met is None:
         return
-    groups = np.concatenate([batch.column(_GROUP_AT).to_numpy() for batch in run.batches])
-    places = np.flatnonzero(groups == group)
+    places = np.flatnonzero(groups_of(run.batches) == group)
     if len(data) != (len(places) + 7) // 8:
         raise ValueError(f"{len(data)} bytes of bits for {len(places)} rows of run {run.number}")
     run.met[places] |= np.unpackbits(np.frombuffer(data, np.uint8), count=len(places)).astype(np.bool_)

@@ -1,6 +1,6 @@
 """The rows that a `$join` has in memory: encoded documents, and numbers in slots of arrays (`shared.compiled.joining`)."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Final, Literal, TypeAlias
 
 import numpy as np
@@ -18,6 +18,8 @@ from tidemark.shared.compiled.joining import (
     FOUND_TIME,
     KEY,
     KEYS,
+    MATCHED,
+    NUMBER,
     PART,
     POSITION,
     ROW,
@@ -27,11 +29,14 @@ from tidemark.shared.compiled.joining import (
     TIME_OF_KEY,
 )
 from tidemark.shared.model.time import MIN_TIME
+from tidemark.shared.operators.join_runs import COLD, cuts
 
 Int64s: TypeAlias = npt.NDArray[np.int64]
 Side = Literal[0, 1]
 LEFT: Final[Side] = 0
 RIGHT: Final[Side] = 1
+STORED: Final = (TIME, ARRIVAL, PART, POSITION, SIDE, NUMBER, MATCHED)
+"""As NUMBERS names them."""
 ROW_BYTES: Final = 256
 """Memory of a row besides its document."""
 _FEW_ROWS: Final = 64
@@ -97,6 +102,23 @@ class Slots:
         data = np.empty(int(self.sizes(slots).sum()), dtype=np.uint8)
         joining.gather(self._arena, slots, self.rows, data, 0, False)
         return data
+
+    def cold(self, slots: Int64s) -> Iterator[pa.RecordBatch]:
+        """Rows as those of a run, of the schema COLD."""
+        for batch in cuts(self.sizes(slots)):
+            own = slots[batch]
+            rows = self.rows[own]
+            bounds = np.concatenate(([0], np.cumsum(self.sizes(own))))
+            data = [None, pa.py_buffer(bounds), pa.py_buffer(self.gathered(own))]
+            yield pa.RecordBatch.from_arrays(
+                [
+                    *(pa.array(rows[:, field]) for field in STORED),
+                    pa.array(self.groups[rows[:, KEY]].astype(np.uint16)),
+                    pa.array([self.names[number] for number in rows[:, KEY].tolist()], pa.binary()),
+                    pa.LargeBinaryArray.from_buffers(pa.large_binary(), len(own), data),
+                ],
+                schema=COLD,
+            )
 
     def forget(self, slots: Int64s, keys: Int64s) -> None:
         """These rows are gone; and those of these keys that have no row left."""

@@ -293,10 +293,10 @@ STEPS = st.lists(
 @example([([12] * 24, 0, "stored"), ([], 3, "stored"), ([2], 0, "restored"), ([], 6, "stored")], 0)
 @example([([0] * 6 + [12] * 18, 0, "stored"), ([], 1, ""), ([12] * 3, 0, "restored"), ([], 12, "stored")], 1)
 @given(STEPS, st.integers(0, 1))
-def test_CP4_CP5_CP6_runs_have_the_rows_that_wait_and_no_more_than_twice_as_many(
+def test_CP4_RS1_RS2_runs_have_the_rows_that_wait_and_no_more_than_twice_as_many(
     steps: list[tuple[list[int], int, str]], cold: int
 ) -> None:
-    """CP4, CP5, CP6: over drawn times, watermarks and restores. A key is soon forgotten and comes again beside rows that wait on."""
+    """CP4, RS1, RS2: over drawn times, watermarks and restores. A key is soon forgotten and comes again beside rows that wait on."""
     task, stored, at, numbers = one({}, 0, cold), dict[StatePart, bytes](), 0, itertools.count()
     model = Model()
     for ahead, step, then in steps:
@@ -323,7 +323,7 @@ def test_CP4_CP5_CP6_runs_have_the_rows_that_wait_and_no_more_than_twice_as_many
             task = one(stored, at, cold)
 
 
-def test_CP4_CP5_what_is_written_of_rows_that_wait_follows_what_came() -> None:
+def test_CP4_RS1_what_is_written_of_rows_that_wait_follows_what_came() -> None:
     """64 snapshots with 100 more rows each, while all of them wait: a row is written a few times, and not with each."""
     task, documents, written, numbers = one({}, 0, 0), 0, 0, itertools.count()
     for _ in range(64):

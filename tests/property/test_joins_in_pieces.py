@@ -54,17 +54,28 @@ class Task:
         self.operator = JoinOperator(spec, context)
         self.parts: dict[StatePart, bytes] = {}
 
-    def restart(self) -> None:
+    def snapshot(self) -> None:
+        """It lives on."""
         changed: Mapping[StatePart, bytes | None] = self.operator.snapshot()
         self.parts.update({part: data for part, data in changed.items() if data is not None})
         for part in [part for part, data in changed.items() if data is None]:
             del self.parts[part]
+
+    def restart(self) -> None:
+        self.snapshot()
         self.operator = JoinOperator(self._spec, self._context)
         self.operator.restore(dict(self.parts))
 
+    def go_on(self, then: str) -> None:
+        if then == "stored":
+            self.snapshot()
+        elif then == "restored":
+            self.restart()
+
 
 ROWS = st.lists(st.tuples(st.integers(0, 12), st.sampled_from(KEYS)), max_size=24)
-STEP = st.tuples(ROWS, ROWS, st.integers(0, 14), st.lists(st.tuples(st.integers(1, 6), st.booleans()), max_size=12))
+THEN = st.sampled_from(["", "stored", "restored"])
+STEP = st.tuples(ROWS, ROWS, st.integers(0, 14), st.lists(st.tuples(st.integers(1, 6), THEN), max_size=12), THEN)
 
 
 @given(
@@ -75,7 +86,7 @@ STEP = st.tuples(ROWS, ROWS, st.integers(0, 14), st.lists(st.tuples(st.integers(
 )
 @settings(max_examples=600)
 def test_C13_a_join_in_pieces_gives_what_it_gives_at_once(
-    steps: list[tuple[list[Row], list[Row], int, list[tuple[int, bool]]]],
+    steps: list[tuple[list[Row], list[Row], int, list[tuple[int, str]], str]],
     kind: Any,
     within: tuple[int, int],
     memory_bytes: int,
@@ -86,7 +97,7 @@ def test_C13_a_join_in_pieces_gives_what_it_gives_at_once(
     whole, task, watermark_ms, place = JoinOperator(spec), Task(spec, context), MIN_TIME, 0
     expected: list[Line] = []
     found: list[Line] = []
-    for left, right, ahead_ms, pieces in [*steps, ([], [], MAX_TIME, [(1, False)])]:
+    for left, right, ahead_ms, pieces, behind in [*steps, ([], [], MAX_TIME, [(1, "")], "")]:
         for side, some in (("left", left), ("right", right)):
             batch = rows([(max(time, watermark_ms), key) for time, key in some], place)
             place += len(some)
@@ -94,19 +105,22 @@ def test_C13_a_join_in_pieces_gives_what_it_gives_at_once(
                 assert not operator.on_batch(batch, "rows", side)
         watermark_ms = min(MAX_TIME, max(watermark_ms, 0) + ahead_ms)
         expected += lines(whole.on_watermark(watermark_ms))
-        turns = [*pieces, (MAX_TIME, False)]
+        turns = [*pieces, (MAX_TIME, "")]
         unfinished = True
         while unfinished:
-            items, restarts = turns.pop(0) if len(turns) > 1 else turns[0]
+            items, then = turns.pop(0) if len(turns) > 1 else turns[0]
             told_ms = task.operator.output_watermark()
             outs, unfinished = task.operator.on_watermark_piece(watermark_ms, items)
             came = lines(outs)
             assert all(time >= told_ms for time, *_ in came)
             assert task.operator.output_watermark() >= told_ms
             found += came
-            if restarts and unfinished:
-                task.restart()
+            if unfinished:
+                task.go_on(then)
         assert task.operator.output_watermark() == whole.output_watermark()
+        task.go_on(behind)
+        if behind == "restored":
+            assert not lines(task.operator.on_watermark(watermark_ms))
     assert sorted(found) == sorted(expected)
     assert len({line[:3] for line in found}) == len(found)
     assert (task.operator.counters()["keptBytes"], task.operator.counters()["keys"]) == (0, 0)

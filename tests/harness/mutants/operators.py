@@ -16,6 +16,7 @@ ON_JOINED = ("tests/unit/test_operators_joins.py",)
 
 PARTS, ON_PARTS = "shared/operators/computation_parts.py", ("tests/property/test_computation_parts.py",)
 KEYS = "shared/operators/computation_keys.py"
+RUN_SIZES = "shared/operators/run_sizes.py"
 
 SPARK, ON_SPARK = "services/spark/body.py", ("tests/unit/test_spark_tasks.py",)
 SPARK_STEP, ON_REAL_SPARK = "spark_stages/step.py", ("tests/spark/test_spark_step_rules.py",)
@@ -39,11 +40,16 @@ OPERATORS = (
     Mutant("CP4", "a restored key forgets what was taken", KEYS, "        key.taken_ms = item.taken_ms\n", "", ON_PARTS),
     Mutant("CP4", "a key that comes again has rows from before", KEYS, "            key.taken_ms = self._passed_ms\n", "", ON_PARTS),
     Mutant("CP4", "rows of keys without an entry wait", PARTS, "taken_ms.get(key, MAX_TIME)", "taken_ms.get(key, 0)", ON_PARTS),
-    Mutant("CP4", "rows that lie in runs are written again", PARTS, "self._runs, self._restored, self._arrived = kept, (), waiting.arrived", "self._runs, self._restored = kept, ()", ON_PARTS),
-    Mutant("CP5", "runs are never merged", PARTS, "while kept and kept[-1].rows < _AS_LARGE * count:", "while False:", ON_PARTS),
-    Mutant("CP5", "a merged run has only what came last", PARTS, "count, since = count + gone[-1].rows, gone[-1].since", "count += gone[-1].rows", ON_PARTS),
-    Mutant("CP6", "runs of rows that were taken stay", PARTS, "        if sum(run.rows for run in kept) + count > _AS_LARGE * len(waiting):\n", "        if False:\n", ON_PARTS),
-    Mutant("CP6", "restored runs stay", PARTS, "dict.fromkeys(self._restored)\n", "{}\n", ON_PARTS),
+    Mutant("CP4", "rows that lie in runs are written again", PARTS, "self._restored, self._arrived = (), waiting.arrived", "self._restored = ()", ON_PARTS),
+    Mutant("CP4", "a merged run has only what came last", PARTS, "since = gone[0].since if gone else self._arrived", "since = self._arrived", ON_PARTS),
+    Mutant("CP4", "restored runs stay", PARTS, "dict.fromkeys(self._restored)\n", "{}\n", ON_PARTS),
+    Mutant("RS1", "runs are never merged", RUN_SIZES, "    while kept and sizes[kept - 1] < _AS_LARGE * new:\n", "    while False:\n", ON_PARTS),
+    Mutant("RS2", "runs of rows that are gone stay", RUN_SIZES, "    if sum(sizes) + new > _AS_LARGE * there:\n", "    if False:\n", ON_PARTS),
+    Mutant("C13", "rows of a join that lie in a run and may not be in a new one are in none", JOINED, "slots[may | (run_of >= 0)], run_of[may | (run_of >= 0)]", "slots[may], run_of[may]", ON_JOINS),
+    Mutant("C13", "a run of a join has rows that are left of a time", JOINED, "times < self._next_ms() if which else times >= self._taken[self.slots.groups[rows[slots, KEY]]]", "times < MAX_TIME", ON_JOINS),
+    Mutant("C13", "rows of a join that were taken from a run wait again", JOINED, "            self._took(np.unique(in_runs), below_ms)", "            _ = in_runs", ON_JOINS),
+    Mutant("C13", "rows of a join that came out alone do so again", JOINED, " | (self._run_of[run.slots] != run.number)", "", ON_JOINS),
+    Mutant("C13", "a row of a join is in a run in memory and in one on the disk", JOINED, "            self._written[which].clear()\n", "", ON_JOINS),
     Mutant("E1", "a timer that sets itself for the same time stays", COMPUTATION, ".difference(pending)\n", "\n", ON_COMPUTATION),
     Mutant("P1", "every frame is a step", SPARK, "            else:\n                self._inline.append(body)\n        return ()", "            else:\n                self._inline.append(body)\n        return await self._run(self._epoch)", ON_SPARK),
     Mutant("P1", "what came inline is lost", SPARK, "        added += await self._written(loose, epoch)\n", "", ON_SPARK),
@@ -84,7 +90,7 @@ OPERATORS = (
     Mutant("C13", "a snapshot of a join forgets what a piece has left", JOINED, "np.concatenate((self._due, self._waiting.slots()))", "self._waiting.slots()", ON_JOINS),
     Mutant("C13", "a piece of a join finds any number of pairs", JOINED, "min(items_max, most + 1)", "most + 1", ON_JOINS),
     Mutant("C13", "a piece brings back any number of rows", JOINED, "(np.cumsum(counts) > items_max) & ", "(np.cumsum(counts) < 0) & ", ON_JOINED),
-    Mutant("C13", "rows in the midst of their time leave memory", JOINED, "return queue.take(min(last_ms + 1, next_ms))", "return queue.take(last_ms + 1)", ON_JOINS),
+    Mutant("C13", "rows in the midst of their time leave memory", JOINED, "return queue.take(min(last_ms + 1, self._next_ms()))", "return queue.take(last_ms + 1)", ON_JOINS),
     Mutant("C13", "a snapshot forgets the last number of a key's time", JOINED, 'there.given = given.astype("<i8").tobytes()', "pass", ON_JOINS),
     Mutant("C13", "what was taken from a run waits again", JOINED, 'there = batch.column("time").to_numpy() >= self._taken[groups[-1]]', 'there = batch.column("time").to_numpy() >= MIN_TIME', ON_JOINS),
     Mutant("C13", "a match on the disk is forgotten", JOINED, "                each.run.met[each.places] |= met\n", "", ON_JOINS),
