@@ -291,6 +291,7 @@ STEPS = st.lists(
 
 @settings(deadline=None)
 @example([([12] * 24, 0, "stored"), ([], 3, "stored"), ([2], 0, "restored"), ([], 6, "stored")], 0)
+@example([([12] * 24, 0, "stored"), ([], 3, "restored"), ([2], 0, "stored"), ([], 6, "stored")], 0)
 @example([([0] * 6 + [12] * 18, 0, "stored"), ([], 1, ""), ([12] * 3, 0, "restored"), ([], 12, "stored")], 1)
 @given(STEPS, st.integers(0, 1))
 def test_CP4_RS1_RS2_runs_have_the_rows_that_wait_and_no_more_than_twice_as_many(

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
 import pyarrow as pa
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tidemark.shared.language.values import canonical_key
@@ -78,6 +78,13 @@ THEN = st.sampled_from(["", "stored", "restored"])
 STEP = st.tuples(ROWS, ROWS, st.integers(0, 14), st.lists(st.tuples(st.integers(1, 6), THEN), max_size=12), THEN)
 
 
+UNMATCHED: list[Row] = [(time, "abcd"[time % 4]) for time in (9, 1, 10, 2, 11, 4, 8, 1, 2, 10, 3, 0)]
+
+
+@example(
+    steps=[([], UNMATCHED, 14, [(1, ""), (6, "restored"), (2, "restored")], "restored")],
+    kind="full", within=(6, 4), memory_bytes=3_000,
+)  # fmt: skip
 @given(
     steps=st.lists(STEP, max_size=4),
     kind=st.sampled_from(["inner", "left", "right", "full"]),
