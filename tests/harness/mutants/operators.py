@@ -49,7 +49,6 @@ OPERATORS = (
     Mutant("C13", "a run of a join has rows that are left of a time", JOINED, "times < self._next_ms() if which else times >= self._taken[self.slots.groups[rows[slots, KEY]]]", "times < MAX_TIME", ON_JOINS),
     Mutant("C13", "rows of a join that were taken from a run wait again", JOINED, "            self._took(np.unique(in_runs), below_ms)", "            _ = in_runs", ON_JOINS),
     Mutant("C13", "rows of a join that came out alone do so again", JOINED, " | (self._run_of[run.slots] != run.number)", "", ON_JOINS),
-    Mutant("C13", "a row of a join is in a run in memory and in one on the disk", JOINED, "            self._written[which].clear()\n", "", ON_JOINS),
     Mutant("E1", "a timer that sets itself for the same time stays", COMPUTATION, ".difference(pending)\n", "\n", ON_COMPUTATION),
     Mutant("P1", "every frame is a step", SPARK, "            else:\n                self._inline.append(body)\n        return ()", "            else:\n                self._inline.append(body)\n        return await self._run(self._epoch)", ON_SPARK),
     Mutant("P1", "what came inline is lost", SPARK, "        added += await self._written(loose, epoch)\n", "", ON_SPARK),
