@@ -582,9 +582,9 @@ class JoinRows:
                 self.waiting_bytes += int(sizes.sum()) + ROW_BYTES * len(sizes)
 
     def _warm(self, which: int) -> None:
-        """Rows of runs come into memory as far as it has room for them, those of the latest run first."""
+        """Rows of the snapshot's runs come into memory as far as it has room for them, those of the latest run first."""
         queue, warm = (self._waiting, *self._kept)[which], list[tuple[Run, Int64s]]()
-        while queue.cold:
+        while queue.cold and queue.cold[-1].stored:
             run = queue.cold[-1]
             if self.slots.size_bytes + run.size_bytes + ROW_BYTES * len(run) > self._memory_bytes:
                 break

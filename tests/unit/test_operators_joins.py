@@ -13,7 +13,7 @@ from tidemark.shared.language.values import canonical_key
 from tidemark.shared.model.ids import StatePart, key_group_part
 from tidemark.shared.model.time import MAX_TIME
 from tidemark.shared.model.values import Document
-from tidemark.shared.operators import join_rows
+from tidemark.shared.operators import join, join_rows
 from tidemark.shared.operators.base import GROUP, KEY, PART, POS, TS, OperatorError, ScratchUnavailable
 from tidemark.shared.operators.batches import batch_of, documents_of
 from tidemark.shared.operators.context import TaskContext
@@ -25,14 +25,14 @@ from tidemark.shared.operators.specs import JoinSpec
 SPEC = JoinSpec("pipeline[1].$join", "full", 5, 5, "r")
 
 
-def rows(*found: tuple[int, str]) -> pa.RecordBatch:
+def rows(*found: tuple[int, str], group: int = 3) -> pa.RecordBatch:
     """Rows of (time, key), with places in their order."""
     n = len(found)
     documents: list[Document] = [{"t": time, "k": key} for time, key in found]
     engine = {
         TS: pa.array([t for t, _ in found], pa.int64()), PART: pa.array([0] * n, pa.int32()),
         POS: pa.array(range(n), pa.int64()), KEY: pa.array([canonical_key(k) for _, k in found], pa.binary()),
-        GROUP: pa.array([3] * n, pa.uint16()),
+        GROUP: pa.array([group] * n, pa.uint16()),
     }  # fmt: skip
     return batch_of(documents, engine)
 
@@ -78,6 +78,22 @@ def test_J7_a_run_is_in_one_snapshot_and_in_no_later_one(tmp_path: Path) -> None
     assert all(data is None for data in gone.values())
     left = {**first, **second}
     assert gone.keys() >= {part for part, data in left.items() if data is not None}
+
+
+@pytest.mark.parametrize("memory_bytes", range(1_000, 40_000, 500))
+def test_J7_rows_that_leave_memory_in_a_restore_are_in_the_next_snapshot(memory_bytes: int) -> None:
+    """Snapshots of builds before runs have all rows beside them, and the room may have been larger: none is lost, however much leaves."""
+    spec = JoinSpec("j", "full", 1_000, 1_000, "r")
+    first = JoinOperator(spec)
+    for group, side, begin, count in ((0, "left", 0, 20), (0, "right", 500, 18), (1, "right", 500, 60)):
+        first.on_batch(rows(*((begin + n, f"{side} {group}") for n in range(count)), group=group), "rows", side)
+    first.on_watermark(100)
+    before = {key_group_part(g): join._CODEC.encode(first._rows._hot([g])[key_group_part(g)]) for g in range(2)}
+    context = TaskContext(join_bytes_max=memory_bytes, shelve=pa.RecordBatchReader.read_all)
+    second, third = JoinOperator(spec, context), JoinOperator(spec, context)
+    second.restore(dict(before))
+    third.restore({part: data for part, data in {**before, **second.snapshot()}.items() if data is not None})
+    assert sum(out.batch.num_rows for out in third.on_watermark(MAX_TIME)) == 20 + 18 + 60
 
 
 @pytest.mark.parametrize("kind", ["inner", "full"])
