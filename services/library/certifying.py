@@ -20,7 +20,7 @@ from tidemark.shared.model.ids import Offset, SplitId
 from tidemark.shared.model.records import RawBatch
 from tidemark.shared.model.values import MISSING, Date, Document, Found, Value, long
 from tidemark.shared.plugins.installed import make_of
-from tidemark.shared.plugins.interface import API, Format, Lookup, Source
+from tidemark.shared.plugins.interface import API, Format, Lookup, Plugin, Source
 from tidemark.shared.ports.tables import Names
 from tidemark.shared.runtime.settings import LookupSettings
 
@@ -34,7 +34,17 @@ Read = dict[SplitId, list[tuple[int, int, int]]]
 """Position, number and time of each record, by split."""
 
 
-class SourceContract:
+class VersionContract:
+    """What each contract has."""
+
+    plugin: ClassVar[type[Plugin[Any, Any]]]
+
+    def test_it_is_written_for_this_version_of_the_interface(self) -> None:
+        """The class says so."""
+        assert self.plugin.api == API, f"set api = {API} in the class, once it keeps the contract of that version"
+
+
+class SourceContract(VersionContract):
     """Derive `class TestMine(SourceContract)`, set `plugin`, write `given` and `add`; once for each config in which it reads otherwise."""
 
     plugin: ClassVar[type[Source[Any, Any]]]
@@ -50,10 +60,6 @@ class SourceContract:
         raise TypeError(f"{type(self).__name__}: write add(self, folder, split, numbers)")
 
     # --- what it must keep ------------------------------------------------------------------------------------------------
-
-    def test_it_is_written_for_this_version_of_the_interface(self) -> None:
-        """The class says so."""
-        assert self.plugin.api == API, f"set api = {API} in the class, once it keeps the contract of that version"
 
     def test_each_split_is_read_whole_and_in_order(self, tmp_path: Path) -> None:
         """All records of every split come once, in the split's order, with positions that grow."""
@@ -244,17 +250,13 @@ _DAMAGES: Final = 200
 """Of each record: bytes that are changed, left out, added."""
 
 
-class FormatContract:
+class FormatContract(VersionContract):
     """Derive `class TestMine(FormatContract)`, set `plugin` and `documents`, and `config` where it takes one."""
 
     plugin: ClassVar[type[Format[Any]]]
     documents: ClassVar[Sequence[Document]]
     """Some that it writes and reads back."""
     config: ClassVar[Mapping[str, Any]] = {}
-
-    def test_it_is_written_for_this_version_of_the_interface(self) -> None:
-        """The class says so."""
-        assert self.plugin.api == API, f"set api = {API} in the class, once it keeps the contract of that version"
 
     def test_what_is_written_is_read_back(self) -> None:
         """Each document comes back as it was, also by another object."""
@@ -306,7 +308,7 @@ Wanted = tuple[Value, ...]
 Question = tuple[Sequence[Names], Sequence[Wanted]]
 
 
-class LookupContract:
+class LookupContract(VersionContract):
     """Derive `class TestMine(LookupContract)`, set `plugin` and `documents`, write `given` and `fill`; once for each config."""
 
     plugin: ClassVar[type[Lookup[Any, Any]]]
@@ -324,10 +326,6 @@ class LookupContract:
         raise TypeError(f"{type(self).__name__}: write fill(self, folder, documents)")
 
     # --- what it must keep ------------------------------------------------------------------------------------------------
-
-    def test_it_is_written_for_this_version_of_the_interface(self) -> None:
-        """The class says so."""
-        assert self.plugin.api == API, f"set api = {API} in the class, once it keeps the contract of that version"
 
     def test_without_fields_it_finds_all(self, tmp_path: Path) -> None:
         """Each document once, as it was put there."""

@@ -14,6 +14,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, ClassVar, Final
 
+from tidemark.services.library.certifying import VersionContract
 from tidemark.services.library.release_world import (
     IDENTITY,
     PHASES,
@@ -29,7 +30,7 @@ from tidemark.services.sink.connectors.staging import PartStore
 from tidemark.shared.adapters.blobs import MemoryBlobs
 from tidemark.shared.model.ids import Epoch
 from tidemark.shared.plugins.installed import make_of
-from tidemark.shared.plugins.interface import API, Away, Overtaken, Sink
+from tidemark.shared.plugins.interface import Away, Overtaken, Sink
 
 Given = tuple[Mapping[str, Any], Mapping[str, Any]]
 """A stage's config, and the config of its connection."""
@@ -59,7 +60,7 @@ class _Target:
         return list(self.seen())
 
 
-class SinkContract:
+class SinkContract(VersionContract):
     """Derive `class TestMine(SinkContract)`, set `plugin`, write `given` and `visible`.
 
     The documents that are written have the fields `id` (0, 1, 2, …), `name` and `even`.
@@ -76,10 +77,6 @@ class SinkContract:
         raise TypeError(f"{type(self).__name__}: write visible(self, folder)")
 
     # --- what it must keep ------------------------------------------------------------------------------------------------
-
-    def test_it_is_written_for_this_version_of_the_interface(self) -> None:
-        """The class says so."""
-        assert self.plugin.api == API, f"set api = {API} in the class, once it keeps the contract of that version"
 
     def test_a_write_that_does_not_follow_the_last_marker_writes_nothing(self, tmp_path: Path) -> None:
         """Overtaken: behind a marker that is not the last, behind none where there is one, and behind one where there is none."""

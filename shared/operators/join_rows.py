@@ -135,6 +135,7 @@ class JoinRows:
         """Rows that wait and that a piece has left, in their order; with them the watermark `_due_below_ms` is reached."""
         self._due_below_ms = MIN_TIME
         self._kept = (ByTime(), ByTime())
+        self._queues = (self._waiting, *self._kept)
         self._alone = (ByTime(), ByTime())
         """Of outer sides, the kept ones in memory that may come out alone, and some that may not."""
         self._taken = np.full(_GROUPS_MAX, MIN_TIME, dtype=np.int64)
@@ -151,7 +152,7 @@ class JoinRows:
     @property
     def cold_bytes(self) -> int:
         """Of the rows on the disk."""
-        return sum(run.size_bytes for queue in (self._waiting, *self._kept) for run in queue.cold)
+        return sum(run.size_bytes for queue in self._queues for run in queue.cold)
 
     def wait(self, arrived: Arrived, side: Side) -> None:
         """Rows have come."""
@@ -384,7 +385,7 @@ class JoinRows:
         if self.slots.size_bytes <= self._memory_bytes:
             self._cool_above = self._memory_bytes
         while self._shelve is not None and self.slots.size_bytes > self._cool_above:
-            queues = (self._waiting, *self._kept)
+            queues = self._queues
             sizes = [self._bytes(queue.slots()) for queue in queues]
             which = int(np.argmax(sizes))
             slots = self._leaving(queues[which], sizes[which], waits=which == 0) if sizes[which] > least else NONE
@@ -445,7 +446,7 @@ class JoinRows:
         for which in range(len(self._written)):
             parts |= self._write_hot(which)
         parts |= self._hot(sorted(self.changed))
-        wanted = {part for queue in (self._waiting, *self._kept) for run in queue.cold for part in run.stored}
+        wanted = {part for queue in self._queues for run in queue.cold for part in run.stored}
         wanted.update(part for written in self._written for run in written for part in run.parts)
         self._stored |= {part for part, stored in parts.items() if stored is not None}
         for part in sorted(part for part in self._stored - wanted if "#" in part):
@@ -458,7 +459,7 @@ class JoinRows:
     def _write_hot(self, which: int) -> Mapping[StatePart, RowsSnapshot]:
         """The parts of rows in memory that lie in no run, and of those that become one run with them (JR4)."""
         rows, written = self.slots.rows, self._written[which]
-        slots = (self._waiting, *self._kept)[which].slots()
+        slots = self._queues[which].slots()
         run_of, times = self._run_of[slots], rows[slots, TIME]
         may = times < self._next_ms() if which else times >= self._taken[self.slots.groups[rows[slots, KEY]]]
         slots, run_of = slots[may | (run_of >= 0)], run_of[may | (run_of >= 0)]
@@ -538,7 +539,7 @@ class JoinRows:
             outer = which > 0 and self._outer[which - 1]
             run = write_run(number, batches, shelve, applied=which > 0, outer=outer)
             run.stored = frozenset(part for part, _ in pieces)
-            (self._waiting, *self._kept)[which].cold.append(run)
+            self._queues[which].cold.append(run)
             self._stored |= run.stored
         self._run = number + 1
 
@@ -583,7 +584,7 @@ class JoinRows:
 
     def _warm(self, which: int) -> None:
         """Rows of the snapshot's runs come into memory as far as it has room for them, those of the latest run first."""
-        queue, warm = (self._waiting, *self._kept)[which], list[tuple[Run, Int64s]]()
+        queue, warm = self._queues[which], list[tuple[Run, Int64s]]()
         while queue.cold and queue.cold[-1].stored:
             run = queue.cold[-1]
             if self.slots.size_bytes + run.size_bytes + ROW_BYTES * len(run) > self._memory_bytes:

@@ -88,7 +88,7 @@ def test_J7_rows_that_leave_memory_in_a_restore_are_in_the_next_snapshot(memory_
     for group, side, begin, count in ((0, "left", 0, 20), (0, "right", 500, 18), (1, "right", 500, 60)):
         first.on_batch(rows(*((begin + n, f"{side} {group}") for n in range(count)), group=group), "rows", side)
     first.on_watermark(100)
-    before = {key_group_part(g): join._CODEC.encode(first._rows._hot([g])[key_group_part(g)]) for g in range(2)}
+    before = {part: join._CODEC.encode(stored) for part, stored in first._rows._hot(range(2)).items() if stored}
     context = TaskContext(join_bytes_max=memory_bytes, shelve=pa.RecordBatchReader.read_all)
     second, third = JoinOperator(spec, context), JoinOperator(spec, context)
     second.restore(dict(before))
