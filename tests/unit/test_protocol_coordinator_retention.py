@@ -16,7 +16,7 @@ from tidemark.shared.model.messages import (
 from tidemark.shared.protocol.coordinator import commands as do
 from tidemark.shared.protocol.coordinator import events as ev
 from tidemark.shared.protocol.coordinator.mirror import Mirror
-from tidemark.shared.protocol.coordinator.retention import blob_may_go, blobs_kept
+from tidemark.shared.protocol.coordinator.retention import Retained, blob_may_go, blobs_kept
 from tidemark.shared.protocol.coordinator.settings import CoordinatorSettings
 
 
@@ -315,3 +315,14 @@ def test_C9_a_mirror_is_whole_or_has_what_somebody_must_read() -> None:
         assert mirror.to_trim(begin, 5) == (None if number < 6 else begin)
         mirror.trimmed = mirror.to_trim(begin, 5) or mirror.trimmed
     assert mirror.to_trim(begin, 5) is None
+
+
+def test_C11_rows_that_no_sink_waits_for_may_be_forgotten() -> None:
+    """Also where no vertex is watched, from the first question on: all but the last one."""
+    world = started(CoordinatorSettings())
+    world.pass_ms(3_500)
+    rows = world.store.history[world.row.job]
+    kept = Retained(rows)
+    kept.watch(frozenset(), frozenset())
+    assert kept.unreleased({}) == []
+    assert kept.superfluous(rows[-1].epoch, 10) == tuple(row.epoch for row in rows[:-1]) != ()

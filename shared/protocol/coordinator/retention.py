@@ -20,7 +20,7 @@ class Retained:
     def __init__(self, rows: Iterable[CommitRow] = ()) -> None:
         self._rows = {row.epoch: row for row in rows}
         """Oldest first."""
-        self._waiting: list[CommitRow] = []
+        self._waiting = list(self._rows.values())
         self._over: dict[Epoch, None] = {}
         """Released by all, and not named."""
         self._sinks = frozenset[VertexId]()
