@@ -61,17 +61,8 @@ class Bundle(msgspec.Struct, frozen=True):
 
 def bundle_of(classes: Iterable[str], search: Sequence[str] | None = None) -> Bundle:
     """The code of classes (`module:Class`), found on the path `search`, or on this process'. ComputationError for invalid Python."""
-    found: dict[str, Module] = {}
-    importlib.invalidate_caches()
-    waiting = sorted({path.partition(":")[0] for path in classes})
-    outside = _outside()
-    while waiting:
-        name = waiting.pop()
-        if name in found or _products(name):
-            continue
-        if (module := _find(name, search, outside)) is not None:
-            found[name] = module
-            waiting += _imported(module)
+    with _loading:
+        found = _found({path.partition(":")[0] for path in classes}, search)
     if not found:
         return Bundle()
     modules = [found[name] for name in sorted(found)]
@@ -84,6 +75,21 @@ def bundle_of(classes: Iterable[str], search: Sequence[str] | None = None) -> Bu
         raise ComputationError(message)
     digest = hashlib.sha256(msgspec.msgpack.encode([(m.name, m.package, m.source) for m in modules])).hexdigest()
     return Bundle(zlib.compress(_CODEC.encode(modules), 9), digest)
+
+
+def _found(names: Iterable[str], search: Sequence[str] | None) -> dict[str, Module]:
+    """The users' modules of these names, and what they import. One thread at a time: neither Python's finders nor its paths are for two."""
+    waiting, found = sorted(names), dict[str, Module]()
+    importlib.invalidate_caches()
+    outside = _outside()
+    while waiting:
+        name = waiting.pop()
+        if name in found or _products(name):
+            continue
+        if (module := _find(name, search, outside)) is not None:
+            found[name] = module
+            waiting += _imported(module)
+    return found
 
 
 def modules_of(packed: bytes) -> list[Module]:

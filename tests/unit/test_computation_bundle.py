@@ -3,6 +3,7 @@
 
 import sys
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -112,3 +113,22 @@ def test_folders_without_init_may_nest(write: Write) -> None:
     found = names(bundle_of(["bundled_nested.in.side.code:It"]))
     assert "bundled_nested.in.side.code" in found
     assert "bundled_nested.in_.other" in found
+
+
+def test_several_threads_make_bundles_at_once(write: Write) -> None:
+    """A coordinator plans several documents beside each other; Python has folders on its path that are not there."""
+    write("bundled_m/__init__.py", "")
+    write("bundled_m/it.py", CLASS.format(imports="import bundled_m.other", version=1))
+    write("bundled_m/other.py", "")
+    expected, interval = bundle_of(["bundled_m.it:It"]), sys.getswitchinterval()
+
+    def made(number: int) -> Bundle:
+        sys.path_importer_cache.update({f"/no such folder/{number}/{each}": None for each in range(100)})
+        return bundle_of(["bundled_m.it:It"])
+
+    try:
+        sys.setswitchinterval(1e-6)
+        with ThreadPoolExecutor(4) as threads:
+            assert list(threads.map(made, range(100))) == [expected] * 100
+    finally:
+        sys.setswitchinterval(interval)
