@@ -254,7 +254,7 @@ async def test_C8_errors_before_the_commit_change_nothing(
 async def test_a_row_locked_for_too_long_is_an_outage(tmp_path: Path) -> None:
     """Who cannot get the lock in time is told that nothing was changed."""
     url = f"sqlite:///{tmp_path / 'store.db'}"
-    patient, hasty = SqlCommitStore(url), SqlCommitStore(url, StoreSettings(timeout_ms=100))
+    patient, hasty = SqlCommitStore(url), SqlCommitStore(url, StoreSettings(timeout_ms=1_000))
     await patient.open()
     row = await begin(patient)
     pending = patient._engine.connect()

@@ -60,7 +60,7 @@ async def test_it_stays_up_when_the_broker_does_not(fresh_broker: LocalBroker, t
     """
     clock, executor = SystemClock(), AsyncExecutor()
     settings = ControlSettings(port=0, token_file=str(tmp_path / "token"), engine="local")
-    kafka = KafkaSettings(bootstrap=fresh_broker.bootstrap, request_timeout_ms=2_000, delivery_timeout_ms=4_000)
+    kafka = KafkaSettings(bootstrap=fresh_broker.bootstrap, request_timeout_ms=2_000, delivery_timeout_ms=10_000)
     log = KafkaLog(kafka)
     for topic, config in TOPICS.plain().items():
         await log.create_topic(topic, 1, config)

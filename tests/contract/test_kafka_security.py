@@ -69,8 +69,8 @@ class Guarded:
         return {
             "security_protocol": protocol,
             "ssl_ca_file": str(self.folder / "broker.pem"),
-            "request_timeout_ms": 3_000,
-            "delivery_timeout_ms": 5_000,
+            "request_timeout_ms": 10_000,
+            "delivery_timeout_ms": 20_000,
             **asked,
             **changed,
         }

@@ -29,7 +29,7 @@ class Topic:
 
     def __init__(self, bootstrap: str, name: str, stack: AsyncExitStack) -> None:
         # Short, so that an outage shows soon.
-        self.settings = KafkaSettings(bootstrap=bootstrap, request_timeout_ms=3_000, outage_after_ms=300)
+        self.settings = KafkaSettings(bootstrap=bootstrap, request_timeout_ms=3_000)
         self.name = name
         self.log = KafkaLog(self.settings)
         self._stack = stack
