@@ -22,6 +22,8 @@ ROUND_MS = 600_000
 STEP_MS = 50
 """Event time between two records."""
 DELAY_S = 10
+JOINED_S = 20
+"""Rows of some hundred records wait in a join."""
 LATE_MS = 400_000
 """So far back that a window is closed, whatever its split's watermark is within a round."""
 PARTITIONS = 3
@@ -127,12 +129,32 @@ def steady(out: Path) -> Job:
     )  # fmt: skip
 
 
+def _joined_with_itself(source: dict[str, Any]) -> list[dict[str, Any]]:
+    """Each record meets those of its key; it goes on with itself alone."""
+    within = {"size": JOINED_S, "unit": "second"}
+    return [
+        {
+            "$join": {
+                "from": [source],
+                "leftKey": "$k",
+                "rightKey": "$k",
+                "within": {"before": within, "after": within},
+                "type": "inner",
+                "as": "other",
+            }
+        },
+        {"$match": {"$expr": {"$eq": ["$id", "$other.id"]}}},
+        {"$project": {"id": 1, "k": 1}},
+    ]
+
+
 def drawn(chance: random.Random, number: int, out: Path) -> Job:
-    """A pipeline by chance: with computation or window or neither, one to three kinds of sink, any number of tasks."""
+    """A pipeline by chance: with computation, window, join or none of them, one to three kinds of sink, any number of tasks."""
     name = ProcessorName(f"drained-{number}")
-    middle = chance.choice(["plain", "marks", "marks", "window"])
+    middle = chance.choice(["plain", "marks", "window", "join"])
     partitions = chance.randint(1, 4)
-    scope = chance.choice([None, None, "source", "split"])
+    # A join would make pairs of a record that came twice.
+    scope = chance.choice(["source", "split"] if middle == "join" else [None, None, "source", "split"])
     ids = {} if scope is None else {"recordId": "$id", "recordIdScope": scope}
     targets = chance.sample(["topic", "files", "table"], chance.randint(1, 3))
     if middle == "window" and "table" in targets:
@@ -142,6 +164,7 @@ def drawn(chance: random.Random, number: int, out: Path) -> Job:
         "plain": [{"$addFields": {"twice": {"$concat": ["$id", "$id"]}}}],
         "marks": [{"$compute": {"class": "tests.harness.computations:Marks", "key": "$k", "order": order}}],
         "window": [WINDOW],
+        "join": _joined_with_itself(_source(name, **ids)),
     }
     # Parquet wants types, and a computation's are not declared.
     form = chance.choice(["json", "parquet"]) if middle != "marks" else "json"
