@@ -25,20 +25,13 @@ from tidemark.shared.operators.rows import while_wanted
 from tidemark.shared.runtime.body import Copied, ReceivingBody
 from tidemark.shared.runtime.context import AssignedTask
 from tidemark.shared.runtime.exchange import load_body
+from tidemark.shared.runtime.pieces import Pieces
 
 T = TypeVar("T")
 _NEVER: Final = 2**63
 """Rows, above which partials would be merged to be counted."""
 _PIECE_MS: Final = 50
-"""That a piece of work should take: a checkpoint may wait for it (C13), and each costs a frame or a question of some hundred us."""
-_PIECE_OF: Final = 8
-"""A piece may take this part of what the work has taken until now: where a question costs more than items, on a machine under load, smaller
-pieces would be no faster."""
-_PIECE_MS_MAX: Final = 2_000
-"""And no longer than this, however long the work takes: a checkpoint is given up after a minute."""
-_ITEMS_FIRST: Final = 16
-_ITEMS_MAX: Final = 1 << 20
-"""Rows and timers of a piece: few at first, for a callback may be slow; then as many as its time allows."""
+"""That a piece of what a watermark lets come due may take at least (C13): each costs a frame or a question of some hundred us."""
 _DEFAULTS: Final = OperatorSettings()
 _NONE: Final = UsersCode()
 
@@ -87,9 +80,8 @@ class OperatorBody(ReceivingBody):
         self._holds: Sequence[Hold] | None = None
         """Those before the call that is being worked on."""
         self._rows = 0
-        self._items = _ITEMS_FIRST
-        self._worked_ms = 0
-        """For the watermark that is unfinished."""
+        self._pieces = Pieces(_PIECE_MS)
+        """Of rows and timers that a watermark lets come due."""
         self._unfinished = False
         self._now_ms = max((h.protocol.processing_time_ms for h in context.assign.handles), default=MIN_TIME)
 
@@ -151,13 +143,9 @@ class OperatorBody(ReceivingBody):
         clock = self._context.outside.clock
         began_ms = clock.monotonic_ms()
         outs, self._unfinished = await self._work(self._advance, self._now(), watermark_ms)
-        took_ms = clock.monotonic_ms() - began_ms
-        most_ms = min(max(_PIECE_MS, self._worked_ms // _PIECE_OF), _PIECE_MS_MAX)
-        if took_ms > most_ms:
-            self._items = max(1, self._items // 2)
-        elif self._unfinished and 2 * took_ms < most_ms:
-            self._items = min(2 * self._items, _ITEMS_MAX)
-        self._worked_ms = self._worked_ms + took_ms if self._unfinished else 0
+        self._pieces.took(self._pieces.items, clock.monotonic_ms() - began_ms, more=self._unfinished)
+        if not self._unfinished:
+            self._pieces.begin()
         return outs
 
     def unfinished(self) -> bool:
@@ -166,7 +154,7 @@ class OperatorBody(ReceivingBody):
 
     def _advance(self, now_ms: int, watermark_ms: int) -> tuple[Sequence[Out], bool]:
         timed = self._chain.on_processing_time(now_ms)
-        outs, unfinished = self._chain.on_watermark_piece(watermark_ms, self._items)
+        outs, unfinished = self._chain.on_watermark_piece(watermark_ms, self._pieces.items)
         return [*timed, *outs], unfinished
 
     async def fire(self, now_ms: int) -> Sequence[Out]:

@@ -5,7 +5,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from tidemark.shared.model.ids import EdgeId
+from tidemark.shared.model.ids import NO_EPOCH, EdgeId
 from tidemark.shared.model.messages import (
     QUOTA_MS,
     SHARE,
@@ -26,10 +26,14 @@ from tidemark.shared.protocol.task import events as ev
 from tidemark.shared.runtime.body import Fetched, Given, ReadingBody
 from tidemark.shared.runtime.meter import first_arrival, oldest_work
 from tidemark.shared.runtime.outbox import Gathered
+from tidemark.shared.runtime.pieces import Pieces
 from tidemark.shared.runtime.site import TaskSite
 
 _REFILL_MS: Final = 1_000
 """At the latest a source that waits for its quota looks again: its share may have risen meanwhile."""
+
+_PIECE_MS: Final = 500
+"""That a piece of the fetched rows may take at least: each costs frames, and a barrier waits for it."""
 
 
 class SourceIntake:
@@ -53,6 +57,9 @@ class SourceIntake:
         """The checkpoint that begins behind it."""
         self._gathered = Gathered(site.machine.sender.watermark_ms)
         self._allowance = Allowance()
+        self._pieces = Pieces(_PIECE_MS)
+        self._epoch = NO_EPOCH
+        """That rows were last taken in."""
         self._refilling = False
         self._noted = site.machine.committed
         self._noting: Handle | None = None
@@ -229,9 +236,13 @@ class SourceIntake:
         self.site.wake.set()
 
     async def take(self) -> ev.Produced:
-        """Work on the fetched rows, as many as the epoch has room for (F9)."""
+        """Work on the fetched rows, as many as the epoch has room for (F9), and as a barrier may wait for: a row may take seconds."""
         clock, machine, meter = self.site.wiring.clock, self.site.machine, self.site.meter
-        there, room_rows, room_bytes = self._fetched.popleft(), machine.pace.room_rows(), self._allowance.room_bytes
+        if machine.sender.epoch != self._epoch:
+            self._epoch = machine.sender.epoch
+            self._pieces.begin()
+        there, room_bytes = self._fetched.popleft(), self._allowance.room_bytes
+        room_rows = min(machine.pace.room_rows(), self._pieces.items)
         if room_bytes is not None:
             room_rows = min(room_rows, max(1, there.rows_within(room_bytes)))
         fetched, rest = there.divided(room_rows)
@@ -247,7 +258,10 @@ class SourceIntake:
         self._input.taking(began_ms, one_by_one=fetched.one_by_one)
         outs = await self._body.take(fetched, now_ms, began_ms)
         meter.gave(outs)
-        meter.worked(clock.monotonic_ms() - began_ms)
+        took_ms = clock.monotonic_ms() - began_ms
+        if fetched.rows:
+            self._pieces.took(fetched.rows, took_ms, more=fetched.rows >= self._pieces.items)
+        meter.worked(took_ms)
         meter.oldest_ms = oldest_work(fetched)
         produced = await self._produced(outs, fetched)
         self._carry_out(self._input.taken(machine.sender.epoch, rows=fetched.rows > 0))

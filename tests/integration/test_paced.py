@@ -10,6 +10,7 @@ import pytest
 
 from tests.harness.installation import installed, released
 from tidemark.services.sink.connectors.files import FileSink
+from tidemark.services.source.body import SourceTaskBody
 from tidemark.shared.adapters.virtual import VirtualWorld, run_virtual
 from tidemark.shared.model.messages import AbortCheckpoint, StartCheckpoint
 from tidemark.shared.protocol.coordinator.settings import CoordinatorSettings
@@ -46,6 +47,48 @@ class Slow:
 
         for name, call in (("accept", slow_accept), ("stage", slow_stage), ("release", slow_release)):
             monkeypatch.setattr(FileSink, name, call)
+
+
+def _slow_source(monkeypatch: pytest.MonkeyPatch, clock: Any, row_ms: int, taken: list[int]) -> None:
+    take = SourceTaskBody.take
+
+    async def slow_take(body: SourceTaskBody, fetched: Any, now_ms: int, monotonic_ms: int) -> Any:
+        taken.append(fetched.rows)
+        await clock.sleep_ms(fetched.rows * row_ms)
+        return await take(body, fetched, now_ms, monotonic_ms)
+
+    monkeypatch.setattr(SourceTaskBody, "take", slow_take)
+
+
+@pytest.mark.parametrize("row_ms", [0, 1, 30, 400, 4_000])
+def test_F9_a_barrier_waits_for_a_piece_of_the_sources_own_work_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, row_ms: int
+) -> None:
+    """An expression that goes through a long array takes up to seconds a row, and all rows are there at once: checkpoints go on."""
+    rows = 40_000 if row_ms <= 1 else 120_000 // row_ms
+    records = (json.dumps({"n": n, "t": 1_700_000_000_000 + n}) for n in range(rows))
+    (tmp_path / "in.json").write_text("".join(f"{record}\n" for record in records))
+    source = {"path": str(tmp_path / "in.json"), "format": "json", "timeField": {"$toDate": {"$toLong": "$t"}}}
+    pipeline = [{"$source": source}, {"$emit": {"path": str(tmp_path / "out"), "format": "json"}}]
+
+    async def main(world: VirtualWorld) -> tuple[list[int], list[Any], int]:
+        taken: list[int] = []
+        _slow_source(monkeypatch, world.clock, row_ms, taken)
+        async with installed(world.clock, world.executor) as there:
+            await there.create({"pipeline": pipeline})
+            await there.start()
+            began_ms = there.clock.monotonic_ms()
+            await there.when(lambda status: status.state == "FINISHED")
+            took_ms = there.clock.monotonic_ms() - began_ms
+            commands = [decode_command(r.value or b"") for r in there.broker.dump(Topics().commands)[0]]
+        return [each for each in taken if each], commands, took_ms
+
+    taken, commands, took_ms = run_virtual(main)
+    assert not [c for c in commands if isinstance(c, AbortCheckpoint)], taken
+    assert Counter(row["n"] for row in released(tmp_path / "out")) == Counter(range(rows))
+    assert max(taken[1:]) * row_ms <= 4_000, taken
+    assert took_ms <= 1.2 * rows * row_ms + 10_000
+    assert row_ms or max(taken) > 1_000, "rows that cost nothing come together"
 
 
 @pytest.mark.parametrize("where", ["accept", "stage", "release"])

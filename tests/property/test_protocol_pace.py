@@ -124,7 +124,7 @@ class Loop:
         self.read += self.pace.sent_rows
         self.aborts, self.left_ms, self.wanted = 0, 0.0, False
         self.pace, self.times = Pace(now_ms=self.now_ms), EpochTimes()
-        self.pace.begin(TARGET_MS, first_rows(CoordinatorSettings(), self.failures))
+        self.pace.begin(TARGET_MS, first_rows(CoordinatorSettings(), self.failures, operators=False))
 
     def _start(self, speed: Speed) -> None:
         due = self.wanted or self.now_ms - self.started_ms >= INTERVAL_MS

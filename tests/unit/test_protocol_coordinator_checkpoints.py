@@ -361,12 +361,12 @@ def test_F9_a_release_that_goes_on_for_too_long_is_told() -> None:
 
 
 def test_F9_sources_hear_of_target_and_first_epoch() -> None:
-    """The interval counts where it is longer, a third of the time-out at the most; after failures the first epoch is smaller."""
+    """The interval counts where it is longer, at most a third of the time-out; before operators and after failures epochs begin small."""
     for interval_ms, target_ms in ((1_000, 5_000), (9_000, 9_000), (50_000, 20_000)):
         world = started(CoordinatorSettings(checkpoint_interval_ms=interval_ms))
         (start,) = world.said(StartSources)
         assert isinstance(start, StartSources)
-        assert (start.target_ms, start.first_rows) == (target_ms, 10_000)
+        assert (start.target_ms, start.first_rows) == (target_ms, 1_000)
     world = started()
     for _ in range(3):
         world.fail("count")
@@ -374,7 +374,11 @@ def test_F9_sources_hear_of_target_and_first_epoch() -> None:
         if world.row.failures:
             break
     starts = [c for c in world.said(StartSources) if isinstance(c, StartSources)]
-    assert starts[1].first_rows == 1_000
+    assert starts[1].first_rows == 100
+    world = started(document="read:source emit:sink; read>emit")
+    (start,) = world.said(StartSources)
+    assert isinstance(start, StartSources)
+    assert start.first_rows == 10_000
 
 
 def test_kept_survives_its_bytes() -> None:

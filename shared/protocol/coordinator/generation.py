@@ -23,7 +23,7 @@ from tidemark.shared.protocol.coordinator import commands as do
 from tidemark.shared.protocol.coordinator.checkpoints import Numbers
 from tidemark.shared.protocol.coordinator.mirror import Mirror
 from tidemark.shared.protocol.coordinator.pace import EpochTimes, first_rows, target_ms
-from tidemark.shared.protocol.coordinator.plans import SINK, bind, own_identities, rebound, sinks_of
+from tidemark.shared.protocol.coordinator.plans import OPERATOR, SINK, bind, own_identities, rebound, sinks_of
 from tidemark.shared.protocol.coordinator.record import (
     RELEASE,
     RUN,
@@ -299,7 +299,9 @@ def _go(p: ProcessorState, now_ms: int) -> None:
     p.phase = Phase.RUNNING
     target = target_ms(p.settings, interval_ms(p))
     share_first(p)
-    p.tell(StartSources(p.row.job, p.row.generation, target, first_rows(p.settings, p.row.failures)))
+    operators = any(work.service == OPERATOR for work in p.run.tasks.values())
+    rows = first_rows(p.settings, p.row.failures, operators=operators)
+    p.tell(StartSources(p.row.job, p.row.generation, target, rows))
     if p.row.desired == "stopped" or p.kept.pending is not None:
         p.leave_behind = p.row.last
 

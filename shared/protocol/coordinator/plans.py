@@ -11,6 +11,7 @@ from tidemark.shared.model.messages import EdgeBinding, RunningPlan
 from tidemark.shared.protocol.coordinator.events import PlannedPipeline
 from tidemark.shared.protocol.coordinator.record import Identity, PendingPlan, RemovedSink
 
+OPERATOR = "operator"
 SINK = "sink"
 _NOT_IN_TOPICS = re.compile(r"[^A-Za-z0-9._-]+")
 _READABLE_MAX = 80

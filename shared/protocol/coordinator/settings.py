@@ -39,7 +39,8 @@ class CoordinatorSettings:
     """The time that an epoch may take from its start until it is released: sources bound its rows by the times of earlier epochs (F9).
     A longer interval counts instead, and a third of the checkpoint time-out at the most."""
     first_epoch_rows: int = 10_000
-    """Rows of a source's first epoch, of which nothing is measured yet; a tenth after each generation in a row without a commit (F9)."""
+    """Rows of a source's first epoch, of which nothing is measured yet (F9). A tenth where operators are behind it, for each row may be a
+    callback or a request there, and a tenth after each generation in a row without a commit."""
     checkpoint_timeouts_max: int = 3
     """So many time-outs in a row fail the generation (C10)."""
     restore_timeout_ms: int = 60_000

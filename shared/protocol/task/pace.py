@@ -11,7 +11,7 @@ from typing import Final
 from tidemark.shared.model.ids import NO_EPOCH, Epoch
 from tidemark.shared.protocol.errors import require
 
-_GROWTH: Final = 4
+_GROWTH: Final = 8
 """The next epoch has at most so many times the rows of one that was fast."""
 _DIFFERENT: Final = 1.25
 """The ratio by which two epochs must differ in size before their times show the fixed cost."""
