@@ -5,7 +5,7 @@ keep the worker from its heartbeats. Calls still come one at a time; heartbeats 
 """
 
 import threading
-from collections.abc import Callable, Mapping, MutableMapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping, Sequence
 from typing import Any, Final, Protocol, TypeVar
 
 import numpy as np
@@ -50,6 +50,10 @@ class Enrichment(Protocol):
     async def close(self) -> None:
         """Let go."""
         ...
+
+
+async def _at_once(call: Callable[..., T], *args: Any) -> T:
+    return call(*args)
 
 
 class OperatorBody(ReceivingBody):
@@ -103,7 +107,7 @@ class OperatorBody(ReceivingBody):
             if self._key_by is None:
                 outs += await self._take(batch, body, tag)
                 continue
-            for keyed in self._key_by.on_batch(batch, body.content, tag):
+            for keyed in await self._way(batch)(self._key_by.on_batch, batch, body.content, tag):
                 if keyed.port == "out":
                     outs += await self._take(self._own(keyed.batch), body, tag)
                 elif self._context.assign.index == 0:
@@ -111,9 +115,11 @@ class OperatorBody(ReceivingBody):
         return outs
 
     async def _take(self, batch: pa.RecordBatch, body: Body, tag: str) -> Sequence[Out]:
-        if batch.num_rows < self._settings.beside_rows and not self._long:
-            return self._chain.on_batch(batch, body.content, tag)
-        return await self._beside(self._chain.on_batch, batch, body.content, tag)
+        return await self._way(batch)(self._chain.on_batch, batch, body.content, tag)
+
+    def _way(self, batch: pa.RecordBatch) -> Callable[..., Awaitable[Sequence[Out]]]:
+        few = batch.num_rows < self._settings.beside_rows
+        return _at_once if few and not self._long else self._beside
 
     async def _work(self, call: Callable[..., T], *args: Any) -> T:
         """Work other than rows: beside the loop where the chain is more than stages that pass rows on."""

@@ -14,13 +14,13 @@ import pyarrow as pa
 import structlog
 
 from tidemark.shared.language.stages import CachedLookup, Lookup
-from tidemark.shared.language.stages.looking_up import Looker, Question, Wanted
+from tidemark.shared.language.stages.looking_up import Asking, Looker, Question, Wanted
 from tidemark.shared.language.values import encode_doc
 from tidemark.shared.model.values import Document, Found
 from tidemark.shared.operators.base import Out
 from tidemark.shared.operators.context import TaskContext
 from tidemark.shared.operators.lookup import LookupRows, candidates, sorted_out
-from tidemark.shared.ports.clock import Clock
+from tidemark.shared.ports.clock import Clock, Executor
 from tidemark.shared.ports.tables import Table, TableRefused, TableUnavailable
 from tidemark.shared.runtime.settings import LookupSettings
 
@@ -81,8 +81,10 @@ class Lookups:
         clock: Clock,
         settings: LookupSettings,
         context: TaskContext,
+        executor: Executor,
     ) -> None:
         self._rows = LookupRows(stage, context)
+        self._executor = executor
         self._counts = {"lookups": 0, "questions": 0, "cached": 0}
         self._asked = {
             looker.stage.path: _Asked(looker, tables(looker.stage), clock, settings, self._counts)
@@ -91,17 +93,17 @@ class Lookups:
         self._own = self._asked[stage.path]
 
     async def enrich(self, batch: pa.RecordBatch) -> Sequence[Out]:
-        """The rows with the table's rows for each. TableUnavailable when the table was away for too long; TableRefused."""
-        looking = self._rows.begin(batch)
+        """The rows with the table's rows for each. TableUnavailable when the table was away for too long; TableRefused.
+
+        Expressions are evaluated beside the loop, because a row may use up its budget of work.
+        """
+        looking = await self._executor.blocking(self._rows.begin, batch)
         self._counts["lookups"] += looking.count
         task = self._rows.finish(looking, await self._own.answers(looking.wanted))
-        try:
-            questions = next(task)
-            while True:
-                questions = task.send(await self._answers(questions))
-        except StopIteration as done:
-            outs: Sequence[Out] = done.value
-            return outs
+        questions, outs = await self._executor.blocking(_gone_on, task, None)
+        while questions is not None:
+            questions, outs = await self._executor.blocking(_gone_on, task, await self._answers(questions))
+        return outs
 
     async def _answers(self, questions: Sequence[Question]) -> list[Sequence[Document]]:
         """The rows that each nested question finds: those to one table are one question."""
@@ -120,6 +122,16 @@ class Lookups:
         """Let go of the tables."""
         for asked in self._asked.values():
             await asked.close()
+
+
+def _gone_on(
+    task: Asking[list[Out]], found: list[Sequence[Document]] | None
+) -> tuple[Sequence[Question] | None, Sequence[Out]]:
+    """What a task asks next, or what comes out at its end."""
+    try:
+        return task.send(found), ()  # type: ignore[arg-type]
+    except StopIteration as done:
+        return None, done.value
 
 
 class _Asked:

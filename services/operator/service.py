@@ -98,7 +98,7 @@ class OperatorService:
         def table(of: Lookup) -> Table:
             return table_of(self._connections, processor, of, settings, outside.executor, outside.clock)
 
-        return Lookups(stage, table, outside.clock, settings, operators)
+        return Lookups(stage, table, outside.clock, settings, operators, outside.executor)
 
     async def _users(self, context: AssignedTask) -> UsersCode:
         """The environment of users' code in this task. Where one of its processes has died, the code runs apart whatever is set."""

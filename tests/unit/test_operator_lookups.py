@@ -1,7 +1,8 @@
 """What a lookup asks of its table, what it keeps, and what it does while the table is away: on virtual time."""
 
 import itertools
-from collections.abc import Sequence
+import threading
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -9,12 +10,15 @@ import pytest
 
 from tidemark.services.operator.lookups import Lookups
 from tidemark.services.operator.tables.held import HeldTable
+from tidemark.shared.adapters.clock import SystemClock
+from tidemark.shared.adapters.executor import AsyncExecutor
 from tidemark.shared.adapters.virtual import VirtualWorld, run_virtual
 from tidemark.shared.language.documents import parse
+from tidemark.shared.language.expressions.environment import Environment
 from tidemark.shared.language.stages import Lookup
 from tidemark.shared.model.failures import is_lasting, is_outage
 from tidemark.shared.model.plan import DLQ, OUT
-from tidemark.shared.model.values import Document, Found
+from tidemark.shared.model.values import Document, Found, Value
 from tidemark.shared.operators.base import PART, POS, TS
 from tidemark.shared.operators.batches import batch_of, documents_of
 from tidemark.shared.operators.context import TaskContext
@@ -62,7 +66,7 @@ def run(table: CountingTable, what: Lookup, settings: LookupSettings, batches: l
     results: list[list[list[int]]] = []
 
     async def play(world: VirtualWorld) -> None:
-        lookups = Lookups(what, lambda _: table, world.clock, settings, TaskContext())
+        lookups = Lookups(what, lambda _: table, world.clock, settings, TaskContext(), world.executor)
         for batch in batches:
             if isinstance(batch, int):
                 await world.clock.sleep_ms(batch)
@@ -127,7 +131,9 @@ def test_a_table_that_is_away_is_asked_again_as_the_settings_say() -> None:
     async def play(world: VirtualWorld) -> None:
         world_clock.append(world.clock)
         settings = LookupSettings(retry_ms=10, retry_ms_max=30)
-        await Lookups(stage(), lambda _: Timed(away=4), world.clock, settings, TaskContext()).enrich(rows("a"))
+        await Lookups(stage(), lambda _: Timed(away=4), world.clock, settings, TaskContext(), world.executor).enrich(
+            rows("a")
+        )
 
     run_virtual(play, start_ms=0)
     assert [later - earlier for earlier, later in itertools.pairwise(times)] == [10, 20, 30, 30]
@@ -148,3 +154,30 @@ def test_an_outage_that_lasts_fails_the_task_as_an_outage() -> None:
     assert "lookup.wait_ms_max is 3000" in str(failed.value)
     assert "connection refused" in str(failed.value)
     assert (is_lasting(failed.value), is_outage(failed.value)) == (False, True)
+
+
+async def test_expressions_are_evaluated_beside_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is looked for, and what is done with documents that were found: a row may use up its budget of work, of seconds."""
+    seen: list[int] = []
+    bind = Environment.bind
+
+    def noted(env: Environment, variables: Mapping[str, Value]) -> Environment:
+        seen.append(threading.get_ident())
+        return bind(env, variables)
+
+    monkeypatch.setattr(Environment, "bind", noted)
+    pipeline = [{"$addFields": {"m": {"$add": ["$n", "$$by"]}}}]
+    join = {"from": {"documents": []}, "localField": "k", "foreignField": "code", "as": "found"}
+    given = {**join, "let": {"by": {"$size": "$k"}}, "pipeline": pipeline}
+    what = parse({"pipeline": [{"$source": {"documents": []}}, {"$lookup": given}]}).pipeline[1]
+    assert isinstance(what, Lookup)
+    executor = AsyncExecutor()
+    lookups = Lookups(what, lambda _: CountingTable(), SystemClock(), LookupSettings(), TaskContext(), executor)
+    outs = await lookups.enrich(rows(["a"], ["a", "b"]))
+    assert [[f["m"] for f in d["found"]] for o in outs for d in documents_of(o.batch)] == [
+        [1, 4],
+        [2, 3, 5, 6],
+    ]
+    assert seen
+    assert threading.get_ident() not in seen
+    await executor.close()

@@ -168,22 +168,26 @@ class Threads:
         return ()
 
 
-def body_of(chain: Any, bounds: OperatorSettings) -> OperatorBody:
+def body_of(chain: Any, bounds: OperatorSettings, key_by: Any = None) -> OperatorBody:
     """A task of one."""
     plan = SimpleNamespace(tasks={"v": 1}, key_groups=1)
     assign = SimpleNamespace(job=JOB, vertex="v", index=0, plan=plan, handles=())
     outside = SimpleNamespace(blobs=None, executor=AsyncExecutor(), clock=SystemClock(), settings=RuntimeSettings())
     context: Any = SimpleNamespace(outside=outside, assign=assign)
-    return OperatorBody(context, chain, None, settings=bounds)
+    return OperatorBody(context, chain, key_by, settings=bounds)
 
 
 @pytest.mark.parametrize(("beside_rows", "in_loop"), [(2, False), (3, True)])
 async def test_so_many_rows_are_worked_on_beside_the_loop(beside_rows: int, in_loop: bool) -> None:
-    """A batch of two rows, at the setting and below it."""
-    chain = Threads()
+    """A batch of two rows, at the setting and below it: by the chain, and by the KeyBy in front of it."""
     rows = encode_batch(pa.RecordBatch.from_pydict({"a": [1, 2]}))
-    await body_of(chain, OperatorSettings(beside_rows=beside_rows)).apply("", [Inline("rows", 2, rows)])
-    assert (chain.seen == [threading.get_ident()]) == in_loop
+    for keyed in (False, True):
+        asked: Any = Threads()
+        body = body_of(
+            Threads() if keyed else asked, OperatorSettings(beside_rows=beside_rows), asked if keyed else None
+        )
+        await body.apply("", [Inline("rows", 2, rows)])
+        assert (asked.seen == [threading.get_ident()]) == in_loop
 
 
 async def test_a_stop_waits_so_long_for_a_call_and_no_longer() -> None:
