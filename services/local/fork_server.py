@@ -104,7 +104,6 @@ def _begin(order: Mapping[str, Any], server: int) -> None:
     """Make a forked process what an own start would have made it."""
     die_with(server)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    signal.signal(signal.SIGINT, signal.default_int_handler)
     for number, path, flags in (
         (_IN, os.devnull, os.O_RDONLY),
         (_OUT, order["log"], os.O_WRONLY | os.O_APPEND | os.O_CREAT),
@@ -121,9 +120,11 @@ def _begin(order: Mapping[str, Any], server: int) -> None:
 
 def main(services: Sequence[str]) -> None:
     """Serve until the supervisor closes the input; in a forked process, be that service."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # an interrupt at the terminal is for the supervisor and the services
+    # An interrupt at the terminal is for the supervisor and the services, and for none where the supervisor has it ignored.
+    interrupted = signal.signal(signal.SIGINT, signal.SIG_IGN)
     load(services)
     if (order := ForkServer().until_forked()) is not None:
+        signal.signal(signal.SIGINT, interrupted)
         program = f"tidemark.services.{order['service']}"
         sys.argv[:] = [program]
         runpy.run_module(program, run_name="__main__", alter_sys=True)

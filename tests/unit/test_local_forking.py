@@ -7,6 +7,7 @@ import signal
 import sys
 from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -54,10 +55,22 @@ async def forking() -> AsyncIterator[Forking]:
     await forking.stop()
 
 
+@pytest.mark.parametrize("interrupted", [signal.default_int_handler, signal.SIG_IGN])
 async def test_a_forked_process_is_what_an_own_start_makes(
-    environment: Mapping[str, str], forking: Forking, tmp_path: Path
+    environment: Mapping[str, str], forking: Forking, tmp_path: Path, *, interrupted: Any
 ) -> None:
-    """Folder, environment, niceness, files, signals, arguments; also of the second, whose server has another environment."""
+    """Folder, environment, niceness, files, signals, arguments; also of the second, whose server has another environment.
+
+    A shell without job control has SIGINT ignored in what it runs in the background.
+    """
+    before = signal.signal(signal.SIGINT, interrupted)
+    try:
+        await _is_what_an_own_start_makes(environment, forking, tmp_path)
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+async def _is_what_an_own_start_makes(environment: Mapping[str, str], forking: Forking, tmp_path: Path) -> None:
     own = await asyncio.create_subprocess_exec(
         *tethered([sys.executable, "-m", "tidemark.services.tells"]), stdin=-3, stdout=-1, stderr=-3, env=environment
     )
