@@ -52,6 +52,9 @@ FOCUSES: Final[dict[str, tuple[tuple[str, ...], tuple[str, ...]]]] = {
 """Origins and targets of jobs that are to have one thing; without any: all."""
 _ASKED_MAX: Final = 1000
 """Records of a job that asks about each in a request of its own."""
+_STEPS: Final = 1_000_000
+_STEPS_MAX: Final = 50_000
+"""Of expressions that go through items: in all documents of a job, and in one; a step takes some 5 us."""
 _SUM: Final = [{"$set": {"n": {"$add": ["$n", "$$new.n"]}}}]
 """When a row is there: each row counts."""
 
@@ -122,7 +125,19 @@ def drawn(seed: int, places: Places, focus: str = "") -> Job:
         bounds=bounds,
         places=places,
     )
-    return _disturbed(chooser, job, focus, ordered=ordered)
+    return _costly(random.Random(f"{seed} costly"), _disturbed(chooser, job, focus, ordered=ordered))
+
+
+def _costly(chooser: random.Random, job: Job) -> Job:
+    """Some jobs: with a stage that lets all documents through, and takes up to a second for each."""
+    if chooser.random() >= 0.15:
+        return job
+    steps = min(_STEPS_MAX, _STEPS // len(job.values))
+    items = {"$range": [0, {"$cond": [{"$eq": ["$n", 0]}, steps, steps + 1]}]}
+    most = {"$reduce": {"input": items, "initialValue": 0, "in": {"$max": ["$$value", "$$this"]}}}
+    place = chooser.randint(1, len(job.pipeline))
+    stage = {"$match": {"$expr": {"$gte": [most, 0]}}}
+    return replace(job, pipeline=[*job.pipeline[:place], stage, *job.pipeline[place:]])
 
 
 def _disturbed(chooser: random.Random, job: Job, focus: str, *, ordered: bool) -> Job:
