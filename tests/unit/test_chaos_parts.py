@@ -83,7 +83,7 @@ def test_the_oracle_names_what_is_lost_twice_or_elsewhere(
 
 def test_the_oracle_wants_the_records_of_a_key_numbered(tmp_path: Path) -> None:
     """A state that forgot, or counted twice, shows."""
-    job = Job("j", "", 1, {}, topic="out", marked=True, wholly=False)  # type: ignore[arg-type]
+    job = Job("j", "", 1, {}, topic="out", middle="marks", wholly=False)  # type: ignore[arg-type]
     rows = [{"id": "a", "k": "k", "seen": 1}, {"id": "b", "k": "k", "seen": 1}]
     (said,) = judge(job, Counter({"a": 1, "b": 1}), Outputs({"topic": rows}), set(), None)
     assert "not numbered from one" in said

@@ -63,9 +63,8 @@ class Job:
     folder: Path | None = None
     table: Path | None = None
     """A SQLite file with a table `seen`."""
-    marked: bool = False
-    """Its computation numbers the records of each key."""
-    windowed: bool = False
+    middle: str = "plain"
+    """What its records go through: "plain", "marks" (a computation numbers the records of each key), "window" or "join"."""
     wholly: bool = True
     """Whether an id counts once, however often it was sent."""
 
@@ -125,7 +124,7 @@ def steady(out: Path) -> Job:
     stages = (_source(STEADY, recordId="$id"), WINDOW, _to_files(STEADY, "parquet"), _to_topic(STEADY))
     tasks = {"source": 2, "operator": 2, "sink": 2}
     return Job(
-        STEADY, _document(STEADY, out, 500, *stages), PARTITIONS, tasks, f"{STEADY}.out", f"{STEADY}.late", out / STEADY, windowed=True
+        STEADY, _document(STEADY, out, 500, *stages), PARTITIONS, tasks, f"{STEADY}.out", f"{STEADY}.late", out / STEADY, middle="window"
     )  # fmt: skip
 
 
@@ -188,8 +187,7 @@ def drawn(chance: random.Random, number: int, out: Path) -> Job:
         letters=f"{name}.late" if middle == "window" else None,
         folder=out / name if "files" in targets else None,
         table=out / f"{name}.db" if "table" in targets else None,
-        marked=middle == "marks",
-        windowed=middle == "window",
+        middle=middle,
         wholly=scope is not None,
     )
 

@@ -114,13 +114,13 @@ def judge(job: Job, source: Counter[str], found: Outputs, late: set[str], closed
             wrong += _differ(place, Counter(dict.fromkeys(on_time, 1)), ids)
         else:
             wrong += _differ(place, on_time, ids)
-        if job.windowed:
+        if job.middle == "window":
             wrong += [
                 f"{place}: a window counts {row['n']} of {len(row['ids'])} records"
                 for row in rows
                 if row["n"] != len(row["ids"])
             ]
-        if job.marked and place != "table":
+        if job.middle == "marks" and place != "table":
             wrong += _unnumbered(place, rows)
     return wrong
 

@@ -27,6 +27,7 @@ SETTLES_S_MAX = 600.0
 _RETRY_S = 1.0
 _NO_STATEMENT = 3
 """Of `tidemark audit`: the status where nothing is wrong and something could not be compared."""
+_SHAPES: Final = {"plain": "a projection", "marks": "a computation", "window": "windows", "join": "a join"}
 _UNSAID: Final = (b"in the order of their arrival", b"here streams meet")
 T = TypeVar("T")
 
@@ -295,14 +296,8 @@ def _make_table(job: Job) -> None:
 
 
 def _shape(job: Job) -> str:
-    what = (
-        "windows"
-        if job.windowed
-        else "a computation"
-        if job.marked
-        else "a join"
-        if "$join" in job.document
-        else "a projection"
-    )
     places = [name for name, place in (("topic", job.topic), ("files", job.folder), ("table", job.table)) if place]
-    return f"{what} into {', '.join(places)}; {job.partitions} partitions, tasks {job.tasks}, ids {'known' if job.wholly else 'not known'}"
+    known = "known" if job.wholly else "not known"
+    return (
+        f"{_SHAPES[job.middle]} into {', '.join(places)}; {job.partitions} partitions, tasks {job.tasks}, ids {known}"
+    )

@@ -54,7 +54,7 @@ _ASKED_MAX: Final = 1000
 """Records of a job that asks about each in a request of its own."""
 _STEPS: Final = 1_000_000
 _STEPS_MAX: Final = 50_000
-"""Of expressions that go through items: in all documents of a job, and in one; a step takes some 5 us."""
+"""Of expressions that go through items: in all documents of a job, and in one."""
 _SUM: Final = [{"$set": {"n": {"$add": ["$n", "$$new.n"]}}}]
 """When a row is there: each row counts."""
 
@@ -129,7 +129,7 @@ def drawn(seed: int, places: Places, focus: str = "") -> Job:
 
 
 def _costly(chooser: random.Random, job: Job) -> Job:
-    """Some jobs: with a stage that lets all documents through, and takes up to a second for each."""
+    """Some jobs: with a stage that lets all documents through, and takes long for each: some 20 us a step on a slow machine."""
     if chooser.random() >= 0.15:
         return job
     steps = min(_STEPS_MAX, _STEPS // len(job.values))
