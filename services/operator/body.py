@@ -6,7 +6,7 @@ keep the worker from its heartbeats. Calls still come one at a time; heartbeats 
 
 import threading
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping, Sequence
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Final, Protocol, TypeAlias, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -36,11 +36,23 @@ _DEFAULTS: Final = OperatorSettings()
 _NONE: Final = UsersCode()
 
 
+Way: TypeAlias = Callable[..., Awaitable[Any]]
+"""How a call is made that may take long, with its arguments."""
+
+
+async def at_once(call: Callable[..., T], *args: Any) -> T:
+    """On the loop."""
+    return call(*args)
+
+
 class Enrichment(Protocol):
     """I/O in front of the chain: a lookup, or requests."""
 
-    async def enrich(self, batch: pa.RecordBatch) -> Sequence[Out]:
-        """The rows with what was found for each, and dead letters. An outage that lasts too long is raised."""
+    async def enrich(self, batch: pa.RecordBatch, way: Way = at_once) -> Sequence[Out]:
+        """The rows with what was found for each, and dead letters. An outage that lasts too long is raised.
+
+        way: how expressions are evaluated, at once or beside the loop.
+        """
         ...
 
     def counters(self) -> Mapping[str, int]:
@@ -50,10 +62,6 @@ class Enrichment(Protocol):
     async def close(self) -> None:
         """Let go."""
         ...
-
-
-async def _at_once(call: Callable[..., T], *args: Any) -> T:
-    return call(*args)
 
 
 class OperatorBody(ReceivingBody):
@@ -100,7 +108,7 @@ class OperatorBody(ReceivingBody):
             batch = await load_body(self._blobs, body, self._context.outside.settings.wire)
             self._rows += batch.num_rows
             if self._lookups is not None:
-                for found in await self._lookups.enrich(batch):
+                for found in await self._lookups.enrich(batch, self._way(batch)):
                     through = found.port == OUT
                     outs += await self._take(found.batch, body, tag) if through else [found]
                 continue
@@ -115,11 +123,12 @@ class OperatorBody(ReceivingBody):
         return outs
 
     async def _take(self, batch: pa.RecordBatch, body: Body, tag: str) -> Sequence[Out]:
-        return await self._way(batch)(self._chain.on_batch, batch, body.content, tag)
+        outs: Sequence[Out] = await self._way(batch)(self._chain.on_batch, batch, body.content, tag)
+        return outs
 
-    def _way(self, batch: pa.RecordBatch) -> Callable[..., Awaitable[Sequence[Out]]]:
+    def _way(self, batch: pa.RecordBatch) -> Way:
         few = batch.num_rows < self._settings.beside_rows
-        return _at_once if few and not self._long else self._beside
+        return at_once if few and not self._long else self._beside
 
     async def _work(self, call: Callable[..., T], *args: Any) -> T:
         """Work other than rows: beside the loop where the chain is more than stages that pass rows on."""

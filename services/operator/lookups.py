@@ -13,6 +13,7 @@ from itertools import islice
 import pyarrow as pa
 import structlog
 
+from tidemark.services.operator.body import Way, at_once
 from tidemark.shared.language.stages import CachedLookup, Lookup
 from tidemark.shared.language.stages.looking_up import Asking, Looker, Question, Wanted
 from tidemark.shared.language.values import encode_doc
@@ -20,7 +21,7 @@ from tidemark.shared.model.values import Document, Found
 from tidemark.shared.operators.base import Out
 from tidemark.shared.operators.context import TaskContext
 from tidemark.shared.operators.lookup import LookupRows, candidates, sorted_out
-from tidemark.shared.ports.clock import Clock, Executor
+from tidemark.shared.ports.clock import Clock
 from tidemark.shared.ports.tables import Table, TableRefused, TableUnavailable
 from tidemark.shared.runtime.settings import LookupSettings
 
@@ -81,10 +82,8 @@ class Lookups:
         clock: Clock,
         settings: LookupSettings,
         context: TaskContext,
-        executor: Executor,
     ) -> None:
         self._rows = LookupRows(stage, context)
-        self._executor = executor
         self._counts = {"lookups": 0, "questions": 0, "cached": 0}
         self._asked = {
             looker.stage.path: _Asked(looker, tables(looker.stage), clock, settings, self._counts)
@@ -92,17 +91,15 @@ class Lookups:
         }
         self._own = self._asked[stage.path]
 
-    async def enrich(self, batch: pa.RecordBatch) -> Sequence[Out]:
-        """The rows with the table's rows for each. TableUnavailable when the table was away for too long; TableRefused.
-
-        Expressions are evaluated beside the loop, because a row may use up its budget of work.
-        """
-        looking = await self._executor.blocking(self._rows.begin, batch)
+    async def enrich(self, batch: pa.RecordBatch, way: Way = at_once) -> Sequence[Out]:
+        """The rows with the table's rows for each. TableUnavailable when the table was away for too long; TableRefused."""
+        looking = await way(self._rows.begin, batch)
         self._counts["lookups"] += looking.count
         task = self._rows.finish(looking, await self._own.answers(looking.wanted))
-        questions, outs = await self._executor.blocking(_gone_on, task, None)
+        outs: Sequence[Out]
+        questions, outs = await way(_gone_on, task, None)
         while questions is not None:
-            questions, outs = await self._executor.blocking(_gone_on, task, await self._answers(questions))
+            questions, outs = await way(_gone_on, task, await self._answers(questions))
         return outs
 
     async def _answers(self, questions: Sequence[Question]) -> list[Sequence[Document]]:

@@ -15,6 +15,7 @@ from typing import Final
 
 import pyarrow as pa
 
+from tidemark.services.operator.body import Way, at_once
 from tidemark.shared.language.expressions.errors import VALUE, ExpressionError
 from tidemark.shared.language.expressions.paths import set_path
 from tidemark.shared.language.stages import Https
@@ -42,8 +43,9 @@ class Requests:
         self._context = context
         self._job = job
 
-    async def enrich(self, batch: pa.RecordBatch) -> Sequence[Out]:
+    async def enrich(self, batch: pa.RecordBatch, way: Way = at_once) -> Sequence[Out]:
         """The rows with their answers. ServerAway when the server was away for too long; ServerRefused."""
+        del way  # what is asked for is worked out beside the loop in any case
         rows: list[Asked] = []
         documents: dict[int, Document] = {}
         failures: list[Failure] = []

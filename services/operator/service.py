@@ -21,6 +21,7 @@ from tidemark.shared.compiled import compiling
 from tidemark.shared.language.expressions.ast import loops
 from tidemark.shared.language.stages import Https, Lookup
 from tidemark.shared.model.ids import Place
+from tidemark.shared.model.plan import Vertex
 from tidemark.shared.operators.build import build_chain, build_operator
 from tidemark.shared.operators.computation_keys import Cooling
 from tidemark.shared.operators.context import Shelve
@@ -80,9 +81,7 @@ class OperatorService:
         except BaseException:
             await users.close(outside.executor, idle=True)
             raise
-        # Where an expression goes through items a row may take seconds.
-        own = replace(self._settings, beside_rows=1) if loops(context.vertex.chain) else self._settings
-        return OperatorBody(context, chain, key_by, lookups, users, own)
+        return OperatorBody(context, chain, key_by, lookups, users, _bounds(context.vertex, self._settings))
 
     def _enrichment(self, context: AssignedTask) -> Enrichment | None:
         if not isinstance(context.vertex.head, LookupHead):
@@ -98,7 +97,7 @@ class OperatorService:
         def table(of: Lookup) -> Table:
             return table_of(self._connections, processor, of, settings, outside.executor, outside.clock)
 
-        return Lookups(stage, table, outside.clock, settings, operators, outside.executor)
+        return Lookups(stage, table, outside.clock, settings, operators)
 
     async def _users(self, context: AssignedTask) -> UsersCode:
         """The environment of users' code in this task. Where one of its processes has died, the code runs apart whatever is set."""
@@ -116,6 +115,11 @@ class OperatorService:
     async def close(self) -> None:
         """Let go of the clients that tasks share."""
         await self._connections.close()
+
+
+def _bounds(vertex: Vertex, settings: OperatorSettings) -> OperatorSettings:
+    """Of a vertex's tasks: where an expression goes through items a row may take seconds, so each is worked on beside the loop."""
+    return replace(settings, beside_rows=1) if loops((vertex.head, vertex.chain)) else settings
 
 
 async def build(settings: ProcessSettings) -> Worker:

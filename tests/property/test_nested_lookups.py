@@ -110,7 +110,7 @@ def test_lookups_within_lookups(level: dict[str, Any], batches: list[list[int]])
         return tables[-1]
 
     async def play(world: VirtualWorld) -> None:
-        lookups = Lookups(what, table, world.clock, LookupSettings(), TaskContext(), world.executor)
+        lookups = Lookups(what, table, world.clock, LookupSettings(), TaskContext())
         for keys in batches:
             n = len(keys)
             engine = {

@@ -9,6 +9,8 @@ import pyarrow as pa
 import pytest
 
 from tidemark.services.operator.lookups import Lookups
+from tidemark.services.operator.service import _bounds
+from tidemark.services.operator.settings import OperatorSettings
 from tidemark.services.operator.tables.held import HeldTable
 from tidemark.shared.adapters.clock import SystemClock
 from tidemark.shared.adapters.executor import AsyncExecutor
@@ -22,6 +24,7 @@ from tidemark.shared.model.values import Document, Found, Value
 from tidemark.shared.operators.base import PART, POS, TS
 from tidemark.shared.operators.batches import batch_of, documents_of
 from tidemark.shared.operators.context import TaskContext
+from tidemark.shared.planning import LookupHead, plan_processor
 from tidemark.shared.ports.tables import Names, TableRefused, TableUnavailable
 from tidemark.shared.runtime.settings import LookupSettings
 
@@ -66,7 +69,7 @@ def run(table: CountingTable, what: Lookup, settings: LookupSettings, batches: l
     results: list[list[list[int]]] = []
 
     async def play(world: VirtualWorld) -> None:
-        lookups = Lookups(what, lambda _: table, world.clock, settings, TaskContext(), world.executor)
+        lookups = Lookups(what, lambda _: table, world.clock, settings, TaskContext())
         for batch in batches:
             if isinstance(batch, int):
                 await world.clock.sleep_ms(batch)
@@ -131,9 +134,7 @@ def test_a_table_that_is_away_is_asked_again_as_the_settings_say() -> None:
     async def play(world: VirtualWorld) -> None:
         world_clock.append(world.clock)
         settings = LookupSettings(retry_ms=10, retry_ms_max=30)
-        await Lookups(stage(), lambda _: Timed(away=4), world.clock, settings, TaskContext(), world.executor).enrich(
-            rows("a")
-        )
+        await Lookups(stage(), lambda _: Timed(away=4), world.clock, settings, TaskContext()).enrich(rows("a"))
 
     run_virtual(play, start_ms=0)
     assert [later - earlier for earlier, later in itertools.pairwise(times)] == [10, 20, 30, 30]
@@ -172,8 +173,8 @@ async def test_expressions_are_evaluated_beside_the_loop(monkeypatch: pytest.Mon
     what = parse({"pipeline": [{"$source": {"documents": []}}, {"$lookup": given}]}).pipeline[1]
     assert isinstance(what, Lookup)
     executor = AsyncExecutor()
-    lookups = Lookups(what, lambda _: CountingTable(), SystemClock(), LookupSettings(), TaskContext(), executor)
-    outs = await lookups.enrich(rows(["a"], ["a", "b"]))
+    lookups = Lookups(what, lambda _: CountingTable(), SystemClock(), LookupSettings(), TaskContext())
+    outs = await lookups.enrich(rows(["a"], ["a", "b"]), executor.blocking)
     assert [[f["m"] for f in d["found"]] for o in outs for d in documents_of(o.batch)] == [
         [1, 4],
         [2, 3, 5, 6],
@@ -181,3 +182,22 @@ async def test_expressions_are_evaluated_beside_the_loop(monkeypatch: pytest.Mon
     assert seen
     assert threading.get_ident() not in seen
     await executor.close()
+
+
+@pytest.mark.parametrize(
+    ("given", "rows_beside"),
+    [
+        ({"localField": "k", "foreignField": "code"}, 1_000),
+        ({"let": {"s": {"$reduce": {"input": "$a", "initialValue": 0, "in": "$$this"}}}, "pipeline": []}, 1),
+        ({"pipeline": [{"$match": {"$expr": {"$eq": [{"$map": {"input": "$a", "in": 1}}, []]}}}]}, 1),
+    ],
+)
+def test_a_lookup_with_loops_is_worked_on_beside_the_loop_however_few_rows_there_are(
+    given: dict[str, Any], rows_beside: int
+) -> None:
+    """In what it asks for, and in its pipeline; else batches of many rows alone are."""
+    stage = {"$lookup": {"from": {"documents": [{"code": 1}]}, "as": "found", **given}}
+    processor = parse({"pipeline": [{"$source": {"documents": []}}, stage]})
+    vertices = plan_processor(processor, engine="local", collects=True).vertices
+    (found,) = [_bounds(vertex, OperatorSettings()) for vertex in vertices if isinstance(vertex.head, LookupHead)]
+    assert found.beside_rows == rows_beside

@@ -14,7 +14,6 @@ import pyarrow as pa
 from tidemark.services.operator.lookups import Lookups
 from tidemark.services.operator.tables.held import HeldTable
 from tidemark.shared.adapters.clock import SystemClock
-from tidemark.shared.adapters.executor import AsyncExecutor
 from tidemark.shared.language.documents import parse
 from tidemark.shared.language.stages import InlineTable, Lookup
 from tidemark.shared.model.frames import Content
@@ -120,14 +119,10 @@ class Line:
     def _looked_up(self, head: LookupHead, entering: Sequence[tuple[str, Out]]) -> list[tuple[str, Out]]:
         assert isinstance(head.stage, Lookup)
         assert isinstance(head.stage.from_, InlineTable)
-        stage = head.stage
+        lookups = Lookups(head.stage, _own_table, SystemClock(), LookupSettings(), CONTEXT)
 
         async def enrich() -> list[Out]:
-            executor = AsyncExecutor()
-            lookups = Lookups(stage, _own_table, SystemClock(), LookupSettings(), CONTEXT, executor)
-            found = [found for _, out in entering for found in await lookups.enrich(out.batch)]
-            await executor.close()
-            return found
+            return [found for _, out in entering for found in await lookups.enrich(out.batch)]
 
         began = time.process_time_ns()
         outs = asyncio.run(enrich())
