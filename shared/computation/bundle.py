@@ -61,8 +61,9 @@ class Bundle(msgspec.Struct, frozen=True):
 
 def bundle_of(classes: Iterable[str], search: Sequence[str] | None = None) -> Bundle:
     """The code of classes (`module:Class`), found on the path `search`, or on this process'. ComputationError for invalid Python."""
+    names = {path.partition(":")[0] for path in classes}
     with _loading:
-        found = _found({path.partition(":")[0] for path in classes}, search)
+        found = _found(names, search) if names else {}
     if not found:
         return Bundle()
     modules = [found[name] for name in sorted(found)]
