@@ -13,7 +13,7 @@ from tidemark.shared.model.ids import VertexId
 from tidemark.shared.model.plan import PhysicalPlan
 from tidemark.shared.operators.build import Chain
 from tidemark.shared.operators.compute import ComputeOperator
-from tidemark.shared.operators.specs import ComputeSpec, InOrderSpec, StepSpec
+from tidemark.shared.operators.specs import ComputeSpec, InOrderSpec, JoinSpec, StepSpec
 from tidemark.shared.planning import DeadLetterHead
 
 _NOT_NOTED: Final = "which is not noted"
@@ -41,12 +41,21 @@ def by_chance(
             why = _why(spec, in_order=in_order or one_channel)
             if why is None and isinstance(spec, ComputeSpec):
                 why = _of_timers(spec, chains[vertex.id])
-            if why is None and vertex.id in late and isinstance(spec, ComputeSpec | StepSpec):
-                path = spec.stage.path if isinstance(spec, ComputeSpec) else spec.window.stage.path
-                why = f"{path}: how far other splits were when a record came decided whether it was late, {_NOT_NOTED}"
+            if why is None and vertex.id in late and isinstance(spec, ComputeSpec | JoinSpec | StepSpec):
+                why = f"{_path(spec)}: how far other splits were when a record came decided whether it was late, {_NOT_NOTED}"
             if why is not None:
                 found.setdefault(vertex.id, why)
     return found
+
+
+def _path(spec: ComputeSpec | JoinSpec | StepSpec) -> str:
+    match spec:
+        case ComputeSpec():
+            return spec.stage.path
+        case JoinSpec():
+            return spec.path
+        case StepSpec():
+            return spec.window.stage.path
 
 
 def _letters(plan: PhysicalPlan) -> set[VertexId]:

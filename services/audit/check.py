@@ -9,7 +9,7 @@ Records that retention has taken from the source cannot be computed again: NotAu
 """
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +20,7 @@ from sqlalchemy import exc
 
 from tidemark.services.audit.expected import Expected, Line, expected_at_topic, expected_in_files, line_of_document
 from tidemark.services.audit.history import AuditFailed, Commit, NotAuditable, first_offset, read_history
-from tidemark.services.audit.input import unread
+from tidemark.services.audit.input import SourceRead, unread
 from tidemark.services.audit.installed import AuditedInstallation, local_installation
 from tidemark.services.audit.outputs import Output, VertexReleases, file_output, topic_output
 from tidemark.services.audit.reading import held_records
@@ -36,12 +36,10 @@ from tidemark.shared.language.stages import (
     FileEmit,
     Https,
     HttpsEmit,
-    Join,
     KafkaEmit,
     KafkaSource,
     Lookup,
     Merge,
-    Union,
 )
 from tidemark.shared.model.checkpoint import SplitStand
 from tidemark.shared.model.ids import NO_EPOCH, Epoch, JobId, ProcessorName, SplitId, VertexId
@@ -49,10 +47,9 @@ from tidemark.shared.model.messages import RunningPlan
 from tidemark.shared.model.processors import ProcessorRow
 from tidemark.shared.model.splits import Status
 from tidemark.shared.model.values import Document
-from tidemark.shared.operators.context import Topics as SourceTopics
-from tidemark.shared.operators.context import topics_told
+from tidemark.shared.operators.context import context_of
 from tidemark.shared.operators.dead_letters import LATE
-from tidemark.shared.planning import DeadLetterHead, WriteHead, plan_processor
+from tidemark.shared.planning import DeadLetterHead, ReadHead, WriteHead, plan_processor
 from tidemark.shared.ports.log import Log, TopicPartition
 from tidemark.shared.protocol.coordinator.record import decode_plan
 
@@ -99,18 +96,14 @@ async def _audited(
             " from another one, which is not kept: it cannot be computed again. Markers, manifests and digests are as they should be"
         )
         raise NotAuditable(message)
-    splits = await source_records(processor, commits, installed)
-    source = processor.source
-    left = (
-        await unread(row, source, commits, source_log(processor, installed)) if isinstance(source, KafkaSource) else ()
-    )
-    stands = _stands(processor, commits)
+    sources = sources_of(processor, installed)
+    splits = await source_records(sources, commits)
+    left = [what for source in sources for what in await unread(row, source, commits)]
+    stands = _stands(sources, commits)
     read = [table for table in tables.values() if isinstance(table, TableRead)]
     expected = await _expected(processor, installed)
     accepts = {table.vertex: table.rejected for table in read} | {v: at.accept for v, at in expected.items()}
-    done = recompute(
-        processor, splits, stands, name, topics_of(processor), accepts=accepts, code=plan.code, running=plan.tasks
-    )
+    done = recompute(processor, splits, stands, name, accepts=accepts, code=plan.code, running=plan.tasks)
     by_epoch = _is_function_of_positions(processor) and not _has_moments(plan, splits, commits)
     whole = [f"{table.vertex}: {table.why}" for table in tables.values() if isinstance(table, Unread)]
     for vertex, output in outputs.items():
@@ -125,24 +118,20 @@ async def _audited(
     unchecked = (*whole, *(why for table in read for why in table.unchecked))
     notes = tuple(note for table in read for note in table.notes)
     vouched = {vertex: output for vertex, output in outputs.items() if not done.reasons(vertex)}
-    return Audited(_account(done, outputs, vouched, commits), unchecked, notes, left)
-
-
-def topics_of(processor: Processor) -> SourceTopics:
-    """As operators are told of them."""
-    source = processor.source
-    return topics_told(source.topics, source.key_format) if isinstance(source, KafkaSource) else None
+    return Audited(_account(done, outputs, vouched, commits), unchecked, notes, tuple(left))
 
 
 def can_be_computed_again(processor: Processor) -> None:
-    """NotAuditable for a document with a result that is no function of the records of one source."""
+    """NotAuditable for a document with a result that is no function of the records of its sources."""
+    if len(processor.sources) > 1:
+        for source in processor.sources:
+            if isinstance(source, KafkaSource) and source.partition_idle_timeout_ms is not None:
+                raise NotAuditable(
+                    f"{source.path}: here streams meet, and when one of them was idle (partitionIdleTimeout) is not noted for the others"
+                )
     for use in plugin_uses(processor.pipeline):
         raise NotAuditable(f"{use.path}: an audit asks no plug-in for what was read or written")
     for stage in all_stages(processor.pipeline):
-        if isinstance(stage, Union | Join):
-            raise NotAuditable(
-                f"{stage.path}: an audit computes again what comes from one source, and here streams meet"
-            )
         if isinstance(stage, Lookup | Https):
             raise NotAuditable(
                 f"{stage.path}: what was answered then cannot be asked for now; no audit can compute it again"
@@ -162,10 +151,9 @@ def _tombstones_by_meta(stage: KafkaEmit) -> bool:
     return any(isinstance(node, Meta) for expr in read if expr is not None for node in walk(expr))
 
 
-def _stands(processor: Processor, commits: Sequence[Commit]) -> list[tuple[Epoch, Mapping[SplitId, Stand]]]:
+def _stands(sources: Sequence[SourceRead], commits: Sequence[Commit]) -> list[tuple[Epoch, Mapping[SplitId, Stand]]]:
     """Where splits stood at each barrier, and which of them were idle, or came, on the way there."""
-    source = processor.source
-    may_idle = isinstance(source, KafkaSource) and source.partition_idle_timeout_ms is not None
+    may_idle = any(source.stage.partition_idle_timeout_ms is not None for source in sources)
     found: list[tuple[Epoch, Mapping[SplitId, Stand]]] = []
     first = before = commits[0].stands
     for commit in commits:
@@ -199,8 +187,7 @@ def _status(status: str, commit: Commit) -> Status:
 
 def _is_function_of_positions(processor: Processor) -> bool:
     """Whether an epoch's output depends on positions alone: an idle split lets the watermark pass at a moment that nobody notes."""
-    source = processor.source
-    waits = isinstance(source, KafkaSource) and source.partition_idle_timeout_ms is not None
+    waits = any(isinstance(s, KafkaSource) and s.partition_idle_timeout_ms is not None for s in processor.sources)
     aligned = processor.options.alignment_timeout_ms is None
     return processor.options.lateness == "split" and not waits and aligned
 
@@ -210,10 +197,10 @@ def _has_moments(plan: RunningPlan, splits: Sequence[SplitRecords], commits: Seq
 
     So it is where a source task had nothing to read: when did it say that it is idle, or at its end (W3, E1)? And where a split came (W2).
     """
-    tasks = plan.tasks.get(plan_processor(parse(plan.document), engine="local").vertices[0].id, 1)
-    ordinals = {split.split: split.ordinal for split in splits}
+    places = {split.split: (split.source, split.ordinal % plan.tasks.get(split.source, 1)) for split in splits}
+    tasks = sum(plan.tasks.get(source, 1) for source in {split.source for split in splits})
     came = len({frozenset(commit.stands) for commit in commits}) > 1
-    return came or any(len({ordinals[split] % tasks for split in commit.stands}) < tasks for commit in commits)
+    return came or any(len({places[split] for split in commit.stands}) < tasks for commit in commits)
 
 
 async def audit_local(name: ProcessorName, data_dir: Path) -> Audited:
@@ -222,41 +209,42 @@ async def audit_local(name: ProcessorName, data_dir: Path) -> Audited:
         return await audit(name, installed)
 
 
-def source_log(processor: Processor, installed: AuditedInstallation) -> Log:
-    """The cluster of the source's topics. NotAuditable for a source without topics."""
-    stage = processor.source
-    if not isinstance(stage, KafkaSource):
-        message = f"{stage.path}: only Kafka sources can be read again for an audit"
-        raise NotAuditable(message)
-    return installed.log_at(processor, stage.connection_name)
+def sources_of(processor: Processor, installed: AuditedInstallation) -> tuple[SourceRead, ...]:
+    """The document's sources, with their clusters. NotAuditable for one without topics, or with records of a registry."""
+    heads = [
+        (v.id, v.head.stage) for v in plan_processor(processor, engine="local").vertices if isinstance(v.head, ReadHead)
+    ]
+    found = []
+    for vertex, stage in heads:
+        if not isinstance(stage, KafkaSource):
+            message = f"{stage.path}: only Kafka sources can be read again for an audit"
+            raise NotAuditable(message)
+        if stage.registry is not None:
+            raise NotAuditable(f"{stage.path}.schemaRegistry: an audit asks no registry, and reads JSON alone")
+        log = installed.log_at(processor, stage.connection_name)
+        found.append(SourceRead(vertex, stage, log, several=len(heads) > 1))
+    return tuple(found)
 
 
-async def source_records(
-    processor: Processor, commits: Sequence[Commit], installed: AuditedInstallation
-) -> list[SplitRecords]:
-    """The records of the source's splits, from where the job began to the positions of the last commit."""
-    stage, log = processor.source, source_log(processor, installed)
-    if not isinstance(stage, KafkaSource):
-        return []
-    if stage.registry is not None:
-        raise NotAuditable(f"{stage.path}.schemaRegistry: an audit asks no registry, and reads JSON alone")
+async def source_records(sources: Sequence[SourceRead], commits: Sequence[Commit]) -> list[SplitRecords]:
+    """The records of the sources' splits, from where the job began to the positions of the last commit."""
     splits = []
-    for split, stand in sorted(commits[-1].stands.items()):
-        topic, _, number = split.rpartition("-")
-        first = first_offset(commits, split)
-        ordinal = int(number) * len(stage.topics) + stage.topics.index(topic)
-        await _still_there(log, TopicPartition(topic, int(number)), split, commits)
-        read = await held_records(log, topic, int(number), range(first, stand.next))
-        splits.append(
-            SplitRecords(
-                split,
-                ordinal,
-                [r.offset for r in read],
-                [r.timestamp_ms for r in read],
-                [r.value for r in read],
-                [r.key for r in read],
+    for source in sources:
+        for topic, partition, split in source.splits(commits[-1]):
+            first, end = first_offset(commits, split), commits[-1].stands[split].next
+            await _still_there(source.log, TopicPartition(topic, partition), split, commits)
+            read = await held_records(source.log, topic, partition, range(first, end))
+            splits.append(
+                SplitRecords(
+                    source.vertex,
+                    split,
+                    source.ordinal(topic, partition),
+                    [r.offset for r in read],
+                    [r.timestamp_ms for r in read],
+                    [r.value for r in read],
+                    [r.key for r in read],
+                )
             )
-        )
     return splits
 
 
@@ -369,8 +357,9 @@ async def _outputs(
 async def _expected(processor: Processor, installed: AuditedInstallation) -> dict[VertexId, Expected]:
     """The rows that topics and files would not have taken, and the form of documents there."""
     found: dict[VertexId, Expected] = {}
-    topics = topics_of(processor)
-    for vertex in plan_processor(processor, engine="local").vertices:
+    plan = plan_processor(processor, engine="local")
+    for vertex in plan.vertices:
+        topics = context_of(plan, vertex.id, "").topic
         match stage_of(vertex.head) if isinstance(vertex.head, WriteHead) else None:
             case KafkaEmit() as stage:
                 connection = processor.connections[stage.connection_name]
@@ -458,7 +447,7 @@ def _account(
     epochs = []
     before: dict[SplitId, int] = {}
     for epoch, commit in zip(done.epochs, commits, strict=True):
-        late, dead = _letters(done.certain(epoch, VertexId("dlq")))
+        late, dead = _letters(done.certain_of(epoch, VertexId("dlq")))
         taken = {s: (before.get(s, int(stand.begin)), int(stand.next)) for s, stand in sorted(commit.stands.items())}
         before.update({split: end for split, (_, end) in taken.items()})
         epochs.append(
@@ -479,13 +468,13 @@ def _account(
     return tuple(epochs)
 
 
-def _letters(letters: Sequence[Document]) -> tuple[int, int]:
+def _letters(letters: Iterable[tuple[Document, frozenset[VertexId]]]) -> tuple[int, int]:
     """Input records that are late, and those that are dead letters for other reasons; letters about anything else are neither."""
-    records: dict[tuple[Any, Any], bool] = {}
-    for letter in letters:
+    records: dict[tuple[Any, ...], bool] = {}
+    for letter, sources in letters:
         source = letter["_stream_meta"]["source"]
         if "offset" in source:
-            place = source.get("partition"), source["offset"]
+            place = sources, source.get("topic"), source.get("partition"), source["offset"]
             records[place] = records.get(place, False) or letter["errInfo"]["reason"] == LATE
     late = sum(records.values())
     return late, len(records) - late

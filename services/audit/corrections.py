@@ -17,7 +17,6 @@ from tidemark.shared.language.stages import KafkaSource, Sink, Stage, Stateless,
 from tidemark.shared.language.values import canonical_key, render_json
 from tidemark.shared.model.ids import Epoch, SplitId
 from tidemark.shared.model.values import Document
-from tidemark.shared.operators.context import Topics
 from tidemark.shared.operators.dead_letters import LATE
 
 _WINDOW = "__window"
@@ -41,7 +40,6 @@ class Records:
     stands: Stands
     """Where the splits stood at the last commit."""
     name: str
-    topics: Topics
     passed: Sequence[Mapping[SplitId, int]] = ()
     """Where they stood at each commit, if an id counts once over all splits: each decided which record of it counts (DD2)."""
 
@@ -118,7 +116,6 @@ def windows_between(
         records.splits,
         [(Epoch(number), stands) for number, stands in enumerate(barriers, 1)],
         records.name,
-        records.topics,
         admitted=admitted,
         passed=records.passed,
         collects=True,

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from msgspec import MsgspecError
 
 from tidemark.services.audit.reading import committed_records
+from tidemark.shared.language.documents import parse
 from tidemark.shared.model.checkpoint import BlobRef, CommitRow, MirrorRow, SplitStand
 from tidemark.shared.model.ids import NO_EPOCH, Epoch, Generation, JobId, Offset, SplitId, VertexId
 from tidemark.shared.model.processors import ProcessorRow
@@ -17,6 +18,7 @@ from tidemark.shared.ports.blobs import BlobError, BlobStore
 from tidemark.shared.ports.commits import CommitStore
 from tidemark.shared.ports.log import Log, TopicPartition
 from tidemark.shared.protocol.coordinator.checkpoints import CommitPermit
+from tidemark.shared.protocol.coordinator.record import decode_plan
 from tidemark.shared.runtime.exchange import digest_of
 from tidemark.shared.runtime.topics import Topics
 from tidemark.shared.wire.limits import WireError
@@ -39,6 +41,7 @@ class Commit:
 
     row: MirrorRow
     stands: Mapping[SplitId, SplitStand]
+    """By the names that splits have here (`name_of_split`)."""
     place: str
     """Where its row lies."""
 
@@ -57,7 +60,8 @@ async def read_history(
     row: ProcessorRow, store: CommitStore, blobs: BlobStore, log: Log, topics: Topics
 ) -> list[Commit]:
     """All commits of a job, oldest first. AuditFailed, NotAuditable."""
-    commits = await _mirrored(row.job, log, topics)
+    several = len(parse(decode_plan(row.plan).document).sources) > 1
+    commits = await _mirrored(row.job, log, topics, several=several)
     _chained(commits)
     await _of_lineage(row.job, commits, store)
     kept = await _stored(row, commits, store)
@@ -69,7 +73,12 @@ async def read_history(
 # --- the mirror -------------------------------------------------------------------------------------------------------------
 
 
-async def _mirrored(job: JobId, log: Log, topics: Topics) -> list[Commit]:
+def name_of_split(source: VertexId, split: SplitId, *, several: bool) -> SplitId:
+    """A name that no split of another source has: several may read one topic, and each has its own position in it."""
+    return SplitId(f"{source}/{split}") if several else split
+
+
+async def _mirrored(job: JobId, log: Log, topics: Topics, *, several: bool) -> list[Commit]:
     """The rows of the mirror; a repeat says the same as the first."""
     topic = topics.commits(job)
     if topic not in await log.list_topics():
@@ -101,11 +110,11 @@ async def _mirrored(job: JobId, log: Log, topics: Topics) -> list[Commit]:
                 "was changed"
             )
             raise AuditFailed(message)
-        found.setdefault(row.epoch, Commit(row, _stands(row, place), place))
+        found.setdefault(row.epoch, Commit(row, _stands(row, place, several=several), place))
     return list(found.values())
 
 
-def _stands(row: MirrorRow, place: str) -> dict[SplitId, SplitStand]:
+def _stands(row: MirrorRow, place: str, *, several: bool) -> dict[SplitId, SplitStand]:
     """Positions by split, and every digest of the row checked."""
     told = [(h.vertex, h.index, h.staged, h.digest) for h in row.handles]
     told += [(h.vertex, h.index, h.positions, h.digest) for h in row.sources]
@@ -117,20 +126,17 @@ def _stands(row: MirrorRow, place: str) -> dict[SplitId, SplitStand]:
             )
             raise AuditFailed(message)
     found: dict[SplitId, SplitStand] = {}
-    read: set[tuple[VertexId, SplitId]] = set()
-    for source in sorted(row.sources, key=lambda source: source.vertex):
+    for source in row.sources:
         try:
             stands = decode_stands(source.positions)
         except WireError as error:
             message = f"{place}: commit {row.epoch}: {error}"
             raise AuditFailed(message) from error
         for stand in stands:
-            if (source.vertex, stand.split) in read:
+            name = name_of_split(source.vertex, stand.split, several=several)
+            if name in found:
                 raise AuditFailed(f"{place}: commit {row.epoch} has a split of {source.vertex} twice: {stand.split}")
-            read.add((source.vertex, stand.split))
-            # Streams that meet may come from one topic: each source has its own position in it.
-            taken = stand.split in found
-            found[SplitId(f"{source.vertex}/{stand.split}") if taken else stand.split] = stand
+            found[name] = stand
     return found
 
 

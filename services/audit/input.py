@@ -1,41 +1,64 @@
-"""A job's share of its source, against the records that its commits cover (I1–I3): the processor's row says where splits begin and end.
+"""A job's share of its sources, against the records that its commits cover (I1–I3): the processor's row says where splits begin and end.
 
 A row that says FINISHED, with a split in front of its end, is a discrepancy. Other records in the topics are no
 discrepancy, and are named all the same: nobody should take silence for "all of it".
 """
 
 from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass
 
-from tidemark.services.audit.history import AuditFailed, Commit, NotAuditable, first_offset
+from tidemark.services.audit.history import AuditFailed, Commit, NotAuditable, first_offset, name_of_split
 from tidemark.shared.language.stages import KafkaSource
 from tidemark.shared.model.checkpoint import KnownSplit
-from tidemark.shared.model.ids import Offset, SplitId
+from tidemark.shared.model.ids import Offset, SplitId, VertexId
 from tidemark.shared.model.processors import ProcessorRow
 from tidemark.shared.ports.log import Log, TopicPartition
 from tidemark.shared.protocol.coordinator.record import decode_kept
 
 
-def listed_splits(row: ProcessorRow) -> dict[SplitId, KnownSplit]:
-    """The splits of the one source that the row lists."""
-    return {split: known for splits in decode_kept(row.extra).splits.values() for split, known in splits.items()}
+@dataclass(frozen=True, slots=True)
+class SourceRead:
+    """A source of the document, and how its splits are named."""
+
+    vertex: VertexId
+    stage: KafkaSource
+    log: Log
+    """Of its cluster."""
+    several: bool
+    """It is one of several."""
+
+    def name(self, split: SplitId) -> SplitId:
+        """See `name_of_split`."""
+        return name_of_split(self.vertex, split, several=self.several)
+
+    def splits(self, commit: Commit) -> list[tuple[str, int, SplitId]]:
+        """Topic, partition and name of its splits in a commit, in the order of the names."""
+        front = self.name(SplitId(""))
+        own = sorted(split for split in commit.stands if split.startswith(front))
+        parted = [(name.removeprefix(front).rpartition("-"), name) for name in own]
+        return [(topic, int(partition), name) for (topic, _, partition), name in parted]
+
+    def ordinal(self, topic: str, partition: int) -> int:
+        """Of a split, as in `TaskContext.topic`."""
+        return partition * len(self.stage.topics) + self.stage.topics.index(topic)
 
 
-async def unread(row: ProcessorRow, stage: KafkaSource, commits: Sequence[Commit], log: Log) -> tuple[str, ...]:
-    """Records in the topics that the job has not read, each with its place.
+async def unread(row: ProcessorRow, source: SourceRead, commits: Sequence[Commit]) -> tuple[str, ...]:
+    """Records in the source's topics that the job has not read, each with its place.
 
     Raises:
         AuditFailed: the row has a split at its end that no commit covers up to there.
         NotAuditable: records that the job read lay in a topic that is no longer there.
     """
-    listed = listed_splits(row)
-    await _same_topics(stage, listed, log)
+    listed = decode_kept(row.extra).splits.get(source.vertex, {})
+    await _same_topics(source, listed)
     for split, known in sorted(listed.items()):
-        _as_listed(row, split, known, commits)
-    return tuple([what async for what in _left(row, stage, listed, commits, log)])
+        _as_listed(row, source.name(split), known, commits)
+    return tuple([what async for what in _left(row, source, listed, commits)])
 
 
-async def _same_topics(stage: KafkaSource, listed: Mapping[SplitId, KnownSplit], log: Log) -> None:
-    there = await log.describe_topics(stage.topics)
+async def _same_topics(source: SourceRead, listed: Mapping[SplitId, KnownSplit]) -> None:
+    there = await source.log.describe_topics(source.stage.topics)
     for split, known in sorted(listed.items()):
         topic = split.rpartition("-")[0]
         found = there.get(topic)
@@ -64,8 +87,9 @@ def _as_listed(row: ProcessorRow, split: SplitId, known: KnownSplit, commits: Se
 
 
 async def _left(
-    row: ProcessorRow, stage: KafkaSource, listed: Mapping[SplitId, KnownSplit], commits: Sequence[Commit], log: Log
+    row: ProcessorRow, source: SourceRead, listed: Mapping[SplitId, KnownSplit], commits: Sequence[Commit]
 ) -> AsyncIterator[str]:
+    stage, log = source.stage, source.log
     topics = await log.describe_topics(stage.topics)
     places = [TopicPartition(t, n) for t in stage.topics if t in topics for n in range(topics[t].partitions)]
     begins, ends = await log.begin_offsets(places), await log.end_offsets(places)
@@ -73,14 +97,15 @@ async def _left(
     for place in places:
         begin, end = begins[place], ends[place]
         name = f"topic {place.topic} partition {place.partition}"
-        known = listed.get(SplitId(f"{place.topic}-{place.partition}"))
+        split = SplitId(f"{place.topic}-{place.partition}")
+        known = listed.get(split)
         if known is None:
             if end > begin:
                 yield f"{name}: all of it, {_offsets(begin, end)}: it came after the job had found its partitions"
             continue
         if known.begin > begin:
             yield f"{name}: {_offsets(begin, known.begin)}, in front of where the job began"
-        stand = commits[-1].stands.get(SplitId(f"{place.topic}-{place.partition}"))
+        stand = commits[-1].stands.get(source.name(split))
         reached = known.begin if stand is None else stand.next
         if end > reached:
             yield f"{name}: {_offsets(reached, end)}, {'behind its end' if over else 'which no commit covers yet'}"

@@ -5,19 +5,19 @@ the commits' notes say between which bounds the watermark stood: a row that is l
 moment.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from tidemark.shared.model.ids import VertexId
-from tidemark.shared.model.plan import Vertex
+from tidemark.shared.model.ids import SplitId, VertexId
+from tidemark.shared.model.plan import PhysicalPlan
 from tidemark.shared.model.time import MAX_TIME, MIN_TIME
 from tidemark.shared.operators.base import TS, WM
 from tidemark.shared.operators.batches import int64s
-from tidemark.shared.operators.specs import ComputeSpec, StepSpec
+from tidemark.shared.operators.specs import ComputeSpec, JoinSpec, StepSpec
 from tidemark.shared.operators.window_plan import WindowPlan
 from tidemark.shared.operators.windows import enter
 
@@ -28,6 +28,7 @@ Int64s = npt.NDArray[np.int64]
 class SplitReach:
     """A split at a barrier."""
 
+    source: VertexId
     watermark_ms: int
     """Its own, behind all records in front of the barrier."""
     idled: bool
@@ -37,11 +38,15 @@ class SplitReach:
 
 @dataclass(frozen=True, slots=True)
 class Judge:
-    """An operator behind a source that finds rows late by the watermark at their arrival."""
+    """An operator that finds rows of sources late by the watermark at their arrival."""
 
     vertex: VertexId
+    near: frozenset[VertexId]
+    """The sources with rows that come to it as records still."""
+    all: frozenset[VertexId]
+    """The sources with splits that its watermark waits for."""
     window: WindowPlan | None
-    """None: a computation by event time."""
+    """None: a computation by event time, or a join."""
     split: bool
     """Rows were judged before by their own split's watermark (`lateness: split`): only those that passed come."""
 
@@ -70,65 +75,90 @@ class Judge:
         return self.window is not None and self.window.sessions
 
 
-def judges_of(vertices: Iterable[Vertex]) -> list[Judge]:
+def judges_of(plan: PhysicalPlan) -> list[Judge]:
     """Those of a plan."""
     found = []
-    for vertex in vertices:
+    for vertex in plan.vertices:
+        near, all_ = _near(plan, vertex.id), sources_of(plan, {vertex.id})
         for spec in vertex.chain:
-            if isinstance(spec, StepSpec) and spec.window.from_source:
-                plan = WindowPlan(spec.window)
-                if not plan.processing_time:
-                    found.append(Judge(vertex.id, plan, plan.judged_at_source))
-            elif isinstance(spec, ComputeSpec) and spec.from_source and spec.stage.order == "eventTime":
-                found.append(Judge(vertex.id, None, spec.lateness == "split"))
+            if isinstance(spec, StepSpec) and near:
+                window = WindowPlan(spec.window)
+                if not window.processing_time:
+                    found.append(Judge(vertex.id, near, all_, window, window.judged_at_source))
+            elif isinstance(spec, ComputeSpec | JoinSpec) and near and _by_event_time(spec):
+                found.append(Judge(vertex.id, near, all_, None, spec.lateness == "split"))
     return found
+
+
+def _by_event_time(spec: ComputeSpec | JoinSpec) -> bool:
+    return isinstance(spec, JoinSpec) or spec.stage.order == "eventTime"
+
+
+def sources_of(plan: PhysicalPlan, vertices: Collection[VertexId]) -> frozenset[VertexId]:
+    """The sources among these and all from which their rows come."""
+    upstream = plan.upstream(vertices)
+    return frozenset(v.id for v in plan.vertices if v.id in upstream and v.service == "source")
+
+
+def _near(plan: PhysicalPlan, vertex: VertexId) -> frozenset[VertexId]:
+    """The sources with rows that come to a vertex through none that makes other rows of them."""
+    found: set[VertexId] = set()
+    left = [edge.sender for edge in plan.inputs_of(vertex)]
+    while left:
+        sender = plan.vertex(left.pop())
+        if not any(isinstance(spec, StepSpec | ComputeSpec | JoinSpec) for spec in sender.chain):
+            if sender.service == "source":
+                found.add(sender.id)
+            left += [edge.sender for edge in plan.inputs_of(sender.id)]
+    return frozenset(found)
 
 
 @dataclass(slots=True)
 class Reach:
-    """The bounds from barrier to barrier. unbounded: receivers may judge rows in front of a barrier behind it (C13)."""
+    """The bounds for one judge from barrier to barrier. unbounded: receivers may judge rows in front of a barrier behind it (C13)."""
 
-    judges: Sequence[Judge] = ()
+    judge: Judge
     unbounded: bool = False
-    late: set[VertexId] = field(default_factory=set)
-    """Where the moment may have decided whether a row was late."""
+    late: bool = False
+    """The moment may have decided whether a row was late."""
     _least_ms: int = MIN_TIME
     """At the last barrier, it was not below this."""
     _most_ms: int = MIN_TIME
     """At the last barrier, it was not above this."""
-    _ahead_ms: dict[int, int] = field(default_factory=dict)
-    """By ordinal: receivers may have come so far without the split."""
-    _earliest_ms: dict[VertexId, int] = field(default_factory=dict)
+    _ahead_ms: dict[SplitId, int] = field(default_factory=dict)
+    """Receivers may have come so far without the split."""
+    _earliest_ms: int | None = None
     """The least limit of rows of this epoch, from splits that were idle in it."""
 
-    def read(self, ordinal: int, batch: pa.RecordBatch, *, idled: bool) -> None:
+    def read(self, source: VertexId, split: SplitId, batch: pa.RecordBatch, *, idled: bool) -> None:
         """Rows of one split; idled: it was idle at some time of this epoch."""
-        known_ms = max(self._most_ms, self._ahead_ms.get(ordinal, MIN_TIME))
-        for judge in self.judges:
-            if judge.vertex in self.late:
-                continue
-            limits, before = judge.limits(batch)
-            if not judge.joins:
-                open_ = limits > self._least_ms
-                limits, before = limits[open_], before[open_]
-            if bool((limits <= np.maximum(before, known_ms)).any()):
-                self.late.add(judge.vertex)
-            elif len(limits) and (idled or self.unbounded):
-                earliest_ms = int(limits.min())
-                self._earliest_ms[judge.vertex] = min(earliest_ms, self._earliest_ms.get(judge.vertex, earliest_ms))
+        judge = self.judge
+        if self.late or source not in judge.near:
+            return
+        known_ms = max(self._most_ms, self._ahead_ms.get(split, MIN_TIME))
+        limits, before = judge.limits(batch)
+        if not judge.joins:
+            open_ = limits > self._least_ms
+            limits, before = limits[open_], before[open_]
+        if bool((limits <= np.maximum(before, known_ms)).any()):
+            self.late = True
+        elif len(limits) and (idled or self.unbounded):
+            earliest_ms = int(limits.min())
+            self._earliest_ms = earliest_ms if self._earliest_ms is None else min(self._earliest_ms, earliest_ms)
 
-    def at_barrier(self, splits: Mapping[int, SplitReach]) -> None:
-        """The epoch is over, with its splits by ordinal."""
-        held = [split.watermark_ms for split in splits.values() if not split.finished]
-        furthest_ms = max((split.watermark_ms for split in splits.values()), default=MIN_TIME)
+    def at_barrier(self, splits: Mapping[SplitId, SplitReach], watermark_ms: int) -> None:
+        """The epoch is over, with all splits, and this watermark in front of the judge."""
+        splits = {split: at for split, at in splits.items() if at.source in self.judge.all}
+        held = [at.watermark_ms for at in splits.values() if not at.finished]
+        furthest_ms = max((at.watermark_ms for at in splits.values()), default=MIN_TIME)
         bounds = [
-            max(split.watermark_ms, self._ahead_ms.get(ordinal, MIN_TIME))
-            for ordinal, split in splits.items()
-            if not split.idled and not split.finished
+            max(at.watermark_ms, self._ahead_ms.get(split, MIN_TIME))
+            for split, at in splits.items()
+            if not at.idled and not at.finished
         ]
-        self._least_ms = max(self._least_ms, min(held, default=MIN_TIME))
+        self._least_ms = max(self._least_ms, min([watermark_ms, *held]) if held else MIN_TIME)
         self._most_ms = max(self._most_ms, min(bounds, default=furthest_ms))
-        self._ahead_ms |= {ordinal: furthest_ms for ordinal, split in splits.items() if split.idled}
+        self._ahead_ms |= {split: furthest_ms for split, at in splits.items() if at.idled}
         limit_ms = MAX_TIME if self.unbounded else self._most_ms
-        self.late |= {vertex for vertex, earliest_ms in self._earliest_ms.items() if earliest_ms <= limit_ms}
-        self._earliest_ms.clear()
+        self.late |= self._earliest_ms is not None and self._earliest_ms <= limit_ms
+        self._earliest_ms = None

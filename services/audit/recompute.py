@@ -7,7 +7,7 @@ another engine ran them.
 
 from bisect import bisect_left
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from tidemark.services.audit.chance import by_chance
-from tidemark.services.audit.reach import Reach, SplitReach, judges_of
+from tidemark.services.audit.reach import Reach, SplitReach, judges_of, sources_of
 from tidemark.services.operator.shelved import in_temporary_files
 from tidemark.shared.language.documents import Processor
 from tidemark.shared.model.checkpoint import KnownSplit
@@ -28,7 +28,7 @@ from tidemark.shared.model.values import Document
 from tidemark.shared.operators.base import PART, POS, WM, Out
 from tidemark.shared.operators.batches import documents_of, with_column
 from tidemark.shared.operators.build import Chain, build_chain
-from tidemark.shared.operators.context import TaskContext, Topics
+from tidemark.shared.operators.context import TaskContext, context_of
 from tidemark.shared.operators.dead_letters import WOULD_REFUSE, Failure, dead_letters
 from tidemark.shared.operators.source_front import SourceFront
 from tidemark.shared.operators.specs import FrontSpec
@@ -48,7 +48,9 @@ _ROWS_AT_ONCE: Final = 20_000
 class SplitRecords:
     """All records of one split up to where the processor has read, in order; columns of equal length."""
 
+    source: VertexId
     split: SplitId
+    """A name that no split of another source has."""
     ordinal: int
     positions: Sequence[int]
     timestamps_ms: Sequence[int]
@@ -74,6 +76,8 @@ class EpochDone:
     outputs: dict[VertexId, list[Document]] = field(default_factory=lambda: defaultdict(list))
     senders: dict[VertexId, list[VertexId]] = field(default_factory=lambda: defaultdict(list))
     """The vertex that each of these documents came from."""
+    origins: dict[VertexId, list[VertexId]] = field(default_factory=lambda: defaultdict(list))
+    """The same, but of a row that an operator made a dead letter when it came: the vertex that the row came from."""
     records: int = 0
     duplicates: int = 0
 
@@ -96,42 +100,58 @@ class Recomputed:
 
     def certain(self, epoch: EpochDone, sink: VertexId) -> list[Document]:
         """The documents that must have come out, at any moment."""
-        pairs = zip(epoch.outputs.get(sink, ()), epoch.senders.get(sink, ()), strict=True)
-        return [document for document, sender in pairs if sender not in self.chance]
+        return [document for document, _ in self.certain_of(epoch, sink)]
+
+    def certain_of(self, epoch: EpochDone, sink: VertexId) -> Iterator[tuple[Document, frozenset[VertexId]]]:
+        """The same, each with the sources of which one had the record."""
+        came = zip(epoch.outputs[sink], epoch.senders[sink], epoch.origins[sink], strict=True)
+        for document, sender, origin in came:
+            if sender not in self.chance:
+                yield document, sources_of(self.plan, {origin})
+
+
+@dataclass(slots=True)
+class _Reading:
+    """The one task of a source."""
+
+    front: SourceFront
+    input: Input = field(default_factory=lambda: Input(listed_once=False))
 
 
 @dataclass(slots=True)
 class _World:
     plan: PhysicalPlan
-    context: TaskContext
+    contexts: Mapping[VertexId, TaskContext]
     chains: dict[VertexId, Chain] = field(default_factory=dict)
-    front: SourceFront | None = None
-    input: Input = field(default_factory=lambda: Input(listed_once=False))
+    sources: dict[VertexId, _Reading] = field(default_factory=dict)
     watermarks: dict[str, int] = field(default_factory=dict)
     done: EpochDone = field(default_factory=lambda: EpochDone(NO_EPOCH))
     admitted: Positions = frozenset()
     accepts: Mapping[VertexId, Accept] = field(default_factory=dict)
-    reach: Reach = field(default_factory=Reach)
+    reach: Sequence[Reach] = ()
 
     def build(self) -> None:
         for vertex in self.plan.vertices:
             if vertex.service == "sink":
                 continue
+            context = self.contexts[vertex.id]
             if vertex.chain and isinstance(vertex.chain[0], FrontSpec):
-                self.front = SourceFront(vertex.chain[0], self.context)
-            self.chains[vertex.id] = build_chain(vertex.chain, self.context)
+                self.sources[vertex.id] = _Reading(SourceFront(vertex.chain[0], context))
+            self.chains[vertex.id] = build_chain(vertex.chain, context)
 
-    def send(self, sender: VertexId, outs: Sequence[Out]) -> None:
+    def send(self, sender: VertexId, outs: Sequence[Out], origin: VertexId | None = None) -> None:
+        """origin: the vertex whose rows these follow from, if it is another one."""
         for out in outs:
             for edge in self.plan.outputs_of(sender):
                 if edge.port != out.port:
                     continue
                 if edge.receiver not in self.chains:
-                    self._arrive(sender, edge.receiver, out.batch)
+                    self._arrive(sender, edge.receiver, out.batch, origin or sender)
                 else:
-                    self.send(edge.receiver, self.chains[edge.receiver].on_batch(out.batch, out.content, edge.tag))
+                    found = self.chains[edge.receiver].on_batch(out.batch, out.content, edge.tag)
+                    self.send(edge.receiver, found, sender)
 
-    def _arrive(self, sender: VertexId, sink: VertexId, batch: pa.RecordBatch) -> None:
+    def _arrive(self, sender: VertexId, sink: VertexId, batch: pa.RecordBatch, origin: VertexId) -> None:
         """Rows that the target would refuse go to the dead letters, as a sink's task sends them (S6)."""
         accept = self.accepts.get(sink)
         rejected = accept(batch) if accept is not None else ()
@@ -139,19 +159,19 @@ class _World:
         taken = [d for row, d in enumerate(documents_of(batch)) if row not in rows]
         self.done.outputs[sink] += taken
         self.done.senders[sink] += [sender] * len(taken)
+        self.done.origins[sink] += [origin] * len(taken)
         failures = [Failure(r.row, r.reason, WOULD_REFUSE) for r in rejected]
         if failures:
-            self.send(sink, dead_letters(batch, failures, self.plan.vertex(sink).label, self.context))
+            self.send(sink, dead_letters(batch, failures, self.plan.vertex(sink).label, self.contexts[sink]), origin)
 
     def read(self, source: VertexId, batch: RawBatch, *, idled: bool) -> None:
-        if self.front is None:
-            message = "the plan has no source"
-            raise ValueError(message)
-        outs = self.front.on_records(batch, away=self.input.rows({batch.split}))
-        self.input.judged(self.front.watermarks({batch.split}), 0)
+        reading = self.sources[source]
+        outs = reading.front.on_records(batch, away=reading.input.rows({batch.split}))
+        reading.input.judged(reading.front.watermarks({batch.split}), 0)
         for out in outs:
             if out.port == OUT:
-                self.reach.read(batch.partition, out.batch, idled=idled)
+                for reach in self.reach:
+                    reach.read(source, batch.split, out.batch, idled=idled)
                 self.send(source, self.chains[source].on_batch(self._admit(out.batch), out.content, ""))
             else:
                 self.send(source, [out])
@@ -167,17 +187,19 @@ class _World:
         before = np.where(mask, MIN_TIME, batch.column(WM).to_numpy())
         return with_column(batch, WM, pa.array(before, pa.int64()))
 
-    def settle(self, source: VertexId) -> None:
-        """Partials out, then the watermark through every vertex in the plan's order."""
-        if self.front is None:
-            return
+    def settle(self) -> None:
+        """The watermark through every vertex in the plan's order, at each with the rows that it holds for the barrier behind it."""
         for vertex, chain in self.chains.items():
+            self.send(vertex, chain.on_watermark(self.input_watermark(vertex)))
             self.send(vertex, chain.before_barrier())
-            inputs = [self.watermarks[e.id] for e in self.plan.inputs_of(vertex) if e.id in self.watermarks]
-            reached = self.input.watermark_ms if vertex == source else min(inputs)
-            self.send(vertex, chain.on_watermark(reached))
             for edge in self.plan.outputs_of(vertex):
                 self.watermarks[edge.id] = chain.output_watermark()
+
+    def input_watermark(self, vertex: VertexId) -> int:
+        """Where it stood at the last barrier, ms."""
+        if vertex in self.sources:
+            return self.sources[vertex].input.watermark_ms
+        return min(self.watermarks[e.id] for e in self.plan.inputs_of(vertex) if e.id in self.watermarks)
 
     def flush(self) -> None:
         """Rows held for a barrier go on, and no window closes: else admitted records would come too late for it."""
@@ -185,16 +207,24 @@ class _World:
             self.send(vertex, chain.before_barrier())
 
     def counters(self) -> Counter[str]:
-        """Sums over the front and the chains."""
-        found = Counter(self.front.counters() if self.front is not None else {})
+        """Sums over the fronts and the chains."""
+        found: Counter[str] = Counter()
+        for source in self.sources.values():
+            found.update(source.front.counters())
         for chain in self.chains.values():
             found["duplicates"] += chain.counters().get("duplicates", 0)
         return found
 
 
-def _context(processor: Processor, code: bytes) -> TaskContext:
+def _contexts(processor: Processor, plan: PhysicalPlan, code: bytes, name: str) -> dict[VertexId, TaskContext]:
     """Of all tasks: rows and ids that have no room in memory lie in temporary files, as they do in an installation."""
-    return TaskContext(letter_bytes_max=processor.options.limits.letter_bytes_max, code=code, shelve=in_temporary_files)
+    letter_bytes_max = processor.options.limits.letter_bytes_max
+    return {
+        vertex.id: replace(
+            context_of(plan, vertex.id, name), letter_bytes_max=letter_bytes_max, code=code, shelve=in_temporary_files
+        )
+        for vertex in plan.vertices
+    }
 
 
 def recompute(  # noqa: PLR0913 - a document, its records, and what was known of them
@@ -202,7 +232,6 @@ def recompute(  # noqa: PLR0913 - a document, its records, and what was known of
     splits: Sequence[SplitRecords],
     epochs: Sequence[tuple[Epoch, Mapping[SplitId, Stand]]],
     name: str,
-    topic: Topics,
     *,
     admitted: Positions = frozenset(),
     passed: Sequence[Mapping[SplitId, int]] = (),
@@ -219,61 +248,61 @@ def recompute(  # noqa: PLR0913 - a document, its records, and what was known of
     code: of its computations, as in the plan that ran. running: its vertices (`plan_processor`).
     """
     plan = plan_processor(processor, engine="local", collects=collects, running=running)
+    unbounded = processor.options.alignment_timeout_ms is not None
+    idled = any(stand.idled for _, stands in epochs for stand in stands.values())
     world = _World(
         plan,
-        replace(_context(processor, code), processor=name, topic=topic),
+        _contexts(processor, plan, code, name),
         admitted=admitted,
         accepts=accepts or {},
-        reach=Reach(
-            judges_of(plan.vertices),
-            unbounded=processor.options.alignment_timeout_ms is not None
-            and any(stand.idled for _, stands in epochs for stand in stands.values()),
-        ),
+        reach=[Reach(judge, unbounded=unbounded and idled) for judge in judges_of(plan)],
     )
     world.build()
-    source = world.plan.vertices[0].id
-    front = world.front
-    if front is None:
-        message = f"{name}: the plan's first vertex is no source"
-        raise ValueError(message)
     places = dict.fromkeys((s.split for s in splits), 0)
     done = []
     for epoch, stands in epochs:
         before = world.counters()
         world.done = EpochDone(epoch)
-        known = {s.split: KnownSplit(s.ordinal, "", FIRST_OFFSET) for s in splits if s.split in stands}
-        world.input.listed(known)  # not before: an earlier listing would hold the output back (W2)
-        front.assign({split: each.ordinal for split, each in known.items()})
+        there = [split for split in splits if split.split in stands]
+        for vertex, reading in world.sources.items():
+            known = {s.split: KnownSplit(s.ordinal, "", FIRST_OFFSET) for s in there if s.source == vertex}
+            reading.input.listed(known)  # not before: an earlier listing would hold the output back (W2)
+            reading.front.assign({split: each.ordinal for split, each in known.items()})
         for together in passed:
-            for split in splits:
-                if split.split in stands and split.split in together:
+            for split in there:
+                if split.split in together:
                     until = min(together[split.split], stands[split.split].next)
-                    _read(world, source, split, places, replace(stands[split.split], next=until))
+                    _read(world, split, places, replace(stands[split.split], next=until))
             world.flush()
-        for split in splits:
-            stand = stands.get(split.split)
-            if stand is not None:
-                _read(world, source, split, places, stand)
-                world.input.become([split.split], stand.status)
-        world.settle(source)
-        at = {
-            known[split].ordinal: SplitReach(watermark_ms, stands[split].idled, stands[split].status == "finished")
-            for split, watermark_ms in front.watermarks(known).items()
-        }
-        world.reach.at_barrier(at)
+        for split in there:
+            _read(world, split, places, stands[split.split])
+            world.sources[split.source].input.become([split.split], stands[split.split].status)
+        world.settle()
+        _reached(world, there, stands)
         counters = world.counters()
         world.done.records = counters["records"] - before["records"]
         world.done.duplicates = counters["duplicates"] - before["duplicates"]
         done.append(world.done)
-    return Recomputed(done, by_chance(plan, processor, len(splits), world.chains, world.reach.late), plan)
+    late = {reach.judge.vertex for reach in world.reach if reach.late}
+    return Recomputed(done, by_chance(plan, processor, len(splits), world.chains, late), plan)
 
 
-def _read(world: _World, source: VertexId, split: SplitRecords, places: dict[SplitId, int], stand: Stand) -> None:
+def _reached(world: _World, splits: Sequence[SplitRecords], stands: Mapping[SplitId, Stand]) -> None:
+    """Each judge hears of the splits of its sources, behind a barrier."""
+    at = {}
+    for split in splits:
+        stand, watermarks = stands[split.split], world.sources[split.source].front.watermarks({split.split})
+        at[split.split] = SplitReach(split.source, watermarks[split.split], stand.idled, stand.status == "finished")
+    for reach in world.reach:
+        reach.at_barrier(at, world.input_watermark(reach.judge.vertex))
+
+
+def _read(world: _World, split: SplitRecords, places: dict[SplitId, int], stand: Stand) -> None:
     """The records of a split in front of where it stood that have not been read yet."""
     stop = bisect_left(split.positions, stand.next)
     while (begin := places[split.split]) < stop:
         end = places[split.split] = min(begin + _ROWS_AT_ONCE, stop)
-        world.read(source, _batch(split, begin, end), idled=stand.idled)
+        world.read(split.source, _batch(split, begin, end), idled=stand.idled)
 
 
 def _batch(split: SplitRecords, begin: int, end: int) -> RawBatch:

@@ -11,7 +11,7 @@ from typing import Final
 
 import msgspec
 
-from tidemark.services.audit.check import source_records, topics_of
+from tidemark.services.audit.check import source_records, sources_of
 from tidemark.services.audit.corrections import (
     CannotRedrive,
     Records,
@@ -157,7 +157,7 @@ async def _records(row: ProcessorRow, processor: Processor, installed: AuditedIn
     if not commits:
         message = f"{row.name} has committed nothing yet"
         raise CannotRedrive(message)
-    splits = await source_records(processor, commits, installed)
+    splits = await source_records(sources_of(processor, installed), commits)
     final = commits[-1].row.final
     stands = {
         split: Stand(stand.next, "finished" if final or stand.status == "finished" else "active")
@@ -166,4 +166,4 @@ async def _records(row: ProcessorRow, processor: Processor, installed: AuditedIn
     source = processor.source
     shuffled = isinstance(source, KafkaSource) and source.record_id is not None and source.record_id_scope == "source"
     passed = [{split: at.next for split, at in commit.stands.items()} for commit in commits if shuffled]
-    return Records(splits, stands, row.name, topics_of(processor), passed)
+    return Records(splits, stands, row.name, passed)

@@ -5,6 +5,7 @@ The work of a vertex is a tuple of operator specs, frozen data from the language
 operators of one task from them.
 """
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -72,3 +73,14 @@ class PhysicalPlan:
     def outputs_of(self, vertex: VertexId) -> tuple[Edge, ...]:
         """Edges out of a vertex, in plan order."""
         return tuple(e for e in self.edges if e.sender == vertex)
+
+    def upstream(self, ends: Collection[VertexId]) -> set[VertexId]:
+        """These, and all from which their rows come."""
+        found: set[VertexId] = set()
+        left = list(ends)
+        while left:
+            vertex = left.pop()
+            if vertex not in found:
+                found.add(vertex)
+                left += [edge.sender for edge in self.inputs_of(vertex)]
+        return found

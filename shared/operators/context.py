@@ -10,10 +10,12 @@ from typing import Protocol, TypeAlias
 
 import pyarrow as pa
 
-from tidemark.shared.language.stages import KeyFormat
+from tidemark.shared.language.stages import KafkaSource, KeyFormat
+from tidemark.shared.model.ids import VertexId
+from tidemark.shared.model.plan import PhysicalPlan
 from tidemark.shared.operators.base import Operator
 from tidemark.shared.operators.computation_keys import Cooling
-from tidemark.shared.operators.specs import ComputeSpec
+from tidemark.shared.operators.specs import ComputeSpec, FrontSpec, JoinSpec
 
 Shelve: TypeAlias = Callable[[pa.RecordBatchReader], pa.Table]
 """The same rows, out of memory. ScratchUnavailable where they find no room."""
@@ -108,6 +110,29 @@ class TaskContext:
         """The same, of rows as they come on this input."""
         topic, are_records = self.inputs.get(tag, (self.topic, self.rows_are_records))
         return replace(self, topic=topic, rows_are_records=are_records)
+
+
+def context_of(plan: PhysicalPlan, vertex: VertexId, processor: str) -> TaskContext:
+    """The names that operators of a vertex know: the same wherever they run."""
+    edges = plan.inputs_of(vertex)
+    topic, are_records = _told_of(plan, plan.upstream({vertex}), but=vertex)
+    inputs = {
+        tag: _told_of(plan, plan.upstream({edge.sender for edge in edges if edge.tag == tag}))
+        for tag in {edge.tag for edge in edges if edge.tag}
+    }
+    return TaskContext(processor=processor, topic=topic, rows_are_records=are_records, inputs=inputs)
+
+
+def _told_of(plan: PhysicalPlan, upstream: set[VertexId], but: VertexId | None = None) -> tuple[Topics, bool]:
+    """The topics of rows that came through these, and whether they are records still; `but`: a join that they have yet to reach."""
+    chains = {vertex.id: vertex.chain for vertex in plan.vertices if vertex.id in upstream}
+    sources = [chain[0].source for chain in chains.values() if chain and isinstance(chain[0], FrontSpec)]
+    told = [(s.topics, s.key_format) if isinstance(s, KafkaSource) else ((), "binData") for s in sources]
+    topics, formats = {names for names, _ in told}, {key_format for _, key_format in told}
+    # Of several sources no row here says by which it came.
+    known = topics.pop() if len(topics) == 1 else ()
+    joined = any(isinstance(spec, JoinSpec) for v, chain in chains.items() if v != but for spec in chain)
+    return topics_told(known, formats.pop() if len(formats) == 1 else "binData"), not joined
 
 
 def source_place(topics: Topics, ordinal: int) -> tuple[str | None, int]:

@@ -1,18 +1,15 @@
 """The parts that a worker gives to its service's tasks, and those that a service provides."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal, Protocol
 
 from tidemark.shared.language.documents import Processor
-from tidemark.shared.language.stages import KafkaSource, KeyFormat
 from tidemark.shared.model.held import Wait
-from tidemark.shared.model.ids import Epoch, JobId, TaskId, VertexId
+from tidemark.shared.model.ids import Epoch, JobId, TaskId
 from tidemark.shared.model.messages import Assign
 from tidemark.shared.model.plan import PhysicalPlan, Vertex
-from tidemark.shared.operators.context import TaskContext, topics_told
-from tidemark.shared.operators.context import Topics as SourceTopics
-from tidemark.shared.operators.specs import FrontSpec, JoinSpec
+from tidemark.shared.operators.context import TaskContext, context_of
 from tidemark.shared.ports.blobs import BlobStore
 from tidemark.shared.ports.clock import Clock, Executor
 from tidemark.shared.ports.log import Log
@@ -119,17 +116,9 @@ class AssignedTask:
     @property
     def operators(self) -> TaskContext:
         """The context of operators, the same in every service: a dead letter does not depend on the service that writes it."""
-        settings, vertex = self.outside.settings, self.assign.vertex
-        edges = self.plan.inputs_of(vertex)
-        topic, are_records = self._told_of(self._upstream({vertex}), but=vertex)
-        return TaskContext(
-            processor=self.assign.name,
-            topic=topic,
-            rows_are_records=are_records,
-            inputs={
-                tag: self._told_of(self._upstream({edge.sender for edge in edges if edge.tag == tag}))
-                for tag in {edge.tag for edge in edges if edge.tag}
-            },
+        settings = self.outside.settings
+        return replace(
+            context_of(self.plan, self.assign.vertex, self.assign.name),
             join_bytes_max=settings.join_bytes_max,
             join_ahead_bytes_max=settings.join_ahead_bytes_max,
             join_pairs_max=settings.join_pairs_max,
@@ -143,35 +132,6 @@ class AssignedTask:
             letter_bytes_max=self.processor.options.limits.letter_bytes_max,
             code=self.assign.plan.code,
         )
-
-    def _told_of(self, upstream: set[VertexId], but: VertexId | None = None) -> tuple[SourceTopics, bool]:
-        """The topics of rows that came through these, and whether they are records still; `but`: a join that they have yet to reach."""
-        found = [kafka for v in upstream if (kafka := _topics(self.plan.vertex(v))) is not None]
-        topics, formats = {names for names, _ in found}, {key_format for _, key_format in found}
-        # Of several sources no row here says by which it came.
-        known = topics.pop() if len(topics) == 1 else ()
-        joined = any(isinstance(spec, JoinSpec) for v in upstream - {but} for spec in self.plan.vertex(v).chain)
-        return topics_told(known, formats.pop() if len(formats) == 1 else "binData"), not joined
-
-    def _upstream(self, ends: set[VertexId]) -> set[VertexId]:
-        """These, and all from which their rows come."""
-        found: set[VertexId] = set()
-        left = list(ends)
-        while left:
-            vertex = left.pop()
-            if vertex not in found:
-                found.add(vertex)
-                left += [edge.sender for edge in self.plan.inputs_of(vertex)]
-        return found
-
-
-def _topics(vertex: Vertex) -> tuple[tuple[str, ...], KeyFormat] | None:
-    """The topics that a source reads, and their key format; no topics if the source has none, None for another vertex."""
-    front = vertex.chain[0] if vertex.chain else None
-    if not isinstance(front, FrontSpec):
-        return None
-    source = front.source
-    return (source.topics, source.key_format) if isinstance(source, KafkaSource) else ((), "binData")
 
 
 class Service(Protocol):

@@ -43,6 +43,10 @@ def _window(**more: Any) -> dict[str, Any]:
     return {"$tumblingWindow": {"interval": SECOND, "pipeline": SUMS, **more}}
 
 
+AGAIN = [{"$addFields": {"k": "$_id"}}, _window(interval={"size": 5, "unit": "second"})]
+"""A second window, over the first one's rows."""
+
+
 def _records(parts: int) -> Iterator[tuple[int, dict[str, Any]]]:
     """Partition and record: times rise in each partition but for every tenth, which is late behind them."""
     for n in range(COUNT):
@@ -153,6 +157,8 @@ def test_what_the_moment_decided_is_not_accused(tmp_path: Path, case: str) -> No
         ([_compute(TICKS)], 2, {}, {}),
         ([_window(allowedLateness=0)], 2, {}, {}),
         ([_window(allowedLateness=0)], 2, {}, {"lateness": "merged"}),
+        ([_compute(MARKS), _window()], 2, {}, {}),
+        ([_window(), *AGAIN], 2, {}, {}),
     ],
     ids=[
         "one partition",
@@ -162,6 +168,8 @@ def test_what_the_moment_decided_is_not_accused(tmp_path: Path, case: str) -> No
         "timers by event time",
         "window",
         "merged window",
+        "window behind a computation",
+        "window behind a window",
     ],
 )
 def test_what_positions_decide_is_compared(

@@ -29,10 +29,10 @@ from tidemark.services.cli.process import quiet
 from tidemark.shared.adapters.memory_commit_store import MemoryCommitStore
 from tidemark.shared.adapters.virtual import run_virtual
 from tidemark.shared.language.documents import parse
-from tidemark.shared.model.ids import SplitId
-from tidemark.shared.operators.context import topics_told
+from tidemark.shared.model.ids import SplitId, VertexId
 from tidemark.shared.ports.log import LogError, NewRecord, TopicPartition
 
+SOURCE = VertexId("source-1")
 DOCUMENT = Path(__file__).parents[2] / "deploy" / "pipelines" / "departures" / "pipeline.yaml"
 
 
@@ -159,12 +159,14 @@ def test_a_year_of_departures_gains_its_late_flights() -> None:
     """226 flights of 2013 missed their hour: the corrections add exactly these, and touch no other hour."""
     year = feed_of()
     splits = [
-        SplitRecords(SplitId(f"departures-{n}"), n, range(len(p)), [0] * len(p), [v for _, v in p], [k for k, _ in p])
+        SplitRecords(
+            SOURCE, SplitId(f"departures-{n}"), n, range(len(p)), [0] * len(p), [v for _, v in p], [k for k, _ in p]
+        )
         for n, p in enumerate(year.partitions)
     ]
     stands = {s.split: Stand(len(s.positions), "finished") for s in splits}
     part, path = windowed(parse(DOCUMENT.read_text()))
-    records = Records(splits, stands, "departures", "departures")
+    records = Records(splits, stands, "departures")
     released, missed = windows_of(part, path, records, frozenset())
     assert len(missed) == 226
     with_them, still_late = windows_of(part, path, records, missed)
@@ -198,18 +200,24 @@ def test_a_window_that_was_open_at_a_redrive_is_corrected_by_the_next() -> None:
     times_ms = ([1_000, 60_000, 2_000], [3_000, 70_000])  # the third of the first split is late
     splits = [
         SplitRecords(
-            SplitId(f"t-{n}"), n, range(len(at)), [0] * len(at), [b'{"at": %d}' % ms for ms in at], [None] * len(at)
+            SOURCE,
+            SplitId(f"t-{n}"),
+            n,
+            range(len(at)),
+            [0] * len(at),
+            [b'{"at": %d}' % ms for ms in at],
+            [None] * len(at),
         )
         for n, at in enumerate(times_ms)
     ]
     then = {splits[0].split: Stand(3, "active"), splits[1].split: Stand(1, "active")}
     now = {split.split: Stand(len(split.positions), "finished") for split in splits}
     late = frozenset({(0, 2)})
-    first = Records(splits, then, "p", topics_told(["t"], "string"))
+    first = Records(splits, then, "p")
     old, missed = before(part, path, first, None, frozenset())
     assert missed == late
     assert corrections(old, windows_of(part, path, first, late)[0]) == []
-    second = Records(splits, now, "p", first.topics)
+    second = Records(splits, now, "p")
     old, missed = before(part, path, second, then, late)
     assert missed == late
     found = corrections(old, windows_of(part, path, second, late)[0])

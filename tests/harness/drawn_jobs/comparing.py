@@ -49,8 +49,10 @@ async def compared(there: Installation, folder: Path, job: Job) -> list[str]:
     except AuditFailed as error:
         found.append(f"audit: {error}")
     else:
-        if audited.records != len(job.values) + len(job.repeats):
-            found.append(f"audit: {audited.records} records for {len(job.values)} and {len(job.repeats)} again")
+        others = len(job.others) * (json.dumps(job.pipeline).count('"$source"') - 1)
+        if audited.records != len(job.values) + len(job.repeats) + others:
+            counts = f"{len(job.values)}, {len(job.repeats)} again, and {others} of other streams"
+            found.append(f"audit: {audited.records} records for {counts}")
     came = f"{len(job.values)} records of {job.origin}, {len(rows)} rows into {job.target}, {len(letters)} dead letters"
     found += [wrong for wrong in job.places.told.wrong if wrong.startswith(f"{job.name}:")]
     more = [job.asks and f"asks {job.asks}", job.bounds and f"bounds {json.dumps(job.bounds)}", " ".join(job.forms)]
