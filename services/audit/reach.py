@@ -6,7 +6,7 @@ moment.
 """
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -82,7 +82,9 @@ def judges_of(plan: PhysicalPlan) -> list[Judge]:
         near, all_ = _near(plan, vertex.id), sources_of(plan, {vertex.id})
         for spec in vertex.chain:
             if isinstance(spec, StepSpec) and near:
-                window = WindowPlan(spec.window)
+                window = WindowPlan(
+                    replace(spec.window, from_source=True)
+                )  # these rows' senders judge them, whatever else comes
                 if not window.processing_time:
                     found.append(Judge(vertex.id, near, all_, window, window.judged_at_source))
             elif isinstance(spec, ComputeSpec | JoinSpec) and near and _by_event_time(spec):
