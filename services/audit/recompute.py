@@ -207,10 +207,12 @@ class _World:
             self.send(vertex, chain.before_barrier())
 
     def counters(self) -> Counter[str]:
-        """Sums over the fronts and the chains."""
+        """Records read, without those that are another source's (D16), and repeats: sums over the fronts and the chains."""
         found: Counter[str] = Counter()
         for source in self.sources.values():
-            found.update(source.front.counters())
+            counts = source.front.counters()
+            found["read"] += counts["records"] - counts["beyondSwitch"]
+            found["duplicates"] += counts["duplicates"]
         for chain in self.chains.values():
             found["duplicates"] += chain.counters().get("duplicates", 0)
         return found
@@ -267,7 +269,8 @@ def recompute(  # noqa: PLR0913 - a document, its records, and what was known of
         for vertex, reading in world.sources.items():
             known = {s.split: KnownSplit(s.ordinal, "", FIRST_OFFSET) for s in there if s.source == vertex}
             reading.input.listed(known)  # not before: an earlier listing would hold the output back (W2)
-            reading.front.assign({split: each.ordinal for split, each in known.items()})
+            new = reading.front.assign({split: each.ordinal for split, each in known.items()})
+            reading.input.judged(reading.front.watermarks(new), 0)  # one may stand before the first row (SF5)
         for together in passed:
             for split in there:
                 if split.split in together:
@@ -280,7 +283,7 @@ def recompute(  # noqa: PLR0913 - a document, its records, and what was known of
         world.settle()
         _reached(world, there, stands)
         counters = world.counters()
-        world.done.records = counters["records"] - before["records"]
+        world.done.records = counters["read"] - before["read"]
         world.done.duplicates = counters["duplicates"] - before["duplicates"]
         done.append(world.done)
     late = {reach.judge.vertex for reach in world.reach if reach.late}

@@ -27,8 +27,10 @@ from tidemark.shared.runtime.settings import RuntimeSettings
 
 COUNT = 90
 PARTITIONS = {"a": 1, "b": 2}
+SWITCH_MS = 1_000_000 + 400 * COUNT // 2
 TICKS = "tests.harness.computations:Ticks"
-DRAWS = share(range(40), 4)
+DRAWS = share(range(40), 5)
+Stages = list[dict[str, Any]]
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -55,7 +57,7 @@ def _window(chance: random.Random) -> dict[str, Any]:
     return {"$tumblingWindow": {"interval": _seconds(chance.choice([1, 5])), "pipeline": sums, **late}}
 
 
-def _between(chance: random.Random) -> list[dict[str, Any]]:
+def _between(chance: random.Random) -> Stages:
     """What a stream goes through before it meets another one."""
     return chance.choice(
         [
@@ -69,7 +71,7 @@ def _between(chance: random.Random) -> list[dict[str, Any]]:
     )
 
 
-def _meeting(chance: random.Random) -> list[dict[str, Any]]:
+def _meeting(chance: random.Random) -> Stages:
     """A join or a union with one or two streams, and what stands behind it."""
     if chance.random() < 0.4:
         streams = [[_source(chance, chance.choice("ab")), *_between(chance)] for _ in range(chance.choice([1, 1, 2]))]
@@ -86,20 +88,14 @@ def _meeting(chance: random.Random) -> list[dict[str, Any]]:
     return [{"$join": join}, *chance.choice(behind)]
 
 
-def drawn_document(chance: random.Random, out: Path) -> dict[str, Any]:
-    """Two or three sources, which meet once."""
+def _document(chance: random.Random, out: Path, stages: Stages) -> dict[str, Any]:
     unaligned = {"alignmentTimeout": {"size": 1, "unit": "ms"}} if chance.random() < 0.15 else {}
     return {
         "connections": {
             "broker": {"type": "kafka", "bootstrapServers": "memory"},
             "out": {"type": "files", "path": str(out)},
         },
-        "pipeline": [
-            _source(chance, chance.choice("ab")),
-            *_between(chance),
-            *_meeting(chance),
-            {"$emit": {"connectionName": "broker", "topic": "results"}},
-        ],
+        "pipeline": [*stages, {"$emit": {"connectionName": "broker", "topic": "results"}}],
         "options": {
             "dlq": {"connectionName": "broker", "topic": "late"},
             "checkpoint": {"interval": _seconds(1), **unaligned},
@@ -108,31 +104,41 @@ def drawn_document(chance: random.Random, out: Path) -> dict[str, Any]:
     }
 
 
-def _record(chance: random.Random, number: int) -> dict[str, Any]:
-    """Times rise, but for one record in ten."""
-    late_ms = 40_000 if chance.random() < 0.1 else 0
-    at = 1_000_000 + 400 * number - late_ms
-    odd, bad = chance.random() < 0.05, chance.random() < 0.05
-    return {"id": chance.randrange(COUNT), "k": chance.choice("xyz"), "at": at, "odd": odd, "bad": bad}
+def _feed(chance: random.Random) -> list[tuple[TopicPartition, dict[str, Any]]]:
+    """Records and their places. Times rise, but for one record in ten."""
+    found = []
+    for number in range(COUNT):
+        at = 1_000_000 + 400 * number - (40_000 if chance.random() < 0.1 else 0)
+        odd, bad = chance.random() < 0.05, chance.random() < 0.05
+        record = {"id": chance.randrange(COUNT), "k": chance.choice("xyz"), "at": at, "odd": odd, "bad": bad}
+        topic = chance.choice("ab")
+        found.append((TopicPartition(topic, chance.randrange(PARTITIONS[topic])), record))
+    return found
 
 
-async def _audited(world: VirtualWorld, seed: int, out: Path, *, forged: bool) -> Audited:
-    """Records one after the other, each to a partition by chance; the audit of what came out."""
+async def _audited(
+    world: VirtualWorld, seed: int, stages: Stages, out: Path, there: str = "", *, forged: bool
+) -> Audited:
+    """Records one after the other, and the audit of what came out.
+
+    there: topics with records that are there before the start. forged: somebody adds a document to what came out.
+    """
     chance = random.Random(seed)
-    document = drawn_document(chance, out)
-    sources, operators = chance.choice([1, 1, 2]), chance.choice([1, 2])
+    document, feed = _document(chance, out, stages), _feed(random.Random(seed))
     async with installed(world.clock, world.executor, settings=RuntimeSettings(engine="local")) as it:
         log = sealed(MemoryLog(it.broker))
         for topic, parts in {**PARTITIONS, "results": 1}.items():
             await log.create_topic(topic, parts)
-        await it.create(document, source=sources, operator=operators)
-        await it.start()
         writer = await log.writer("feeder")
-        for number in range(COUNT):
-            topic = chance.choice("ab")
-            at = TopicPartition(topic, chance.randrange(PARTITIONS[topic]))
-            await (await writer.send(at, NewRecord(json.dumps(_record(chance, number)).encode())))
-            await world.clock.sleep_ms(chance.choice([0, 10, 130]))
+        for at, record in feed:
+            if at.topic in there:
+                await (await writer.send(at, NewRecord(json.dumps(record).encode())))
+        await it.create(document, source=chance.choice([1, 1, 2]), operator=chance.choice([1, 2]))
+        await it.start()
+        for at, record in feed:
+            if at.topic not in there:
+                await (await writer.send(at, NewRecord(json.dumps(record).encode())))
+                await world.clock.sleep_ms(chance.choice([0, 10, 130]))
         await it.committed()
         await it.stop(drain=True)
         if forged:
@@ -144,9 +150,25 @@ async def _audited(world: VirtualWorld, seed: int, out: Path, *, forged: bool) -
 @pytest.mark.parametrize("seed", DRAWS)
 def test_a_drawn_document_in_which_streams_meet_is_audited(seed: int, tmp_path: Path) -> None:
     """Nothing is accused; if nothing is left unchecked, what does not follow is found."""
-    found: Audited = run_virtual(lambda world: _audited(world, seed, tmp_path / "a", forged=False))
+    chance = random.Random(seed)
+    stages = [_source(chance, chance.choice("ab")), *_between(chance), *_meeting(chance)]
+    found: Audited = run_virtual(lambda world: _audited(world, seed, stages, tmp_path / "a", forged=False))
     assert found.records >= COUNT // 3
     # What lies in front of all that a job wrote is not the job's.
     if not found.unchecked and found.outputs[VertexId("emit-1")]:
         with pytest.raises(AuditFailed, match="forged"):
-            run_virtual(lambda world: _audited(world, seed, tmp_path / "b", forged=True))
+            run_virtual(lambda world: _audited(world, seed, stages, tmp_path / "b", forged=True))
+
+
+@pytest.mark.parametrize("seed", DRAWS[:4])
+def test_a_past_and_a_stream_are_audited(seed: int, tmp_path: Path) -> None:
+    """Records on the other side of `switchAt` are left to the other source, and no account counts them."""
+    chance = random.Random(seed)
+    past, then = (_source(random.Random(0), topic)["$source"] for topic in "ab")
+    switched = {"history": {**past, "until": "latest"}, "then": then, "switchAt": {"$date": SWITCH_MS}}
+    stages = [{"$source": switched}, _window(chance)]
+    found: Audited = run_virtual(lambda world: _audited(world, seed, stages, tmp_path, "a", forged=False))
+    own = [r for at, r in _feed(random.Random(seed)) if r["bad"] or (r["at"] < SWITCH_MS) == (at.topic == "a")]
+    assert found.records == len(own)
+    assert found.dead_letters == sum(record["bad"] for record in own)
+    assert found.accepted + found.late == len(own) - found.dead_letters
