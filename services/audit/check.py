@@ -96,7 +96,7 @@ async def _audited(
             " from another one, which is not kept: it cannot be computed again. Markers, manifests and digests are as they should be"
         )
         raise NotAuditable(message)
-    sources = sources_of(processor, installed)
+    sources = kafka_sources(processor, installed)
     splits = await source_records(sources, commits)
     left = [what for source in sources for what in await unread(row, source, commits)]
     stands = _stands(sources, commits)
@@ -104,7 +104,7 @@ async def _audited(
     expected = await _expected(processor, installed)
     accepts = {table.vertex: table.rejected for table in read} | {v: at.accept for v, at in expected.items()}
     done = recompute(processor, splits, stands, name, accepts=accepts, code=plan.code, running=plan.tasks)
-    by_epoch = _is_function_of_positions(processor) and not _has_moments(plan, splits, commits)
+    by_epoch = _is_function_of_positions(processor, sources) and not _has_moments(plan, sources, splits, commits)
     whole = [f"{table.vertex}: {table.why}" for table in tables.values() if isinstance(table, Unread)]
     for vertex, output in outputs.items():
         line = expected[vertex].line if vertex in expected else line_of_document
@@ -153,7 +153,7 @@ def _tombstones_by_meta(stage: KafkaEmit) -> bool:
 
 def _stands(sources: Sequence[SourceRead], commits: Sequence[Commit]) -> list[tuple[Epoch, Mapping[SplitId, Stand]]]:
     """Where splits stood at each barrier, and which of them were idle, or came, on the way there."""
-    may_idle = any(source.stage.partition_idle_timeout_ms is not None for source in sources)
+    may_idle = _may_idle(sources)
     found: list[tuple[Epoch, Mapping[SplitId, Stand]]] = []
     first = before = commits[0].stands
     for commit in commits:
@@ -185,20 +185,25 @@ def _status(status: str, commit: Commit) -> Status:
     return status  # type: ignore[return-value]
 
 
-def _is_function_of_positions(processor: Processor) -> bool:
+def _may_idle(sources: Sequence[SourceRead]) -> bool:
+    return any(source.stage.partition_idle_timeout_ms is not None for source in sources)
+
+
+def _is_function_of_positions(processor: Processor, sources: Sequence[SourceRead]) -> bool:
     """Whether an epoch's output depends on positions alone: an idle split lets the watermark pass at a moment that nobody notes."""
-    waits = any(isinstance(s, KafkaSource) and s.partition_idle_timeout_ms is not None for s in processor.sources)
     aligned = processor.options.alignment_timeout_ms is None
-    return processor.options.lateness == "split" and not waits and aligned
+    return processor.options.lateness == "split" and not _may_idle(sources) and aligned
 
 
-def _has_moments(plan: RunningPlan, splits: Sequence[SplitRecords], commits: Sequence[Commit]) -> bool:
+def _has_moments(
+    plan: RunningPlan, sources: Sequence[SourceRead], splits: Sequence[SplitRecords], commits: Sequence[Commit]
+) -> bool:
     """Whether nobody noted when within an epoch the watermark was let go or held.
 
     So it is where a source task had nothing to read: when did it say that it is idle, or at its end (W3, E1)? And where a split came (W2).
     """
     places = {split.split: (split.source, split.ordinal % plan.tasks.get(split.source, 1)) for split in splits}
-    tasks = sum(plan.tasks.get(source, 1) for source in {split.source for split in splits})
+    tasks = sum(plan.tasks.get(source.vertex, 1) for source in sources)
     came = len({frozenset(commit.stands) for commit in commits}) > 1
     return came or any(len({places[split] for split in commit.stands}) < tasks for commit in commits)
 
@@ -209,7 +214,7 @@ async def audit_local(name: ProcessorName, data_dir: Path) -> Audited:
         return await audit(name, installed)
 
 
-def sources_of(processor: Processor, installed: AuditedInstallation) -> tuple[SourceRead, ...]:
+def kafka_sources(processor: Processor, installed: AuditedInstallation) -> tuple[SourceRead, ...]:
     """The document's sources, with their clusters. NotAuditable for one without topics, or with records of a registry."""
     heads = [
         (v.id, v.head.stage) for v in plan_processor(processor, engine="local").vertices if isinstance(v.head, ReadHead)

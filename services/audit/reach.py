@@ -5,7 +5,7 @@ the commits' notes say between which bounds the watermark stood: a row that is l
 moment.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -43,8 +43,8 @@ class Judge:
     vertex: VertexId
     near: frozenset[VertexId]
     """The sources with rows that come to it as records still."""
-    all: frozenset[VertexId]
-    """The sources with splits that its watermark waits for."""
+    sources: frozenset[VertexId]
+    """Those with splits that its watermark waits for."""
     window: WindowPlan | None
     """None: a computation by event time, or a join."""
     split: bool
@@ -79,16 +79,15 @@ def judges_of(plan: PhysicalPlan) -> list[Judge]:
     """Those of a plan."""
     found = []
     for vertex in plan.vertices:
-        near, all_ = _near(plan, vertex.id), sources_of(plan, {vertex.id})
+        near, sources = _near(plan, vertex.id), sources_of(plan, vertex.id)
         for spec in vertex.chain:
             if isinstance(spec, StepSpec) and near:
-                window = WindowPlan(
-                    replace(spec.window, from_source=True)
-                )  # these rows' senders judge them, whatever else comes
+                # With lateness by split their senders judge these rows, whatever else comes into the window.
+                window = WindowPlan(replace(spec.window, from_source=True))
                 if not window.processing_time:
-                    found.append(Judge(vertex.id, near, all_, window, window.judged_at_source))
+                    found.append(Judge(vertex.id, near, sources, window, window.judged_at_source))
             elif isinstance(spec, ComputeSpec | JoinSpec) and near and _by_event_time(spec):
-                found.append(Judge(vertex.id, near, all_, None, spec.lateness == "split"))
+                found.append(Judge(vertex.id, near, sources, None, spec.lateness == "split"))
     return found
 
 
@@ -96,9 +95,9 @@ def _by_event_time(spec: ComputeSpec | JoinSpec) -> bool:
     return isinstance(spec, JoinSpec) or spec.stage.order == "eventTime"
 
 
-def sources_of(plan: PhysicalPlan, vertices: Collection[VertexId]) -> frozenset[VertexId]:
-    """The sources among these and all from which their rows come."""
-    upstream = plan.upstream(vertices)
+def sources_of(plan: PhysicalPlan, vertex: VertexId) -> frozenset[VertexId]:
+    """The sources of a vertex' rows; of a source itself."""
+    upstream = plan.upstream({vertex})
     return frozenset(v.id for v in plan.vertices if v.id in upstream and v.service == "source")
 
 
@@ -150,7 +149,7 @@ class Reach:
 
     def at_barrier(self, splits: Mapping[SplitId, SplitReach], watermark_ms: int) -> None:
         """The epoch is over, with all splits, and this watermark in front of the judge."""
-        splits = {split: at for split, at in splits.items() if at.source in self.judge.all}
+        splits = {split: at for split, at in splits.items() if at.source in self.judge.sources}
         held = [at.watermark_ms for at in splits.values() if not at.finished]
         furthest_ms = max((at.watermark_ms for at in splits.values()), default=MIN_TIME)
         bounds = [

@@ -104,10 +104,10 @@ class Recomputed:
 
     def certain_of(self, epoch: EpochDone, sink: VertexId) -> Iterator[tuple[Document, frozenset[VertexId]]]:
         """The same, each with the sources of which one had the record."""
-        came = zip(epoch.outputs[sink], epoch.senders[sink], epoch.origins[sink], strict=True)
-        for document, sender, origin in came:
+        sources = {origin: sources_of(self.plan, origin) for origin in {*epoch.origins[sink]}}
+        for document, sender, origin in zip(epoch.outputs[sink], epoch.senders[sink], epoch.origins[sink], strict=True):
             if sender not in self.chance:
-                yield document, sources_of(self.plan, {origin})
+                yield document, sources[origin]
 
 
 @dataclass(slots=True)

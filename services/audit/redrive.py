@@ -11,7 +11,7 @@ from typing import Final
 
 import msgspec
 
-from tidemark.services.audit.check import source_records, sources_of
+from tidemark.services.audit.check import kafka_sources, source_records
 from tidemark.services.audit.corrections import (
     CannotRedrive,
     Records,
@@ -157,7 +157,7 @@ async def _records(row: ProcessorRow, processor: Processor, installed: AuditedIn
     if not commits:
         message = f"{row.name} has committed nothing yet"
         raise CannotRedrive(message)
-    splits = await source_records(sources_of(processor, installed), commits)
+    splits = await source_records(kafka_sources(processor, installed), commits)
     final = commits[-1].row.final
     stands = {
         split: Stand(stand.next, "finished" if final or stand.status == "finished" else "active")
