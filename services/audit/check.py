@@ -123,12 +123,6 @@ async def _audited(
 
 def can_be_computed_again(processor: Processor) -> None:
     """NotAuditable for a document with a result that is no function of the records of its sources."""
-    if len(processor.sources) > 1:
-        for source in processor.sources:
-            if isinstance(source, KafkaSource) and source.partition_idle_timeout_ms is not None:
-                raise NotAuditable(
-                    f"{source.path}: here streams meet, and when one of them was idle (partitionIdleTimeout) is not noted for the others"
-                )
     for use in plugin_uses(processor.pipeline):
         raise NotAuditable(f"{use.path}: an audit asks no plug-in for what was read or written")
     for stage in all_stages(processor.pipeline):

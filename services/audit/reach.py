@@ -38,7 +38,7 @@ class SplitReach:
 
 @dataclass(frozen=True, slots=True)
 class Judge:
-    """An operator that finds rows of sources late by the watermark at their arrival."""
+    """An operator that finds rows late by the watermark at their arrival."""
 
     vertex: VertexId
     near: frozenset[VertexId]
@@ -80,13 +80,15 @@ def judges_of(plan: PhysicalPlan) -> list[Judge]:
     found = []
     for vertex in plan.vertices:
         near, sources = _near(plan, vertex.id), sources_of(plan, vertex.id)
+        if not near and len(sources) == 1:
+            continue
         for spec in vertex.chain:
-            if isinstance(spec, StepSpec) and near:
+            if isinstance(spec, StepSpec):
                 # With lateness by split their senders judge these rows, whatever else comes into the window.
                 window = WindowPlan(replace(spec.window, from_source=True))
                 if not window.processing_time:
                     found.append(Judge(vertex.id, near, sources, window, window.judged_at_source))
-            elif isinstance(spec, ComputeSpec | JoinSpec) and near and _by_event_time(spec):
+            elif isinstance(spec, ComputeSpec | JoinSpec) and _by_event_time(spec):
                 found.append(Judge(vertex.id, near, sources, None, spec.lateness == "split"))
     return found
 
@@ -163,3 +165,5 @@ class Reach:
         limit_ms = MAX_TIME if self.unbounded else self._most_ms
         self.late |= self._earliest_ms is not None and self._earliest_ms <= limit_ms
         self._earliest_ms = None
+        # A window's rows, say, are late where other inputs went on while their source was idle.
+        self.late |= any(at.idled and at.source not in self.judge.near for at in splits.values())

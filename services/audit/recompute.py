@@ -19,7 +19,7 @@ from tidemark.services.audit.reach import Reach, SplitReach, judges_of, sources_
 from tidemark.services.operator.shelved import in_temporary_files
 from tidemark.shared.language.documents import Processor
 from tidemark.shared.model.checkpoint import KnownSplit
-from tidemark.shared.model.ids import FIRST_OFFSET, NO_EPOCH, Epoch, SplitId, VertexId
+from tidemark.shared.model.ids import FIRST_OFFSET, NO_EPOCH, EdgeId, Epoch, SplitId, VertexId
 from tidemark.shared.model.plan import OUT, PhysicalPlan
 from tidemark.shared.model.records import RawBatch
 from tidemark.shared.model.splits import Status
@@ -35,6 +35,7 @@ from tidemark.shared.operators.specs import FrontSpec
 from tidemark.shared.planning import plan_processor
 from tidemark.shared.ports.sink import Rejected
 from tidemark.shared.protocol.source.machine import Input
+from tidemark.shared.protocol.watermarks import InputProgress, all_idle, combined_watermark
 
 Accept = Callable[[pa.RecordBatch], Sequence[Rejected]]
 """Which rows a target would refuse."""
@@ -124,7 +125,10 @@ class _World:
     contexts: Mapping[VertexId, TaskContext]
     chains: dict[VertexId, Chain] = field(default_factory=dict)
     sources: dict[VertexId, _Reading] = field(default_factory=dict)
-    watermarks: dict[str, int] = field(default_factory=dict)
+    channels: dict[EdgeId, InputProgress] = field(default_factory=dict)
+    """As they were at the last barrier."""
+    reached_ms: dict[VertexId, int] = field(default_factory=dict)
+    """The input watermarks there."""
     done: EpochDone = field(default_factory=lambda: EpochDone(NO_EPOCH))
     admitted: Positions = frozenset()
     accepts: Mapping[VertexId, Accept] = field(default_factory=dict)
@@ -190,16 +194,20 @@ class _World:
     def settle(self) -> None:
         """The watermark through every vertex in the plan's order, at each with the rows that it holds for the barrier behind it."""
         for vertex, chain in self.chains.items():
-            self.send(vertex, chain.on_watermark(self.input_watermark(vertex)))
+            watermark_ms, idle = self._told(vertex)
+            self.reached_ms[vertex] = max(watermark_ms, self.reached_ms.get(vertex, MIN_TIME))
+            self.send(vertex, chain.on_watermark(self.reached_ms[vertex]))
             self.send(vertex, chain.before_barrier())
             for edge in self.plan.outputs_of(vertex):
-                self.watermarks[edge.id] = chain.output_watermark()
+                self.channels[edge.id] = InputProgress(chain.output_watermark(), idle)
 
-    def input_watermark(self, vertex: VertexId) -> int:
-        """Where it stood at the last barrier, ms."""
+    def _told(self, vertex: VertexId) -> tuple[int, bool]:
+        """What a vertex is told in front of a barrier: its input watermark, ms, and whether its inputs are idle (W3)."""
         if vertex in self.sources:
-            return self.sources[vertex].input.watermark_ms
-        return min(self.watermarks[e.id] for e in self.plan.inputs_of(vertex) if e.id in self.watermarks)
+            reading = self.sources[vertex].input
+            return reading.watermark_ms, reading.is_idle()
+        channels = [self.channels[e.id] for e in self.plan.inputs_of(vertex) if e.id in self.channels]
+        return combined_watermark(channels), all_idle(channels)
 
     def flush(self) -> None:
         """Rows held for a barrier go on, and no window closes: else admitted records would come too late for it."""
@@ -297,7 +305,7 @@ def _reached(world: _World, splits: Sequence[SplitRecords], stands: Mapping[Spli
         stand, watermarks = stands[split.split], world.sources[split.source].front.watermarks({split.split})
         at[split.split] = SplitReach(split.source, watermarks[split.split], stand.idled, stand.status == "finished")
     for reach in world.reach:
-        reach.at_barrier(at, world.input_watermark(reach.judge.vertex))
+        reach.at_barrier(at, world.reached_ms[reach.judge.vertex])
 
 
 def _read(world: _World, split: SplitRecords, places: dict[SplitId, int], stand: Stand) -> None:

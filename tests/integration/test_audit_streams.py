@@ -43,10 +43,12 @@ def _seconds(size: int) -> dict[str, Any]:
 
 
 def _source(chance: random.Random, topic: str) -> dict[str, Any]:
-    ids = {"recordId": "$id"} if chance.random() < 0.3 else {}
+    more: dict[str, Any] = {"recordId": "$id"} if chance.random() < 0.3 else {}
+    if chance.random() < 0.2:
+        more["partitionIdleTimeout"] = {"size": 400, "unit": "ms"}
     config = {"auto_offset_reset": "earliest"}
     time = {"$toDate": {"$toLong": {"$cond": ["$bad", "no time", "$at"]}}}
-    return {"$source": {"connectionName": "broker", "topic": topic, "config": config, "timeField": time, **ids}}
+    return {"$source": {"connectionName": "broker", "topic": topic, "config": config, "timeField": time, **more}}
 
 
 def _window(chance: random.Random) -> dict[str, Any]:
@@ -138,7 +140,7 @@ async def _audited(
         for at, record in feed:
             if at.topic not in there:
                 await (await writer.send(at, NewRecord(json.dumps(record).encode())))
-                await world.clock.sleep_ms(chance.choice([0, 10, 130]))
+                await world.clock.sleep_ms(chance.choice([0, 10, 130, 130, 1_500 if chance.random() < 0.2 else 10]))
         await it.committed()
         await it.stop(drain=True)
         if forged:

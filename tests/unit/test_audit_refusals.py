@@ -8,23 +8,19 @@ from tidemark.services.audit.check import NotAuditable, can_be_computed_again
 from tidemark.shared.language.documents import parse
 
 SOURCE: dict[str, Any] = {"$source": {"documents": []}}
-IDLES: dict[str, Any] = {
-    "$source": {"connectionName": "c", "topic": "t", "partitionIdleTimeout": {"size": 1, "unit": "second"}}
-}
 WITHIN: dict[str, Any] = {"before": {"size": 1, "unit": "ms"}}
 
 
 @pytest.mark.parametrize(
     ("stage", "says"),
     [
-        ({"$union": {"pipelines": [[IDLES]]}}, r"pipelines\[0\]\[0\]\.\$source: here streams meet, .* \(partitionIdleTimeout"),
         ({"$lookup": {"from": {"documents": []}, "localField": "k", "foreignField": "k", "as": "r"}}, r"\$lookup: .* answered then"),
         ({"$emit": {"connectionName": "c", "topic": "t", "config": {"key": "$k", "tombstoneWhen": {"$meta": "stream.source.offset"}}}},
          r"tombstoneWhen: what \$meta told"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_computed_again_is_no_success(stage: dict[str, Any], says: str) -> None:
-    """Idle streams that meet others, and what a table once answered, are named by the stage, instead of being computed wrongly."""
+    """What a table once answered, say, is named by the stage, instead of being computed wrongly."""
     with pytest.raises(NotAuditable, match=says):
         can_be_computed_again(parse({"pipeline": [SOURCE, stage]}))
 
