@@ -8,7 +8,7 @@ import json
 import logging
 import random
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -27,10 +27,22 @@ from tidemark.shared.runtime.settings import RuntimeSettings
 
 COUNT = 90
 PARTITIONS = {"a": 1, "b": 2}
-SWITCH_MS = 1_000_000 + 400 * COUNT // 2
+BEGIN_MS = 1_000_000
+IDLE_MS = 400
+SWITCH_MS = BEGIN_MS + 400 * COUNT // 2
 TICKS = "tests.harness.computations:Ticks"
 DRAWS = share(range(40), 5)
 Stages = list[dict[str, Any]]
+Feed = list[tuple[TopicPartition, dict[str, Any], int]]
+"""Where a record goes, the record, and the pause behind it, ms."""
+
+
+class Story(NamedTuple):
+    """A document, its records in order, and numbers of tasks."""
+
+    document: dict[str, Any]
+    feed: Feed
+    tasks: dict[str, int]
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -45,7 +57,7 @@ def _seconds(size: int) -> dict[str, Any]:
 def _source(chance: random.Random, topic: str) -> dict[str, Any]:
     more: dict[str, Any] = {"recordId": "$id"} if chance.random() < 0.3 else {}
     if chance.random() < 0.2:
-        more["partitionIdleTimeout"] = {"size": 400, "unit": "ms"}
+        more["partitionIdleTimeout"] = {"size": IDLE_MS, "unit": "ms"}
     config = {"auto_offset_reset": "earliest"}
     time = {"$toDate": {"$toLong": {"$cond": ["$bad", "no time", "$at"]}}}
     return {"$source": {"connectionName": "broker", "topic": topic, "config": config, "timeField": time, **more}}
@@ -90,57 +102,55 @@ def _meeting(chance: random.Random) -> Stages:
     return [{"$join": join}, *chance.choice(behind)]
 
 
-def _document(chance: random.Random, out: Path, stages: Stages) -> dict[str, Any]:
-    unaligned = {"alignmentTimeout": {"size": 1, "unit": "ms"}} if chance.random() < 0.15 else {}
+def _document(out: Path, stages: Stages, **options: Any) -> dict[str, Any]:
     return {
         "connections": {
             "broker": {"type": "kafka", "bootstrapServers": "memory"},
             "out": {"type": "files", "path": str(out)},
         },
         "pipeline": [*stages, {"$emit": {"connectionName": "broker", "topic": "results"}}],
-        "options": {
-            "dlq": {"connectionName": "broker", "topic": "late"},
-            "checkpoint": {"interval": _seconds(1), **unaligned},
-            "lateness": "split" if chance.random() < 0.7 else "merged",
-        },
+        "options": {"dlq": {"connectionName": "broker", "topic": "late"}, **options},
     }
 
 
-def _feed(chance: random.Random) -> list[tuple[TopicPartition, dict[str, Any]]]:
-    """Records and their places. Times rise, but for one record in ten."""
-    found = []
+def _drawn(seed: int, out: Path, stages: Stages) -> Story:
+    """The stages with options, records and numbers of tasks by chance. Times rise, but for one record in ten."""
+    chance = random.Random(seed)
+    checkpoint = {"interval": _seconds(1)}
+    if chance.random() < 0.15:
+        checkpoint["alignmentTimeout"] = {"size": 1, "unit": "ms"}
+    lateness = "split" if chance.random() < 0.7 else "merged"
+    feed: Feed = []
     for number in range(COUNT):
-        at = 1_000_000 + 400 * number - (40_000 if chance.random() < 0.1 else 0)
+        at = BEGIN_MS + 400 * number - (40_000 if chance.random() < 0.1 else 0)
         odd, bad = chance.random() < 0.05, chance.random() < 0.05
         record = {"id": chance.randrange(COUNT), "k": chance.choice("xyz"), "at": at, "odd": odd, "bad": bad}
         topic = chance.choice("ab")
-        found.append((TopicPartition(topic, chance.randrange(PARTITIONS[topic])), record))
-    return found
+        pause_ms = chance.choice([0, 10, 130, 130, 1_500 if chance.random() < 0.2 else 10])
+        feed.append((TopicPartition(topic, chance.randrange(PARTITIONS[topic])), record, pause_ms))
+    tasks = {"source": chance.choice([1, 1, 2]), "operator": chance.choice([1, 2])}
+    return Story(_document(out, stages, checkpoint=checkpoint, lateness=lateness), feed, tasks)
 
 
-async def _audited(
-    world: VirtualWorld, seed: int, stages: Stages, out: Path, there: str = "", *, forged: bool
-) -> Audited:
+async def _audited(world: VirtualWorld, story: Story, *, there: str = "", forged: bool = False) -> Audited:
     """Records one after the other, and the audit of what came out.
 
     there: topics with records that are there before the start. forged: somebody adds a document to what came out.
     """
-    chance = random.Random(seed)
-    document, feed = _document(chance, out, stages), _feed(random.Random(seed))
     async with installed(world.clock, world.executor, settings=RuntimeSettings(engine="local")) as it:
         log = sealed(MemoryLog(it.broker))
         for topic, parts in {**PARTITIONS, "results": 1}.items():
             await log.create_topic(topic, parts)
         writer = await log.writer("feeder")
-        for at, record in feed:
+        for at, record, _ in story.feed:
             if at.topic in there:
                 await (await writer.send(at, NewRecord(json.dumps(record).encode())))
-        await it.create(document, source=chance.choice([1, 1, 2]), operator=chance.choice([1, 2]))
+        await it.create(story.document, NAME, **story.tasks)
         await it.start()
-        for at, record in feed:
+        for at, record, pause_ms in story.feed:
             if at.topic not in there:
                 await (await writer.send(at, NewRecord(json.dumps(record).encode())))
-                await world.clock.sleep_ms(chance.choice([0, 10, 130, 130, 1_500 if chance.random() < 0.2 else 10]))
+                await world.clock.sleep_ms(pause_ms)
         await it.committed()
         await it.stop(drain=True)
         if forged:
@@ -154,23 +164,44 @@ def test_a_drawn_document_in_which_streams_meet_is_audited(seed: int, tmp_path: 
     """Nothing is accused; if nothing is left unchecked, what does not follow is found."""
     chance = random.Random(seed)
     stages = [_source(chance, chance.choice("ab")), *_between(chance), *_meeting(chance)]
-    found: Audited = run_virtual(lambda world: _audited(world, seed, stages, tmp_path / "a", forged=False))
+    story = _drawn(seed, tmp_path, stages)
+    found: Audited = run_virtual(lambda world: _audited(world, story))
     assert found.records >= COUNT // 3
     # What lies in front of all that a job wrote is not the job's.
     if not found.unchecked and found.outputs[VertexId("emit-1")]:
         with pytest.raises(AuditFailed, match="forged"):
-            run_virtual(lambda world: _audited(world, seed, stages, tmp_path / "b", forged=True))
+            run_virtual(lambda world: _audited(world, story, forged=True))
 
 
 @pytest.mark.parametrize("seed", DRAWS[:4])
 def test_a_past_and_a_stream_are_audited(seed: int, tmp_path: Path) -> None:
     """Records on the other side of `switchAt` are left to the other source, and no account counts them."""
-    chance = random.Random(seed)
     past, then = (_source(random.Random(0), topic)["$source"] for topic in "ab")
     switched = {"history": {**past, "until": "latest"}, "then": then, "switchAt": {"$date": SWITCH_MS}}
-    stages = [{"$source": switched}, _window(chance)]
-    found: Audited = run_virtual(lambda world: _audited(world, seed, stages, tmp_path, "a", forged=False))
-    own = [r for at, r in _feed(random.Random(seed)) if r["bad"] or (r["at"] < SWITCH_MS) == (at.topic == "a")]
+    story = _drawn(seed, tmp_path, [{"$source": switched}, _window(random.Random(seed))])
+    found: Audited = run_virtual(lambda world: _audited(world, story, there="a"))
+    own = [r for at, r, _ in story.feed if r["bad"] or (r["at"] < SWITCH_MS) == (at.topic == "a")]
     assert found.records == len(own)
     assert found.dead_letters == sum(record["bad"] for record in own)
     assert found.accepted + found.late == len(own) - found.dead_letters
+
+
+def test_rows_of_a_window_are_not_accused_where_its_source_was_idle(tmp_path: Path) -> None:
+    """They come to a join that has gone on meanwhile, and between two checkpoints nobody notes that."""
+    left, right = (_source(random.Random(0), topic) for topic in "ba")
+    right["$source"]["partitionIdleTimeout"] = {"size": IDLE_MS, "unit": "ms"}
+    sums = [{"$group": {"_id": "$k", "k": {"$first": "$k"}, "n": {"$sum": 1}}}]
+    window = {"$tumblingWindow": {"interval": _seconds(1), "allowedLateness": 0, "pipeline": sums}}
+    within = {"before": _seconds(2), "after": _seconds(2)}
+    join = {"from": [right, window], "leftKey": "$k", "rightKey": "$k", "type": "full", "within": within, "as": "r"}
+
+    def row(topic: str, partition: int, at_ms: int, pause_ms: int) -> tuple[TopicPartition, dict[str, Any], int]:
+        return TopicPartition(topic, partition), {"id": at_ms, "k": "x", "at": BEGIN_MS + at_ms}, pause_ms
+
+    feed = [row("a", 0, 0, 100), row("b", 0, 0, 10), row("b", 1, 0, 3_500)]  # a checkpoint
+    feed += [row("b", n % 2, 500 * n, 20) for n in range(60)]
+    feed += [row("a", 0, 5_000, 100), row("b", 0, 31_000, 10), row("b", 1, 31_000, 10)]
+    options = {"checkpoint": {"interval": _seconds(3)}, "lateness": "split"}
+    story = Story(_document(tmp_path, [left, {"$join": join}], **options), feed, {"source": 1, "operator": 1})
+    found: Audited = run_virtual(lambda world: _audited(world, story))
+    assert any("$join: how far other splits were" in why for why in found.unchecked)
