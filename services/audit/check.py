@@ -78,7 +78,7 @@ async def _audited(
     tables: Mapping[VertexId, TableRead | Unread],
 ) -> Audited:
     name, since = row.name, plan.since
-    commits = await read_history(row, installed.store, installed.blobs, installed.log, installed.topics)
+    commits = await read_history(row, processor, installed.store, installed.blobs, installed.log, installed.topics)
     if not commits:
         message = f"{name} has committed nothing yet; there is nothing to audit"
         raise NotAuditable(message)
@@ -221,7 +221,7 @@ def kafka_sources(processor: Processor, installed: AuditedInstallation) -> tuple
         if stage.registry is not None:
             raise NotAuditable(f"{stage.path}.schemaRegistry: an audit asks no registry, and reads JSON alone")
         log = installed.log_at(processor, stage.connection_name)
-        found.append(SourceRead(vertex, stage, log, several=len(heads) > 1))
+        found.append(SourceRead(vertex, stage, log, several=len(processor.sources) > 1))
     return tuple(found)
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from msgspec import MsgspecError
 
 from tidemark.services.audit.reading import committed_records
-from tidemark.shared.language.documents import parse
+from tidemark.shared.language.documents import Processor
 from tidemark.shared.model.checkpoint import BlobRef, CommitRow, MirrorRow, SplitStand
 from tidemark.shared.model.ids import NO_EPOCH, Epoch, Generation, JobId, Offset, SplitId, VertexId
 from tidemark.shared.model.processors import ProcessorRow
@@ -18,7 +18,6 @@ from tidemark.shared.ports.blobs import BlobError, BlobStore
 from tidemark.shared.ports.commits import CommitStore
 from tidemark.shared.ports.log import Log, TopicPartition
 from tidemark.shared.protocol.coordinator.checkpoints import CommitPermit
-from tidemark.shared.protocol.coordinator.record import decode_plan
 from tidemark.shared.runtime.exchange import digest_of
 from tidemark.shared.runtime.topics import Topics
 from tidemark.shared.wire.limits import WireError
@@ -57,11 +56,10 @@ class Commit:
 
 
 async def read_history(
-    row: ProcessorRow, store: CommitStore, blobs: BlobStore, log: Log, topics: Topics
+    row: ProcessorRow, processor: Processor, store: CommitStore, blobs: BlobStore, log: Log, topics: Topics
 ) -> list[Commit]:
     """All commits of a job, oldest first. AuditFailed, NotAuditable."""
-    several = len(parse(decode_plan(row.plan).document).sources) > 1
-    commits = await _mirrored(row.job, log, topics, several=several)
+    commits = await _mirrored(row.job, log, topics, several=len(processor.sources) > 1)
     _chained(commits)
     await _of_lineage(row.job, commits, store)
     kept = await _stored(row, commits, store)

@@ -153,7 +153,7 @@ async def _letters(log: Log, topic: str, name: ProcessorName, until: Mapping[str
 
 
 async def _records(row: ProcessorRow, processor: Processor, installed: AuditedInstallation) -> Records:
-    commits = await read_history(row, installed.store, installed.blobs, installed.log, installed.topics)
+    commits = await read_history(row, processor, installed.store, installed.blobs, installed.log, installed.topics)
     if not commits:
         message = f"{row.name} has committed nothing yet"
         raise CannotRedrive(message)

@@ -188,7 +188,8 @@ def test_a_window_that_was_open_at_a_redrive_is_corrected_by_the_next() -> None:
     document = {
         "connections": {"k": {"type": "kafka", "bootstrapServers": "nowhere:9092"}},
         "pipeline": [
-            {"$source": {"connectionName": "k", "topic": "t", "timeField": {"$toDate": {"$toLong": "$at"}},
+            {"$source": {"connectionName": "k", "topic": "t", "config": {"keyFormat": "string"},
+                         "timeField": {"$toDate": {"$toLong": "$at"}},
                          "watermark": {"strategy": "boundedDisorder", "maxDelay": {"size": 1, "unit": "second"}}}},
             {"$tumblingWindow": {"interval": {"size": 10, "unit": "second"}, "allowedLateness": {"size": 0, "unit": "second"},
                                  "pipeline": [{"$group": {"_id": None, "n": {"$sum": 1}}}]}},
