@@ -52,6 +52,8 @@ doctor: ## look for what a set-up needs: Python 3.11 to 3.13, Java 17 or newer, 
 	  exit 1; fi
 	@$(PYTHON) services/local/doctor.py check
 
+# The locked pip comes first: that of an old Python takes twice the time. The lock has all that a package needs (a test holds that), and
+# bytecode is written by whoever loads a module: most are never loaded.
 .PHONY: anew
 $(PACKAGES): requirements-build.lock requirements-dev.lock pyproject.toml $(STALE)
 	@$(MAKE) doctor
@@ -59,7 +61,7 @@ $(PACKAGES): requirements-build.lock requirements-dev.lock pyproject.toml $(STAL
 	@echo 'Setting up: virtual environment and locked packages (about a gigabyte, some minutes the first time)'
 	@{ { $(if $(STALE),false,[ -x $(BIN)/python ]) || $(PYTHON) -m venv --clear $(VENV); } && \
 	   $(INSTALL) --require-hashes -r requirements-build.lock && \
-	   $(INSTALL) --require-hashes --no-build-isolation -r requirements-dev.lock && \
+	   $(INSTALL) --require-hashes --no-deps --no-compile --no-build-isolation -r requirements-dev.lock && \
 	   $(INSTALL) --no-deps --no-build-isolation --editable .; \
 	 } > $(LOG) 2>&1 || { $(PYTHON) services/local/doctor.py explain $(LOG) || { echo 'All that was printed: $(LOG)' >&2; exit 1; }; }
 	@touch $@
@@ -236,7 +238,7 @@ COMPILE := env -u PIP_FIND_LINKS $(BIN)/pip-compile --quiet --generate-hashes --
 lock: setup ## write the lock files anew after a change of dependencies (ARGS=--upgrade raises all)
 	$(COMPILE) $(ARGS) --output-file requirements.lock pyproject.toml
 	$(COMPILE) $(ARGS) --extra dev --constraint requirements.lock --output-file requirements-dev.lock pyproject.toml
-	grep -E '^(setuptools|wheel)==' requirements-dev.lock | cut -d ' ' -f 1 > .tidemark/build.in
+	grep -E '^(pip|setuptools|wheel)==' requirements-dev.lock | cut -d ' ' -f 1 > .tidemark/build.in
 	$(COMPILE) --no-annotate --output-file requirements-build.lock .tidemark/build.in
 
 .PHONY: clean

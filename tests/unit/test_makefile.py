@@ -59,6 +59,12 @@ def test_modules_are_compiled_once_whatever_the_shell_has_set() -> None:
     assert "PYTHONDONTWRITEBYTECODE" not in done.stdout
 
 
+def test_the_lock_has_all_that_its_packages_need() -> None:
+    """They are installed without a look at what each asks for."""
+    done = subprocess.run([sys.executable, "-m", "pip", "check"], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout
+
+
 @pytest.mark.parametrize("by_link", [False, True])
 def test_a_set_up_that_can_be_used_is_kept(installed: Path, by_link: bool) -> None:
     """A second run does nothing; by whichever name the folder is entered."""
