@@ -20,20 +20,26 @@ _NOT_NOTED: Final = "which is not noted"
 
 
 def by_chance(
-    plan: PhysicalPlan, processor: Processor, splits: int, chains: Mapping[VertexId, Chain], late: Collection[VertexId]
+    plan: PhysicalPlan,
+    processor: Processor,
+    splits: int,
+    chains: Mapping[VertexId, Chain],
+    late: Collection[VertexId],
+    known: Mapping[VertexId, str],
 ) -> dict[VertexId, str]:
     """The vertices with output that the records alone do not decide, each with the reason.
 
     chains: as they are behind all records. late: vertices that records may have reached too late, by the pace of other splits.
+    known: those that earlier records have shown.
     """
-    found: dict[VertexId, str] = {}
+    found = dict(known)
     source, letters = plan.vertices[0].id, _letters(plan)
     aligned = processor.options.alignment_timeout_ms is None
     for vertex in plan.vertices:
         senders = [edge.sender for edge in plan.inputs_of(vertex.id)]
         before = [found[sender] for sender in senders if sender in found]
         if before and (vertex.id not in letters or len(before) == len(senders)):
-            found[vertex.id] = before[0]
+            found.setdefault(vertex.id, before[0])
             continue
         one_channel = splits == 1 and senders == [source]
         for place, spec in enumerate(vertex.chain):

@@ -8,24 +8,35 @@ read committed, by markers. The first difference is named, with epoch, place, ex
 Records that retention has taken from the source cannot be computed again: NotAuditable says so, and is no success.
 """
 
-from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import takewhile
 from pathlib import Path
-from typing import Any, get_args
+from typing import get_args
 
 import sqlalchemy as sa
 from sqlalchemy import exc
 
-from tidemark.services.audit.expected import Expected, Line, expected_at_topic, expected_in_files, line_of_document
-from tidemark.services.audit.history import AuditFailed, Commit, NotAuditable, first_offset, read_history
+from tidemark.services.audit.account import account_of, same
+from tidemark.services.audit.checkpoint import AuditCheckpoint, digest_of_plan, keep, last_checkpoint
+from tidemark.services.audit.expected import Expected, expected_at_topic, expected_in_files, line_of_document
+from tidemark.services.audit.files import FilesRead, file_output, read_files
+from tidemark.services.audit.history import (
+    AuditFailed,
+    Commit,
+    NotAuditable,
+    PastGone,
+    commit_of,
+    first_offset,
+    read_history,
+)
 from tidemark.services.audit.input import SourceRead, unread
 from tidemark.services.audit.installed import AuditedInstallation, local_installation
-from tidemark.services.audit.outputs import Output, VertexReleases, file_output, topic_output
-from tidemark.services.audit.reading import held_records
+from tidemark.services.audit.outputs import NO_OUTPUT, KeptOutput, Output, VertexReleases, topic_output
+from tidemark.services.audit.reading import TooMuchHeld, held_records
 from tidemark.services.audit.recompute import Recomputed, SplitRecords, Stand, recompute
-from tidemark.services.audit.report import Audited, AuditedEpoch
+from tidemark.services.audit.report import NOTHING, Audited
 from tidemark.services.audit.tables import TableRead, Unread, compare, read_table, table_output
 from tidemark.services.sink.connecting import stage_of
 from tidemark.shared.language.documents import InvalidDocument, Processor, all_stages, parse, resolve
@@ -42,28 +53,50 @@ from tidemark.shared.language.stages import (
     Merge,
 )
 from tidemark.shared.model.checkpoint import SplitStand
-from tidemark.shared.model.ids import NO_EPOCH, Epoch, JobId, ProcessorName, SplitId, VertexId
+from tidemark.shared.model.ids import NO_EPOCH, Epoch, JobId, Offset, ProcessorName, SplitId, VertexId
 from tidemark.shared.model.messages import RunningPlan
 from tidemark.shared.model.processors import ProcessorRow
 from tidemark.shared.model.splits import Status
-from tidemark.shared.model.values import Document
 from tidemark.shared.operators.context import context_of
-from tidemark.shared.operators.dead_letters import LATE
 from tidemark.shared.planning import DeadLetterHead, ReadHead, WriteHead, plan_processor
+from tidemark.shared.ports.blobs import BlobError
 from tidemark.shared.ports.log import Log, TopicPartition
 from tidemark.shared.protocol.coordinator.record import decode_plan
 
 __all__ = ["AuditFailed", "Audited", "NotAuditable", "audit", "audit_local"]
 
 
-async def audit(name: ProcessorName, installed: AuditedInstallation) -> Audited:
-    """Audit a processor. Raises AuditFailed with the first discrepancy, NotAuditable where something needed is gone."""
+async def audit(name: ProcessorName, installed: AuditedInstallation, *, resumes: bool = False) -> Audited:
+    """Audit a processor: from the begin of its job, or, where that is no longer there, from where the last audit ended.
+
+    resumes: from there in any case, if there was an audit.
+
+    Raises:
+        AuditFailed: the first discrepancy.
+        NotAuditable: something needed is gone.
+    """
     row = await installed.row_of(name)
     plan = decode_plan(row.plan)
+    last = await last_checkpoint(row.job, plan, installed.blobs, installed.keys)
+    if last is not None and resumes:
+        return await _from(row, plan, installed, last)
+    try:
+        return await _from(row, plan, installed, None)
+    except (PastGone, TooMuchHeld) as error:
+        if last is None:
+            raise
+        found = await _from(row, plan, installed, last)
+        return replace(found, notes=(*found.notes, f"an audit from the begin of the job: {error}"))
+
+
+async def _from(
+    row: ProcessorRow, plan: RunningPlan, installed: AuditedInstallation, last: AuditCheckpoint | None
+) -> Audited:
+    """Behind this checkpoint, or from the begin."""
     processor = parse(plan.document)
     tables = await _tables(row, processor, installed)
     try:
-        return await _audited(row, plan, processor, installed, tables)
+        return await _audited(row, plan, processor, installed, tables, last)
     finally:
         for table in tables.values():
             if isinstance(table, TableRead):
@@ -76,20 +109,19 @@ async def _audited(
     processor: Processor,
     installed: AuditedInstallation,
     tables: Mapping[VertexId, TableRead | Unread],
+    last: AuditCheckpoint | None,
 ) -> Audited:
     name, since = row.name, plan.since
-    commits = await read_history(row, processor, installed.store, installed.blobs, installed.log, installed.topics)
-    if not commits:
-        message = f"{name} has committed nothing yet; there is nothing to audit"
-        raise NotAuditable(message)
-    can_be_computed_again(processor)
-    if processor.options.alignment_timeout_ms is not None and not commits[-1].row.final:
-        message = (
-            f"{name}: with options.checkpoint.alignmentTimeout a checkpoint's records may still be on their way behind it, so its output is"
-            " no function of positions before the end: drain it, then audit it"
-        )
-        raise NotAuditable(message)
-    outputs = await _outputs(processor, row, commits, installed, tables)
+    several, before = len(processor.sources) > 1, {} if last is None else last.outputs
+    files = _files(processor, row.job, installed, before)
+    after = None if last is None else commit_of(last.commit, last.place, last.offset, several=several)
+    commits = await read_history(
+        row, processor, installed.store, installed.blobs, installed.log, installed.topics, after
+    )
+    known = commits if after is None else [after, *commits]
+    aligned = processor.options.alignment_timeout_ms is None
+    _has_what_is_compared(name, processor, known, aligned=aligned)
+    outputs = await _outputs(processor, row, known, installed, {**tables, **files}, before)
     if since > NO_EPOCH:
         message = (
             f"{name}: its document, or the code of its computations, was changed at checkpoint {since}, and what came out before followed"
@@ -97,28 +129,96 @@ async def _audited(
         )
         raise NotAuditable(message)
     sources = kafka_sources(processor, installed)
-    splits = await source_records(sources, commits)
-    left = [what for source in sources for what in await unread(row, source, commits)]
-    stands = _stands(sources, commits)
+    splits = await source_records(sources, known, after)
+    left = [what for source in sources for what in await unread(row, source, known)]
+    began = sorted(known[0].stands) if last is None else last.began
+    stands = _stands(sources, commits, after, began)
     read = [table for table in tables.values() if isinstance(table, TableRead)]
     expected = await _expected(processor, installed)
     accepts = {table.vertex: table.rejected for table in read} | {v: at.accept for v, at in expected.items()}
-    done = recompute(processor, splits, stands, name, accepts=accepts, code=plan.code, running=plan.tasks)
-    by_epoch = _is_function_of_positions(processor, sources) and not _has_moments(plan, sources, splits, commits)
-    whole = [f"{table.vertex}: {table.why}" for table in tables.values() if isinstance(table, Unread)]
-    for vertex, output in outputs.items():
-        line = expected[vertex].line if vertex in expected else line_of_document
-        whys = done.reasons(vertex)
-        whole += [f"{vertex}: {why}" for why in whys]
-        if vertex not in done.chance:
-            _same(vertex, done, output, commits, line, by_epoch=by_epoch, others=bool(whys))
+    kept = _released(commits, outputs) if aligned and not read else NO_EPOCH
+    begin = None if last is None else last.run
+    done = recompute(
+        processor, splits, stands, name, accepts=accepts, code=plan.code, running=plan.tasks, begin=begin, keep=kept
+    )
+    moments = (last is not None and last.moments) or _has_moments(plan, sources, splits, known)
+    by_epoch = _is_function_of_positions(processor, sources) and not moments
+    unchecked = [f"{table.vertex}: {table.why}" for table in tables.values() if isinstance(table, Unread)]
+    unchecked += _judged(done, outputs, commits, expected, by_epoch=by_epoch)
     for table in read:
         if table.vertex not in done.chance:
             compare(table, done.epochs, outputs[table.vertex], commits, by_epoch=by_epoch)
-    unchecked = (*whole, *(why for table in read for why in table.unchecked))
+    unchecked += [why for table in read for why in table.unchecked]
     notes = tuple(note for table in read for note in table.notes)
     vouched = {vertex: output for vertex, output in outputs.items() if not done.reasons(vertex)}
-    return Audited(_account(done, outputs, vouched, commits), unchecked, notes, tuple(left))
+    covered = NOTHING if last is None else last.covered
+    account = account_of(done, outputs, vouched, commits, after)
+    if done.kept is not None:
+        at = next(commit for commit in commits if commit.epoch == kept)
+        checkpoint = AuditCheckpoint(
+            document=digest_of_plan(plan),
+            commit=at.row,
+            place=at.place,
+            offset=at.offset,
+            began=began,
+            moments=moments,
+            covered=covered.with_epochs(each for each in account if each.epoch <= kept),
+            run=done.kept,
+            outputs={vertex: output.keep(kept, before.get(vertex, NO_OUTPUT)) for vertex, output in outputs.items()},
+        )
+        notes += await _kept(checkpoint, installed)
+    return Audited(account, tuple(unchecked), notes, tuple(left), covered)
+
+
+def _has_what_is_compared(
+    name: ProcessorName, processor: Processor, commits: Sequence[Commit], *, aligned: bool
+) -> None:
+    """NotAuditable where nothing is committed, or what came out up to the last commit follows from no positions."""
+    if not commits:
+        message = f"{name} has committed nothing yet; there is nothing to audit"
+        raise NotAuditable(message)
+    can_be_computed_again(processor)
+    if not aligned and not commits[-1].row.final:
+        message = (
+            f"{name}: with options.checkpoint.alignmentTimeout a checkpoint's records may still be on their way behind it, so its output is"
+            " no function of positions before the end: drain it, then audit it"
+        )
+        raise NotAuditable(message)
+
+
+def _judged(
+    done: Recomputed,
+    outputs: Mapping[VertexId, Output],
+    commits: Sequence[Commit],
+    expected: Mapping[VertexId, Expected],
+    *,
+    by_epoch: bool,
+) -> list[str]:
+    """About which outputs nothing is said, and why. AuditFailed for another that is not as it must be."""
+    unchecked = []
+    for vertex, output in outputs.items():
+        line = expected[vertex].line if vertex in expected else line_of_document
+        whys = done.reasons(vertex)
+        unchecked += [f"{vertex}: {why}" for why in whys]
+        if vertex not in done.chance:
+            same(vertex, done, output, commits, line, by_epoch=by_epoch, others=bool(whys))
+    return unchecked
+
+
+async def _kept(checkpoint: AuditCheckpoint, installed: AuditedInstallation) -> tuple[str, ...]:
+    """What is to be said of it: nothing, or why the next audit cannot begin there."""
+    try:
+        await keep(checkpoint, installed.blobs, installed.keys)
+    except BlobError as error:
+        return (f"the next audit cannot begin at checkpoint {checkpoint.commit.epoch}: {error}",)
+    return ()
+
+
+def _released(commits: Sequence[Commit], outputs: Mapping[VertexId, Output]) -> Epoch:
+    """The last commit up to which all outputs are complete; NO_EPOCH: not even the first is, or files have later rows, too."""
+    complete = takewhile(lambda commit: all(o.complete(commit, vertex) for vertex, o in outputs.items()), commits)
+    last = max((commit.epoch for commit in complete), default=NO_EPOCH)
+    return last if all(max(o.mixed, default=NO_EPOCH) <= last for o in outputs.values()) else NO_EPOCH
 
 
 def can_be_computed_again(processor: Processor) -> None:
@@ -145,15 +245,20 @@ def _tombstones_by_meta(stage: KafkaEmit) -> bool:
     return any(isinstance(node, Meta) for expr in read if expr is not None for node in walk(expr))
 
 
-def _stands(sources: Sequence[SourceRead], commits: Sequence[Commit]) -> list[tuple[Epoch, Mapping[SplitId, Stand]]]:
-    """Where splits stood at each barrier, and which of them were idle, or came, on the way there."""
+def _stands(
+    sources: Sequence[SourceRead], commits: Sequence[Commit], after: Commit | None, first: Collection[SplitId]
+) -> list[tuple[Epoch, Mapping[SplitId, Stand]]]:
+    """Where splits stood at each barrier, and which of them were idle, or came, on the way there.
+
+    after: the commit in front of these. first: the splits of the job's first commit.
+    """
     may_idle = _may_idle(sources)
     found: list[tuple[Epoch, Mapping[SplitId, Stand]]] = []
-    first = before = commits[0].stands
+    before: Mapping[SplitId, SplitStand] = {} if after is None else after.stands
     for commit in commits:
         stands = {}
         for split, stand in commit.stands.items():
-            last = None if commit is commits[0] else before.get(split)
+            last = before.get(split)
             away = (split not in first and _is_new(last)) or (may_idle and _idled(stand, last))
             stands[split] = Stand(stand.next, _status(stand.status, commit), away)
         found.append((commit.epoch, stands))
@@ -225,14 +330,17 @@ def kafka_sources(processor: Processor, installed: AuditedInstallation) -> tuple
     return tuple(found)
 
 
-async def source_records(sources: Sequence[SourceRead], commits: Sequence[Commit]) -> list[SplitRecords]:
-    """The records of the sources' splits, from where the job began to the positions of the last commit."""
+async def source_records(
+    sources: Sequence[SourceRead], commits: Sequence[Commit], after: Commit | None = None
+) -> list[SplitRecords]:
+    """The records of the sources' splits, from where the job began, or this commit stood, to the positions of the last commit."""
     splits = []
     for source in sources:
         for topic, partition, split in source.splits(commits[-1]):
-            first, end = first_offset(commits, split), commits[-1].stands[split].next
-            await _still_there(source.log, TopicPartition(topic, partition), split, commits)
-            read = await held_records(source.log, topic, partition, range(first, end))
+            at = None if after is None else after.stands.get(split)
+            first, end = first_offset(commits, split) if at is None else at.next, commits[-1].stands[split].next
+            await _still_there(source.log, TopicPartition(topic, partition), split, commits, first)
+            read = await held_records(source.log, topic, partition, first, end)
             splits.append(
                 SplitRecords(
                     source.vertex,
@@ -247,9 +355,11 @@ async def source_records(sources: Sequence[SourceRead], commits: Sequence[Commit
     return splits
 
 
-async def _still_there(log: Log, partition: TopicPartition, split: SplitId, commits: Sequence[Commit]) -> None:
-    """Nothing that the job has read is gone."""
-    first, last = first_offset(commits, split), commits[-1].stands[split].next
+async def _still_there(
+    log: Log, partition: TopicPartition, split: SplitId, commits: Sequence[Commit], first: Offset
+) -> None:
+    """Nothing that the job has read from `first` on is gone."""
+    last = commits[-1].stands[split].next
     begin = (await log.begin_offsets([partition]))[partition]
     end = (await log.end_offsets([partition]))[partition]
     place = f"topic {partition.topic} partition {partition.partition}"
@@ -260,7 +370,7 @@ async def _still_there(log: Log, partition: TopicPartition, split: SplitId, comm
             f"{place}: the job read from offset {first}, and records below {begin} are gone: retention has overtaken {what}; "
             "what followed from them cannot be computed again"
         )
-        raise NotAuditable(message)
+        raise PastGone(message)
     if end < last:
         message = (
             f"{place}: it ends at offset {end}, but commit {commits[-1].epoch} covers what is below {last}: records "
@@ -313,6 +423,19 @@ async def _tables(
     return found
 
 
+def _files(
+    processor: Processor, job: JobId, installed: AuditedInstallation, before: Mapping[VertexId, KeptOutput]
+) -> dict[VertexId, FilesRead]:
+    """The files that `$emit` stages write, as they are now."""
+    found = {}
+    for vertex in plan_processor(processor, engine="local").vertices:
+        if isinstance(vertex.head, WriteHead | DeadLetterHead) and isinstance(stage := stage_of(vertex.head), FileEmit):
+            installed.check_place(processor, stage)
+            connection, kept = _connection(processor, stage, installed.environment), before.get(vertex.id, NO_OUTPUT)
+            found[vertex.id] = read_files(stage, connection, job, vertex.id, kept)
+    return found
+
+
 def _url(processor: Processor, stage: Merge, environment: Mapping[str, str]) -> str:
     """The url of the connection; as the document has it, if the environment lacks a variable of it."""
     connection = processor.connections[stage.connection_name]
@@ -326,24 +449,26 @@ async def _outputs(
     row: ProcessorRow,
     commits: Sequence[Commit],
     installed: AuditedInstallation,
-    tables: Mapping[VertexId, TableRead | Unread],
+    reads: Mapping[VertexId, TableRead | Unread | FilesRead],
+    before: Mapping[VertexId, KeptOutput],
 ) -> dict[VertexId, Output]:
     found: dict[VertexId, Output] = {}
     for vertex in plan_processor(processor, engine="local").vertices:
         if not isinstance(vertex.head, WriteHead | DeadLetterHead):
             continue
-        what = VertexReleases(row.job, vertex.id, commits, ended=row.state == "FINISHED")
+        kept = before.get(vertex.id, NO_OUTPUT)
+        what = VertexReleases(row.job, vertex.id, commits, ended=row.state == "FINISHED", before=kept)
         match stage_of(vertex.head):
             case KafkaEmit() as stage:
                 found[vertex.id] = await topic_output(installed.log_at(processor, stage.connection_name), stage, what)
-            case FileEmit() as stage:
-                installed.check_place(processor, stage)
-                found[vertex.id] = file_output(stage, _connection(processor, stage, installed.environment), what)
-            case Merge():
-                table = tables[vertex.id]
-                if isinstance(table, Unread):
-                    continue
-                found[vertex.id] = await table_output(table, what, installed.blobs)
+            case _:
+                match reads[vertex.id]:
+                    case FilesRead() as read:
+                        found[vertex.id] = file_output(read, what)
+                    case TableRead() as read:
+                        found[vertex.id] = await table_output(read, what, installed.blobs)
+                    case Unread():
+                        continue
         if what.ended and not all(found[vertex.id].complete(commit, vertex.id) for commit in commits):
             message = (
                 f"{vertex.id}: the processor is FINISHED with commit {commits[-1].epoch}, but markers stand at "
@@ -374,109 +499,6 @@ async def _expected(processor: Processor, installed: AuditedInstallation) -> dic
 def _connection(processor: Processor, stage: FileEmit, environment: Mapping[str, str]) -> Connection | None:
     name = stage.connection_name
     return None if name is None else resolve(processor.connections[name], environment)
-
-
-# --- the comparison ---------------------------------------------------------------------------------------------------------
-
-
-def _same(
-    vertex: VertexId,
-    done: Recomputed,
-    output: Output,
-    commits: Sequence[Commit],
-    line: Callable[[Document], Line],
-    *,
-    by_epoch: bool,
-    others: bool,
-) -> None:
-    """Both as multisets, epoch by epoch, or as a whole. AuditFailed names the first document that is missing, repeated or altered.
-
-    others: documents that no record decides may be there besides.
-    """
-    complete = [e for e, commit in zip(done.epochs, commits, strict=True) if output.complete(commit, vertex)]
-    if not by_epoch and (output.gone or output.untold):
-        return
-    if by_epoch:
-        for epoch in complete:
-            if epoch.epoch not in {*output.gone, *output.untold, *output.mixed}:
-                found = output.lines.get(epoch.epoch, [])
-                expected = [line(d) for d in done.certain(epoch, vertex)]
-                _match(f"epoch {epoch.epoch}, {vertex}", expected, found, others=others)
-        if output.mixed:
-            together = [epoch for epoch in complete if epoch.epoch in output.mixed]
-            expected = [line(d) for epoch in together for d in done.certain(epoch, vertex)]
-            found = [item for epoch in together for item in output.lines.get(epoch.epoch, [])]
-            where = f"epochs up to {max(output.mixed)} that lie in files together, {vertex}"
-            _match(where, expected, found, others=others)
-        return
-    expected = [line(d) for epoch in complete for d in done.certain(epoch, vertex)]
-    found = [item for epoch in complete for item in output.lines.get(epoch.epoch, [])]
-    _match(f"epochs up to {complete[-1].epoch if complete else 0}, {vertex}", expected, found, others=others)
-
-
-def _match(where: str, expected: Sequence[Line], found: Sequence[tuple[Line, str]], *, others: bool) -> None:
-    left = Counter(expected)
-    sizes = f"expected {len(expected)} documents, found {len(found)}"
-    for line, place in found:
-        if left[line] == 0:
-            if others:
-                continue
-            times = sum(1 for other, _ in found if other == line)
-            why = f"is there {times} times" if times > 1 else "does not follow from the epoch's input"
-            absent = next(
-                (wanted for wanted in left if left[wanted] and wanted not in {other for other, _ in found}), None
-            )
-            instead = f"; missing: {absent[:300]}" if absent is not None else ""
-            message = f"{where}: {place}: {line[:300]} {why}{instead}; {sizes}"
-            raise AuditFailed(message)
-        left[line] -= 1
-    missing = next((line for line, count in left.items() if count), None)
-    if missing is not None:
-        message = f"{where}: missing from the output: {missing[:300]}; {sizes}"
-        raise AuditFailed(message)
-
-
-# --- the account -------------------------------------------------------------------------------------------------------------
-
-
-def _account(
-    done: Recomputed, outputs: Mapping[VertexId, Output], vouched: Mapping[VertexId, Output], commits: Sequence[Commit]
-) -> tuple[AuditedEpoch, ...]:
-    """Each input record once: counted, late, repeated, or a dead letter for another reason. vouched: outputs that were compared whole."""
-    epochs = []
-    before: dict[SplitId, int] = {}
-    for epoch, commit in zip(done.epochs, commits, strict=True):
-        late, dead = _letters(done.certain_of(epoch, VertexId("dlq")))
-        taken = {s: (before.get(s, int(stand.begin)), int(stand.next)) for s, stand in sorted(commit.stands.items())}
-        before.update({split: end for split, (_, end) in taken.items()})
-        epochs.append(
-            AuditedEpoch(
-                epoch=epoch.epoch,
-                generation=commit.row.generation,
-                positions=taken,
-                records=epoch.records,
-                counted=epoch.records - epoch.duplicates - late - dead,
-                late=late,
-                duplicates=epoch.duplicates,
-                dead_letters=dead,
-                outputs={vertex: len(output.lines.get(epoch.epoch, [])) for vertex, output in vouched.items()},
-                released=all(output.complete(commit, vertex) for vertex, output in outputs.items()),
-                gone=tuple(output.gone[epoch.epoch] for output in outputs.values() if epoch.epoch in output.gone),
-            )
-        )
-    return tuple(epochs)
-
-
-def _letters(letters: Iterable[tuple[Document, frozenset[VertexId]]]) -> tuple[int, int]:
-    """Input records that are late, and those that are dead letters for other reasons; letters about anything else are neither."""
-    records: dict[tuple[Any, ...], bool] = {}
-    for letter, sources in letters:
-        source = letter["_stream_meta"]["source"]
-        if "offset" in source:
-            place = sources, source.get("topic"), source.get("partition"), source["offset"]
-            records[place] = records.get(place, False) or letter["errInfo"]["reason"] == LATE
-    late = sum(records.values())
-    return late, len(records) - late
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from msgspec import MsgspecError
 from tidemark.services.audit.reading import committed_records
 from tidemark.shared.language.documents import Processor
 from tidemark.shared.model.checkpoint import BlobRef, CommitRow, MirrorRow, SplitStand
-from tidemark.shared.model.ids import NO_EPOCH, Epoch, Generation, JobId, Offset, SplitId, VertexId
+from tidemark.shared.model.ids import FIRST_OFFSET, NO_EPOCH, Epoch, Generation, JobId, Offset, SplitId, VertexId
 from tidemark.shared.model.processors import ProcessorRow
 from tidemark.shared.ports.blobs import BlobError, BlobStore
 from tidemark.shared.ports.commits import CommitStore
@@ -34,6 +34,10 @@ class NotAuditable(AuditFailed):
     """Records or outputs that an audit needs are gone, or were never kept: no statement, and no success."""
 
 
+class PastGone(NotAuditable):
+    """Time has taken what an audit from the job's begin needs."""
+
+
 @dataclass(frozen=True, slots=True)
 class Commit:
     """A committed checkpoint, from the mirror."""
@@ -43,6 +47,8 @@ class Commit:
     """By the names that splits have here (`name_of_split`)."""
     place: str
     """Where its row lies."""
+    offset: Offset = FIRST_OFFSET
+    """The same, in the mirror."""
 
     @property
     def epoch(self) -> Epoch:
@@ -56,12 +62,18 @@ class Commit:
 
 
 async def read_history(
-    row: ProcessorRow, processor: Processor, store: CommitStore, blobs: BlobStore, log: Log, topics: Topics
+    row: ProcessorRow,
+    processor: Processor,
+    store: CommitStore,
+    blobs: BlobStore,
+    log: Log,
+    topics: Topics,
+    after: Commit | None = None,
 ) -> list[Commit]:
-    """All commits of a job, oldest first. AuditFailed, NotAuditable."""
-    commits = await _mirrored(row.job, log, topics, several=len(processor.sources) > 1)
-    _chained(commits)
-    await _of_lineage(row.job, commits, store)
+    """The commits of a job behind this one, or all, oldest first. AuditFailed, NotAuditable."""
+    commits = await _mirrored(row.job, log, topics, after, several=len(processor.sources) > 1)
+    _chained(commits, after)
+    await _of_lineage(row.job, commits, store, after)
     kept = await _stored(row, commits, store)
     for commit in kept:
         await _intact(commit, store, blobs)
@@ -76,22 +88,23 @@ def name_of_split(source: VertexId, split: SplitId, *, several: bool) -> SplitId
     return SplitId(f"{source}/{split}") if several else split
 
 
-async def _mirrored(job: JobId, log: Log, topics: Topics, *, several: bool) -> list[Commit]:
-    """The rows of the mirror; a repeat says the same as the first."""
+async def _mirrored(job: JobId, log: Log, topics: Topics, after: Commit | None, *, several: bool) -> list[Commit]:
+    """The rows of the mirror behind this one; a repeat says the same as the first."""
     topic = topics.commits(job)
     if topic not in await log.list_topics():
         message = f"topic {topic}: the mirror of the commits is not there; it stays while the job lives"
         raise NotAuditable(message)
     partition = TopicPartition(topic, 0)
     begin = (await log.begin_offsets([partition]))[partition]
-    if begin > 0:
+    first = FIRST_OFFSET if after is None else Offset(after.offset + 1)
+    if begin > first:
         message = (
             f"topic {topic}: rows below offset {begin} are gone: a job that has committed more than mirror_rows_kept of the coordinator"
-            " keeps no history, and an audit needs all of it"
+            f" keeps no history, and an audit needs it from offset {first} on"
         )
-        raise NotAuditable(message)
-    found: dict[Epoch, Commit] = {}
-    async for record in committed_records(log, topic):
+        raise PastGone(message)
+    found: dict[Epoch, Commit] = {} if after is None else {after.epoch: after}
+    async for record in committed_records(log, topic, since=first):
         place = f"topic {topic} offset {record.offset}"
         try:
             row = decode_mirror_row(record.value or b"")
@@ -102,14 +115,21 @@ async def _mirrored(job: JobId, log: Log, topics: Topics, *, several: bool) -> l
             message = f"{place}: expected a commit of job {job}, found one of job {row.job}"
             raise AuditFailed(message)
         known = found.get(row.epoch)
+        if known is None and after is not None and row.epoch < after.epoch:
+            continue  # a repeat
         if known is not None and known.row != row:
             message = (
                 f"{place}: commit {row.epoch} differs from the row of the same number at {known.place}: one of them "
                 "was changed"
             )
             raise AuditFailed(message)
-        found.setdefault(row.epoch, Commit(row, _stands(row, place, several=several), place))
-    return list(found.values())
+        found.setdefault(row.epoch, commit_of(row, place, record.offset, several=several))
+    return [commit for commit in found.values() if commit is not after]
+
+
+def commit_of(row: MirrorRow, place: str, offset: Offset, *, several: bool) -> Commit:
+    """A row of the mirror. AuditFailed where a digest is not that of its data."""
+    return Commit(row, _stands(row, place, several=several), place, offset)
 
 
 def _stands(row: MirrorRow, place: str, *, several: bool) -> dict[SplitId, SplitStand]:
@@ -138,9 +158,8 @@ def _stands(row: MirrorRow, place: str, *, several: bool) -> dict[SplitId, Split
     return found
 
 
-def _chained(commits: list[Commit]) -> None:
+def _chained(commits: list[Commit], before: Commit | None) -> None:
     """Each names the one before it; no split goes back."""
-    before: Commit | None = None
     for commit in commits:
         last = NO_EPOCH if before is None else before.epoch
         if commit.row.predecessor != last or commit.epoch <= last:
@@ -169,11 +188,11 @@ def _chained(commits: list[Commit]) -> None:
 # --- lineage and store ------------------------------------------------------------------------------------------------------
 
 
-async def _of_lineage(job: JobId, commits: list[Commit], store: CommitStore) -> None:
+async def _of_lineage(job: JobId, commits: list[Commit], store: CommitStore, after: Commit | None) -> None:
     """The first commit of a generation follows the checkpoint that the generation was restored from."""
     restored = {entry.generation: entry.restored_from for entry in await store.lineage(job)}
     oldest = min(restored, default=Generation(0))
-    generation = Generation(0)
+    generation = Generation(0) if after is None else after.row.generation
     for commit in commits:
         row = commit.row
         if row.generation < oldest:
@@ -258,11 +277,13 @@ class ReleaseStep:
 
 
 def released_steps(
-    identity: Identity, steps: Sequence[ReleaseStep], commits: Sequence[Commit]
+    identity: Identity, steps: Sequence[ReleaseStep], commits: Sequence[Commit], marker: Epoch | None
 ) -> Iterator[tuple[ReleaseStep, Commit]]:
-    """The steps that release something, each with its commit. AuditFailed at the first that the commits do not allow."""
+    """The steps that release something, each with its commit. AuditFailed at the first that the commits do not allow.
+
+    marker: the last step before these; None: the identity had none.
+    """
     named = {commit.epoch: commit for commit in commits if identity in commit.staged}
-    marker: Epoch | None = None
     part, parts = 1, 1
     for step in steps:
         begins = marker is None or (step.empty and step.epoch not in named)

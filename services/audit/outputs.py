@@ -1,59 +1,70 @@
-"""The content of the outputs, by epoch, as readers see it: topics by their markers, files by their manifests.
+"""The content of the outputs, by epoch, as readers see it; here topics, by their markers.
 
-- Topics are read committed. A marker says where the other records of its transaction lie; the job did not write a record in no marker's
-  range. Markers follow the commits one by one, and name the digest of the staged data.
-- Files are those that manifests list, checked against digests. A manifest agrees with the commit's handle.
+Topics are read committed. A marker says where the other records of its transaction lie; the job did not write a record in no marker's
+range. Markers follow the commits one by one, and name the digest of the staged data.
 """
 
-import json
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from hashlib import sha256
-from itertools import pairwise
-from pathlib import Path
-from typing import cast
+from itertools import pairwise, takewhile
+from typing import Final
 
-import pyarrow as pa
-from msgspec import structs
+from msgspec import Struct
 
-from tidemark.services.audit.expected import Line, line_of, line_of_record, table_line
-from tidemark.services.audit.history import AuditFailed, Commit, Identity, NotAuditable, ReleaseStep, released_steps
-from tidemark.services.audit.reading import committed_records, held_records
-from tidemark.services.sink.connectors.destination import Destination, LocalDestination
-from tidemark.services.sink.connectors.filerows import encoding_of
+from tidemark.services.audit.expected import Line, line_of_record
+from tidemark.services.audit.history import (
+    AuditFailed,
+    Commit,
+    Identity,
+    NotAuditable,
+    PastGone,
+    ReleaseStep,
+    released_steps,
+)
+from tidemark.services.audit.reading import HeldRecords, committed_records
+from tidemark.services.audit.rowsums import NO_ROWS, RowSum
 from tidemark.services.sink.connectors.kafkamarkers import TOPIC_PREFIX, Marker, WrittenRange, decode_marker, markers_of
-from tidemark.services.sink.connectors.manifests import (
-    SUMMARY,
-    Manifest,
-    manifest_name,
-    summary_of,
-    total_of,
-    visible_name,
-)
-from tidemark.services.sink.connectors.released import (
-    Discrepancy,
-    ReleasedFile,
-    large_files,
-    released_files,
-    released_manifests,
-    small_file_is_gone,
-    table_at,
-)
-from tidemark.services.sink.connectors.staging import FILES, FileList, StagedFile, decode_handle
-from tidemark.services.sink.connectors.tablecolumns import RESCUED
-from tidemark.services.source.connectors.parquetcells import documents_of_batch
 from tidemark.shared.language.expressions.ast import Literal
-from tidemark.shared.language.stages import Connection, FileEmit, KafkaEmit
-from tidemark.shared.language.values import parse_json
-from tidemark.shared.model.formats import FormatError
-from tidemark.shared.model.ids import NO_EPOCH, Epoch, JobId, Offset, VertexId
-from tidemark.shared.model.values import Document
+from tidemark.shared.language.stages import KafkaEmit
+from tidemark.shared.model.ids import FIRST_OFFSET, NO_EPOCH, Epoch, JobId, Offset, VertexId
 from tidemark.shared.ports.log import Log, LogError, LogRecord, TopicPartition
 from tidemark.shared.ports.sink import Identity as ReleaseIdentity
 from tidemark.shared.ports.sink import TargetRefused
 from tidemark.shared.runtime.exchange import digest_of
+
+
+class KeptPartition(Struct, frozen=True, array_like=True):
+    """A partition of a topic that a sink writes."""
+
+    next: Offset
+    """Records below were judged."""
+    begun: Offset | None
+    """The first record that the job wrote; None: it wrote none."""
+
+
+class KeptOutput(Struct, frozen=True):
+    """What an audit knew of the output of one sink vertex at a commit that was released: another one may go on there."""
+
+    markers: dict[str, Epoch] = {}
+    """The last epoch of each release identity's marker, by vertex and index."""
+    topics: dict[str, dict[int, KeptPartition]] = {}
+    others: dict[str, Offset] = {}
+    """How far the markers of others in the cluster were read, by topic; none if some had been lost by then."""
+    theirs: list[WrittenRange] = []
+    """What those wrote into the sink's topic behind `topics`."""
+    files: dict[str, RowSum] = {}
+    """The rows of a table's small files, by name; checked."""
+    large: RowSum = NO_ROWS
+    """The rows of its other files."""
+
+    def marker(self, identity: Identity) -> Epoch | None:
+        """The last epoch of an identity's marker; None: it had none."""
+        return self.markers.get(_name(identity))
+
+
+NO_OUTPUT: Final = KeptOutput()
 
 
 @dataclass(slots=True)
@@ -67,15 +78,68 @@ class Output:
     gone: dict[Epoch, str] = field(default_factory=dict)
     """Epochs with missing output, each with the name of the missing part."""
     mixed: set[Epoch] = field(default_factory=set)
-    """Epochs with rows in the same files as rows of other such epochs; all together they are at the last."""
+    """Epochs with rows in the same files as rows of other such epochs, or of those that an earlier audit saw."""
+    large: list[tuple[Line, str]] = field(default_factory=list)
+    """The rows of these files."""
+    earlier: RowSum = NO_ROWS
+    """Those of them that an earlier audit saw."""
+    files: dict[str, tuple[Epoch, RowSum]] = field(default_factory=dict)
+    """The files of a table that hold rows of one epoch."""
+    gone_files: frozenset[str] = frozenset()
+    """Those that an earlier audit saw, and that have become part of larger ones."""
     untold: set[Epoch] = field(default_factory=set)
     """Epochs without a trace of their own output: it lies in the target with that of others."""
+    steps: dict[Identity, list[Epoch]] = field(default_factory=dict)
+    """The epochs that markers name, behind those that an earlier audit saw."""
+    partitions: dict[TopicPartition, KeptPartition] = field(default_factory=dict)
+    """Of topics: how far they were read."""
+    ranges: list[tuple[WrittenRange, Epoch]] = field(default_factory=list)
+    """Of topics, read in this audit."""
+    others: dict[str, Offset] = field(default_factory=dict)
+    """See `KeptOutput`."""
+    theirs: list[WrittenRange] = field(default_factory=list)
+    """What others wrote."""
 
     def complete(self, commit: Commit, vertex: VertexId) -> bool:
         """Whether every identity of the vertex has released this commit."""
         return all(
             self.released.get(identity, NO_EPOCH) >= commit.epoch for identity in commit.staged if identity[0] == vertex
         )
+
+    def count(self, epoch: Epoch) -> int:
+        """Documents of an epoch; those of files with rows of several are counted at the last."""
+        mixed = len(self.large) - self.earlier.rows if self.mixed and epoch == max(self.mixed) else 0
+        return len(self.lines.get(epoch, ())) + mixed
+
+    def keep(self, epoch: Epoch, before: KeptOutput) -> KeptOutput:
+        """As of a commit up to which all is released; no row of a file of several epochs is of a later one."""
+        markers = {_name(identity): [e for e in epochs if e <= epoch] for identity, epochs in self.steps.items()}
+        topics: dict[str, dict[int, KeptPartition]] = defaultdict(dict)
+        for at, read in self.partitions.items():
+            later = [
+                written.first
+                for written, of in self.ranges
+                if of > epoch and (written.topic, written.partition) == (at.topic, at.partition)
+            ]
+            reached = [
+                written.first + written.count
+                for written, of in self.ranges
+                if of <= epoch and (written.topic, written.partition) == (at.topic, at.partition)
+            ]
+            topics[at.topic][at.partition] = KeptPartition(
+                Offset(min([*later, max([*reached, read.next])])), read.begun
+            )
+        last = {name: epochs[-1] for name, epochs in markers.items() if epochs}
+        ends = {TopicPartition(t, n): kept.next for t, partitions in topics.items() for n, kept in partitions.items()}
+        theirs = [w for w in self.theirs if w.first + w.count > ends.get(TopicPartition(w.topic, w.partition), 0)]
+        live = {name: rows for name, rows in before.files.items() if name not in self.gone_files}
+        files = live | {name: rows for name, (of, rows) in self.files.items() if of <= epoch}
+        large = RowSum.of(line for line, _ in self.large) if self.large else before.large
+        return KeptOutput(before.markers | last, before.topics | topics, self.others, theirs, files, large)
+
+
+def _name(identity: Identity) -> str:
+    return f"{identity[0]}/{identity[1]}"
 
 
 # --- topics -------------------------------------------------------------------------------------------------------------------
@@ -90,6 +154,8 @@ class VertexReleases:
     commits: Sequence[Commit]
     ended: bool
     """Nothing follows: the last commit is final and released. Else output behind the last commit that was read is left alone."""
+    before: KeptOutput = NO_OUTPUT
+    """Of an earlier audit, behind whose last commit these are."""
 
     def known(self, epoch: int) -> bool:
         """Whether a release of this commit is to be judged."""
@@ -97,35 +163,65 @@ class VertexReleases:
 
     def identities(self) -> list[Identity]:
         """All release identities that the vertex has had."""
-        return sorted({identity for commit in self.commits for identity in commit.staged if identity[0] == self.vertex})
+        earlier = ((self.vertex, int(name.rpartition("/")[2])) for name in self.before.markers)
+        now = (identity for commit in self.commits for identity in commit.staged if identity[0] == self.vertex)
+        return sorted({*earlier, *now})
+
+    def marker(self, identity: Identity) -> Epoch | None:
+        """The last one that an earlier audit saw."""
+        return self.before.marker(identity)
 
 
 async def topic_output(log: Log, stage: KafkaEmit, what: VertexReleases) -> Output:
     """The records of a Kafka sink. AuditFailed at the first that is not as the markers say."""
     output = Output()
-    own: list[tuple[WrittenRange, Epoch]] = []
     named = {str(stage.topic.value)} if isinstance(stage.topic, Literal) else set()
-    records = {topic: await held_records(log, topic) for topic in sorted(named)}
+    records: dict[str, list[LogRecord]] = {}
+    for topic in sorted(named):
+        records[topic] = await _records(log, topic, what.before, output, judged=True)
     for identity in what.identities():
-        markers = await _markers(log, markers_of(ReleaseIdentity(what.job, *identity)).topic)
+        markers = await _markers(log, identity, what)
+        # The topic was read before: what has been released since is for the next audit.
+        markers = list(takewhile(lambda each: _is_read(each[0], output, named), markers))
         _marked(identity, markers, what)
-        own += [(written, marker.epoch) for marker, _ in markers for written in marker.written]
-        output.released[identity] = markers[-1][0].released
-    for topic in sorted({written.topic for written, _ in own} - named):
-        records[topic] = await held_records(log, topic)
-    foreign = await _foreign(log, what, named)
+        output.ranges += [(written, marker.epoch) for marker, _ in markers for written in marker.written]
+        output.steps[identity] = [marker.epoch for marker, _ in markers if marker.part == marker.parts]
+        released = markers[-1][0].released if markers else what.marker(identity)
+        output.released[identity] = NO_EPOCH if released is None else released
+    for topic in sorted({written.topic for written, _ in output.ranges} - named):
+        records[topic] = await _records(log, topic, what.before, output, judged=False)
+    judged = named if await _read_others(log, what, named, output) else set()
     for topic, found in records.items():
         begins = await _begins(log, topic)
-        others = foreign.get(topic, []) if topic in named and foreign is not None else None
-        _assign(output, what.vertex, found, [r for r in own if r[0].topic == topic], begins, others)
+        _assign(output, what.vertex, topic, found, begins, output.theirs if topic in judged else None)
     return output
+
+
+async def _records(log: Log, topic: str, before: KeptOutput, output: Output, *, judged: bool) -> list[LogRecord]:
+    """The records of a topic that no earlier audit has judged; judged: those that nobody told of, too: notes how far it is read."""
+    held, found = HeldRecords(topic), list[LogRecord]()
+    partitions = [TopicPartition(topic, number) for number in range((await log.list_topics()).get(topic, 0))]
+    for at, end in (await log.end_offsets(partitions)).items():
+        known = before.topics.get(topic, {}).get(at.partition, KeptPartition(FIRST_OFFSET, None))
+        output.partitions[at] = KeptPartition(max(end, known.next) if judged else known.next, known.begun)
+        found += [held.take(r) async for r in committed_records(log, topic, at.partition, known.next, end)]
+    return found
+
+
+def _is_read(marker: Marker, output: Output, topics: Collection[str]) -> bool:
+    """Whether all records of a transaction lie where these topics were read."""
+    return all(
+        written.first + written.count <= output.partitions[TopicPartition(written.topic, written.partition)].next
+        for written in marker.written
+        if written.topic in topics and TopicPartition(written.topic, written.partition) in output.partitions
+    )
 
 
 def _marked(identity: Identity, markers: Sequence[tuple[Marker, str]], what: VertexReleases) -> None:
     """Markers follow the commits one by one, and name the digest of the staged data."""
     known = {place: marker for marker, place in markers if what.known(marker.epoch)}
     steps = [ReleaseStep(m.epoch, m.predecessor, m.part, m.parts, m.digest == "", place) for place, m in known.items()]
-    for step, commit in released_steps(identity, steps, what.commits):
+    for step, commit in released_steps(identity, steps, what.commits, what.marker(identity)):
         found, expected = known[step.place].digest, digest_of(commit.staged[identity])
         if found != expected:
             message = (
@@ -134,7 +230,9 @@ def _marked(identity: Identity, markers: Sequence[tuple[Marker, str]], what: Ver
             raise AuditFailed(message)
 
 
-async def _markers(log: Log, topic: str) -> list[tuple[Marker, str]]:
+async def _markers(log: Log, identity: Identity, what: VertexReleases) -> list[tuple[Marker, str]]:
+    """The markers behind the last one that an earlier audit saw, each with its place."""
+    topic, last = markers_of(ReleaseIdentity(what.job, *identity)).topic, what.marker(identity)
     partition = TopicPartition(topic, 0)
     if topic not in await log.list_topics():
         message = f"topic {topic}: the markers of this release identity are not there; they stay while the job lives"
@@ -147,30 +245,33 @@ async def _markers(log: Log, topic: str) -> list[tuple[Marker, str]]:
         except TargetRefused as error:
             message = f"topic {topic} offset {record.offset}: {error}"
             raise AuditFailed(message) from error
-    if begin > 0 or not found:
+    reaches_back = begin == 0 or (last is not None and any(marker.epoch <= last for marker, _ in found))
+    if not reaches_back or not found:
         message = f"topic {topic}: markers below offset {begin} are gone: the sink keeps markers_kept of them"
-        raise NotAuditable(message)
-    return found
+        raise PastGone(message)
+    return [(marker, place) for marker, place in found if last is None or marker.epoch > last]
 
 
-async def _foreign(log: Log, what: VertexReleases, topics: set[str]) -> dict[str, list[WrittenRange]] | None:
-    """The ranges that others wrote under markers into these topics: earlier jobs, other sinks. None where some have lost markers."""
+async def _read_others(log: Log, what: VertexReleases, topics: set[str], output: Output) -> bool:
+    """Note the ranges that others wrote under markers into these topics: earlier jobs, other sinks. False where some have lost markers."""
     mine = f"{TOPIC_PREFIX}{what.job}.{what.vertex}."
-    found: dict[str, list[WrittenRange]] = defaultdict(list)
+    seen, found = dict[str, Offset](), list(what.before.theirs)
     for topic in sorted(await log.list_topics()):
         if topic.startswith(TOPIC_PREFIX) and not topic.startswith(mine):
+            partition, since = TopicPartition(topic, 0), what.before.others.get(topic, FIRST_OFFSET)
             try:
-                if any((await _begins(log, topic)).values()):
-                    return None
-                async for record in committed_records(log, topic):
-                    for written in decode_marker(TopicPartition(topic, 0), record.value or b"").written:
-                        if written.topic in topics:
-                            found[written.topic].append(written)
+                if (await _begins(log, topic))[0] > since:
+                    return False
+                seen[topic] = (await log.end_offsets([partition]))[partition]
+                async for record in committed_records(log, topic, since=since):
+                    written = decode_marker(partition, record.value or b"").written
+                    found += [each for each in written if each.topic in topics]
             except LogError:
                 if topic in await log.list_topics():
                     raise
-                return None  # its processor was dropped meanwhile, and its markers went with it
-    return found
+                return False  # its processor was dropped meanwhile, and its markers went with it
+    output.others, output.theirs = seen, found
+    return True
 
 
 async def _begins(log: Log, topic: str) -> dict[int, int]:
@@ -181,8 +282,8 @@ async def _begins(log: Log, topic: str) -> dict[int, int]:
 def _assign(
     output: Output,
     vertex: VertexId,
+    topic: str,
     records: Sequence[LogRecord],
-    own: Sequence[tuple[WrittenRange, Epoch]],
     begins: Mapping[int, int],
     foreign: Sequence[WrittenRange] | None,
 ) -> None:
@@ -191,10 +292,18 @@ def _assign(
     foreign: the ranges of others; None: records that are in no range are left alone. So are those in front of all that this job wrote
     into their partition: others may have written them, or an earlier job, together with which its markers went.
     """
-    begun: dict[int, int] = {}
+    own = [each for each in output.ranges if each[0].topic == topic]
+    begun: dict[int, Offset] = {
+        at.partition: read.begun
+        for at, read in output.partitions.items()
+        if at.topic == topic and read.begun is not None
+    }
     for written, _ in own:
-        begun[written.partition] = min(written.first, begun.get(written.partition, written.first))
-    owners = _Owners([*own, *((written, None) for written in foreign or ())])
+        first = begun[written.partition] = min(written.first, begun.get(written.partition, written.first))
+        at = TopicPartition(topic, written.partition)
+        output.partitions[at] = KeptPartition(output.partitions[at].next, first)
+    others = {written for written in foreign or () if written.topic == topic}
+    owners = _Owners([*own, *((written, None) for written in others)])
     counts: dict[WrittenRange, int] = defaultdict(int)
     for record in records:
         place = f"topic {record.topic} partition {record.partition} offset {record.offset}"
@@ -256,173 +365,3 @@ def _json_line(record: LogRecord, place: str) -> Line:
     except ValueError as error:
         message = f"{place}: expected a JSON document, found {(record.value or b'')[:60]!r}"
         raise AuditFailed(message) from error
-
-
-# --- files --------------------------------------------------------------------------------------------------------------------
-
-
-def file_output(stage: FileEmit, connection: Connection | None, what: VertexReleases) -> Output:
-    """The rows of a file sink, at a connection with its values put in.
-
-    AuditFailed at the first file or manifest that is not as commits and manifests say.
-    """
-    root = "" if connection is None else str(connection.settings["path"])
-    destination = LocalDestination(Path(root) / stage.file_path, "audit")
-    output = Output()
-    try:
-        summary = destination.read(SUMMARY)
-        table = table_at(destination, encoding_of(stage, connection))
-        manifests = released_manifests(destination, table=table)
-        for identity in what.identities():
-            chain = [m for m in manifests if m.identity == str(ReleaseIdentity(what.job, *identity))]
-            if table is not None and table.is_cut and not _reaches_back(chain):
-                raise NotAuditable(
-                    f"{destination.uri('')}: its earlier versions are gone, and with them what tells whose rows are whose"
-                )
-            _as_committed(destination, identity, [m for m in chain if what.known(m.epoch)], what.commits)
-            output.released[identity] = Epoch(chain[-1].epoch) if chain else NO_EPOCH
-        if stage.format in ("json", "csv"):
-            _summarised(destination, summary, manifests, ended=what.ended)
-        mixed = [
-            Epoch(m.epoch)
-            for m in manifests
-            if (m.job, m.vertex) == (what.job, what.vertex) and small_file_is_gone(table, m)
-        ]
-        if mixed:
-            if any(m.files and (m.job, m.vertex) != (what.job, what.vertex) for m in manifests):
-                raise NotAuditable(
-                    f"{destination.uri('')}: small files of several writers became large ones: whose rows are whose is told no more"
-                )
-            output.mixed |= set(mixed)
-            place = destination.uri("")
-            output.lines[max(mixed)] += [
-                (line, place) for rows in large_files(destination, table) for line in _table_lines(stage, rows)
-            ]
-        for released in released_files(destination, job=what.job, table=table):
-            if released.manifest.vertex == what.vertex:
-                epoch = Epoch(released.manifest.epoch)
-                place = destination.uri(released.file.name)
-                output.lines[epoch] += [(line, place) for line in _file_lines(stage, released)]
-    except (Discrepancy, TargetRefused) as error:
-        raise AuditFailed(str(error)) from error
-    return output
-
-
-def _reaches_back(chain: Sequence[Manifest]) -> bool:
-    """Whether the manifests of an identity are all that it ever had, each behind the one before."""
-    before = [None, *(manifest.epoch for manifest in chain)]
-    return bool(chain) and [manifest.predecessor for manifest in chain] == before[:-1]
-
-
-def _as_committed(
-    destination: Destination, identity: Identity, chain: Sequence[Manifest], commits: Sequence[Commit]
-) -> None:
-    """Manifests follow the commits one by one, and list the staged files."""
-    if not chain:
-        return
-    by_epoch = {manifest.epoch: manifest for manifest in chain}
-    steps = [
-        ReleaseStep(
-            Epoch(m.epoch),
-            None if m.predecessor is None else Epoch(m.predecessor),
-            1,
-            1,
-            not m.files,
-            _place(destination, m),
-        )
-        for m in chain
-    ]
-    for step, commit in released_steps(identity, steps, commits):
-        manifest = by_epoch[step.epoch]
-        staged = tuple(
-            structs.replace(file, name=visible_name(file.name))
-            for file in _staged_files(destination, commit.staged[identity])
-        )
-        if manifest.files != staged:
-            different = next((a or b for a, b in _pairs(manifest.files, staged) if a != b), None)
-            message = (
-                f"{step.place}: lists {len(manifest.files)} files, commit {commit.epoch} staged {len(staged)}; they "
-                f"differ at {different}"
-            )
-            raise AuditFailed(message)
-        if manifest.final != commit.row.final:
-            message = f"{step.place}: says final={manifest.final}, commit {commit.epoch} says {commit.row.final}"
-            raise AuditFailed(message)
-
-
-def _pairs(
-    first: Sequence[StagedFile], second: Sequence[StagedFile]
-) -> list[tuple[StagedFile | None, StagedFile | None]]:
-    length = max(len(first), len(second))
-    padded = [[*files, *[None] * (length - len(files))] for files in (first, second)]
-    return list(zip(*padded, strict=True))
-
-
-def _staged_files(destination: Destination, handle: bytes) -> tuple[StagedFile, ...]:
-    files: list[StagedFile] = []
-    for part in decode_handle(handle, len(handle)):
-        if isinstance(part, StagedFile):
-            files.append(part)
-        elif isinstance(part, FileList):
-            data = destination.read(part.name)
-            if data is None or sha256(data).hexdigest() != part.digest:
-                message = f"{destination.uri(part.name)}: expected a list of files with digest {part.digest}"
-                raise AuditFailed(message)
-            try:
-                files += FILES.decode(data)
-            except FormatError as error:
-                raise AuditFailed(f"{destination.uri(part.name)}: {error}") from error
-    return tuple(files)
-
-
-def _summarised(destination: Destination, data: bytes | None, manifests: Sequence[Manifest], *, ended: bool) -> None:
-    """`_manifest.json`, read before the manifests, agrees with them up to its markers; it may lag until the end, but not differ."""
-    if data is None:
-        message = f"{destination.uri(SUMMARY)}: it is not there, although there are {len(manifests)} manifests"
-        raise AuditFailed(message)
-    try:
-        told = json.loads(data)
-        markers = dict(told["released"])
-        covered = [m for m in manifests if m.epoch <= int(markers.get(m.identity, -1))]
-        earlier = {
-            identity: total_of(m for m in manifests if m.identity == identity and m.epoch <= int(before["until"]))
-            for identity, before in told.get("earlier", {}).items()
-        }
-    except (ValueError, KeyError, TypeError) as error:
-        message = f"{destination.uri(SUMMARY)}: expected a summary of manifests, found something else: {error!r}"
-        raise AuditFailed(message) from error
-    if summary_of(covered, earlier) != data:
-        message = f"{destination.uri(SUMMARY)}: is not what the manifests say up to {markers}; it was changed"
-        raise AuditFailed(message)
-    if ended and len(covered) < len(manifests):
-        message = (
-            f"{destination.uri(SUMMARY)}: says {markers} although all is released: there are {len(manifests)} "
-            f"manifests, it has {len(covered)}"
-        )
-        raise AuditFailed(message)
-
-
-def _place(destination: Destination, manifest: Manifest) -> str:
-    return destination.uri(manifest_name(manifest.identity, Epoch(manifest.epoch)))
-
-
-def _table_lines(stage: FileEmit, table: pa.Table) -> list[Line]:
-    documents = [document for batch in table.to_batches() for document in documents_of_batch(batch)]
-    for document in documents:
-        # Values that no column took are part of the document all the same.
-        document.update(cast("Document", parse_json(str(document.pop(RESCUED, None) or "{}"))))
-        # A field in a field that divides the table is in the document already.
-        for name in stage.partition_by:
-            if "." in name:
-                document.pop(name, None)
-    line = table_line(stage.partition_by)
-    return [line(document) for document in documents]
-
-
-def _file_lines(stage: FileEmit, released: ReleasedFile) -> list[Line]:
-    if released.schema is not None:
-        return _table_lines(stage, released.table())
-    if stage.format == "json":
-        return [line_of(json.loads(line)) for line in released.data.split(b"\n") if line]
-    message = f"{stage.path}: files of format {stage.format} have lost their types; they cannot be audited"
-    raise NotAuditable(message)

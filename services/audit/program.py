@@ -22,7 +22,7 @@ from tidemark.services.audit.report import Audited
 from tidemark.services.cli.process import quiet
 from tidemark.shared.language.redaction import redacted_line
 from tidemark.shared.model.failures import Outage
-from tidemark.shared.model.ids import NO_EPOCH, ProcessorName
+from tidemark.shared.model.ids import ProcessorName
 from tidemark.shared.model.verdicts import Kind, Verdict
 from tidemark.shared.ports.blobs import BlobError
 from tidemark.shared.ports.commits import StoreUnavailable, StoreUnusable
@@ -37,7 +37,7 @@ def verdict_of(audited: Audited) -> Verdict:
     unchecked = [*audited.gone, *audited.unchecked]
     return Verdict(
         "unchecked" if unchecked else "held",
-        epoch=max((each.epoch for each in audited.epochs if each.released), default=NO_EPOCH),
+        epoch=max((each.epoch for each in audited.epochs if each.released), default=audited.before.epoch),
         records=audited.records,
         counted=audited.accepted,
         late=audited.late,
@@ -46,7 +46,7 @@ def verdict_of(audited: Audited) -> Verdict:
         outputs={str(vertex): rows for vertex, rows in audited.outputs.items()},
         waiting=len(audited.waiting),
         unchecked=_some(unchecked),
-        notes=_some([*audited.notes, *audited.unread]),
+        notes=_some([*audited.earlier(), *audited.notes, *audited.unread]),
     )
 
 
@@ -61,7 +61,7 @@ async def judge(kind: Kind, name: ProcessorName) -> Verdict:
     try:
         async with installation_of(os.environ) as installed:
             if kind == "audit":
-                return verdict_of(await audit(name, installed))
+                return verdict_of(await audit(name, installed, resumes=True))
             done = await redrive(name, installed)
             return Verdict("done", letters=done.letters, corrections=done.corrections, topic=done.topic)
     except (NotAuditable, CannotRedrive, TooMuchHeld, StoreUnusable) as error:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+from msgspec import Struct
 
 from tidemark.shared.model.ids import SplitId, VertexId
 from tidemark.shared.model.plan import PhysicalPlan
@@ -116,54 +117,67 @@ def _near(plan: PhysicalPlan, vertex: VertexId) -> frozenset[VertexId]:
     return frozenset(found)
 
 
+class Bounds(Struct):
+    """What is known of the watermark of one judge at a barrier."""
+
+    late: bool = False
+    """The moment may have decided whether a row was late."""
+    least_ms: int = MIN_TIME
+    """It was not below this."""
+    most_ms: int = MIN_TIME
+    """It was not above this."""
+    ahead_ms: dict[SplitId, int] = {}
+    """Receivers may have come so far without the split."""
+
+
 @dataclass(slots=True)
 class Reach:
     """The bounds for one judge from barrier to barrier. unbounded: receivers may judge rows in front of a barrier behind it (C13)."""
 
     judge: Judge
     unbounded: bool = False
-    late: bool = False
-    """The moment may have decided whether a row was late."""
-    _least_ms: int = MIN_TIME
-    """At the last barrier, it was not below this."""
-    _most_ms: int = MIN_TIME
-    """At the last barrier, it was not above this."""
-    _ahead_ms: dict[SplitId, int] = field(default_factory=dict)
-    """Receivers may have come so far without the split."""
+    bounds: Bounds = field(default_factory=Bounds)
+    """At the last barrier."""
     _earliest_ms: int | None = None
     """The least limit of rows of this epoch, from splits that were idle in it."""
 
+    @property
+    def late(self) -> bool:
+        """See `Bounds`."""
+        return self.bounds.late
+
     def read(self, source: VertexId, split: SplitId, batch: pa.RecordBatch, *, idled: bool) -> None:
         """Rows of one split; idled: it was idle at some time of this epoch."""
-        judge = self.judge
-        if self.late or source not in judge.near:
+        judge, bounds = self.judge, self.bounds
+        if bounds.late or source not in judge.near:
             return
-        known_ms = max(self._most_ms, self._ahead_ms.get(split, MIN_TIME))
+        known_ms = max(bounds.most_ms, bounds.ahead_ms.get(split, MIN_TIME))
         limits, before = judge.limits(batch)
         if not judge.joins:
-            open_ = limits > self._least_ms
+            open_ = limits > bounds.least_ms
             limits, before = limits[open_], before[open_]
         if bool((limits <= np.maximum(before, known_ms)).any()):
-            self.late = True
+            bounds.late = True
         elif len(limits) and (idled or self.unbounded):
             earliest_ms = int(limits.min())
             self._earliest_ms = earliest_ms if self._earliest_ms is None else min(self._earliest_ms, earliest_ms)
 
     def at_barrier(self, splits: Mapping[SplitId, SplitReach], watermark_ms: int) -> None:
         """The epoch is over, with all splits, and this watermark in front of the judge."""
+        known = self.bounds
         splits = {split: at for split, at in splits.items() if at.source in self.judge.sources}
         held = [at.watermark_ms for at in splits.values() if not at.finished]
         furthest_ms = max((at.watermark_ms for at in splits.values()), default=MIN_TIME)
         bounds = [
-            max(at.watermark_ms, self._ahead_ms.get(split, MIN_TIME))
+            max(at.watermark_ms, known.ahead_ms.get(split, MIN_TIME))
             for split, at in splits.items()
             if not at.idled and not at.finished
         ]
-        self._least_ms = max(self._least_ms, min([watermark_ms, *held]) if held else MIN_TIME)
-        self._most_ms = max(self._most_ms, min(bounds, default=furthest_ms))
-        self._ahead_ms |= {split: furthest_ms for split, at in splits.items() if at.idled}
-        limit_ms = MAX_TIME if self.unbounded else self._most_ms
-        self.late |= self._earliest_ms is not None and self._earliest_ms <= limit_ms
+        known.least_ms = max(known.least_ms, min([watermark_ms, *held]) if held else MIN_TIME)
+        known.most_ms = max(known.most_ms, min(bounds, default=furthest_ms))
+        known.ahead_ms |= {split: furthest_ms for split, at in splits.items() if at.idled}
+        limit_ms = MAX_TIME if self.unbounded else known.most_ms
+        known.late |= self._earliest_ms is not None and self._earliest_ms <= limit_ms
         self._earliest_ms = None
         # A window's rows, say, are late where other inputs went on while their source was idle.
-        self.late |= any(at.idled and at.source not in self.judge.near for at in splits.values())
+        known.late |= any(at.idled and at.source not in self.judge.near for at in splits.values())

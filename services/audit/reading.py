@@ -9,7 +9,7 @@ from typing import Final
 
 from tidemark.services.audit.settings import audit_settings
 from tidemark.shared.adapters.clock import SystemClock
-from tidemark.shared.model.ids import Offset
+from tidemark.shared.model.ids import FIRST_OFFSET, Offset
 from tidemark.shared.ports.log import Log, LogRecord, LogUnavailable, TopicPartition
 from tidemark.shared.runtime.reading import read_to
 from tidemark.shared.runtime.settings import RuntimeSettings
@@ -46,20 +46,20 @@ class HeldRecords:
         return record
 
 
-async def held_records(log: Log, topic: str, only: int | None = None, within: range | None = None) -> list[LogRecord]:
-    """As `committed_records`, all at once; `within`: of these offsets alone. TooMuchHeld; LogUnavailable."""
+async def held_records(
+    log: Log, topic: str, only: int | None = None, since: Offset = FIRST_OFFSET, until: Offset | None = None
+) -> list[LogRecord]:
+    """As `committed_records`, all at once. TooMuchHeld; LogUnavailable."""
     held = HeldRecords(topic)
-    return [
-        held.take(record)
-        async for record in committed_records(log, topic, only)
-        if within is None or record.offset in within
-    ]
+    return [held.take(record) async for record in committed_records(log, topic, only, since, until)]
 
 
-async def committed_records(log: Log, topic: str, only: int | None = None) -> AsyncIterator[LogRecord]:
+async def committed_records(
+    log: Log, topic: str, only: int | None = None, since: Offset = FIRST_OFFSET, until: Offset | None = None
+) -> AsyncIterator[LogRecord]:
     """Every committed record of a topic up to where it ends now, partition by partition; nothing if there is no such topic.
 
-    only: of one partition. LogUnavailable: after `outage_ms_max` of outages.
+    only: of one partition. since, until: from this offset on, and those below this one. LogUnavailable: after `outage_ms_max` of outages.
     """
     patience = _Patience()
     fetching = RuntimeSettings(topic_records_max=_FETCH_RECORDS)
@@ -70,8 +70,9 @@ async def committed_records(log: Log, topic: str, only: int | None = None) -> As
         try:
             begins, ends = await log.begin_offsets(left), await log.end_offsets(left)
             while left:
-                begin = begins[left[0]] if position is None else position
-                async for record in read_to(log, left[0], begin, ends[left[0]], fetching, committed_only=True):
+                begin = max(begins[left[0]], since) if position is None else position
+                end = ends[left[0]] if until is None else min(ends[left[0]], until)
+                async for record in read_to(log, left[0], begin, end, fetching, committed_only=True):
                     yield record
                     position = Offset(record.offset + 1)
                 del left[0]

@@ -13,13 +13,14 @@ from typing import Final
 
 import numpy as np
 import pyarrow as pa
+from msgspec import Struct, structs
 
 from tidemark.services.audit.chance import by_chance
-from tidemark.services.audit.reach import Reach, SplitReach, judges_of, sources_of
+from tidemark.services.audit.reach import Bounds, Reach, SplitReach, judges_of, sources_of
 from tidemark.services.operator.shelved import in_temporary_files
 from tidemark.shared.language.documents import Processor
 from tidemark.shared.model.checkpoint import KnownSplit
-from tidemark.shared.model.ids import FIRST_OFFSET, NO_EPOCH, EdgeId, Epoch, SplitId, VertexId
+from tidemark.shared.model.ids import FIRST_OFFSET, NO_EPOCH, EdgeId, Epoch, SplitId, StatePart, VertexId
 from tidemark.shared.model.plan import OUT, PhysicalPlan
 from tidemark.shared.model.records import RawBatch
 from tidemark.shared.model.splits import Status
@@ -35,6 +36,7 @@ from tidemark.shared.operators.specs import FrontSpec
 from tidemark.shared.planning import plan_processor
 from tidemark.shared.ports.sink import Rejected
 from tidemark.shared.protocol.source.machine import Input
+from tidemark.shared.protocol.source.split import Split
 from tidemark.shared.protocol.watermarks import InputProgress, all_idle, combined_watermark
 
 Accept = Callable[[pa.RecordBatch], Sequence[Rejected]]
@@ -69,6 +71,38 @@ class Stand:
     """It was idle, or not there yet, at some time since the barrier before."""
 
 
+class KeptSplit(Struct, frozen=True, array_like=True):
+    """A split of a source's one task."""
+
+    ordinal: int
+    watermark_ms: int
+    status: Status
+    away: bool
+
+
+class KeptSource(Struct, frozen=True):
+    """The one task of a source."""
+
+    parts: dict[StatePart, bytes]
+    splits: dict[SplitId, KeptSplit]
+    watermark_ms: int
+
+
+class KeptRun(Struct, frozen=True):
+    """All that a run knows at a barrier: another one may go on there, with the records behind it."""
+
+    parts: dict[VertexId, dict[StatePart, bytes]]
+    """State of the operators by vertex, behind a source's front."""
+    sources: dict[VertexId, KeptSource]
+    channels: dict[EdgeId, tuple[int, bool]]
+    """The watermark that was told last, ms, and whether the sender was idle."""
+    reached_ms: dict[VertexId, int]
+    bounds: list[Bounds]
+    """In the order of `judges_of`."""
+    chance: dict[VertexId, str]
+    """See `Recomputed.chance`."""
+
+
 @dataclass(slots=True)
 class EpochDone:
     """The documents that must have come out with one checkpoint, by sink vertex, and how many records went in."""
@@ -91,6 +125,8 @@ class Recomputed:
     chance: Mapping[VertexId, str]
     """Vertices with output that depends on more than the records, each with the reason."""
     plan: PhysicalPlan
+    kept: KeptRun | None = None
+    """At the epoch that was asked for."""
 
     def reasons(self, sink: VertexId) -> list[str]:
         """Why documents of a sink hang on more than the records; none where all are compared."""
@@ -118,6 +154,30 @@ class _Reading:
     front: SourceFront
     input: Input = field(default_factory=lambda: Input(listed_once=False))
 
+    def keep(self, before: KeptSource | None) -> KeptSource:
+        splits = self.input.splits
+        return KeptSource(
+            _changed({} if before is None else before.parts, self.front.snapshot(splits)),
+            {n: KeptSplit(s.known.ordinal, s.progress.watermark_ms, s.status, s.away) for n, s in splits.items()},
+            self.input.watermark_ms,
+        )
+
+    def go_on(self, kept: KeptSource) -> None:
+        self.front.restore(kept.parts)
+        self.front.assign({split: each.ordinal for split, each in kept.splits.items()})
+        self.input.splits = {split: _split(each) for split, each in kept.splits.items()}
+        self.input.watermark_ms, self.input.listed_once = kept.watermark_ms, True
+
+
+def _split(kept: KeptSplit) -> Split:
+    progress = InputProgress(kept.watermark_ms, idle=kept.status == "idle", ended=kept.status == "finished")
+    return Split(KnownSplit(kept.ordinal, "", FIRST_OFFSET), FIRST_OFFSET, progress, away=kept.away)
+
+
+def _changed(before: Mapping[StatePart, bytes], parts: Mapping[StatePart, bytes | None]) -> dict[StatePart, bytes]:
+    """All parts, from those that have changed."""
+    return {part: data for part, data in {**before, **parts}.items() if data is not None}
+
 
 @dataclass(slots=True)
 class _World:
@@ -133,6 +193,33 @@ class _World:
     admitted: Positions = frozenset()
     accepts: Mapping[VertexId, Accept] = field(default_factory=dict)
     reach: Sequence[Reach] = ()
+
+    def keep(self, before: KeptRun | None, chance: Mapping[VertexId, str]) -> KeptRun:
+        """Behind a barrier. before: the run that this one goes on from."""
+        parts, sources = ({}, {}) if before is None else (before.parts, before.sources)
+        return KeptRun(
+            {vertex: _changed(parts.get(vertex, {}), chain.snapshot()) for vertex, chain in self.chains.items()},
+            {vertex: reading.keep(sources.get(vertex)) for vertex, reading in self.sources.items()},
+            {edge: (progress.watermark_ms, progress.idle) for edge, progress in self.channels.items()},
+            dict(self.reached_ms),
+            [structs.replace(reach.bounds, ahead_ms=dict(reach.bounds.ahead_ms)) for reach in self.reach],
+            dict(chance),
+        )
+
+    def go_on(self, kept: KeptRun) -> None:
+        """Stand where a run of the same document stood."""
+        for vertex, source in kept.sources.items():
+            self.sources[vertex].go_on(source)
+        for reach, bounds in zip(self.reach, kept.bounds, strict=True):
+            reach.bounds = structs.replace(bounds, ahead_ms=dict(bounds.ahead_ms))
+        self.channels = {
+            edge: InputProgress(watermark_ms, idle) for edge, (watermark_ms, idle) in kept.channels.items()
+        }
+        self.reached_ms = dict(kept.reached_ms)
+        for vertex, chain in self.chains.items():
+            chain.restore(dict(kept.parts[vertex]))
+            due = chain.on_watermark(self.reached_ms[vertex])
+            assert not due, f"{vertex}: rows came out that were due before the barrier"
 
     def build(self) -> None:
         for vertex in self.plan.vertices:
@@ -249,6 +336,8 @@ def recompute(  # noqa: PLR0913 - a document, its records, and what was known of
     accepts: Mapping[VertexId, Accept] | None = None,
     code: bytes = b"",
     running: Collection[VertexId] | None = None,
+    begin: KeptRun | None = None,
+    keep: Epoch = NO_EPOCH,
 ) -> Recomputed:
     """Run the document over these records, from barrier to barrier: where each split stood says which records an epoch took in.
 
@@ -256,6 +345,7 @@ def recompute(  # noqa: PLR0913 - a document, its records, and what was known of
     passed: positions at the barriers on the way, in order: which record of an id counts is decided at each (DD2).
     accepts: by sink vertex, which rows its target would refuse; none for a vertex without an entry.
     code: of its computations, as in the plan that ran. running: its vertices (`plan_processor`).
+    begin: of an earlier run over the records in front of these. keep: the epoch with a barrier at which the run is kept; it is begun once.
     """
     plan = plan_processor(processor, engine="local", collects=collects, running=running)
     unbounded = processor.options.alignment_timeout_ms is not None
@@ -268,34 +358,54 @@ def recompute(  # noqa: PLR0913 - a document, its records, and what was known of
         reach=[Reach(judge, unbounded=unbounded and idled) for judge in judges_of(plan)],
     )
     world.build()
+    chance = {} if begin is None else begin.chance
+    if begin is not None:
+        world.go_on(begin)
     places = dict.fromkeys((s.split for s in splits), 0)
-    done = []
+    done: list[EpochDone] = []
+    kept: KeptRun | None = None
+
+    def by_now() -> dict[VertexId, str]:
+        late = {reach.judge.vertex for reach in world.reach if reach.late}
+        return by_chance(plan, processor, len(splits), world.chains, late, chance)
+
     for epoch, stands in epochs:
-        before = world.counters()
         world.done = EpochDone(epoch)
-        there = [split for split in splits if split.split in stands]
-        for vertex, reading in world.sources.items():
-            known = {s.split: KnownSplit(s.ordinal, "", FIRST_OFFSET) for s in there if s.source == vertex}
-            reading.input.listed(known)  # not before: an earlier listing would hold the output back (W2)
-            new = reading.front.assign({split: each.ordinal for split, each in known.items()})
-            reading.input.judged(reading.front.watermarks(new), 0)  # one may stand before the first row (SF5)
-        for together in passed:
-            for split in there:
-                if split.split in together:
-                    until = min(together[split.split], stands[split.split].next)
-                    _read(world, split, places, replace(stands[split.split], next=until))
-            world.flush()
-        for split in there:
-            _read(world, split, places, stands[split.split])
-            world.sources[split.source].input.become([split.split], stands[split.split].status)
-        world.settle()
-        _reached(world, there, stands)
-        counters = world.counters()
-        world.done.records = counters["read"] - before["read"]
-        world.done.duplicates = counters["duplicates"] - before["duplicates"]
+        _up_to(world, [split for split in splits if split.split in stands], places, stands, passed)
         done.append(world.done)
-    late = {reach.judge.vertex for reach in world.reach if reach.late}
-    return Recomputed(done, by_chance(plan, processor, len(splits), world.chains, late), plan)
+        if epoch == keep:
+            kept = world.keep(begin, by_now())
+    return Recomputed(done, by_now(), plan, kept)
+
+
+def _up_to(
+    world: _World,
+    splits: Sequence[SplitRecords],
+    places: dict[SplitId, int],
+    stands: Mapping[SplitId, Stand],
+    passed: Sequence[Mapping[SplitId, int]],
+) -> None:
+    """One epoch, up to where these splits stood at its barrier."""
+    before = world.counters()
+    for vertex, reading in world.sources.items():
+        known = {s.split: KnownSplit(s.ordinal, "", FIRST_OFFSET) for s in splits if s.source == vertex}
+        reading.input.listed(known)  # not before: an earlier listing would hold the output back (W2)
+        new = reading.front.assign({split: each.ordinal for split, each in known.items()})
+        reading.input.judged(reading.front.watermarks(new), 0)  # one may stand before the first row (SF5)
+    for together in passed:
+        for split in splits:
+            if split.split in together:
+                until = min(together[split.split], stands[split.split].next)
+                _read(world, split, places, replace(stands[split.split], next=until))
+        world.flush()
+    for split in splits:
+        _read(world, split, places, stands[split.split])
+        world.sources[split.source].input.become([split.split], stands[split.split].status)
+    world.settle()
+    _reached(world, splits, stands)
+    counters = world.counters()
+    world.done.records = counters["read"] - before["read"]
+    world.done.duplicates = counters["duplicates"] - before["duplicates"]
 
 
 def _reached(world: _World, splits: Sequence[SplitRecords], stands: Mapping[SplitId, Stand]) -> None:

@@ -194,9 +194,11 @@ def audit_command(
     data: KnownDir = None,
     as_json: Annotated[bool, typer.Option("--json", help="As JSON, with every epoch.")] = False,  # noqa: FBT002 - a flag of the command line
     every_epoch: Annotated[bool, typer.Option("--epochs", help="Show every epoch.")] = False,  # noqa: FBT002 - a flag of the command line
+    resume: Annotated[bool, typer.Option("--resume", help="Go on where the last audit ended.")] = False,  # noqa: FBT002 - a flag of the command line
 ) -> None:
     """Check that every record was counted once, epoch by epoch, from the source topic and the bytes of the outputs.
 
+    From the begin of the job; where time has taken that, or with --resume, from where the last audit ended.
     Exit 1 at the first discrepancy, 3 where something needed is gone, or an output cannot be checked: there is no statement about that.
     """
     from tidemark.services.audit.check import Audited, NotAuditable, audit
@@ -207,7 +209,7 @@ def audit_command(
     async def work() -> None:
         try:
             async with read(data) as installed:
-                found.append(await audit(ProcessorName(name), installed))
+                found.append(await audit(ProcessorName(name), installed, resumes=resume))
         except NotAuditable as error:
             sys.stderr.write(f"cannot be audited: {error}\n")
             raise typer.Exit(_NO_STATEMENT) from error

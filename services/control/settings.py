@@ -173,9 +173,9 @@ class ControlSettings:
     scale_down_ms: int = knob(60_000)
     """So long with fewer tasks enough, and it gets fewer."""
     audit_interval_ms: int = knob(0)
-    """Between two audits of each processor, where there are later checkpoints; 0: none by itself. An audit computes all of a job again."""
+    """Between two audits of each processor, where there are later checkpoints; 0: none by itself. Each goes on where the last one ended."""
     work_s_max: int = knob(3_600)
-    """Until an audit or a redrive is ended; it reads the whole history of a job."""
+    """Until an audit or a redrive is ended; the first audit reads the whole history of a job."""
     work_silent_ms: int = 60_000
     """An audit or a redrive of which nobody says for so long that it runs is begun again."""
     engine: Engine = knob("spark")

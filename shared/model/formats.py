@@ -90,6 +90,7 @@ MARKER: Final = Format("a release marker")
 # Of tools.
 REDRIVEN: Final = Format("how far dead letters are redriven")
 WORK: Final = Format("the state of an audit or a redrive")
+AUDIT_CHECKPOINT: Final = Format("the checkpoint of an audit")
 BACKUP: Final = Format("the list of a backup")
 TOPIC_COPY: Final = Format("copied records of a topic")
 
@@ -97,7 +98,8 @@ FORMATS: Final = (
     FRAME, COMMAND, REPORT, STATUS, ANSWER, POSITIONS, SAMPLE, MIRROR_ROW, SEAL,
     PROCESSOR_ROW, DECISIONS, PLAN, MODULES, COMMIT_ROW,
     PART_LIST, SPLIT_STANDS, SPLIT_POSITION, SPLIT_STATE, RECORD_IDS, COMPUTATION_STATE, WAITING_ROWS, JOIN_STATE, STEP_STATE, SPARK_STATE,
-    CALLS_NOTE, STAGED_HANDLE, STAGED_RECORDS, STAGED_ROWS, FILE_LIST, MANIFEST, VOLUME, MARKER, REDRIVEN, WORK, BACKUP, TOPIC_COPY,
+    CALLS_NOTE, STAGED_HANDLE, STAGED_RECORDS, STAGED_ROWS, FILE_LIST, MANIFEST, VOLUME, MARKER,
+    REDRIVEN, WORK, AUDIT_CHECKPOINT, BACKUP, TOPIC_COPY,
 )  # fmt: skip
 """All of them."""
 

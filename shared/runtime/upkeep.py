@@ -24,7 +24,7 @@ from tidemark.shared.ports.blobs import BlobError
 from tidemark.shared.ports.log import Log, LogError, LogRecord, LogUnavailable, TopicPartition
 from tidemark.shared.protocol.coordinator import commands as do
 from tidemark.shared.protocol.coordinator import events as ev
-from tidemark.shared.protocol.coordinator.retention import blob_may_go
+from tidemark.shared.protocol.coordinator.retention import audits_kept, blob_may_go
 from tidemark.shared.runtime.context import Outside
 from tidemark.shared.runtime.fencing import asked_at
 from tidemark.shared.runtime.reading import up_to_now
@@ -76,6 +76,7 @@ async def _delete(command: Deletion, outside: Outside) -> None:
             await outside.log.delete_records({TopicPartition(outside.topics.commits(job), 0): offset})
         case do.DeleteBlobs(_, job, up_to, keep):
             names = await outside.blobs.list(f"{job}/")
+            keep |= audits_kept(names, job) if up_to is not None else frozenset()
             doomed = [n for n in names if blob_may_go(n, job, up_to, keep)]
             await outside.blobs.delete(doomed)
             if up_to is None:

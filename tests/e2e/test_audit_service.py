@@ -158,5 +158,6 @@ async def test_a_control_service_audits_and_redrives(
         released = (await installed.client.statuses())[NAME].released
         later = await ended(remote, installed, released)
         assert (later["outcome"], later["records"]) == ("held", 240)
+        assert any("as an earlier audit found it" in note for note in later["notes"])
         told = [json.loads(r.value or b"") async for r in committed_records(installed.log, Topics().events)]
         assert {"held", "done"} <= {event["outcome"] for event in told if event["type"] == "verdict"}

@@ -15,6 +15,7 @@ from typing import Any, Final, Literal, NewType, Union, get_args, get_origin, ge
 
 import msgspec
 
+from tidemark.services.audit.checkpoint import CHECKPOINTS, AuditCheckpoint
 from tidemark.services.audit.redrive import Redriven
 from tidemark.services.backup.files import Backup
 from tidemark.services.backup.parts import COPIES, Copied
@@ -139,6 +140,7 @@ FORMS: Final[dict[Format, Form]] = {
     formats.MARKER: Form((Marker,), _markers.encode, _markers.decode),
     formats.REDRIVEN: Form((Redriven,), _redriven.encode, _redriven.decode),
     formats.WORK: Form((Work,), _works.encode, _works.decode),
+    formats.AUDIT_CHECKPOINT: Form((AuditCheckpoint,), CHECKPOINTS.encode, CHECKPOINTS.decode),
     formats.BACKUP: Form((Backup,), _backups.encode, _backups.decode),
     formats.TOPIC_COPY: Form((list[Copied],), COPIES.encode, COPIES.decode),
 }

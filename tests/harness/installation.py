@@ -21,6 +21,7 @@ from tidemark.services.operator.shelved import in_temporary_files
 from tidemark.services.sink.connecting import RealSinks
 from tidemark.services.sink.connectors.released import read_released_rows
 from tidemark.services.sink.service import SinkService
+from tidemark.services.sink.settings import SinkSettings
 from tidemark.services.source.connecting import RealSources
 from tidemark.services.source.connectors.kafka import KafkaConnector, KafkaSourceSettings
 from tidemark.services.source.service import SourceService
@@ -160,6 +161,7 @@ async def installed(
     services: Sequence[str] = ("source", "operator", "sink"),
     coordinator: CoordinatorSettings | None = None,
     settings: RuntimeSettings | None = None,
+    sinks: SinkSettings | None = None,
     wrap: Callable[[Service], Service] = lambda service: service,
     spark: Callable[[], Service] | None = None,
     folder: Path | None = None,
@@ -193,7 +195,7 @@ async def installed(
     made: dict[str, Callable[[], Service]] = {
         "source": lambda: SourceService(MemorySources(MemoryConnections("source", MemoryLog(broker)))),
         "operator": lambda: OperatorService(Connections("operator"), shelve=in_temporary_files),
-        "sink": lambda: SinkService(RealSinks(MemoryConnections("sink", MemoryLog(broker)))),
+        "sink": lambda: SinkService(RealSinks(MemoryConnections("sink", MemoryLog(broker)), sinks)),
     }
     if spark is not None:
         made["spark"] = spark

@@ -7,23 +7,31 @@ and where it leaves nothing unchecked it finds a record that does not follow.
 import json
 import logging
 import random
+from collections.abc import AsyncIterator, Collection
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 
 from tests.harness.installation import NAME, installed
-from tests.harness.sealing import sealed
+from tests.harness.sealing import KEYS, sealed
 from tests.harness.share import share
-from tidemark.services.audit.check import Audited, AuditFailed, audit
+from tidemark.services.audit.check import Audited, AuditFailed, NotAuditable, audit
+from tidemark.services.audit.checkpoint import AuditCheckpoint, last_checkpoint
 from tidemark.services.audit.installed import AuditedInstallation
+from tidemark.services.audit.reading import committed_records
 from tidemark.services.cli.process import quiet
+from tidemark.services.sink.connectors.kafkamarkers import decode_marker, markers_of
 from tidemark.shared.adapters.memory_commit_store import MemoryCommitStore
 from tidemark.shared.adapters.memory_log import MemoryLog
 from tidemark.shared.adapters.virtual import VirtualWorld, run_virtual
-from tidemark.shared.model.ids import VertexId
+from tidemark.shared.model.ids import Offset, VertexId
 from tidemark.shared.ports.log import NewRecord, TopicPartition
+from tidemark.shared.ports.sink import Identity
+from tidemark.shared.protocol.coordinator.record import decode_plan
 from tidemark.shared.runtime.settings import RuntimeSettings
+from tidemark.shared.wire.messages import decode_stands
 
 COUNT = 90
 PARTITIONS = {"a": 1, "b": 2}
@@ -132,10 +140,13 @@ def _drawn(seed: int, out: Path, stages: Stages) -> Story:
     return Story(_document(out, stages, checkpoint=checkpoint, lateness=lateness), feed, tasks)
 
 
-async def _audited(world: VirtualWorld, story: Story, *, there: str = "", forged: bool = False) -> Audited:
-    """Records one after the other, and the audit of what came out.
+@asynccontextmanager
+async def _ran(
+    world: VirtualWorld, story: Story, there: str = "", audits: Collection[int] = ()
+) -> AsyncIterator[AuditedInstallation]:
+    """Records one after the other, up to the end.
 
-    there: topics with records that are there before the start. forged: somebody adds a document to what came out.
+    there: topics with records that are there before the start. audits: behind these records there is an audit, which goes on from the last.
     """
     async with installed(world.clock, world.executor, settings=RuntimeSettings(engine="local")) as it:
         log = sealed(MemoryLog(it.broker))
@@ -147,16 +158,33 @@ async def _audited(world: VirtualWorld, story: Story, *, there: str = "", forged
                 await (await writer.send(at, NewRecord(json.dumps(record).encode())))
         await it.create(story.document, NAME, **story.tasks)
         await it.start()
-        for at, record, pause_ms in story.feed:
+        left = AuditedInstallation(MemoryCommitStore(it.store), it.memory_blobs, log, {}, keys=KEYS)
+        for number, (at, record, pause_ms) in enumerate(story.feed):
             if at.topic not in there:
                 await (await writer.send(at, NewRecord(json.dumps(record).encode())))
                 await world.clock.sleep_ms(pause_ms)
+            if number in audits:
+                with suppress(NotAuditable):  # nothing is committed yet, or what is cannot be judged before the end
+                    await audit(NAME, left, resumes=True)
         await it.committed()
         await it.stop(drain=True)
-        if forged:
-            await (await writer.send(TopicPartition("results", 0), NewRecord(b'{"forged": 1}')))
         await writer.close()
-        return await audit(NAME, AuditedInstallation(MemoryCommitStore(it.store), it.memory_blobs, log, {}))
+        yield left
+
+
+async def _forge(left: AuditedInstallation) -> None:
+    """Somebody adds a document to what came out."""
+    writer = await left.log.writer("forger")
+    await (await writer.send(TopicPartition("results", 0), NewRecord(b'{"forged": 1}')))
+    await writer.close()
+
+
+async def _audited(world: VirtualWorld, story: Story, *, there: str = "", forged: bool = False) -> Audited:
+    """The audit of a story, at its end."""
+    async with _ran(world, story, there) as left:
+        if forged:
+            await _forge(left)
+        return await audit(NAME, left)
 
 
 @pytest.mark.parametrize("seed", DRAWS)
@@ -205,3 +233,76 @@ def test_rows_of_a_window_are_not_accused_where_its_source_was_idle(tmp_path: Pa
     story = Story(_document(tmp_path, [left, {"$join": join}], **options), feed, {"source": 1, "operator": 1})
     found: Audited = run_virtual(lambda world: _audited(world, story))
     assert any("$join: how far other splits were" in why for why in found.unchecked)
+
+
+# --- audits that go on where the last one ended -------------------------------------------------------------------------------
+
+
+class Resumed(NamedTuple):
+    """Three audits of one end, and what the last of those on the way had covered."""
+
+    whole: Audited
+    behind: Audited
+    aged: Audited
+    covered: AuditCheckpoint | None
+
+
+async def _age(left: AuditedInstallation, last: AuditCheckpoint) -> None:
+    """Time takes what this checkpoint covers: of mirror, markers, sources and outputs."""
+    job = last.commit.job
+    before = {TopicPartition(left.topics.commits(job), 0): Offset(last.offset + 1)}
+    for stand in (stand for source in last.commit.sources for stand in decode_stands(source.positions)):
+        topic, _, partition = stand.split.rpartition("-")
+        at = TopicPartition(topic, int(partition))
+        before[at] = min(before.get(at, stand.next), stand.next)
+    for vertex, output in last.outputs.items():
+        for topic, partitions in output.topics.items():
+            before |= {TopicPartition(topic, number): kept.next for number, kept in partitions.items()}
+        for name, epoch in output.markers.items():
+            at = markers_of(Identity(job, vertex, int(name.rpartition("/")[2])))
+            records = [record async for record in committed_records(left.log, at.topic)]
+            before[at] = next(r.offset for r in records if decode_marker(at, r.value or b"").epoch >= epoch)
+    await left.log.delete_records(before)
+
+
+async def _resumed(world: VirtualWorld, story: Story, audits: Collection[int], there: str) -> Resumed:
+    async with _ran(world, story, there, audits) as left:
+        row = await left.row_of(NAME)
+        plan = decode_plan(row.plan)
+        last = await last_checkpoint(row.job, plan, left.blobs, KEYS)
+        behind, whole = await audit(NAME, left, resumes=True), await audit(NAME, left)
+        if last is None:
+            return Resumed(whole, behind, whole, last)
+        await _age(left, last)
+        aged = await audit(NAME, left)
+        await _forge(left)
+        if not aged.unchecked and aged.outputs[VertexId("emit-1")]:
+            with pytest.raises(AuditFailed, match="forged"):
+                await audit(NAME, left, resumes=True)
+        await left.blobs.delete(await left.blobs.list(f"{row.job}/audit/"))
+        with pytest.raises(NotAuditable, match="are gone"):
+            await audit(NAME, left)
+        return Resumed(whole, behind, aged, last)
+
+
+@pytest.mark.parametrize("seed", DRAWS)
+def test_an_audit_goes_on_where_the_last_one_ended(seed: int, tmp_path: Path) -> None:
+    """It finds what an audit from the begin finds; also when all that the last one covered is gone."""
+    chance = random.Random(seed)
+    stages = [
+        _source(chance, chance.choice("ab")),
+        *_between(chance),
+        *chance.choice([_meeting(chance), [_window(chance)]]),
+    ]
+    story = _drawn(seed, tmp_path, stages)
+    audits = chance.sample(range(10, COUNT), chance.choice([1, 2, 5]))
+    found: Resumed = run_virtual(lambda world: _resumed(world, story, audits, ""))
+    whole = found.whole
+    for later in (found.behind, found.aged):
+        assert (later.records, later.duplicates, later.waiting) == (whole.records, whole.duplicates, whole.waiting)
+        assert later.before.epochs + len(later.epochs) == len(whole.epochs)
+        assert later.accepted + later.late + later.duplicates + later.dead_letters == later.records
+        # Where moments decided something later, an audit from the begin says nothing of what it found before that.
+        assert bool(later.unchecked) == bool(whole.unchecked)
+        if not whole.unchecked:
+            assert (later.late, later.dead_letters, later.outputs) == (whole.late, whole.dead_letters, whole.outputs)

@@ -14,6 +14,7 @@ from tidemark.shared.adapters.faults import Fault, Faults
 from tidemark.shared.adapters.memory_broker import MemoryBroker
 from tidemark.shared.adapters.memory_log import MemoryLog
 from tidemark.shared.adapters.virtual import VirtualWorld, run_virtual
+from tidemark.shared.model.ids import Offset
 from tidemark.shared.ports.log import LogUnavailable, NewRecord, TopicPartition
 from tidemark.shared.process.settings import ProcessSettingsError
 from tidemark.shared.runtime.reading import newest
@@ -117,7 +118,7 @@ def test_what_a_command_holds_of_a_topic_is_bounded(monkeypatch: pytest.MonkeyPa
 
     async def main(world: VirtualWorld) -> list[int]:
         log = await _filled(world, Faults())
-        return [int(record.value or b"") for record in await held_records(log, "out", 0, range(2, 5))]
+        return [int(record.value or b"") for record in await held_records(log, "out", 0, Offset(2), Offset(5))]
 
     size = sum(512 + len(str(number)) for number in (4, 6, 8))
     monkeypatch.setenv("TIDEMARK_AUDIT", json.dumps({"held_bytes_max": size}))

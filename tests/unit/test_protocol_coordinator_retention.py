@@ -16,7 +16,7 @@ from tidemark.shared.model.messages import (
 from tidemark.shared.protocol.coordinator import commands as do
 from tidemark.shared.protocol.coordinator import events as ev
 from tidemark.shared.protocol.coordinator.mirror import Mirror
-from tidemark.shared.protocol.coordinator.retention import Retained, blob_may_go, blobs_kept
+from tidemark.shared.protocol.coordinator.retention import Retained, audits_kept, blob_may_go, blobs_kept
 from tidemark.shared.protocol.coordinator.settings import CoordinatorSettings
 
 
@@ -289,6 +289,17 @@ def test_C12_only_names_that_say_their_epoch_are_deleted() -> None:
     keep = frozenset({"j/v/1/1/kept"})
     names = ["j/v/1/1/a", "j/v/1/1/kept", "j/v/1/5/b", "k/v/1/1/a", "j/readme", "j/v/1/x/a"]
     assert [n for n in names if blob_may_go(n, "j", Epoch(4), keep)] == ["j/v/1/1/a"]  # type: ignore[arg-type]
+
+
+def test_C12_the_last_checkpoint_of_audits_stays() -> None:
+    """Those before it go with other blobs of their epoch; where no audit was, nothing is kept for them."""
+    job = JobId("j")
+    audits = [f"j/audit/0/{epoch}/{epoch}-x" for epoch in (3, 12, 9)]
+    names = ["j/v/1/1/a", "j/v/1/99/b", *audits]
+    assert audits_kept(names, job) == {"j/audit/0/12/12-x"}
+    assert audits_kept(names[:2], job) == frozenset()
+    kept = audits_kept(names, job)
+    assert [n for n in names if blob_may_go(n, job, Epoch(20), kept)] == ["j/v/1/1/a", audits[0], audits[2]]
 
 
 def test_C12_log_records_go_below_the_lowest_offset_to_resume_from() -> None:

@@ -5,7 +5,7 @@ manifests, and size, digest and rows of every file. The first discrepancy is an 
 large file, the table tells that they did, and names the large one.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any, Final, TypeVar, cast, get_args
@@ -83,13 +83,23 @@ def _table_of(destination: Destination, job: str | None, table: ReadTable) -> pa
     return pa.concat_tables(found) if found else table.schema.empty_table()
 
 
-def large_files(destination: Destination, table: ReadTable | None) -> list[pa.Table]:
-    """The rows that lie in files which were made of several checkpoints' small ones, if that was done."""
+def large_files(
+    destination: Destination, table: ReadTable | None, small: Collection[str] = frozenset()
+) -> list[pa.Table]:
+    """The rows that lie in files which were made of several checkpoints' small ones, if that was done.
+
+    small: files that are none of them, besides those that the table's manifests name.
+    """
     if table is None or not table.is_compacted:
         return []
-    named = {file.name for manifest in table.manifests for file in manifest.files}
+    named = {*small, *(file.name for manifest in table.manifests for file in manifest.files)}
     large = [name for name in sorted(table.live) if name not in named]
-    return [_whole(table_from(destination.read(name) or b""), table.live[name], table.schema) for name in large]
+    found = []
+    for name in large:
+        if (data := destination.read(name)) is None:
+            raise Discrepancy(f"{destination.uri(name)}: the table lists it, but it is not there")
+        found.append(_whole(table_from(data), table.live[name], table.schema))
+    return found
 
 
 def small_file_is_gone(table: ReadTable | None, manifest: Manifest) -> bool:
@@ -120,9 +130,16 @@ def read_released_rows(path: str, *, job: str | None = None, encoding: Encoding 
 
 
 def released_files(
-    destination: Destination, *, job: str | None = None, table: ReadTable | None = None
+    destination: Destination,
+    *,
+    job: str | None = None,
+    table: ReadTable | None = None,
+    since: Mapping[str, int | None] | None = None,
 ) -> Iterator[ReleasedFile]:
-    """Every released file, checked, in the order of identity and epoch. Raises Discrepancy."""
+    """Every released file, checked, in the order of identity and epoch. Raises Discrepancy.
+
+    since: by identity, the epoch behind which they are wanted.
+    """
     seen: set[str] = set()
     for manifest in released_manifests(destination, job=job, table=table):
         if manifest.rows != sum(file.rows for file in manifest.files):
@@ -131,6 +148,8 @@ def released_files(
             if file.name in seen:
                 raise Discrepancy(f"{_place(manifest)}: {file.name} is released a second time")
             seen.add(file.name)
+            if manifest.epoch <= ((since or {}).get(manifest.identity) or -1):
+                continue
             schema, partition = None, dict[str, Any]()
             if table is not None:
                 schema, partition = table.schema, table.live.get(file.name, {})

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
+from typing import Final
 
 from tidemark.shared.model.checkpoint import CommitRow
 from tidemark.shared.model.ids import Epoch, Incarnation, JobId, Offset, VertexId
@@ -106,6 +107,21 @@ def blob_may_go(name: str, job: JobId, up_to: Epoch | None, keep: frozenset[str]
     if parsed is None or parsed.job != job or name in keep:
         return False
     return up_to is None or parsed.epoch <= up_to
+
+
+AUDIT: Final = "audit"
+"""In the place of a vertex, in names of checkpoints that audits have made."""
+
+
+def audit_folder(job: JobId) -> str:
+    """Where the checkpoints of a job's audits lie."""
+    return f"{job}/{AUDIT}/"
+
+
+def audits_kept(names: Iterable[str], job: JobId) -> frozenset[str]:
+    """The latest checkpoint of a job's audits: the next one goes on there."""
+    found = [(parsed.epoch, n) for n in names if n.startswith(audit_folder(job)) and (parsed := parse_blob_name(n))]
+    return frozenset({max(found)[1]} if found else ())
 
 
 def record_floors(commits: Iterable[CommitRow], last: Epoch, edges: Iterable[EdgeBinding]) -> tuple[Floor, ...]:

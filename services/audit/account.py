@@ -1,0 +1,130 @@
+"""Both sides of an audit: the documents that must have come out against those that are there, and the account of the records."""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from tidemark.services.audit.expected import Line
+from tidemark.services.audit.history import AuditFailed, Commit
+from tidemark.services.audit.outputs import Output
+from tidemark.services.audit.recompute import Recomputed
+from tidemark.services.audit.report import AuditedEpoch
+from tidemark.services.audit.rowsums import NO_ROWS, RowSum
+from tidemark.shared.model.ids import VertexId
+from tidemark.shared.model.values import Document
+from tidemark.shared.operators.dead_letters import LATE
+
+
+def same(
+    vertex: VertexId,
+    done: Recomputed,
+    output: Output,
+    commits: Sequence[Commit],
+    line: Callable[[Document], Line],
+    *,
+    by_epoch: bool,
+    others: bool,
+) -> None:
+    """Both as multisets, epoch by epoch, or as a whole. AuditFailed names the first document that is missing, repeated or altered.
+
+    others: documents that no record decides may be there besides.
+    """
+    complete = [e for e, commit in zip(done.epochs, commits, strict=True) if output.complete(commit, vertex)]
+    if not by_epoch and (output.gone or output.untold):
+        return
+    if by_epoch:
+        for epoch in complete:
+            if epoch.epoch not in {*output.gone, *output.untold, *output.mixed}:
+                found = output.lines.get(epoch.epoch, [])
+                expected = [line(d) for d in done.certain(epoch, vertex)]
+                _match(f"epoch {epoch.epoch}, {vertex}", expected, found, others=others)
+        complete = [epoch for epoch in complete if epoch.epoch in output.mixed]
+        where = "that lie in files together, "
+    else:
+        where = ""
+    expected = [line(d) for epoch in complete for d in done.certain(epoch, vertex)]
+    found = [item for epoch in complete for item in output.lines.get(epoch.epoch, [])]
+    last = complete[-1].epoch if complete else 0
+    _match(f"epochs up to {last} {where}{vertex}", expected, [*found, *output.large], output.earlier, others=others)
+
+
+def _match(
+    where: str,
+    expected: Sequence[Line],
+    found: Sequence[tuple[Line, str]],
+    earlier: RowSum = NO_ROWS,
+    *,
+    others: bool,
+) -> None:
+    """earlier: of rows that are there, too."""
+    if earlier.rows:
+        if not others and (there := RowSum.of(line for line, _ in found)) != RowSum.of(expected) + earlier:
+            message = (
+                f"{where}: the rows are not those that an earlier audit saw and those that came out since:"
+                f" expected {earlier.rows} and {len(expected)} documents, found {there.rows}"
+            )
+            raise AuditFailed(message)
+        return
+    left = Counter(expected)
+    sizes = f"expected {len(expected)} documents, found {len(found)}"
+    for line, place in found:
+        if left[line] == 0:
+            if others:
+                continue
+            times = sum(1 for other, _ in found if other == line)
+            why = f"is there {times} times" if times > 1 else "does not follow from the epoch's input"
+            absent = next(
+                (wanted for wanted in left if left[wanted] and wanted not in {other for other, _ in found}), None
+            )
+            instead = f"; missing: {absent[:300]}" if absent is not None else ""
+            message = f"{where}: {place}: {line[:300]} {why}{instead}; {sizes}"
+            raise AuditFailed(message)
+        left[line] -= 1
+    missing = next((line for line, count in left.items() if count), None)
+    if missing is not None:
+        message = f"{where}: missing from the output: {missing[:300]}; {sizes}"
+        raise AuditFailed(message)
+
+
+def account_of(
+    done: Recomputed,
+    outputs: Mapping[VertexId, Output],
+    vouched: Mapping[VertexId, Output],
+    commits: Sequence[Commit],
+    after: Commit | None,
+) -> tuple[AuditedEpoch, ...]:
+    """Each input record once: counted, late, repeated, or a dead letter for another reason. vouched: outputs that were compared whole."""
+    epochs = []
+    before = {} if after is None else {split: int(stand.next) for split, stand in after.stands.items()}
+    for epoch, commit in zip(done.epochs, commits, strict=True):
+        late, dead = _letters(done.certain_of(epoch, VertexId("dlq")))
+        taken = {s: (before.get(s, int(stand.begin)), int(stand.next)) for s, stand in sorted(commit.stands.items())}
+        before.update({split: end for split, (_, end) in taken.items()})
+        epochs.append(
+            AuditedEpoch(
+                epoch=epoch.epoch,
+                generation=commit.row.generation,
+                positions=taken,
+                records=epoch.records,
+                counted=epoch.records - epoch.duplicates - late - dead,
+                late=late,
+                duplicates=epoch.duplicates,
+                dead_letters=dead,
+                outputs={vertex: output.count(epoch.epoch) for vertex, output in vouched.items()},
+                released=all(output.complete(commit, vertex) for vertex, output in outputs.items()),
+                gone=tuple(output.gone[epoch.epoch] for output in outputs.values() if epoch.epoch in output.gone),
+            )
+        )
+    return tuple(epochs)
+
+
+def _letters(letters: Iterable[tuple[Document, frozenset[VertexId]]]) -> tuple[int, int]:
+    """Input records that are late, and those that are dead letters for other reasons; letters about anything else are neither."""
+    records: dict[tuple[Any, ...], bool] = {}
+    for letter, sources in letters:
+        source = letter["_stream_meta"]["source"]
+        if "offset" in source:
+            place = sources, source.get("topic"), source.get("partition"), source["offset"]
+            records[place] = records.get(place, False) or letter["errInfo"]["reason"] == LATE
+    late = sum(records.values())
+    return late, len(records) - late

@@ -1,0 +1,213 @@
+"""An audit goes on where the last one ended, at every kind of target: also where small files became large ones in between."""
+
+import asyncio
+import json
+import logging
+import random
+from collections.abc import AsyncIterator, Collection, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+
+from tests.harness.installation import NAME, Installed, installed
+from tests.harness.sealing import KEYS, sealed
+from tests.harness.share import share
+from tidemark.services.audit.check import Audited, AuditFailed, audit
+from tidemark.services.audit.installed import AuditedInstallation
+from tidemark.services.cli.process import quiet
+from tidemark.services.sink.connectors.files import FileSinkSettings
+from tidemark.services.sink.settings import SinkSettings
+from tidemark.shared.adapters.memory_commit_store import MemoryCommitStore
+from tidemark.shared.adapters.memory_log import MemoryLog
+from tidemark.shared.adapters.virtual import VirtualWorld, run_virtual
+from tidemark.shared.model.ids import VertexId
+from tidemark.shared.ports.clock import Clock
+from tidemark.shared.ports.log import Log, NewRecord, TopicPartition
+
+PART = 12
+TARGETS: dict[str, dict[str, Any]] = {
+    "topic": {"connectionName": "broker", "topic": "out"},
+    "topics": {"connectionName": "broker", "topic": {"$concat": ["out-", "$k"]}},
+    "lines": {"connectionName": "files", "path": "out", "format": "json"},
+    "delta": {"connectionName": "files", "path": "out", "format": "parquet"},
+    "parted": {"connectionName": "files", "path": "out", "format": "parquet", "partitionBy": ["k"]},
+    "iceberg": {"connectionName": "files", "path": "out", "format": "iceberg"},
+}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _quiet() -> None:
+    quiet(logging.CRITICAL)
+
+
+def _document(out: Path, emit: dict[str, Any], *, windows: bool) -> dict[str, Any]:
+    source = {
+        "connectionName": "broker",
+        "topic": "in",
+        "config": {"auto_offset_reset": "earliest"},
+        "timeField": {"$toDate": {"$toLong": "$at"}},
+    }
+    sums = {"$group": {"_id": "$id", "id": {"$first": "$id"}, "k": {"$first": "$k"}, "n": {"$sum": 1}}}
+    window = {"$tumblingWindow": {"interval": {"size": 3, "unit": "second"}, "pipeline": [sums]}}
+    files = {"path": str(out), "catalog": {"type": "sql", "uri": f"sqlite:///{out}/catalog.db"}}
+    return {
+        "connections": {
+            "broker": {"type": "kafka", "bootstrapServers": "memory"},
+            "files": {"type": "files", **files},
+        },
+        "pipeline": [{"$source": source}, *([window] if windows else []), {"$emit": emit}],
+        "options": {
+            "lateness": "split",
+            "dlq": {"connectionName": "broker", "topic": "late"},
+            "checkpoint": {"interval": {"size": 1, "unit": "second"}},
+        },
+    }
+
+
+@asynccontextmanager
+async def _fed(
+    world: VirtualWorld,
+    document: dict[str, Any],
+    parts: Sequence[int],
+    audits: Collection[int],
+    tasks: int,
+    compact_releases: int = 3,
+) -> AsyncIterator[tuple[Installed, AuditedInstallation]]:
+    """Parts of records, each behind the commits of the one before; audits: behind these parts, each from where the last one ended."""
+    sinks = SinkSettings(files=FileSinkSettings(compact_releases=compact_releases))
+    async with installed(world.clock, world.executor, sinks=sinks) as it:
+        log = sealed(MemoryLog(it.broker))
+        await log.create_topic("in", 2)
+        await it.create(document, source=tasks, sink=tasks)
+        await it.start()
+        left = AuditedInstallation(MemoryCommitStore(it.store), it.memory_blobs, log, {}, keys=KEYS)
+        for part in parts:
+            writer = await log.writer("feeder")
+            for n in range(part * PART, (part + 1) * PART):
+                late = 60_000 if n % 10 == 7 else 0
+                record = {"id": n, "k": "xyz"[n % 3], "at": 1_000_000 + 700 * n - late}
+                await (await writer.send(TopicPartition("in", n % 2), NewRecord(json.dumps(record).encode())))
+            await writer.close()
+            await it.committed()
+            if part in audits:
+                await audit(NAME, left, resumes=True)
+        yield it, left
+
+
+def _same(found: Audited, whole: Audited) -> None:
+    for name in ("records", "accepted", "late", "duplicates", "dead_letters", "outputs", "unchecked", "gone"):
+        assert getattr(found, name) == getattr(whole, name), name
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("seed", share(range(6), 1))
+def test_it_finds_what_an_audit_from_the_begin_finds(target: str, seed: int, tmp_path: Path) -> None:
+    """Whenever the earlier ones were, and while it runs or behind its end."""
+    chance = random.Random(seed)
+    count, tasks = chance.choice([5, 9]), chance.choice([1, 2])
+    audits = chance.sample(range(count - 1), chance.choice([1, 2, 4]))
+    document = _document(tmp_path, TARGETS[target], windows=chance.random() < 0.5)
+    # A compaction takes the earlier versions of a table of Iceberg, and with them what tells whose rows are whose.
+    releases = 1_000 if target == "iceberg" else 3
+
+    async def main(world: VirtualWorld) -> list[Audited]:
+        async with _fed(world, document, range(count), audits, tasks, releases) as (it, left):
+            found = [await audit(NAME, left, resumes=True), await audit(NAME, left)]
+            await it.stop(drain=True)
+            return [*found, await audit(NAME, left, resumes=True), await audit(NAME, left)]
+
+    running, then, ended, whole = run_virtual(main)
+    assert running.records == then.records == count * PART
+    assert running.before.epochs > 0
+    assert running.accepted > 0
+    _same(running, then)  # one more epoch may have been committed in between
+    _same(ended, whole)
+    assert ended.before.epochs + len(ended.epochs) == whole.before.epochs + len(whole.epochs)
+
+
+def test_a_row_that_was_changed_in_a_large_file_is_noticed(tmp_path: Path) -> None:
+    """Also one that an earlier audit had seen in a small file."""
+
+    async def main(world: VirtualWorld) -> None:
+        document = _document(tmp_path, TARGETS["delta"], windows=False)
+        async with _fed(world, document, range(6), [1], 1) as (it, left):
+            await it.stop(drain=True)
+            files = [path for path in tmp_path.rglob("*.parquet") if pq.read_metadata(path).num_rows > PART]
+            assert files, "nothing was compacted"
+            for path in files:
+                table = pq.read_table(path)
+                at = table.schema.get_field_index("id")
+                ids = [-1 if id_ == 5 else id_ for id_ in table.column("id").to_pylist()]
+                pq.write_table(table.set_column(at, table.schema.field("id"), [ids]), path)
+            with pytest.raises(AuditFailed, match="the rows are not those that an earlier audit saw"):
+                await audit(NAME, left, resumes=True)
+
+    run_virtual(main)
+
+
+def test_a_checkpoint_that_was_not_sealed_here_is_not_believed(tmp_path: Path) -> None:
+    """Somebody who reaches the blobs, and has no key, changes nothing that an audit says."""
+
+    async def main(world: VirtualWorld) -> tuple[Audited, Audited]:
+        document = _document(tmp_path, TARGETS["topic"], windows=False)
+        async with _fed(world, document, range(4), [1], 1) as (it, left):
+            await it.stop(drain=True)
+            job = it.store.rows[NAME].job
+            (name,) = await left.blobs.list(f"{job}/audit/")
+            data = await left.blobs.read_note(name)
+            believed = await audit(NAME, left, resumes=True)
+            await left.blobs.delete(await left.blobs.list(f"{job}/audit/"))
+            forged = data.replace(b"emit-1/0", b"emit-1/1")
+            assert forged != data
+            await left.blobs.put(name, forged)
+            return believed, await audit(NAME, left, resumes=True)
+
+    believed, alone = run_virtual(main)
+    assert believed.before.epochs > 0
+    assert alone.before.epochs == 0
+    assert alone.outputs[VertexId("emit-1")] == believed.outputs[VertexId("emit-1")] == 4 * PART
+
+
+class SlowLog:
+    """A log of which each call takes its time, up to some seconds."""
+
+    def __init__(self, log: Log, clock: Clock, seed: int) -> None:
+        self._log, self._clock, self._chance = log, clock, random.Random(seed)
+
+    def __getattr__(self, name: str) -> Any:
+        async def called(*args: Any, **more: Any) -> Any:
+            if self._chance.random() < 0.2:
+                await self._clock.sleep_ms(self._chance.choice([300, 1_500, 4_000]))
+            return await getattr(self._log, name)(*args, **more)
+
+        return called
+
+
+@pytest.mark.parametrize("target", ["topic", "topics", "lines", "delta"])
+@pytest.mark.parametrize("seed", share(range(6), 1))
+def test_what_is_released_while_an_audit_reads_is_none_of_its_findings(target: str, seed: int, tmp_path: Path) -> None:
+    """The system goes on between any two of its looks; nothing is accused."""
+    document = _document(tmp_path, TARGETS[target], windows=False)
+
+    async def feed(world: VirtualWorld, it: Installed) -> None:
+        writer = await MemoryLog(it.broker).writer("feeder")
+        for n in range(1_000):
+            record = {"id": n, "k": "xyz"[n % 3], "at": 1_000_000 + 700 * n}
+            await (await writer.send(TopicPartition("in", n % 2), NewRecord(json.dumps(record).encode())))
+            await world.clock.sleep_ms(100)
+
+    async def main(world: VirtualWorld) -> list[Audited]:
+        async with _fed(world, document, range(1), (), 1) as (it, left):
+            slow: Any = SlowLog(left.log, world.clock, seed)
+            feeding = asyncio.ensure_future(feed(world, it))
+            found = [await audit(NAME, replace(left, log=slow), resumes=n % 2 > 0) for n in range(4)]
+            feeding.cancel()
+            await asyncio.gather(feeding, return_exceptions=True)
+            return found
+
+    found = run_virtual(main)
+    assert found[0].records < found[-1].records
