@@ -136,7 +136,7 @@ async def _audited(
     read = [table for table in tables.values() if isinstance(table, TableRead)]
     expected = await _expected(processor, installed)
     accepts = {table.vertex: table.rejected for table in read} | {v: at.accept for v, at in expected.items()}
-    kept = _released(commits, outputs) if aligned and not read else NO_EPOCH
+    kept = _released(commits, outputs) if aligned else NO_EPOCH
     begin = None if last is None else last.run
     done = recompute(
         processor, splits, stands, name, accepts=accepts, code=plan.code, running=plan.tasks, begin=begin, keep=kept
@@ -147,13 +147,13 @@ async def _audited(
     unchecked += _judged(done, outputs, commits, expected, by_epoch=by_epoch)
     for table in read:
         if table.vertex not in done.chance:
-            compare(table, done.epochs, outputs[table.vertex], commits, by_epoch=by_epoch)
+            compare(table, done.epochs, outputs[table.vertex], commits, by_epoch=by_epoch, keep=kept)
     unchecked += [why for table in read for why in table.unchecked]
     notes = tuple(note for table in read for note in table.notes)
     vouched = {vertex: output for vertex, output in outputs.items() if not done.reasons(vertex)}
     covered = NOTHING if last is None else last.covered
     account = account_of(done, outputs, vouched, commits, after)
-    if done.kept is not None:
+    if done.kept is not None and all(outputs[table.vertex].table is not None for table in read):
         at = next(commit for commit in commits if commit.epoch == kept)
         checkpoint = AuditCheckpoint(
             document=digest_of_plan(plan),
@@ -453,11 +453,12 @@ async def _outputs(
     before: Mapping[VertexId, KeptOutput],
 ) -> dict[VertexId, Output]:
     found: dict[VertexId, Output] = {}
+    since, ended = commits[0].epoch if before else NO_EPOCH, row.state == "FINISHED"
     for vertex in plan_processor(processor, engine="local").vertices:
         if not isinstance(vertex.head, WriteHead | DeadLetterHead):
             continue
         kept = before.get(vertex.id, NO_OUTPUT)
-        what = VertexReleases(row.job, vertex.id, commits, ended=row.state == "FINISHED", before=kept)
+        what = VertexReleases(row.job, vertex.id, commits, ended=ended, before=kept, since=since)
         match stage_of(vertex.head):
             case KafkaEmit() as stage:
                 found[vertex.id] = await topic_output(installed.log_at(processor, stage.connection_name), stage, what)

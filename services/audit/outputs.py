@@ -44,6 +44,15 @@ class KeptPartition(Struct, frozen=True, array_like=True):
     """The first record that the job wrote; None: it wrote none."""
 
 
+class KeptTable(Struct, frozen=True):
+    """The table of a `$merge`."""
+
+    rows: list[list[str | None]]
+    """As they must be (`scratch.rows_of`)."""
+    named: list[str] | None
+    """The columns that each document named; None: there was no document."""
+
+
 class KeptOutput(Struct, frozen=True):
     """What an audit knew of the output of one sink vertex at a commit that was released: another one may go on there."""
 
@@ -58,6 +67,7 @@ class KeptOutput(Struct, frozen=True):
     """The rows of a table's small files, by name; checked."""
     large: RowSum = NO_ROWS
     """The rows of its other files."""
+    table: KeptTable | None = None
 
     def marker(self, identity: Identity) -> Epoch | None:
         """The last epoch of an identity's marker; None: it had none."""
@@ -85,6 +95,8 @@ class Output:
     """Those of them that an earlier audit saw."""
     files: dict[str, tuple[Epoch, RowSum]] = field(default_factory=dict)
     """The files of a table that hold rows of one epoch."""
+    table: KeptTable | None = None
+    """As it must be at the epoch that is kept."""
     gone_files: frozenset[str] = frozenset()
     """Those that an earlier audit saw, and that have become part of larger ones."""
     untold: set[Epoch] = field(default_factory=set)
@@ -135,7 +147,7 @@ class Output:
         live = {name: rows for name, rows in before.files.items() if name not in self.gone_files}
         files = live | {name: rows for name, (of, rows) in self.files.items() if of <= epoch}
         large = RowSum.of(line for line, _ in self.large) if self.large else before.large
-        return KeptOutput(before.markers | last, before.topics | topics, self.others, theirs, files, large)
+        return KeptOutput(before.markers | last, before.topics | topics, self.others, theirs, files, large, self.table)
 
 
 def _name(identity: Identity) -> str:
@@ -155,7 +167,9 @@ class VertexReleases:
     ended: bool
     """Nothing follows: the last commit is final and released. Else output behind the last commit that was read is left alone."""
     before: KeptOutput = NO_OUTPUT
-    """Of an earlier audit, behind whose last commit these are."""
+    """Of an earlier audit."""
+    since: Epoch = NO_EPOCH
+    """The commit up to which that one looked; it is the first of `commits` then."""
 
     def known(self, epoch: int) -> bool:
         """Whether a release of this commit is to be judged."""

@@ -6,6 +6,7 @@ transaction is rolled back. So conversion, rounding and collation are the databa
 Values are told as text that keeps their types: PostgreSQL's own, and for SQLite the type of the cell, not of the column.
 """
 
+from ast import literal_eval
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
@@ -63,10 +64,17 @@ def _is_whole(column: sa.Column[Any]) -> bool:
     return isinstance(column.type, sa.Integer)
 
 
-def folded(engine: sa.Engine, table: sa.Table, stage: Merge, epochs: Sequence[Sequence[Document]]) -> list[Row]:
-    """The content of an empty table after these documents, an epoch at a time, in their order. SQLAlchemyError."""
+def folded(
+    engine: sa.Engine,
+    table: sa.Table,
+    stage: Merge,
+    epochs: Sequence[Sequence[Document]],
+    begin: Sequence[Row] = (),
+) -> list[Row]:
+    """The content of a table with these rows after these documents, an epoch at a time, in their order. SQLAlchemyError."""
     maker = RowMaker(table, stage.on, engine.dialect, inserts=False)
     with _scratch(engine, table, stage) as (connection, scratch):
+        _fill(connection, scratch, begin)
         writer = MergeWriter(connection, scratch, stage)
         for documents in epochs:
             rows, misfits = maker.rows(documents_array(encode_docs(documents)))
@@ -74,6 +82,29 @@ def folded(engine: sa.Engine, table: sa.Table, stage: Merge, epochs: Sequence[Se
                 raise misfit
             writer.write(connection, rows)
         return rows_of(connection, scratch)
+
+
+def _fill(connection: sa.Connection, table: sa.Table, rows: Sequence[Row]) -> None:
+    """Rows as `rows_of` told them, each value back from its text; columns that others make follow from these."""
+    exact = connection.dialect.name == "postgresql"
+    at = [n for n, column in enumerate(table.columns) if column.computed is None]
+    columns = [table.columns[n] for n in at]
+    quoted = connection.dialect.identifier_preparer
+    names = ", ".join(quoted.quote(column.name) for column in columns)
+    kinds = [column.type.compile(connection.dialect) for column in columns]
+    values = ", ".join(f"CAST(:v{n} AS {kind})" if exact else f":v{n}" for n, kind in enumerate(kinds))
+    statement = sa.text(f"INSERT INTO {quoted.format_table(table)} ({names}) VALUES ({values})")  # noqa: S608 - quoted
+    for begin in range(0, len(rows), _AT_ONCE):
+        given = [
+            {f"v{n}": text if exact or text is None else _native(text) for n, text in enumerate(row[i] for i in at)}
+            for row in rows[begin : begin + _AT_ONCE]
+        ]
+        connection.execute(statement, given)
+
+
+def _native(text: str) -> Any:
+    """Of SQLite's types, whose values are told as Python writes them; an infinity is no literal there."""
+    return float(text) if text in ("inf", "-inf") else literal_eval(text)
 
 
 @contextmanager

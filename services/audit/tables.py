@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 import sqlalchemy as sa
@@ -23,7 +23,7 @@ from sqlalchemy import exc
 
 from tidemark.services.audit.expected import Line, line_of
 from tidemark.services.audit.history import AuditFailed, Commit, NotAuditable
-from tidemark.services.audit.outputs import Output, VertexReleases
+from tidemark.services.audit.outputs import KeptTable, Output, VertexReleases
 from tidemark.services.audit.reading import TooMuchHeld
 from tidemark.services.audit.recompute import EpochDone
 from tidemark.services.audit.scratch import Row, filled, folded, rows_of
@@ -69,6 +69,8 @@ class TableRead:
     """The released documents, in order; None for those that are kept no more."""
     unchecked: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    begin: KeptTable | None = None
+    """As it had to be where an earlier audit ended."""
 
     @property
     def place(self) -> str:
@@ -160,19 +162,23 @@ async def table_output(read: TableRead, what: VertexReleases, blobs: BlobStore) 
     output = Output()
     parts = PartStore(blobs, str)
     known = {commit.epoch for commit in what.commits} | {NO_EPOCH}
+    read.begin = what.before.table
     for identity in what.identities():
         name = str(Identity(what.job, *identity))
         marker = read.markers.get(name)
         if marker is None and _came_since(read.engine, name):
             raise NotAuditable(f"{read.place}: {name} began while it was read; audit again")
-        if marker is None or marker not in known:
+        if marker is None or marker not in {*known, what.marker(identity)}:
             found = "none" if marker is None else f"commit {marker}"
             raise AuditFailed(
                 f"{read.place}: {MARKERS_TABLE} has {found} for {name}; expected one of the job's commits, up to "
                 f"{what.commits[-1].epoch}"
             )
         output.released[identity] = marker
+        output.steps[identity] = [commit.epoch for commit in what.commits if commit.epoch <= marker]
     for commit in what.commits:
+        if commit.epoch <= what.since:
+            continue
         for identity, handle in sorted(commit.staged.items()):
             if identity[0] != read.vertex or output.released[identity] < commit.epoch or not handle:
                 continue
@@ -207,11 +213,18 @@ def _line(document: Document) -> Line:
 
 
 def compare(
-    read: TableRead, done: Sequence[EpochDone], output: Output, commits: Sequence[Commit], *, by_epoch: bool
+    read: TableRead,
+    done: Sequence[EpochDone],
+    output: Output,
+    commits: Sequence[Commit],
+    *,
+    by_epoch: bool,
+    keep: Epoch = NO_EPOCH,
 ) -> None:
     """AuditFailed names the first row that is missing, altered, or of nobody; `read.unchecked` takes rows that cannot be judged.
 
-    by_epoch: an epoch's output is a function of positions: it can stand for staged documents that are kept no more.
+    by_epoch: an epoch's output is a function of positions: it can stand for staged documents that are kept no more. keep: the epoch behind
+    which `output.table` is the table, if all of it was judged.
     """
     if output.untold and not by_epoch:
         read.unchecked.append(
@@ -222,8 +235,9 @@ def compare(
     epochs = _in_order(read, done, output, commits)
     if epochs is None:
         return
+    begin = [] if read.begin is None else [tuple(row) for row in read.begin.rows]
     try:
-        expected = folded(read.engine, read.table, read.stage, [documents for documents, _ in epochs])
+        expected = folded(read.engine, read.table, read.stage, [epoch.documents for epoch in epochs], begin)
         unordered = _unordered(read, epochs)
     except exc.SQLAlchemyError as error:
         read.unchecked.append(f"{read.place}: an empty table of its kind does not take its rows: {_said(error)}")
@@ -234,6 +248,11 @@ def compare(
         )
     found = _difference(read, epochs, expected, unordered)
     if found is None:
+        if keep and not read.unchecked:
+            covered = [epoch for epoch in epochs if epoch.epoch <= keep]
+            rows = folded(read.engine, read.table, read.stage, [epoch.documents for epoch in covered], begin)
+            named = _named(read, covered)
+            output.table = KeptTable([list(row) for row in rows], None if named is None else sorted(named))
         return
     strangers = sorted({_job(i) for i in read.markers if _job(i) not in read.known})
     if strangers:
@@ -248,17 +267,25 @@ def _job(identity: str) -> JobId:
     return JobId(identity.partition(".")[0])
 
 
+class Staged(NamedTuple):
+    """Documents of an epoch; ordered: in the order of their release."""
+
+    epoch: Epoch
+    documents: list[Document]
+    ordered: bool
+
+
 def _in_order(
     read: TableRead, done: Sequence[EpochDone], output: Output, commits: Sequence[Commit]
-) -> list[tuple[list[Document], bool]] | None:
-    """Documents by epoch, and whether in the order of their release; those kept no more are taken from the computation."""
+) -> list[Staged] | None:
+    """The documents of all epochs; those kept no more are taken from the computation."""
     again = {epoch.epoch: epoch.outputs.get(read.vertex, []) for epoch in done}
-    epochs: list[tuple[list[Document], bool]] = []
+    epochs: list[Staged] = []
     for commit in commits:
         told = [documents for of, documents in read.staged if of is commit and documents is not None]
         documents = [document for each in told for document in each]
         if commit.epoch not in output.untold:
-            epochs.append((documents, True))
+            epochs.append(Staged(commit.epoch, documents, True))
             continue
         if not output.complete(commit, read.vertex):
             read.unchecked.append(f"{read.place}: commit {commit.epoch} is released in part only")
@@ -271,17 +298,18 @@ def _in_order(
             else:
                 rest.append(document)
         output.lines[commit.epoch] = [(_line(d), "computed again") for d in again[commit.epoch]]
-        epochs += [(documents, True), (rest, False)]
+        epochs += [Staged(commit.epoch, documents, True), Staged(commit.epoch, rest, False)]
     return epochs
 
 
-def _unordered(read: TableRead, epochs: Sequence[tuple[list[Document], bool]]) -> set[Key]:
+def _unordered(read: TableRead, epochs: Sequence[Staged]) -> set[Key]:
     """Keys of rows that another order within an epoch might have left otherwise."""
     stage = read.stage
     maker = RowMaker(read.table, stage.on, read.engine.dialect, inserts=False)
     unordered: dict[Key, Document] = {}
-    seen: set[Key] = set()
-    for documents, ordered in epochs:
+    at = _places(read)
+    seen = set() if read.begin is None else {tuple(row[i] for i in at) for row in read.begin.rows}
+    for _, documents, ordered in epochs:
         keys = [tuple(maker.parameters(d)[name] for name in stage.on) for d in documents]
         lines: dict[Key, set[Line]] = {}
         for key, document in zip(keys, documents, strict=True):
@@ -296,7 +324,6 @@ def _unordered(read: TableRead, epochs: Sequence[tuple[list[Document], bool]]) -
     if not unordered:
         return set()
     whole = replace(stage, when_matched="replace", when_not_matched="insert")
-    at = _places(read)
     return {tuple(row[i] for i in at) for row in folded(read.engine, read.table, whole, [list(unordered.values())])}
 
 
@@ -305,22 +332,28 @@ def _places(read: TableRead) -> list[int]:
     return [names.index(name) for name in read.stage.on]
 
 
-def _compared(read: TableRead, epochs: Sequence[tuple[list[Document], bool]]) -> dict[int, str]:
+def _named(read: TableRead, epochs: Sequence[Staged]) -> set[str] | None:
+    """The columns that each document has named; None: there was no document."""
+    named = None if read.begin is None or read.begin.named is None else set(read.begin.named)
+    columns = {column.name for column in read.table.columns}
+    for epoch in epochs:
+        for document in epoch.documents:
+            named = (columns if named is None else named) & document.keys()
+    return named
+
+
+def _compared(read: TableRead, epochs: Sequence[Staged]) -> dict[int, str]:
     """Columns to compare, by place: not those that the database fills, unless every document names them."""
     by_database = filled(read.table)
-    always = set(by_database)
-    for documents, _ in epochs:
-        for document in documents:
-            always &= document.keys()
+    named = _named(read, epochs)
+    always = by_database if named is None else by_database & named
     left = sorted(c.name for c in read.table.columns if c.name in by_database - always and c.computed is None)
     if left:
         read.notes.append(f"{read.place}: columns that the database fills: {', '.join(left)}")
     return {i: c.name for i, c in enumerate(read.table.columns) if c.name not in by_database - always}
 
 
-def _difference(
-    read: TableRead, epochs: Sequence[tuple[list[Document], bool]], expected: Sequence[Row], unordered: set[Key]
-) -> str | None:
+def _difference(read: TableRead, epochs: Sequence[Staged], expected: Sequence[Row], unordered: set[Key]) -> str | None:
     """The first row that is not as it must be."""
     at, compared = _places(read), _compared(read, epochs)
     wanted: Mapping[Key, Row] = {tuple(row[i] for i in at): row for row in expected}

@@ -1,6 +1,7 @@
 """What an audit says of a table that the SQL sink wrote: on SQLite and PostgreSQL, for each way to merge."""
 
 import json
+import random
 from collections.abc import Iterator, Sequence
 from decimal import Decimal
 from typing import Any
@@ -8,9 +9,10 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
+from tests.harness.share import share
 from tidemark.services.audit.check import JobTables, no_writers, stages_into
 from tidemark.services.audit.history import AuditFailed, Commit, NotAuditable
-from tidemark.services.audit.outputs import VertexReleases
+from tidemark.services.audit.outputs import NO_OUTPUT, VertexReleases
 from tidemark.services.audit.reading import TooMuchHeld
 from tidemark.services.audit.recompute import EpochDone, SplitRecords, Stand, recompute
 from tidemark.services.audit.tables import TableRead, Unread, compare, read_table, table_output
@@ -55,6 +57,7 @@ class Target:
         self.stage = Merge(path="$merge", connection_name="c", table="Rows", on=("id",), **options)
         self.commits: list[Commit] = []
         self.done: list[EpochDone] = []
+        self.since, self.kept = 0, NO_OUTPUT
         self.inline_bytes_max = 100_000
         self.handle_bytes_max = StagingSettings().handle_bytes_max
 
@@ -77,16 +80,21 @@ class Target:
         done.outputs[IDENTITY.vertex] = list(documents if again is None else again)
         self.done.append(done)
 
-    async def audit(self, *, by_epoch: bool = True) -> TableRead:
+    async def audit(self, *, by_epoch: bool = True, goes_on: bool = False) -> TableRead:
+        """goes_on: from where the last one ended."""
+        since, before = (self.since, self.kept) if goes_on else (0, NO_OUTPUT)
         read = read_table(IDENTITY.vertex, self.stage, self.url, frozenset([JOB]))
         assert isinstance(read, TableRead)
+        last = Epoch(len(self.commits))
+        commits = self.commits[max(0, since - 1) :]
+        what = VertexReleases(JOB, IDENTITY.vertex, commits, ended=True, before=before, since=Epoch(since))
         try:
-            output = await table_output(
-                read, VertexReleases(JOB, IDENTITY.vertex, self.commits, ended=True), self.blobs
-            )
-            compare(read, self.done, output, self.commits, by_epoch=by_epoch)
+            output = await table_output(read, what, self.blobs)
+            compare(read, self.done[since:], output, self.commits[since:], by_epoch=by_epoch, keep=last)
         finally:
             read.engine.dispose()
+        if output.table is not None:
+            self.since, self.kept = last, output.keep(last, before)
         return read
 
 
@@ -159,6 +167,40 @@ async def test_a_column_that_the_database_fills_is_compared_where_every_document
     target.execute("UPDATE \"Rows\" SET note = 'z' WHERE id = 2")
     with pytest.raises(AuditFailed, match=r"row id=2: column note: expected '?y'?, found '?z'?$"):
         await target.audit()
+
+
+def _drawn(chance: random.Random) -> Document:
+    values: Document = {
+        "name": chance.choice(["a", "\u00e9'\"", "", None]),
+        "ratio": chance.choice([0.1, -0.0, 1e300, 5e-324, float("inf"), 3]),
+        "price": chance.choice([Decimal("2.50"), Decimal("-0.01"), 7]),
+        "at": chance.choice([Date(86_400_123), Date(-1), None]),
+        "raw": Binary(chance.randbytes(chance.choice([0, 3]))),
+        "more": chance.choice([{"list": [1, "x", None]}, [], "text", None]),
+        "note": chance.choice(["n", "m"]),
+    }
+    named = chance.sample(sorted(values), chance.randrange(len(values) + 1))
+    return {"id": chance.randrange(1, 7), **{name: values[name] for name in named}}
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("seed", share(range(12), 3))
+async def test_an_audit_goes_on_from_the_table_that_the_last_one_expected(made: Any, mode: str, seed: int) -> None:
+    """Each value comes back as it was; it finds what an audit from the begin finds, and a change to a row of before."""
+    chance = random.Random(seed)
+    target = made(when_matched=mode)
+    for _ in range(6):
+        await target.release(*(_drawn(chance) for _ in range(chance.randrange(4))))
+        if chance.random() < 0.5:
+            assert (await target.audit(goes_on=True)).unchecked == []
+    kept = target.since, target.kept
+    went_on = await target.audit(goes_on=True)
+    whole = await target.audit()
+    assert (went_on.unchecked, went_on.notes) == (whole.unchecked, whole.notes)
+    target.since, target.kept = kept
+    target.execute('INSERT INTO "Rows" (id) VALUES (9)')
+    with pytest.raises(AuditFailed, match=r"row id=9: follows from no record of the source"):
+        await target.audit(goes_on=True)
 
 
 async def test_the_order_of_an_epoch_s_rows_is_that_of_their_release(made: Any) -> None:
