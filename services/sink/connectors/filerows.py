@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from tidemark.services.sink.connectors.csvlines import csv_bytes
 from tidemark.services.sink.connectors.formats import jsonl_bytes, parquet_bytes, text_of
+from tidemark.shared.adapters.tablelibraries import no_catalog
 from tidemark.shared.language.expressions.ast import Expr, FieldPath, Literal
 from tidemark.shared.language.stages import Connection, DateFormat, EmitFormat, FileEmit, OutputFormat
 from tidemark.shared.language.values import type_name
@@ -82,10 +83,7 @@ def encoding_of(stage: FileEmit, connection: Connection | None, source_topics: T
     table = None
     if stage.format == "iceberg":
         if connection is None or "catalog" not in connection.settings:
-            where = stage.path if connection is None else f"connections.{connection.name}"
-            raise WrongSetup(
-                f"{where}: format iceberg needs a connection with a catalog, such as {{type: sql, uri: …}}"
-            )
+            raise WrongSetup(no_catalog(stage.path if connection is None else f"connections.{connection.name}"))
         table = CatalogTable(stage.file_path, connection.settings["catalog"])
     return Encoding.of(stage, table, source_topics)
 

@@ -16,7 +16,7 @@ from typing import Any, Final
 import pyarrow as pa
 import pydantic
 import sqlalchemy.exc
-from pyiceberg.catalog import Catalog, load_catalog
+from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import (
     BadRequestError,
     CommitFailedException,
@@ -42,6 +42,7 @@ from tidemark.services.sink.connectors.formats import parquet_bytes, table_from
 from tidemark.services.sink.connectors.manifests import Manifest
 from tidemark.services.sink.connectors.tablecolumns import FORBIDDEN, plain
 from tidemark.services.sink.connectors.tablereleases import COMPACTED, TOLD, CommitConflict, TableReleases, app_of, told
+from tidemark.shared.adapters.tablelibraries import iceberg_name, open_catalog
 from tidemark.shared.ports.sink import TargetRefused, TargetUnavailable
 
 METADATA: Final = "metadata"
@@ -74,8 +75,7 @@ class IcebergReleases(TableReleases[Table]):
     ) -> None:
         """`name`: of the table, in folders; `catalog`: as the library takes its properties; `bounds`: those of tables."""
         super().__init__(destination, partition_by, **bounds)
-        parts = [part for part in name.split("/") if part]
-        self._name = (*parts[:-1], parts[-1]) if len(parts) > 1 else ("default", *parts)
+        self._name = iceberg_name(name)
         self._settings = catalog
         self._catalog: Catalog | None = None
 
@@ -83,8 +83,7 @@ class IcebergReleases(TableReleases[Table]):
 
     def _tables(self) -> Catalog:
         if self._catalog is None:
-            settings = {name: str(value) for name, value in self._settings.items()}
-            self._catalog = load_catalog(settings.pop("name", "default"), **settings)
+            self._catalog = open_catalog(self._settings)
         return self._catalog
 
     def _open(self) -> Table | None:

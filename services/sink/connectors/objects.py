@@ -11,6 +11,7 @@ from typing import Any, BinaryIO, Final
 from tidemark.services.sink.connectors.destination import check_name
 from tidemark.shared.adapters.creating import create_object
 from tidemark.shared.adapters.filesystems import listing_of, unreachable
+from tidemark.shared.adapters.tablelibraries import delta_place
 from tidemark.shared.ports.sink import TargetRefused, TargetUnavailable
 
 PROBE: Final = "_manifests/.probe"
@@ -99,11 +100,12 @@ class ObjectDestination:
 
     def table(self) -> tuple[str, dict[str, str]]:
         """See `Destination.table`: on S3."""
-        if not self._root.startswith("s3://"):
+        found = delta_place(self._fs, self._root)
+        if found is None:
             raise TargetRefused(
                 f"{self._root}: a table lies in a directory or on S3, not there; choose json or csv in $emit, or another place"
             )
-        return self._root, {name: str(value) for name, value in _delta_options(self._fs).items() if value is not None}
+        return found
 
     def settle(self, names: Iterable[str]) -> None:
         """Nothing to do: an object that can be seen is durable."""
@@ -111,21 +113,6 @@ class ObjectDestination:
     def uri(self, name: str) -> str:
         """See `Destination.uri`."""
         return f"{self._root}/{name}"
-
-
-def _delta_options(filesystem: Any) -> dict[str, Any]:
-    """The connection's options, under the table library's names. It finds missing ones in the environment, as s3fs does."""
-    client = dict(filesystem.client_kwargs or {})
-    endpoint = filesystem.endpoint_url or client.get("endpoint_url")
-    return {
-        "AWS_ACCESS_KEY_ID": filesystem.key,
-        "AWS_SECRET_ACCESS_KEY": filesystem.secret,
-        "AWS_SESSION_TOKEN": filesystem.token,
-        "AWS_REGION": client.get("region_name"),
-        "AWS_ENDPOINT_URL": endpoint,
-        "AWS_ALLOW_HTTP": "true" if str(endpoint).startswith("http://") else None,
-        "AWS_CONDITIONAL_PUT": "etag",
-    }
 
 
 @contextmanager
