@@ -104,14 +104,17 @@ class _Looks:
         return ()
 
     async def files(self, stage: FileSource) -> Iterable[str]:
-        """Files match, unless the folder is said to grow."""
-        from tidemark.services.source.connectors.filecursors import Files
-        from tidemark.services.source.settings import SourceSettings
+        """Files match, unless the folder is said to grow; a table can be read as it is now."""
+        from tidemark.services.source.connecting import file_source
 
-        filesystem, glob = self.connections.files_of(self.processor, stage)
-        files = Files(filesystem, glob, SourceSettings().files_max)
-        names = await self.executor.blocking(files.names)
-        return () if names or stage.follow else [no_file(stage.path, glob)]
+        source = await file_source(self.connections, self, self.processor, stage)
+        try:
+            there = await source.look()
+        finally:
+            await source.close()
+        return (
+            () if there or stage.follow else [no_file(stage.path, self.connections.files_of(self.processor, stage)[1])]
+        )
 
     async def topic(self, connection_name: str, topic: str, *, has_key: bool) -> Iterable[str]:
         """A topic that is written to is there, or may be made; and takes records without a key, if they have none."""

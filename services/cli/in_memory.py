@@ -124,8 +124,12 @@ class TryOutSources:
             case DocumentsSource() | ScriptSource():
                 return own_documents(processor, stage, outside.clock)
             case FileSource():
-                source = file_source(self.connections, outside, processor, replace(stage, follow=False))
-                if not await source.files():
+                try:
+                    source = await file_source(self.connections, outside, processor, replace(stage, follow=False))
+                    there = await source.look()
+                except LogUnavailable as error:  # as for plug-ins
+                    raise CannotTryOut(str(error)) from error
+                if not there:
                     raise CannotTryOut(no_file(stage.path, self.connections.files_of(processor, stage)[1]))
                 return source
             case SampleSource():

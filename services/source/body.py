@@ -26,7 +26,7 @@ from tidemark.shared.operators.build import Chain
 from tidemark.shared.operators.rows import while_wanted
 from tidemark.shared.operators.source_front import SourceFront
 from tidemark.shared.ports.log import LogUnavailable
-from tidemark.shared.ports.source import Gathers, KnowsOrigins, NotesOffsets, SourcePort
+from tidemark.shared.ports.source import Gathers, KnowsOrigins, NotesOffsets, OneLists, SourcePort
 from tidemark.shared.protocol.source.machine import Input
 from tidemark.shared.protocol.source.split import Split
 from tidemark.shared.runtime.body import Copied, Fetched, ReadingBody
@@ -87,6 +87,7 @@ class SourceTaskBody(ReadingBody):
             settle_ms=steps.settle_ms,
             noted_checkpoints_max=settings.noted_checkpoints_max,
             listed_once=assign.listed,
+            one_lists=isinstance(source, OneLists) and source.one_lists,
         )
         self._wanted = True
         self.always_beside = False
@@ -100,7 +101,8 @@ class SourceTaskBody(ReadingBody):
 
     async def open(self, parts: Mapping[StatePart, bytes]) -> None:
         """Restore, then stand at the noted positions; a split without one at its beginning, as the row has it (I1)."""
-        there, row = await self._source.splits(), self._context.assign.splits
+        row, decided = self._context.assign.splits, self.input.one_lists and self.input.listed_once
+        there = {split: each.ordinal for split, each in row.items()} if decided else await self._source.splits()
         known = {split: each for split, each in row.items() if split in there}
         await self._source.check(known)
         self.input.compared(self._clock.monotonic_ms())

@@ -57,6 +57,16 @@ class KnowsOrigins(Protocol):
         ...
 
 
+@runtime_checkable
+class OneLists(Protocol):
+    """A source of a version of what goes on changing, which tasks would choose each: the first lists the splits of all, once (I1)."""
+
+    @property
+    def one_lists(self) -> bool:
+        """Whether it is so."""
+        ...
+
+
 class SourcePort(Protocol):
     """One task's reader over the splits that it was given."""
 

@@ -1,13 +1,14 @@
 """The targets of a document's connections, for the process that uses them."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import fsspec
 
 from tidemark.shared.adapters.kafka_log import KafkaLog
 from tidemark.shared.adapters.kafka_settings import KafkaSettings, settings_from
+from tidemark.shared.adapters.tablelibraries import iceberg_name, no_catalog
 from tidemark.shared.language.documents import Processor, resolve
 from tidemark.shared.language.forms import PluginFormat, PluginUse
 from tidemark.shared.language.redaction import redacted_line
@@ -124,6 +125,18 @@ class Connections:
         """The file system (fsspec's) of a source of files, and the glob in it. Raises as `get`."""
         place, config = self.place_of(processor, stage.connection_name, stage.path_glob, stage.path)
         return filesystem_at(place, stage.path, config)
+
+    def catalog_of(
+        self, processor: Processor, stage: FileSource
+    ) -> tuple[tuple[str, ...], Mapping[str, Any], Callable[[str], None]]:
+        """A table of Iceberg: its name, its catalog's settings, and what raises where a folder may not be read. WrongSetup; as `get`."""
+        settings = {} if stage.connection_name is None else self.get(processor, stage.connection_name).settings
+        if "catalog" not in settings:
+            raise WrongSetup(
+                no_catalog(stage.path if stage.connection_name is None else f"connections.{stage.connection_name}")
+            )
+        name = iceberg_name(stage.path_glob)
+        return name, settings["catalog"], lambda place: self._allowed.check_place(place, stage.path)
 
     def kafka_settings(self, connection: Connection) -> KafkaSettings:
         """Client settings of a Kafka connection."""

@@ -9,7 +9,9 @@ from typing import Any, Protocol
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from deltalake import write_deltalake
 from fsspec.implementations.local import LocalFileSystem
+from pyiceberg.catalog import load_catalog
 from tidemark_shelf import ShelfSource
 from tidemark_shelf.file import Place, ShelfFile
 
@@ -19,11 +21,15 @@ from tests.harness.registry import MemoryRegistry
 from tidemark.services.gateway.writing import BatchWriter
 from tidemark.services.library.release_world import Inline
 from tidemark.services.source.connectors.changestream import ChangeStream
+from tidemark.services.source.connectors.deltatable import DeltaVersions
 from tidemark.services.source.connectors.files import FileConnector, FileSourceSettings
+from tidemark.services.source.connectors.icebergtable import IcebergVersions
 from tidemark.services.source.connectors.kafka import KafkaConnector, KafkaSourceSettings
 from tidemark.services.source.connectors.plugin import PluginConnector
 from tidemark.services.source.connectors.registered import RegisteredRecords
 from tidemark.services.source.connectors.script import DocumentsConnector, ScriptConnector
+from tidemark.services.source.connectors.tables import TableConnector
+from tidemark.services.source.connectors.tableversions import TableVersions
 from tidemark.shared.adapters.clock import SystemClock
 from tidemark.shared.adapters.executor import AsyncExecutor
 from tidemark.shared.adapters.kafka_writer import partition_of_key
@@ -181,6 +187,47 @@ class FileLanes:
         temporary = path.with_suffix(".tmp")
         temporary.write_text("".join(line + "\n" for line in header + lines))
         temporary.replace(path)
+
+
+class TableLanes:
+    """Commits of a table; `ordered` all are one lane, else each is one."""
+
+    def __init__(self, root: Path, kind: str, *, ordered: bool, follow: bool) -> None:
+        self.root, self.kind = root, kind
+        self.ordered, self.grows = ordered, follow
+        self.commits: list[list[int]] = []
+
+    @property
+    def lanes(self) -> list[list[int]]:
+        return [[n for commit in self.commits for n in commit]] if self.ordered else self.commits
+
+    def source(self) -> TableConnector:
+        versions = table_at(self.root, self.kind)
+        return TableConnector(versions, Inline(), CLOCK, ordered=self.ordered, follow=self.grows, poll_ms=1)
+
+    async def add(self, lane: int, numbers: Sequence[int]) -> None:
+        del lane
+        rows = pa.table({"n": pa.array(numbers, pa.int64())})
+        self.commits.append([*numbers])
+        if self.kind == "delta":
+            write_deltalake(self.root / "t", rows, mode="append")
+            return
+        catalog = load_catalog(**catalog_in(self.root))
+        catalog.create_namespace_if_not_exists("n")
+        catalog.create_table_if_not_exists("n.t", rows.schema).append(rows)
+        catalog.close()
+
+
+def catalog_in(root: Path) -> dict[str, str]:
+    """The properties of a catalog in a folder."""
+    return {"name": "c", "type": "sql", "uri": f"sqlite:///{root}/catalog.db", "warehouse": f"file://{root}/tables"}
+
+
+def table_at(root: Path, kind: str) -> TableVersions:
+    """The table `t` of a folder, or `n.t` of its catalog."""
+    if kind == "iceberg":
+        return IcebergVersions(("n", "t"), catalog_in(root), lambda _: None)
+    return DeltaVersions(LocalFileSystem(), str(root / "t"), str(root / "t"), {})
 
 
 class PluginLanes:

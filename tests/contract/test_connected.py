@@ -6,8 +6,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 import sqlalchemy as sa
+from deltalake import write_deltalake
 
 from tests.harness.mongodb.servers import Servers
 from tidemark.services.cli import connected
@@ -145,6 +147,25 @@ async def test_files_and_folders(tmp_path: Path) -> None:
     assert "plain is a file; the output is a folder" in found[2]
     assert [text for text in found[3:] if "nothing may be written there" not in text] == []
     assert len(found) == (3 if os.access(closed, os.W_OK) else 4)  # root may write anywhere
+
+
+@pytest.mark.parametrize(
+    ("source", "said"),
+    [
+        ({"path": "t", "format": "parquet"}, []),
+        ({"path": "t/n=1/*.parquet", "format": "parquet"}, ["is part of the Delta Lake table"]),
+        ({"path": "t", "format": "parquet", "follow": True, "ordered": False}, ["leave ordered: false away"]),
+        ({"path": "no/t", "format": "iceberg"}, ["no.t: the catalog has no table of this name"]),
+    ],
+)
+async def test_tables_that_are_read(tmp_path: Path, source: dict[str, Any], said: list[str]) -> None:
+    """A table that is there and can be read, and what is none."""
+    write_deltalake(tmp_path / "t", pa.table({"n": [1], "m": [2]}), partition_by=["n"])
+    lake = {"type": "files", "path": str(tmp_path), "catalog": {"type": "sql", "uri": f"sqlite:///{tmp_path}/c.db"}}
+    found = await _found(
+        lake, {"$source": {"connectionName": "c", **source}}, {"$emit": {"path": "o", "format": "json"}}
+    )
+    assert [wanted in str(error) for error, wanted in zip(found, said, strict=True)] == [True] * len(said)
 
 
 @pytest.mark.kafka

@@ -15,6 +15,7 @@ from tests.contract.sources_worlds import (
     KafkaLanes,
     PluginLanes,
     ScriptLanes,
+    TableLanes,
     World,
     number_of,
 )
@@ -34,6 +35,10 @@ BOUNDED: dict[str, Callable[[Path], World]] = {
     "json-ordered": lambda path: FileLanes(path, "json", ordered=True, follow=False),
     "csv-ordered": lambda path: FileLanes(path, "csv", ordered=True, follow=False),
     "parquet-ordered": lambda path: FileLanes(path, "parquet", ordered=True, follow=False),
+    "delta": lambda path: TableLanes(path, "delta", ordered=False, follow=False),
+    "delta-ordered": lambda path: TableLanes(path, "delta", ordered=True, follow=False),
+    "iceberg": lambda path: TableLanes(path, "iceberg", ordered=False, follow=False),
+    "iceberg-ordered": lambda path: TableLanes(path, "iceberg", ordered=True, follow=False),
     "script": lambda _: ScriptLanes(),
     "documents": lambda _: DocumentLanes(),
     "plugin": lambda path: PluginLanes(path, follow=False),
@@ -48,6 +53,8 @@ GROWING: dict[str, Callable[[Path], World]] = {
     "csv-ordered-follow": lambda path: FileLanes(path, "csv", ordered=True, follow=True),
     "plugin-follow": lambda path: PluginLanes(path, follow=True),
     "json-ordered-follow": lambda path: FileLanes(path, "json", ordered=True, follow=True),
+    "delta-follow": lambda path: TableLanes(path, "delta", ordered=True, follow=True),
+    "iceberg-follow": lambda path: TableLanes(path, "iceberg", ordered=True, follow=True),
     "change-stream": lambda _: ChangeLanes(),
 }
 

@@ -110,6 +110,8 @@ class WorkersSide:
         """Digest of the computations' code as it is on the disk."""
         self.keep_blobs = 3
         self.grown = 0
+        self.one_lists = False
+        """Sources are tables: the first task lists the splits of all, once."""
         """Partitions that were added to the sources' topic."""
         self.fate: Callable[[do.CoordinatorCommand], Fate | None] = lambda _: "done"
         """What happens to a command; None: it stays where it is."""
@@ -249,7 +251,7 @@ class WorkersSide:
         first = not task.listed
         found = {}
         for ordinal in range(tasks + self.grown):
-            if ordinal % tasks == a.index:
+            if (first and not a.index) if self.one_lists else ordinal % tasks == a.index:
                 begin = Offset(self.now_ms if first else 0)
                 found[SplitId(f"t-{ordinal}")] = KnownSplit(ordinal, "t", begin)
         return found

@@ -164,6 +164,32 @@ def test_watermark_strategies(tree: dict[str, Any], strategy: object) -> None:
     assert _source({"documents": [], "watermark": tree}).watermark == strategy
 
 
+@pytest.mark.parametrize(
+    ("changed", "reason"),
+    [
+        ({}, ""),
+        ({"follow": True}, ""),
+        ({"connectionName": None}, "format iceberg needs connectionName"),
+        ({"path": "/"}, "names the table: namespace/table"),
+        ({"path": "shop/*"}, "is no glob"),
+        ({"follow": True, "ordered": False}, "leave ordered away"),
+    ],
+)
+def test_a_table_of_a_catalog_is_named(changed: dict[str, Any], reason: str) -> None:
+    """D20: one table, of a connection that knows it."""
+    tree = {"connectionName": "lake", "path": "shop/orders", "format": "iceberg"} | changed
+    source = {name: value for name, value in tree.items() if value is not None}
+    lake = {"type": "files", "path": "/srv", "catalog": {"type": "sql", "uri": "sqlite:////srv/c.db"}}
+    try:
+        parse({"pipeline": [{"$source": source}], "connections": {"lake": lake}})
+    except InvalidDocument as refused:
+        said = str(refused)
+    else:
+        said = ""
+    assert reason in said
+    assert bool(reason) == bool(said)
+
+
 PAST: dict[str, Any] = {"path": "past/*.parquet", "format": "parquet", "timeField": "$at"}
 LIVE: dict[str, Any] = {"connectionName": "k", "topic": "t", "timeField": "$at"}
 SWITCH: dict[str, Any] = {"$date": "1970-01-01T00:01:00Z"}

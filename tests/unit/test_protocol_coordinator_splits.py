@@ -85,6 +85,39 @@ def test_I1_a_task_without_splits_hears_that_the_source_is_listed() -> None:
     assert listed(world)[SplitId("t-1")].begin == 0
 
 
+def test_I1_what_one_task_has_listed_for_all_is_told_to_each() -> None:
+    """Which version of a table is read is decided once: each task reads its share of what the first one found."""
+    world = starting(sources=3)
+    world.one_lists = True
+    world.settle()
+    assert sorted(listed(world)) == ["t-0", "t-1", "t-2"]
+    assert {c.index: [*c.splits] for c in world.said(ReadSplits)} == {0: ["t-0"], 1: ["t-1"], 2: ["t-2"]}  # type: ignore[union-attr]
+    assert world.said(StartSources)
+
+
+def test_I1_what_one_task_has_listed_for_all_is_told_by_another_leader_too() -> None:
+    """The row has it, and its writer fell silent before any task was told."""
+    world = starting(sources=3)
+    world.one_lists = True
+    world.fate = lambda c: (
+        "ambiguous-done"
+        if isinstance(c, do.StoreUpdate) and world.said(Assign)
+        else None
+        if world.said(Assign) and listed(world)
+        else "done"
+    )
+    world.settle()
+    assert listed(world)
+    assert not world.said(ReadSplits)
+    world.crash_node(world.nodes[0])
+    world.fate = lambda _: "done"
+    world.lead()
+    world.pass_ms(10_000)
+    last = {c.index: [*c.splits] for c in world.said(ReadSplits)}  # type: ignore[union-attr]
+    assert last == {0: ["t-0"], 1: ["t-1"], 2: ["t-2"]}
+    assert world.said(StartSources)
+
+
 def test_I1_a_split_begins_where_it_began_over_a_failure_before_the_first_commit() -> None:
     """`latest` moves on; what the row lists does not."""
     world = started()

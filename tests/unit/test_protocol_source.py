@@ -79,6 +79,25 @@ def test_I1_what_is_found_is_told_once_and_again_to_another_leader() -> None:
     assert given.tell(again=True) == []
 
 
+def test_I1_the_first_task_lists_what_is_decided_once() -> None:
+    """The splits of all tasks, until the row has them: what the thing has become since is no part of it."""
+    first, other = (Input(tasks=2, index=index, listed_once=False, one_lists=True) for index in (0, 1))
+    assert first.unlisted({A: 0, B: 1}) == [A, B]
+    assert other.unlisted({A: 0, B: 1}) == []
+    first.looked({A: known(0), B: known(1)}, 0)
+    other.looked({}, 0)
+    assert first.tell() == [Tell({A: known(0), B: known(1)}, ())]
+    assert other.tell() == [Tell({}, ())]
+    first.listed({A: known(0)})
+    other.listed({B: known(1)})
+    for given, split in ((first, A), (other, B)):
+        assert [*given.unopened()] == [split]
+        assert [*given.read()] == [split]
+        assert not given.looks(10**9)
+        assert given.unlisted({SplitId("t-2"): 0, SplitId("t-3"): 1}) == []
+        assert given.tell(again=True) == []
+
+
 def test_I1_what_is_gone_is_told_with_each_look() -> None:
     """The row lists it, and it is there no more."""
     given = machine(A)

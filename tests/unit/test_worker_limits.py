@@ -137,10 +137,10 @@ async def test_bounds_of_files_reach_their_source(tmp_path: Path) -> None:
     stage = processor.source
     assert isinstance(stage, FileSource)
     outside: Any = SimpleNamespace(executor=AsyncExecutor(), clock=SystemClock())
-    made = file_source(Connections("x"), outside, processor, stage, SourceSettings(files_max=1))
+    made = await file_source(Connections("x"), outside, processor, stage, SourceSettings(files_max=1))
     with pytest.raises(LogError, match="2 files match, but files_max is 1"):
         await made.splits()
-    made = file_source(Connections("x"), outside, processor, stage)
+    made = await file_source(Connections("x"), outside, processor, stage)
     await open_splits(made)
     with pytest.raises(LogError, match=r"options\.limits\.recordBytes"):
         await made.fetch(512, 0)

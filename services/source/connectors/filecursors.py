@@ -17,6 +17,7 @@ from itertools import accumulate
 from typing import Any, Final, Protocol
 
 from tidemark.services.source.connectors.filereaders import FileReader, Rows
+from tidemark.services.source.connectors.tablefolders import TableFolders
 from tidemark.shared.adapters.filesystems import unreachable
 from tidemark.shared.ports.log import LogError, LogUnavailable
 from tidemark.shared.ports.source import SourceReplaced
@@ -46,6 +47,8 @@ class Files:
     """An fsspec file system."""
     glob: str
     files_max: int
+    tables: TableFolders | None = None
+    """Looks for tables among the folders of the files; None: they cannot be part of one."""
 
     @property
     def folder(self) -> str:
@@ -54,7 +57,7 @@ class Files:
         return plain[: plain.rfind("/") + 1]
 
     def names(self) -> list[str]:
-        """All that match now, sorted. LogError if there are more than `files_max`."""
+        """All that match now, sorted. LogError if there are more than `files_max`; TableRefused if one is part of a table."""
         return list(self.sizes())
 
     def sizes(self) -> dict[str, int | None]:
@@ -67,6 +70,8 @@ class Files:
         sizes = {name: info.get("size") for name, info in sorted(found.items()) if info["type"] == "file"}
         if len(sizes) > self.files_max:
             raise LogError(f"$source.path {self.glob}: {len(sizes)} files match, but files_max is {self.files_max}")
+        if self.tables is not None:
+            self.tables.check(list(sizes))
         return sizes
 
     def read(self, reader: FileReader, name: str, position: int, max_bytes: int, *, grows: bool) -> Rows:

@@ -18,6 +18,7 @@ import pyarrow as pa
 
 from tidemark.services.source.connectors.filecursors import Cursor, FileCursor, Files, Piece, SequenceCursor
 from tidemark.services.source.connectors.filereaders import reader_of
+from tidemark.services.source.connectors.tablefolders import TableFolders
 from tidemark.shared.language.limits import DEFAULTS
 from tidemark.shared.language.stages import FileFormat
 from tidemark.shared.model.checkpoint import KnownSplit
@@ -75,7 +76,8 @@ class FileConnector:
 
     def __init__(self, settings: FileSourceSettings, filesystem: Any, executor: Executor, clock: Clock) -> None:
         self._settings = settings
-        self._files = Files(filesystem, settings.glob, settings.files_max)
+        tables = TableFolders(filesystem, settings.glob) if settings.format == "parquet" else None
+        self._files = Files(filesystem, settings.glob, settings.files_max, tables)
         self._reader = reader_of(settings.format, settings.types, settings.record_bytes_max)
         self._executor = executor
         self._clock = clock
@@ -132,8 +134,12 @@ class FileConnector:
             found[split] = Offset(cursor.position)
         return found
 
+    async def look(self) -> bool:
+        """Whether files match now. LogError if there are more than `files_max`, or one is part of a table."""
+        return bool(await self.files())
+
     async def files(self) -> Sequence[str]:
-        """Those that match now, sorted. LogError if there are more than `files_max`."""
+        """Those that match now, sorted. LogError as `look`."""
         return await self._executor.blocking(self._files.names)
 
     def know(self, origins: Mapping[SplitId, Mapping[str, str]]) -> None:
@@ -164,7 +170,8 @@ class FileConnector:
     async def fetch(self, max_bytes: int, timeout_ms: int) -> Sequence[RawBatch]:
         """See `Source.fetch`."""
         batches = await self._executor.blocking(self._read, max_bytes)
-        if not batches and not all(split.finished for split in self._splits.values()):
+        ended = bool(self._splits) and all(split.finished for split in self._splits.values())
+        if not batches and not ended:
             await self._clock.sleep_ms(min(timeout_ms, self._settings.poll_ms))
         return batches
 

@@ -72,8 +72,9 @@ def _learn(p: ProcessorState) -> None:
     if known != p.kept.splits:
         return _write(p, known, ended=False)
     for task in ready:
-        # A task without splits is told, too: the splits that it finds from then on are new.
-        splits = {split: known[task.vertex][split] for split in run.found.pop(task).splits}
+        # A task without splits is told, too: the splits that it finds from then on are new. And those that another has found for it.
+        told, own = run.found.pop(task).splits.keys(), own_splits(p, task)
+        splits = {split: own[split] for split in told} if told and told <= own.keys() else own
         p.tell(ReadSplits(p.row.job, p.row.generation, task.vertex, task.index, splits))
     return None
 

@@ -90,6 +90,8 @@ class Input:
     """The least over the splits (W2); it never falls, over a restore neither (W1)."""
     listed_once: bool = True
     """The row lists the job's splits (I1)."""
+    one_lists: bool = False
+    """The first task lists the splits of all, once (I1)."""
     splits: dict[SplitId, Split] = field(default_factory=dict)
     """Those that the row lists and the task was told of."""
     gone: tuple[SplitId, ...] = ()
@@ -130,7 +132,8 @@ class Input:
             if name not in self.splits:
                 self.splits[name] = Split(known, known.begin, away=self.listed_once)
         self.listed_once = True
-        self.found = {name: known for name, known in self.found.items() if name not in self.splits}
+        others = () if self.one_lists else self.found.items()
+        self.found = {name: known for name, known in others if name not in self.splits}
 
     def known(self) -> Mapping[SplitId, KnownSplit]:
         """As the row lists them."""
@@ -138,15 +141,18 @@ class Input:
 
     def looks(self, now_ms: int) -> bool:
         """Whether it is time to look for new splits. Splits that come to a bounded input, or after its ends are set, are not part of it."""
-        settled = self._draining or (self.bounded and self.listed_once)
+        settled = self._draining or self._are_listed()
         return not settled and now_ms - self._looked_ms >= self.look_interval_ms
 
     def unlisted(self, there: Mapping[SplitId, int]) -> list[SplitId]:
-        """Of the existing splits, with their ordinals: those that belong to this task and that nobody reads."""
-        if self.bounded and self.listed_once:
+        """Of the existing splits, with their ordinals: those that this task has to list and that nobody reads."""
+        if self._are_listed():
             return []
-        mine = [name for name, ordinal in there.items() if ordinal % self.tasks == self.index]
+        mine = [n for n, ordinal in there.items() if (0 if self.one_lists else ordinal % self.tasks) == self.index]
         return [name for name in mine if name not in self.splits]
+
+    def _are_listed(self) -> bool:
+        return (self.bounded or self.one_lists) and self.listed_once
 
     def looked(self, found: Mapping[SplitId, KnownSplit], now_ms: int) -> None:
         """These are the splits that were `unlisted`."""

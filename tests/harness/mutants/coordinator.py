@@ -122,6 +122,7 @@ COORDINATOR = (
     Mutant("I1", "the next generation looks anew", GENERATION, "        listed=task.vertex in p.kept.splits,\n        splits=own_splits(p, task) if work.service == SOURCE else {},\n", "", ON_SPLITS),
     Mutant("I1", "a new leader asks for nothing", GENERATION, "        p.tell(TellSplits(p.row.job, p.row.generation))\n", "", ON_SPLITS),
     Mutant("I1", "a task without splits hears nothing", SPLITS, "        p.tell(ReadSplits(", "        if run.found is not None and splits:\n            p.tell(ReadSplits(", ON_SPLITS),
+    Mutant("I1", "what one has found for all is told to none", SPLITS, " for split in told} if told and told <= own.keys() else own", " for split in told if split in own}", ON_SPLITS),
     Mutant("I1", "files that are gone stay in the row", SPLITS, " if s not in found.gone}", "}", ON_SPLITS),
     Mutant("I1", "the row grows without a bound", SPLITS, "            if (size := len(_size(share))) > p.settings.splits_bytes_max:", "            if (size := len(_size(share))) < 0:", ON_SPLITS),
     Mutant("I3", "the ends are told before they are written", SPLITS, "    return _write(p, known, ended=True)", "    for task in sources:\n        p.tell(Drain(p.row.job, p.row.generation, task.vertex, task.index, run.ends[task]))\n    return _write(p, known, ended=True)", ON_SPLITS),

@@ -61,6 +61,8 @@ SOURCES = (
     Mutant("E2", "a drain forgets the named offsets", INPUT, "self._until = until\n", "self._until = {}\n", ON_TASK),
     Mutant("E2", "what comes after the end is looked for", INPUT, "settled = self._draining or (", "settled = (", ON_TASK),
     Mutant("I1", "what is found is read at once", INPUT, "        self.found, self._looked_ms, self._to_tell = found, now_ms, True\n", "        self.found, self._looked_ms, self._to_tell = found, now_ms, True\n        self.listed(found)\n", (*ON_INPUT, *ON_TASK)),
+    Mutant("I1", "each task lists its own of what is decided once", INPUT, "(0 if self.one_lists else ordinal % self.tasks)", "(ordinal % self.tasks)", ON_INPUT),
+    Mutant("I1", "what was decided once is looked for again", INPUT, "(self.bounded or self.one_lists) and self.listed_once", "self.bounded and self.listed_once", ON_INPUT),
     Mutant("I1", "what came since begins where the document says", BODY, "first=not self.input.listed_once)", "first=True)", ON_TASK),
     Mutant("I1", "a split without a position begins at its first record", SPLIT, "known.begin if checkpoint is None else checkpoint", "Offset(0) if checkpoint is None else checkpoint", ON_TASK),
     Mutant("I1", "an end comes before what was told", INPUT, "all(split.progress.ended for split in self.splits.values())", "all(split.progress.ended for split in self.splits.values() if split.opened)", ON_INPUT),

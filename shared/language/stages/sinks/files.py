@@ -21,6 +21,7 @@ from tidemark.shared.language.kinds import (
 from tidemark.shared.language.problems import join
 from tidemark.shared.language.stages.base import ConnectionNeed
 from tidemark.shared.language.stages.sinks.base import NAME, WRITTEN, DateFormat, OutputFormat, SinkBase
+from tidemark.shared.language.stages.sources.files import check_iceberg
 from tidemark.shared.model.values import Value
 
 EmitFormat = Literal["json", "csv", "parquet", "iceberg"]
@@ -124,16 +125,13 @@ def _check_files(o: Read, path: str, scope: Scope) -> None:
 
 
 def _check_iceberg(o: Read, path: str, scope: Scope) -> None:
-    if "connectionName" not in o:
-        scope.problems.add(path, "format iceberg needs connectionName: a connection of type files that has a catalog")
+    check_iceberg(o, path, scope)
     for name in o.get("partitionBy", ()):
         if "." in name:
             scope.problems.add(
                 join(path, "partitionBy"),
                 f"a table of Iceberg is divided by its columns: make a field of {name} with $set",
             )
-    if type(o.get("path")) is str and not o["path"].strip("/"):
-        scope.problems.add(join(path, "path"), "names the table: namespace/table")
 
 
 SCHEMA: Final = closed_schema(_FILES)

@@ -2,21 +2,25 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
-from tidemark.shared.language.kinds import BOOLEAN, STRING, Option, choice
+from tidemark.shared.language.expressions.scope import Scope
+from tidemark.shared.language.kinds import BOOLEAN, STRING, Option, Read, choice
+from tidemark.shared.language.problems import join
 from tidemark.shared.language.stages.base import ConnectionNeed
 from tidemark.shared.language.stages.sources.base import TIMING, SourceBase, SourceKind
 
 FileFormat = Literal["json", "csv", "parquet"]
+SourceFormat = Literal["json", "csv", "parquet", "iceberg"]
+"""Of these, parquet is a Delta Lake table, too, where the path is its folder."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileSource(SourceBase):
-    """Files that match a glob; each file is a split. JSON is one document a line."""
+    """Files that match a glob; each file is a split. JSON is one document a line. Or one version of a table, and what is added to it."""
 
     path_glob: str
-    format: FileFormat
+    format: SourceFormat
     connection_name: str | None = None
     """None: the path is a local one."""
     ordered: bool = True
@@ -37,10 +41,39 @@ class FileSource(SourceBase):
 
 _OPTIONS: Final = (
     Option("connectionName", STRING, "the connection of the files; without it a local path"),
-    Option("path", STRING, "a glob", required=True, into="path_glob"),
-    Option("format", choice("json", "csv", "parquet"), "json is a document a line", required=True),
+    Option("path", STRING, "a glob, or the folder of a table", required=True, into="path_glob"),
+    Option(
+        "format",
+        choice("json", "csv", "parquet", "iceberg"),
+        "json is a document a line, parquet files or a Delta Lake table, iceberg a table of the connection's `catalog`",
+        required=True,
+    ),
     Option("ordered", BOOLEAN, "one file after the other, by name (default), or each a split of its own"),
-    Option("follow", BOOLEAN, "the directory grows: go on looking for files (default false)"),
+    Option("follow", BOOLEAN, "the directory or table grows: go on looking for files (default false)"),
     *TIMING,
 )
-KIND: Final = SourceKind(FileSource, _OPTIONS)
+
+
+def check_iceberg(found: Read, path: str, scope: Scope) -> None:
+    """The options of a table that a catalog knows, of a source or of an `$emit`."""
+    if "connectionName" not in found:
+        scope.problems.add(path, "format iceberg needs connectionName: a connection of type files that has a catalog")
+    if type(found.get("path")) is str and not found["path"].strip("/"):
+        scope.problems.add(join(path, "path"), "names the table: namespace/table")
+
+
+def _check(tree: Any, found: Read, path: str, scope: Scope) -> None:
+    del tree
+    if found.get("format") != "iceberg":
+        return
+    check_iceberg(found, path, scope)
+    if set("*?[{") & set(found.get("path", "")):
+        scope.problems.add(join(path, "path"), "names one table of the catalog, namespace/table, and is no glob")
+    if found.get("follow") and found.get("ordered") is False:
+        scope.problems.add(
+            join(path, "ordered"),
+            "a table that is followed is read version by version, as one split: leave ordered away",
+        )
+
+
+KIND: Final = SourceKind(FileSource, _OPTIONS, _check)
