@@ -418,6 +418,17 @@ async def test_I2_another_table_of_the_name_is_another_source(tmp_path: Path, ki
     await reader.close()
 
 
+@pytest.mark.parametrize("ordered", [False, True])
+async def test_I2_a_job_that_read_the_files_as_they_lay_does_not_go_on(tmp_path: Path, *, ordered: bool) -> None:
+    """Its positions are of files, some of which are no part of the table."""
+    write_deltalake(tmp_path / "t", pa.table({"n": [1]}))
+    (file,) = (tmp_path / "t").glob("*.parquet")
+    source = await source_at(tmp_path, "t", ordered=ordered)
+    with pytest.raises(SourceReplaced, match="Start without state"):
+        await source.check({SplitId("files" if ordered else str(file)): KnownSplit(0, "1:aa", Offset(0))})
+    await source.close()
+
+
 # --- tables of others and of the product's own sink -----------------------------------------------------------------------
 
 
