@@ -8,8 +8,9 @@ MAKEFLAGS += --no-print-directory
 # Images and services of builds set it. Each process would compile all modules that it loads: as long again as the load itself.
 unexport PYTHONDONTWRITEBYTECODE
 
-# The first that runs; services/local/doctor.py says so if it does not fit. Name another: make PYTHON=/path/to/python3.12 …
-PYTHON ?= $(firstword $(foreach name,python3.11 python3.12 python3.13 python3 python,$(shell $(name) -c 'import sys; print(sys.executable)' 2>/dev/null)))
+# The first that runs, looked for once and when it is needed; services/local/doctor.py says so if it does not fit. Name another: make PYTHON=/path/to/python3.12 …
+PYTHON ?= $(eval PYTHON := $(or $(call runs,python3.11),$(call runs,python3.12),$(call runs,python3.13),$(call runs,python3),$(call runs,python)))$(PYTHON)
+runs = $(shell $(1) -c 'import sys; print(sys.executable)' 2>/dev/null)
 
 VENV := .venv
 BIN := $(VENV)/bin

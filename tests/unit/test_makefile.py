@@ -19,10 +19,15 @@ def settled(folder: Path) -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if not name.startswith("MAKE")} | {"PWD": str(folder)}
 
 
-def planned(folder: Path) -> str:
+def planned(folder: Path, **environment: str) -> str:
     """What `make setup` would do there."""
     done = subprocess.run(
-        ["make", "--dry-run", "setup"], cwd=folder, env=settled(folder), capture_output=True, text=True, check=True
+        ["make", "--dry-run", "setup"],
+        cwd=folder,
+        env=settled(folder) | environment,
+        capture_output=True,
+        text=True,
+        check=True,
     )
     return done.stdout
 
@@ -79,6 +84,19 @@ def test_changed_locks_are_installed_into_the_environment_that_is_there(installe
     told = planned(installed)
     assert "--requirement requirements-dev.lock" in told or "-r requirements-dev.lock" in told
     assert "--clear" not in told.split("||")[0]
+
+
+def test_python_is_looked_for_once(installed: Path, tmp_path: Path) -> None:
+    """By make, and by the one that it starts for the doctor; those behind the first that runs are not asked."""
+    (installed / ".venv/.packages-installed").unlink()
+    names = ("python3.11", "python3.12", "python3.13")
+    for name in names:
+        command = tmp_path / name
+        works = f'echo "{command}"' if name != names[0] else "exit 1"
+        command.write_text(f'#!/bin/sh\necho {name} >> "{tmp_path}/asked"\n{works}\n')
+        command.chmod(0o755)
+    assert f"{tmp_path}/python3.12 -m venv" in planned(installed, PATH=f"{tmp_path}:{os.environ['PATH']}")
+    assert (tmp_path / "asked").read_text().split() == [names[0], names[1]] * 2
 
 
 @pytest.mark.parametrize("why", ["gone", "old", "moved"])
