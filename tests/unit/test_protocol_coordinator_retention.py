@@ -1,6 +1,7 @@
 # ruff: noqa: N802 -- a test carries its rule's name
 """Time-outs, failures, back-off, retention and deletion: rules C10 to C12 as the coordinator keeps them."""
 
+import pytest
 from msgspec import structs
 
 from tests.unit.protocol_coordinator_support import NAME
@@ -314,18 +315,21 @@ def test_C12_log_records_go_below_the_lowest_offset_to_resume_from() -> None:
     assert max(world.floors.values()) >= 40
 
 
-def test_C9_a_mirror_is_whole_or_has_what_somebody_must_read() -> None:
-    """An audit needs a job's history from its begin: up to a bound all of it stays, then what sinks and leaders begin with alone."""
-    job, mirror, begin = JobId("j"), Mirror(), Offset(0)
-    for number in range(1, 8):
+@pytest.mark.parametrize("rows_kept", [1, 5])
+def test_C9_a_mirror_has_its_newest_rows_and_those_that_somebody_must_read(rows_kept: int) -> None:
+    """Audits go on from the newest rows; sinks and leaders begin where something waits for its release."""
+    job, mirror = JobId("j"), Mirror()
+    for number in range(1, 12):
         mirror.add(MirrorRow(job, Epoch(number), Epoch(number - 1), Generation(1), ()))
         assert mirror.next(0) is not None
         mirror.acknowledged(Epoch(number), Offset(number - 1))
         begin = mirror.begin(Epoch(max(1, number - 2)), Offset(0))
         assert begin == max(0, number - 3), "the third from the end waits for its release"
-        assert mirror.to_trim(begin, 5) == (None if number < 6 else begin)
-        mirror.trimmed = mirror.to_trim(begin, 5) or mirror.trimmed
-    assert mirror.to_trim(begin, 5) is None
+        stay = max(2, rows_kept)
+        found = mirror.to_trim(begin, rows_kept)
+        assert found == (number - 1 - stay if number - 1 > stay else None)
+        mirror.trimmed = mirror.trimmed if found is None else found
+        assert mirror.to_trim(begin, rows_kept) is None
 
 
 def test_C11_rows_that_no_sink_waits_for_may_be_forgotten() -> None:

@@ -69,7 +69,7 @@ class KafkaSinkSettings:
     part_records_max: int = 100_000
     """Records of one transaction; a single record above `part_bytes_max` is a part by itself."""
     markers_kept: int = knob(400_000)
-    """Offsets of an identity's markers topic up to which all stay, for audits; beyond it only the newest marker does."""
+    """The newest offsets of an identity's markers topic that stay for audits."""
     ahead_ms_max: int = 1_000
     """How long a transaction that was written ahead waits for its commit; then it is aborted, and written anew with the commit."""
     reading: MarkerReading = field(default_factory=MarkerReading)
@@ -230,13 +230,13 @@ class MarkedParts(ABC):
         self._marker = opened.marker
         for newest in (w.first for w in written if w.partition == place):
             self._until_trim = _TRIM_EVERY
-            if newest >= self._settings.markers_kept:
-                await self._trim(place, newest)
+            if (before := newest - self._settings.markers_kept) > 0:
+                await self._trim(place, Offset(before))
 
-    async def _trim(self, place: TopicPartition, newest: Offset) -> None:
-        """Let go of all markers in front of one that is committed. A cluster that does not allow it keeps them."""
+    async def _trim(self, place: TopicPartition, before: Offset) -> None:
+        """Let go of markers in front of others. A cluster that does not allow it keeps them."""
         try:
-            await self._log.delete_records({place: newest})
+            await self._log.delete_records({place: before})
         except LogError as error:
             _report.warning("sink.markers_stay", topic=place.topic, reason=str(error))
 

@@ -5,7 +5,7 @@ in spite of changed numbers of tasks, and nobody has to assign partitions. The t
 cannot span two), has no retention, and is not compacted: compaction could keep a marker that a later, aborted one hides.
 
 Every transaction writes one marker as its last record. The newest committed marker says all there is to know. Older ones serve audits
-alone; the sink deletes them all together, up to a committed marker.
+alone, each of which goes on where the last one ended; the sink keeps some of them.
 """
 
 import re

@@ -58,12 +58,13 @@ class Mirror:
         return self.rows[0][1] if self.rows and self.rows[0][0] <= needed else known
 
     def to_trim(self, begin: Offset, rows_kept: int) -> Offset | None:
-        """The offset below which rows may go; None for nothing new. Only an audit uses them, and it needs all of a job's, or none.
+        """The offset below which rows may go; None for nothing new. Only audits use those, each from where the last one ended.
 
-        begin: durable, so a leader or a sink begins there or behind it. rows_kept: so many rows of a job stay for audits.
+        begin: durable, so a leader or a sink begins there or behind it. rows_kept: so many of the newest rows stay for audits.
         """
         newest = self.rows[-1][1] if self.rows else begin
-        return begin if newest >= rows_kept and begin > self.trimmed else None
+        before = Offset(min(begin, newest - rows_kept))
+        return before if before > self.trimmed else None
 
     def failed(self, epoch: Epoch, retry_at_ms: int) -> None:
         """Whether the broker has the row is not known: append it again, later."""

@@ -61,7 +61,7 @@ class CoordinatorSettings:
     mirror_bytes_max: int = sized(900_000)
     """Limit of a row of the mirror: sinks' staged output and sources' positions. A checkpoint above it makes the processor FAILED (C9)."""
     mirror_rows_kept: int = knob(100_000)
-    """Rows of a job's mirror up to which all stay, for audits; beyond it only those that sinks have still to release do (C9)."""
+    """The newest rows of a job's mirror that stay for audits, besides those that sinks have still to release (C9)."""
     numbers_block: int = 64
     """Checkpoint numbers reserved at a time (C1)."""
     stop_release_wait_ms: int = 30_000
