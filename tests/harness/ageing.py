@@ -38,7 +38,7 @@ from tidemark.shared.wire.seals import HEADER
 READ_MS_PER_ROW = 0.2
 DEAD_GENERATIONS = 2_000
 UNREAD = 300_000
-"""Three times what mirrors are kept whole at; to read it takes twelve leases."""
+"""Three times what a mirror keeps for audits; to read it takes twelve leases."""
 DOCUMENT = {
     "connections": {"k": {"type": "kafka", "bootstrapServers": "memory:1"}},
     "pipeline": [
