@@ -105,7 +105,7 @@ class _Looks:
 
     async def files(self, stage: FileSource) -> Iterable[str]:
         """Files match, unless the folder is said to grow; a table can be read as it is now."""
-        from tidemark.services.source.connecting import file_source
+        from tidemark.services.source.filesources import file_source
 
         source = await file_source(self.connections, self, self.processor, stage)
         try:

@@ -25,8 +25,9 @@ from tidemark.services.operator.service import OperatorService
 from tidemark.services.operator.shelved import in_temporary_files
 from tidemark.services.sink.connectors.memory import MemorySink, MemoryTarget
 from tidemark.services.sink.service import SinkService
-from tidemark.services.source.connecting import file_source, given_documents, own_documents, plugin_source
+from tidemark.services.source.connecting import given_documents, own_documents, plugin_source
 from tidemark.services.source.connectors.sample import SampleConnector
+from tidemark.services.source.filesources import file_source
 from tidemark.services.source.service import SourceService
 from tidemark.shared.adapters.blobs import MemoryBlobs
 from tidemark.shared.adapters.directory_blobs import DirectoryBlobs

@@ -32,12 +32,12 @@ from tests.harness.opening import open_splits
 from tidemark.services.library.release_world import Inline, Task, World
 from tidemark.services.sink.connectors.files import FileSinkSettings
 from tidemark.services.sink.connectors.objects import ObjectDestination
-from tidemark.services.source.connecting import file_source
 from tidemark.services.source.connectors.files import FileConnector
 from tidemark.services.source.connectors.icebergtable import IcebergVersions
 from tidemark.services.source.connectors.parquetcells import texts_of
 from tidemark.services.source.connectors.tables import TableConnector
 from tidemark.services.source.connectors.tableversions import TableRefused
+from tidemark.services.source.filesources import file_source
 from tidemark.shared.adapters.clock import SystemClock
 from tidemark.shared.adapters.executor import AsyncExecutor
 from tidemark.shared.adapters.tablelibraries import delta_place

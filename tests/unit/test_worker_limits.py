@@ -17,7 +17,7 @@ from tests.harness.worker_stand import JOB
 from tidemark.services.operator.body import OperatorBody
 from tidemark.services.operator.settings import OperatorSettings, operator_settings
 from tidemark.services.operator.users import UsersCode
-from tidemark.services.source.connecting import file_source
+from tidemark.services.source.filesources import file_source
 from tidemark.services.source.settings import SourceSettings, source_settings
 from tidemark.shared.adapters.clock import SystemClock
 from tidemark.shared.adapters.executor import AsyncExecutor
