@@ -59,7 +59,7 @@ SOURCES = (
     Mutant("E1", "records behind the end are read", KAFKA, "            count = int(np.searchsorted(records.offsets, split.until))\n", "            pass\n", ON_ALL),
     Mutant("E1", "one ended split ends the task", INPUT, "return all(split.progress.ended for", "return any(split.progress.ended for", (*ON_INPUT, *ON_TASK)),
     Mutant("E2", "a drain forgets the named offsets", INPUT, "self._until = until\n", "self._until = {}\n", ON_TASK),
-    Mutant("E2", "what comes after the end is looked for", INPUT, "settled = self._draining or (", "settled = (", ON_TASK),
+    Mutant("E2", "what comes after the end is looked for", INPUT, "settled = self._draining or self._are_listed()", "settled = self._are_listed()", ON_TASK),
     Mutant("I1", "what is found is read at once", INPUT, "        self.found, self._looked_ms, self._to_tell = found, now_ms, True\n", "        self.found, self._looked_ms, self._to_tell = found, now_ms, True\n        self.listed(found)\n", (*ON_INPUT, *ON_TASK)),
     Mutant("I1", "each task lists its own of what is decided once", INPUT, "(0 if self.one_lists else ordinal % self.tasks)", "(ordinal % self.tasks)", ON_INPUT),
     Mutant("I1", "what was decided once is looked for again", INPUT, "(self.bounded or self.one_lists) and self.listed_once", "self.bounded and self.listed_once", ON_INPUT),
