@@ -68,7 +68,7 @@ $(PACKAGES): requirements-build.lock requirements-dev.lock pyproject.toml $(STAL
 	@touch $@
 
 $(COMPILED): $(PACKAGES) $(wildcard shared/compiled/*.py)
-	@echo 'Setting up: readers and writers are compiled (half a minute)'
+	@echo 'Setting up: readers and writers are compiled (a minute or two)'
 	@$(BIN)/python -m tidemark.shared.compiled
 	@touch $@
 
