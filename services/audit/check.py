@@ -8,7 +8,7 @@ read committed, by markers. The first difference is named, with epoch, place, ex
 Records that retention has taken from the source cannot be computed again: NotAuditable says so, and is no success.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import takewhile
@@ -34,8 +34,8 @@ from tidemark.services.audit.history import (
 from tidemark.services.audit.input import SourceRead, unread
 from tidemark.services.audit.installed import AuditedInstallation, local_installation
 from tidemark.services.audit.outputs import NO_OUTPUT, KeptOutput, Output, VertexReleases, topic_output
-from tidemark.services.audit.reading import TooMuchHeld, held_records
-from tidemark.services.audit.recompute import Recomputed, SplitRecords, Stand, recompute
+from tidemark.services.audit.reading import RAW_RECORD_BYTES, HeldRecords, TooMuchHeld, committed_records
+from tidemark.services.audit.recompute import ROWS_AT_ONCE, Read, Recomputed, SplitRecords, Stand, raw_batch, recompute
 from tidemark.services.audit.report import NOTHING, Audited
 from tidemark.services.audit.tables import TableRead, Unread, compare, read_table, table_output
 from tidemark.services.sink.connecting import stage_of
@@ -56,6 +56,7 @@ from tidemark.shared.model.checkpoint import SplitStand
 from tidemark.shared.model.ids import NO_EPOCH, Epoch, JobId, Offset, ProcessorName, SplitId, VertexId
 from tidemark.shared.model.messages import RunningPlan
 from tidemark.shared.model.processors import ProcessorRow
+from tidemark.shared.model.records import RawBatch
 from tidemark.shared.model.splits import Status
 from tidemark.shared.operators.context import context_of
 from tidemark.shared.planning import DeadLetterHead, ReadHead, WriteHead, plan_processor
@@ -340,19 +341,27 @@ async def source_records(
             at = None if after is None else after.stands.get(split)
             first, end = first_offset(commits, split) if at is None else at.next, commits[-1].stands[split].next
             await _still_there(source.log, TopicPartition(topic, partition), split, commits, first)
-            read = await held_records(source.log, topic, partition, first, end)
-            splits.append(
-                SplitRecords(
-                    source.vertex,
-                    split,
-                    source.ordinal(topic, partition),
-                    [r.offset for r in read],
-                    [r.timestamp_ms for r in read],
-                    [r.value for r in read],
-                    [r.key for r in read],
-                )
-            )
+            ordinal = source.ordinal(topic, partition)
+            batches = [
+                b async for b in _batches(source.log, TopicPartition(topic, partition), first, end, split, ordinal)
+            ]
+            splits.append(SplitRecords(source.vertex, split, ordinal, batches))
     return splits
+
+
+async def _batches(
+    log: Log, at: TopicPartition, first: Offset, end: Offset, split: SplitId, ordinal: int
+) -> AsyncIterator[RawBatch]:
+    """The records of a split from one offset to another, in columns: an object for each takes twice the room. TooMuchHeld."""
+    held, records = HeldRecords(at.topic, RAW_RECORD_BYTES), list[Read]()
+    async for record in committed_records(log, at.topic, at.partition, first, end):
+        held.take(record)
+        records.append((record.offset, record.timestamp_ms, record.value, record.key))
+        if len(records) == ROWS_AT_ONCE:
+            yield raw_batch(split, ordinal, records)
+            records.clear()
+    if records:
+        yield raw_batch(split, ordinal, records)
 
 
 async def _still_there(

@@ -16,6 +16,8 @@ from tidemark.shared.runtime.settings import RuntimeSettings
 
 _RECORD_BYTES: Final = 512
 """The size of a record in memory besides its key and value: an estimate."""
+RAW_RECORD_BYTES: Final = 96
+"""The same in columns: position, time, where value and key end, and what their buffers have to spare; measured with values of 58 bytes."""
 
 _FETCH_RECORDS: Final = 10_000
 """That one fetch brings: some megabytes, and few round trips."""
@@ -30,28 +32,22 @@ class TooMuchHeld(Exception):
 class HeldRecords:
     """The records of one topic that a command holds, counted."""
 
-    def __init__(self, topic: str) -> None:
+    def __init__(self, topic: str, record_bytes: int = _RECORD_BYTES) -> None:
+        """record_bytes: of one in memory, besides its key and value."""
         self._topic = topic
+        self._record_bytes = record_bytes
         self._most = audit_settings().held_bytes_max
         self._size_bytes = 0
 
     def take(self, record: LogRecord) -> LogRecord:
         """One more. TooMuchHeld."""
-        self._size_bytes += len(record.value or b"") + len(record.key or b"") + _RECORD_BYTES
+        self._size_bytes += len(record.value or b"") + len(record.key or b"") + self._record_bytes
         if self._size_bytes > self._most:
             raise TooMuchHeld(
                 f"topic {self._topic}: to be compared its records have to lie in memory, and up to offset {record.offset} of partition"
                 f" {record.partition} they take {self._size_bytes} bytes; held_bytes_max in TIDEMARK_AUDIT allows {self._most}"
             )
         return record
-
-
-async def held_records(
-    log: Log, topic: str, only: int | None = None, since: Offset = FIRST_OFFSET, until: Offset | None = None
-) -> list[LogRecord]:
-    """As `committed_records`, all at once. TooMuchHeld; LogUnavailable."""
-    held = HeldRecords(topic)
-    return [held.take(record) async for record in committed_records(log, topic, only, since, until)]
 
 
 async def committed_records(

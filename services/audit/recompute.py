@@ -5,10 +5,10 @@ running system released; and the output up to a barrier is a function of the spl
 another engine ran them.
 """
 
-from bisect import bisect_left
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from typing import Final
 
 import numpy as np
@@ -43,22 +43,43 @@ Accept = Callable[[pa.RecordBatch], Sequence[Rejected]]
 """Which rows a target would refuse."""
 Positions = frozenset[tuple[int, int]]
 """Of records: (ordinal of the split, position)."""
-_ROWS_AT_ONCE: Final = 20_000
+ROWS_AT_ONCE: Final = 20_000
 """Records that go through the operators at once: many batches of a source, little memory."""
+
+
+Read = tuple[int, int, bytes | None, bytes | None]
+"""A record: its position, the broker's time of it in ms, value, key."""
 
 
 @dataclass(frozen=True, slots=True)
 class SplitRecords:
-    """All records of one split up to where the processor has read, in order; columns of equal length."""
+    """All records of one split up to where the processor has read, in order."""
 
     source: VertexId
     split: SplitId
     """A name that no split of another source has."""
     ordinal: int
-    positions: Sequence[int]
-    timestamps_ms: Sequence[int]
-    values: Sequence[bytes | None]
-    keys: Sequence[bytes | None]
+    batches: Sequence[RawBatch]
+
+    @staticmethod
+    def of(source: VertexId, split: SplitId, ordinal: int, records: Iterable[Read]) -> "SplitRecords":
+        """Of these records, in columns."""
+        left = iter(records)
+        pieces = iter(lambda: list(islice(left, ROWS_AT_ONCE)), [])
+        return SplitRecords(source, split, ordinal, [raw_batch(split, ordinal, piece) for piece in pieces])
+
+
+def raw_batch(split: SplitId, ordinal: int, records: Sequence[Read]) -> RawBatch:
+    """Records of one split, in columns."""
+    positions, times, values, keys = zip(*records, strict=True)
+    return RawBatch(
+        split,
+        ordinal,
+        np.array(positions, dtype=np.int64),
+        np.array(times, dtype=np.int64),
+        pa.array(values, pa.binary()),
+        pa.array(keys, pa.binary()),
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -361,7 +382,7 @@ def recompute(  # noqa: PLR0913 - a document, its records, and what was known of
     chance = {} if begin is None else begin.chance
     if begin is not None:
         world.go_on(begin)
-    places = dict.fromkeys((s.split for s in splits), 0)
+    places = dict.fromkeys((s.split for s in splits), (0, 0))
     done: list[EpochDone] = []
     kept: KeptRun | None = None
 
@@ -381,7 +402,7 @@ def recompute(  # noqa: PLR0913 - a document, its records, and what was known of
 def _up_to(
     world: _World,
     splits: Sequence[SplitRecords],
-    places: dict[SplitId, int],
+    places: dict[SplitId, tuple[int, int]],
     stands: Mapping[SplitId, Stand],
     passed: Sequence[Mapping[SplitId, int]],
 ) -> None:
@@ -418,20 +439,15 @@ def _reached(world: _World, splits: Sequence[SplitRecords], stands: Mapping[Spli
         reach.at_barrier(at, world.reached_ms[reach.judge.vertex])
 
 
-def _read(world: _World, split: SplitRecords, places: dict[SplitId, int], stand: Stand) -> None:
+def _read(world: _World, split: SplitRecords, places: dict[SplitId, tuple[int, int]], stand: Stand) -> None:
     """The records of a split in front of where it stood that have not been read yet."""
-    stop = bisect_left(split.positions, stand.next)
-    while (begin := places[split.split]) < stop:
-        end = places[split.split] = min(begin + _ROWS_AT_ONCE, stop)
-        world.read(split.source, _batch(split, begin, end), idled=stand.idled)
-
-
-def _batch(split: SplitRecords, begin: int, end: int) -> RawBatch:
-    return RawBatch(
-        split.split,
-        split.ordinal,
-        np.array(split.positions[begin:end], dtype=np.int64),
-        np.array(split.timestamps_ms[begin:end], dtype=np.int64),
-        pa.array(split.values[begin:end], pa.binary()),
-        pa.array(split.keys[begin:end], pa.binary()),
-    )
+    at, begin = places[split.split]
+    for batch in split.batches[at:]:
+        stop = int(np.searchsorted(batch.positions, stand.next))
+        if begin < stop:
+            world.read(split.source, batch.rows(begin, stop), idled=stand.idled)
+        places[split.split] = at, max(begin, stop)
+        if stop < len(batch.positions):
+            return
+        at, begin = at + 1, 0
+        places[split.split] = at, begin

@@ -342,7 +342,7 @@ def test_what_a_target_would_refuse_is_expected_among_the_dead_letters() -> None
     }
     split = SplitId("in-0")
     values = [json.dumps({"_id": n, "at": 1_000 + n}).encode() for n in range(3)]
-    records = SplitRecords(VertexId("source-1"), split, 0, [0, 1, 2], [5, 5, 5], values, [None] * 3)
+    records = SplitRecords.of(VertexId("source-1"), split, 0, ((at, 5, value, None) for at, value in enumerate(values)))
     stands = [(Epoch(1), {split: Stand(3, "active")})]
     accepts = {VertexId("emit-1"): lambda _: [Rejected(1, "$merge: too long")]}
     (done,) = recompute(parse(document), [records], stands, "p", accepts=accepts).epochs

@@ -159,12 +159,10 @@ def test_a_year_of_departures_gains_its_late_flights() -> None:
     """226 flights of 2013 missed their hour: the corrections add exactly these, and touch no other hour."""
     year = feed_of()
     splits = [
-        SplitRecords(
-            SOURCE, SplitId(f"departures-{n}"), n, range(len(p)), [0] * len(p), [v for _, v in p], [k for k, _ in p]
-        )
+        SplitRecords.of(SOURCE, SplitId(f"departures-{n}"), n, ((at, 0, v, k) for at, (k, v) in enumerate(p)))
         for n, p in enumerate(year.partitions)
     ]
-    stands = {s.split: Stand(len(s.positions), "finished") for s in splits}
+    stands = {s.split: Stand(len(p), "finished") for s, p in zip(splits, year.partitions, strict=True)}
     part, path = windowed(parse(DOCUMENT.read_text()))
     records = Records(splits, stands, "departures")
     released, missed = windows_of(part, path, records, frozenset())
@@ -200,19 +198,11 @@ def test_a_window_that_was_open_at_a_redrive_is_corrected_by_the_next() -> None:
     part, path = windowed(parse(document))
     times_ms = ([1_000, 60_000, 2_000], [3_000, 70_000])  # the third of the first split is late
     splits = [
-        SplitRecords(
-            SOURCE,
-            SplitId(f"t-{n}"),
-            n,
-            range(len(at)),
-            [0] * len(at),
-            [b'{"at": %d}' % ms for ms in at],
-            [None] * len(at),
-        )
+        SplitRecords.of(SOURCE, SplitId(f"t-{n}"), n, ((m, 0, b'{"at": %d}' % ms, None) for m, ms in enumerate(at)))
         for n, at in enumerate(times_ms)
     ]
     then = {splits[0].split: Stand(3, "active"), splits[1].split: Stand(1, "active")}
-    now = {split.split: Stand(len(split.positions), "finished") for split in splits}
+    now = {split.split: Stand(len(at), "finished") for split, at in zip(splits, times_ms, strict=True)}
     late = frozenset({(0, 2)})
     first = Records(splits, then, "p")
     old, missed = before(part, path, first, None, frozenset())

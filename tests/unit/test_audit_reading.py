@@ -7,7 +7,7 @@ from typing import Any, cast
 import pytest
 
 from tidemark.services.audit import reading
-from tidemark.services.audit.reading import TooMuchHeld, committed_records, held_records
+from tidemark.services.audit.reading import HeldRecords, TooMuchHeld, committed_records
 from tidemark.services.audit.settings import AuditSettings, audit_settings
 from tidemark.services.cli.process import Runner, run_case
 from tidemark.shared.adapters.faults import Fault, Faults
@@ -118,7 +118,8 @@ def test_what_a_command_holds_of_a_topic_is_bounded(monkeypatch: pytest.MonkeyPa
 
     async def main(world: VirtualWorld) -> list[int]:
         log = await _filled(world, Faults())
-        return [int(record.value or b"") for record in await held_records(log, "out", 0, Offset(2), Offset(5))]
+        held, found = HeldRecords("out"), committed_records(log, "out", 0, Offset(2), Offset(5))
+        return [int(held.take(record).value or b"") async for record in found]
 
     size = sum(512 + len(str(number)) for number in (4, 6, 8))
     monkeypatch.setenv("TIDEMARK_AUDIT", json.dumps({"held_bytes_max": size}))
