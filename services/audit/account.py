@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from tidemark.services.audit.expected import Line
-from tidemark.services.audit.history import AuditFailed, Commit
+from tidemark.services.audit.history import AuditFailed, Commit, NotAuditable
 from tidemark.services.audit.outputs import Output
 from tidemark.services.audit.recompute import Recomputed
 from tidemark.services.audit.report import AuditedEpoch
@@ -30,6 +30,12 @@ def same(
     others: documents that no record decides may be there besides.
     """
     complete = [e for e, commit in zip(done.epochs, commits, strict=True) if output.complete(commit, vertex)]
+    if partly := output.mixed - {epoch.epoch for epoch in complete}:
+        message = (
+            f"{vertex}: rows of commit {max(partly)}, which is not released everywhere yet, lie in files together with others: audit again"
+            " when it is"
+        )
+        raise NotAuditable(message)
     if not by_epoch and (output.gone or output.untold):
         return
     if by_epoch:
@@ -44,7 +50,7 @@ def same(
         where = ""
     expected = [line(d) for epoch in complete for d in done.certain(epoch, vertex)]
     found = [item for epoch in complete for item in output.lines.get(epoch.epoch, [])]
-    last = complete[-1].epoch if complete else 0
+    last = complete[-1].epoch if complete else "that of the last audit"
     _match(f"epochs up to {last} {where}{vertex}", expected, [*found, *output.large], output.earlier, others=others)
 
 

@@ -154,7 +154,8 @@ async def _audited(
     vouched = {vertex: output for vertex, output in outputs.items() if not done.reasons(vertex)}
     covered = NOTHING if last is None else last.covered
     account = account_of(done, outputs, vouched, commits, after)
-    if done.kept is not None and all(outputs[table.vertex].table is not None for table in read):
+    goes_on = all(_can_go_on(table, outputs) for table in tables.values())
+    if done.kept is not None and goes_on:
         at = next(commit for commit in commits if commit.epoch == kept)
         checkpoint = AuditCheckpoint(
             document=digest_of_plan(plan),
@@ -169,6 +170,11 @@ async def _audited(
         )
         notes += await _kept(checkpoint, installed)
     return Audited(account, tuple(unchecked), notes, tuple(left), covered)
+
+
+def _can_go_on(table: TableRead | Unread, outputs: Mapping[VertexId, Output]) -> bool:
+    """Whether a later audit may go on from this one: not over a table that could not be read, or judged, this time alone."""
+    return table.always if isinstance(table, Unread) else outputs[table.vertex].table is not None
 
 
 def _has_what_is_compared(
@@ -413,10 +419,10 @@ async def _tables(
             continue
         url = _url(processor, stage, installed.environment)
         if processor.connections[stage.connection_name].type == "mongodb":
-            found[vertex.id] = Unread(vertex.id, "an audit does not read collections of MongoDB")
+            found[vertex.id] = Unread(vertex.id, "an audit does not read collections of MongoDB", always=True)
         elif not isinstance(stage.table, str):
             found[vertex.id] = Unread(
-                vertex.id, "its tables are named by an expression, which an audit does not follow"
+                vertex.id, "its tables are named by an expression, which an audit does not follow", always=True
             )
         elif (count := stages_into(writers, url, stage.table)) > 1:
             why = f"{count} stages of this installation's processors write into table {stage.table}"

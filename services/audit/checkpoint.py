@@ -14,10 +14,12 @@ from msgspec import Struct
 from tidemark.services.audit.outputs import KeptOutput
 from tidemark.services.audit.recompute import KeptRun
 from tidemark.services.audit.report import Covered
+from tidemark.shared.language.documents import parse
 from tidemark.shared.model.checkpoint import BlobRef, MirrorRow
 from tidemark.shared.model.formats import AUDIT_CHECKPOINT, Codec, FormatError
 from tidemark.shared.model.ids import NO_EPOCH, Epoch, Generation, JobId, Offset, SplitId, VertexId
 from tidemark.shared.model.messages import RunningPlan
+from tidemark.shared.planning import plan_processor
 from tidemark.shared.ports.blobs import BlobError, BlobStore, BlobUnavailable
 from tidemark.shared.protocol.coordinator.retention import AUDIT, audit_folder, parse_blob_name
 from tidemark.shared.runtime.exchange import blob_name
@@ -29,7 +31,7 @@ class AuditCheckpoint(Struct, frozen=True):
     """Of a job; all as of `commit`."""
 
     document: str
-    """SHA-256 of the document and of the code of its computations, hex."""
+    """See `digest_of_plan`."""
     commit: MirrorRow
     place: str
     """Where its row lies in the mirror, as messages name it."""
@@ -49,8 +51,10 @@ _SEAL_BYTES: Final = 2
 
 
 def digest_of_plan(plan: RunningPlan) -> str:
-    """Of all that an output follows from besides the records."""
-    return hashlib.sha256(b"\0".join((plan.document.encode(), plan.code))).hexdigest()
+    """Of all that an output follows from besides the records, and of the vertices that this version makes of it."""
+    physical = plan_processor(parse(plan.document), engine="local", running=plan.tasks)
+    made = "\n".join(sorted([*(v.id for v in physical.vertices), *(e.id for e in physical.edges)]))
+    return hashlib.sha256(b"\0".join((plan.document.encode(), plan.code, made.encode()))).hexdigest()
 
 
 async def last_checkpoint(job: JobId, plan: RunningPlan, blobs: BlobStore, keys: Keys | None) -> AuditCheckpoint | None:

@@ -24,7 +24,7 @@ from tidemark.services.audit.history import (
     released_steps,
 )
 from tidemark.services.audit.outputs import KeptOutput, Output, VertexReleases
-from tidemark.services.audit.rowsums import RowSum
+from tidemark.services.audit.rowsums import NO_ROWS, RowSum
 from tidemark.services.sink.connectors.destination import Destination, LocalDestination
 from tidemark.services.sink.connectors.filerows import encoding_of
 from tidemark.services.sink.connectors.manifests import (
@@ -123,18 +123,23 @@ def _read(read: FilesRead, table: ReadTable | None, job: JobId, vertex: VertexId
 
 def _read_large(read: FilesRead, table: ReadTable, mixed: set[Epoch], *, alone: bool) -> None:
     """The files with rows of several epochs, where such have come since the last audit. alone: no other one wrote the table."""
-    gone = read.before.files.keys() - table.live.keys()
-    if not mixed and not gone:
+    known = read.before.files
+    gone = known.keys() - table.live.keys()
+    found = large_files(read.destination, table, known)
+    if not mixed and not gone and not found:
         return
     place = read.destination.uri("")
     if not alone:
         raise NotAuditable(
             f"{place}: small files of several writers became large ones: whose rows are whose is told no more"
         )
-    output, found = read.output, large_files(read.destination, table, read.before.files)
+    output = read.output
     output.mixed, output.gone_files = mixed, frozenset(gone)
-    output.large = [(line, place) for rows in found for line in _table_lines(read.stage, rows)]
-    output.earlier = sum((read.before.files[name] for name in gone), read.before.large)
+    for name, rows in found.items():
+        lines = _table_lines(read.stage, rows)
+        output.large += [(line, place) for line in lines]
+        output.files[name] = (max(mixed, default=NO_EPOCH), RowSum.of(lines))
+    output.earlier = sum((known[name] for name in gone), NO_ROWS)
 
 
 def file_output(read: FilesRead, what: VertexReleases) -> Output:

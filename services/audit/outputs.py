@@ -47,8 +47,9 @@ class KeptPartition(Struct, frozen=True, array_like=True):
 class KeptTable(Struct, frozen=True):
     """The table of a `$merge`."""
 
+    columns: list[str]
     rows: list[list[str | None]]
-    """As they must be (`scratch.rows_of`)."""
+    """As they must be, a value for each column (`scratch.rows_of`)."""
     named: list[str] | None
     """The columns that each document named; None: there was no document."""
 
@@ -64,9 +65,7 @@ class KeptOutput(Struct, frozen=True):
     theirs: list[WrittenRange] = []
     """What those wrote into the sink's topic behind `topics`."""
     files: dict[str, RowSum] = {}
-    """The rows of a table's small files, by name; checked."""
-    large: RowSum = NO_ROWS
-    """The rows of its other files."""
+    """The rows of a table's files, by name; checked."""
     table: KeptTable | None = None
 
     def marker(self, identity: Identity) -> Epoch | None:
@@ -94,11 +93,11 @@ class Output:
     earlier: RowSum = NO_ROWS
     """Those of them that an earlier audit saw."""
     files: dict[str, tuple[Epoch, RowSum]] = field(default_factory=dict)
-    """The files of a table that hold rows of one epoch."""
+    """The files of a table that were read, each with the last epoch of its rows."""
     table: KeptTable | None = None
     """As it must be at the epoch that is kept."""
     gone_files: frozenset[str] = frozenset()
-    """Those that an earlier audit saw, and that have become part of larger ones."""
+    """Those that an earlier audit saw, and that are none any more."""
     untold: set[Epoch] = field(default_factory=set)
     """Epochs without a trace of their own output: it lies in the target with that of others."""
     steps: dict[Identity, list[Epoch]] = field(default_factory=dict)
@@ -146,8 +145,7 @@ class Output:
         theirs = [w for w in self.theirs if w.first + w.count > ends.get(TopicPartition(w.topic, w.partition), 0)]
         live = {name: rows for name, rows in before.files.items() if name not in self.gone_files}
         files = live | {name: rows for name, (of, rows) in self.files.items() if of <= epoch}
-        large = RowSum.of(line for line, _ in self.large) if self.large else before.large
-        return KeptOutput(before.markers | last, before.topics | topics, self.others, theirs, files, large, self.table)
+        return KeptOutput(before.markers | last, before.topics | topics, self.others, theirs, files, self.table)
 
 
 def _name(identity: Identity) -> str:
@@ -274,7 +272,7 @@ async def _read_others(log: Log, what: VertexReleases, topics: set[str], output:
         if topic.startswith(TOPIC_PREFIX) and not topic.startswith(mine):
             partition, since = TopicPartition(topic, 0), what.before.others.get(topic, FIRST_OFFSET)
             try:
-                if (await _begins(log, topic))[0] > since:
+                if (await log.begin_offsets([partition]))[partition] > since:
                     return False
                 seen[topic] = (await log.end_offsets([partition]))[partition]
                 async for record in committed_records(log, topic, since=since):

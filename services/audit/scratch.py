@@ -14,6 +14,7 @@ from typing import Any, Final
 import sqlalchemy as sa
 from sqlalchemy.pool import StaticPool
 
+from tidemark.services.audit.outputs import KeptTable
 from tidemark.services.audit.reading import TooMuchHeld
 from tidemark.services.audit.settings import audit_settings
 from tidemark.services.sink.connectors.sqlrows import RowMaker, documents_array
@@ -69,12 +70,13 @@ def folded(
     table: sa.Table,
     stage: Merge,
     epochs: Sequence[Sequence[Document]],
-    begin: Sequence[Row] = (),
+    begin: KeptTable | None = None,
 ) -> list[Row]:
-    """The content of a table with these rows after these documents, an epoch at a time, in their order. SQLAlchemyError."""
+    """The content of a table after these documents, an epoch at a time, in their order; begin: else it began empty. SQLAlchemyError."""
     maker = RowMaker(table, stage.on, engine.dialect, inserts=False)
     with _scratch(engine, table, stage) as (connection, scratch):
-        _fill(connection, scratch, begin)
+        if begin is not None:
+            _fill(connection, scratch, begin)
         writer = MergeWriter(connection, scratch, stage)
         for documents in epochs:
             rows, misfits = maker.rows(documents_array(encode_docs(documents)))
@@ -84,11 +86,11 @@ def folded(
         return rows_of(connection, scratch)
 
 
-def _fill(connection: sa.Connection, table: sa.Table, rows: Sequence[Row]) -> None:
-    """Rows as `rows_of` told them, each value back from its text; columns that others make follow from these."""
+def _fill(connection: sa.Connection, table: sa.Table, kept: KeptTable) -> None:
+    """Rows as `rows_of` told them, each value back from its text; columns that follow from others, or came since, are not named."""
     exact = connection.dialect.name == "postgresql"
-    at = [n for n, column in enumerate(table.columns) if column.computed is None]
-    columns = [table.columns[n] for n in at]
+    columns = [c for c in table.columns if c.computed is None and c.name in kept.columns]
+    at, rows = [kept.columns.index(column.name) for column in columns], kept.rows
     quoted = connection.dialect.identifier_preparer
     names = ", ".join(quoted.quote(column.name) for column in columns)
     kinds = [column.type.compile(connection.dialect) for column in columns]

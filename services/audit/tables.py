@@ -50,6 +50,8 @@ class Unread:
 
     vertex: VertexId
     why: str
+    always: bool = False
+    """The document is why: no later audit will read it either."""
 
 
 @dataclass(slots=True)
@@ -104,7 +106,7 @@ def why_not(stage: Merge) -> str | None:
 def read_table(vertex: VertexId, stage: Merge, url: str, known: frozenset[JobId]) -> TableRead | Unread:
     """Read a table and its markers. AuditFailed if the table is not there."""
     if (why := why_not(stage)) is not None:
-        return Unread(vertex, why)
+        return Unread(vertex, why, always=True)
     engine = engine_at(url)
     path = engine.url.database
     if engine.dialect.name == "sqlite" and path and not Path(path).exists():
@@ -235,7 +237,9 @@ def compare(
     epochs = _in_order(read, done, output, commits)
     if epochs is None:
         return
-    begin = [] if read.begin is None else [tuple(row) for row in read.begin.rows]
+    begin = read.begin
+    if begin is not None and (lost := {*read.stage.on} - {*begin.columns}):
+        raise NotAuditable(f"{read.place}: an earlier audit, from which this one goes on, knew no column {min(lost)}")
     try:
         expected = folded(read.engine, read.table, read.stage, [epoch.documents for epoch in epochs], begin)
         unordered = _unordered(read, epochs)
@@ -251,8 +255,12 @@ def compare(
         if keep and not read.unchecked:
             covered = [epoch for epoch in epochs if epoch.epoch <= keep]
             rows = folded(read.engine, read.table, read.stage, [epoch.documents for epoch in covered], begin)
-            named = _named(read, covered)
-            output.table = KeptTable([list(row) for row in rows], None if named is None else sorted(named))
+            columns, named = [str(c.name) for c in read.table.columns], _named(read, covered)
+            output.table = KeptTable(
+                columns,
+                [list(row) for row in rows],
+                None if named is None else sorted(named),
+            )
         return
     strangers = sorted({_job(i) for i in read.markers if _job(i) not in read.known})
     if strangers:
@@ -307,8 +315,9 @@ def _unordered(read: TableRead, epochs: Sequence[Staged]) -> set[Key]:
     stage = read.stage
     maker = RowMaker(read.table, stage.on, read.engine.dialect, inserts=False)
     unordered: dict[Key, Document] = {}
-    at = _places(read)
-    seen = set() if read.begin is None else {tuple(row[i] for i in at) for row in read.begin.rows}
+    at, begin = _places(read), read.begin
+    keyed = [] if begin is None else [begin.columns.index(name) for name in stage.on]
+    seen = set() if begin is None else {tuple(row[i] for i in keyed) for row in begin.rows}
     for _, documents, ordered in epochs:
         keys = [tuple(maker.parameters(d)[name] for name in stage.on) for d in documents]
         lines: dict[Key, set[Line]] = {}

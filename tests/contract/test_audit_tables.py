@@ -203,6 +203,16 @@ async def test_an_audit_goes_on_from_the_table_that_the_last_one_expected(made: 
         await target.audit(goes_on=True)
 
 
+@pytest.mark.parametrize("change", ['ADD COLUMN "extra" TEXT', 'DROP COLUMN "ratio"'])
+async def test_a_table_with_other_columns_than_at_the_last_audit_is_no_discrepancy(made: Any, change: str) -> None:
+    """Values go by the names of their columns, not by places."""
+    target = made(when_matched="merge")
+    await target.release(FULL, {"id": 2, "name": "b"})
+    await target.audit(goes_on=True)
+    target.execute(f'ALTER TABLE "Rows" {change}')
+    assert (await target.audit(goes_on=True)).unchecked == []
+
+
 async def test_the_order_of_an_epoch_s_rows_is_that_of_their_release(made: Any) -> None:
     """Whatever they are computed in; where what was staged is kept no more, such rows are unchecked, and others judged."""
     target = made(when_matched="replace")

@@ -11,23 +11,30 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from deltalake import DeltaTable, write_deltalake
 
 from tests.harness.installation import NAME, Installed, installed
 from tests.harness.sealing import KEYS, sealed
 from tests.harness.share import share
-from tidemark.services.audit.check import Audited, AuditFailed, audit
+from tidemark.services.audit.check import Audited, AuditFailed, NotAuditable, audit
 from tidemark.services.audit.installed import AuditedInstallation
 from tidemark.services.cli.process import quiet
 from tidemark.services.sink.connectors.files import FileSinkSettings
+from tidemark.services.sink.connectors.manifests import Manifest
+from tidemark.services.sink.connectors.tablereleases import TableReleases
 from tidemark.services.sink.settings import SinkSettings
+from tidemark.shared.adapters.memory_broker import MemoryBroker
 from tidemark.shared.adapters.memory_commit_store import MemoryCommitStore
 from tidemark.shared.adapters.memory_log import MemoryLog
 from tidemark.shared.adapters.virtual import VirtualWorld, run_virtual
 from tidemark.shared.model.ids import VertexId
 from tidemark.shared.ports.clock import Clock
 from tidemark.shared.ports.log import Log, NewRecord, TopicPartition
+from tidemark.shared.ports.sink import TargetUnavailable
+from tidemark.shared.runtime.topics import MARKERS_PREFIX
 
 PART = 12
 TARGETS: dict[str, dict[str, Any]] = {
@@ -156,6 +163,111 @@ def test_a_row_that_was_changed_in_a_large_file_is_noticed(tmp_path: Path) -> No
                 pq.write_table(table.set_column(at, table.schema.field("id"), [ids]), path)
             with pytest.raises(AuditFailed, match="the rows are not those that an earlier audit saw"):
                 await audit(NAME, left, resumes=True)
+
+    run_virtual(main)
+
+
+@pytest.mark.parametrize("change", ["append", "delete"])
+def test_what_others_make_of_a_large_file_is_noticed(change: str, tmp_path: Path) -> None:
+    """Behind the last audit, in a table whose small files had become large ones in front of it."""
+
+    async def main(world: VirtualWorld) -> None:
+        document = _document(tmp_path, TARGETS["delta"], windows=False)
+        async with _fed(world, document, range(6), [3], 1) as (it, left):
+            await it.stop(drain=True)
+            assert (await audit(NAME, left, resumes=True)).before.epochs > 0
+            table = DeltaTable(tmp_path / "out")
+            if change == "delete":
+                assert table.delete("id = 5")["num_deleted_rows"] == 1
+            else:
+                rows = pa.Table.from_pylist([{"id": 777, "k": "x"}], schema=pa.schema(table.schema().to_arrow()))
+                write_deltalake(tmp_path / "out", rows, mode="append")
+            with pytest.raises(AuditFailed, match="lie in files together"):
+                await audit(NAME, left, resumes=True)
+
+    run_virtual(main)
+
+
+def test_a_table_that_gave_no_answer_once_is_judged_by_the_next_audit(tmp_path: Path) -> None:
+    """None goes on from an audit that could not read it."""
+    with closing(sqlite3.connect(tmp_path / "table.db")) as connection:
+        connection.execute("CREATE TABLE Rows (k TEXT PRIMARY KEY, _id INTEGER, id INTEGER, n INTEGER)")
+
+    async def main(world: VirtualWorld) -> tuple[Audited, Audited]:
+        document = _document(tmp_path, TARGETS["table"], windows=False)
+        async with _fed(world, document, range(2), (), 1) as (it, left):
+            await it.stop(drain=True)
+            with closing(sqlite3.connect(tmp_path / "table.db", isolation_level=None)) as connection:
+                connection.execute("BEGIN EXCLUSIVE")
+                first = await audit(NAME, left, resumes=True)
+                connection.execute("ROLLBACK")
+            return first, await audit(NAME, left, resumes=True)
+
+    first, then = run_virtual(main)
+    assert ["the database gave no answer" in why for why in first.unchecked] == [True]
+    assert (then.unchecked, then.outputs[VertexId("emit-1")]) == ((), 2 * PART)
+
+
+def test_rows_of_a_half_released_commit_in_a_large_file_are_no_discrepancy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One task's target is away, another one's release makes files large: an audit says to come again, and then all holds."""
+    away, publish = {1}, TableReleases.publish
+
+    def published(releases: Any, manifest: Manifest) -> None:
+        if manifest.index in away:
+            raise TargetUnavailable("away")
+        publish(releases, manifest)
+
+    async def main(world: VirtualWorld) -> tuple[list[str], Audited]:
+        document, said = _document(tmp_path, TARGETS["delta"], windows=False), list[str]()
+        async with _fed(world, document, range(2), (1,), 2) as (it, left):
+            monkeypatch.setattr(TableReleases, "publish", published)
+            writer = await MemoryLog(it.broker).writer("feeder")
+            for n in range(100, 160):
+                record = {"id": n, "k": "xyz"[n % 3], "at": 1_000_000 + 700 * n}
+                await (await writer.send(TopicPartition("in", n % 2), NewRecord(json.dumps(record).encode())))
+                await world.clock.sleep_ms(200)
+                if n % 7 == 0:
+                    try:
+                        await audit(NAME, left, resumes=n % 2 > 0)
+                    except NotAuditable as error:
+                        said.append(str(error))
+            away.clear()
+            await it.stop(drain=True)
+            return said, await audit(NAME, left, resumes=True)
+
+    said, found = run_virtual(main)
+    assert said
+    assert all("not released everywhere yet, lie in files together" in each for each in said)
+    assert found.records == 2 * PART + 60
+
+
+def test_a_processor_that_is_dropped_while_an_audit_reads_is_none_of_its_business(tmp_path: Path) -> None:
+    """Whichever look at the topics is the last that sees its markers."""
+
+    class Drops:
+        def __init__(self, log: Log, broker: MemoryBroker, topic: str, at: int) -> None:
+            self._log, self._broker, self._topic, self._left = log, broker, topic, at
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self._log, name)
+
+        async def list_topics(self) -> Any:
+            found, self._left = await self._log.list_topics(), self._left - 1
+            if self._left == 0:
+                self._broker.delete_topic(self._topic)
+            return found
+
+    async def main(world: VirtualWorld) -> None:
+        document, topic = _document(tmp_path, TARGETS["topic"], windows=False), f"{MARKERS_PREFIX}zother.emit-1.0"
+        async with _fed(world, document, range(2), (), 1) as (it, left):
+            await it.stop(drain=True)
+            for at in range(1, 25):
+                it.broker.create_topic(topic, 1)
+                drops: Any = Drops(left.log, it.broker, topic, at)
+                assert (await audit(NAME, replace(left, log=drops))).records == 2 * PART
+                it.broker.delete_topic(topic)
 
     run_virtual(main)
 

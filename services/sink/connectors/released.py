@@ -79,26 +79,25 @@ def read_released(path: str, *, job: str | None = None, encoding: Encoding = _DE
 
 def _table_of(destination: Destination, job: str | None, table: ReadTable) -> pa.Table:
     files = released_files(destination, job=job, table=table)
-    found = [*(released.table() for released in files), *large_files(destination, table)]
+    found = [*(released.table() for released in files), *large_files(destination, table).values()]
     return pa.concat_tables(found) if found else table.schema.empty_table()
 
 
 def large_files(
-    destination: Destination, table: ReadTable | None, small: Collection[str] = frozenset()
-) -> list[pa.Table]:
-    """The rows that lie in files which were made of several checkpoints' small ones, if that was done.
+    destination: Destination, table: ReadTable | None, known: Collection[str] = frozenset()
+) -> dict[str, pa.Table]:
+    """The rows of the files that were made of several checkpoints' small ones, if that was done; by name.
 
-    small: files that are none of them, besides those that the table's manifests name.
+    known: files that are not wanted.
     """
     if table is None or not table.is_compacted:
-        return []
-    named = {*small, *(file.name for manifest in table.manifests for file in manifest.files)}
-    large = [name for name in sorted(table.live) if name not in named]
-    found = []
-    for name in large:
+        return {}
+    named = {*known, *(file.name for manifest in table.manifests for file in manifest.files)}
+    found = {}
+    for name in sorted(table.live.keys() - named):
         if (data := destination.read(name)) is None:
             raise Discrepancy(f"{destination.uri(name)}: the table lists it, but it is not there")
-        found.append(_whole(table_from(data), table.live[name], table.schema))
+        found[name] = _whole(table_from(data), table.live[name], table.schema)
     return found
 
 
