@@ -19,6 +19,7 @@ from tidemark.shared.adapters.executor import AsyncExecutor
 from tidemark.shared.model.checkpoint import BlobRef
 from tidemark.shared.ports.blobs import BlobError, BlobStore, BlobUnavailable
 
+# A server of S3 in the tests is one with all others of its process: each test file has a bucket of its own.
 CREDENTIALS: dict[str, Any] = {"key": "test", "secret": "test"}
 
 
@@ -28,7 +29,7 @@ def s3_endpoint() -> Iterator[str]:
     server.start()
     host, port = server.get_host_and_port()
     endpoint = f"http://{host}:{port}"
-    fsspec.filesystem("s3", endpoint_url=endpoint, **CREDENTIALS).mkdir("bucket")
+    fsspec.filesystem("s3", endpoint_url=endpoint, **CREDENTIALS).mkdir("blobs")
     yield endpoint
     server.stop()
 
@@ -46,7 +47,7 @@ def store(request: pytest.FixtureRequest, tmp_path: Path, executor: AsyncExecuto
         return DirectoryBlobs(tmp_path / "blobs", executor)
     if request.param == "s3":
         endpoint = request.getfixturevalue("s3_endpoint")
-        return S3Blobs(f"s3://bucket/{uuid.uuid4().hex}", executor, endpoint_url=endpoint, **CREDENTIALS)
+        return S3Blobs(f"s3://blobs/{uuid.uuid4().hex}", executor, endpoint_url=endpoint, **CREDENTIALS)
     return MemoryBlobs(executor)
 
 
@@ -244,7 +245,7 @@ async def test_a_repeated_request_of_s3_is_its_own_first(
     s3_endpoint: str, executor: AsyncExecutor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """When the answer to a write was lost and the library asks again, the taken name is recognised as its own."""
-    store = S3Blobs(f"s3://bucket/{uuid.uuid4().hex}", executor, endpoint_url=s3_endpoint, **CREDENTIALS)
+    store = S3Blobs(f"s3://blobs/{uuid.uuid4().hex}", executor, endpoint_url=s3_endpoint, **CREDENTIALS)
     filesystem = store._fs
     write = filesystem.pipe_file
 

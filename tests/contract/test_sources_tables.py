@@ -492,15 +492,15 @@ async def test_a_table_in_an_object_store_is_read_as_one_in_a_folder() -> None:
     host, port = server.get_host_and_port()
     config: dict[str, Any] = {"endpoint_url": f"http://{host}:{port}", "key": "test", "secret": "test"}
     filesystem, path = filesystem_at(
-        "s3://bucket/t", "$source", {**config, "client_kwargs": {"region_name": "us-east-1"}}
+        "s3://tables/t", "$source", {**config, "client_kwargs": {"region_name": "us-east-1"}}
     )
-    filesystem_at("s3://bucket", "$source", config)[0].mkdir("bucket")
+    filesystem_at("s3://tables", "$source", config)[0].mkdir("tables")
     place = delta_place(filesystem, path)
     assert place is not None
     write_deltalake(place[0], pa.table({"n": [1, 2, 3]}), storage_options=place[1])
     DeltaTable(place[0], storage_options=place[1]).delete("n = 2")
     config["client_kwargs"] = {"region_name": "us-east-1"}
-    connection = {"type": "files", "path": "s3://bucket", "config": config}
+    connection = {"type": "files", "path": "s3://tables", "config": config}
     source = {"connectionName": "store", "path": "t", "format": "parquet"}
     processor = parse(
         {
