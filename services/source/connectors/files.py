@@ -16,6 +16,7 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
+from tidemark.services.source.connectors.cursorsplits import CursorSplit, CursorSplits
 from tidemark.services.source.connectors.filecursors import Cursor, FileCursor, Files, Piece, SequenceCursor
 from tidemark.services.source.connectors.filereaders import reader_of
 from tidemark.services.source.connectors.tablefolders import TableFolders
@@ -50,22 +51,6 @@ class FileSourceSettings:
     """How long to wait before looking for new files and lines, at most."""
 
 
-@dataclass(slots=True)
-class _Split:
-    ordinal: int
-    cursor: Cursor
-    until: Offset | None = None
-
-    @property
-    def finished(self) -> bool:
-        return self.cursor.finished or (self.until is not None and self.cursor.position >= self.until)
-
-    @property
-    def position(self) -> Offset:
-        position = Offset(self.cursor.position)
-        return position if self.until is None else min(position, self.until)
-
-
 def ordinal_of(name: str) -> int:
     """The ordinal of a file that is a split of its own: 31 bits of its name's digest."""
     return int.from_bytes(hashlib.sha256(name.encode()).digest()[:4]) >> 1
@@ -81,7 +66,7 @@ class FileConnector:
         self._reader = reader_of(settings.format, settings.types, settings.record_bytes_max)
         self._executor = executor
         self._clock = clock
-        self._splits: dict[SplitId, _Split] = {}
+        self._splits: CursorSplits[Cursor] = CursorSplits()
         self._origins: dict[SplitId, Mapping[str, str]] = {}
         self._turn = 0
         self._checked = False
@@ -157,7 +142,7 @@ class FileConnector:
             if split not in self._splits:
                 cursor = self._cursor(split, position)
                 await self._executor.blocking(cursor.origins.check_all)
-                self._splits[split] = _Split(self._ordinal(split), cursor)
+                self._splits[split] = CursorSplit(self._ordinal(split), cursor)
 
     def _cursor(self, split: SplitId, position: int) -> Cursor:
         follow, known = self._settings.follow, self._origins.get(split, {})
@@ -170,8 +155,7 @@ class FileConnector:
     async def fetch(self, max_bytes: int, timeout_ms: int) -> Sequence[RawBatch]:
         """See `Source.fetch`."""
         batches = await self._executor.blocking(self._read, max_bytes)
-        ended = bool(self._splits) and all(split.finished for split in self._splits.values())
-        if not batches and not ended:
+        if not batches and not self._splits.ended():
             await self._clock.sleep_ms(min(timeout_ms, self._settings.poll_ms))
         return batches
 
@@ -193,7 +177,7 @@ class FileConnector:
                     break
         return batches
 
-    def _batch(self, name: SplitId, split: _Split, piece: Piece) -> RawBatch:
+    def _batch(self, name: SplitId, split: CursorSplit[Cursor], piece: Piece) -> RawBatch:
         rows, file = piece.rows, piece.file
         positions = np.array(rows.positions, dtype=np.int64)
         count = len(positions) if split.until is None else int(np.searchsorted(positions, split.until))
@@ -212,15 +196,11 @@ class FileConnector:
 
     def status(self) -> Sequence[SplitStatus]:
         """See `Source.status`."""
-        return [
-            SplitStatus(name, split.position, split.cursor.at_end or split.finished, split.finished)
-            for name, split in self._splits.items()
-        ]
+        return self._splits.status()
 
     def end_at(self, until: Mapping[SplitId, Offset]) -> None:
         """See `Source.end_at`."""
-        for name, end in until.items():
-            self._splits[name].until = end
+        self._splits.end_at(until)
 
     async def close(self) -> None:
         """Close the files that are read in part."""

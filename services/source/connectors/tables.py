@@ -14,6 +14,7 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
+from tidemark.services.source.connectors.cursorsplits import CursorSplit, CursorSplits
 from tidemark.services.source.connectors.files import ordinal_of
 from tidemark.services.source.connectors.parquetcells import texts_of
 from tidemark.services.source.connectors.tableversions import (
@@ -201,22 +202,6 @@ class _Cursor:
         return at
 
 
-@dataclass(slots=True)
-class _Split:
-    ordinal: int
-    cursor: _Cursor
-    until: Offset | None = None
-
-    @property
-    def finished(self) -> bool:
-        return self.cursor.finished or (self.until is not None and self.cursor.position >= self.until)
-
-    @property
-    def position(self) -> Offset:
-        position = Offset(self.cursor.position)
-        return position if self.until is None else min(position, self.until)
-
-
 class TableConnector:
     """`SourcePort` over a table."""
 
@@ -239,7 +224,7 @@ class TableConnector:
         self._ordered = ordered
         self._follow = follow
         self._poll_ms = poll_ms
-        self._splits: dict[SplitId, _Split] = {}
+        self._splits: CursorSplits[_Cursor] = CursorSplits()
         self._origins: dict[SplitId, Mapping[str, str]] = {}
         self._turn = 0
         self._checked = False
@@ -315,7 +300,7 @@ class TableConnector:
         """See `Source.open`."""
         for split, position in positions.items():
             if split not in self._splits:
-                self._splits[split] = _Split(self._ordinal(split), self._cursor(split, position))
+                self._splits[split] = CursorSplit(self._ordinal(split), self._cursor(split, position))
 
     def _cursor(self, split: SplitId, position: int) -> _Cursor:
         name, _, version = split.rpartition("@")
@@ -326,8 +311,7 @@ class TableConnector:
     async def fetch(self, max_bytes: int, timeout_ms: int) -> Sequence[RawBatch]:
         """See `Source.fetch`."""
         batches = await self._executor.blocking(self._read, max_bytes)
-        ended = bool(self._splits) and all(split.finished for split in self._splits.values())
-        if not batches and not ended:
+        if not batches and not self._splits.ended():
             await self._clock.sleep_ms(min(timeout_ms, self._poll_ms))
         return batches
 
@@ -348,7 +332,9 @@ class TableConnector:
                 taken += sum(map(len, found[2]))
         return batches
 
-    def _batch(self, name: SplitId, split: _Split, file: TableFile, begin: int, texts: Sequence[bytes]) -> RawBatch:
+    def _batch(
+        self, name: SplitId, split: CursorSplit[_Cursor], file: TableFile, begin: int, texts: Sequence[bytes]
+    ) -> RawBatch:
         count = len(texts) if split.until is None else max(0, min(len(texts), split.until - begin))
         return RawBatch(
             split=name,
@@ -362,15 +348,11 @@ class TableConnector:
 
     def status(self) -> Sequence[SplitStatus]:
         """See `Source.status`."""
-        return [
-            SplitStatus(name, split.position, split.cursor.at_end or split.finished, split.finished)
-            for name, split in self._splits.items()
-        ]
+        return self._splits.status()
 
     def end_at(self, until: Mapping[SplitId, Offset]) -> None:
         """See `Source.end_at`."""
-        for name, end in until.items():
-            self._splits[name].until = end
+        self._splits.end_at(until)
 
     async def close(self) -> None:
         """Let go of files and catalog."""
