@@ -88,6 +88,8 @@ class Output:
     """Epochs with missing output, each with the name of the missing part."""
     mixed: set[Epoch] = field(default_factory=set)
     """Epochs with rows in the same files as rows of other such epochs, or of those that an earlier audit saw."""
+    last_mixed: Epoch = NO_EPOCH
+    """The last of them."""
     large: list[tuple[Line, str]] = field(default_factory=list)
     """The rows of these files."""
     earlier: RowSum = NO_ROWS
@@ -119,30 +121,23 @@ class Output:
 
     def count(self, epoch: Epoch) -> int:
         """Documents of an epoch; those of files with rows of several are counted at the last."""
-        mixed = len(self.large) - self.earlier.rows if self.mixed and epoch == max(self.mixed) else 0
+        mixed = len(self.large) - self.earlier.rows if epoch == self.last_mixed else 0
         return len(self.lines.get(epoch, ())) + mixed
 
     def keep(self, epoch: Epoch, before: KeptOutput) -> KeptOutput:
         """As of a commit up to which all is released; no row of a file of several epochs is of a later one."""
         markers = {_name(identity): [e for e in epochs if e <= epoch] for identity, epochs in self.steps.items()}
+        last = {name: epochs[-1] for name, epochs in markers.items() if epochs}
+        ends = {at: read.next for at, read in self.partitions.items()}
+        for written, of in sorted(self.ranges, key=lambda each: each[1] > epoch):
+            if of <= epoch:
+                ends[written.place] = max(ends[written.place], Offset(written.first + written.count))
+            else:
+                ends[written.place] = min(ends[written.place], written.first)
         topics: dict[str, dict[int, KeptPartition]] = defaultdict(dict)
         for at, read in self.partitions.items():
-            later = [
-                written.first
-                for written, of in self.ranges
-                if of > epoch and (written.topic, written.partition) == (at.topic, at.partition)
-            ]
-            reached = [
-                written.first + written.count
-                for written, of in self.ranges
-                if of <= epoch and (written.topic, written.partition) == (at.topic, at.partition)
-            ]
-            topics[at.topic][at.partition] = KeptPartition(
-                Offset(min([*later, max([*reached, read.next])])), read.begun
-            )
-        last = {name: epochs[-1] for name, epochs in markers.items() if epochs}
-        ends = {TopicPartition(t, n): kept.next for t, partitions in topics.items() for n, kept in partitions.items()}
-        theirs = [w for w in self.theirs if w.first + w.count > ends.get(TopicPartition(w.topic, w.partition), 0)]
+            topics[at.topic][at.partition] = KeptPartition(ends[at], read.begun)
+        theirs = [w for w in self.theirs if w.first + w.count > ends.get(w.place, 0)]
         live = {name: rows for name, rows in before.files.items() if name not in self.gone_files}
         files = live | {name: rows for name, (of, rows) in self.files.items() if of <= epoch}
         return KeptOutput(before.markers | last, before.topics | topics, self.others, theirs, files, self.table)
@@ -223,9 +218,9 @@ async def _records(log: Log, topic: str, before: KeptOutput, output: Output, *, 
 def _is_read(marker: Marker, output: Output, topics: Collection[str]) -> bool:
     """Whether all records of a transaction lie where these topics were read."""
     return all(
-        written.first + written.count <= output.partitions[TopicPartition(written.topic, written.partition)].next
+        written.first + written.count <= output.partitions[written.place].next
         for written in marker.written
-        if written.topic in topics and TopicPartition(written.topic, written.partition) in output.partitions
+        if written.topic in topics and written.place in output.partitions
     )
 
 
@@ -312,8 +307,8 @@ def _assign(
     }
     for written, _ in own:
         first = begun[written.partition] = min(written.first, begun.get(written.partition, written.first))
-        at = TopicPartition(topic, written.partition)
-        output.partitions[at] = KeptPartition(output.partitions[at].next, first)
+        if written.place in output.partitions:
+            output.partitions[written.place] = KeptPartition(output.partitions[written.place].next, first)
     others = {written for written in foreign or () if written.topic == topic}
     owners = _Owners([*own, *((written, None) for written in others)])
     counts: dict[WrittenRange, int] = defaultdict(int)
