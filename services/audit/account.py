@@ -39,8 +39,9 @@ def same(
     if not by_epoch and (output.gone or output.untold):
         return
     if by_epoch:
+        apart = {*output.gone, *output.untold, *output.mixed}
         for epoch in complete:
-            if epoch.epoch not in {*output.gone, *output.untold, *output.mixed}:
+            if epoch.epoch not in apart:
                 found = output.lines.get(epoch.epoch, [])
                 expected = [line(d) for d in done.certain(epoch, vertex)]
                 _match(f"epoch {epoch.epoch}, {vertex}", expected, found, others=others)

@@ -122,7 +122,7 @@ async def _audited(
     known = commits if after is None else [after, *commits]
     aligned = processor.options.alignment_timeout_ms is None
     _has_what_is_compared(name, processor, known, aligned=aligned)
-    outputs = await _outputs(processor, row, known, installed, {**tables, **files}, before)
+    outputs = await _outputs(processor, row, known, installed, {**tables, **files}, last)
     if since > NO_EPOCH:
         message = (
             f"{name}: its document, or the code of its computations, was changed at checkpoint {since}, and what came out before followed"
@@ -225,7 +225,7 @@ def _released(commits: Sequence[Commit], outputs: Mapping[VertexId, Output]) -> 
     """The last commit up to which all outputs are complete; NO_EPOCH: not even the first is, or files have later rows, too."""
     complete = takewhile(lambda commit: all(o.complete(commit, vertex) for vertex, o in outputs.items()), commits)
     last = max((commit.epoch for commit in complete), default=NO_EPOCH)
-    return last if all(max(o.mixed, default=NO_EPOCH) <= last for o in outputs.values()) else NO_EPOCH
+    return last if all(o.last_mixed <= last for o in outputs.values()) else NO_EPOCH
 
 
 def can_be_computed_again(processor: Processor) -> None:
@@ -465,10 +465,11 @@ async def _outputs(
     commits: Sequence[Commit],
     installed: AuditedInstallation,
     reads: Mapping[VertexId, TableRead | Unread | FilesRead],
-    before: Mapping[VertexId, KeptOutput],
+    last: AuditCheckpoint | None,
 ) -> dict[VertexId, Output]:
     found: dict[VertexId, Output] = {}
-    since, ended = commits[0].epoch if before else NO_EPOCH, row.state == "FINISHED"
+    before, since = ({}, NO_EPOCH) if last is None else (last.outputs, last.commit.epoch)
+    ended = row.state == "FINISHED"
     for vertex in plan_processor(processor, engine="local").vertices:
         if not isinstance(vertex.head, WriteHead | DeadLetterHead):
             continue

@@ -104,12 +104,14 @@ def read_files(
 def _read(read: FilesRead, table: ReadTable | None, job: JobId, vertex: VertexId) -> FilesRead:
     read.manifests = released_manifests(read.destination, table=table)
     own = [m for m in read.manifests if (m.job, m.vertex) == (job, vertex)]
-    seen = {m.identity: read.before.marker((vertex, m.index)) for m in own}
+    seen = {m.identity: -1 if (last := read.before.marker((vertex, m.index))) is None else last for m in own}
     if table is not None:
         read.is_cut = table.is_cut
-        new = [m for m in own if m.epoch > (-1 if (last := seen[m.identity]) is None else last)]
+        new = [m for m in own if m.epoch > seen[m.identity]]
         mixed = {Epoch(m.epoch) for m in new if small_file_is_gone(table, m)}
-        _read_large(read, table, mixed, alone=all(m in own or not m.files for m in read.manifests))
+        _read_large(
+            read, table, mixed, alone=all((m.job, m.vertex) == (job, vertex) or not m.files for m in read.manifests)
+        )
     for released in released_files(read.destination, job=job, table=table, since=seen):
         if released.manifest.vertex == vertex:
             epoch = Epoch(released.manifest.epoch)
@@ -134,11 +136,11 @@ def _read_large(read: FilesRead, table: ReadTable, mixed: set[Epoch], *, alone: 
             f"{place}: small files of several writers became large ones: whose rows are whose is told no more"
         )
     output = read.output
-    output.mixed, output.gone_files = mixed, frozenset(gone)
+    output.mixed, output.last_mixed, output.gone_files = mixed, max(mixed, default=NO_EPOCH), frozenset(gone)
     for name, rows in found.items():
         lines = _table_lines(read.stage, rows)
         output.large += [(line, place) for line in lines]
-        output.files[name] = (max(mixed, default=NO_EPOCH), RowSum.of(lines))
+        output.files[name] = (output.last_mixed, RowSum.of(lines))
     output.earlier = sum((known[name] for name in gone), NO_ROWS)
 
 

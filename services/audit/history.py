@@ -4,6 +4,7 @@ Nothing is taken on trust that is told twice: chain, digests, generations, posit
 the blobs that these list. The first difference is a Discrepancy that names the place.
 """
 
+from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -284,6 +285,7 @@ def released_steps(
     marker: the last step before these; None: the identity had none.
     """
     named = {commit.epoch: commit for commit in commits if identity in commit.staged}
+    epochs = list(named)  # they rise
     part, parts = 1, 1
     for step in steps:
         begins = marker is None or (step.empty and step.epoch not in named)
@@ -293,9 +295,10 @@ def released_steps(
         elif begins:
             _begins(step, marker, named)
         else:
-            following = next((epoch for epoch in named if epoch > (marker or NO_EPOCH)), None)
-            if following is None:
+            at = bisect_right(epochs, marker or NO_EPOCH)
+            if at == len(epochs):
                 raise AuditFailed(_said(step, f"nothing behind commit {marker}"))
+            following = epochs[at]
             if (step.epoch, step.predecessor, step.part) != (following, named[following].row.predecessor, 1):
                 raise AuditFailed(_said(step, f"commit {following} behind {named[following].row.predecessor}"))
         if not begins:

@@ -11,7 +11,7 @@ order of a key's rows within an epoch is kept no more, `unchecked` says so.
 """
 
 import sys
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -253,8 +253,9 @@ def compare(
     found = _difference(read, epochs, expected, unordered)
     if found is None:
         if keep and not read.unchecked:
-            covered = [epoch for epoch in epochs if epoch.epoch <= keep]
-            rows = folded(read.engine, read.table, read.stage, [epoch.documents for epoch in covered], begin)
+            covered, rows = [epoch for epoch in epochs if epoch.epoch <= keep], expected
+            if len(covered) < len(epochs):
+                rows = folded(read.engine, read.table, read.stage, [epoch.documents for epoch in covered], begin)
             columns, named = [str(c.name) for c in read.table.columns], _named(read, covered)
             output.table = KeptTable(
                 columns,
@@ -288,10 +289,12 @@ def _in_order(
 ) -> list[Staged] | None:
     """The documents of all epochs; those kept no more are taken from the computation."""
     again = {epoch.epoch: epoch.outputs.get(read.vertex, []) for epoch in done}
+    released: dict[Epoch, list[Document]] = defaultdict(list)
+    for commit, staged in read.staged:
+        released[commit.epoch] += staged or ()
     epochs: list[Staged] = []
     for commit in commits:
-        told = [documents for of, documents in read.staged if of is commit and documents is not None]
-        documents = [document for each in told for document in each]
+        documents = released[commit.epoch]
         if commit.epoch not in output.untold:
             epochs.append(Staged(commit.epoch, documents, True))
             continue

@@ -36,6 +36,11 @@ class WrittenRange(Struct, frozen=True, array_like=True):
     first: Offset
     count: int
 
+    @property
+    def place(self) -> TopicPartition:
+        """Where they lie."""
+        return TopicPartition(self.topic, self.partition)
+
 
 class Marker(Struct, frozen=True, kw_only=True):
     """The marker of one transaction of an identity: it wrote part `part` (from 1) of `parts` of checkpoint `epoch`."""

@@ -133,7 +133,7 @@ def released_files(
     *,
     job: str | None = None,
     table: ReadTable | None = None,
-    since: Mapping[str, int | None] | None = None,
+    since: Mapping[str, int] | None = None,
 ) -> Iterator[ReleasedFile]:
     """Every released file, checked, in the order of identity and epoch. Raises Discrepancy.
 
@@ -147,7 +147,7 @@ def released_files(
             if file.name in seen:
                 raise Discrepancy(f"{_place(manifest)}: {file.name} is released a second time")
             seen.add(file.name)
-            if manifest.epoch <= ((since or {}).get(manifest.identity) or -1):
+            if manifest.epoch <= (since or {}).get(manifest.identity, -1):
                 continue
             schema, partition = None, dict[str, Any]()
             if table is not None:
