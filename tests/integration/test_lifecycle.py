@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.harness.installation import NAME, Installed, installed, released
-from tidemark.services.source import connecting
+from tidemark.services.source import filesources
 from tidemark.services.source.connectors.files import FileConnector
 from tidemark.services.source.connectors.kafka import KafkaConnector, KafkaSourceSettings
 from tidemark.shared.adapters.clock import SystemClock
@@ -350,7 +350,7 @@ def test_lag_tools_are_told_of_commits(tmp_path: Path, monkeypatch: pytest.Monke
         async def note(self, group: str, positions: Mapping[SplitId, Offset]) -> None:
             noted.append((group, sum(positions.values())))
 
-    monkeypatch.setattr(connecting, "FileConnector", Noting)
+    monkeypatch.setattr(filesources, "FileConnector", Noting)
 
     async def story(there: Installed) -> None:
         await there.create(pipeline(source(feed), emit(tmp_path / "out")))
