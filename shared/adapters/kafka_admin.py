@@ -131,9 +131,11 @@ async def describe_topics(client: Any, topics: Sequence[str]) -> dict[str, Topic
     except (NotImplementedError, IncompatibleBrokerVersion):
         answer = await client.send(node, MetadataRequest(list(topics), allow_auto_topic_creation=False))
     found: list[Mapping[str, Any]] = answer.to_object()["topics"]
-    return {
-        t["topic"]: TopicFound(_shown(t.get("id", _NO_ID)), len(t["partitions"])) for t in found if not t["error_code"]
-    }
+    there = [t for t in found if t["error_code"] != errors.UnknownTopicOrPartitionError.errno]
+    for topic in there:
+        if topic["error_code"]:
+            raise errors.for_code(topic["error_code"])(topic["topic"])
+    return {t["topic"]: TopicFound(_shown(t.get("id", _NO_ID)), len(t["partitions"])) for t in there}
 
 
 def _shown(topic_id: bytes) -> str:
@@ -248,7 +250,7 @@ class KafkaAdmin:
             answer = await admin.delete_topics(list(topics), self._settings.request_timeout_ms)
             for topic, code, *_ in answer.topic_error_codes:
                 if code not in (0, errors.UnknownTopicOrPartitionError.errno):
-                    raise LogError(f"topic {topic}: not deleted ({errors.for_code(code).__name__})")
+                    raise errors.for_code(code)(topic)
             deadline = time.monotonic() + self._settings.request_timeout_ms / 1000
             while set(topics) & set(await admin.list_topics()):
                 if time.monotonic() >= deadline:

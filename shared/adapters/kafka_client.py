@@ -14,9 +14,15 @@ from typing import Any, Final
 from aiokafka import errors
 from aiokafka.protocol.metadata import MetadataRequest
 
+from tidemark.shared.adapters.kafka_codes import PRODUCER_FENCED
 from tidemark.shared.ports.log import Fenced, LogError, LogUnavailable, RecordTooLarge
 
-_FENCED: Final = (errors.ProducerFenced, errors.InvalidProducerEpoch, errors.TransactionCoordinatorFenced)
+_FENCED: Final = (
+    errors.ProducerFenced,
+    errors.InvalidProducerEpoch,
+    errors.TransactionCoordinatorFenced,
+    errors.for_code(PRODUCER_FENCED),
+)
 _PASSING: Final = (
     OSError,
     TimeoutError,
@@ -34,10 +40,18 @@ _PASSING: Final = (
     errors.InvalidTxnState,
     errors.ConcurrentTransactions,
     errors.ProducerClosed,
+    # The broker itself failed at it, as on a full disk.
+    errors.UnknownError,
+    # States that the library does not expect are plain assertions and missing attributes. They come while brokers come and go: a cluster
+    # without a controller, a node that is no longer known.
+    AssertionError,
+    AttributeError,
+    TypeError,
 )
 _TOO_LARGE: Final = (errors.MessageSizeTooLargeError, errors.RecordListTooLargeError)
 _apart: Final[set["asyncio.Task[None]"]] = set()
 """Closings under way: nothing else may refer to their tasks."""
+_UNKNOWN: Final = errors.UnknownTopicOrPartitionError.errno
 _POLL_S: Final = 0.02
 """Between two looks, within `topic_wait_ms`."""
 _CANCEL_AGAIN_S: Final = 0.5
@@ -58,7 +72,8 @@ def translated(error: BaseException, doing: str) -> LogError:
         return Fenced(f"{doing}: a newer writer has taken this identity ({found}); stop")
     if isinstance(error, _TOO_LARGE):
         return RecordTooLarge(f"{doing}: refused ({found})")
-    if isinstance(error, _PASSING) or getattr(error, "retriable", False):
+    # The plain class is the library's word for an error that it did not expect: no broker's refusal.
+    if isinstance(error, _PASSING) or type(error) is errors.KafkaError or getattr(error, "retriable", False):
         return LogUnavailable(f"{doing}: the broker cannot do it now ({found}); try again")
     return LogError(f"{doing}: refused ({found}); see the broker's log and the settings")
 
@@ -73,7 +88,7 @@ KAFKA_ERRORS: Final = (
     AttributeError,
     TypeError,
 )
-"""Errors that a call of the library raises: states that it does not expect are plain assertions and missing attributes."""
+"""Errors that a call of the library raises."""
 
 
 async def some_node(client: Any, topics: Iterable[str]) -> Any:
@@ -94,21 +109,28 @@ async def require_topics(client: Any, topics: Iterable[str], wait_ms: int) -> di
     """Numbers of partitions of topics, asked of a broker without making the topics.
 
     Raises:
-        LogError: one does not exist, also after waiting so long.
-        LogUnavailable: no broker answers.
+        LogError: one does not exist, also after waiting so long, or may not be used.
+        LogUnavailable: no broker answers, or none can tell.
     """
     wanted = sorted(set(topics))
     deadline = time.monotonic() + wait_ms / 1000
     while True:
         node = await some_node(client, wanted)
         answer = await client.send(node, MetadataRequest(wanted, allow_auto_topic_creation=False))
-        found = {t["topic"]: t for t in answer.to_object()["topics"] if not t["error_code"]}
-        missing = [topic for topic in wanted if topic not in found]
+        told = {t["topic"]: t for t in answer.to_object()["topics"]}
+        missing = {
+            t: told[t]["error_code"] if t in told else _UNKNOWN
+            for t in wanted
+            if t not in told or told[t]["error_code"]
+        }
         if not missing:
-            return {topic: len(found[topic]["partitions"]) for topic in wanted}
+            return {topic: len(told[topic]["partitions"]) for topic in wanted}
         if time.monotonic() >= deadline:
             asked = ", ".join(sorted(f"{broker.host}:{broker.port}" for broker in client.cluster.brokers()))
-            raise LogError(f"topic {missing[0]} does not exist on the cluster of {asked}; create it first")
+            topic, code = next(iter(missing.items()))
+            if code != _UNKNOWN:
+                raise translated(errors.for_code(code)(), f"topic {topic} on the cluster of {asked}")
+            raise LogError(f"topic {topic} does not exist on the cluster of {asked}; create it first")
         await asyncio.sleep(_POLL_S)
 
 

@@ -65,7 +65,13 @@ async def test_missing_certificates_are_named_at_the_start() -> None:
         (ConnectionResetError(), LogUnavailable),
         (errors.MessageSizeTooLargeError("big"), RecordTooLarge),
         (errors.TopicAuthorizationFailedError("t"), LogError),
-        (AssertionError("state"), LogError),
+        (errors.KafkaError("Unable to get cluster metadata over all known brokers"), LogUnavailable),
+        (errors.UnknownError(), LogUnavailable),
+        (AssertionError("state"), LogUnavailable),
+        (AttributeError("'NoneType' object has no attribute 'nodeId'"), LogUnavailable),
+        (errors.for_code(78)(), LogUnavailable),
+        (errors.for_code(87)("no key"), LogError),
+        (errors.for_code(90)(), Fenced),
     ],
 )
 def test_errors_in_the_ports_words(error: Exception, kind: type[LogError]) -> None:
