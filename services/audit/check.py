@@ -15,9 +15,6 @@ from itertools import takewhile
 from pathlib import Path
 from typing import get_args
 
-import sqlalchemy as sa
-from sqlalchemy import exc
-
 from tidemark.services.audit.account import account_of, same
 from tidemark.services.audit.checkpoint import AuditCheckpoint, digest_of_plan, keep, last_checkpoint
 from tidemark.services.audit.expected import Expected, expected_at_topic, expected_in_files, line_of_document
@@ -29,6 +26,8 @@ from tidemark.services.audit.history import (
     PastGone,
     commit_of,
     first_offset,
+    mirrored,
+    pieces_of,
     read_history,
 )
 from tidemark.services.audit.input import SourceRead, unread
@@ -37,7 +36,9 @@ from tidemark.services.audit.outputs import NO_OUTPUT, KeptOutput, Output, Verte
 from tidemark.services.audit.reading import RAW_RECORD_BYTES, HeldRecords, TooMuchHeld, committed_records
 from tidemark.services.audit.recompute import ROWS_AT_ONCE, Read, Recomputed, SplitRecords, Stand, raw_batch, recompute
 from tidemark.services.audit.report import NOTHING, Audited
-from tidemark.services.audit.tables import TableRead, Unread, compare, read_table, table_output
+from tidemark.services.audit.rowsums import NO_ROWS, RowSum
+from tidemark.services.audit.settings import audit_settings
+from tidemark.services.audit.tables import TableRead, Unread, compare, table_output, tables_of
 from tidemark.services.sink.connecting import stage_of
 from tidemark.shared.language.documents import InvalidDocument, Processor, all_stages, parse, resolve
 from tidemark.shared.language.documents.model import plugin_uses
@@ -50,7 +51,6 @@ from tidemark.shared.language.stages import (
     KafkaEmit,
     KafkaSource,
     Lookup,
-    Merge,
 )
 from tidemark.shared.model.checkpoint import SplitStand
 from tidemark.shared.model.ids import NO_EPOCH, Epoch, JobId, Offset, ProcessorName, SplitId, VertexId
@@ -93,11 +93,73 @@ async def audit(name: ProcessorName, installed: AuditedInstallation, *, resumes:
 async def _from(
     row: ProcessorRow, plan: RunningPlan, installed: AuditedInstallation, last: AuditCheckpoint | None
 ) -> Audited:
-    """Behind this checkpoint, or from the begin."""
+    """Behind this checkpoint, or from the begin: in pieces, each behind the one before it."""
     processor = parse(plan.document)
-    tables = await _tables(row, processor, installed)
+    done: list[_Piece] = []
+    begin = _Begin(last, {}, frozenset())
+    for until in (*await _pieces(row, processor, installed, last), None):
+        piece = await _piece(row, plan, processor, installed, begin, until)
+        if until is not None and piece.checkpoint is None:  # nothing to go on from
+            piece = await _piece(row, plan, processor, installed, begin, None)
+        done.append(piece)
+        if piece.until is None:
+            break
+        begin = _Begin(piece.checkpoint, piece.owed, piece.untold)
+    end, found = done[-1], [each.audited for each in done]
+    kept = () if end.checkpoint is None else await _kept(end.checkpoint, installed)
+    unchecked = dict.fromkeys(what for each in found for what in each.unchecked)
+    notes = dict.fromkeys((*(note for each in found for note in each.notes), *kept))
+    epochs = tuple(epoch for each in found for epoch in each.epochs)
+    return Audited(epochs, tuple(unchecked), tuple(notes), end.audited.unread, found[0].before)
+
+
+async def _pieces(
+    row: ProcessorRow, processor: Processor, installed: AuditedInstallation, last: AuditCheckpoint | None
+) -> list[Commit]:
+    """The commits at which pieces end, but for the last piece; none where an audit cannot go on from a commit."""
+    if processor.options.alignment_timeout_ms is not None:
+        return []
+    several = len(processor.sources) > 1
+    after = None if last is None else commit_of(last.commit, last.place, last.offset, several=several)
+    commits = await mirrored(row.job, installed.log, installed.topics, after, several=several)
+    return pieces_of(commits, after, audit_settings().piece_records)
+
+
+@dataclass(frozen=True, slots=True)
+class _Begin:
+    """Where a piece begins."""
+
+    last: AuditCheckpoint | None
+    owed: Mapping[VertexId, RowSum]
+    """By output: rows that the pieces before expect in files that hold those of several epochs."""
+    untold: frozenset[VertexId]
+    """Outputs of which it is not known what others wrote there."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Piece:
+    """A piece of an audit that has found no discrepancy."""
+
+    audited: Audited
+    until: Commit | None
+    """Its last commit; None: there is no other one."""
+    checkpoint: AuditCheckpoint | None
+    """To go on from; None: not possible."""
+    owed: dict[VertexId, RowSum]
+    untold: frozenset[VertexId]
+
+
+async def _piece(
+    row: ProcessorRow,
+    plan: RunningPlan,
+    processor: Processor,
+    installed: AuditedInstallation,
+    begin: _Begin,
+    until: Commit | None,
+) -> _Piece:
+    tables = await tables_of(row, processor, installed, rows=until is None)
     try:
-        return await _audited(row, plan, processor, installed, tables, last)
+        return await _audited(row, plan, processor, installed, tables, begin, until)
     finally:
         for table in tables.values():
             if isinstance(table, TableRead):
@@ -110,52 +172,51 @@ async def _audited(
     processor: Processor,
     installed: AuditedInstallation,
     tables: Mapping[VertexId, TableRead | Unread],
-    last: AuditCheckpoint | None,
-) -> Audited:
-    name, since = row.name, plan.since
+    begin: _Begin,
+    until: Commit | None,
+) -> _Piece:
+    name, last = row.name, begin.last
     several, before = len(processor.sources) > 1, {} if last is None else last.outputs
-    files = _files(processor, row.job, installed, before)
+    files = _files(processor, row.job, installed, before, None if until is None else until.epoch, begin.owed)
     after = None if last is None else commit_of(last.commit, last.place, last.offset, several=several)
     commits = await read_history(
-        row, processor, installed.store, installed.blobs, installed.log, installed.topics, after
+        row, processor, installed.store, installed.blobs, installed.log, installed.topics, after, until
     )
     known = commits if after is None else [after, *commits]
     aligned = processor.options.alignment_timeout_ms is None
     _has_what_is_compared(name, processor, known, aligned=aligned)
-    outputs = await _outputs(processor, row, known, installed, {**tables, **files}, last)
-    if since > NO_EPOCH:
-        message = (
-            f"{name}: its document, or the code of its computations, was changed at checkpoint {since}, and what came out before followed"
-            " from another one, which is not kept: it cannot be computed again. Markers, manifests and digests are as they should be"
-        )
-        raise NotAuditable(message)
+    outputs = await _outputs(processor, row, known, installed, {**tables, **files}, begin, until)
+    _is_unchanged(name, plan.since)
     sources = kafka_sources(processor, installed)
     splits = await source_records(sources, known, after)
-    left = [what for source in sources for what in await unread(row, source, known)]
+    left = [what for source in sources for what in await unread(row, source, known)] if until is None else []
     began = sorted(known[0].stands) if last is None else last.began
     stands = _stands(sources, commits, after, began)
     read = [table for table in tables.values() if isinstance(table, TableRead)]
     expected = await _expected(processor, installed)
     accepts = {table.vertex: table.rejected for table in read} | {v: at.accept for v, at in expected.items()}
     kept = _released(commits, outputs) if aligned else NO_EPOCH
-    begin = None if last is None else last.run
+    run = None if last is None else last.run
     done = recompute(
-        processor, splits, stands, name, accepts=accepts, code=plan.code, running=plan.tasks, begin=begin, keep=kept
+        processor, splits, stands, name, accepts=accepts, code=plan.code, running=plan.tasks, begin=run, keep=kept
     )
     moments = (last is not None and last.moments) or _has_moments(plan, sources, splits, known)
     by_epoch = _is_function_of_positions(processor, sources) and not moments
     unchecked = [f"{table.vertex}: {table.why}" for table in tables.values() if isinstance(table, Unread)]
-    unchecked += _judged(done, outputs, commits, expected, by_epoch=by_epoch)
+    unchecked += _judged(done, outputs, commits, expected, by_epoch=by_epoch, part=until is not None)
     for table in read:
         if table.vertex not in done.chance:
-            compare(table, done.epochs, outputs[table.vertex], commits, by_epoch=by_epoch, keep=kept)
+            compare(
+                table, done.epochs, outputs[table.vertex], commits, by_epoch=by_epoch, keep=kept, part=until is not None
+            )
     unchecked += [why for table in read for why in table.unchecked]
     notes = tuple(note for table in read for note in table.notes)
     vouched = {vertex: output for vertex, output in outputs.items() if not done.reasons(vertex)}
     covered = NOTHING if last is None else last.covered
     account = account_of(done, outputs, vouched, commits, after)
     goes_on = all(_can_go_on(table, outputs) for table in tables.values())
-    if done.kept is not None and goes_on:
+    checkpoint = None
+    if done.kept is not None and goes_on and (until is None or kept == until.epoch):
         at = next(commit for commit in commits if commit.epoch == kept)
         checkpoint = AuditCheckpoint(
             document=digest_of_plan(plan),
@@ -168,8 +229,19 @@ async def _audited(
             run=done.kept,
             outputs={vertex: output.keep(kept, before.get(vertex, NO_OUTPUT)) for vertex, output in outputs.items()},
         )
-        notes += await _kept(checkpoint, installed)
-    return Audited(account, tuple(unchecked), notes, tuple(left), covered)
+    owed = {vertex: begin.owed.get(vertex, NO_ROWS) + output.owed for vertex, output in outputs.items()}
+    untold = frozenset(vertex for vertex, output in outputs.items() if not output.tells)
+    return _Piece(Audited(account, tuple(unchecked), notes, tuple(left), covered), until, checkpoint, owed, untold)
+
+
+def _is_unchanged(name: ProcessorName, since: Epoch) -> None:
+    """NotAuditable behind a modify."""
+    if since > NO_EPOCH:
+        message = (
+            f"{name}: its document, or the code of its computations, was changed at checkpoint {since}, and what came out before followed"
+            " from another one, which is not kept: it cannot be computed again. Markers, manifests and digests are as they should be"
+        )
+        raise NotAuditable(message)
 
 
 def _can_go_on(table: TableRead | Unread, outputs: Mapping[VertexId, Output]) -> bool:
@@ -200,6 +272,7 @@ def _judged(
     expected: Mapping[VertexId, Expected],
     *,
     by_epoch: bool,
+    part: bool,
 ) -> list[str]:
     """About which outputs nothing is said, and why. AuditFailed for another that is not as it must be."""
     unchecked = []
@@ -208,7 +281,7 @@ def _judged(
         whys = done.reasons(vertex)
         unchecked += [f"{vertex}: {why}" for why in whys]
         if vertex not in done.chance:
-            same(vertex, done, output, commits, line, by_epoch=by_epoch, others=bool(whys))
+            same(vertex, done, output, commits, line, by_epoch=by_epoch, others=bool(whys), part=part)
     return unchecked
 
 
@@ -397,66 +470,23 @@ async def _still_there(
 # --- the outputs ----------------------------------------------------------------------------------------------------------
 
 
-async def _tables(
-    row: ProcessorRow, processor: Processor, installed: AuditedInstallation
-) -> dict[VertexId, TableRead | Unread]:
-    """The tables that `$merge` stages write into, as they are now. A table is read if no other job is known to write it."""
-    writers: list[JobTables] = []
-    for other in await installed.store.processors():
-        document = parse(decode_plan(other.plan).document)
-        stages = [stage for stage in all_stages(document.pipeline) if isinstance(stage, Merge)]
-        written = [
-            (_url(document, stage, installed.environment), stage.table)
-            for stage in stages
-            if isinstance(stage.table, str)
-        ]
-        writers.append(JobTables(other.job, tuple(written)))
-    found: dict[VertexId, TableRead | Unread] = {}
-    for vertex in plan_processor(processor, engine="local").vertices:
-        if not isinstance(vertex.head, WriteHead | DeadLetterHead) or not isinstance(
-            stage := stage_of(vertex.head), Merge
-        ):
-            continue
-        url = _url(processor, stage, installed.environment)
-        if processor.connections[stage.connection_name].type == "mongodb":
-            found[vertex.id] = Unread(vertex.id, "an audit does not read collections of MongoDB", always=True)
-        elif not isinstance(stage.table, str):
-            found[vertex.id] = Unread(
-                vertex.id, "its tables are named by an expression, which an audit does not follow", always=True
-            )
-        elif (count := stages_into(writers, url, stage.table)) > 1:
-            why = f"{count} stages of this installation's processors write into table {stage.table}"
-            found[vertex.id] = Unread(vertex.id, why)
-        elif "${" in url:
-            found[vertex.id] = Unread(
-                vertex.id, f"the environment lacks what connection {stage.connection_name} refers to"
-            )
-        elif why := installed.refusal(processor, stage.connection_name):
-            found[vertex.id] = Unread(vertex.id, why)
-        else:
-            found[vertex.id] = read_table(vertex.id, stage, url, no_writers(writers, row.job, stage.table))
-    return found
-
-
 def _files(
-    processor: Processor, job: JobId, installed: AuditedInstallation, before: Mapping[VertexId, KeptOutput]
+    processor: Processor,
+    job: JobId,
+    installed: AuditedInstallation,
+    before: Mapping[VertexId, KeptOutput],
+    until: Epoch | None,
+    owed: Mapping[VertexId, RowSum],
 ) -> dict[VertexId, FilesRead]:
-    """The files that `$emit` stages write, as they are now."""
+    """The files that `$emit` stages write, as they are now, up to this epoch."""
     found = {}
     for vertex in plan_processor(processor, engine="local").vertices:
         if isinstance(vertex.head, WriteHead | DeadLetterHead) and isinstance(stage := stage_of(vertex.head), FileEmit):
             installed.check_place(processor, stage)
             connection, kept = _connection(processor, stage, installed.environment), before.get(vertex.id, NO_OUTPUT)
-            found[vertex.id] = read_files(stage, connection, job, vertex.id, kept)
+            due = owed.get(vertex.id, NO_ROWS)
+            found[vertex.id] = read_files(stage, connection, job, vertex.id, kept, until=until, owed=due)
     return found
-
-
-def _url(processor: Processor, stage: Merge, environment: Mapping[str, str]) -> str:
-    """The url of the connection; as the document has it, if the environment lacks a variable of it."""
-    connection = processor.connections[stage.connection_name]
-    with suppress(InvalidDocument):
-        connection = resolve(connection, environment)
-    return str(connection.settings["url"])
 
 
 async def _outputs(
@@ -465,16 +495,22 @@ async def _outputs(
     commits: Sequence[Commit],
     installed: AuditedInstallation,
     reads: Mapping[VertexId, TableRead | Unread | FilesRead],
-    last: AuditCheckpoint | None,
+    begin: _Begin,
+    until: Commit | None,
 ) -> dict[VertexId, Output]:
     found: dict[VertexId, Output] = {}
+    last = begin.last
     before, since = ({}, NO_EPOCH) if last is None else (last.outputs, last.commit.epoch)
-    ended = row.state == "FINISHED"
+    ended = row.state == "FINISHED" and until is None
+    end = None if until is None else until.epoch
     for vertex in plan_processor(processor, engine="local").vertices:
         if not isinstance(vertex.head, WriteHead | DeadLetterHead):
             continue
         kept = before.get(vertex.id, NO_OUTPUT)
-        what = VertexReleases(row.job, vertex.id, commits, ended=ended, before=kept, since=since)
+        tells = vertex.id not in begin.untold
+        what = VertexReleases(
+            row.job, vertex.id, commits, ended=ended, before=kept, since=since, until=end, tells=tells
+        )
         match stage_of(vertex.head):
             case KafkaEmit() as stage:
                 found[vertex.id] = await topic_output(installed.log_at(processor, stage.connection_name), stage, what)
@@ -516,44 +552,3 @@ async def _expected(processor: Processor, installed: AuditedInstallation) -> dic
 def _connection(processor: Processor, stage: FileEmit, environment: Mapping[str, str]) -> Connection | None:
     name = stage.connection_name
     return None if name is None else resolve(processor.connections[name], environment)
-
-
-@dataclass(frozen=True, slots=True)
-class JobTables:
-    """A job, and the tables that its `$merge` stages write into: (url, table as the document names it)."""
-
-    job: JobId
-    tables: tuple[tuple[str, str], ...]
-
-
-def stages_into(writers: Sequence[JobTables], url: str, table: str) -> int:
-    """How many stages write into this table: rows of other jobs must not be taken for wrong ones of the job that is audited.
-
-    A database has many addresses. Those that differ in how a path, a port or a schema is written are seen to be one. Those that differ in
-    the name of the host are not; but then a job's marker beside the table says that it writes there.
-    """
-    place = _place(url, table)
-    return sum(_place(*written) == place for writer in writers for written in writer.tables)
-
-
-def no_writers(writers: Sequence[JobTables], job: JobId, table: str) -> frozenset[JobId]:
-    """The jobs of which none but this one may write into the table, wherever their databases are: none of theirs has its name."""
-    return frozenset(
-        w.job for w in writers if w.job == job or _bare(table) not in {_bare(name) for _, name in w.tables}
-    )
-
-
-def _bare(table: str) -> str:
-    return table.rpartition(".")[2].lower()
-
-
-def _place(url: str, table: str) -> tuple[str, ...]:
-    schema, _, name = table.rpartition(".")
-    try:
-        found = sa.make_url(url)
-    except (exc.ArgumentError, ValueError):  # the environment lacks a part of it
-        return url, schema, name
-    if found.get_backend_name() == "sqlite":
-        return "sqlite", str(Path(found.database or "").resolve()), schema or "main", name.lower()
-    host, port = found.host or str(found.query.get("host", "")), found.port or str(found.query.get("port", 5432))
-    return found.get_backend_name(), host.lower(), str(port), found.database or "", schema or "public", name

@@ -74,12 +74,23 @@ class FilesRead:
     """Earlier versions of the table are gone."""
     output: Output = field(default_factory=Output)
     """Its rows."""
+    until: Epoch | None = None
+    """The last epoch of the piece that is looked at."""
+    owed: RowSum = NO_ROWS
+    """The rows that earlier pieces expect in files with rows of several epochs."""
 
 
 def read_files(
-    stage: FileEmit, connection: Connection | None, job: JobId, vertex: VertexId, before: KeptOutput
+    stage: FileEmit,
+    connection: Connection | None,
+    job: JobId,
+    vertex: VertexId,
+    before: KeptOutput,
+    *,
+    until: Epoch | None = None,
+    owed: RowSum = NO_ROWS,
 ) -> FilesRead:
-    """Read a file sink's output, at a connection with its values put in.
+    """Read a file sink's output, at a connection with its values put in; until, owed: as in `FilesRead`.
 
     AuditFailed at the first file that is not as manifests say: seen twice, where there is a table that may have changed meanwhile.
     """
@@ -91,7 +102,8 @@ def read_files(
         table, looks = table_at(destination, encoding), 1
         while True:
             try:
-                return _read(FilesRead(stage, destination, before, summary), table, job, vertex)
+                read = FilesRead(stage, destination, before, summary, until=until, owed=owed)
+                return _read(read, table, job, vertex)
             except Discrepancy:
                 earlier, table = table, table_at(destination, encoding)
                 if earlier is None or table is None or table.live == earlier.live or looks == _LOOKS:
@@ -107,12 +119,13 @@ def _read(read: FilesRead, table: ReadTable | None, job: JobId, vertex: VertexId
     seen = {m.identity: -1 if (last := read.before.marker((vertex, m.index))) is None else last for m in own}
     if table is not None:
         read.is_cut = table.is_cut
-        new = [m for m in own if m.epoch > seen[m.identity]]
+        new = [m for m in own if m.epoch > seen[m.identity] and (read.until is None or m.epoch <= read.until)]
         mixed = {Epoch(m.epoch) for m in new if small_file_is_gone(table, m)}
-        _read_large(
-            read, table, mixed, alone=all((m.job, m.vertex) == (job, vertex) or not m.files for m in read.manifests)
-        )
-    for released in released_files(read.destination, job=job, table=table, since=seen):
+        read.output.mixed, read.output.last_mixed = mixed, max(mixed, default=NO_EPOCH)
+        if read.until is None:
+            alone = all((m.job, m.vertex) == (job, vertex) or not m.files for m in read.manifests)
+            _read_large(read, table, alone=alone)
+    for released in released_files(read.destination, job=job, table=table, since=seen, until=read.until):
         if released.manifest.vertex == vertex:
             epoch = Epoch(released.manifest.epoch)
             place = read.destination.uri(released.file.name)
@@ -123,25 +136,25 @@ def _read(read: FilesRead, table: ReadTable | None, job: JobId, vertex: VertexId
     return read
 
 
-def _read_large(read: FilesRead, table: ReadTable, mixed: set[Epoch], *, alone: bool) -> None:
+def _read_large(read: FilesRead, table: ReadTable, *, alone: bool) -> None:
     """The files with rows of several epochs, where such have come since the last audit. alone: no other one wrote the table."""
     known = read.before.files
     gone = known.keys() - table.live.keys()
     found = large_files(read.destination, table, known)
-    if not mixed and not gone and not found:
+    output = read.output
+    if not output.mixed and not gone and not found and not read.owed.rows:
         return
     place = read.destination.uri("")
     if not alone:
         raise NotAuditable(
             f"{place}: small files of several writers became large ones: whose rows are whose is told no more"
         )
-    output = read.output
-    output.mixed, output.last_mixed, output.gone_files = mixed, max(mixed, default=NO_EPOCH), frozenset(gone)
+    output.gone_files = frozenset(gone)
     for name, rows in found.items():
         lines = _table_lines(read.stage, rows)
         output.large += [(line, place) for line in lines]
         output.files[name] = (output.last_mixed, RowSum.of(lines))
-    output.earlier = sum((known[name] for name in gone), NO_ROWS)
+    output.earlier = sum((known[name] for name in gone), read.owed)
 
 
 def file_output(read: FilesRead, what: VertexReleases) -> Output:
@@ -161,7 +174,7 @@ def file_output(read: FilesRead, what: VertexReleases) -> Output:
             raise AuditFailed(str(error)) from error
         output.released[identity] = Epoch(chain[-1].epoch) if chain else last or NO_EPOCH
         output.steps[identity] = [Epoch(m.epoch) for m in since]
-    if read.stage.format in ("json", "csv"):
+    if read.stage.format in ("json", "csv") and what.until is None:
         _summarised(destination, read.summary, read.manifests, ended=what.ended)
     return output
 

@@ -70,15 +70,36 @@ async def read_history(
     log: Log,
     topics: Topics,
     after: Commit | None = None,
+    until: Commit | None = None,
 ) -> list[Commit]:
-    """The commits of a job behind this one, or all, oldest first. AuditFailed, NotAuditable."""
-    commits = await _mirrored(row.job, log, topics, after, several=len(processor.sources) > 1)
+    """The commits of a job behind this one, or from the first, up to that one, or to the last, oldest first. AuditFailed, NotAuditable."""
+    commits = await mirrored(row.job, log, topics, after, until, several=len(processor.sources) > 1)
     _chained(commits, after)
     await _of_lineage(row.job, commits, store, after)
     kept = await _stored(row, commits, store)
-    for commit in kept:
-        await _intact(commit, store, blobs)
+    if until is None:
+        for commit in kept:
+            await _intact(commit, store, blobs)
     return commits
+
+
+def pieces_of(commits: Sequence[Commit], after: Commit | None, records_max: int) -> list[Commit]:
+    """The commits at which pieces end, but for the last piece: each has so many records at the most, or those of one commit."""
+    ends: list[Commit] = []
+    before: Mapping[SplitId, SplitStand] = {} if after is None else after.stands
+    records = 0
+    for last, commit in zip([None, *commits], commits, strict=False):
+        came = sum(
+            stand.next - (before[split].next if split in before else stand.begin)
+            for split, stand in commit.stands.items()
+        )
+        if last is not None and records + came > records_max:
+            if records:
+                ends.append(last)
+            records = 0
+        records += came
+        before = commit.stands
+    return ends
 
 
 # --- the mirror -------------------------------------------------------------------------------------------------------------
@@ -89,8 +110,10 @@ def name_of_split(source: VertexId, split: SplitId, *, several: bool) -> SplitId
     return SplitId(f"{source}/{split}") if several else split
 
 
-async def _mirrored(job: JobId, log: Log, topics: Topics, after: Commit | None, *, several: bool) -> list[Commit]:
-    """The rows of the mirror behind this one; a repeat says the same as the first."""
+async def mirrored(
+    job: JobId, log: Log, topics: Topics, after: Commit | None, until: Commit | None = None, *, several: bool
+) -> list[Commit]:
+    """The rows of the mirror behind this one, up to that one; a repeat says the same as the first. AuditFailed, NotAuditable."""
     topic = topics.commits(job)
     if topic not in await log.list_topics():
         message = f"topic {topic}: the mirror of the commits is not there; it stays while the job lives"
@@ -105,7 +128,8 @@ async def _mirrored(job: JobId, log: Log, topics: Topics, after: Commit | None, 
         )
         raise PastGone(message)
     found: dict[Epoch, Commit] = {} if after is None else {after.epoch: after}
-    async for record in committed_records(log, topic, since=first):
+    behind = None if until is None else Offset(until.offset + 1)
+    async for record in committed_records(log, topic, since=first, until=behind):
         place = f"topic {topic} offset {record.offset}"
         try:
             row = decode_mirror_row(record.value or b"")

@@ -93,7 +93,9 @@ class Output:
     large: list[tuple[Line, str]] = field(default_factory=list)
     """The rows of these files."""
     earlier: RowSum = NO_ROWS
-    """Those of them that an earlier audit saw."""
+    """Those of them that an earlier audit saw, or an earlier piece of this one expects there."""
+    owed: RowSum = NO_ROWS
+    """Of a piece: the rows of `mixed`, to be looked for in the last piece."""
     files: dict[str, tuple[Epoch, RowSum]] = field(default_factory=dict)
     """The files of a table that were read, each with the last epoch of its rows."""
     table: KeptTable | None = None
@@ -112,6 +114,8 @@ class Output:
     """See `KeptOutput`."""
     theirs: list[WrittenRange] = field(default_factory=list)
     """What others wrote."""
+    tells: bool = True
+    """The markers of others were all there: a record in no range is nobody's."""
 
     def complete(self, commit: Commit, vertex: VertexId) -> bool:
         """Whether every identity of the vertex has released this commit."""
@@ -121,7 +125,7 @@ class Output:
 
     def count(self, epoch: Epoch) -> int:
         """Documents of an epoch; those of files with rows of several are counted at the last."""
-        mixed = len(self.large) - self.earlier.rows if epoch == self.last_mixed else 0
+        mixed = len(self.large) - self.earlier.rows + self.owed.rows if epoch == self.last_mixed else 0
         return len(self.lines.get(epoch, ())) + mixed
 
     def keep(self, epoch: Epoch, before: KeptOutput) -> KeptOutput:
@@ -163,6 +167,10 @@ class VertexReleases:
     """Of an earlier audit."""
     since: Epoch = NO_EPOCH
     """The commit up to which that one looked; it is the first of `commits` then."""
+    until: Epoch | None = None
+    """The last of `commits`, where more have come since: a piece is looked at."""
+    tells: bool = True
+    """See `Output`; of the pieces before."""
 
     def known(self, epoch: int) -> bool:
         """Whether a release of this commit is to be judged."""
@@ -184,31 +192,57 @@ async def topic_output(log: Log, stage: KafkaEmit, what: VertexReleases) -> Outp
     output = Output()
     named = {str(stage.topic.value)} if isinstance(stage.topic, Literal) else set()
     records: dict[str, list[LogRecord]] = {}
-    for topic in sorted(named):
-        records[topic] = await _records(log, topic, what.before, output, judged=True)
+    if what.until is None:
+        for topic in sorted(named):
+            records[topic] = await _records(log, topic, what.before, output, judged=True)
     for identity in what.identities():
         markers = await _markers(log, identity, what)
-        # The topic was read before: what has been released since is for the next audit.
-        markers = list(takewhile(lambda each: _is_read(each[0], output, named), markers))
+        if what.until is None:
+            # The topic was read before: what has been released since is for the next audit.
+            markers = list(takewhile(lambda each: _is_read(each[0], output, named), markers))
+        else:
+            markers = [each for each in markers if each[0].epoch <= what.until]
         _marked(identity, markers, what)
         output.ranges += [(written, marker.epoch) for marker, _ in markers for written in marker.written]
         output.steps[identity] = [marker.epoch for marker, _ in markers if marker.part == marker.parts]
         released = markers[-1][0].released if markers else what.marker(identity)
         output.released[identity] = NO_EPOCH if released is None else released
-    for topic in sorted({written.topic for written, _ in output.ranges} - named):
-        records[topic] = await _records(log, topic, what.before, output, judged=False)
-    judged = named if await _read_others(log, what, named, output) else set()
+    ends = None if what.until is None else _ends(output)
+    for topic in sorted({*named, *(written.topic for written, _ in output.ranges)} - records.keys()):
+        records[topic] = await _records(log, topic, what.before, output, ends, judged=topic in named)
+    output.tells = what.tells and await _read_others(log, what, named, output)
+    judged = named if output.tells else set()
     for topic, found in records.items():
         begins = await _begins(log, topic)
         _assign(output, what.vertex, topic, found, begins, output.theirs if topic in judged else None)
     return output
 
 
-async def _records(log: Log, topic: str, before: KeptOutput, output: Output, *, judged: bool) -> list[LogRecord]:
-    """The records of a topic that no earlier audit has judged; judged: those that nobody told of, too: notes how far it is read."""
+def _ends(output: Output) -> dict[TopicPartition, Offset]:
+    """Behind the last record of each partition that markers name."""
+    ends: dict[TopicPartition, Offset] = defaultdict(lambda: FIRST_OFFSET)
+    for written, _ in output.ranges:
+        ends[written.place] = max(ends[written.place], Offset(written.first + written.count))
+    return ends
+
+
+async def _records(
+    log: Log,
+    topic: str,
+    before: KeptOutput,
+    output: Output,
+    ends: Mapping[TopicPartition, Offset] | None = None,
+    *,
+    judged: bool,
+) -> list[LogRecord]:
+    """The records of a topic that no earlier audit has judged, up to these ends, or to its own: notes how far it is read.
+
+    judged: those that nobody told of, too.
+    """
     held, found = HeldRecords(topic), list[LogRecord]()
     partitions = [TopicPartition(topic, number) for number in range((await log.list_topics()).get(topic, 0))]
-    for at, end in (await log.end_offsets(partitions)).items():
+    for at in partitions:
+        end = (await log.end_offsets([at]))[at] if ends is None else ends[at]
         known = before.topics.get(topic, {}).get(at.partition, KeptPartition(FIRST_OFFSET, None))
         output.partitions[at] = KeptPartition(max(end, known.next) if judged else known.next, known.begun)
         found += [held.take(r) async for r in committed_records(log, topic, at.partition, known.next, end)]

@@ -14,6 +14,9 @@ class AuditSettings:
 
     held_bytes_max: int = knob(4 * 1024 * 1024 * 1024)
     """Records of one topic that are held to compare them; beyond it the command ends and says so."""
+    piece_records: int = 200_000
+    """Records that are computed again at once; a job with more is audited in pieces, each of which goes on where the one before it ended.
+    A record of 40 bytes takes about 1 KB with what comes out of it (measured: 1.5 million take 0.5 GB in pieces, and 1.6 GB as a whole)."""
     outage_ms_max: int = knob(30_000)
     """How long one reading waits out outages of the broker."""
 

@@ -10,12 +10,20 @@ import pytest
 import sqlalchemy as sa
 
 from tests.harness.share import share
-from tidemark.services.audit.check import JobTables, no_writers, stages_into
 from tidemark.services.audit.history import AuditFailed, Commit, NotAuditable
 from tidemark.services.audit.outputs import NO_OUTPUT, VertexReleases
 from tidemark.services.audit.reading import TooMuchHeld
 from tidemark.services.audit.recompute import EpochDone, SplitRecords, Stand, recompute
-from tidemark.services.audit.tables import TableRead, Unread, compare, read_table, table_output
+from tidemark.services.audit.tables import (
+    JobTables,
+    TableRead,
+    Unread,
+    compare,
+    no_writers,
+    read_table,
+    stages_into,
+    table_output,
+)
 from tidemark.services.library.release_world import IDENTITY, JOB, Inline, row_of
 from tidemark.services.sink.connectors.sql import MARKERS_TABLE, SqlSink, engine_of
 from tidemark.services.sink.connectors.staging import PartStore, StagingSettings

@@ -14,7 +14,9 @@ from msgspec.structs import replace as changed
 from tests.harness.audited import PER_PART, READINGS, Saved, Story, document, feed, finished_run, run
 from tests.harness.installation import NAME, installed
 from tests.harness.sealing import sealed
+from tidemark.services.audit import check
 from tidemark.services.audit.check import Audited, AuditFailed, NotAuditable
+from tidemark.services.audit.settings import AuditSettings
 from tidemark.services.cli.process import quiet
 from tidemark.services.sink.connectors.kafkamarkers import TOPIC_PREFIX, decode_marker, marker_record
 from tidemark.shared.adapters.memory_log import MemoryLog
@@ -34,6 +36,13 @@ Tamper = Callable[[Story], str]
 @pytest.fixture(scope="module", autouse=True)
 def _quiet() -> None:
     quiet(logging.CRITICAL)
+
+
+@pytest.fixture(autouse=True)
+def _pieces(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Half of the tests, by their names: audits go in pieces."""
+    if len(request.node.name) % 2:
+        monkeypatch.setattr(check, "audit_settings", lambda: AuditSettings(piece_records=PER_PART))
 
 
 @pytest.fixture(scope="module")

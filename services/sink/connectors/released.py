@@ -134,10 +134,11 @@ def released_files(
     job: str | None = None,
     table: ReadTable | None = None,
     since: Mapping[str, int] | None = None,
+    until: int | None = None,
 ) -> Iterator[ReleasedFile]:
     """Every released file, checked, in the order of identity and epoch. Raises Discrepancy.
 
-    since: by identity, the epoch behind which they are wanted.
+    since: by identity, the epoch behind which they are wanted. until: the last epoch that is wanted.
     """
     seen: set[str] = set()
     for manifest in released_manifests(destination, job=job, table=table):
@@ -147,7 +148,9 @@ def released_files(
             if file.name in seen:
                 raise Discrepancy(f"{_place(manifest)}: {file.name} is released a second time")
             seen.add(file.name)
-            if manifest.epoch <= (since or {}).get(manifest.identity, -1):
+            if manifest.epoch <= (since or {}).get(manifest.identity, -1) or (
+                until is not None and manifest.epoch > until
+            ):
                 continue
             schema, partition = None, dict[str, Any]()
             if table is not None:
