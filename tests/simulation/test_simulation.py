@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tests.harness.share import share
 from tests.harness.simulation.checks import Checks
 from tests.harness.simulation.drawing import SHAPES, draw
 from tests.harness.simulation.faults import Book, Strike
@@ -35,7 +36,7 @@ def _elsewhere(seed: int, hash_seed: str) -> Any:
     return json.loads(done.stdout.splitlines()[-1])
 
 
-@pytest.mark.parametrize("seed", [1, 18])
+@pytest.mark.parametrize("seed", share([1, 18], 2))
 def test_a_seed_is_the_same_run_in_every_process(seed: int) -> None:
     """Neither the order of sets, nor time, nor the process decides anything: all that was written is the same, byte by byte."""
     assert _elsewhere(seed, "1") == _elsewhere(seed, "2")

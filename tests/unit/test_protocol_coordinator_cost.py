@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from msgspec import structs
 
+from tests.harness.share import share
 from tests.unit.protocol_coordinator_support import DOCUMENT, NAME, Fate, Node
 from tests.unit.protocol_coordinator_world import World
 from tidemark.shared.model.ids import Epoch, Generation, JobId, ProcessorName
@@ -121,7 +122,7 @@ def unless_forgetting(command: do.CoordinatorCommand) -> Fate | None:
     return None if isinstance(command, do.StoreForget) else "done"
 
 
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", share(range(2), 2))
 def test_C12_processors_that_have_ended_cost_an_event_nothing(seed: int) -> None:
     """As many instructions beside five as beside five hundred that have finished, once what they left is deleted."""
 
