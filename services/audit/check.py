@@ -277,11 +277,11 @@ def _judged(
     """About which outputs nothing is said, and why. AuditFailed for another that is not as it must be."""
     unchecked = []
     for vertex, output in outputs.items():
-        line = expected[vertex].line if vertex in expected else line_of_document
+        text = expected[vertex].text if vertex in expected else line_of_document
         whys = done.reasons(vertex)
         unchecked += [f"{vertex}: {why}" for why in whys]
         if vertex not in done.chance:
-            same(vertex, done, output, commits, line, by_epoch=by_epoch, others=bool(whys), part=part)
+            same(vertex, done, output, commits, text, by_epoch=by_epoch, others=bool(whys), part=part)
     return unchecked
 
 

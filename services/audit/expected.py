@@ -67,11 +67,14 @@ def _is_of_no_record(letter: dict[str, Any]) -> bool:
     return isinstance(meta, dict) and meta.get("source") == {}
 
 
-def line_of_record(key: bytes | None, value: bytes | None) -> Line:
-    """A record of a topic; without a value its key tells it. ValueError if the value is no JSON."""
-    if value is None:
-        return line_of({"tombstone": None if key is None else key.hex()})
-    return line_of(json.loads(value))
+def text_of_record(key: bytes | None, value: bytes | None) -> str:
+    """A record of a topic as it was written; without a value its key tells it. ValueError if the value is no text."""
+    return line_of({"tombstone": None if key is None else key.hex()}) if value is None else value.decode()
+
+
+def canonical(text: str) -> Line:
+    """A document's text as one that can be compared with any other text of it. ValueError if it is no JSON."""
+    return line_of(json.loads(text))
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,12 +82,13 @@ class Expected:
     """Of one sink vertex."""
 
     accept: Accept
-    line: Callable[[Document], Line]
+    text: Callable[[Document], str]
+    """A document as it is written there, or its line."""
 
 
 def line_of_document(document: Document) -> Line:
     """Where nothing is special."""
-    return line_of(json.loads(json.dumps(to_json(document))))
+    return canonical(json.dumps(to_json(document)))
 
 
 async def expected_at_topic(
@@ -102,14 +106,14 @@ async def expected_at_topic(
             rejected += [Rejected(rows[n], reason) for n, reason in topics.refused(run).items()]
         return rejected
 
-    def line(document: Document) -> Line:
+    def text(document: Document) -> str:
         environment = Environment(document)
         if stage.tombstone_when is not None and evaluate(stage.tombstone_when, environment) is True:
             key = None if stage.key is None else key_bytes(evaluate(stage.key, environment), stage.key_format)
-            return line_of_record(key, None)
-        return line_of_record(None, written(document, stage.output_format, stage.date_format))
+            return text_of_record(key, None)
+        return text_of_record(None, written(document, stage.output_format, stage.date_format))
 
-    return Expected(accept, line)
+    return Expected(accept, text)
 
 
 def _takes_of(config: Mapping[str, Any]) -> Takes:
@@ -128,7 +132,7 @@ def expected_in_files(stage: FileEmit, source_topics: Topics) -> Expected:
 
 
 def _line_as_written(stage: FileEmit, document: Document) -> Line:
-    return line_of(json.loads(written(document, stage.output_format, stage.date_format)))
+    return canonical(written(document, stage.output_format, stage.date_format).decode())
 
 
 def table_line(partition_by: Sequence[str]) -> Callable[[Document], Line]:

@@ -130,7 +130,7 @@ def _read(read: FilesRead, table: ReadTable | None, job: JobId, vertex: VertexId
             epoch = Epoch(released.manifest.epoch)
             place = read.destination.uri(released.file.name)
             lines = _file_lines(read.stage, released)
-            read.output.lines[epoch] += [(line, place) for line in lines]
+            read.output.texts[epoch] += [(line, place) for line in lines]
             if table is not None:
                 read.output.files[released.file.name] = (epoch, RowSum.of(lines))
     return read

@@ -13,7 +13,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from tidemark.services.audit.expected import Line, line_of_record
+from tidemark.services.audit.expected import text_of_record
 from tidemark.services.audit.history import (
     AuditFailed,
     Commit,
@@ -80,8 +80,8 @@ NO_OUTPUT: Final = KeptOutput()
 class Output:
     """The output of one sink vertex."""
 
-    lines: dict[Epoch, list[tuple[Line, str]]] = field(default_factory=lambda: defaultdict(list))
-    """By epoch: each document with where it lies."""
+    texts: dict[Epoch, list[tuple[str, str]]] = field(default_factory=lambda: defaultdict(list))
+    """By epoch: each document, as the text that it has in a topic, or its line, with where it lies."""
     released: dict[Identity, Epoch] = field(default_factory=dict)
     """The marker of each release identity."""
     gone: dict[Epoch, str] = field(default_factory=dict)
@@ -90,7 +90,7 @@ class Output:
     """Epochs with rows in the same files as rows of other such epochs, or of those that an earlier audit saw."""
     last_mixed: Epoch = NO_EPOCH
     """The last of them."""
-    large: list[tuple[Line, str]] = field(default_factory=list)
+    large: list[tuple[str, str]] = field(default_factory=list)
     """The rows of these files."""
     earlier: RowSum = NO_ROWS
     """Those of them that an earlier audit saw, or an earlier piece of this one expects there."""
@@ -126,7 +126,7 @@ class Output:
     def count(self, epoch: Epoch) -> int:
         """Documents of an epoch; those of files with rows of several are counted at the last."""
         mixed = len(self.large) - self.earlier.rows + self.owed.rows if epoch == self.last_mixed else 0
-        return len(self.lines.get(epoch, ())) + mixed
+        return len(self.texts.get(epoch, ())) + mixed
 
     def keep(self, epoch: Epoch, before: KeptOutput) -> KeptOutput:
         """As of a commit up to which all is released; no row of a file of several epochs is of a later one."""
@@ -360,7 +360,7 @@ def _assign(
         written, epoch = owner
         if epoch is not None:
             counts[written] += 1
-            output.lines[epoch].append((_json_line(record, place), place))
+            output.texts[epoch].append((_text(record, place), place))
     for written, epoch in own:
         begin = begins.get(written.partition, 0)
         if written.first < begin:
@@ -400,9 +400,9 @@ class _Owners:
         return entries[at][1], entries[at][2]
 
 
-def _json_line(record: LogRecord, place: str) -> Line:
+def _text(record: LogRecord, place: str) -> str:
     try:
-        return line_of_record(record.key, record.value)
+        return text_of_record(record.key, record.value)
     except ValueError as error:
         message = f"{place}: expected a JSON document, found {(record.value or b'')[:60]!r}"
         raise AuditFailed(message) from error

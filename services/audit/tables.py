@@ -293,7 +293,7 @@ async def table_output(read: TableRead, what: VertexReleases, blobs: BlobStore) 
                 output.untold.add(commit.epoch)
                 continue
             place = f"what {identity[0]}/{identity[1]} staged"
-            output.lines[commit.epoch] += [(_line(d), place) for d in documents]
+            output.texts[commit.epoch] += [(_line(d), place) for d in documents]
     return output
 
 
@@ -412,7 +412,7 @@ def _in_order(
                 left[line] -= 1
             else:
                 rest.append(document)
-        output.lines[commit.epoch] = [(_line(d), "computed again") for d in again[commit.epoch]]
+        output.texts[commit.epoch] = [(_line(d), "computed again") for d in again[commit.epoch]]
         epochs += [Staged(commit.epoch, documents, True), Staged(commit.epoch, rest, False)]
     return epochs
 
