@@ -69,7 +69,7 @@ def _match(
     others: bool,
 ) -> None:
     """earlier: of rows that are there, too."""
-    if earlier.rows:
+    if earlier != NO_ROWS:
         if not others and (there := RowSum.of(line for line, _ in found)) != RowSum.of(expected) + earlier:
             message = (
                 f"{where}: the rows are not those that an earlier audit saw and those that came out since:"

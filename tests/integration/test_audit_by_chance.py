@@ -13,8 +13,10 @@ import pytest
 
 from tests.harness.installation import NAME, installed
 from tests.harness.sealing import sealed
+from tidemark.services.audit import check
 from tidemark.services.audit.check import Audited, AuditFailed, audit
 from tidemark.services.audit.installed import AuditedInstallation
+from tidemark.services.audit.settings import AuditSettings
 from tidemark.services.cli.process import quiet
 from tidemark.shared.adapters.memory_commit_store import MemoryCommitStore
 from tidemark.shared.adapters.memory_log import MemoryLog
@@ -198,8 +200,15 @@ def test_letters_of_what_is_certain_are_wanted_beside_others(tmp_path: Path) -> 
     assert any(what.startswith("dlq: ") for what in found.unchecked), found.unchecked
 
 
-def test_the_epoch_of_the_end_is_not_accused(tmp_path: Path) -> None:
-    """A task without splits may say its end an epoch after the last record was read: what that lets close comes then, and is compared."""
+@pytest.mark.parametrize("piece_records", [200_000, 2])
+def test_the_epoch_of_the_end_is_not_accused(
+    tmp_path: Path, piece_records: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A task without splits may say its end an epoch after the last record was read: what that lets close comes then, and is compared.
+
+    So it is in pieces, of which one may end between the two.
+    """
+    monkeypatch.setattr(check, "audit_settings", lambda: AuditSettings(piece_records=piece_records))
     stages = [_window(allowedLateness=0)]
     options = {"checkpoint": {"interval": {"size": 50, "unit": "ms"}}}
 

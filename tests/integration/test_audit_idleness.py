@@ -14,8 +14,11 @@ import pytest
 
 from tests.harness.installation import NAME, Installed, installed
 from tests.harness.sealing import sealed
+from tidemark.services.audit import check
 from tidemark.services.audit.check import Audited, AuditFailed, audit
+from tidemark.services.audit.history import Commit
 from tidemark.services.audit.installed import AuditedInstallation
+from tidemark.services.audit.settings import AuditSettings
 from tidemark.services.cli.process import quiet
 from tidemark.shared.adapters.memory_commit_store import MemoryCommitStore
 from tidemark.shared.adapters.memory_log import MemoryLog
@@ -166,6 +169,23 @@ def test_what_idleness_decided_is_not_accused(tmp_path: Path, seed: int) -> None
     assert found.records == 100
     assert any(vertex.startswith("emit-1") for vertex in found.outputs), found.outputs
     assert all("was late" in why for why in found.unchecked), found.unchecked
+
+
+def test_pieces_of_an_audit_end_where_nothing_came_out_of_turn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where one does not, rows that came out before they were expected are found with those of the epochs behind it."""
+    asked: list[Commit | None] = []
+    piece = check._piece
+
+    async def noted(*args: Any) -> Any:
+        asked.append(args[-1])
+        return await piece(*args)
+
+    monkeypatch.setattr(check, "audit_settings", lambda: AuditSettings(piece_records=30))
+    monkeypatch.setattr(check, "_piece", noted)
+    found = run_virtual(lambda world: told(world, Drawn(11), tmp_path, ""))
+    assert found.records == 100
+    assert sorted({epoch.epoch for epoch in found.epochs}) == [epoch.epoch for epoch in found.epochs]
+    assert len(asked) > 2
 
 
 @pytest.mark.parametrize("seed", [1, 7, 11])
