@@ -96,7 +96,7 @@ async def _from(
     """Behind this checkpoint, or from the begin: in pieces, each behind the one before it."""
     processor = parse(plan.document)
     ends: list[Commit | None] = [*await _pieces(row, processor, installed, last), None]
-    done: list[_Piece] = []
+    done: list[Audited] = []
     begin, at, further = _Begin(last, {}, frozenset()), 0, 1
     while at < len(ends):
         piece = await _piece(row, plan, processor, installed, begin, ends[at])
@@ -105,14 +105,13 @@ async def _from(
         elif piece.checkpoint is None and ends[at] is not None:  # nothing to go on from
             at = len(ends) - 1
         else:
-            done.append(piece)
+            done.append(piece.audited)
             begin, at, further = _Begin(piece.checkpoint, piece.owed, piece.untold), at + 1, 1
-    end, found = done[-1], [each.audited for each in done]
-    kept = () if end.checkpoint is None else await _kept(end.checkpoint, installed)
-    unchecked = dict.fromkeys(what for each in found for what in each.unchecked)
-    notes = dict.fromkeys((*(note for each in found for note in each.notes), *kept))
-    epochs = tuple(epoch for each in found for epoch in each.epochs)
-    return Audited(epochs, tuple(unchecked), tuple(notes), end.audited.unread, found[0].before)
+    kept = () if begin.last is None else await _kept(begin.last, installed)
+    unchecked = dict.fromkeys(what for each in done for what in each.unchecked)
+    notes = dict.fromkeys((*(note for each in done for note in each.notes), *kept))
+    epochs = tuple(epoch for each in done for epoch in each.epochs)
+    return Audited(epochs, tuple(unchecked), tuple(notes), done[-1].unread, done[0].before)
 
 
 async def _pieces(

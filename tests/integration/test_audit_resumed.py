@@ -1,6 +1,7 @@
 """An audit goes on where the last one ended, at every kind of target: also where small files became large ones in between."""
 
 import asyncio
+import gc
 import json
 import logging
 import random
@@ -21,6 +22,7 @@ from tests.harness.sealing import KEYS, sealed
 from tests.harness.share import share
 from tidemark.services.audit import check
 from tidemark.services.audit.check import Audited, AuditFailed, NotAuditable, audit
+from tidemark.services.audit.checkpoint import AuditCheckpoint
 from tidemark.services.audit.history import pieces_of
 from tidemark.services.audit.installed import AuditedInstallation
 from tidemark.services.audit.settings import AuditSettings
@@ -200,6 +202,31 @@ def test_in_pieces_it_finds_what_it_finds_as_a_whole(
         for found, same in zip(pieces.epochs, whole.epochs, strict=False):
             # It may have been released meanwhile, and rows in files together count as those of the last epoch of a piece.
             assert replace(found, outputs={}, released=True) == replace(same, outputs={}, released=True)
+
+
+def test_of_the_pieces_before_none_stays_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """But the checkpoint that the next one goes on from: each holds the state of all operators, and the rows of a table."""
+    held: list[int] = []
+    piece = check._piece
+
+    async def noted(*args: Any) -> Any:
+        gc.collect()
+        held.append(sum(isinstance(each, AuditCheckpoint) for each in gc.get_objects()))
+        return await piece(*args)
+
+    monkeypatch.setattr(check, "_piece", noted)
+    counts = _in_pieces(monkeypatch, 1)
+
+    async def main(world: VirtualWorld) -> None:
+        document = _document(tmp_path, TARGETS["topic"], windows=True)
+        async with _fed(world, document, range(6), (), 1) as (_, left):
+            gc.collect()
+            assert not any(isinstance(each, AuditCheckpoint) for each in gc.get_objects())
+            await audit(NAME, left)
+
+    run_virtual(main)
+    assert counts[0] == len(held) > 3
+    assert max(held) == 1
 
 
 @pytest.mark.parametrize("pieces", [0, PART])
