@@ -49,7 +49,7 @@ class Covered(Struct, frozen=True):
     gone: list[str] = []
 
     def with_epochs(self, epochs: Iterable[AuditedEpoch]) -> "Covered":
-        """These, and all of the epochs behind them that are released."""
+        """These, and all of the epochs behind them that are released; an output that is vouched for no more counts no more."""
         found = self
         for e in epochs:
             outputs = {name: found.outputs.get(name, 0) + rows for name, rows in e.outputs.items()}
@@ -61,7 +61,7 @@ class Covered(Struct, frozen=True):
                 found.late + e.late,
                 found.duplicates + e.duplicates,
                 found.dead_letters + e.dead_letters,
-                found.outputs | outputs,
+                outputs,
                 sorted({*found.gone, *e.gone})[:_GONE_MAX],
             )
         return found
