@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from tidemark.services.audit.expected import Line, canonical
-from tidemark.services.audit.history import AuditFailed, Commit, NotAuditable
+from tidemark.services.audit.history import AuditFailed, Commit, NotAuditable, positions_of
 from tidemark.services.audit.outputs import Output
 from tidemark.services.audit.recompute import Recomputed
 from tidemark.services.audit.report import AuditedEpoch
@@ -120,11 +120,8 @@ def account_of(
 ) -> tuple[AuditedEpoch, ...]:
     """Each input record once: counted, late, repeated, or a dead letter for another reason. vouched: outputs that were compared whole."""
     epochs = []
-    before = {} if after is None else {split: int(stand.next) for split, stand in after.stands.items()}
-    for epoch, commit in zip(done.epochs, commits, strict=True):
+    for epoch, commit, taken in zip(done.epochs, commits, positions_of(commits, after), strict=True):
         late, dead = _letters(done.certain_of(epoch, VertexId("dlq")))
-        taken = {s: (before.get(s, int(stand.begin)), int(stand.next)) for s, stand in sorted(commit.stands.items())}
-        before.update({split: end for split, (_, end) in taken.items()})
         epochs.append(
             AuditedEpoch(
                 epoch=epoch.epoch,

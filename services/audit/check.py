@@ -120,10 +120,15 @@ async def _pieces(
     """The commits at which pieces end, but for the last piece; none where an audit cannot go on from a commit."""
     if processor.options.alignment_timeout_ms is not None:
         return []
-    several = len(processor.sources) > 1
-    after = None if last is None else commit_of(last.commit, last.place, last.offset, several=several)
+    after, several = _stood(last, processor), len(processor.sources) > 1
     commits = await mirrored(row.job, installed.log, installed.topics, after, several=several)
     return pieces_of(commits, after, audit_settings().piece_records)
+
+
+def _stood(last: AuditCheckpoint | None, processor: Processor) -> Commit | None:
+    """The commit of a checkpoint."""
+    several = len(processor.sources) > 1
+    return None if last is None else commit_of(last.commit, last.place, last.offset, several=several)
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,9 +181,8 @@ async def _audited(
     until: Commit | None,
 ) -> _Piece | None:
     name, last = row.name, begin.last
-    several, before = len(processor.sources) > 1, {} if last is None else last.outputs
+    before, after = {} if last is None else last.outputs, _stood(last, processor)
     files = _files(processor, row.job, installed, before, None if until is None else until.epoch, begin.owed)
-    after = None if last is None else commit_of(last.commit, last.place, last.offset, several=several)
     commits = await read_history(
         row, processor, installed.store, installed.blobs, installed.log, installed.topics, after, until
     )

@@ -86,20 +86,24 @@ async def read_history(
 def pieces_of(commits: Sequence[Commit], after: Commit | None, records_max: int) -> list[Commit]:
     """The commits at which pieces end, but for the last piece: each has so many records at the most, or those of one commit."""
     ends: list[Commit] = []
-    before: Mapping[SplitId, SplitStand] = {} if after is None else after.stands
     records = 0
-    for last, commit in zip([None, *commits], commits, strict=False):
-        came = sum(
-            stand.next - (before[split].next if split in before else stand.begin)
-            for split, stand in commit.stands.items()
-        )
-        if last is not None and records + came > records_max:
-            if records:
-                ends.append(last)
+    for last, taken in zip((None, *commits), positions_of(commits, after), strict=False):
+        came = sum(end - first for first, end in taken.values())
+        if last is not None and records and records + came > records_max:
+            ends.append(last)
             records = 0
         records += came
-        before = commit.stands
     return ends
+
+
+def positions_of(commits: Sequence[Commit], after: Commit | None) -> Iterator[dict[SplitId, tuple[int, int]]]:
+    """Of each commit, by split: the first position that it covers, and the first behind it. after: the commit in front of these."""
+    before = {} if after is None else {split: int(stand.next) for split, stand in after.stands.items()}
+    for commit in commits:
+        stands = sorted(commit.stands.items())
+        taken = {split: (before.get(split, int(stand.begin)), int(stand.next)) for split, stand in stands}
+        before.update({split: end for split, (_, end) in taken.items()})
+        yield taken
 
 
 # --- the mirror -------------------------------------------------------------------------------------------------------------

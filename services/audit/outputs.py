@@ -241,8 +241,8 @@ async def _records(
     """
     held, found = HeldRecords(topic), list[LogRecord]()
     partitions = [TopicPartition(topic, number) for number in range((await log.list_topics()).get(topic, 0))]
-    for at in partitions:
-        end = (await log.end_offsets([at]))[at] if ends is None else ends[at]
+    until = await log.end_offsets(partitions) if ends is None else {at: ends[at] for at in partitions}
+    for at, end in until.items():
         known = before.topics.get(topic, {}).get(at.partition, KeptPartition(FIRST_OFFSET, None))
         output.partitions[at] = KeptPartition(max(end, known.next) if judged else known.next, known.begun)
         found += [held.take(r) async for r in committed_records(log, topic, at.partition, known.next, end)]
