@@ -33,6 +33,11 @@ _PASSING: Final = (
     errors.ReplicaNotAvailableError,
     errors.NotControllerError,
     errors.CorruptRecordException,
+    # Kafka calls these retriable, the library does not: 13 is a lost connection by now.
+    errors.StaleLeaderEpochCodeError,
+    errors.FetchSessionIdNotFound,
+    errors.InvalidFetchSessionEpoch,
+    errors.ListenerNotFound,
     # These end a producer, but a new one goes on.
     errors.OutOfOrderSequenceNumber,
     errors.UnknownProducerId,

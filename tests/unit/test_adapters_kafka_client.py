@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 from aiokafka import errors
 
-from tidemark.shared.adapters import kafka_client, kafka_reader
+from tidemark.shared.adapters import kafka_client, kafka_codes, kafka_reader
 from tidemark.shared.adapters.kafka_client import LogLid, translated
 from tidemark.shared.adapters.kafka_log import KafkaGroups, KafkaLog
 from tidemark.shared.adapters.kafka_settings import KafkaSettings
@@ -80,6 +80,16 @@ def test_errors_in_the_ports_words(error: Exception, kind: type[LogError]) -> No
     assert type(found) is kind
     assert str(found).startswith("writing to t: ")
     assert str(found).count(type(error).__name__) == 1
+
+
+RETRIABLE = (2, 3, 5, 6, 7, 9, 13, 14, 15, 16, 19, 20, 41, 51, 56, 70, 71, 72, *kafka_codes.RETRIABLE)
+"""All codes that Kafka 4.1 calls retriable."""
+
+
+def test_time_mends_what_kafka_says_that_it_mends() -> None:
+    """Whether the library knows the code or not; and nothing else that the library does not know."""
+    found = {code: type(translated(errors.for_code(code)(), "asking")) for code in (*RETRIABLE, *kafka_codes.REFUSED)}
+    assert {code for code, kind in found.items() if kind is LogUnavailable} == set(RETRIABLE)
 
 
 def test_the_lid_lets_one_pass_and_counts(monkeypatch: pytest.MonkeyPatch) -> None:
