@@ -210,6 +210,40 @@ def test_proto2_requires_what_it_says() -> None:
     assert parse_json(reader_of(messages)(writer_of(messages, "M")({"n": 1, "e": "A"}))) == {"n": 1, "e": "A"}
 
 
+REQUIRES = """syntax = "proto2";
+message M { required int32 a = 1; map<string, int32> m = 2; optional M o = 3; repeated M l = 4; map<bool, M> b = 5; map<string, M> s = 6; }
+"""
+
+
+@pytest.mark.parametrize(
+    ("document", "said"),
+    [
+        ({"m": {"x": 1}, "o": {}}, "a, o.a"),
+        ({"a": 1, "o": {"m": {"x": 1}, "l": [{"a": 1}, {"m": {"x": 1}}]}}, r"o.a, o.l\[1\].a"),
+        (
+            {"a": 1, "b": {"true": {}, "false": {"a": 1}}, "s": {"y": {}, "x": {}}},
+            r'b\[true\].a, s\["x"\].a, s\["y"\].a',
+        ),
+    ],
+)
+def test_what_is_required_is_named_wherever_it_is_missing(document: dict[str, Any], said: str) -> None:
+    """Also beside maps of numbers, where the library's own list of it ends the process."""
+    messages = compiled(REQUIRES, {})
+    with pytest.raises(ProtobufError, match=f"requires: {said}$"):
+        writer_of(messages, "")(document)
+    made = json_format.ParseDict(document, message_class(messages.top[0])())
+    with pytest.raises(ProtobufError, match=f"lacks what is required: {said}$"):
+        reader_of(messages)(b"\x00" + made.SerializePartialToString())
+
+
+def test_a_text_that_is_none_is_unreadable() -> None:
+    """Of proto2 the library takes it, and gives bytes."""
+    messages = compiled('syntax = "proto2"; message M { optional string s = 1; repeated string l = 2; }', {})
+    for data in (b"\x00\x0a\x01\xff", b"\x00\x12\x01\xff"):
+        with pytest.raises(ProtobufError, match="is no UTF-8"):
+            reader_of(messages)(data)
+
+
 @pytest.mark.parametrize(
     ("text", "name", "said"),
     [

@@ -87,10 +87,27 @@ def message_class(kind: Descriptor) -> type[Message]:
 
 def lacking_in(message: Message) -> str:
     """The fields that a schema of proto2 requires and a message lacks; "" if it is whole."""
-    if message.IsInitialized():
-        return ""
-    found: list[str] = message.FindInitializationErrors()  # type: ignore[attr-defined]
-    return ", ".join(found)
+    return "" if message.IsInitialized() else ", ".join(_lacking(message, ""))
+
+
+def _lacking(message: Message, at: str) -> list[str]:
+    """As the library's own `FindInitializationErrors`, which ends the process where a message has a map of numbers or texts."""
+    kind = message.DESCRIPTOR
+    found = [f"{at}{each.name}" for each in kind.fields if each.is_required and not message.HasField(each.name)]
+    for field, value in message.ListFields():
+        inner, name = field.message_type, f"{at}({field.full_name})" if field.is_extension else f"{at}{field.name}"
+        if inner is None:
+            continue
+        if not field.is_repeated:
+            found += _lacking(value, f"{name}.")
+        elif not inner.GetOptions().map_entry:
+            for place, each in enumerate(value):
+                found += _lacking(each, f"{name}[{place}].")
+        elif inner.fields_by_name["value"].message_type is not None:
+            for key in sorted(value):
+                text = f'"{key}"' if isinstance(key, str) else str(key).lower()
+                found += _lacking(value[key], f"{name}[{text}].")
+    return found
 
 
 def indexes_in(data: bytes, begin: int) -> tuple[list[int], int]:

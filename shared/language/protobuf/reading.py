@@ -25,14 +25,14 @@ from tidemark.shared.language.protobuf.messages import (
 from tidemark.shared.language.values.numbers import DECIMAL
 from tidemark.shared.model.values import INT32_MAX, INT32_MIN, INT64_MAX
 
-_Cell: TypeAlias = Callable[[Any, int], Any]
+Cell: TypeAlias = Callable[[Any, int], Any]
 """Extended JSON of a value that the library gives, and how many levels are above it."""
 
 
 def reader_of(messages: Messages) -> Callable[[bytes], bytes]:
     """From a record behind its schema's number to its JSON. It raises ProtobufError for bytes that are no record of the schema."""
-    readers = _Readers()
-    roots: dict[tuple[int, ...], tuple[type[Message], _Cell]] = {}
+    readers = Readers()
+    roots: dict[tuple[int, ...], tuple[type[Message], Cell]] = {}
 
     def read(data: bytes) -> bytes:
         indexes, begin = indexes_in(data, 0)
@@ -52,13 +52,13 @@ def reader_of(messages: Messages) -> Callable[[bytes], bytes]:
     return read
 
 
-class _Readers:
+class Readers:
     """A function for each message, found by name, so that a message may be inside of itself."""
 
     def __init__(self) -> None:
-        self._named: dict[str, _Cell] = {}
+        self._named: dict[str, Cell] = {}
 
-    def message(self, kind: Descriptor) -> _Cell:
+    def message(self, kind: Descriptor) -> Cell:
         """The function of a message."""
         name = kind.full_name
         if name not in self._named:
@@ -66,13 +66,13 @@ class _Readers:
             self._named[name] = self._made(kind)
         return self._named[name]
 
-    def _made(self, kind: Descriptor) -> _Cell:
+    def _made(self, kind: Descriptor) -> Cell:
         if kind.full_name == TIMESTAMP_NAME:
             return lambda value, _: {"$date": {"$numberLong": str(value.seconds * 1000 + value.nanos // 1_000_000)}}
         if kind.full_name == DECIMAL_NAME:
             return lambda value, _: _decimal(value)
         if kind.full_name in WRAPPERS:
-            inner = self._cell(kind.fields_by_name["value"])
+            inner = self.cell(kind.fields_by_name["value"])
             return lambda value, depth: inner(value.value, depth)
         parts = [(each.name, each.has_presence, self._field(each)) for each in kind.fields]
 
@@ -91,16 +91,16 @@ class _Readers:
 
         return read
 
-    def _field(self, field: FieldDescriptor) -> _Cell:
+    def _field(self, field: FieldDescriptor) -> Cell:
         if not field.is_repeated:
-            return self._cell(field)
+            return self.cell(field)
         kind = field.message_type
         if kind is not None and kind.GetOptions().map_entry:
-            return self._map(field, self._cell(kind.fields_by_name["value"]))
-        item = self._cell(field)
+            return self._map(field, self.cell(kind.fields_by_name["value"]))
+        item = self.cell(field)
         return lambda values, depth: [item(each, depth + 1) for each in values]
 
-    def _map(self, field: FieldDescriptor, item: _Cell) -> _Cell:
+    def _map(self, field: FieldDescriptor, item: Cell) -> Cell:
         def read(values: Any, depth: int) -> Any:
             found = {}
             for key in values:
@@ -112,7 +112,8 @@ class _Readers:
 
         return read
 
-    def _cell(self, field: FieldDescriptor) -> _Cell:
+    def cell(self, field: FieldDescriptor) -> Cell:
+        """The function of a value of a field, or of one of its items."""
         match field.type:
             case FieldDescriptor.TYPE_MESSAGE | FieldDescriptor.TYPE_GROUP:
                 assert field.message_type is not None
@@ -145,6 +146,12 @@ def _same(value: Any, _depth: int) -> Any:
     return value
 
 
+def _text(value: Any, _depth: int) -> Any:
+    if type(value) is bytes:  # of proto2 the library gives what it cannot decode
+        raise ProtobufError(f"a string that is no UTF-8: {value[:_SHOWN_BYTES].hex(' ')}")
+    return value
+
+
 def _binary(value: bytes, _depth: int) -> Any:
     return {"$binary": {"base64": b64encode(value).decode(), "subType": "00"}}
 
@@ -157,9 +164,11 @@ def _decimal(value: Any) -> Any:
     return {"$numberDecimal": str(Decimal(unscaled).scaleb(-value.scale, DECIMAL))}
 
 
+_SHOWN_BYTES: Final = 20
+"""Of a string in a message."""
 _SCALE_MAX: Final = 6_000
 """Of a decimal of 128 bits, about."""
-_PLAIN: Final[dict[int, _Cell]] = {
+_PLAIN: Final[dict[int, Cell]] = {
     FieldDescriptor.CPPTYPE_INT32: _int,
     FieldDescriptor.CPPTYPE_UINT32: _long,
     FieldDescriptor.CPPTYPE_INT64: _long,
@@ -167,5 +176,5 @@ _PLAIN: Final[dict[int, _Cell]] = {
     FieldDescriptor.CPPTYPE_DOUBLE: _number,
     FieldDescriptor.CPPTYPE_FLOAT: _number,
     FieldDescriptor.CPPTYPE_BOOL: _same,
-    FieldDescriptor.CPPTYPE_STRING: _same,
+    FieldDescriptor.CPPTYPE_STRING: _text,
 }
