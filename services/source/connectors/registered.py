@@ -187,12 +187,12 @@ def _reader_of(known: KnownSchema, number: int) -> _Reader | str:
                 return f"schema {number} of the registry: {error}"
         case "PROTOBUF":
             # Loaded where it is needed: few pipelines have such records.
+            from tidemark.shared.language.protobuf.many import ManyReader as ManyMessages  # noqa: PLC0415
             from tidemark.shared.language.protobuf.reading import reader_of as message_reader_of  # noqa: PLC0415
             from tidemark.shared.process.protobuf_compiler import compiled  # noqa: PLC0415
 
             try:
-                return _Reader(
-                    message_reader_of(compiled(known.text, {each.name: each.text for each in known.references}))
-                )
-            except protobuf.SchemaError as error:
+                messages = compiled(known.text, {each.name: each.text for each in known.references})
+                return _Reader(message_reader_of(messages), ManyMessages(messages).read)
+            except (protobuf.SchemaError, RecursionError) as error:
                 return f"schema {number} of the registry: {error}"
