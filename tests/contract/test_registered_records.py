@@ -1,24 +1,29 @@
 """Kafka's source and sink with a schema registry: what is no record, outages, evolution, refusals."""
 
 import json
-from typing import Any
+from decimal import Decimal
+from typing import Any, Literal
 
 import pytest
 
 from tests.contract.sinks_targets import AvroWorld, expression
 from tests.contract.sources_worlds import AvroLanes
 from tests.harness.opening import open_splits
-from tests.harness.registry import Registry
+from tests.harness.registry import MemoryRegistry, Registry
 from tidemark.services.cli import connected
 from tidemark.services.cli.connected import refused_by_what_is_there
 from tidemark.services.control.outside import refused_by_registries
-from tidemark.services.library.release_world import Task, World, batch_of
+from tidemark.services.library.release_world import Inline, Task, World, batch_of
+from tidemark.services.sink.connectors.kafkarecords import RecordMaker
+from tidemark.services.sink.connectors.registered import RegisteredForms, Unregistered
 from tidemark.shared.adapters.registry import RegistrySettings, RestRegistry
 from tidemark.shared.language.documents import InvalidDocument, parse
 from tidemark.shared.language.forms import RegisteredSchema
 from tidemark.shared.language.protobuf import SchemaError
 from tidemark.shared.language.stages import KafkaEmit
 from tidemark.shared.model.records import RawBatch
+from tidemark.shared.model.values import Document, long
+from tidemark.shared.operators.batches import batch_of as documents_batch
 from tidemark.shared.ports.log import LogDenied, LogUnavailable, NewRecord, TopicPartition
 from tidemark.shared.ports.registry import header_of
 from tidemark.shared.ports.sink import TargetDenied, TargetRefused, TargetUnavailable
@@ -281,6 +286,35 @@ async def test_a_topic_of_each_document_has_its_own_subject() -> None:
     await task.accept()
     assert sorted(target.registry.content.subjects) == ["evens-value", "odds-value"]
     assert set(target.registry.content.asked.values()) == {1}
+
+
+@pytest.mark.parametrize("kind", ["avro", "json"])
+async def test_rows_become_the_same_records_at_once_as_one_by_one(kind: Literal["avro", "json"]) -> None:
+    """Those that do not fit are refused with the same reasons; topics without a number are asked for."""
+    tree = {**AvroWorld.value, "fields": [*AvroWorld.value["fields"], {"name": "dead", "type": "boolean"}]}
+    schema = RegisteredSchema(type=kind, text=json.dumps(tree if kind == "avro" else {}), name="Row")
+    topic, tombstone = expression({"$cond": ["$even", "evens", "odds"]}), expression("$dead")
+    stage = KafkaEmit(
+        path="$emit", connection_name="c", topic=topic, key=expression("$name"), tombstone_when=tombstone, registry="r", value_schema=schema
+    )  # fmt: skip
+    rows: list[Document] = [
+        {"id": long(1), "name": "a", "even": True}, {"even": False, "id": 2}, {"id": "x", "even": True},
+        {"id": 4.0, "name": None, "even": True},
+        {"id": Decimal(5), "even": False}, {"id": 6, "name": "dead", "even": True, "dead": True}, {"id": 7, "even": True, "other": 1},
+    ]  # fmt: skip
+    forms = RegisteredForms(MemoryRegistry(), stage, Inline())
+    maker, batch = RecordMaker(stage, forms=forms), documents_batch([{"dead": False, **row} for row in rows])
+    with pytest.raises(Unregistered):
+        maker.runs(batch)
+    for name in ("evens", "odds"):
+        await forms.ask(name)
+    at_once = maker.runs(batch)
+    forms.values = lambda *_: None  # type: ignore[method-assign]
+    one_by_one = maker.runs(batch)
+    assert at_once[1] == one_by_one[1]
+    assert [(places.tolist(), run.topic, run.columns.values) for places, run in at_once[0]] == [
+        (places.tolist(), run.topic, run.columns.values) for places, run in one_by_one[0]
+    ]
 
 
 # --- the document -----------------------------------------------------------------------------------------------------

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from tidemark.shared.language.avro import AvroError, SchemaError, parse_schema, reader_of, writer_of
 from tidemark.shared.language.avro.many import ManyReader
-from tidemark.shared.language.values import parse_json
+from tidemark.shared.language.avro.many_writing import ManyWriter
+from tidemark.shared.language.values import encode_value, parse_json
 from tidemark.shared.model.values import INT32_MAX, INT32_MIN, INT64_MAX, INT64_MIN, Binary, Date, long
 
 _PLAIN: list[tuple[Any, st.SearchStrategy[Any]]] = [
@@ -132,6 +133,104 @@ def test_many_records_at_once_are_what_each_is(case: tuple[Any, Any], more: byte
             assert text == _one(read, data)
     assert bool(sure[0]) or "decimal" in json.dumps(tree)
     assert sure[0] == sure[-1]
+
+
+def _written(write: Any, value: Any) -> bytes | None:
+    try:
+        found: bytes = write(value)
+    except AvroError:
+        return None
+    return found
+
+
+_VALUES = st.recursive(
+    st.one_of(
+        st.none(), st.booleans(), st.integers(INT64_MIN, INT64_MAX), st.integers(-100, 100).map(long), st.floats(), st.just("A"),
+        st.sampled_from([0.5, 12.25, 3.0, -0.0, 1e40, 1e-45, 7.1e-46, 1e-46, 3.4028235677973366e38, 3.4e38, 16777217, 2**53 + 1]),
+        st.text(max_size=5),
+        st.integers(-(2**62), 2**62).map(Date), st.integers(-99, 99).map(lambda n: Date(n * 86_400_000)),
+        st.binary(max_size=6).map(Binary), st.binary(min_size=16, max_size=16).map(lambda b: Binary(b, 4)),
+        st.decimals(-(10**9), 10**9, places=2), st.decimals(allow_nan=False).map(Context(prec=34).plus), st.just(Decimal("NaN")),
+    ),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(["f0", "f1", "a", "value"]), inner, max_size=3),
+    max_leaves=6,
+)  # fmt: skip
+"""Of any type: few fit where they stand."""
+
+
+@st.composite
+def changed(draw: st.DrawFn, value: Any) -> Any:
+    """A value with a part of another type, a field less or more, or another order of fields."""
+    if draw(st.integers(0, 9)) == 0:
+        return draw(_VALUES)
+    if type(value) is dict and value:
+        names = draw(st.permutations(list(value)))
+        found = {name: draw(changed(value[name])) for name in names if draw(st.integers(0, 9))}
+        return {**found, **({"other": 1} if draw(st.integers(0, 29)) == 0 else {})}
+    return [draw(changed(item)) for item in value] if type(value) is list else value
+
+
+@settings(max_examples=500, deadline=None)
+@given(cases(), st.data())
+def test_many_documents_written_at_once_are_what_each_is(case: tuple[Any, Any], data: st.DataObject) -> None:
+    """Byte for byte, whether they fit or not; all that fit are written, but for rare numbers."""
+    tree, document = case
+    schema = parse_schema(tree)
+    values = [
+        document,
+        {},
+        document,
+        *(data.draw(changed(document)) for _ in range(4)),
+        {"value": data.draw(_VALUES)},
+        document,
+    ]
+    records, sure = ManyWriter(schema).write(pa.array([encode_value(value) for value in values], pa.binary()))
+    write = writer_of(schema)
+    for value, record, known in zip(values, records.to_pylist(), sure.tolist(), strict=True):
+        assert record == (_written(write, value) if known else b""), value
+    assert bool(sure[0]) or "decimal" in json.dumps(tree) or "NaN" in repr(document) or "nan" in repr(document)
+    assert sure[0] == sure[2] == sure[-1]
+
+
+_UNIONS = [
+    ["null", "int", "long"], ["double", "long", "null"], ["float", "int"], ["string", {"type": "enum", "name": "e", "symbols": ["A", "b"]}],
+    [{"type": "bytes", "logicalType": "decimal", "precision": 9, "scale": 2}, "double", "string"],
+    [{"type": "fixed", "name": "f", "size": 4, "logicalType": "decimal", "precision": 9, "scale": 2}, "float"],
+    ["null", {"type": "record", "name": "r", "fields": [{"name": "a", "type": "int"}, {"name": "f0", "type": "int", "default": 7}]}],
+    [{"type": "map", "values": "int"}, {"type": "record", "name": "r", "fields": [{"name": "a", "type": "int"}]}],
+    [{"type": "array", "items": ["null", "long"]}, {"type": "map", "values": ["null", "string"]}],
+    [{"type": "long", "logicalType": "timestamp-nanos"}, {"type": "int", "logicalType": "date"}, {"type": "fixed", "name": "f", "size": 6}],
+    [{"type": "string", "logicalType": "uuid"}, "bytes", "boolean"],
+]  # fmt: skip
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.sampled_from(_UNIONS), st.lists(_VALUES, max_size=8))
+def test_unions_take_many_values_as_each(union: Any, values: list[Any]) -> None:
+    """Branches are tried in the same order, and a value that none takes is the plain writer's to refuse."""
+    schema = parse_schema({"type": "record", "name": "Root", "fields": [{"name": "value", "type": union}]})
+    documents: list[Any] = [{"value": value} for value in values]
+    records, sure = ManyWriter(schema).write(pa.array([encode_value(each) for each in documents], pa.binary()))
+    for value, record, known in zip(documents, records.to_pylist(), sure.tolist(), strict=True):
+        assert record == (_written(writer_of(schema), value) if known else b""), value
+
+
+def test_documents_inside_of_themselves_are_written_at_once() -> None:
+    """As deep as the plain writer goes, and no deeper; arrays in arrays as far as there is room."""
+    link = {"type": "record", "name": "Link", "fields": [{"name": "next", "type": ["null", "Link"]}]}
+    schema = parse_schema(link)
+    document: Any = {"next": None}
+    for depth in range(70):
+        records, sure = ManyWriter(schema).write(pa.array([encode_value(document)], pa.binary()))
+        assert (records[0].as_py() if sure[0] else None) == _written(writer_of(schema), document)
+        assert bool(sure[0]) == (depth < 64)
+        document = {"next": document}
+    lists: Any = {"type": "array", "items": "int"}
+    value: Any = [1]
+    for _ in range(62):
+        lists, value = {"type": "array", "items": lists}, [value]
+    schema = parse_schema(lists)
+    assert ManyWriter(schema).write(pa.array([encode_value(value)]))[0].to_pylist() == [writer_of(schema)(value)]
 
 
 def test_a_record_inside_of_itself_is_read_at_once() -> None:

@@ -31,6 +31,7 @@ from tidemark.shared.model.values import MISSING, Value
 from tidemark.shared.operators.base import TS
 from tidemark.shared.operators.batches import documents_of, values_of
 from tidemark.shared.operators.context import Topics
+from tidemark.shared.operators.encoded import encoded
 from tidemark.shared.operators.frame import Cells, frame_of
 from tidemark.shared.operators.rendered import rendered
 from tidemark.shared.ports.log import HEADERS, RecordColumns
@@ -198,10 +199,24 @@ class RecordMaker:
             return whole if without is None else pc.if_else(pa.array(without), None, whole)
         values: list[bytes | None] = [None] * rows.count
         kept = [row for row in rows.kept() if without is None or not without[row]]
-        for row, document in zip(kept, documents_of(rows.batch.take(pa.array(kept, pa.int64()))), strict=True):
+        many = self._many(rows.batch.take(pa.array(kept, pa.int64())), topics, places[kept]) if kept else None
+        left = kept if many is None else [kept[n] for n in np.flatnonzero(many.is_null()).tolist()]
+        for row, document in zip(left, documents_of(rows.batch.take(pa.array(left, pa.int64()))), strict=True):
             text = partial(written, document, stage.output_format, stage.date_format)
             values[row] = rows.made(row, partial(self.forms.value, document, text, topics[places[row]]))
-        return pa.array(values, pa.binary())
+        others = pa.array(values, pa.binary())
+        if many is None:
+            return others
+        order = np.arange(rows.count)
+        order[kept] = np.where(many.is_null(), kept, rows.count + np.arange(len(kept)))
+        return pa.concat_arrays([others, many]).take(pa.array(order))
+
+    def _many(self, batch: pa.RecordBatch, topics: list[str], places: Int64s) -> pa.BinaryArray | None:
+        """The values of many rows at once, null for those that are made one by one; None where all are."""
+        if not isinstance(self.forms, RegisteredForms):
+            return None
+        texts = partial(rendered, batch, self.stage.output_format, self.stage.date_format)
+        return self.forms.values(partial(encoded, batch), texts, topics, places)
 
     def _within_bounds(self, rows: "_Rows", topics: list[str], places: Int64s, columns: RecordColumns) -> None:
         sizes = sizes_of(columns)

@@ -4,11 +4,18 @@ The document holds the schema; the registry's number for it stays the same, so t
 with the number in them: a release asks no registry. Numbers are asked for when the sink opens, or when a topic first comes.
 """
 
-from collections.abc import Callable, Mapping
-from typing import Final, Literal
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, Literal, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from tidemark.shared.language.avro import AvroError, parse_text, writer_of
 from tidemark.shared.language.avro import SchemaError as AvroSchemaError
+from tidemark.shared.language.avro.many_writing import ManyWriter
 from tidemark.shared.language.forms import RegisteredSchema
 from tidemark.shared.language.protobuf import ProtobufError, SchemaError
 from tidemark.shared.language.stages import KafkaEmit
@@ -29,6 +36,18 @@ from tidemark.shared.process.registered import SCHEMA_TYPES
 Part = Literal["key", "value"]
 _SUBJECTS_MAX: Final = 10_000
 """Subjects with their schemas' numbers that are kept: as many as one sink may have topics; beyond it the oldest is asked for again."""
+
+
+_Many: TypeAlias = Callable[[pa.BinaryArray], tuple[pa.BinaryArray, npt.NDArray[np.bool_]]]
+
+
+@dataclass(frozen=True, slots=True)
+class _Writer:
+    """Of values, to records behind the schema's number."""
+
+    one: Callable[[Value], bytes]
+    many: _Many | None = None
+    """Many encoded values at once, and which of them are written; None where each is written for itself."""
 
 
 class Unregistered(Exception):
@@ -52,7 +71,7 @@ class RegisteredForms:
         self._path = stage.path
         found: dict[Part, RegisteredSchema | None] = {"key": stage.key_schema, "value": stage.value_schema}
         self._schemas = {part: schema for part, schema in found.items() if schema is not None}
-        self._write: dict[Part, Callable[[Value], bytes]] = {}
+        self._write: dict[Part, _Writer] = {}
         self._headers: dict[str, bytes] = {}
         """By subject."""
         self._unknown: dict[str, str] = {}
@@ -82,7 +101,7 @@ class RegisteredForms:
                     self._write[part] = await self._executor.blocking(_writer_of, schema, imports)
                 except OSError as error:
                     raise TargetUnavailable(f"{self._path}: the schema cannot be compiled now: {error}") from error
-                except (SchemaError, AvroSchemaError, SchemaUnknown) as error:
+                except (SchemaError, AvroSchemaError, SchemaUnknown, RecursionError) as error:
                     raise TargetRefused(f"{self._path}.schemaRegistry.{part}Schema: {error}") from error
                 except RegistryUnavailable as error:
                     raise TargetUnavailable(str(error)) from error
@@ -119,6 +138,32 @@ class RegisteredForms:
             return text()
         return self._record("value", document, topic, text if schema.type == "json" else None)
 
+    def values(
+        self,
+        documents: Callable[[], pa.BinaryArray],
+        texts: Callable[[], pa.BinaryArray],
+        topics: Sequence[str],
+        places: npt.NDArray[np.int64],
+    ) -> pa.BinaryArray | None:
+        """The records of many documents, null for those that `value` has to make; None where it has to make all.
+
+        documents, texts: they give them encoded, and as JSON, shape (n,). places: the topic of each, shape (n,).
+        """
+        schema = self._schemas.get("value")
+        if schema is None:
+            return texts()
+        writer = self._write.get("value")
+        if writer is None or (writer.many is None and schema.type != "json"):
+            return None
+        heads = [self._headers.get(schema.subject(topic, "value")) for topic in topics]
+        if writer.many is None:
+            records = texts()
+        else:
+            records, sure = writer.many(documents())
+            if not sure.all():
+                records = pc.if_else(pa.array(sure), records, None)
+        return pc.binary_join_element_wise(pa.array(heads, pa.binary()).take(pa.array(places)), records, b"")
+
     def _record(self, part: Part, value: Value, topic: str, text: Callable[[], bytes] | None = None) -> bytes:
         subject = self._schemas[part].subject(topic, part)
         header = self._headers.get(subject)
@@ -129,21 +174,24 @@ class RegisteredForms:
         if header is None:
             raise Unregistered(topic)
         try:
-            return header + (self._write[part](value) if text is None else text())
+            return header + (self._write[part].one(value) if text is None else text())
         except (AvroError, ProtobufError) as error:
             raise NotWritten(f"{self._path}.schemaRegistry.{part}Schema: {error}") from error
 
 
-def _writer_of(schema: RegisteredSchema, imports: Mapping[str, str]) -> Callable[[Value], bytes]:
+def _writer_of(schema: RegisteredSchema, imports: Mapping[str, str]) -> _Writer:
     """From a value to its record behind the schema's number. SchemaError."""
     match schema.type:
         case "avro":
-            return writer_of(parse_text(schema.text, imports.values()))
+            known = parse_text(schema.text, imports.values())
+            return _Writer(writer_of(known), ManyWriter(known).write)
         case "protobuf":
             # Loaded where it is needed: few pipelines write such records.
+            from tidemark.shared.language.protobuf.many_writing import ManyWriter as ManyMessages  # noqa: PLC0415
             from tidemark.shared.language.protobuf.writing import writer_of as message_writer_of  # noqa: PLC0415
             from tidemark.shared.process.protobuf_compiler import compiled  # noqa: PLC0415
 
-            return message_writer_of(compiled(schema.text, imports), schema.name)
+            messages = compiled(schema.text, imports)
+            return _Writer(message_writer_of(messages, schema.name), ManyMessages(messages, schema.name).write)
         case "json":
-            return render_json
+            return _Writer(render_json)

@@ -45,7 +45,7 @@ _Write: TypeAlias = Callable[[_Out, Value, str], None]
 
 def writer_of(schema: Schema) -> Callable[[Value], bytes]:
     """From a value, mostly a document, to its record. It raises AvroError for one that does not fit. SchemaError for a wrong default."""
-    root = _Writers(schema).of(schema.root)
+    root = Writers(schema).of(schema.root)
 
     def write(value: Value) -> bytes:
         out = _Out()
@@ -73,7 +73,7 @@ def _put_bytes(out: bytearray, data: bytes) -> None:
     out += data
 
 
-class _Writers:
+class Writers:
     """A function for each type; those of records are found by name, so that a record may be inside of itself."""
 
     def __init__(self, schema: Schema) -> None:
@@ -81,6 +81,7 @@ class _Writers:
         self._named: dict[str, _Write] = {}
 
     def of(self, kind: Type) -> _Write:
+        """The function of a type."""
         match kind:
             case Primitive():
                 return _primitive(kind)
@@ -109,7 +110,7 @@ class _Writers:
 
     def _record(self, kind: Record) -> _Write:
         self._named[kind.name] = lambda out, value, at: write(out, value, at)  # noqa: PLW0108 - it is not made yet
-        parts = [(each.name, self.of(each.type), self._absent(each)) for each in kind.fields]
+        parts = [(each.name, self.of(each.type), self.absent(each)) for each in kind.fields]
         names = frozenset(each.name for each in kind.fields)
 
         def write(out: _Out, value: Value, at: str) -> None:
@@ -132,7 +133,7 @@ class _Writers:
 
         return write
 
-    def _absent(self, each: RecordField) -> bytes | None:
+    def absent(self, each: RecordField) -> bytes | None:
         """The bytes of a field that a document lacks: its default; null, where it may be null; None: it must be there."""
         kind = self._schema.resolved(each.type)
         if each.has_default:
@@ -190,12 +191,8 @@ class _Writers:
 
     def _union(self, kind: Union) -> _Write:
         writes = [self.of(branch) for branch in kind.branches]
-        words = [_words(self._schema.resolved(branch)) for branch in kind.branches]
-        orders: dict[type, tuple[int, ...]] = {}
-        for value_type, wanted in _PREFERRED.items():
-            ranked = [(wanted.index(word), i) for i, word in enumerate(words) if word in wanted]
-            orders[value_type] = tuple(i for _, i in sorted(ranked))
-        expected = " or ".join(dict.fromkeys(words))
+        orders = orders_of(kind, self._schema)
+        expected = " or ".join(dict.fromkeys(_words_of(kind, self._schema)))
 
         def write(out: _Out, value: Value, at: str) -> None:
             begin, depth, order = len(out), out.depth, orders.get(type(value), ())
@@ -213,6 +210,19 @@ class _Writers:
             raise failed if failed is not None and len(order) == 1 else _wrong(at, expected, value)
 
         return write
+
+
+def orders_of(kind: Union, schema: Schema) -> Mapping[type, tuple[int, ...]]:
+    """Which branches of a union are tried, in which order, for a value of each type."""
+    words, orders = _words_of(kind, schema), {}
+    for value_type, wanted in _PREFERRED.items():
+        ranked = [(wanted.index(word), i) for i, word in enumerate(words) if word in wanted]
+        orders[value_type] = tuple(i for _, i in sorted(ranked))
+    return orders
+
+
+def _words_of(kind: Union, schema: Schema) -> list[str]:
+    return [_words(schema.resolved(branch)) for branch in kind.branches]
 
 
 def _below(at: str, name: str) -> str:
