@@ -317,6 +317,22 @@ async def test_rows_become_the_same_records_at_once_as_one_by_one(kind: Literal[
     ]
 
 
+@pytest.mark.parametrize("text", ["avro", "protobuf"])
+async def test_half_of_a_pair_is_no_text_of_a_record(text: Literal["avro", "protobuf"]) -> None:
+    """The row is refused; the sink goes on."""
+    tree = {"type": "record", "name": "Row", "fields": [{"name": "name", "type": "string"}]}
+    message = 'syntax = "proto3"; message Row { string name = 1; }'
+    schema = RegisteredSchema(type=text, text=json.dumps(tree) if text == "avro" else message, name="Row")
+    stage = KafkaEmit(path="$emit", connection_name="c", topic=expression("out"), registry="r", value_schema=schema)
+    forms = RegisteredForms(MemoryRegistry(), stage, Inline())
+    await forms.ask("out")
+    runs, rejected = RecordMaker(stage, forms=forms).runs(
+        documents_batch([{"name": "a"}, {"name": "\ud800"}, {"name": "b"}])
+    )
+    assert [len(run) for _, run in runs] == [2]
+    assert [(each.row, "surrogates not allowed" in each.reason) for each in rejected] == [(1, True)]
+
+
 # --- the document -----------------------------------------------------------------------------------------------------
 
 ORDER = {"type": "record", "name": "Order", "fields": [{"name": "id", "type": "long"}]}

@@ -175,7 +175,7 @@ class RegisteredForms:
             raise Unregistered(topic)
         try:
             return header + (self._write[part].one(value) if text is None else text())
-        except (AvroError, ProtobufError) as error:
+        except (AvroError, ProtobufError, UnicodeEncodeError) as error:
             raise NotWritten(f"{self._path}.schemaRegistry.{part}Schema: {error}") from error
 
 
