@@ -14,18 +14,20 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from tidemark.shared.compiled import values
+from tidemark.shared.compiled import tags, values
 from tidemark.shared.language.accumulators.base import Accumulator, AnyImplementation, TooManyValues
-from tidemark.shared.language.accumulators.bulk import Given
+from tidemark.shared.language.accumulators.bulk_base import Given, tuples
+from tidemark.shared.language.accumulators.bulk_kept import refusable
+from tidemark.shared.language.accumulators.extremes import sort_values
 from tidemark.shared.language.accumulators.table import accumulator_input
-from tidemark.shared.language.expressions.ast import Expr, FieldPath, Literal, ObjectExpr
+from tidemark.shared.language.expressions.ast import Expr, FieldPath, Literal, ObjectExpr, SortKey
 from tidemark.shared.language.expressions.errors import ExpressionError
 from tidemark.shared.language.fields import expression_paths
 from tidemark.shared.language.stages import Group
 from tidemark.shared.language.values import encode_value
 from tidemark.shared.model.values import MISSING, Value
 from tidemark.shared.operators.base import ARRIVAL, PART, POS, TS
-from tidemark.shared.operators.batches import values_of
+from tidemark.shared.operators.batches import TAGGED_FIELD, values_of
 from tidemark.shared.operators.cells import encoded_cells, tagged
 from tidemark.shared.operators.context import Topics
 from tidemark.shared.operators.dead_letters import Failure
@@ -41,24 +43,19 @@ NULL: Final = encode_value(None)
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """Values of the language, one a row: as a column, as a list, or one for all rows."""
+    """Values of the language, one a row: as a column, or one for all rows."""
 
     cells: Cells | None = None
-    listed: Sequence[Value] = ()
     constant: Value = None
 
     def values(self, rows: Int64s) -> Sequence[Any]:
         """The values of these rows, in that order, MISSING included."""
-        if self.listed:
-            return [self.listed[row] for row in rows.tolist()]
         if self.cells is None:
             return [self.constant] * len(rows)
         return values_of(self.cells.array.take(pa.array(rows)), self.cells.field)
 
     def encoded(self, rows: Int64s) -> pa.BinaryArray:
         """The same as encoded cells, null for a missing one."""
-        if self.listed:
-            return tagged([self.listed[row] for row in rows.tolist()])
         if self.cells is None:
             cell = None if self.constant is MISSING else encode_value(self.constant)
             return pa.repeat(pa.scalar(cell, pa.binary()), len(rows))
@@ -98,13 +95,14 @@ def members(
     """
     ordered = any(accumulator.ordered for accumulator in accumulators)
     frame = Frame(rows, group.reads(), topic)
-    frame.prepare(set().union(*(expression_paths(expr) for expr in _exprs(group))))
+    sorting = (key.names for field in group.fields for key in field.accumulator.sort_by)
+    frame.prepare(set(sorting).union(*(expression_paths(expr) for expr in _exprs(group))))
     errors: dict[int, ExpressionError] = {}
     key = _key(group.id, frame, errors)
     inputs = [_input(field.accumulator, frame, errors) for field in group.fields]
-    for accumulator, field, column in zip(accumulators, group.fields, inputs, strict=True):
+    for at, (accumulator, field) in enumerate(zip(accumulators, group.fields, strict=True)):
         if field.accumulator.op in _REFUSING:
-            _refused(accumulator, column, places, errors)
+            inputs[at] = _refused(accumulator, inputs[at], places, errors)
     failures = [Failure(row, e.reason, e.code, e.path or group.path) for row, e in sorted(errors.items())]
     groups = groups_of([rows.column(name) for name in window] + _coded(key.values(), rows.num_rows), rows.num_rows)
     order = np.lexsort(places[::-1]) if ordered else np.arange(rows.num_rows)
@@ -178,38 +176,50 @@ def _note(found: Mapping[int, ExpressionError], errors: dict[int, ExpressionErro
 
 def _input(accumulator: Accumulator, frame: Frame, errors: dict[int, ExpressionError]) -> Column:
     """The values that an accumulator adds, row by row (`accumulator_input`)."""
-    if accumulator.n_of_key is not None or not all(_plain(key.names, frame) for key in accumulator.sort_by):
-        listed, failed = frame.values(lambda env: accumulator_input(accumulator, env))
-        _note(failed, errors)
-        return Column(listed=listed)
+    if accumulator.n_of_key is not None:
+        cells = frame.each(lambda env: accumulator_input(accumulator, env))
+        _note(cells.errors, errors)
+        return Column(cells)
     last = _column(accumulator.input, frame, errors)
     if not accumulator.sort_by:
         return last
     rows = np.arange(frame.size)
-    keys = zip(*(_column(FieldPath(key.names), frame, errors).values(rows) for key in accumulator.sort_by), strict=True)
-    outputs = last.values(rows)
-    return Column(listed=[[list(key), None if out is MISSING else out] for key, out in zip(keys, outputs, strict=True)])
+    return Column(
+        Cells(TAGGED_FIELD, tuples(_sort_values(accumulator.sort_by, frame), last.encoded(rows).fill_null(NULL)))
+    )
 
 
-def _plain(names: Sequence[str], frame: Frame) -> bool:
-    """Whether each sort key is a column of values none of which is an array, null or missing."""
-    column = frame.at(tuple(names))
-    return column.type not in ("null", "object") and column.doubt is None and not column.has_nulls
+def _sort_values(keys: tuple[SortKey, ...], frame: Frame) -> pa.BinaryArray:
+    """The sort values of each row. Of an array at a key one of its items counts: such rows' documents tell which."""
+    parts = [frame.computed(FieldPath(key.names)) for key in keys]
+    cells = [encoded_cells(part.array, part.field).fill_null(NULL) for part in parts]
+    asked = np.any([values.read(part).tags == tags.ARRAY for part in cells], axis=0)
+    asked[[row for part in parts for row in part.errors]] = True
+    rows = np.flatnonzero(asked)
+    if not len(rows):
+        return tuples(*cells)
+    told = tagged([sort_values(env.root, keys) for env in frame.environments(rows)])
+    order = np.arange(frame.size)
+    order[rows] = frame.size + np.arange(len(rows))
+    return pa.concat_arrays([tuples(*cells), told]).take(pa.array(order))
 
 
 def _refused(
     accumulator: AnyImplementation, column: Column, places: Sequence[Int64s], errors: dict[int, ExpressionError]
-) -> None:
-    """Note the rows with a value that an accumulator refuses, whatever its other values."""
-    rows = np.arange(len(places[0]))
-    orders = zip(*(place.tolist() for place in places), strict=True)
-    for row, (value, order) in enumerate(zip(column.values(rows), orders, strict=True)):
+) -> Column:
+    """The column, encoded. Note the rows with a value that an accumulator refuses, whatever its other values."""
+    cells = column.encoded(np.arange(len(places[0])))
+    suspects = refusable(accumulator, cells)
+    found = Column(Cells(TAGGED_FIELD, cells))
+    orders = zip(*(place[suspects].tolist() for place in places), strict=True)
+    for row, value, order in zip(suspects.tolist(), found.values(suspects), orders, strict=True):
         try:
             accumulator.add(accumulator.init(), value, order)
         except TooManyValues as e:
             errors.setdefault(row, ExpressionError(e.reason, e.code, e.path))
         except ExpressionError as e:
             errors.setdefault(row, e)
+    return found
 
 
 # --- rows -------------------------------------------------------------------------------------------------------------

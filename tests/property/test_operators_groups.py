@@ -32,12 +32,28 @@ from tidemark.shared.operators.specs import WindowSpec
 from tidemark.shared.operators.window_plan import WindowPlan
 
 ops = st.sampled_from(
-    ["$sum", "$avg", "$min", "$max", "$first", "$last", "$push", "$addToSet", "$stdDevPop", "$mergeObjects"]
+    [
+        "$sum",
+        "$avg",
+        "$min",
+        "$max",
+        "$first",
+        "$last",
+        "$push",
+        "$addToSet",
+        "$stdDevPop",
+        "$mergeObjects",
+        "$setUnion",
+        "$concatArrays",
+        "$approxCountDistinct",
+    ]
 )
 inputs = st.one_of(names.map(lambda n: f"${n}"), expressions)
 accumulators: st.SearchStrategy[Any] = st.one_of(
     st.tuples(ops, inputs).map(lambda t: {t[0]: t[1]}),
     st.tuples(names, st.sampled_from([1, -1]), inputs).map(lambda t: {"$topN": {"n": 2, "sortBy": {t[0]: t[1]}, "output": t[2]}}),
+    inputs.map(lambda i: {"$maxN": {"n": 2, "input": i}}),
+    inputs.map(lambda i: {"$firstN": {"n": {"$add": [1, 1]}, "input": i}}),
     st.tuples(names, inputs).map(lambda t: {"$bottom": {"sortBy": {t[0]: 1}, "output": t[1]}}),
     inputs.map(lambda i: {"$median": {"input": i, "method": "approximate"}}),
 )  # fmt: skip
@@ -209,3 +225,15 @@ def _fails(stage: Group, row: tuple[Document, OrderKey], env: Environment) -> bo
     except ExpressionError:
         return True
     return False
+
+
+def test_an_n_of_the_key_beside_a_missing_input() -> None:
+    """The first n rows count, one without the input as null."""
+    when = {"$date": {"$numberLong": "0"}}
+    rows = windowed(
+        [{"s": "a", "i": i, "t": when, **x} for i, x in enumerate(({"x": 1}, {}, {}, {}, {"x": 3}))], [0, 1, 2, 3, 4]
+    )
+    plan = plan_of("$s", {"two": {"$firstN": {"n": {"$add": [1, 1]}, "input": "$x"}}})
+    found, failures = general_group.partials(plan, rows)
+    assert not failures
+    assert decode_value(general_group.finish(plan, one_batch(found))[1][0].as_py()) == [1, None]

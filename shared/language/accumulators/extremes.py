@@ -61,16 +61,16 @@ class Top(Kept[Row]):
     ordered = True
 
     def __init__(self, n: int, keys: tuple[SortKey, ...], *, bottom: bool, alone: bool) -> None:
-        self._n = n
-        self._keys = keys
-        self._bottom = bottom
-        self._alone = alone
+        self.most = n
+        self.keys = keys
+        self.bottom = bottom
+        self.alone = alone
 
     def add(self, state: list[Row], value: Value, order_key: OrderKey) -> list[Row]:
         """Keeps `[sort values, output]` if it is among the n."""
         values, output = value
-        row: Row = (orderable(values, self._keys), order_key, values, output)
-        if len(state) >= self._n and not self._bottom and not _by_both(row) < _by_both(state[-1]):
+        row: Row = (orderable(values, self.keys), order_key, values, output)
+        if len(state) >= self.most and not self.bottom and not _by_both(row) < _by_both(state[-1]):
             return state
         insort(state, row, key=_by_both)
         return self._cut(state)
@@ -81,15 +81,15 @@ class Top(Kept[Row]):
         return self._cut(state)
 
     def _cut(self, state: list[Row]) -> list[Row]:
-        if self._bottom:
-            del state[: -self._n]
+        if self.bottom:
+            del state[: -self.most]
         else:
-            del state[self._n :]
+            del state[self.most :]
         return state
 
     def finish(self, state: list[Row]) -> Value:
         """The output, or the array of outputs."""
-        if self._alone:
+        if self.alone:
             return state[0][3] if state else None
         return [row[3] for row in state]
 
@@ -100,7 +100,7 @@ class Top(Kept[Row]):
     def decode(self, data: bytes) -> list[Row]:
         """Sort values, order keys and outputs again."""
         return [
-            (orderable(values, self._keys), (int(order[0]), int(order[1]), int(order[2])), values, output)
+            (orderable(values, self.keys), (int(order[0]), int(order[1]), int(order[2])), values, output)
             for values, order, output in decode_value(data)
         ]
 
@@ -110,11 +110,11 @@ State: TypeAlias = tuple[int, Any] | None
 
 
 class Counted(Implementation[State]):
-    """An accumulator that `add` is given `[n, value]` for."""
+    """An accumulator that `add` is given `[n, value]` for, of a missing value `[n]`."""
 
     def __init__(self, of: Callable[[int], AnyImplementation]) -> None:
         """`of`: the accumulator with an n."""
-        self._of = of
+        self.of = of
         self.ordered = of(1).ordered  # type: ignore[misc]
 
     def init(self) -> State:
@@ -123,29 +123,29 @@ class Counted(Implementation[State]):
 
     def add(self, state: State, value: Value, order_key: OrderKey) -> State:
         """One more value, with the n of its group."""
-        n, inner = value
-        accumulator = self._of(n)
+        n, *some = value
+        accumulator = self.of(n)
         known = accumulator.init() if state is None else state[1]
-        return n, accumulator.add(known, inner, order_key)
+        return n, accumulator.add(known, some[0] if some else MISSING, order_key)
 
     def merge(self, left: State, right: State) -> State:
         """Both together."""
         if left is None or right is None:
             return right if left is None else left
-        return left[0], self._of(left[0]).merge(left[1], right[1])
+        return left[0], self.of(left[0]).merge(left[1], right[1])
 
     def finish(self, state: State) -> Value:
         """The array."""
-        return [] if state is None else self._of(state[0]).finish(state[1])
+        return [] if state is None else self.of(state[0]).finish(state[1])
 
     def encode(self, state: State) -> bytes:
         """The state, with n."""
-        return encode_value(None if state is None else [state[0], Binary(self._of(state[0]).encode(state[1]))])
+        return encode_value(None if state is None else [state[0], Binary(self.of(state[0]).encode(state[1]))])
 
     def decode(self, data: bytes) -> State:
         """The state again."""
         found = decode_value(data)
-        return None if found is None else (int(found[0]), self._of(int(found[0])).decode(bytes(found[1])))
+        return None if found is None else (int(found[0]), self.of(int(found[0])).decode(bytes(found[1])))
 
 
 def _key(value: Value) -> tuple[Any, ...]:

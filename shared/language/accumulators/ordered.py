@@ -1,7 +1,7 @@
 """Accumulators that go by the order key: `$first`, `$last` and their N forms, `$push`, `$addToSet`, `$mergeObjects`."""
 
 from collections.abc import Iterable
-from typing import Any, TypeAlias
+from typing import Any, ClassVar, TypeAlias
 
 from tidemark.shared.language.accumulators.base import Implementation, Kept, OrderKey, bounded
 from tidemark.shared.language.expressions.errors import TYPE, ExpressionError
@@ -80,6 +80,8 @@ class Push(Entries):
     """`$push`: all values in order; missing ones are left out."""
 
     name = "$push"
+    of_items: ClassVar[bool] = False
+    """Whether the items of arrays are added."""
 
     def __init__(self, values_max: int = DEFAULTS.group_values_max) -> None:
         self.values_max = values_max
@@ -105,6 +107,7 @@ class ConcatArrays(Push):
     """`$concatArrays`: the items of all arrays in order; missing ones are left out."""
 
     name = "$concatArrays"
+    of_items = True
 
     def add(self, state: list[Entry], value: Value, order_key: OrderKey) -> list[Entry]:
         """The items of one more."""
@@ -127,6 +130,8 @@ class AddToSet(Implementation[dict[bytes, Entry]]):
     ordered = True
     empty = dict
     name = "$addToSet"
+    of_items: ClassVar[bool] = False
+    """Whether the items of arrays are added."""
 
     def __init__(self, values_max: int = DEFAULTS.group_values_max) -> None:
         self.values_max = values_max
@@ -138,6 +143,7 @@ class AddToSet(Implementation[dict[bytes, Entry]]):
         key = canonical_key(value)
         known = state.get(key)
         if known is None or order_key < known[0]:
+            state.pop(key, None)  # items of one record stand in its order, whichever of them another record had
             state[key] = (order_key, value)
             bounded(len(state), self.values_max, self.name)
         return state
@@ -147,6 +153,7 @@ class AddToSet(Implementation[dict[bytes, Entry]]):
         for key, entry in right.items():
             known = left.get(key)
             if known is None or entry[0] < known[0]:
+                left.pop(key, None)
                 left[key] = entry
         bounded(len(left), self.values_max, self.name)
         return left
@@ -168,6 +175,7 @@ class SetUnion(AddToSet):
     """`$setUnion`: the different items of all arrays, as `$addToSet` keeps them; missing ones are left out."""
 
     name = "$setUnion"
+    of_items = True
 
     def add(self, state: dict[bytes, Entry], value: Value, order_key: OrderKey) -> dict[bytes, Entry]:
         """The items of one more."""
@@ -185,16 +193,17 @@ class MergeObjects(Implementation[dict[str, FieldEntry]]):
 
     ordered = True
     empty = dict
+    name = "$mergeObjects"
 
     def __init__(self, values_max: int = DEFAULTS.group_values_max) -> None:
-        self._values_max = values_max
+        self.values_max = values_max
 
     def add(self, state: dict[str, FieldEntry], value: Value, order_key: OrderKey) -> dict[str, FieldEntry]:
         """The fields of one more."""
         if value is None or value is MISSING:
             return state
         if type(value) is not dict:
-            raise ExpressionError(f"$mergeObjects takes documents, found {type_name(value)}", TYPE)
+            raise ExpressionError(f"{self.name} takes documents, found {type_name(value)}", TYPE)
         return self.merge(state, {name: (order_key, order_key, item) for name, item in value.items()})
 
     def merge(self, left: dict[str, FieldEntry], right: dict[str, FieldEntry]) -> dict[str, FieldEntry]:
@@ -205,8 +214,10 @@ class MergeObjects(Implementation[dict[str, FieldEntry]]):
                 left[name] = entry
             else:
                 last = entry if entry[1] >= known[1] else known
+                if entry[0] < known[0]:  # fields of one record stand in its order
+                    del left[name]
                 left[name] = (min(known[0], entry[0]), last[1], last[2])
-        bounded(len(left), self._values_max, "$mergeObjects")
+        bounded(len(left), self.values_max, self.name)
         return left
 
     def finish(self, state: dict[str, FieldEntry]) -> Value:

@@ -52,14 +52,6 @@ class Quantiles:
             known[0] += count
             known[1] = min(known[1], value)
 
-    def put_all(self, values: Sequence[float], counts: Sequence[int], keys: Sequence[int]) -> None:
-        """Count different numbers, none of them NaN or −0.0, each so often; `keys`: their buckets at the first level."""
-        if self.buckets or self.level or len(values) > LEVELS[0][1]:
-            for value, count in zip(values, counts, strict=True):
-                self.put(value, count)
-        else:
-            self.buckets = dict(zip(keys, map(list, zip(counts, values, strict=True)), strict=True))
-
     def _coarsen(self) -> None:
         while len(self.buckets) > LEVELS[self.level][1] and self.level + 1 < len(LEVELS):
             self.raise_to(self.level + 1)
@@ -96,8 +88,8 @@ class Percentiles(Implementation[Quantiles]):
     empty = Quantiles
 
     def __init__(self, points: tuple[float, ...], *, alone: bool) -> None:
-        self._points = points
-        self._alone = alone
+        self.points = points
+        self.alone = alone
 
     def add(self, state: Quantiles, value: Value, order_key: OrderKey) -> Quantiles:
         """Numbers count, as doubles; NaN and the rest do not."""
@@ -114,8 +106,8 @@ class Percentiles(Implementation[Quantiles]):
 
     def finish(self, state: Quantiles) -> Value:
         """The quantiles; null of no numbers."""
-        values = [state.quantile(p) for p in self._points]
-        return values[0] if self._alone else values
+        values = [state.quantile(p) for p in self.points]
+        return values[0] if self.alone else values
 
     def encode(self, state: Quantiles) -> bytes:
         """The level and the buckets."""
@@ -128,8 +120,11 @@ class Percentiles(Implementation[Quantiles]):
 
 
 _P: Final = 14
-_REGISTERS: Final = 1 << _P
-_EXACT_MAX: Final = 2048
+REGISTERS: Final = 1 << _P
+REST_BITS: Final = 64 - _P
+REST_MASK: Final = (1 << REST_BITS) - 1
+"""Of a hash behind the number of its register."""
+EXACT_MAX: Final = 2048
 """Where a sketch begins to estimate: its precision, and part of its stored form."""
 
 
@@ -144,14 +139,14 @@ class Distinct:
         """Take in a hash of 64 bits."""
         if self.registers is None:
             self.hashes.add(hashed)
-            if len(self.hashes) > _EXACT_MAX:
+            if len(self.hashes) > EXACT_MAX:
                 self.spill()
         else:
             _register(self.registers, hashed)
 
     def spill(self) -> None:
         """Go over to registers."""
-        self.registers = bytearray(_REGISTERS)
+        self.registers = bytearray(REGISTERS)
         for hashed in self.hashes:
             _register(self.registers, hashed)
         self.hashes = set()
@@ -163,23 +158,32 @@ class Distinct:
         weights = [0] * 65
         for value in self.registers:
             weights[value] += 1
-        total = math.fsum(n * 2.0**-value for value, n in enumerate(weights))
-        estimate = 0.7213 / (1 + 1.079 / _REGISTERS) * _REGISTERS * _REGISTERS / total
-        if estimate <= 2.5 * _REGISTERS and weights[0]:
-            estimate = _REGISTERS * math.log(_REGISTERS / weights[0])
-        return round(estimate)
+        return estimate(weights)
+
+
+def estimate(weights: Sequence[int]) -> int:
+    """How many different hashes there were; `weights`: how many registers have each value."""
+    total = math.fsum(n * 2.0**-value for value, n in enumerate(weights))
+    found = 0.7213 / (1 + 1.079 / REGISTERS) * REGISTERS * REGISTERS / total
+    if found <= 2.5 * REGISTERS and weights[0]:
+        found = REGISTERS * math.log(REGISTERS / weights[0])
+    return round(found)
 
 
 def _register(registers: bytearray, hashed: int) -> None:
-    index = hashed >> (64 - _P)
-    rest = hashed & ((1 << (64 - _P)) - 1)
-    zeros = 64 - _P - rest.bit_length() + 1
+    index = hashed >> REST_BITS
+    zeros = REST_BITS - (hashed & REST_MASK).bit_length() + 1
     registers[index] = max(registers[index], zeros)
 
 
 def hash_of(value: Value) -> int:
     """64 bits: equal for equal values."""
-    return int.from_bytes(hashlib.blake2b(canonical_key(value), digest_size=8).digest(), "big")
+    return int.from_bytes(digest(canonical_key(value)), "big")
+
+
+def digest(key: bytes) -> bytes:
+    """The hash of canonical bytes."""
+    return hashlib.blake2b(key, digest_size=8).digest()
 
 
 class ApproxCountDistinct(Implementation[Distinct]):

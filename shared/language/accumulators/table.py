@@ -67,7 +67,7 @@ def implementation(accumulator: Accumulator) -> AnyImplementation:
 def accumulator_input(accumulator: Accumulator, env: Environment) -> Value:
     """The value that `add` is given for a document: the input's value, MISSING included; `[sort values, output]` for `$top` and its kin.
 
-    Where the key gives n: `[n, value]`. ExpressionError where the input fails on the document, or n is none.
+    Where the key gives n: `[n, value]`, of a missing value `[n]`. ExpressionError where the input fails on the document, or n is none.
     """
     value = evaluate(accumulator.input, env)
     if accumulator.sort_by:
@@ -76,4 +76,5 @@ def accumulator_input(accumulator: Accumulator, env: Environment) -> Value:
         return value
     key, n = accumulator.n_of_key
     found = evaluate(key, env)
-    return [whole_n(evaluate(n, env.on(found if type(found) is dict else {}))), value]
+    most = whole_n(evaluate(n, env.on(found if type(found) is dict else {})))
+    return [most] if value is MISSING else [most, value]

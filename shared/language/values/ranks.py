@@ -1,12 +1,16 @@
 """Numbers that stand in the order of the values of a column (order)."""
 
+from itertools import pairwise
 from typing import Final
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidemark.shared.compiled import tags
-from tidemark.shared.compiled.columns import Int64s, Tagged, Uint8s
+from tidemark.shared.compiled import tags, values
+from tidemark.shared.compiled.columns import Bools, Int64s, Tagged, Uint8s
+from tidemark.shared.language.values.codec import decode_value
+from tidemark.shared.language.values.order import sort_key
 
 _EXACT: Final = 2**53
 """Whole numbers up to this are doubles exactly."""
@@ -41,13 +45,71 @@ def order_of(cells: Tagged) -> tuple[Uint8s, Int64s] | None:
     """(the rank of each cell's type, a number in the order within it), shape (n,) each, as `sort_key`; None where types need more."""
     if not cells.all(*_CLASSES):
         return None
-    classes = np.array([_CLASSES.get(tag, 0) for tag in range(tags.COUNT)], np.uint8)[cells.tags]
+    classes = _classes(cells)
     found = np.where((cells.tags == tags.MISSING) | (cells.tags == tags.NULL), 0, ranks(cells))
     if cells.has(tags.DOUBLE):
-        whole, doubles = (cells.tags == tags.INT) | (cells.tags == tags.LONG), cells.numbers.view(np.float64)
-        if bool((whole & ((cells.numbers > _EXACT) | (cells.numbers < -_EXACT))).any()):
+        whole, doubles = _whole(cells), cells.numbers.view(np.float64)
+        if _beyond(cells):
             return None
         numbers = np.where(whole, cells.numbers.astype(np.float64), doubles) + 0.0  # both zeros are one
         numbers = np.where(np.isnan(numbers), _LEAST, rank_of_bits(numbers.view(np.int64)))
         found = np.where(classes == _CLASSES[tags.DOUBLE], numbers, found)
     return classes, found
+
+
+def total_order(cells: pa.BinaryArray, column: Tagged) -> tuple[Uint8s, Int64s]:
+    """The same for encoded values of any types, a null cell as null: values without numbers are sorted, each different one once.
+
+    column: the cells, read.
+    """
+    found = order_of(column)
+    if found is not None:
+        return found
+    classes, numbers = _classes(column), np.zeros(len(cells), np.int64)
+    plain = np.isin(column.tags, list(_CLASSES))
+    odd = np.flatnonzero(~plain)
+    told = cells.take(pa.array(odd)).dictionary_encode()
+    keys = [sort_key(decode_value(cell)) for cell in told.dictionary.to_pylist()]
+    kinds = np.array(
+        [max(key[0], 0) for key in keys], np.uint8
+    )  # the least class of all stands where missing does, which is null here
+    classes[odd] = kinds[told.indices.to_numpy()]
+    sorted_classes = set(kinds.tolist()) | ({_NUMBER} if column.has(tags.DOUBLE) and _beyond(column) else set())
+    by_hand = np.isin(classes, list(sorted_classes))
+    rest = np.flatnonzero(~by_hand)
+    sure = order_of(values.read(cells.take(pa.array(rest))))
+    assert sure is not None
+    numbers[rest] = sure[1]
+    numbers[by_hand] = _sorted(cells.take(pa.array(np.flatnonzero(by_hand))))
+    return classes, numbers
+
+
+_NUMBER: Final = _CLASSES[tags.DOUBLE]
+
+
+def _classes(cells: Tagged) -> Uint8s:
+    return np.array([_CLASSES.get(tag, 0) for tag in range(tags.COUNT)], np.uint8)[cells.tags]
+
+
+def _whole(cells: Tagged) -> Bools:
+    found: Bools = (cells.tags == tags.INT) | (cells.tags == tags.LONG)
+    return found
+
+
+def _beyond(cells: Tagged) -> bool:
+    """Whether a double does not tell all whole numbers apart."""
+    return bool((_whole(cells) & ((cells.numbers > _EXACT) | (cells.numbers < -_EXACT))).any())
+
+
+def _sorted(cells: pa.BinaryArray) -> Int64s:
+    """The places of values among the different ones, shape (n,): one place for equal ones."""
+    told = cells.dictionary_encode()
+    keys = [sort_key(decode_value(cell)) for cell in told.dictionary.to_pylist()]
+    order = sorted(range(len(keys)), key=keys.__getitem__)
+    places = np.zeros(len(keys), np.int64)
+    at = 0
+    for before, row in pairwise(order):
+        at += keys[before] != keys[row]
+        places[row] = at
+    found: Int64s = places[told.indices.to_numpy()]
+    return found
