@@ -145,9 +145,10 @@ docs: manual ## the manual as pages, in out/manual/
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet && echo 'out/manual/index.html'
 
 .PHONY: cliffs
-cliffs: setup ## expressions and pipelines drawn at random (ARGS='SEED NUMBER'), beside what their parts and stages cost: the steepest
+cliffs: setup ## expressions, pipelines and accumulators drawn at random (ARGS='SEED NUMBER'), beside what their parts and stages cost: the steepest
 	$(BIN)/python -m tests.harness.bench.cliffs $(ARGS)
 	$(BIN)/python -m tests.harness.bench.pipeline_cliffs $(ARGS)
+	$(BIN)/python -m tests.harness.bench.accumulator_cliffs $(ARGS)
 
 .PHONY: bench
 bench: setup ## what it carries on this machine, with machine, versions and command

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.harness.bench import pipeline_cliffs
+from tests.harness.bench import accumulator_cliffs, pipeline_cliffs
 from tests.harness.bench.cliffs import cliffs
 from tests.harness.bench.cliffs import table as cliff_table
 from tests.harness.bench.costs import Cost, table
@@ -67,3 +67,10 @@ def test_forms_that_differ_are_not_measured() -> None:
     """A figure of something wrong is none."""
     with pytest.raises(Differs, match=r"\$match: over declared fields"):
         same("$match", [{"a": 1}, {"a": 1}], [{"a": 1}, {"a": 2}])
+
+
+def test_cliffs_of_accumulators_are_found_by_the_seed() -> None:
+    """The same seed draws the same accumulators, types and numbers of groups."""
+    drawn = [sorted((c.name, c.type, c.groups) for c in accumulator_cliffs.cliffs(3, 6, rows=50)) for _ in range(2)]
+    assert drawn[0] == drawn[1]
+    assert len(drawn[0]) == 6
