@@ -1,5 +1,6 @@
 """Promises of the value model for all values: codec, extended JSON, order, keys, exact totals."""
 
+from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
@@ -86,6 +87,12 @@ def test_equal_values_have_equal_keys_and_others_do_not(a: Any, b: Any) -> None:
 def test_equal_numbers_have_equal_keys_and_others_do_not(a: Any, b: Any) -> None:
     """K1 for numbers of mixed types, which collide more often than values at large."""
     assert (canonical_key(a) == canonical_key(b)) == equal(a, b)
+
+
+@given(st.floats(allow_nan=False, allow_infinity=False) | st.floats(-100, 100).map(lambda x: round(x, 3)))
+def test_a_double_has_the_key_of_its_exact_decimal(number: float) -> None:
+    """All its digits, whatever its size: the keys lie in stores."""
+    assert canonical_key(number) == canonical_key(Decimal(number))
 
 
 @given(VALUES, VALUES, VALUES)

@@ -70,6 +70,10 @@ def _number(out: bytearray, value: Any) -> None:
     elif -_INT64 <= value < _INT64 and value == int(value):
         out += b"i"
         out += _INT.pack(int(value))
+    elif type(value) is float and value != int(value):
+        above, below = abs(value).as_integer_ratio()  # an odd number over a power of two: no zero stands last
+        places = below.bit_length() - 1
+        _text(out, b"x", f"{'-' if value < 0 else ''}{above * 5**places}E{-places}")
     else:
         sign, digits, exponent = Decimal(value).as_tuple()
         assert isinstance(exponent, int)
