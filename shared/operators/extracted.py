@@ -5,17 +5,16 @@
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from tidemark.shared.compiled import documents, tags
+from tidemark.shared.compiled import documents
 from tidemark.shared.compiled.columns import Tagged
-from tidemark.shared.language.kernels.arrays import tagged_column
 from tidemark.shared.language.kernels.base import Bools, Column, Path, either
-from tidemark.shared.language.values import decode_value, parse_json
-from tidemark.shared.model.values import MISSING, Date, Document, Value, long
+from tidemark.shared.language.kernels.cells import tagged_column, values_at
+from tidemark.shared.language.values import parse_json
+from tidemark.shared.model.values import MISSING, Document
 from tidemark.shared.operators.base import RAW, REST
 from tidemark.shared.operators.read_ahead import read_before
 
@@ -54,41 +53,3 @@ def _cells(batch: pa.RecordBatch, paths: Sequence[Path]) -> tuple[Mapping[Path, 
         found = documents.read(batch.column(RAW), [path for path in paths if path not in before], trusted=True)
         return {**found.columns, **before}, either(~found.sure)
     return (documents.read_packed(batch.column(REST), paths) if REST in batch.schema.names else {}), None
-
-
-def values_at(cells: Tagged) -> list[Value]:
-    """The values of a top-level field as the language has them, MISSING where there is none."""
-    if cells.all(tags.INT, tags.MISSING):
-        kinds = cells.tags.tolist()
-        return [number if kind else MISSING for kind, number in zip(kinds, cells.numbers.tolist(), strict=True)]
-    if cells.all(tags.STRING, tags.MISSING):
-        return [MISSING if text is None else text for text in cells.of("string").to_pylist()]
-    texts = cells.of("string").to_pylist() if cells.has(tags.STRING) else []
-    doubles = cells.numbers.view(np.float64).tolist() if cells.has(tags.DOUBLE) else []
-    return [
-        _value(cells, row, tag, number, texts, doubles)
-        for row, (tag, number) in enumerate(zip(cells.tags.tolist(), cells.numbers.tolist(), strict=True))
-    ]
-
-
-def _value(cells: Tagged, row: int, tag: int, number: int, texts: Sequence[Any], doubles: Sequence[float]) -> Value:
-    match tag:
-        case tags.MISSING:
-            return MISSING
-        case tags.NULL:
-            return None
-        case tags.BOOL:
-            return bool(number)
-        case tags.INT:
-            return number
-        case tags.LONG:
-            return long(number)
-        case tags.DOUBLE:
-            return doubles[row]
-        case tags.STRING:
-            return texts[row]
-        case tags.DATE:
-            return Date(number)
-        case _:
-            piece = cells.piece(row) or b""
-            return parse_json(piece) if cells.form == "json" else decode_value(piece)

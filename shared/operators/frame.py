@@ -1,7 +1,8 @@
 """Rows of a batch as stages read them: a path is a column, taken out once; an expression becomes a column, with a kernel or without.
 
 - FR1 The interpreter defines the value of an expression. A kernel gives the same, and names rows that it cannot do (`kernels.base`, V3).
-  Those rows, or all if there is no kernel, are interpreted one by one, each on no more of its document than the stage reads.
+  Those rows, or all if there is neither a kernel nor a call (V4), are interpreted one by one, each on no more of its document than the
+  stage reads.
 - FR2 The result is a column again: of one type where the values have one, else tagged (batches, B6). So nothing behind an expression
   depends on whether it had a kernel.
 - FR3 A row on which an expression fails is an error, and not a cell; the others go on (D1).
@@ -9,6 +10,7 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
@@ -16,7 +18,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidemark.shared.compiled import values
+from tidemark.shared.compiled import tags, values
 from tidemark.shared.language.expressions.ast import OF_ENGINE, Expr, FieldPath, Meta, Variable, fields_used
 from tidemark.shared.language.expressions.ast import walk as nodes_of
 from tidemark.shared.language.expressions.environment import RESULT_UNITS_MAX, Environment
@@ -24,8 +26,8 @@ from tidemark.shared.language.expressions.errors import ExpressionError
 from tidemark.shared.language.expressions.interpreter import evaluate, evaluate_bounded
 from tidemark.shared.language.fields import all_of, expression_paths
 from tidemark.shared.language.kernels import Bools, Column, Path, Rows, Unvectorised
-from tidemark.shared.language.kernels.arrays import encoded, tagged_column
-from tidemark.shared.language.kernels.base import TIMESTAMP, either, nulls_of
+from tidemark.shared.language.kernels.base import TIMESTAMP, Kinds, either, gone_from, nulls_of
+from tidemark.shared.language.kernels.cells import encoded, settled, tagged, tagged_column, whole_column
 from tidemark.shared.language.kernels.expressions import by_kernel
 from tidemark.shared.language.values import encode_docs
 from tidemark.shared.model.values import MISSING, Document, Value
@@ -42,12 +44,12 @@ from tidemark.shared.operators.batches import (
     user_columns,
     values_of,
 )
-from tidemark.shared.operators.cells import KINDS, column_of, patched, tagged, whole_column
+from tidemark.shared.operators.cells import KINDS, column_of, encoded_cells, patched
 from tidemark.shared.operators.context import Topics
 from tidemark.shared.operators.dead_letters import Failures
 from tidemark.shared.operators.extracted import extracted, fields_of
 from tidemark.shared.operators.grouping import Groups, groups_of
-from tidemark.shared.operators.rows import walk
+from tidemark.shared.operators.rows import until_abandoned, walk
 
 Int64s = npt.NDArray[np.int64]
 _NOTICED: Final = RESULT_UNITS_MAX - 65_536
@@ -100,6 +102,11 @@ class Frame(Rows):
         """The units left to rows that have spent many."""
         self._parts_left: list[int] = []
         """The units left to the parts of each row that are interpreted; empty before the first."""
+
+    @property
+    def before_row(self) -> Callable[[], None]:
+        """Abandoned where the rows are not wanted any more."""
+        return until_abandoned()
 
     # --- columns ------------------------------------------------------------------------------------------------------
 
@@ -211,7 +218,11 @@ class Frame(Rows):
             return tagged_column(values.read_inside(array, names[1:]) if names[1:] else values.read(array))
         marks = empty_of(named)
         like = Column(
-            "null", pa.nulls(0), missing=marks != "null" and bool(array.null_count), absent=marks == "missing"
+            "null",
+            pa.nulls(0),
+            missing=marks != "null" and bool(array.null_count),
+            absent=marks == "missing",
+            told=partial(self._told, top) if marks is None else None,
         )
         for name in names[1:]:
             if not pa.types.is_struct(array.type):
@@ -221,7 +232,7 @@ class Frame(Rows):
                 return Column("null", pa.nulls(self.size), missing=True, absent=True)
             named = array.type.field(at)
             array = pc.struct_field(array, at)
-            like = replace(like, missing=bool(array.null_count), absent=True)
+            like = replace(like, missing=bool(array.null_count), absent=True, told=None)
         if is_narrow(named):
             return whole_column(array, "int", like)
         kind = KINDS.get(array.type)
@@ -229,7 +240,22 @@ class Frame(Rows):
             return replace(like, type=kind, values=array)
         if pa.types.is_struct(array.type):
             return replace(like, type="object", values=array)
-        return Column("null", pa.nulls(self.size), doubt=np.ones(self.size, dtype=np.bool_))
+        cells = values.read(encoded_cells(array, named))
+        nulls = array.is_null().to_numpy(zero_copy_only=False)
+        gone = gone_from(replace(like, values=array))
+        empty: Any = np.uint8(tags.SPREAD) if gone is None else gone()
+        return tagged_column(replace(cells, tags=np.where(nulls, empty, cells.tags)))
+
+    def _told(self, name: str) -> Kinds:
+        """Of a declared field whose null cells the documents tell apart."""
+        nulls = self.batch.column(name).is_null().to_numpy(zero_copy_only=False)
+        cells = extracted(self.batch.filter(pa.array(nulls)), [(name,)])[name,].cells
+        found = np.full(self.size, tags.SPREAD, np.uint8)
+        if cells is not None:
+            found[nulls] = np.where(np.isin(cells.tags, (tags.MISSING, tags.NULL)), cells.tags, np.uint8(tags.SPREAD))
+        else:
+            found[nulls] = tags.MISSING
+        return found
 
     # --- documents ----------------------------------------------------------------------------------------------------
 
@@ -354,6 +380,7 @@ class Frame(Rows):
 
     def _completed(self, column: Column, expr: Expr) -> Cells:
         """A kernel's column, with the interpreter's values for rows in doubt."""
+        column = settled(column)
         unsure = either(column.doubt, nulls_of(column) if column.missing and not column.absent else None)
         encodes = column.type in ("object", "array") and not pa.types.is_struct(column.values.type)
         if encodes or (unsure is not None and column.cells is not None):

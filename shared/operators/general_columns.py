@@ -23,12 +23,13 @@ from tidemark.shared.language.accumulators.table import accumulator_input
 from tidemark.shared.language.expressions.ast import Expr, FieldPath, Literal, ObjectExpr, SortKey
 from tidemark.shared.language.expressions.errors import ExpressionError
 from tidemark.shared.language.fields import expression_paths
+from tidemark.shared.language.kernels.cells import tagged
 from tidemark.shared.language.stages import Group
 from tidemark.shared.language.values import encode_value
 from tidemark.shared.model.values import MISSING, Value
 from tidemark.shared.operators.base import ARRIVAL, PART, POS, TS
 from tidemark.shared.operators.batches import TAGGED_FIELD, values_of
-from tidemark.shared.operators.cells import encoded_cells, tagged
+from tidemark.shared.operators.cells import encoded_cells
 from tidemark.shared.operators.context import Topics
 from tidemark.shared.operators.dead_letters import Failure
 from tidemark.shared.operators.frame import Cells, Frame

@@ -42,6 +42,17 @@ def while_wanted(wanted: Callable[[], bool], call: Callable[..., T], *args: Any)
         _WANTED.reset(token)
 
 
+def until_abandoned() -> Callable[[], None]:
+    """A function that raises Abandoned as soon as the rows are not wanted any more."""
+    wanted = _WANTED.get()
+
+    def check() -> None:
+        if not wanted():
+            raise Abandoned
+
+    return check
+
+
 def environments(batch: pa.RecordBatch, documents: Sequence[Document], topic: Topics = None) -> list[Environment]:
     """One environment a row: `$$NOW` is the record's arrival, `$meta` comes from the engine's columns."""
     names = batch.schema.names
@@ -67,10 +78,9 @@ def walk(
     """
     arrivals = batch.column(ARRIVAL).to_pylist() if ARRIVAL in batch.schema.names else [None] * len(documents)
     columns = _Columns(batch)
-    env, wanted = Environment({}), _WANTED.get()
+    env, check = Environment({}), until_abandoned()
     for number, (document, arrival, units) in enumerate(zip(documents, arrivals, left, strict=True)):
-        if not wanted():
-            raise Abandoned
+        check()
         meta = partial(_meta, columns, number, topic)
         env.become(
             document, None if arrival is None else Date(arrival), meta, units, partial(_identity, columns, number)

@@ -14,8 +14,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidemark.shared.compiled import values
-from tidemark.shared.language.kernels.arrays import tagged_column
 from tidemark.shared.language.kernels.base import either, filled, nulls_of
+from tidemark.shared.language.kernels.cells import tagged_column
 from tidemark.shared.language.stages import KeyFormat
 from tidemark.shared.language.values import render_json, type_name
 from tidemark.shared.model.values import INT32_MAX, INT32_MIN, MISSING, Binary, Long, Value

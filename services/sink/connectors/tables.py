@@ -14,12 +14,12 @@ import pyarrow as pa
 from tidemark.shared.compiled import tags
 from tidemark.shared.compiled.columns import TAGS, CellType, Tagged
 from tidemark.shared.compiled.documents import read_packed
+from tidemark.shared.language.kernels.cells import values_at
 from tidemark.shared.language.values import decode_doc, render_json
 from tidemark.shared.model.values import MISSING, Binary, Date, Document, Long, ObjectId
 from tidemark.shared.operators.base import RAW, REST
 from tidemark.shared.operators.batches import declared_columns, user_columns
 from tidemark.shared.operators.encoded import encoded, field_counts
-from tidemark.shared.operators.extracted import values_at
 
 _SCALARS: Final[dict[type, pa.DataType]] = {
     bool: pa.bool_(),

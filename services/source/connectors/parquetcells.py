@@ -12,11 +12,11 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
+from tidemark.shared.language.kernels.cells import tagged
 from tidemark.shared.language.values import render_json
 from tidemark.shared.language.values.instants import DAY_MS
 from tidemark.shared.model.values import MISSING, Binary, Date, Document
 from tidemark.shared.operators.batches import TAGGED_FIELD, TIMESTAMP, column_field, is_engine
-from tidemark.shared.operators.cells import tagged
 from tidemark.shared.operators.rendered import rendered
 
 _EPOCH: Final = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)

@@ -233,7 +233,8 @@ def fields_used(expr: Expr) -> frozenset[str] | None:
     for node in walk(expr):
         path: tuple[Any, ...] | None = None
         if isinstance(node, Call) and node.op == "$getField" and node.args[1] is None:
-            path = (node.args[0].value,) if isinstance(node.args[0], Literal) else ()
+            name = node.args[0]
+            path = (name.value,) if isinstance(name, Literal) and type(name.value) is str else ()
         if isinstance(node, FieldPath) or (isinstance(node, Variable) and node.name == "ROOT"):
             path = node.names
         if path is None:

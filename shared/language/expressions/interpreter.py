@@ -4,7 +4,7 @@
 parts with the document).
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from hashlib import sha256
 from typing import Any, Final
@@ -32,7 +32,7 @@ from tidemark.shared.language.expressions.errors import NO_BRANCH, SIZE, TYPE, V
 from tidemark.shared.language.expressions.library import OPERATORS
 from tidemark.shared.language.expressions.library.bindata import UUID_SUBTYPE
 from tidemark.shared.language.expressions.paths import read_path
-from tidemark.shared.language.expressions.registry import ABSENT, Named
+from tidemark.shared.language.expressions.registry import ABSENT, Named, Operator
 from tidemark.shared.language.expressions.sorting import sort_array
 from tidemark.shared.language.values.types import is_integral, truth, type_name
 from tidemark.shared.model.values import MISSING, Binary, Value
@@ -138,25 +138,32 @@ def _call(expr: Call, env: Environment) -> Value:
             args = _deferring(operator.signature, expr.args, env)
         else:
             args = [ABSENT if arg is None else _EVALUATE[type(arg)](arg, env) for arg in expr.args]
-        if guarded := operator.null:
-            for arg in args if guarded >= len(args) else args[:guarded]:
-                if arg is None or arg is MISSING:
-                    return None
-        if env.variables or (not operator.glances and _is_much(args)):
-            env.read(args)
-        value = operator.function(*args)
-        if type(value) is str or type(value) is list:
-            env.spend(len(value))
+        return applied(operator, args, env)
     except ExpressionError as e:
         if e.path:
             raise
         failed = ExpressionError(e.reason, e.code, expr.path)
-    else:
-        return value
     raise failed  # out here, so that it does not hold the first one with its frames: rows fail by the thousand
 
 
-def _is_much(args: list[Any]) -> bool:
+def applied(operator: Operator, args: Sequence[Value], env: Environment) -> Value:
+    """The value of an operator that is not lazy, for values of its arguments; what it reads and gives is taken from the budget.
+
+    args: as the operator's signature says; up to the first null where it goes `until_null`. ExpressionError where it has no value.
+    """
+    if guarded := operator.null:
+        for arg in args if guarded >= len(args) else args[:guarded]:
+            if arg is None or arg is MISSING:
+                return None
+    if env.variables or (not operator.glances and _is_much(args)):
+        env.read(args)
+    value = operator.function(*args)
+    if type(value) is str or type(value) is list:
+        env.spend(len(value))
+    return value
+
+
+def _is_much(args: Sequence[Any]) -> bool:
     """Whether going through the arguments takes longer than a few calls."""
     for arg in args:
         kind = type(arg)

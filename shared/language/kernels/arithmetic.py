@@ -8,6 +8,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tidemark.shared.compiled import tags
+from tidemark.shared.compiled.documents import cells_of
 from tidemark.shared.language.kernels.base import (
     NUMERIC,
     TIMESTAMP,
@@ -19,8 +21,10 @@ from tidemark.shared.language.kernels.base import (
     as_doubles,
     either,
     filled,
+    inexact,
     without,
 )
+from tidemark.shared.language.kernels.cells import tagged_column
 from tidemark.shared.model.values import INT32_MAX, INT32_MIN, INT64_MIN
 
 Doubles = npt.NDArray[np.float64]
@@ -56,14 +60,17 @@ def _checked(op: str, left: pa.Array, right: pa.Array) -> tuple[pa.Array, Bools 
 
 
 def whole(values: pa.Array, kind: ColumnType, doubt: Bools | None = None) -> Column:
-    """64-bit results as a column of their type; of an int that overflowed there is doubt."""
+    """64-bit results as a column of their type; those of ints that need more than 32 bits are longs."""
     if kind == "long":
         return Column("long", values, doubt=doubt)
     bounds = pc.min_max(values).as_py()
-    if bounds["min"] is not None and (bounds["min"] < INT32_MIN or bounds["max"] > INT32_MAX):
-        beyond = filled(pc.or_(pc.less(values, INT32_MIN), pc.greater(values, INT32_MAX)))
-        values, doubt = without(values, beyond), either(doubt, beyond)
-    return Column("int", values.cast(pa.int32()), doubt=doubt)
+    if bounds["min"] is None or (bounds["min"] >= INT32_MIN and bounds["max"] <= INT32_MAX):
+        return Column("int", values.cast(pa.int32()), doubt=doubt)
+    numbers = pc.fill_null(values, 0).to_numpy(zero_copy_only=False)
+    kinds = np.where((numbers < INT32_MIN) | (numbers > INT32_MAX), tags.LONG, tags.INT)
+    kinds = np.where(values.is_valid().to_numpy(zero_copy_only=False), kinds, tags.NULL).astype(np.uint8)
+    places = np.zeros(len(kinds), np.int32)
+    return tagged_column(cells_of(kinds, numbers, places, places, places.view(np.uint8), "packed"), doubt)
 
 
 def combine(op: str, args: Sequence[Column]) -> Column:
@@ -80,11 +87,51 @@ def combine(op: str, args: Sequence[Column]) -> Column:
             total, more = _checked(op, total, arg.values.cast(pa.int64()))
             doubt = either(doubt, more)
         return whole(total, "long" if any(arg.type == "long" for arg in args) else "int", doubt)
-    if len(args) > 2:  # noqa: PLR2004 - the interpreter rounds more than two doubles once
-        raise Unvectorised
     if len(args) == 1:
         return Column("double", args[0].values)
-    return Column("double", _PLAIN[op](as_doubles(args[0]), as_doubles(args[1])))
+    if op == "$add" and len(args) > 2:  # noqa: PLR2004 - two have no intermediate result
+        return _added(args)
+    if all(arg.type in WHOLE for arg in args[:2]):
+        raise Unvectorised  # their product is a whole number
+    total = as_doubles(args[0])
+    for arg in args[1:]:
+        total = _PLAIN[op](total, as_doubles(arg))
+    return Column("double", total)
+
+
+def _added(args: Sequence[Column]) -> Column:
+    """Three doubles and more, rounded once: the sum of all that their sums lose is exact, or there is doubt."""
+    first, *others = (pc.fill_null(as_doubles(arg), 1.0).to_numpy(zero_copy_only=False) for arg in args)
+    nulls = np.logical_or.reduce([arg.values.is_null().to_numpy(zero_copy_only=False) for arg in args])
+    with np.errstate(all="ignore"):
+        total, lost = _two_sum(first, others[0])
+        unsure = np.zeros(len(total), np.bool_)
+        for other in others[1:]:
+            total, more = _two_sum(total, other)
+            lost, rest = _two_sum(lost, more)
+            unsure |= rest != 0
+        total = total + lost
+        unsure |= ~np.isfinite(total) | (total == 0)
+    return Column("double", pa.array(total, pa.float64(), mask=nulls), doubt=either(unsure & ~nulls))
+
+
+def _two_sum(a: Doubles, b: Doubles) -> tuple[Doubles, Doubles]:
+    """(the double nearest to a sum, its difference from the sum) (D. E. Knuth)."""
+    total = a + b
+    part = total - a
+    return total, (a - (total - part)) + (b - part)
+
+
+def total_of(args: Sequence[Column]) -> Column:
+    """`$sum` of several operands that are numbers in every row: as `$add`, but that no long is rounded before."""
+    if len(args) < 2 or any(arg.type not in NUMERIC for arg in args):  # noqa: PLR2004 - one may be an array
+        raise Unvectorised
+    if len(args) == 2 and any(arg.type == "double" for arg in args):  # noqa: PLR2004
+        found = _added([*args, Column("double", pa.array(np.zeros(len(args[0].values)), pa.float64()))])
+    else:
+        found = combine("$add", args)
+    nulls = [filled(arg.values.is_null()) for arg in args]
+    return Column(found.type, found.values, doubt=either(found.doubt, *nulls, *map(inexact, args)))
 
 
 def _with_dates(op: str, args: Sequence[Column]) -> Column:
@@ -129,11 +176,17 @@ def _two_numbers(args: Sequence[Column]) -> tuple[Column, Column]:
 
 
 def modulo(args: Sequence[Column]) -> Column:
-    """`$mod` of whole numbers."""
+    """`$mod`; the remainder of doubles is exact."""
     left, right = _two_numbers(args)
-    if left.type not in WHOLE or right.type not in WHOLE:
-        raise Unvectorised
+    if "null" in (left.type, right.type):
+        return nulls(len(left.values))
     zero = _zeros(right.values)
+    if left.type not in WHOLE or right.type not in WHOLE:
+        over, by = (column.to_numpy(zero_copy_only=False) for column in map(as_doubles, (left, right)))
+        with np.errstate(all="ignore"):
+            found = pa.array(np.fmod(over, by), pa.float64())
+        valid = pc.and_(left.values.is_valid(), right.values.is_valid())
+        return Column("double", pc.if_else(valid, found, pa.scalar(None, pa.float64())), doubt=zero)
     a = pc.fill_null(left.values.cast(pa.int64()), 0).to_numpy(zero_copy_only=False)
     b = pc.fill_null(without(right.values, zero).cast(pa.int64()), 1).to_numpy(zero_copy_only=False)
     mask = pc.or_(left.values.is_null(), right.values.is_null()).to_numpy(zero_copy_only=False)

@@ -14,8 +14,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidemark.shared.compiled import tags, values
-from tidemark.shared.compiled.columns import TAGS, Tagged
-from tidemark.shared.compiled.documents import buffers, cells_of
+from tidemark.shared.compiled.columns import Tagged
+from tidemark.shared.compiled.documents import buffers
 from tidemark.shared.language.expressions.ast import (
     ArrayExpr,
     Call,
@@ -47,6 +47,7 @@ from tidemark.shared.language.kernels.base import (
     truth_of,
     without,
 )
+from tidemark.shared.language.kernels.cells import encoded, tagged_column, taken, unknown_of
 from tidemark.shared.language.values import encode_value
 from tidemark.shared.language.values.ranks import order_of
 from tidemark.shared.model.values import Value
@@ -59,71 +60,16 @@ _NODE_UNITS: Final = 8
 _STEPS_MAX: Final = 256
 """Items that a `$reduce` takes on columns: each is a pass over the rows that have as many."""
 _NULL: Final = b"\xc0"
-_TYPES: Final[Mapping[int, ColumnType]] = {**{tag: kind for kind, tag in TAGS.items()}, tags.OBJECT: "object"}
 
 
-# --- cells and columns ------------------------------------------------------------------------------------------------
-
-
-def tagged_column(cells: Tagged, doubt: Bools | None = None) -> Column:
-    """The column of the type that most cells have; of the others there is doubt. doubt: rows of which the cells say nothing."""
-    if doubt is not None:
-        cells = replace(cells, tags=np.where(doubt, np.uint8(tags.SPREAD), cells.tags))
-    counts = cells.counts
-    tag = max(_TYPES, key=lambda each: int(counts[each]))
-    gone, nulls = int(counts[tags.MISSING]), int(counts[tags.NULL])
-    like = Column("null", pa.nulls(len(cells)), missing=gone > 0, absent=gone > 0 and nulls == 0, cells=cells)
-    if not counts[tag]:
-        return replace(like, doubt=either(~np.isin(cells.tags, (tags.MISSING, tags.NULL))))
-    odd = None if cells.all(tag, tags.MISSING, tags.NULL) else ~np.isin(cells.tags, (tag, tags.MISSING, tags.NULL))
-    kind = _TYPES[tag]
-    if kind == "object":
-        there = cells.tags == tag
-        found = pa.array(there, pa.bool_(), mask=~there)
-    else:
-        found = cells.of(kind)  # type: ignore[arg-type]  # neither null nor object
-    return replace(like, type=kind, values=found, doubt=odd)
+# --- what a row may spend ------------------------------------------------------------------------------------------------
 
 
 def _of_cells(cells: Tagged, doubt: Bools | None = None) -> Column:
-    """The same; Untyped without a cell."""
+    """As `tagged_column`; Untyped without a cell."""
     if not len(cells):
         raise Untyped
     return tagged_column(cells, doubt)
-
-
-def encoded(column: Column) -> tuple[pa.BinaryArray, Bools | None]:
-    """A column's values as encoded cells, a missing one null, and the rows of which only the interpreter can tell."""
-    if column.cells is not None:
-        found, sure = values.write(column.cells)
-        return found, either(~sure)
-    unsure = either(column.doubt, nulls_of(column) if column.missing and not column.absent else None)
-    if column.type in ("object", "array"):
-        if not pa.types.is_binary(column.values.type):
-            raise Unvectorised
-        return column.values if column.absent else column.values.fill_null(_NULL), unsure
-    return values.write(_tagged(column))[0], unsure
-
-
-def _tagged(column: Column) -> Tagged:
-    """The cells of a column of one type."""
-    count, cells = len(column.values), column.values
-    empty = tags.MISSING if column.absent else tags.NULL
-    zeros = np.zeros(count, np.int32)
-    if column.type == "null":
-        return cells_of(
-            np.full(count, empty, np.uint8), np.zeros(count, np.int64), zeros, zeros, zeros.view(np.uint8), "packed"
-        )
-    kinds = np.where(nulls_of(column), empty, TAGS[column.type]).astype(np.uint8)  # type: ignore[index]  # objects have come before
-    if column.type == "string":
-        text, bounds = buffers(cells)
-        places = bounds.astype(np.int32)
-        return cells_of(kinds, np.diff(bounds), places[:-1], places[1:], text, "packed")
-    if column.type == "double":
-        numbers = cells.fill_null(0.0).to_numpy(zero_copy_only=False).view(np.int64)
-    else:
-        numbers = cells.cast(pa.int64()).fill_null(0).to_numpy(zero_copy_only=False)
-    return cells_of(kinds, numbers, zeros, zeros, zeros.view(np.uint8), "packed")
 
 
 def _made(cells: pa.BinaryArray, kind: ColumnType, doubt: Bools | None, rows: Rows) -> Column:
@@ -166,15 +112,6 @@ def _lengths(cells: pa.BinaryArray) -> Int64s:
     return np.diff(buffers(cells)[1])
 
 
-def _taken(column: Column, places: Int64s) -> Column:
-    cells = column.cells
-    if cells is not None:
-        numbers, begins, ends = cells.numbers[places], cells.begins[places], cells.ends[places]
-        cells = replace(cells, tags=cells.tags[places], numbers=numbers, begins=begins, ends=ends)
-    doubt = None if column.doubt is None else either(column.doubt[places])
-    return replace(column, values=column.values.take(pa.array(places)), doubt=doubt, cells=cells)
-
-
 class Bound(Rows):
     """Rows of another's, each as often as it has a place, with variables: columns, or encoded cells. Nobody interprets for them."""
 
@@ -198,6 +135,11 @@ class Bound(Rows):
     def at(self, names: Path) -> Column:
         """The document's column."""
         return self._of_above(self._above.at(names))
+
+    @property
+    def before_row(self) -> Callable[[], None] | None:
+        """As for the rows above."""
+        return self._above.before_row
 
     def meta(self, names: Path) -> Column:
         """The column that `$meta` reads."""
@@ -227,7 +169,7 @@ class Bound(Rows):
             over = either(_beyond(self._above, sizes * self._times))
             if over is not None:
                 column = doubted(replace(column, values=without(column.values, over)), over)
-        return _taken(column, self._places)
+        return taken(column, self._places)
 
 
 # --- arrays taken apart -----------------------------------------------------------------------------------------------
@@ -292,13 +234,13 @@ def _filter(expr: FilterArray, rows: Rows, of: Of) -> Column:
     source = _Arrays(of(expr.source, rows), rows, expr.condition)
     inner = Bound(rows, source.rows, {_name(expr.variable): source.items})
     condition = of(expr.condition, inner) if inner.size or not rows.size else booleans(np.zeros(0, np.bool_))
-    kept = truth_of(condition)
+    kept, odd = truth_of(condition)
     if most is not None:
         before = np.concatenate(([0], np.cumsum(kept)))
         kept &= before[:-1] - before[(np.cumsum(source.counts) - source.counts)[source.rows]] < most
     counts = np.bincount(source.rows[kept], minlength=rows.size)
     made = values.arrays(counts, source.items.filter(pa.array(kept)), source.are)
-    return _made(made, "array", either(source.unsure, source.by_row(condition.doubt)), rows)
+    return _made(made, "array", either(source.unsure, source.by_row(odd)), rows)
 
 
 def _filter_most(expr: FilterArray) -> int | None:
@@ -334,7 +276,10 @@ def _reduce(expr: ReduceArray, rows: Rows, of: Of) -> Column:
 
 
 def _let(expr: Let, rows: Rows, of: Of) -> Column:
-    return of(expr.body, Bound(rows, None, {_name(name): of(item, rows) for name, item in expr.variables}))
+    """All variables are computed: where one fails so does the whole, also if nobody reads it."""
+    bound = {_name(name): of(item, rows) for name, item in expr.variables}
+    found = of(expr.body, Bound(rows, None, bound))
+    return doubted(found, *map(unknown_of, bound.values()))
 
 
 # --- arrays and objects put together ----------------------------------------------------------------------------------
@@ -361,7 +306,7 @@ def _over(base: pa.BinaryArray, expr: ObjectExpr, rows: Rows, of: Of, unsure: Bo
 
 def _merge_objects(expr: Call, rows: Rows, of: Of) -> Column:
     """Objects that are written, over what else is an object."""
-    first, *others = expr.args
+    first, *others = expr.args or (None,)
     if first is None or not others or not all(isinstance(other, ObjectExpr) for other in others):
         raise Unvectorised
     found = of(first, rows)
@@ -513,6 +458,37 @@ def _is_array(expr: Call, rows: Rows, of: Of) -> Column:
     return replace(booleans(values.read(cells).tags == tags.ARRAY), doubt=unsure)
 
 
+def _kinds(expr: Call, rows: Rows, of: Of) -> tuple[npt.NDArray[np.uint8], Bools | None]:
+    """The tags of an operand's values, and the rows of which only the interpreter knows the type."""
+    cells, unsure = encoded(of(_given(expr, 0), rows))
+    kinds = values.read(cells).tags
+    return kinds, either(unsure, kinds == tags.OTHER)
+
+
+def _type(expr: Call, rows: Rows, of: Of) -> Column:
+    kinds, unsure = _kinds(expr, rows, of)
+    return Column("string", _NAMES.take(pa.array(kinds)), doubt=unsure)
+
+
+def _is_number(expr: Call, rows: Rows, of: Of) -> Column:
+    kinds, unsure = _kinds(expr, rows, of)
+    return replace(booleans(np.isin(kinds, (tags.INT, tags.LONG, tags.DOUBLE))), doubt=unsure)
+
+
+def _to_bool(expr: Call, rows: Rows, of: Of) -> Column:
+    column = of(_given(expr, 0), rows)
+    truth, unsure = truth_of(column)
+    kinds = values.read(encoded(column)[0]).tags
+    nulls = (kinds == tags.NULL) | (kinds == tags.MISSING)
+    return Column("bool", pa.array(truth, pa.bool_(), mask=nulls), doubt=unsure)
+
+
+_NAMES: Final = pa.array(
+    ["missing", "null", "bool", "int", "long", "double", "string", "date", "object", "array", None]
+)
+"""The types by their tags."""
+
+
 def _element(index: int | None) -> Callable[[Call, Rows, Of], Column]:
     """An item at an index; None: the one that is written."""
 
@@ -534,7 +510,7 @@ def _contains(expr: Call, rows: Rows, of: Of) -> Column:
     if rows.size and not len(source.items):
         none = np.zeros(rows.size, np.bool_)
         return replace(booleans(none), doubt=either(wanted.doubt, source.unsure, ~source.are))
-    signs, doubt = compare_columns(_taken(wanted, source.rows), items := _of_cells(values.read(source.items)))
+    signs, doubt = compare_columns(taken(wanted, source.rows), items := _of_cells(values.read(source.items)))
     found = source.by_row(signs == 0)
     assert found is not None
     unsure = source.by_row(either(doubt, items.doubt))
@@ -577,6 +553,7 @@ CALLS: Final[Mapping[str, Callable[[Call, Rows, Of], Column]]] = {
     "$getField": _get_field,
     "$in": _contains,
     "$isArray": _is_array,
+    "$isNumber": _is_number,
     "$last": _element(-1),
     "$mergeObjects": _merge_objects,
     "$reverseArray": _of_items(lambda found, _: np.lexsort((-found.places, found.rows))),
@@ -586,5 +563,7 @@ CALLS: Final[Mapping[str, Callable[[Call, Rows, Of], Column]]] = {
     "$size": _size,
     "$slice": _of_items(_sliced),
     "$split": _split,
+    "$toBool": _to_bool,
+    "$type": _type,
 }
 """Operators on arrays and objects that have kernels."""

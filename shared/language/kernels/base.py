@@ -1,10 +1,12 @@
-"""Columns of kernels, and the two ways in which there is no kernel.
+"""Columns of kernels, and the ways in which there is no kernel.
 
 - V1 A kernel gives, value for value, what the interpreter gives, or raises `Unvectorised`: for these types there is none.
 - V3 Where a kernel cannot tell for a row (an overflow that changes the type, an error, a null that might be a missing field) that row is in
   the column's `doubt`, and its cell means nothing: the interpreter gives it. Doubt of what a row does not need (the branch of a `$cond`
   that was not taken) is forgotten.
-- V2 A null cell is null, or, in a column with `missing`, null or missing: the two are told apart only where it does not matter.
+- V4 Where there is none, or a row is in doubt, an operator is called on the values of its arguments (`calls`), so the document itself is
+  read again only for rows that fail, and for forms whose parts cannot be computed for all rows (a lazy operator, `$$CURRENT`).
+- V2 A null cell is null, or, in a column with `missing`, null or missing: the two are told apart (`told`) only where it matters.
 """
 
 from collections.abc import Callable, Mapping
@@ -16,8 +18,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tidemark.shared.compiled import tags
 from tidemark.shared.compiled.columns import Tagged
-from tidemark.shared.compiled.tags import SPREAD
 from tidemark.shared.language.expressions.ast import Expr
 from tidemark.shared.language.expressions.environment import RESULT_UNITS_MAX
 from tidemark.shared.language.schema import Schema
@@ -27,6 +29,8 @@ TIMESTAMP: Final = pa.timestamp("ms", "UTC")
 ColumnType: TypeAlias = Literal["int", "long", "double", "bool", "string", "date", "null", "object", "array"]
 """`object`: documents, of which a column may tell no more than whether they are there; `array`: encoded (`arrays.py`)."""
 Bools: TypeAlias = npt.NDArray[np.bool_]
+Kinds: TypeAlias = npt.NDArray[np.uint8]
+"""Of each row a tag of `tidemark.shared.compiled.tags`."""
 Path: TypeAlias = tuple[str, ...]
 """Names from a document inwards."""
 ARROW: Final[dict[str, pa.DataType]] = {
@@ -76,6 +80,8 @@ class Column:
     """Rows of which only the interpreter can tell, shape (n,) (V3); None for none."""
     cells: Tagged | None = None
     """Of a path: what stands there, of any types, in all rows but those that are SPREAD."""
+    told: Callable[[], Kinds] | None = None
+    """Tells the null cells apart, where they may be missing fields: MISSING, NULL or, where it cannot, SPREAD; shape (n,)."""
 
     @property
     def has_nulls(self) -> bool:
@@ -104,6 +110,11 @@ class Rows:
     def spend(self, units: npt.NDArray[np.int64]) -> None:
         """Take so many units from each row, shape (n,)."""
         self._units = self.left - units
+
+    @property
+    def before_row(self) -> Callable[[], None] | None:
+        """Called before a row is worked on by itself, may end all of the work; None where no row is worked on by itself."""
+        return None
 
     def at(self, names: Path) -> Column:
         """The column at a path; Unvectorised where there can be none."""
@@ -192,8 +203,26 @@ def nulls_of(column: Column) -> npt.NDArray[np.bool_]:
     return np.asarray(column.values.is_null().to_numpy(zero_copy_only=False), dtype=np.bool_)
 
 
-def truth_of(column: Column) -> npt.NDArray[np.bool_]:
-    """The cells as conditions."""
+def gone_from(column: Column) -> Callable[[], Kinds] | None:
+    """Tells the null cells of a column apart; None where nobody can."""
+    if column.missing and not column.absent and column.has_nulls:
+        return column.told
+    empty = np.uint8(tags.MISSING if column.absent else tags.NULL)
+    return lambda: np.full(len(column.values), empty)
+
+
+def truth_of(column: Column) -> tuple[Bools, Bools | None]:
+    """The cells as conditions, and those of which only the interpreter can tell."""
+    if column.cells is not None and column.doubt is not None:
+        kinds = column.cells.tags
+        found = ~np.isin(kinds, (tags.MISSING, tags.NULL))
+        found[np.isin(kinds, (tags.BOOL, tags.INT, tags.LONG)) & (column.cells.numbers == 0)] = False
+        found[(kinds == tags.DOUBLE) & (column.cells.numbers.view(np.float64) == 0)] = False
+        return found, either(np.isin(kinds, (tags.OTHER, tags.SPREAD)))  # a decimal may be zero
+    return _typed_truth(column), column.doubt
+
+
+def _typed_truth(column: Column) -> Bools:
     if column.type == "null":
         return np.zeros(len(column.values), dtype=np.bool_)
     if column.type == "bool":
@@ -243,7 +272,7 @@ def doubted(column: Column, *masks: Bools | None) -> Column:
         return column
     cells = column.cells
     if cells is not None:
-        cells = replace(cells, tags=np.where(doubt, np.uint8(SPREAD), cells.tags))
+        cells = replace(cells, tags=np.where(doubt, np.uint8(tags.SPREAD), cells.tags))
     return replace(column, doubt=either(column.doubt, doubt), cells=cells)
 
 

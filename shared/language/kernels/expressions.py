@@ -4,12 +4,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import zip_longest
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tidemark.shared.compiled import tags
 from tidemark.shared.compiled.values import read
 from tidemark.shared.language.expressions.ast import (
     Call,
@@ -23,8 +24,10 @@ from tidemark.shared.language.expressions.ast import (
     Variable,
     children,
 )
+from tidemark.shared.language.expressions.library import OPERATORS
 from tidemark.shared.language.expressions.library.strings import BLANKS
-from tidemark.shared.language.kernels import arithmetic, arrays, dates, texts
+from tidemark.shared.language.kernels import arithmetic, arrays, calls, cells, dates, texts
+from tidemark.shared.language.kernels.arrays import Of
 from tidemark.shared.language.kernels.base import (
     ARROW,
     HOLDS,
@@ -42,10 +45,13 @@ from tidemark.shared.language.kernels.base import (
     doubted,
     either,
     filled,
+    gone_from,
     nulls_of,
     truth_of,
 )
 from tidemark.shared.language.values.order import rank
+
+Kernel: TypeAlias = Callable[[Call, Rows, Of], Column]
 
 
 def column_of(expr: Expr, rows: Rows) -> Column:
@@ -100,7 +106,7 @@ def may_have_kernel(expr: Expr) -> bool:
         case Meta(names):
             return names[:1] not in ((), ("source",)) or names == ("source", "ts")
         case Call(op):
-            known = op in KERNELS or op in BY_EXPRESSIONS or op in arrays.CALLS
+            known = op in KERNELS or op in BY_EXPRESSIONS
             return known and all(map(may_have_kernel, children(expr)))
         case _:
             return (type(expr) in arrays.FORMS or isinstance(expr, Switch)) and all(
@@ -108,31 +114,99 @@ def may_have_kernel(expr: Expr) -> bool:
             )
 
 
+class _Arguments:
+    """The columns of an operator's arguments, each computed once."""
+
+    def __init__(self, rows: Rows) -> None:
+        self._rows = rows
+        self._known: dict[int, Column] = {}
+
+    def __call__(self, expr: Expr, rows: Rows) -> Column:
+        if rows is not self._rows:
+            return column_of(expr, rows)
+        found = self._known.get(id(expr))
+        if found is None:
+            found = self._known[id(expr)] = column_of(expr, rows)
+        return found
+
+    def at(self, places: cells.Int64s, inner: Rows) -> "_Arguments":
+        """Those of some rows, which are rows of their own; each column of the type that it has there."""
+        found = _Arguments(inner)
+        for key, column in self._known.items():
+            some = cells.taken(column, places)
+            found._known[key] = some if some.cells is None else cells.tagged_column(some.cells)
+        return found
+
+
 def _call(expr: Call, rows: Rows) -> Column:
+    """An operator by its kernel, and row by row where that cannot tell."""
+    of = _Arguments(rows)
+    try:
+        found = _kernel(expr, rows, of)
+    except Untyped:
+        raise
+    except Unvectorised:
+        found = None
+    return calls.completed(expr, _by_types(expr, found, rows, of), rows, of)
+
+
+_PATTERNS_MAX: Final = 4
+"""So many combinations of types have a pass of their own."""
+
+
+def _by_types(expr: Call, found: Column | None, rows: Rows, of: _Arguments) -> Column | None:
+    """The result of a kernel, with that of the rows whose arguments have other types than most: each combination by itself."""
+    mixed = {id(arg): of(arg, rows) for arg in expr.args if arg is not None and not isinstance(arg, Literal)}
+    mixed = {key: column for key, column in mixed.items() if _is_mixed(column)}
+    unknown = calls.open_rows(found, rows) if mixed and not OPERATORS[expr.op].lazy else None
+    if unknown is None:
+        return found
+    pattern = np.zeros(rows.size, np.int64)
+    for column in mixed.values():
+        assert column.cells is not None
+        pattern = pattern * tags.COUNT + column.cells.tags
+        unknown = unknown & (column.cells.tags != tags.SPREAD)
+    kinds, counts = np.unique(pattern[unknown], return_counts=True)
+    for kind in kinds[np.argsort(-counts)][:_PATTERNS_MAX]:
+        places = np.flatnonzero(unknown & (pattern == kind))
+        if len(places) == rows.size or len(places) * calls.FEW_PART <= rows.size:
+            continue
+        inner = arrays.Bound(rows, places, {})
+        try:
+            part = _kernel(expr, inner, of.at(places, inner))
+        except Unvectorised:
+            continue
+        if found is None:
+            found = Column("null", pa.nulls(rows.size), doubt=np.ones(rows.size, np.bool_))
+        found = calls.joined(found, part, places)
+    return found
+
+
+def _kernel(expr: Call, rows: Rows, of: Of) -> Column:
     op = expr.op
     if op in BY_EXPRESSIONS:
-        return BY_EXPRESSIONS[op](expr, rows)
-    if op in arrays.CALLS:
-        return arrays.CALLS[op](expr, rows, column_of)
+        return BY_EXPRESSIONS[op](expr, rows, of)
     kernel = KERNELS.get(op)
     if kernel is None or None in expr.args:
         raise Unvectorised
-    args = [column_of(arg, rows) for arg in expr.args if arg is not None]
+    args = [of(arg, rows) for arg in expr.args if arg is not None]
     return _made(kernel(args), args)
 
 
 def _made(found: Column, args: Sequence[Column]) -> Column:
     """A kernel's result for some columns: where these are in doubt it is, too."""
-    return doubted(found if found.cells is None else replace(found, cells=None), *(arg.doubt for arg in args))
+    if found.cells is not None and any(found.cells is arg.cells for arg in args):
+        found = replace(found, cells=None)  # they say what an argument is
+    return doubted(found, *(arg.doubt for arg in args))
 
 
-def _on_first(kernel: Callable[[Column, Call], Column]) -> Callable[[Call, Rows], Column]:
+def _on_first(kernel: Callable[[Column, Call], Column]) -> Kernel:
     """A kernel of an operator of whose arguments all but the first are constants."""
 
-    def apply(expr: Call, rows: Rows) -> Column:
+    def apply(expr: Call, rows: Rows, of: Of) -> Column:
         if expr.args[0] is None:
             raise Unvectorised
-        first = column_of(expr.args[0], rows)
+        first = of(expr.args[0], rows)
         return _made(kernel(first, expr), [first])
 
     return apply
@@ -151,20 +225,17 @@ def _cmp(args: Sequence[Column]) -> Column:
     return Column("int", pa.array(signs.astype(np.int32), pa.int32()), doubt=doubt)
 
 
-def _logic(op: str) -> Callable[[Call, Rows], Column]:
+def _logic(op: str) -> Kernel:
     """A row that an earlier part decides cannot be put into doubt by a later one."""
     decisive = op == "$or"
 
-    def apply(expr: Call, rows: Rows) -> Column:
-        if not expr.args:
-            raise Unvectorised
+    def apply(expr: Call, rows: Rows, of: Of) -> Column:
         found, doubt = np.full(rows.size, not decisive, dtype=np.bool_), np.zeros(rows.size, dtype=np.bool_)
         for arg in expr.args:
-            part = column_of(arg, rows) if arg is not None else constant(None, rows.size)
             decided = (found == decisive) & ~doubt
-            if part.doubt is not None:
-                doubt |= part.doubt & ~decided
-            truth = truth_of(part)
+            truth, unsure = truth_of(of(arg, rows) if arg is not None else constant(None, rows.size))
+            if unsure is not None:
+                doubt |= unsure & ~decided
             found = found | truth if decisive else found & truth
         return doubted(booleans(found), doubt)
 
@@ -175,17 +246,24 @@ def choose(condition: Bools, yes: Column, no: Column) -> Column:
     """Of two columns of one type (or nulls) that which a condition says."""
     kind = no.type if yes.type == "null" else yes.type
     mask = pa.array(condition, pa.bool_())
-    if no.type not in (kind, "null") or kind in ("object", "array"):
-        (a, unsure_a), (b, unsure_b) = arrays.encoded(yes), arrays.encoded(no)
-        cells = read(pc.if_else(mask, a, b))
-        if not len(cells):
+    if no.type not in (kind, "null") or kind in ("object", "array") or _is_mixed(yes) or _is_mixed(no):
+        (a, unsure_a), (b, unsure_b) = cells.encoded(yes), cells.encoded(no)
+        chosen = read(pc.if_else(mask, a, b))
+        if not len(chosen):
             raise Untyped
-        return arrays.tagged_column(cells, either(*_of_either(condition, unsure_a, unsure_b)))
+        return cells.tagged_column(chosen, either(*_of_either(condition, unsure_a, unsure_b)))
     values = pc.if_else(mask, yes.values.cast(ARROW[kind]), no.values.cast(ARROW[kind]))
     doubt = either(*_of_either(condition, yes.doubt, no.doubt))
     empty = [column for column in (yes, no) if column.missing]
     absent = bool(empty) and all(column.absent or not column.has_nulls for column in (yes, no))
-    return Column(kind, values, missing=bool(empty), absent=absent, doubt=doubt)
+    gone, other = gone_from(yes), gone_from(no)
+    told = None if gone is None or other is None else lambda: np.where(condition, gone(), other())
+    return Column(kind, values, missing=bool(empty), absent=absent, doubt=doubt, told=told)
+
+
+def _is_mixed(column: Column) -> bool:
+    """Whether some cells are of another type than the column, and known."""
+    return column.doubt is not None and column.cells is not None
 
 
 def _of_either(condition: Bools, yes: Bools | None, no: Bools | None) -> tuple[Bools | None, Bools | None]:
@@ -193,9 +271,10 @@ def _of_either(condition: Bools, yes: Bools | None, no: Bools | None) -> tuple[B
     return (None if yes is None else yes & condition), (None if no is None else no & ~condition)
 
 
-def _cond(expr: Call, rows: Rows) -> Column:
-    condition, yes, no = (column_of(arg, rows) for arg in expr.args if arg is not None)
-    return doubted(choose(truth_of(condition), yes, no), condition.doubt)
+def _cond(expr: Call, rows: Rows, of: Of) -> Column:
+    condition, yes, no = (of(arg, rows) for arg in expr.args if arg is not None)
+    truth, unsure = truth_of(condition)
+    return doubted(choose(truth, yes, no), unsure)
 
 
 def _switch(expr: Switch, rows: Rows) -> Column:
@@ -203,25 +282,29 @@ def _switch(expr: Switch, rows: Rows) -> Column:
         raise Unvectorised
     result = column_of(expr.default, rows)
     for case, then in reversed(expr.branches):
-        condition = column_of(case, rows)
-        result = doubted(choose(truth_of(condition), column_of(then, rows), result), condition.doubt)
+        truth, unsure = truth_of(column_of(case, rows))
+        result = doubted(choose(truth, column_of(then, rows), result), unsure)
     return result
 
 
-def _if_null(expr: Call, rows: Rows) -> Column:
-    given = [column_of(arg, rows) for arg in expr.args if arg is not None]
+def _if_null(expr: Call, rows: Rows, of: Of) -> Column:
+    given = [of(arg, rows) for arg in expr.args if arg is not None]
     result = given[-1]
     for arg in reversed(given[:-1]):
-        there = ~nulls_of(arg)
-        result = doubted(choose(there, replace(arg, missing=False), result), arg.doubt)
+        if _is_mixed(arg):
+            assert arg.cells is not None
+            there = ~np.isin(arg.cells.tags, (tags.MISSING, tags.NULL))
+            result = doubted(choose(there, arg, result), arg.cells.tags == tags.SPREAD)
+        else:
+            result = doubted(choose(~nulls_of(arg), replace(arg, missing=False), result), arg.doubt)
     return result
 
 
-def _in(expr: Call, rows: Rows) -> Column:
+def _in(expr: Call, rows: Rows, of: Of) -> Column:
     value, items = expr.args
     if value is None or not isinstance(items, Literal) or type(items.value) is not list:
-        return arrays.CALLS["$in"](expr, rows, column_of)
-    column = column_of(value, rows)
+        return arrays.CALLS["$in"](expr, rows, of)
+    column = of(value, rows)
     nulls = either(nulls_of(column)) if any(item is None for item in items.value) else None
     return doubted(booleans(is_in(column, items.value)), nulls, column.doubt)
 
@@ -247,13 +330,13 @@ def _simple(item: Any) -> bool:
     return isinstance(item, int | str) and type(item) is not bool
 
 
-def _extreme(sign: int) -> Callable[[Call, Rows], Column]:
+def _extreme(sign: int) -> Kernel:
     """`$max` and `$min` of several operands; null and missing do not count."""
 
-    def apply(expr: Call, rows: Rows) -> Column:
+    def apply(expr: Call, rows: Rows, of: Of) -> Column:
         if len(expr.args) < 2:  # noqa: PLR2004 - one may be an array
             raise Unvectorised
-        given = [column_of(arg, rows) for arg in expr.args if arg is not None]
+        given = [of(arg, rows) for arg in expr.args if arg is not None]
         if any(column.type in ("object", "array") for column in given):
             raise Unvectorised  # they compare by what is in them
         first, *others = (replace(column, missing=False, absent=False, cells=None) for column in given)
@@ -266,15 +349,15 @@ def _extreme(sign: int) -> Callable[[Call, Rows], Column]:
     return apply
 
 
-def _array_elem_at(expr: Call, rows: Rows) -> Column:
+def _array_elem_at(expr: Call, rows: Rows, of: Of) -> Column:
     """An item of an array: of a list that is a column, or of any other."""
     match expr.args:
         case (FieldPath(names), Literal(index)) if type(index) is int:
             try:
                 return rows.item(names, index)
             except Unvectorised:
-                return arrays.CALLS["$arrayElemAt"](expr, rows, column_of)
-    return arrays.CALLS["$arrayElemAt"](expr, rows, column_of)
+                return arrays.CALLS["$arrayElemAt"](expr, rows, of)
+    return arrays.CALLS["$arrayElemAt"](expr, rows, of)
 
 
 def _constant(expr: Expr | None, default: object = None) -> object:
@@ -286,7 +369,7 @@ def _constant(expr: Expr | None, default: object = None) -> object:
     return expr.value
 
 
-def _of(types: Sequence[str], kernel: Callable[..., Column], *defaults: object) -> Callable[[Call, Rows], Column]:
+def _of(types: Sequence[str], kernel: Callable[..., Column], *defaults: object) -> Kernel:
     """A kernel of a column of one of some types, and of constants behind it: the defaults of those that were not written."""
 
     def apply(column: Column, expr: Call) -> Column:
@@ -297,21 +380,28 @@ def _of(types: Sequence[str], kernel: Callable[..., Column], *defaults: object) 
     return _on_first(apply)
 
 
-def _moved(sign: int) -> Callable[[Call, Rows], Column]:
-    def apply(expr: Call, rows: Rows) -> Column:
+def _moved(sign: int) -> Kernel:
+    def apply(expr: Call, rows: Rows, of: Of) -> Column:
         if expr.args[0] is None or expr.args[2] is None:
             raise Unvectorised
-        date, amount = column_of(expr.args[0], rows), column_of(expr.args[2], rows)
+        date, amount = of(expr.args[0], rows), of(expr.args[2], rows)
         return doubted(dates.moved(date, amount, expr.args, sign), date.doubt, amount.doubt)
 
     return apply
 
 
-def _between(expr: Call, rows: Rows) -> Column:
+def _between(expr: Call, rows: Rows, of: Of) -> Column:
     if expr.args[0] is None or expr.args[1] is None:
         raise Unvectorised
-    start, end = column_of(expr.args[0], rows), column_of(expr.args[1], rows)
+    start, end = of(expr.args[0], rows), of(expr.args[1], rows)
     return doubted(dates.between(start, end, expr.args), start.doubt, end.doubt)
+
+
+def _not(expr: Call, rows: Rows, of: Of) -> Column:
+    if expr.args[0] is None:
+        raise Unvectorised
+    truth, unsure = truth_of(of(expr.args[0], rows))
+    return doubted(booleans(~truth), unsure)
 
 
 def _index_of(text: Column, expr: Call) -> Column:
@@ -321,7 +411,8 @@ def _index_of(text: Column, expr: Call) -> Column:
 
 
 _TEXT: Final = ("string",)
-BY_EXPRESSIONS: Final[dict[str, Callable[[Call, Rows], Column]]] = {
+BY_EXPRESSIONS: Final[dict[str, Kernel]] = {
+    **arrays.CALLS,
     "$and": _logic("$and"),
     "$or": _logic("$or"),
     "$cond": _cond,
@@ -339,7 +430,7 @@ BY_EXPRESSIONS: Final[dict[str, Callable[[Call, Rows], Column]]] = {
     "$floor": _of(NUMERIC, partial(arithmetic.rounded, pc.floor)),
     "$sqrt": _of(NUMERIC, arithmetic.root),
     "$ceil": _of(NUMERIC, partial(arithmetic.rounded, pc.ceil)),
-    "$not": _of(tuple(RANKS), lambda column: booleans(~truth_of(column))),
+    "$not": _not,
     "$toUpper": _of(_TEXT, partial(texts.letters, pc.ascii_upper)),
     "$toLower": _of(_TEXT, partial(texts.letters, pc.ascii_lower)),
     "$strLenCP": _of(_TEXT, texts.length),
@@ -373,6 +464,7 @@ KERNELS: Final[dict[str, Callable[[Sequence[Column]], Column]]] = {
     "$multiply": lambda args: arithmetic.combine("$multiply", args),
     "$divide": arithmetic.divide,
     "$mod": arithmetic.modulo,
+    "$sum": arithmetic.total_of,
     "$concat": texts.concat,
 }
 """The other operators with kernels, which take columns alone."""

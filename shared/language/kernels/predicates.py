@@ -25,6 +25,8 @@ from tidemark.shared.language.kernels.base import (
     nulls_of,
     truth_of,
 )
+from tidemark.shared.language.kernels.calls import FEW_PART
+from tidemark.shared.language.kernels.cells import different, taken, values_of
 from tidemark.shared.language.kernels.expressions import column_of, is_in, may_have_kernel
 from tidemark.shared.language.kernels.schemas import conforming, has_kernel
 from tidemark.shared.language.query.ast import (
@@ -32,6 +34,7 @@ from tidemark.shared.language.query.ast import (
     Always,
     AnyOf,
     Compare,
+    ElemMatch,
     Exists,
     ExprTrue,
     MatchesSchema,
@@ -43,6 +46,7 @@ from tidemark.shared.language.query.ast import (
     RegexTest,
     TypeIs,
 )
+from tidemark.shared.language.query.match import reaches
 from tidemark.shared.language.values.order import rank
 from tidemark.shared.language.values.types import is_finite, is_number
 from tidemark.shared.model.values import EndKey
@@ -64,8 +68,7 @@ def verdict_of(predicate: Predicate, rows: Rows) -> Verdict:
             found, doubt = verdict_of(part, rows)
             return ~found, doubt
         case ExprTrue(expr):
-            column = column_of(expr, rows)
-            return truth_of(column), column.doubt
+            return truth_of(column_of(expr, rows))
         case OnField(names, test):
             return _on_field(names, test, rows)
         case MatchesSchema(schema):
@@ -102,12 +105,59 @@ def _joined(parts: Sequence[Verdict], size: int, *, decisive: bool) -> Verdict:
 
 
 def _on_field(names: Path, test: Any, rows: Rows) -> Verdict:
-    kernel = _TESTS.get(type(test))
-    if kernel is None:
-        raise Unvectorised
     column = rows.picked(names)
-    found, doubt = kernel(test, column)
-    return found, either(doubt, column.doubt)
+    kernel = _TESTS.get(type(test))
+    try:
+        if kernel is None:
+            raise Unvectorised
+        found, doubt = kernel(test, column)
+        doubt = either(doubt, column.doubt)
+    except Unvectorised:
+        if rows.before_row is None or not rows.size:
+            raise
+        found, doubt = _none(column), np.ones(rows.size, np.bool_)
+    return _reached(test, column, rows, found, doubt)
+
+
+def _reached(test: Any, column: Column, rows: Rows, found: Bools, doubt: Bools | None) -> Verdict:
+    """The same, with the test put to the value of each row in doubt: the document itself is not needed."""
+    if (
+        doubt is None
+        or np.count_nonzero(doubt) * FEW_PART <= rows.size
+        or rows.before_row is None
+        or _asks_document(test)
+    ):
+        return found, doubt
+    places = np.flatnonzero(doubt)
+    some = column if len(places) == rows.size else taken(column, places)
+    groups = different([some], len(places))
+    firsts, codes = groups if groups is not None else (np.arange(len(places)), np.arange(len(places)))
+    values, unknown = values_of(some if groups is None else taken(some, firsts))
+    before_row, holds = rows.before_row, np.zeros(len(firsts), np.bool_)
+    for at, value in enumerate(values):
+        before_row()
+        holds[at] = reaches(test, value)
+    found, doubt = found.copy(), np.zeros(rows.size, np.bool_)
+    found[places] = holds[codes]
+    doubt[places] = False if unknown is None else unknown[codes]
+    return found, either(doubt)
+
+
+def _asks_document(node: Any) -> bool:
+    """Whether there is an `$expr` in a test, as within `$elemMatch`."""
+    match node:
+        case ExprTrue():
+            return True
+        case All(parts) | AnyOf(parts):
+            return any(map(_asks_document, parts))
+        case Not(part):
+            return _asks_document(part)
+        case OnField(_, test):
+            return _asks_document(test)
+        case ElemMatch():
+            return _asks_document(node.predicate) or any(map(_asks_document, node.tests))
+        case _:
+            return False
 
 
 def _none(column: Column) -> Bools:

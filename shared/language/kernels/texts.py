@@ -31,6 +31,7 @@ from tidemark.shared.language.kernels.base import (
     nulls_of,
     without,
 )
+from tidemark.shared.model.values import INT32_MAX, INT32_MIN
 
 _PIECES: Final = re.compile(r"\\.|\[\^?\]?(?:\\.|\[:\^?\w+:\]|[^\]\\])*\]|\(\?P?<\w+>|\(\?|\(|\)[?*{]|\||.", re.DOTALL)
 """A pattern in pieces: escapes, classes, the beginnings of groups, the ends of those that may be left out, alternatives, and the rest."""
@@ -193,7 +194,8 @@ def _whole_numbers(arg: Column) -> tuple[pa.Array, Bools | None]:
 def to_int(arg: Column) -> Column:
     """`$toInt` of numbers, bools, and texts of few digits."""
     found, doubt = _whole_numbers(arg)
-    return whole(found, "int", doubt)
+    beyond = filled(pc.or_(pc.less(found, INT32_MIN), pc.greater(found, INT32_MAX)))
+    return whole(without(found, beyond), "int", either(doubt, beyond))
 
 
 def to_long(arg: Column) -> Column:

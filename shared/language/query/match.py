@@ -132,6 +132,14 @@ def _ends(value: Value, names: Sequence[str]) -> Iterator[tuple[Value, bool]]:
         yield MISSING, False
 
 
+def reaches(test: Test, value: Value) -> bool:
+    """Whether a test holds for the value at the end of a path, on which there is neither an array nor an index; no `$expr` in it."""
+    return _reaches(test, value, False, _NOWHERE)
+
+
+_NOWHERE: Final = Environment({})
+
+
 def _reaches(test: Test, value: Value, picked: bool, env: Environment) -> bool:  # noqa: FBT001 - as values_at gives it
     """A test on a field's value: on the items of an array too, where the test looks into arrays (Q2) and no index picked it."""
     if _single(test, value, env):

@@ -10,7 +10,7 @@ from tidemark.shared.compiled import values
 from tidemark.shared.language.expressions.ast import SortKey
 from tidemark.shared.language.expressions.sorting import sort_items
 from tidemark.shared.language.kernels import Unvectorised
-from tidemark.shared.language.kernels.arrays import encoded
+from tidemark.shared.language.kernels.cells import encoded
 from tidemark.shared.language.stages import Sort
 from tidemark.shared.language.values.ranks import order_of
 from tidemark.shared.operators.base import Out

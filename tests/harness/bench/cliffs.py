@@ -1,7 +1,7 @@
 """Cliffs of cost, looked for: expressions drawn at random, each beside its own parts.
 
 An expression should cost what its parts cost, and a little more. One that costs many times as much stands on a cliff: it has no kernel
-where its parts have one, or data on which its kernel gives way.
+where its parts have one, or data on which its kernel gives way. Half of the expressions are calls of any operator of the language.
 
 `python -m tests.harness.bench.cliffs [SEED] [EXPRESSIONS]` prints the steepest.
 """
@@ -18,7 +18,10 @@ import pyarrow as pa
 from tests.harness.bench.costs import timed
 from tests.harness.bench.line import Line
 from tests.harness.bench.readings import document, records, source
+from tests.harness.every_operator import call
+from tidemark.shared.language.expressions.ast import Expr
 from tidemark.shared.language.expressions.parse import parse_expression
+from tidemark.shared.language.expressions.registry import OPERATORS
 from tidemark.shared.language.expressions.scope import Scope
 from tidemark.shared.language.problems import Problems
 from tidemark.shared.operators.frame import evaluated
@@ -31,6 +34,7 @@ _FIELDS: Final[dict[str, list[Any]]] = {
     "date": [{"$toDate": "$at"}, "$$NOW"], "array": ["$tags", {"$split": ["$text", " "]}], "object": ["$place"],
 }  # fmt: skip
 _ANY: Final = "any"
+_TRIED: Final = 20
 _UNITS: Final = ("year", "month", "week", "day", "hour", "minute", "second")
 _ZONES: Final = ("UTC", "Europe/Berlin", "America/New_York", "+05:30")
 _MADE: Final[dict[str, list[tuple[Any, tuple[str, ...]]]]] = {
@@ -133,16 +137,33 @@ def cliffs(seed: int, count: int, rows: int = ROWS, rounds: int = 3) -> list[Cli
     batch = Line(document([source(declared=True)])).run(records(rows))[0]
     found = []
     for _ in range(count):
-        tree, parts = drawn(chooser, _ANY, 2)
+        tree, parts = drawn(chooser, _ANY, 2) if chooser.random() < 0.5 else _call(chooser, batch)
         own_ns, interpreted = _cost(tree, batch, rounds)
         found.append(Cliff(tree, own_ns, sum(_cost(part, batch, rounds)[0] for part in parts), interpreted))
     return sorted(found, key=lambda cliff: cliff.steepness, reverse=True)
 
 
-def _cost(tree: Any, batch: pa.RecordBatch, rounds: int) -> tuple[float, bool]:
+def _call(chooser: random.Random, batch: pa.RecordBatch) -> tuple[Any, list[Any]]:
+    """A call of any operator that fails on no row that is tried, and its parts."""
+    leaves = [leaf for kind in _FIELDS.values() for leaf in kind]
+    while True:
+        name = chooser.choice(sorted(OPERATORS))
+        tree = call(chooser, name, [*chooser.sample(leaves, 3), chooser.choice((2, 0.5, "o"))])
+        expr = _parsed(tree)
+        if expr is not None and not evaluated(expr, batch.slice(0, _TRIED)).errors:
+            args = tree[name].values() if isinstance(tree[name], dict) else tree[name]
+            return tree, [arg for arg in args if arg in leaves]
+
+
+def _parsed(tree: Any) -> Expr | None:
     problems = Problems()
     expr = parse_expression(tree, "cliff", Scope(problems))
-    problems.check()
+    return None if problems.errors else expr
+
+
+def _cost(tree: Any, batch: pa.RecordBatch, rounds: int) -> tuple[float, bool]:
+    expr = _parsed(tree)
+    assert expr is not None
     own_ns, cells = timed(partial(evaluated, expr, batch), batch.num_rows, rounds)
     return own_ns, cells.interpreted_rows > 0
 

@@ -1,0 +1,210 @@
+"""Operators called row by row, on the values of their arguments' columns: where a kernel cannot tell, or where there is none.
+
+The function is called as the interpreter calls it (`interpreter.applied`), so it gives the interpreter's values (V1). A row on which it
+fails, or of which an argument is not known, is in doubt. An operator that is lazy takes expressions, and cannot be called on values.
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import repeat
+from typing import Any, Final, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from tidemark.shared.compiled import values
+from tidemark.shared.language.expressions.ast import Call, Expr, Literal
+from tidemark.shared.language.expressions.environment import RESULT_UNITS_MAX, Budget, Environment
+from tidemark.shared.language.expressions.errors import ExpressionError
+from tidemark.shared.language.expressions.interpreter import applied
+from tidemark.shared.language.expressions.library import OPERATORS
+from tidemark.shared.language.expressions.registry import ABSENT, Named, Operator
+from tidemark.shared.language.kernels.arrays import Bound
+from tidemark.shared.language.kernels.base import ARROW, Bools, Column, Rows, Unvectorised, doubted, either
+from tidemark.shared.language.kernels.cells import (
+    column_of_values,
+    different,
+    encoded,
+    tagged,
+    tagged_column,
+    taken,
+    unknown_of,
+    values_of,
+)
+from tidemark.shared.model.values import MISSING, Value
+
+Int64s: TypeAlias = npt.NDArray[np.int64]
+Of: TypeAlias = Callable[[Expr, Rows], Column]
+FEW_PART: Final = 64
+"""Where at most one row in so many is in doubt it is left so: to put its value into the column costs a pass over all."""
+FAILING_MAX: Final = 64
+"""Where so many rows in a row fail, the others are in doubt without a look: each would be looked at twice."""
+
+
+def completed(expr: Call, found: Column | None, rows: Rows, of: Of) -> Column:
+    """A kernel's result, or None, with the operator called for the rows in doubt; Unvectorised where there is no kernel and no call."""
+    doubt = open_rows(found, rows)
+    if doubt is None:
+        return found  # type: ignore[return-value]  # without a result all rows are open
+    operator = OPERATORS[expr.op]
+    try:
+        if operator.lazy or rows.before_row is None or not rows.size:
+            raise Unvectorised
+        places = np.flatnonzero(doubt)
+        called = _called(operator, _Arguments.of(operator, expr, rows, of, places), rows, places)
+        return called if found is None else joined(found, called, places)
+    except Unvectorised:
+        if found is None:
+            raise
+        return found
+
+
+def open_rows(found: Column | None, rows: Rows) -> Bools | None:
+    """The rows without a result, shape (n,); None where they are few."""
+    if found is None:
+        return np.ones(rows.size, np.bool_)
+    unknown = unknown_of(found)
+    return None if unknown is None or np.count_nonzero(unknown) * FEW_PART <= rows.size else unknown
+
+
+@dataclass(frozen=True)
+class _Arguments:
+    """The arguments of the rows at some places."""
+
+    constants: dict[int, Any]
+    """Those that are the same for all, by their number."""
+    columns: dict[int, Column]
+    """The others, each of shape (k,)."""
+    deferred: frozenset[int]
+    """Those that are handed on as functions."""
+
+    @staticmethod
+    def of(operator: Operator, expr: Call, rows: Rows, of: Of, places: Int64s) -> "_Arguments":
+        constants: dict[int, Any] = {}
+        columns: dict[int, Column] = {}
+        for at, arg in enumerate(expr.args):
+            if arg is None or isinstance(arg, Literal):
+                constants[at] = ABSENT if arg is None else arg.value
+            else:
+                column = of(arg, rows)
+                columns[at] = column if len(places) == rows.size else taken(column, places)
+        signature = operator.signature
+        names = signature.names if isinstance(signature, Named) else ()
+        late = {at for at, name in enumerate(names) if isinstance(signature, Named) and name in signature.deferred}
+        return _Arguments(
+            constants, columns, frozenset(late.difference(at for at in constants if expr.args[at] is None))
+        )
+
+    def at(self, places: Int64s) -> "_Arguments":
+        """Those of some of the rows."""
+        return replace(self, columns={at: taken(column, places) for at, column in self.columns.items()})
+
+    def rows(self, count: int) -> tuple[Iterable[tuple[Any, ...]], Bools]:
+        """(the arguments of each row; the rows of which one is not known, shape (k,))."""
+        unknown = np.zeros(count, np.bool_)
+        found: list[Iterable[Any]] = []
+        for at in range(len(self.constants) + len(self.columns)):
+            cells: Iterable[Any] = repeat(self.constants.get(at))
+            if at in self.columns:
+                cells, unsure = values_of(self.columns[at])
+                unknown |= False if unsure is None else unsure
+            found.append(map(_deferred, cells) if at in self.deferred else cells)
+        return zip(*found, strict=False) if found else repeat(()), unknown
+
+
+def _deferred(value: Value) -> Callable[[], Value]:
+    return partial(_itself, value)
+
+
+def _itself(value: Value) -> Value:
+    return value
+
+
+def _called(operator: Operator, arguments: _Arguments, rows: Rows, places: Int64s) -> Column:
+    """The operator's results for the rows at these places."""
+    left = rows.left[places]
+    found = different(arguments.columns.values(), len(places))
+    if found is None:
+        column, spent = _one_by_one(operator, arguments, rows, left)
+    else:
+        firsts, codes = found
+        most = np.full(len(firsts), left.min(initial=RESULT_UNITS_MAX))
+        column, spent = _one_by_one(operator, arguments.at(firsts), rows, most)
+        column, spent = taken(column, codes), spent[codes]
+    if spent.any():
+        units = np.zeros(rows.size, np.int64)
+        units[places] = np.minimum(spent, left)
+        rows.spend(units)
+    return column
+
+
+def _one_by_one(operator: Operator, arguments: _Arguments, rows: Rows, left: Int64s) -> tuple[Column, Int64s]:
+    """(the results, doubt where there is none; the units that each took) of rows with so many units left."""
+    count = len(left)
+    budget = Budget()
+    env = Environment({}, variables={"": None} if isinstance(rows, Bound) else {}, budget=budget)
+    until_null, before_row = operator.until_null, rows.before_row
+    assert before_row is not None
+    each, unknown = arguments.rows(count)
+    found: list[Any] = []
+    spent, failing = np.zeros(count, np.int64), 0
+    for args, most, skipped in zip(each, left.tolist(), unknown.tolist(), strict=False):
+        before_row()
+        budget.left = most
+        try:
+            value = _FAILED if skipped else applied(operator, _to_null(args) if until_null else args, env)
+            failing = 0
+        except ExpressionError:
+            value = _FAILED
+            failing += 1
+        if budget.left != most:
+            spent[len(found)] = most - budget.left
+        found.append(value)
+        if failing == FAILING_MAX:
+            break
+    found += [_FAILED] * (count - len(found))
+    return _column_of(found), spent
+
+
+def _to_null(args: tuple[Any, ...]) -> tuple[Any, ...]:
+    for at, arg in enumerate(args):
+        if arg is None or arg is MISSING:
+            return args[: at + 1]
+    return args
+
+
+class _Failed:
+    """The mark of a row without a result: of a type that no column has."""
+
+
+_FAILED: Final = _Failed()
+
+
+def _column_of(found: list[Any]) -> Column:
+    """Results as a column, of one type where they have one; doubt where there is none."""
+    failed = np.array([value is _FAILED for value in found], np.bool_) if _FAILED in found else None
+    if failed is not None:
+        empty = MISSING if MISSING in found else None
+        found = [empty if value is _FAILED else value for value in found]
+    column = column_of_values(found)
+    if column.doubt is None and column.type in ARROW and column.missing == column.absent:
+        return doubted(column, failed)
+    return tagged_column(values.read(tagged(found)), failed)
+
+
+def joined(found: Column, called: Column, places: Int64s) -> Column:
+    """A column with the cells of some rows from a column of their own."""
+    order = np.arange(len(found.values))
+    order[places] = len(order) + np.arange(len(places))
+    mixed = found.cells is not None or called.cells is not None or found.missing or called.missing
+    if not mixed and called.type == found.type and found.type in ARROW:
+        cells, open_, unsure = pa.concat_arrays([found.values, called.values]), found.doubt, called.doubt
+    else:
+        (ours, open_), (theirs, unsure) = encoded(found), encoded(called)
+        cells, mixed = pa.concat_arrays([ours, theirs]), True
+    doubt = np.zeros(len(order), np.bool_) if open_ is None else open_.copy()
+    doubt[places] = False if unsure is None else unsure
+    cells = cells.take(pa.array(order))
+    return tagged_column(values.read(cells), either(doubt)) if mixed else Column(found.type, cells, doubt=either(doubt))

@@ -1,0 +1,135 @@
+"""Every operator and every query, on columns and on documents: the same values and errors, and the documents are not read again."""
+
+import json
+import random
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from tests.harness.every_operator import asked_of_a_field, call, expression
+from tests.harness.interpreted import evaluate_rows
+from tests.harness.share import CI
+from tidemark.shared.language.expressions.parse import parse_expression
+from tidemark.shared.language.expressions.registry import OPERATORS
+from tidemark.shared.language.expressions.scope import Scope
+from tidemark.shared.language.kernels import verdict_of
+from tidemark.shared.language.problems import Problems
+from tidemark.shared.language.query.match import matches
+from tidemark.shared.language.query.parse import parse_predicate
+from tidemark.shared.language.schema import parse_schema
+from tidemark.shared.language.values import encode_value
+from tidemark.shared.model.values import MISSING
+from tidemark.shared.operators.base import ARRIVAL
+from tidemark.shared.operators.batches import documents_of, with_column
+from tidemark.shared.operators.decode import decode
+from tidemark.shared.operators.frame import Frame, evaluated
+from tidemark.shared.operators.rows import environments
+
+TYPES: Final = {"s": "string", "i": "int", "l": "long?", "d": "double?", "b": "bool?", "t": "date", "m": "decimal?"}
+"""The declared fields; `x`, `a`, `o` and `n` are not."""
+FIELDS: Final = ["$s", "$i", "$l", "$d", "$b", "$t", "$m", "$x", "$a", "$o", "$o.n", "$a.n", "$n", "$$NOW"]
+CONSTANTS: Final = [0, 1, 3, 2.5, "a", "", True, None, {"$literal": {"$numberDecimal": "1.50"}}, {"$literal": [1, "a"]}]
+_OF: Final[dict[str, list[Any]]] = {
+    "s": ["", "a", "b 1", "é", "2013-01-01T00:00:00Z", "17", "-0.5"], "i": [0, 1, -3, 2**31 - 1], "l": [None, 0, -(2**63), 2**53 + 1, 12],
+    "d": [None, 0.0, -0.0, 1.5, 1e300, 0.1, -7.25, 4.0], "b": [None, True, False], "t": [0, 1_362_441_600_123, -86_400_000],
+    "m": [None, "0", "1.10", "-7E+3", "NaN"],
+    "x": [None, 0, 3, 2.5, "a", True, [1, 2], {"y": 1}, {"$date": "2020-02-29T12:00:00Z"}, {"$numberDecimal": "3"}, {"$numberLong": "5"}],
+    "a": [None, [], [1, "a", None], [[1], [2.5]], [{"n": 1}, {"n": "b"}], [3, 1, 2], ["b", "a"], "no array"],
+    "o": [{}, {"n": 1, "y": [1]}, {"y": None}, {"n": "a"}, None, 5],
+}  # fmt: skip
+
+
+def _record(chooser: random.Random, kinds: dict[str, Any]) -> bytes:
+    """A record; of each field the values that `kinds` has, a field without them or, here and there, all fields missing."""
+    record: dict[str, Any] = {}
+    for name, values in kinds.items():
+        value = chooser.choice(values)
+        if TYPES.get(name, "?").endswith("?") and chooser.random() < 0.1:
+            continue
+        if name == "t":
+            value = {"$date": {"$numberLong": str(value)}}
+        elif name == "m" and value is not None:
+            value = {"$numberDecimal": value}
+        elif name == "l" and value is not None:
+            value = {"$numberLong": str(value)}
+        record[name] = value
+    return json.dumps(record).encode()
+
+
+def _batch(chooser: random.Random, rows: int) -> pa.RecordBatch:
+    """Records as a source has them; each field of few values or of all, so that columns have one type, or many."""
+    kinds = {
+        n: values if chooser.random() < 0.4 else chooser.sample(values, chooser.randint(1, 2))
+        for n, values in _OF.items()
+    }
+    texts = [_record(chooser, kinds) for _ in range(rows)]
+    decoded = decode(pa.array(texts, pa.binary()), parse_schema(TYPES, "schema", Problems({})))
+    assert decoded.batch.num_rows == rows
+    return with_column(decoded.batch, ARRIVAL, pa.array(range(rows), pa.int64()))
+
+
+def _parsed(tree: Any) -> Any:
+    problems = Problems()
+    expr = parse_expression(tree, "e", Scope(problems))
+    return None if problems.errors else expr
+
+
+@pytest.mark.parametrize("name", sorted(OPERATORS))
+def test_an_operator_gives_on_columns_what_it_gives_on_documents(name: str) -> None:
+    """Also inside of branches, loops and variables, in batches of one row up."""
+    chooser = random.Random(name)
+    checked = 0
+    for _ in range(12 if CI else 120):
+        batch = _batch(chooser, chooser.choice((1, 3, 12, 70)))
+        expr = _parsed(expression(chooser, name, chooser.sample([*FIELDS, *CONSTANTS], 4)))
+        if expr is None:
+            continue
+        found = evaluated(expr, batch)
+        wanted, failures = evaluate_rows(expr, environments(batch, documents_of(batch)))
+        assert [(f.row, f.reason, f.path) for f in found.failures("")] == [
+            (f.row, f.reason, f.path) for f in failures
+        ], expr
+        bad = {f.row for f in failures}
+        for row, (cell, value) in enumerate(zip(found.values(), wanted, strict=True)):
+            assert row in bad or (cell is MISSING) == (value is MISSING), (expr, row)
+            assert row in bad or cell is MISSING or encode_value(cell) == encode_value(value), (expr, row, cell, value)
+        checked += 1
+    assert checked
+
+
+@pytest.mark.parametrize("name", sorted(name for name, operator in OPERATORS.items() if not operator.lazy))
+def test_documents_are_read_again_for_rows_that_fail_alone(name: str) -> None:
+    """Of what an operator is asked on columns no row without an error goes to the interpreter as a whole."""
+    chooser = random.Random(name)
+    for _ in range(12 if CI else 60):
+        batch = _batch(chooser, 40)
+        known = [
+            each for each in (*FIELDS, *CONSTANTS) if each != "$a.n"
+        ]  # through an array, of which the documents tell
+        expr = _parsed(call(chooser, name, chooser.sample(known, 4)))
+        if expr is None:
+            continue
+        found = evaluated(expr, batch)
+        assert found.interpreted_rows <= len(found.errors), expr
+
+
+@pytest.mark.parametrize("seed", range(8 if CI else 80))
+def test_a_query_holds_on_columns_where_it_holds_on_documents(seed: int) -> None:
+    """Whatever is asked of a field; only a row with an array on the way to the field is left to its document."""
+    chooser = random.Random(seed)
+    constants = [*CONSTANTS[:8], {"$numberDecimal": "1.10"}, [1, 2], {"n": "a"}, {"$date": "2020-02-29T12:00:00Z"}]
+    fields = [each.removeprefix("$") for each in FIELDS if each != "$$NOW"] + ["a.0", "a.1.n", "o.y.0"]
+    for _ in range(25):
+        batch = _batch(chooser, chooser.choice((1, 3, 12, 70)))
+        query = {chooser.choice(fields): asked_of_a_field(chooser, constants) for _ in range(chooser.randint(1, 2))}
+        problems = Problems()
+        predicate = parse_predicate(query, "q", Scope(problems))
+        if predicate is None or problems.errors:
+            continue
+        found, doubt = verdict_of(predicate, Frame(batch))
+        wanted = [matches(predicate, env) for env in environments(batch, documents_of(batch))]
+        sure = np.ones(batch.num_rows, np.bool_) if doubt is None else ~doubt
+        assert found[sure].tolist() == np.array(wanted)[sure].tolist(), query
+        assert sure.all() or any("." in name for name in query), query
