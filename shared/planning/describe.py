@@ -7,8 +7,8 @@ from tidemark.shared.language.documents import Processor
 from tidemark.shared.language.expressions.ast import ArrayExpr, Expr, Meta, ObjectExpr, Variable, fields_used, walk
 from tidemark.shared.language.fields import all_of
 from tidemark.shared.language.kernels import is_vectorised, predicate_is_vectorised
-from tidemark.shared.language.kernels.expressions import may_have_kernel
-from tidemark.shared.language.kernels.predicates import predicate_may_have_kernel
+from tidemark.shared.language.kernels.expressions import may_be_called, may_have_kernel
+from tidemark.shared.language.kernels.predicates import predicate_may_be_called, predicate_may_have_kernel
 from tidemark.shared.language.query.ast import Predicate
 from tidemark.shared.language.query.match import fields_used as query_fields
 from tidemark.shared.language.schema import NO_SCHEMA, Schema
@@ -51,7 +51,10 @@ from tidemark.shared.operators.window_plan import WindowPlan
 from tidemark.shared.planning.specs import CollectHead, DeadLetterHead, LookupHead, ReadHead, StepHead, WriteHead
 
 KERNEL = "kernel"
+CALLED = "row by row"
+"""On columns, but that an operator is called for each row."""
 INTERPRETED = "interpreted"
+"""On the documents of the rows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +65,7 @@ class StageText:
     reads: tuple[str, ...] | None
     """Top-level fields, sorted; None for the whole document."""
     expressions: tuple[tuple[str, str], ...] = ()
-    """(the expression's purpose, `kernel` or `interpreted`)."""
+    """(the expression's purpose, `kernel`, `row by row` or `interpreted`)."""
     inner: tuple["StageText", ...] = ()
 
 
@@ -126,19 +129,19 @@ def _inner(plan: WindowPlan) -> Iterator[StageText]:
 
 
 def _how(what: Expr | Predicate | None, schema: Schema) -> str:
-    """By a kernel, or interpreted: exactly where types are declared, else as far as can be told without them."""
+    """By a kernel, called or interpreted: exactly where types are declared, else as far as can be told without them."""
     if what is None:
         return INTERPRETED
     if isinstance(what, Predicate):
         names = query_fields(what)
         declared = names is not None and all(schema.get(name) is not None for name in names)
         found = predicate_is_vectorised(what, schema) if declared else predicate_may_have_kernel(what)
-        return KERNEL if found else INTERPRETED
+        return KERNEL if found else CALLED if predicate_may_be_called(what) else INTERPRETED
     names = fields_used(what)
     engine = any(isinstance(node, Meta | Variable | ObjectExpr | ArrayExpr) for node in walk(what))
     declared = names is not None and not engine and all(schema.get(name) is not None for name in names)
     found = is_vectorised(what, schema) if declared else may_have_kernel(what)
-    return KERNEL if found else INTERPRETED
+    return KERNEL if found else CALLED if may_be_called(what) else INTERPRETED
 
 
 def _names(fields: frozenset[str] | None) -> tuple[str, ...] | None:

@@ -1,4 +1,4 @@
-"""What `explain` says of expressions: by a kernel, or interpreted."""
+"""What `explain` says of expressions: by a kernel, row by row, or interpreted."""
 
 from typing import Any
 
@@ -25,11 +25,12 @@ def how(stage: dict[str, Any]) -> dict[str, str]:
         ({"$toLong": {"$meta": "stream.window.start"}}, "kernel"),
         ({"$add": ["$undeclared", 1]}, "kernel"),
         (["$k", {"$add": ["$v", 1]}], "kernel"),
-        ({"$add": ["$k", 1]}, "interpreted"),
+        ({"$add": ["$k", 1]}, "row by row"),
+        ({"$pow": ["$d", {"$ln": "$undeclared"}]}, "row by row"),
         ({"$reduce": {"input": "$x", "initialValue": 0, "in": {"$add": ["$$value", "$$this.n"]}}}, "kernel"),
         ({"$add": [1, {"$size": "$x"}]}, "kernel"),
         ({"$map": {"input": "$x", "in": {"$reverseArray": "$$this"}}}, "kernel"),
-        ({"$map": {"input": "$x", "in": {"$objectToArray": "$$this"}}}, "interpreted"),
+        ({"$map": {"input": "$x", "in": {"$objectToArray": "$$this"}}}, "row by row"),
         ({"$let": {"vars": {"CURRENT": "$x"}, "in": "$y"}}, "interpreted"),
     ],
 )
@@ -41,7 +42,7 @@ def test_each_expression_has_its_word(expr: Any, word: str) -> None:
 def test_predicates_and_stages_inside_of_windows_have_theirs() -> None:
     """Also keys and inputs of groups, and how a group is merged."""
     assert how({"$match": {"v": {"$gte": 1}}}) == {"predicate": "kernel"}
-    assert how({"$match": {"x": {"$elemMatch": {"$gt": 1}}}}) == {"predicate": "interpreted"}
+    assert how({"$match": {"x": {"$elemMatch": {"$gt": 1}}}}) == {"predicate": "row by row"}
     inner = [{"$match": {"v": 1}}, {"$group": {"_id": "$k", "n": {"$sum": "$v"}}}]
     window = {"$tumblingWindow": {"interval": {"size": 1, "unit": "second"}, "pipeline": inner}}
     assert how(window) == {"predicate": "kernel", "_id": "kernel", "n": "kernel", "partial aggregation": "columns"}
@@ -51,4 +52,4 @@ def test_declared_fields_are_known_behind_stages_that_pass_documents_on() -> Non
     """Their order and number change, and no field of theirs: a sum of a declared text has no kernel."""
     inner = [{"$sort": {"v": -1}}, {"$skip": 1}, {"$limit": 3}, {"$addFields": {"new": {"$add": ["$k", 1]}}}]
     window = {"$tumblingWindow": {"interval": {"size": 1, "unit": "second"}, "pipeline": inner}}
-    assert how(window) == {"new": "interpreted"}
+    assert how(window) == {"new": "row by row"}

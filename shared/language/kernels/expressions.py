@@ -92,6 +92,15 @@ def by_kernel(expr: Expr, rows: Rows) -> Column:
 
 def may_have_kernel(expr: Expr) -> bool:
     """Whether an expression has a kernel for values of some types: as far as can be told without their types."""
+    return _stays(expr, lambda op: op in KERNELS or op in BY_EXPRESSIONS)
+
+
+def may_be_called(expr: Expr) -> bool:
+    """Whether an expression stays on columns, its operators called row by row where they have no kernel."""
+    return _stays(expr, lambda op: op in BY_EXPRESSIONS or not OPERATORS[op].lazy)
+
+
+def _stays(expr: Expr, is_known: Callable[[str], bool]) -> bool:
     match expr:
         case FieldPath(names) | Variable("ROOT", names):
             return bool(names)
@@ -106,12 +115,10 @@ def may_have_kernel(expr: Expr) -> bool:
         case Meta(names):
             return names[:1] not in ((), ("source",)) or names == ("source", "ts")
         case Call(op):
-            known = op in KERNELS or op in BY_EXPRESSIONS
-            return known and all(map(may_have_kernel, children(expr)))
+            known = is_known(op)
         case _:
-            return (type(expr) in arrays.FORMS or isinstance(expr, Switch)) and all(
-                map(may_have_kernel, children(expr))
-            )
+            known = type(expr) in arrays.FORMS or isinstance(expr, Switch)
+    return known and all(_stays(child, is_known) for child in children(expr))
 
 
 class _Arguments:

@@ -27,7 +27,7 @@ from tidemark.shared.language.kernels.base import (
 )
 from tidemark.shared.language.kernels.calls import FEW_PART
 from tidemark.shared.language.kernels.cells import different, taken, values_of
-from tidemark.shared.language.kernels.expressions import column_of, is_in, may_have_kernel
+from tidemark.shared.language.kernels.expressions import column_of, is_in, may_be_called, may_have_kernel
 from tidemark.shared.language.kernels.schemas import conforming, has_kernel
 from tidemark.shared.language.query.ast import (
     All,
@@ -92,6 +92,21 @@ def predicate_may_have_kernel(predicate: Predicate) -> bool:
             return has_kernel(schema)
         case Always():
             return True
+
+
+def predicate_may_be_called(predicate: Predicate) -> bool:
+    """Whether a predicate stays on columns, its tests put to the values at their paths where they have no kernel."""
+    match predicate:
+        case All(parts) | AnyOf(parts):
+            return all(map(predicate_may_be_called, parts))
+        case Not(part):
+            return predicate_may_be_called(part)
+        case ExprTrue(expr):
+            return may_be_called(expr)
+        case OnField(_, test):
+            return not _asks_document(test)
+        case _:
+            return predicate_may_have_kernel(predicate)
 
 
 def _joined(parts: Sequence[Verdict], size: int, *, decisive: bool) -> Verdict:
