@@ -465,9 +465,13 @@ def _kinds(expr: Call, rows: Rows, of: Of) -> tuple[npt.NDArray[np.uint8], Bools
     return kinds, either(unsure, kinds == tags.OTHER)
 
 
+_NAMES: Final = ("missing", "null", "bool", "int", "long", "double", "string", "date", "object", "array", None)
+"""The types by their tags."""
+
+
 def _type(expr: Call, rows: Rows, of: Of) -> Column:
     kinds, unsure = _kinds(expr, rows, of)
-    return Column("string", _NAMES.take(pa.array(kinds)), doubt=unsure)
+    return Column("string", pa.array(_NAMES).take(pa.array(kinds)), doubt=unsure)
 
 
 def _is_number(expr: Call, rows: Rows, of: Of) -> Column:
@@ -481,12 +485,6 @@ def _to_bool(expr: Call, rows: Rows, of: Of) -> Column:
     kinds = values.read(encoded(column)[0]).tags
     nulls = (kinds == tags.NULL) | (kinds == tags.MISSING)
     return Column("bool", pa.array(truth, pa.bool_(), mask=nulls), doubt=unsure)
-
-
-_NAMES: Final = pa.array(
-    ["missing", "null", "bool", "int", "long", "double", "string", "date", "object", "array", None]
-)
-"""The types by their tags."""
 
 
 def _element(index: int | None) -> Callable[[Call, Rows, Of], Column]:
