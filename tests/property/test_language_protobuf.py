@@ -5,16 +5,19 @@ import json
 from base64 import b64encode
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from google.protobuf import descriptor_pb2, json_format
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tidemark.shared.language.protobuf import ProtobufError, SchemaError
+from tidemark.shared.language.protobuf.many import ManyReader
+from tidemark.shared.language.protobuf.many_writing import ManyWriter
 from tidemark.shared.language.protobuf.messages import message_class
 from tidemark.shared.language.protobuf.reading import reader_of
 from tidemark.shared.language.protobuf.writing import writer_of
-from tidemark.shared.language.values import parse_json
+from tidemark.shared.language.values import encode_value, parse_json
 from tidemark.shared.model.values import INT32_MAX, INT32_MIN, INT64_MAX, INT64_MIN, Binary, Date, Value, long
 from tidemark.shared.process.protobuf_compiler import compiled
 
@@ -234,6 +237,28 @@ def test_what_is_required_is_named_wherever_it_is_missing(document: dict[str, An
     made = json_format.ParseDict(document, message_class(messages.top[0])())
     with pytest.raises(ProtobufError, match=f"lacks what is required: {said}$"):
         reader_of(messages)(b"\x00" + made.SerializePartialToString())
+
+
+EXTENDED = """syntax = "proto2"; package p;
+message M { optional int32 n = 1; optional M m = 2; extensions 100 to 200; }
+message O { optional string s = 1; extend M { repeated O o = 102; } }
+extend M { optional string t = 100; repeated int64 l = 101; }
+"""
+
+
+def test_an_extension_is_a_field_by_its_full_name() -> None:
+    """As Protobuf's own JSON has it, those of messages inside, too. Many records at once leave them to the plain reader and writer."""
+    messages = compiled(EXTENDED, {})
+    made = message_class(messages.top[0])
+    given = {"n": 1, "[p.t]": "x", "m": {"n": 2, "[p.O.o]": [{"s": "y"}]}}
+    record = b"\x00" + json_format.ParseDict(given, made()).SerializeToString()
+    assert parse_json(reader_of(messages)(record)) == given
+    assert writer_of(messages, "")(given) == record
+    with pytest.raises(ProtobufError, match=r"\[p.u\]: p.M has no such field"):
+        writer_of(messages, "")({"[p.u]": 1})
+    assert ManyReader(messages).read(pa.array([record, b"\x00\x08\x05"], pa.binary()))[1].tolist() == [False, True]
+    packed = pa.array([encode_value(given), encode_value({"n": 5})], pa.binary())
+    assert ManyWriter(messages, "").write(packed)[1].tolist() == [False, True]
 
 
 def test_a_text_that_is_none_is_unreadable() -> None:

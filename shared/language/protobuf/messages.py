@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
-from google.protobuf.descriptor import Descriptor, FileDescriptor
+from google.protobuf.descriptor import Descriptor, FieldDescriptor, FileDescriptor
 from google.protobuf.message import Message
 
 from tidemark.shared.language.protobuf import ProtobufError, SchemaError
@@ -83,6 +83,12 @@ def messages_of(compiled: bytes) -> Messages:
 def message_class(kind: Descriptor) -> type[Message]:
     """The class of a message."""
     return message_factory.GetMessageClass(kind)
+
+
+def extensions_of(kind: Descriptor) -> dict[str, FieldDescriptor]:
+    """The fields that a file, or what it imports, puts into a message of proto2, by the names that Protobuf's own JSON has for them."""
+    found = kind.file.pool.FindAllExtensions(kind) if kind.is_extendable else ()
+    return {f"[{each.full_name}]": each for each in sorted(found, key=lambda field: field.number)}
 
 
 def lacking_in(message: Message) -> str:

@@ -18,6 +18,7 @@ from tidemark.shared.language.protobuf.messages import (
     TIMESTAMP_NAME,
     WRAPPERS,
     Messages,
+    extensions_of,
     indexes_in,
     lacking_in,
     message_class,
@@ -75,6 +76,7 @@ class Readers:
             inner = self.cell(kind.fields_by_name["value"])
             return lambda value, depth: inner(value.value, depth)
         parts = [(each.name, each.has_presence, self._field(each)) for each in kind.fields]
+        extensions = [(name, each, self._field(each)) for name, each in extensions_of(kind).items()]
 
         def read(value: Any, depth: int) -> Any:
             if depth > DEPTH_MAX:
@@ -83,11 +85,15 @@ class Readers:
                 raise ProtobufError(
                     f"message {kind.full_name} has field {unknown[0].field_number}, and its schema has not"
                 )
-            return {
+            found = {
                 name: part(getattr(value, name), depth)
                 for name, optional, part in parts
                 if not optional or value.HasField(name)
             }
+            for name, each, part in extensions:
+                if len(value.Extensions[each]) if each.is_repeated else value.HasExtension(each):
+                    found[name] = part(value.Extensions[each], depth)
+            return found
 
         return read
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from decimal import Decimal
+from operator import attrgetter
 from typing import Any, Final, TypeAlias
 
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
@@ -13,6 +14,7 @@ from tidemark.shared.language.protobuf.messages import (
     TIMESTAMP_NAME,
     WRAPPERS,
     Messages,
+    extensions_of,
     indexes_before,
     lacking_in,
     message_class,
@@ -85,7 +87,8 @@ class _Writers:
                 message.value = cell(value, at, depth)
 
             return wrap
-        parts = {each.name: self._field(each) for each in kind.fields}
+        fields = {each.name: each for each in kind.fields} | extensions_of(kind)
+        parts = {name: self._field(each) for name, each in fields.items()}
 
         def write(message: Any, value: Value, at: str, depth: int) -> None:
             if type(value) is not dict:
@@ -108,20 +111,23 @@ class _Writers:
         name, kind = field.name, field.message_type
         if field.is_repeated and kind is not None and kind.GetOptions().map_entry:
             return self._map(field, kind)
+        of: Callable[[Any], Any] = (lambda m: m.Extensions[field]) if field.is_extension else attrgetter(name)
         if kind is not None:
             inner = self.message(kind)
             if field.is_repeated:
-                return _each(lambda values, item, at, depth: inner(values.add(), item, at, depth + 1), name)
+                return _each(lambda values, item, at, depth: inner(values.add(), item, at, depth + 1), of)
 
             def fill(message: Any, value: Value, at: str, depth: int) -> None:
-                below = getattr(message, name)
+                below = of(message)
                 below.SetInParent()
                 inner(below, value, at, depth + 1)
 
             return fill
         cell = _cell(field)
         if field.is_repeated:
-            return _each(lambda values, item, at, depth: values.append(cell(item, at, depth)), name)
+            return _each(lambda values, item, at, depth: values.append(cell(item, at, depth)), of)
+        if field.is_extension:
+            return lambda message, value, at, depth: message.Extensions.__setitem__(field, cell(value, at, depth))
         return lambda message, value, at, depth: setattr(message, name, cell(value, at, depth))
 
     def _map(self, field: FieldDescriptor, kind: Descriptor) -> _Fill:
@@ -145,11 +151,11 @@ class _Writers:
         return fill
 
 
-def _each(put: Callable[[Any, Value, str, int], None], name: str) -> _Fill:
+def _each(put: Callable[[Any, Value, str, int], None], of: Callable[[Any], Any]) -> _Fill:
     def fill(message: Any, value: Value, at: str, depth: int) -> None:
         if type(value) is not list:
             raise _wrong(at, "an array", value)
-        values = getattr(message, name)
+        values = of(message)
         for number, item in enumerate(value):
             put(values, item, f"{at}[{number}]", depth)
 
