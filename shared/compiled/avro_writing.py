@@ -59,6 +59,7 @@ _ROOM_BYTES: Final = 64
 _DAY_MS: Final = 86_400_000
 """The unit of `date`."""
 _INT64_MAX: Final = 2**63 - 1
+"""What a long holds."""
 
 
 @part

@@ -21,7 +21,9 @@ WIRES: Final = np.array([7, 1, 5, 0, 0, 0, 1, 5, 0, 2, 3, 2, 2, 0, 0, 5, 1, 0, 0
 ROOM_BYTES: Final = 128
 """A value without its characters, and the end of what is open."""
 _SECONDS_MAX: Final = 1 << 52
+"""The milliseconds of fewer fit 64 bits; others are left to the plain reader."""
 _SCALE_MAX: Final = 100
+"""Decimals of more places are rare, and left to the plain reader."""
 _TRUE, _FALSE = (np.frombuffer(text, dtype=np.uint8) for text in (b"true", b"false"))
 
 

@@ -80,6 +80,7 @@ _FAILED, _STAYED, _VALUE, _OPENED, _CLOSED = range(5)
 _ROOM_BYTES: Final = 64
 """A value without its bytes, and the end of what is open."""
 _KEY_DIGITS_MAX: Final = 18
+"""So many digits are always a long; longer keys are left to the plain writer."""
 _TRUE, _FALSE = (np.frombuffer(text, dtype=np.uint8) for text in (b"true", b"false"))
 
 

@@ -26,7 +26,7 @@ from tidemark.shared.language.expressions.errors import ExpressionError
 from tidemark.shared.language.expressions.interpreter import evaluate, evaluate_bounded
 from tidemark.shared.language.fields import all_of, expression_paths
 from tidemark.shared.language.kernels import Bools, Column, Path, Rows, Unvectorised
-from tidemark.shared.language.kernels.base import TIMESTAMP, Kinds, either, gone_from, nulls_of
+from tidemark.shared.language.kernels.base import TIMESTAMP, Kinds, doubted, either, gone_from, nulls_of
 from tidemark.shared.language.kernels.cells import encoded, settled, tagged, tagged_column, whole_column
 from tidemark.shared.language.kernels.expressions import by_kernel
 from tidemark.shared.language.values import encode_docs
@@ -98,6 +98,7 @@ class Frame(Rows):
         self._topic = topic
         self._user = frozenset(user_columns(batch))
         self._columns: dict[Path, Column] = {}
+        self._nulls: dict[str, Kinds] = {}
         self._left: dict[int, int] = {}
         """The units left to rows that have spent many."""
         self._parts_left: list[int] = []
@@ -129,9 +130,13 @@ class Frame(Rows):
     def picked(self, names: Path) -> Column:
         """The same, where a number may be an index."""
         *inner, last = names
-        if inner and last.isdecimal() and last == str(int(last)) and self._list_at(tuple(inner)) is not None:
-            return self.item(tuple(inner), int(last))
-        return self.at(names)
+        lists = self._list_at(tuple(inner)) if inner and last.isdecimal() and last == str(int(last)) else None
+        if lists is None:
+            return self.at(names)
+        found = self.item(tuple(inner), int(last))
+        # A list that is too short has no value there for a query, and no list a missing one.
+        lengths = pc.fill_null(pc.list_value_length(lists), 0)
+        return doubted(found, pc.less_equal(lengths, int(last)).to_numpy(zero_copy_only=False))
 
     def item(self, names: Path, index: int) -> Column:
         """The items at an index, from the end where it is below 0, of lists of texts; a null cell where there is no such item."""
@@ -248,6 +253,8 @@ class Frame(Rows):
 
     def _told(self, name: str) -> Kinds:
         """Of a declared field whose null cells the documents tell apart."""
+        if name in self._nulls:
+            return self._nulls[name]
         nulls = self.batch.column(name).is_null().to_numpy(zero_copy_only=False)
         cells = extracted(self.batch.filter(pa.array(nulls)), [(name,)])[name,].cells
         found = np.full(self.size, tags.SPREAD, np.uint8)
@@ -255,6 +262,7 @@ class Frame(Rows):
             found[nulls] = np.where(np.isin(cells.tags, (tags.MISSING, tags.NULL)), cells.tags, np.uint8(tags.SPREAD))
         else:
             found[nulls] = tags.MISSING
+        self._nulls[name] = found
         return found
 
     # --- documents ----------------------------------------------------------------------------------------------------

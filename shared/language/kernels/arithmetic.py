@@ -184,7 +184,7 @@ def modulo(args: Sequence[Column]) -> Column:
     if left.type not in WHOLE or right.type not in WHOLE:
         over, by = (column.to_numpy(zero_copy_only=False) for column in map(as_doubles, (left, right)))
         with np.errstate(all="ignore"):
-            found = pa.array(np.fmod(over, by), pa.float64())
+            found = pa.array(np.where(np.isinf(over), np.nan, np.fmod(over, by)), pa.float64())
         valid = pc.and_(left.values.is_valid(), right.values.is_valid())
         return Column("double", pc.if_else(valid, found, pa.scalar(None, pa.float64())), doubt=zero)
     a = pc.fill_null(left.values.cast(pa.int64()), 0).to_numpy(zero_copy_only=False)

@@ -39,6 +39,10 @@ Int64s: TypeAlias = npt.NDArray[np.int64]
 Of: TypeAlias = Callable[[Expr, Rows], Column]
 FEW_PART: Final = 64
 """Where at most one row in so many is in doubt it is left so: to put its value into the column costs a pass over all."""
+FEW_ROWS: Final = 128
+"""Up to so many rows in doubt are left so, too: what is done for all of them together takes as long as to interpret these."""
+ITEMS_MAX: Final = 1 << 20
+"""Items of arrays that calls give a batch, some 60 bytes each: rows behind them are left to the interpreter, which has one in memory."""
 FAILING_MAX: Final = 64
 """Where so many rows in a row fail, the others are in doubt without a look: each would be looked at twice."""
 
@@ -50,7 +54,7 @@ def completed(expr: Call, found: Column | None, rows: Rows, of: Of) -> Column:
         return found  # type: ignore[return-value]  # without a result all rows are open
     operator = OPERATORS[expr.op]
     try:
-        if operator.lazy or rows.before_row is None or not rows.size:
+        if operator.lazy or rows.before_row is None or not rows.size or are_few(rows.size, rows):
             raise Unvectorised
         places = np.flatnonzero(doubt)
         called = _called(operator, _Arguments.of(operator, expr, rows, of, places), rows, places)
@@ -66,7 +70,13 @@ def open_rows(found: Column | None, rows: Rows) -> Bools | None:
     if found is None:
         return np.ones(rows.size, np.bool_)
     unknown = unknown_of(found)
-    return None if unknown is None or np.count_nonzero(unknown) * FEW_PART <= rows.size else unknown
+    count = 0 if unknown is None else int(np.count_nonzero(unknown))
+    return None if count * FEW_PART <= rows.size or are_few(count, rows) else unknown
+
+
+def are_few(count: int, rows: Rows) -> bool:
+    """Whether so many rows are left to the interpreter; within an array nobody interprets."""
+    return count <= FEW_ROWS and not isinstance(rows, Bound)
 
 
 @dataclass(frozen=True)
@@ -149,7 +159,7 @@ def _one_by_one(operator: Operator, arguments: _Arguments, rows: Rows, left: Int
     assert before_row is not None
     each, unknown = arguments.rows(count)
     found: list[Any] = []
-    spent, failing = np.zeros(count, np.int64), 0
+    spent, failing, items = np.zeros(count, np.int64), 0, 0
     for args, most, skipped in zip(each, left.tolist(), unknown.tolist(), strict=False):
         before_row()
         budget.left = most
@@ -162,7 +172,8 @@ def _one_by_one(operator: Operator, arguments: _Arguments, rows: Rows, left: Int
         if budget.left != most:
             spent[len(found)] = most - budget.left
         found.append(value)
-        if failing == FAILING_MAX:
+        items += len(value) if type(value) is list else 0
+        if failing == FAILING_MAX or items > ITEMS_MAX:
             break
     found += [_FAILED] * (count - len(found))
     return _column_of(found), spent

@@ -176,7 +176,7 @@ def _by_types(expr: Call, found: Column | None, rows: Rows, of: _Arguments) -> C
     kinds, counts = np.unique(pattern[unknown], return_counts=True)
     for kind in kinds[np.argsort(-counts)][:_PATTERNS_MAX]:
         places = np.flatnonzero(unknown & (pattern == kind))
-        if len(places) == rows.size or len(places) * calls.FEW_PART <= rows.size:
+        if len(places) == rows.size or len(places) * calls.FEW_PART <= rows.size or calls.are_few(len(places), rows):
             continue
         inner = arrays.Bound(rows, places, {})
         try:
