@@ -28,6 +28,7 @@ from tidemark.shared.compiled.memory import borrowed, byte_at, copy_bytes
 from tidemark.shared.compiled.packed import is_text
 from tidemark.shared.compiled.rendering import known_name
 from tidemark.shared.compiled.typed import double_of_float, put_any_double, put_binary, put_decimal, put_long
+from tidemark.shared.compiled.varints import signed, varint
 from tidemark.shared.compiled.writing import (
     put_all,
     put_date_number,
@@ -55,17 +56,8 @@ _TRUE, _FALSE, _NULL = (np.frombuffer(text, dtype=np.uint8) for text in (b"true"
 @part
 def _number(text, at, end):
     """(behind it, a number of the encoding); (-1, …) where the plain reader has to look."""
-    found, shift = np.uint64(0), np.uint64(0)
-    while at < end:
-        byte = np.uint64(byte_at(text, at))
-        at += 1
-        if shift == np.uint64(63) and byte > np.uint64(1):
-            return -1, np.int64(0)
-        found |= (byte & np.uint64(127)) << shift
-        if byte < np.uint64(128):
-            return at, np.int64(found >> np.uint64(1)) ^ -np.int64(found & np.uint64(1))
-        shift += np.uint64(7)
-    return -1, np.int64(0)
+    at, found = varint(text, at, end)
+    return at, signed(found)
 
 
 @rare

@@ -51,6 +51,7 @@ from tidemark.shared.compiled.naming import place_fields, symbol_of
 from tidemark.shared.compiled.numbers import BINARY as BINARY_VALUE
 from tidemark.shared.compiled.numbers import INT32, double_of, float_of, kind_of, unscaled_of, whole_of
 from tidemark.shared.compiled.packed import header, is_text, skip
+from tidemark.shared.compiled.varints import put_fixed, put_signed
 
 FRAMES_MAX: Final = 256
 """Records, arrays and maps in each other; deeper ones are the plain writer's."""
@@ -63,27 +64,9 @@ _INT64_MAX: Final = 2**63 - 1
 
 
 @part
-def _put_long(out, to, number):
-    left = np.uint64(number << 1) ^ np.uint64(number >> 63)
-    while left > np.uint64(127):
-        out[to] = np.uint8(left & np.uint64(127) | np.uint64(128))
-        left >>= np.uint64(7)
-        to += 1
-    out[to] = np.uint8(left)
-    return to + 1
-
-
-@part
 def _put_bytes(out, to, text, at, size):
-    to = _put_long(out, to, size)
+    to = put_signed(out, to, size)
     copy_bytes(out, to, text, at, size)
-    return to + size
-
-
-@part
-def _put_fixed(out, to, number, size):
-    for i in range(size):
-        out[to + i] = np.uint8(number >> 8 * i & 0xFF)
     return to + size
 
 
@@ -101,7 +84,7 @@ def _put_decimal(out, to, number, size, digits):
             bits += 1
             left >>= np.uint64(1)
         size = bits // 8 + 1
-        to = _put_long(out, to, size)
+        to = put_signed(out, to, size)
     elif size < 8 and not -(np.int64(1) << (8 * size - 1)) <= number < np.int64(1) << (8 * size - 1):
         return -1
     for i in range(size):
@@ -116,19 +99,19 @@ def _put_number(op, count, kind, number, out, to):
         known, bits = double_of(kind, number)
         if op == FLOAT:
             bits = float_of(bits)
-        return _put_fixed(out, to, bits, 4 if op == FLOAT else 8) if known and (op == DOUBLE or bits >= 0) else -1
+        return put_fixed(out, to, bits, 4 if op == FLOAT else 8) if known and (op == DOUBLE or bits >= 0) else -1
     if op == INSTANT or op == DAYS:
         if kind != tags.DATE:
             return -1
         if op == DAYS:
             number, rest = number // _DAY_MS, number % _DAY_MS
-            return _put_long(out, to, number) if rest == 0 and -INT32 <= number < INT32 else -1
+            return put_signed(out, to, number) if rest == 0 and -INT32 <= number < INT32 else -1
         most = _INT64_MAX // count
-        return _put_long(out, to, number * count) if -most <= number <= most else -1
+        return put_signed(out, to, number * count) if -most <= number <= most else -1
     known, whole = whole_of(kind, number)
     if not known or (op == INT and not -INT32 <= whole < INT32):
         return -1
-    return _put_long(out, to, whole)
+    return put_signed(out, to, whole)
 
 
 @rare
@@ -146,7 +129,7 @@ def _plain(node, nodes, text, kind, number, content, size, symbols, names, out, 
         return _put_bytes(out, to, text, content, size) if kind == tags.STRING and is_text(text, content, size) else -1
     if op == ENUM:
         found = symbol_of(text, content, size, names, symbols, first, count) if kind == tags.STRING else -1
-        return _put_long(out, to, found) if found >= 0 else -1
+        return put_signed(out, to, found) if found >= 0 else -1
     if op == BINARY or op == UUID:
         if kind != BINARY_VALUE or (count >= 0 and count != size - 2):
             return -1
@@ -166,7 +149,7 @@ def _chosen(union, kind, number, schema, text, content, size, out, to, room):
     nodes, _, _, unions, branches, symbols, names = schema
     row = nodes[union, 1] + (tags.INT if kind == tags.LONG and not -INT32 <= number < INT32 else kind)
     for branch in range(unions[row, 0], unions[row, 0] + unions[row, 1]):
-        node, behind = branches[branch, 1], _put_long(out, to, branches[branch, 0])
+        node, behind = branches[branch, 1], put_signed(out, to, branches[branch, 0])
         op = nodes[node, 0]
         if op == RECORD or op == ARRAY or op == MAP:
             return node, behind
@@ -196,7 +179,7 @@ def _opened(node, text, at, end, schema, frames, depth, slots, out, to):
     if tag != (tags.ARRAY if op == ARRAY else tags.OBJECT):
         return -1
     frames[1, depth] = inside
-    return _put_long(out, to, inside) if inside else to
+    return put_signed(out, to, inside) if inside else to
 
 
 @part

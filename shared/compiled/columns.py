@@ -86,6 +86,13 @@ class Tagged:
         return self.text[self.begins[row] : self.ends[row]].tobytes()
 
 
+def with_rows(cells: pa.Array, places: Int64s, others: pa.Array) -> pa.Array:
+    """The cells, those at these places from others of the same type, which are as many as the places."""
+    order = np.arange(len(cells))
+    order[places] = len(cells) + np.arange(len(places))
+    return pa.concat_arrays([cells, others]).take(pa.array(order))
+
+
 def bitmap(mask: Bools) -> pa.Buffer:
     """A mask as a bitmap of Arrow's."""
     return pa.py_buffer(np.packbits(mask, bitorder="little"))

@@ -76,6 +76,12 @@ def cells_of(
     return Tagged(kinds, numbers, begins, ends, text, form, _strings)
 
 
+def numeric(kinds: npt.NDArray[np.integer], numbers: Int64s) -> Tagged:
+    """Cells whose numbers are all of them: null and missing ones, bools, whole numbers, the bits of doubles, dates; shape (n,) both."""
+    none = np.zeros(len(numbers), np.int32)
+    return cells_of(kinds.astype(np.uint8), numbers, none, none, none.view(np.uint8), "packed")
+
+
 def buffers(values: pa.BinaryArray) -> tuple[Uint8s, Int64s]:
     """(all bytes, n + 1 bounds of the texts in them) of a binary array."""
     _, offsets, data = values.buffers()

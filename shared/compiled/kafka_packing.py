@@ -10,6 +10,7 @@ import numpy as np
 
 from tidemark.shared.compiled.compiling import BOOLS, BYTES, BYTES_OUT, INT64S, INT64S_OUT, compiled, part
 from tidemark.shared.compiled.memory import borrowed, copy_bytes
+from tidemark.shared.compiled.varints import put_signed
 
 RECORD_BYTES_MAX: Final = 40
 """Of a record, beside its key, its value and its headers: its length, times, places and the lengths within."""
@@ -31,18 +32,6 @@ def _size(number):
 
 
 @part
-def _put(out, to, number):
-    """Write a varint of a number with a sign; the place behind it."""
-    word = np.uint64((number << 1) ^ (number >> 63))
-    while word >= np.uint64(0x80):
-        out[to] = np.uint8(word & np.uint64(0x7F) | np.uint64(0x80))
-        word >>= np.uint64(7)
-        to += 1
-    out[to] = np.uint8(word)
-    return to + 1
-
-
-@part
 def _piece_size(pieces, row):
     """Bytes of a piece with its length before it."""
     _, bounds, there = pieces
@@ -57,9 +46,9 @@ def _put_piece(out, to, pieces, row):
     """Write a piece with its length, which is -1 for none; the place behind it."""
     text, bounds, there = pieces
     if not there[row]:
-        return _put(out, to, np.int64(-1))
+        return put_signed(out, to, np.int64(-1))
     size = bounds[row + 1] - bounds[row]
-    to = _put(out, to, size)
+    to = put_signed(out, to, size)
     copy_bytes(out, to, text, bounds[row], size)
     return to + size
 
@@ -96,13 +85,13 @@ def pack(
             size += _piece_size(name, header) + _piece_size(content, header)
         if taken > 0 and to - at + size + _size(size) > bytes_max:
             break
-        to = _put(target, to, size)
+        to = put_signed(target, to, size)
         target[to] = 0
-        to = _put(target, to + 1, time)
-        to = _put(target, to, taken)
+        to = put_signed(target, to + 1, time)
+        to = put_signed(target, to, taken)
         to = _put_piece(target, to, key, row)
         to = _put_piece(target, to, value, row)
-        to = _put(target, to, high - low)
+        to = put_signed(target, to, high - low)
         for header in range(low, high):
             to = _put_piece(target, to, name, header)
             to = _put_piece(target, to, content, header)

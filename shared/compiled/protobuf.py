@@ -50,8 +50,8 @@ from tidemark.shared.compiled.protobuf_values import (
     plain,
     put_name,
     short,
-    varint,
 )
+from tidemark.shared.compiled.varints import varint
 from tidemark.shared.compiled.writing import put_all, put_text, put_whole
 
 DEFAULT, OPTIONAL, REQUIRED, LIST, MAP = range(5)

@@ -11,6 +11,7 @@ from tidemark.shared.compiled.compiling import part, rare
 from tidemark.shared.compiled.memory import byte_at, copy_bytes
 from tidemark.shared.compiled.packed import is_text
 from tidemark.shared.compiled.typed import double_of_float, put_any_double, put_binary, put_decimal, put_long
+from tidemark.shared.compiled.varints import varint
 from tidemark.shared.compiled.writing import put_all, put_date_number, put_text, put_whole
 
 DOUBLE, FLOAT, INT64, UINT64, INT32, FIXED64, FIXED32, BOOL, STRING, ODD, MESSAGE, BYTES_, UINT32, ENUM = range(1, 15)
@@ -28,29 +29,6 @@ _TRUE, _FALSE = (np.frombuffer(text, dtype=np.uint8) for text in (b"true", b"fal
 
 
 # --- the encoding -----------------------------------------------------------------------------------------------------
-
-
-@rare
-def _long_varint(text, at, end):
-    found, shift = np.uint64(0), np.uint64(0)
-    while at < end:
-        byte = np.uint64(byte_at(text, at))
-        at += 1
-        if shift == np.uint64(63) and byte > np.uint64(1):
-            return -1, np.uint64(0)
-        found |= (byte & np.uint64(127)) << shift
-        if byte < np.uint64(128):
-            return at, found
-        shift += np.uint64(7)
-    return -1, np.uint64(0)
-
-
-@part
-def varint(text, at, end):
-    """(behind it, the number) of a varint; (-1, …) where the plain reader has to look."""
-    if at < end and byte_at(text, at) < 128:
-        return at + 1, np.uint64(byte_at(text, at))
-    return _long_varint(text, at, end)
 
 
 @part

@@ -66,6 +66,7 @@ from tidemark.shared.compiled.protobuf_values import (
 from tidemark.shared.compiled.protobuf_values import (
     INT32 as INT32_,
 )
+from tidemark.shared.compiled.varints import put_fixed, put_signed, put_varint
 
 PACKED: Final = 5
 """How a field stands in a message, beside those of `protobuf.py`: items without tags."""
@@ -84,16 +85,6 @@ _KEY_DIGITS_MAX: Final = 18
 _TRUE, _FALSE = (np.frombuffer(text, dtype=np.uint8) for text in (b"true", b"false"))
 
 
-@part
-def _put_varint(out, to, number):
-    while number > np.uint64(127):
-        out[to] = np.uint8(number & np.uint64(127) | np.uint64(128))
-        number >>= np.uint64(7)
-        to += 1
-    out[to] = np.uint8(number)
-    return to + 1
-
-
 @rare
 def _put_length(out, begin, to):
     """Write the length of what stands behind a byte at `begin` into it, and as many more as it takes; the place behind the content."""
@@ -104,21 +95,14 @@ def _put_length(out, begin, to):
         left >>= 7
     if more:
         move_bytes(out, begin + 1 + more, begin + 1, size)
-    _put_varint(out, begin, np.uint64(size))
+    put_varint(out, begin, np.uint64(size))
     return to + more
 
 
 @part
 def _put_bytes(out, to, text, at, size):
-    to = _put_varint(out, to, np.uint64(size))
+    to = put_varint(out, to, np.uint64(size))
     copy_bytes(out, to, text, at, size)
-    return to + size
-
-
-@part
-def _put_fixed(out, to, number, size):
-    for i in range(size):
-        out[to + i] = np.uint8(number >> 8 * i & 0xFF)
     return to + size
 
 
@@ -134,12 +118,12 @@ def _put_whole(op, number, out, to):
     elif (op == INT32_ or op == SINT32 or op == SFIXED32) and not -INT32 <= number < INT32:
         return -1
     if WIRES[op] == 1:
-        return _put_fixed(out, to, number, 8)
+        return put_fixed(out, to, number, 8)
     if WIRES[op] == 5:
-        return _put_fixed(out, to, number, 4)
+        return put_fixed(out, to, number, 4)
     if op == SINT32 or op == SINT64:
-        return _put_varint(out, to, np.uint64(number << 1) ^ np.uint64(number >> 63))
-    return _put_varint(out, to, np.uint64(number))
+        return put_signed(out, to, number)
+    return put_varint(out, to, np.uint64(number))
 
 
 @rare
@@ -148,10 +132,10 @@ def _put_timestamp(out, to, ms):
     to += 1
     if seconds:
         out[to] = 8
-        to = _put_varint(out, to + 1, np.uint64(seconds))
+        to = put_varint(out, to + 1, np.uint64(seconds))
     if nanos:
         out[to] = 16
-        to = _put_varint(out, to + 1, np.uint64(nanos))
+        to = put_varint(out, to + 1, np.uint64(nanos))
     out[begin] = to - begin - 1
     return to
 
@@ -192,14 +176,14 @@ def _put_symbol(node, nodes, text, kind, number, content, size, symbols, names, 
     first, count = nodes[node, 1], nodes[node, 2]
     if kind == tags.STRING:
         found = symbol_of(text, content, size, names, symbols, first, count)
-        return _put_varint(out, to, np.uint64(symbols[first + found, 2])) if found >= 0 else -1
+        return put_varint(out, to, np.uint64(symbols[first + found, 2])) if found >= 0 else -1
     known, whole = whole_of(kind, number)
     if not known or not -INT32 <= whole < INT32:
         return -1
     there = nodes[node, 3] != 0
     for i in range(first, first + count):
         there |= symbols[i, 2] == whole
-    return _put_varint(out, to, np.uint64(whole)) if there else -1
+    return put_varint(out, to, np.uint64(whole)) if there else -1
 
 
 @rare
@@ -220,7 +204,7 @@ def _scalar(node, nodes, text, kind, number, content, size, symbols, names, out,
     if op == DOUBLE or op == FLOAT:
         known, bits = double_of(kind, number)
         bits = float_of(bits) if op == FLOAT else bits
-        return _put_fixed(out, to, bits, 4 if op == FLOAT else 8) if known and (op == DOUBLE or bits >= 0) else -1
+        return put_fixed(out, to, bits, 4 if op == FLOAT else 8) if known and (op == DOUBLE or bits >= 0) else -1
     if op == TIMESTAMP:
         return _put_timestamp(out, to, number) if kind == tags.DATE else -1
     if op == DECIMAL:
@@ -340,7 +324,7 @@ def _message_step(text, end, schema, frames, top, slots, entries, out, to):
         slots[other] = at
     if how < LIST:
         frames[7, top] = to if how == DEFAULT else -1
-        return _VALUE, fields[row, 2], at, _put_varint(out, to, np.uint64(fields[row, 5]))
+        return _VALUE, fields[row, 2], at, put_varint(out, to, np.uint64(fields[row, 5]))
     tag, _, content, _, inside = header(text, at)
     if tag != (tags.OBJECT if how == MAP else tags.ARRAY):
         return _FAILED, none, none, to
@@ -356,7 +340,7 @@ def _message_step(text, end, schema, frames, top, slots, entries, out, to):
         used[1] += inside
         frames[2, below] = used[1]
     elif how == PACKED:
-        frames[5, below] = to = _put_varint(out, to, np.uint64(fields[row, 5]))
+        frames[5, below] = to = put_varint(out, to, np.uint64(fields[row, 5]))
         to += 1
     return _OPENED, none, none, to
 
@@ -371,7 +355,7 @@ def _items_step(text, end, schema, frames, top, out, to):
     frames[1, top] -= 1
     frames[2, top] = skip(text, at, end, 1)
     if frames[5, top] < 0:
-        to = _put_varint(out, to, np.uint64(fields[row, 5]))
+        to = put_varint(out, to, np.uint64(fields[row, 5]))
     return _VALUE, fields[row, 2], at, to
 
 
@@ -390,7 +374,7 @@ def _entries_step(text, schema, frames, top, entries, out, to, room):
     op, number, size = fields[row, 6], entries[entry, 2], entries[entry, 3]
     if to + size + 2 * _ROOM_BYTES > room:
         return _FAILED, none, none, to
-    frames[5, top] = to = _put_varint(out, to, np.uint64(fields[row, 5]))
+    frames[5, top] = to = put_varint(out, to, np.uint64(fields[row, 5]))
     out[to + 1] = 8 | WIRES[op]
     to = _put_bytes(out, to + 2, text, number, size) if op == STRING else _put_whole(op, number, out, to + 2)
     if to < 0:

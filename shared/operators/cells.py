@@ -8,7 +8,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidemark.shared.compiled import keys, tags, values
-from tidemark.shared.compiled.documents import cells_of
+from tidemark.shared.compiled.columns import with_rows
+from tidemark.shared.compiled.documents import numeric
 from tidemark.shared.language.kernels.base import ARROW, Bools, Column, ColumnType, nulls_of
 from tidemark.shared.language.kernels.cells import TYPES, column_of_values, encoded, tagged
 from tidemark.shared.language.values import canonical_key, decode_value, type_name
@@ -52,9 +53,7 @@ def encoded_cells(column: pa.Array, field: pa.Field) -> pa.BinaryArray:
     if not is_narrow(field):
         return encoded(Column(kind, column, missing=absent, absent=absent))[0]
     kinds = np.where(column.is_null().to_numpy(zero_copy_only=False), tags.MISSING if absent else tags.NULL, tags.INT)
-    zeros = np.zeros(len(column), np.int32)
-    numbers = column.fill_null(0).to_numpy()
-    return values.write(cells_of(kinds.astype(np.uint8), numbers, zeros, zeros, zeros.view(np.uint8), "packed"))[0]
+    return values.write(numeric(kinds, column.fill_null(0).to_numpy()))[0]
 
 
 _EMPTIES: Final = {type(None), type(MISSING)}
@@ -79,10 +78,7 @@ def patched(column: Column, unsure: Bools, values: Sequence[Value], *, loose: bo
     if same and len(empty) <= 1 and column.type in ARROW and column.type != "null":
         plain = [None if value is MISSING else value for value in values]
         kind = column.values.type
-        own = arrow_of(plain, kind)
-        order = np.arange(len(unsure))
-        order[places] = len(unsure) + np.arange(len(places))
-        cells = pa.concat_arrays([column.values, own]).take(pa.array(order))
+        cells = with_rows(column.values, places, arrow_of(plain, kind))
         mark: Empty | None = None if not empty else "missing" if MISSING in empty else "null"
         return column_field(kind, empty=mark, loose=loose), cells
     sure = MISSING if column.absent else None

@@ -9,6 +9,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from tidemark.shared.compiled import rendering, tags
+from tidemark.shared.compiled.columns import with_rows
 from tidemark.shared.compiled.documents import buffers
 from tidemark.shared.language.values import encode_docs, encode_value
 from tidemark.shared.model.values import MISSING
@@ -142,9 +143,7 @@ def with_others(
         return found.cast(pa.binary())
     rows = np.flatnonzero(~sure)
     texts = others(batch.take(pa.array(rows)))
-    order = np.arange(count, dtype=np.int64)
-    order[rows] = count + np.arange(len(rows))
-    return pa.concat_arrays([found, pa.array(texts, pa.large_binary())]).take(pa.array(order)).cast(pa.binary())
+    return with_rows(found, rows, pa.array(texts, pa.large_binary())).cast(pa.binary())
 
 
 def _documents(batch: pa.RecordBatch) -> tuple[Bytes, Int64s]:

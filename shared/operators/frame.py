@@ -19,6 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidemark.shared.compiled import tags, values
+from tidemark.shared.compiled.columns import with_rows
 from tidemark.shared.language.expressions.ast import OF_ENGINE, Expr, FieldPath, Meta, Variable, fields_used
 from tidemark.shared.language.expressions.ast import walk as nodes_of
 from tidemark.shared.language.expressions.environment import RESULT_UNITS_MAX, Environment
@@ -412,9 +413,7 @@ class Frame(Rows):
             return Cells(TAGGED_FIELD, cells)
         rows = np.flatnonzero(unsure)
         found, errors = self._interpreted(expr, rows)
-        order = np.arange(self.size)
-        order[rows] = self.size + np.arange(len(rows))
-        return Cells(TAGGED_FIELD, pa.concat_arrays([cells, tagged(found)]).take(pa.array(order)), errors, len(rows))
+        return Cells(TAGGED_FIELD, with_rows(cells, rows, tagged(found)), errors, len(rows))
 
     def _sure(self, column: Column, expr: Expr) -> Cells:
         if column.type == "null":

@@ -15,6 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from tidemark.shared.compiled import tags, values
+from tidemark.shared.compiled.columns import with_rows
 from tidemark.shared.language.accumulators.base import Accumulator, AnyImplementation, TooManyValues
 from tidemark.shared.language.accumulators.bulk_base import Given, tuples
 from tidemark.shared.language.accumulators.bulk_kept import refusable
@@ -200,9 +201,7 @@ def _sort_values(keys: tuple[SortKey, ...], frame: Frame) -> pa.BinaryArray:
     if not len(rows):
         return tuples(*cells)
     told = tagged([sort_values(env.root, keys) for env in frame.environments(rows)])
-    order = np.arange(frame.size)
-    order[rows] = frame.size + np.arange(len(rows))
-    return pa.concat_arrays([tuples(*cells), told]).take(pa.array(order))
+    return with_rows(tuples(*cells), rows, told)
 
 
 def _refused(

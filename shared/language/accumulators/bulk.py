@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from tidemark.shared.compiled import totals, values
+from tidemark.shared.compiled.columns import with_rows
 from tidemark.shared.language.accumulators.base import AnyImplementation
 from tidemark.shared.language.accumulators.bulk_base import Bools, Form, Given, Int64s, Sure, groups_of, numbered
 from tidemark.shared.language.accumulators.bulk_kept import KEPT
@@ -64,9 +65,7 @@ def _completed(found: Sure | None, count: int, by_hand: Callable[[Sequence[int]]
     if sure is None or bool(sure.all()):
         return cells
     rows = np.flatnonzero(~sure)
-    order = np.arange(count)
-    order[rows] = count + np.arange(len(rows))
-    return pa.concat_arrays([cells, pa.array(list(by_hand(rows.tolist())), pa.binary())]).take(pa.array(order))
+    return with_rows(cells, rows, pa.array(list(by_hand(rows.tolist())), pa.binary()))
 
 
 def _added(accumulator: AnyImplementation, given: Given, group: int) -> bytes:

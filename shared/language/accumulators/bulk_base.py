@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 
 from tidemark.shared.compiled import keys, tags, values
 from tidemark.shared.compiled.columns import Tagged
-from tidemark.shared.compiled.documents import buffers, cells_of
+from tidemark.shared.compiled.documents import buffers, numeric
 from tidemark.shared.language.values.codec import decode_value
 from tidemark.shared.language.values.keys import canonical_key
 from tidemark.shared.model.values import MISSING, Value
@@ -83,9 +83,7 @@ def runs_of(*columns: npt.NDArray[Any]) -> Int64s:
 
 def numbered(numbers: Int64s, kind: int = tags.INT) -> pa.BinaryArray:
     """Whole numbers, encoded: ints, and longs beyond 32 bits; of kind LONG always longs, of DOUBLE doubles of these bits."""
-    zeros = np.zeros(len(numbers), np.int32)
-    kinds = np.full(len(numbers), kind, np.uint8)
-    return values.write(cells_of(kinds, numbers, zeros, zeros, zeros.view(np.uint8), "packed"))[0]
+    return values.write(numeric(np.full(len(numbers), kind), numbers))[0]
 
 
 def lists(counts: Int64s, cells: pa.BinaryArray) -> pa.BinaryArray:

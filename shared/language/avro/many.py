@@ -27,9 +27,9 @@ _GROWTH: Final = 24
 """How many times as long as its bytes the JSON of most values is; records that take more are read one by one."""
 _ROW_BYTES: Final = 512
 """The same, of what takes no byte in a record."""
-_TICKS: Final = {"ms": 1, "us": 1_000, "ns": 1_000_000}
+TICKS: Final = {"ms": 1, "us": 1_000, "ns": 1_000_000}
 """In a millisecond."""
-_PLAIN: Final = {
+PLAIN: Final = {
     "null": avro.NULL, "boolean": avro.BOOLEAN, "int": avro.INT, "long": avro.LONG, "float": avro.FLOAT, "double": avro.DOUBLE,
     "string": avro.STRING, "bytes": avro.BINARY,
 }  # fmt: skip
@@ -84,11 +84,11 @@ class ManyReader:
             case Primitive("bytes", "decimal", _, scale):
                 return avro.DECIMAL, scale, -1
             case Primitive("long", "ms" | "us" | "ns" as unit):
-                return avro.INSTANT, _TICKS[unit], 0
+                return avro.INSTANT, TICKS[unit], 0
             case Primitive("int", "date"):
                 return avro.DAYS, 0, 0
             case Primitive():
-                return _PLAIN[kind.kind], 0, -1
+                return PLAIN[kind.kind], 0, -1
             case Fixed() if kind.logical == "decimal":
                 return avro.DECIMAL, kind.scale, kind.size_bytes
             case Fixed():

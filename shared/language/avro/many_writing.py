@@ -10,6 +10,7 @@ import pyarrow as pa
 from tidemark.shared.compiled import avro, avro_writing, numbers, tags
 from tidemark.shared.compiled.documents import buffers
 from tidemark.shared.compiled.values import binary_of
+from tidemark.shared.language.avro.many import PLAIN, TICKS
 from tidemark.shared.language.avro.schema import (
     Array,
     Enumeration,
@@ -29,12 +30,6 @@ _GROWTH: Final = 10
 """How many times as long as in the codec the bytes of most values are: a double, and a date in small units."""
 _ROW_BYTES: Final = 128
 """The same, of what takes no byte in the codec."""
-_TICKS: Final = {"ms": 1, "us": 1_000, "ns": 1_000_000}
-"""In a millisecond."""
-_PLAIN: Final = {
-    "null": avro.NULL, "boolean": avro.BOOLEAN, "int": avro.INT, "long": avro.LONG, "float": avro.FLOAT, "double": avro.DOUBLE,
-    "string": avro.STRING, "bytes": avro.BINARY,
-}  # fmt: skip
 _KINDS: Final = {
     tags.NULL: type(None), tags.BOOL: bool, tags.INT: int, tags.LONG: Long, tags.DOUBLE: float, tags.STRING: str, tags.DATE: Date,
     tags.OBJECT: dict, tags.ARRAY: list, numbers.DECIMAL: Decimal, numbers.BINARY: Binary,
@@ -93,11 +88,11 @@ class ManyWriter:
             case Primitive("bytes", "decimal", digits, scale):
                 return avro.DECIMAL, scale, -1, digits
             case Primitive("long", "ms" | "us" | "ns" as unit):
-                return avro.INSTANT, _TICKS[unit], 0, 0
+                return avro.INSTANT, TICKS[unit], 0, 0
             case Primitive("int", "date"):
                 return avro.DAYS, 0, 0, 0
             case Primitive():
-                return _PLAIN[kind.kind], 0, -1, 0
+                return PLAIN[kind.kind], 0, -1, 0
             case Fixed() if kind.logical == "decimal":
                 return avro.DECIMAL, kind.scale, kind.size_bytes, kind.precision
             case Fixed():

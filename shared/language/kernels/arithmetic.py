@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidemark.shared.compiled import tags
-from tidemark.shared.compiled.documents import cells_of
+from tidemark.shared.compiled.documents import numeric
 from tidemark.shared.language.kernels.base import (
     NUMERIC,
     TIMESTAMP,
@@ -68,9 +68,8 @@ def whole(values: pa.Array, kind: ColumnType, doubt: Bools | None = None) -> Col
         return Column("int", values.cast(pa.int32()), doubt=doubt)
     numbers = pc.fill_null(values, 0).to_numpy(zero_copy_only=False)
     kinds = np.where((numbers < INT32_MIN) | (numbers > INT32_MAX), tags.LONG, tags.INT)
-    kinds = np.where(values.is_valid().to_numpy(zero_copy_only=False), kinds, tags.NULL).astype(np.uint8)
-    places = np.zeros(len(kinds), np.int32)
-    return tagged_column(cells_of(kinds, numbers, places, places, places.view(np.uint8), "packed"), doubt)
+    kinds = np.where(values.is_valid().to_numpy(zero_copy_only=False), kinds, tags.NULL)
+    return tagged_column(numeric(kinds, numbers), doubt)
 
 
 def combine(op: str, args: Sequence[Column]) -> Column:

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidemark.shared.compiled import tags, values
-from tidemark.shared.compiled.columns import Tagged
+from tidemark.shared.compiled.columns import Tagged, with_rows
 from tidemark.shared.compiled.documents import buffers
 from tidemark.shared.language.expressions.ast import (
     ArrayExpr,
@@ -47,7 +47,7 @@ from tidemark.shared.language.kernels.base import (
     truth_of,
     without,
 )
-from tidemark.shared.language.kernels.cells import encoded, tagged_column, taken, unknown_of
+from tidemark.shared.language.kernels.cells import NULL, encoded, tagged_column, taken, unknown_of
 from tidemark.shared.language.values import encode_value
 from tidemark.shared.language.values.ranks import order_of
 from tidemark.shared.model.values import Value
@@ -59,10 +59,9 @@ _NODE_UNITS: Final = 8
 """The least budget that an operator takes for each item."""
 _STEPS_MAX: Final = 256
 """Items that a `$reduce` takes on columns: each is a pass over the rows that have as many."""
-_NULL: Final = b"\xc0"
 
 
-# --- what a row may spend ------------------------------------------------------------------------------------------------
+# --- what a row may spend ---------------------------------------------------------------------------------------------
 
 
 def _of_cells(cells: Tagged, doubt: Bools | None = None) -> Column:
@@ -211,7 +210,7 @@ class _Arrays:
         there = (places >= 0) & (places < self.counts)
         begins = np.cumsum(self.counts) - self.counts
         found = self.items.take(pa.array(begins + places, mask=~there))
-        found = pc.if_else(pa.array(self.are), found, _NULL)
+        found = pc.if_else(pa.array(self.are), found, NULL)
         return _of_cells(values.read(found), self.unsure)
 
 
@@ -262,16 +261,14 @@ def _reduce(expr: ReduceArray, rows: Rows, of: Of) -> Column:
     while len(active := np.flatnonzero((source.counts > step) & ~doubt)):
         variables = {"value": value.take(pa.array(active)), "this": source.items.take(pa.array(begins[active] + step))}
         found, unsure = encoded(of(expr.body, Bound(rows, active, variables)))
-        order = np.arange(rows.size)
-        order[active] = rows.size + np.arange(len(active))
-        value = pa.concat_arrays([value, found]).take(pa.array(order))
+        value = with_rows(value, active, found)
         spent = np.zeros(rows.size, np.int64)
         spent[active] = _lengths(found)
         doubt |= _beyond(rows, spent)
         if unsure is not None:
             doubt[active[unsure]] = True
         step += 1
-    value = pc.if_else(pa.array(source.are), value, _NULL)
+    value = pc.if_else(pa.array(source.are), value, NULL)
     return _of_cells(values.read(value), either(doubt))
 
 

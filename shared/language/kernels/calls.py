@@ -12,9 +12,9 @@ from typing import Any, Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
 
 from tidemark.shared.compiled import values
+from tidemark.shared.compiled.columns import with_rows
 from tidemark.shared.language.expressions.ast import Call, Expr, Literal
 from tidemark.shared.language.expressions.environment import RESULT_UNITS_MAX, Budget, Environment
 from tidemark.shared.language.expressions.errors import ExpressionError
@@ -54,7 +54,7 @@ def completed(expr: Call, found: Column | None, rows: Rows, of: Of) -> Column:
         return found  # type: ignore[return-value]  # without a result all rows are open
     operator = OPERATORS[expr.op]
     try:
-        if operator.lazy or rows.before_row is None or not rows.size or are_few(rows.size, rows):
+        if operator.lazy or rows.before_row is None or not rows.size or is_few(rows.size, rows):
             raise Unvectorised
         places = np.flatnonzero(doubt)
         called = _called(operator, _Arguments.of(operator, expr, rows, of, places), rows, places)
@@ -70,13 +70,12 @@ def open_rows(found: Column | None, rows: Rows) -> Bools | None:
     if found is None:
         return np.ones(rows.size, np.bool_)
     unknown = unknown_of(found)
-    count = 0 if unknown is None else int(np.count_nonzero(unknown))
-    return None if count * FEW_PART <= rows.size or are_few(count, rows) else unknown
+    return None if unknown is None or is_few(int(np.count_nonzero(unknown)), rows) else unknown
 
 
-def are_few(count: int, rows: Rows) -> bool:
-    """Whether so many rows are left to the interpreter; within an array nobody interprets."""
-    return count <= FEW_ROWS and not isinstance(rows, Bound)
+def is_few(count: int, rows: Rows) -> bool:
+    """Whether so many of the rows are left to the interpreter. Within an array nobody interprets."""
+    return count * FEW_PART <= rows.size or (count <= FEW_ROWS and not isinstance(rows, Bound))
 
 
 @dataclass(frozen=True)
@@ -101,8 +100,9 @@ class _Arguments:
                 column = of(arg, rows)
                 columns[at] = column if len(places) == rows.size else taken(column, places)
         signature = operator.signature
-        names = signature.names if isinstance(signature, Named) else ()
-        late = {at for at, name in enumerate(names) if isinstance(signature, Named) and name in signature.deferred}
+        late = set()
+        if isinstance(signature, Named):
+            late = {at for at, name in enumerate(signature.names) if name in signature.deferred}
         return _Arguments(
             constants, columns, frozenset(late.difference(at for at in constants if expr.args[at] is None))
         )
@@ -207,15 +207,12 @@ def _column_of(found: list[Any]) -> Column:
 
 def joined(found: Column, called: Column, places: Int64s) -> Column:
     """A column with the cells of some rows from a column of their own."""
-    order = np.arange(len(found.values))
-    order[places] = len(order) + np.arange(len(places))
-    mixed = found.cells is not None or called.cells is not None or found.missing or called.missing
-    if not mixed and called.type == found.type and found.type in ARROW:
-        cells, open_, unsure = pa.concat_arrays([found.values, called.values]), found.doubt, called.doubt
+    typed = found.cells is None and called.cells is None and not found.missing and not called.missing
+    if typed and called.type == found.type and found.type in ARROW:
+        ours, doubt, theirs, unsure = found.values, found.doubt, called.values, called.doubt
     else:
-        (ours, open_), (theirs, unsure) = encoded(found), encoded(called)
-        cells, mixed = pa.concat_arrays([ours, theirs]), True
-    doubt = np.zeros(len(order), np.bool_) if open_ is None else open_.copy()
+        typed, ((ours, doubt), (theirs, unsure)) = False, (encoded(found), encoded(called))
+    doubt = np.zeros(len(ours), np.bool_) if doubt is None else doubt.copy()
     doubt[places] = False if unsure is None else unsure
-    cells = cells.take(pa.array(order))
-    return tagged_column(values.read(cells), either(doubt)) if mixed else Column(found.type, cells, doubt=either(doubt))
+    cells = with_rows(ours, places, theirs)
+    return Column(found.type, cells, doubt=either(doubt)) if typed else tagged_column(values.read(cells), either(doubt))

@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 
 from tidemark.shared.compiled import tags, values
 from tidemark.shared.compiled.columns import TAGS, Tagged
-from tidemark.shared.compiled.documents import buffers, cells_of
+from tidemark.shared.compiled.documents import buffers, cells_of, numeric
 from tidemark.shared.language.kernels.base import (
     ARROW,
     Bools,
@@ -32,10 +32,9 @@ TYPES: Final[Mapping[type, ColumnType]] = {
     str: "string", int: "int", Long: "long", float: "double", bool: "bool", Date: "date", dict: "object",
 }  # fmt: skip
 """The type of a column of values of one class."""
-
-
 _KINDS: Final[Mapping[int, ColumnType]] = {**{tag: kind for kind, tag in TAGS.items()}, tags.OBJECT: "object"}
-_NULL: Final = b"\xc0"
+NULL: Final = b"\xc0"
+"""Null, encoded."""
 
 
 def tagged_column(cells: Tagged, doubt: Bools | None = None) -> Column:
@@ -83,7 +82,7 @@ def encoded(column: Column) -> tuple[pa.BinaryArray, Bools | None]:
     if column.type in ("object", "array"):
         if not pa.types.is_binary(column.values.type):
             raise Unvectorised
-        return column.values if column.absent else column.values.fill_null(_NULL), unsure
+        return column.values if column.absent else column.values.fill_null(NULL), unsure
     return values.write(_tagged(column))[0], unsure
 
 
@@ -91,11 +90,8 @@ def _tagged(column: Column) -> Tagged:
     """The cells of a column of one type."""
     count, cells = len(column.values), column.values
     empty = tags.MISSING if column.absent else tags.NULL
-    zeros = np.zeros(count, np.int32)
     if column.type == "null":
-        return cells_of(
-            np.full(count, empty, np.uint8), np.zeros(count, np.int64), zeros, zeros, zeros.view(np.uint8), "packed"
-        )
+        return numeric(np.full(count, empty), np.zeros(count, np.int64))
     kinds = np.where(nulls_of(column), empty, TAGS[column.type]).astype(np.uint8)  # type: ignore[index]  # objects have come before
     if column.type == "string":
         text, bounds = buffers(cells)
@@ -105,7 +101,7 @@ def _tagged(column: Column) -> Tagged:
         numbers = cells.fill_null(0.0).to_numpy(zero_copy_only=False).view(np.int64)
     else:
         numbers = cells.cast(pa.int64()).fill_null(0).to_numpy(zero_copy_only=False)
-    return cells_of(kinds, numbers, zeros, zeros, zeros.view(np.uint8), "packed")
+    return numeric(kinds, numbers)
 
 
 def taken(column: Column, places: Int64s) -> Column:

@@ -121,7 +121,7 @@ def _stays(expr: Expr, is_known: Callable[[str], bool]) -> bool:
     return known and all(_stays(child, is_known) for child in children(expr))
 
 
-class _Arguments:
+class _ArgumentColumns:
     """The columns of an operator's arguments, each computed once."""
 
     def __init__(self, rows: Rows) -> None:
@@ -136,9 +136,9 @@ class _Arguments:
             found = self._known[id(expr)] = column_of(expr, rows)
         return found
 
-    def at(self, places: cells.Int64s, inner: Rows) -> "_Arguments":
+    def at(self, places: cells.Int64s, inner: Rows) -> "_ArgumentColumns":
         """Those of some rows, which are rows of their own; each column of the type that it has there."""
-        found = _Arguments(inner)
+        found = _ArgumentColumns(inner)
         for key, column in self._known.items():
             some = cells.taken(column, places)
             found._known[key] = some if some.cells is None else cells.tagged_column(some.cells)
@@ -147,7 +147,7 @@ class _Arguments:
 
 def _call(expr: Call, rows: Rows) -> Column:
     """An operator by its kernel, and row by row where that cannot tell."""
-    of = _Arguments(rows)
+    of = _ArgumentColumns(rows)
     try:
         found = _kernel(expr, rows, of)
     except Untyped:
@@ -161,7 +161,7 @@ _PATTERNS_MAX: Final = 4
 """So many combinations of types have a pass of their own."""
 
 
-def _by_types(expr: Call, found: Column | None, rows: Rows, of: _Arguments) -> Column | None:
+def _by_types(expr: Call, found: Column | None, rows: Rows, of: _ArgumentColumns) -> Column | None:
     """The result of a kernel, with that of the rows whose arguments have other types than most: each combination by itself."""
     mixed = {id(arg): of(arg, rows) for arg in expr.args if arg is not None and not isinstance(arg, Literal)}
     mixed = {key: column for key, column in mixed.items() if _is_mixed(column)}
@@ -176,7 +176,7 @@ def _by_types(expr: Call, found: Column | None, rows: Rows, of: _Arguments) -> C
     kinds, counts = np.unique(pattern[unknown], return_counts=True)
     for kind in kinds[np.argsort(-counts)][:_PATTERNS_MAX]:
         places = np.flatnonzero(unknown & (pattern == kind))
-        if len(places) == rows.size or len(places) * calls.FEW_PART <= rows.size or calls.are_few(len(places), rows):
+        if len(places) == rows.size or calls.is_few(len(places), rows):
             continue
         inner = arrays.Bound(rows, places, {})
         try:

@@ -25,7 +25,7 @@ from tidemark.shared.language.kernels.base import (
     nulls_of,
     truth_of,
 )
-from tidemark.shared.language.kernels.calls import FEW_PART, are_few
+from tidemark.shared.language.kernels.calls import is_few
 from tidemark.shared.language.kernels.cells import different, taken, values_of
 from tidemark.shared.language.kernels.expressions import column_of, is_in, may_be_called, may_have_kernel
 from tidemark.shared.language.kernels.schemas import conforming, has_kernel
@@ -136,10 +136,7 @@ def _on_field(names: Path, test: Any, rows: Rows) -> Verdict:
 
 def _reached(test: Any, column: Column, rows: Rows, found: Bools, doubt: Bools | None) -> Verdict:
     """The same, with the test put to the value of each row in doubt: the document itself is not needed."""
-    count = 0 if doubt is None else int(np.count_nonzero(doubt))
-    if doubt is None or count * FEW_PART <= rows.size or are_few(count, rows):
-        return found, doubt
-    if rows.before_row is None or _asks_document(test):
+    if doubt is None or is_few(int(np.count_nonzero(doubt)), rows) or rows.before_row is None or _asks_document(test):
         return found, doubt
     places = np.flatnonzero(doubt)
     some = column if len(places) == rows.size else taken(column, places)
