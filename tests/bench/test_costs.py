@@ -47,8 +47,8 @@ def test_a_short_measurement_covers_every_stage_and_expression() -> None:
 
 def test_cliffs_are_found_by_the_seed() -> None:
     """One seed draws the same expressions each time, and each is computed on columns; what is not is said to be interpreted."""
-    found = cliffs(3, 25, rows=50, rounds=1)
-    assert sorted(str(c.tree) for c in found) == sorted(str(c.tree) for c in cliffs(3, 25, rows=50, rounds=1))
+    found = cliffs(3, 25, rows=200, rounds=1)
+    assert sorted(str(c.tree) for c in found) == sorted(str(c.tree) for c in cliffs(3, 25, rows=200, rounds=1))
     assert not any(c.interpreted for c in found)
     assert "interpreted" in cliff_table([replace(found[0], interpreted=True), *found[1:]], 25)
     assert "interpreted" not in cliff_table(found, 25)
