@@ -23,6 +23,7 @@ from tidemark.services.sink.connectors.kafkacells import (
 from tidemark.services.sink.connectors.kafkaruns import Int64s, Run, sizes_of
 from tidemark.services.sink.connectors.registered import NotWritten, RegisteredForms
 from tidemark.shared.adapters.kafka_settings import KafkaSettings
+from tidemark.shared.compiled.columns import with_rows
 from tidemark.shared.language.expressions.ast import Expr, FieldPath, Literal, ObjectExpr
 from tidemark.shared.language.kernels.base import filled
 from tidemark.shared.language.stages import KafkaEmit
@@ -207,9 +208,8 @@ class RecordMaker:
         others = pa.array(values, pa.binary())
         if many is None:
             return others
-        order = np.arange(rows.count)
-        order[kept] = np.where(many.is_null(), kept, rows.count + np.arange(len(kept)))
-        return pa.concat_arrays([others, many]).take(pa.array(order))
+        there = many.is_valid().to_numpy(zero_copy_only=False)
+        return with_rows(others, np.array(kept)[there], many.drop_null())
 
     def _many(self, batch: pa.RecordBatch, topics: list[str], places: Int64s) -> pa.BinaryArray | None:
         """The values of many rows at once, null for those that are made one by one; None where all are."""
