@@ -8,7 +8,7 @@ read committed, by markers. The first difference is named, with epoch, place, ex
 Records that retention has taken from the source cannot be computed again: NotAuditable says so, and is no success.
 """
 
-from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import takewhile
@@ -25,19 +25,18 @@ from tidemark.services.audit.history import (
     NotAuditable,
     PastGone,
     commit_of,
-    first_offset,
     mirrored,
     pieces_of,
     read_history,
 )
-from tidemark.services.audit.input import SourceRead, unread
 from tidemark.services.audit.installed import AuditedInstallation, local_installation
 from tidemark.services.audit.outputs import NO_OUTPUT, KeptOutput, Output, VertexReleases, topic_output
-from tidemark.services.audit.reading import RAW_RECORD_BYTES, HeldRecords, TooMuchHeld, committed_records
-from tidemark.services.audit.recompute import ROWS_AT_ONCE, Read, Recomputed, SplitRecords, Stand, raw_batch, recompute
+from tidemark.services.audit.reading import TooMuchHeld
+from tidemark.services.audit.recompute import Recomputed, SplitRecords, Stand, recompute
 from tidemark.services.audit.report import NOTHING, Audited
 from tidemark.services.audit.rowsums import NO_ROWS, RowSum
 from tidemark.services.audit.settings import audit_settings
+from tidemark.services.audit.sources import SourceRead, refused, source_records, sources_of
 from tidemark.services.audit.tables import TableRead, Unread, compare, table_output, tables_of
 from tidemark.services.sink.connecting import stage_of
 from tidemark.shared.language.documents import InvalidDocument, Processor, all_stages, parse, resolve
@@ -49,19 +48,16 @@ from tidemark.shared.language.stages import (
     Https,
     HttpsEmit,
     KafkaEmit,
-    KafkaSource,
     Lookup,
 )
 from tidemark.shared.model.checkpoint import SplitStand
-from tidemark.shared.model.ids import NO_EPOCH, Epoch, JobId, Offset, ProcessorName, SplitId, VertexId
+from tidemark.shared.model.ids import NO_EPOCH, Epoch, JobId, ProcessorName, SplitId, VertexId
 from tidemark.shared.model.messages import RunningPlan
 from tidemark.shared.model.processors import ProcessorRow
-from tidemark.shared.model.records import RawBatch
 from tidemark.shared.model.splits import Status
 from tidemark.shared.operators.context import context_of
-from tidemark.shared.planning import DeadLetterHead, ReadHead, WriteHead, plan_processor
+from tidemark.shared.planning import DeadLetterHead, WriteHead, plan_processor
 from tidemark.shared.ports.blobs import BlobError
-from tidemark.shared.ports.log import Log, TopicPartition
 from tidemark.shared.protocol.coordinator.record import decode_plan
 
 __all__ = ["AuditFailed", "Audited", "NotAuditable", "audit", "audit_local"]
@@ -78,6 +74,7 @@ async def audit(name: ProcessorName, installed: AuditedInstallation, *, resumes:
     """
     row = await installed.row_of(name)
     plan = decode_plan(row.plan)
+    can_be_computed_again(parse(plan.document))
     last = await last_checkpoint(row.job, plan, installed.blobs, installed.keys)
     if last is not None and resumes:
         return await _from(row, plan, installed, last)
@@ -188,12 +185,12 @@ async def _audited(
     )
     known = commits if after is None else [after, *commits]
     aligned = processor.options.alignment_timeout_ms is None
-    _has_what_is_compared(name, processor, known, aligned=aligned)
+    _has_what_is_compared(name, known, aligned=aligned)
     outputs = await _outputs(processor, row, known, installed, {**tables, **files}, begin, until)
     _is_unchanged(name, plan.since)
-    sources = kafka_sources(processor, installed)
+    sources = sources_of(row, processor, installed)
     splits = await source_records(sources, known, after)
-    left = [what for source in sources for what in await unread(row, source, known)] if until is None else []
+    left = [what for source in sources for what in await source.unread(row, known)] if until is None else []
     began = sorted(known[0].stands) if last is None else last.began
     stands = _stands(sources, commits, after, began)
     read = [table for table in tables.values() if isinstance(table, TableRead)]
@@ -256,14 +253,11 @@ def _can_go_on(table: TableRead | Unread, outputs: Mapping[VertexId, Output]) ->
     return table.always if isinstance(table, Unread) else outputs[table.vertex].table is not None
 
 
-def _has_what_is_compared(
-    name: ProcessorName, processor: Processor, commits: Sequence[Commit], *, aligned: bool
-) -> None:
+def _has_what_is_compared(name: ProcessorName, commits: Sequence[Commit], *, aligned: bool) -> None:
     """NotAuditable where nothing is committed, or what came out up to the last commit follows from no positions."""
     if not commits:
         message = f"{name} has committed nothing yet; there is nothing to audit"
         raise NotAuditable(message)
-    can_be_computed_again(processor)
     if not aligned and not commits[-1].row.final:
         message = (
             f"{name}: with options.checkpoint.alignmentTimeout a checkpoint's records may still be on their way behind it, so its output is"
@@ -325,6 +319,7 @@ def can_be_computed_again(processor: Processor) -> None:
     """NotAuditable for a document with a result that is no function of the records of its sources."""
     for use in plugin_uses(processor.pipeline):
         raise NotAuditable(f"{use.path}: an audit asks no plug-in for what was read or written")
+    refused(processor)
     for stage in all_stages(processor.pipeline):
         if isinstance(stage, Lookup | Https):
             raise NotAuditable(
@@ -411,80 +406,6 @@ async def audit_local(name: ProcessorName, data_dir: Path) -> Audited:
     """Audit a processor of this machine, whether it runs or not."""
     async with local_installation(data_dir) as installed:
         return await audit(name, installed)
-
-
-def kafka_sources(processor: Processor, installed: AuditedInstallation) -> tuple[SourceRead, ...]:
-    """The document's sources, with their clusters. NotAuditable for one without topics, or with records of a registry."""
-    heads = [
-        (v.id, v.head.stage) for v in plan_processor(processor, engine="local").vertices if isinstance(v.head, ReadHead)
-    ]
-    found = []
-    for vertex, stage in heads:
-        if not isinstance(stage, KafkaSource):
-            message = f"{stage.path}: only Kafka sources can be read again for an audit"
-            raise NotAuditable(message)
-        if stage.registry is not None:
-            raise NotAuditable(f"{stage.path}.schemaRegistry: an audit asks no registry, and reads JSON alone")
-        log = installed.log_at(processor, stage.connection_name)
-        found.append(SourceRead(vertex, stage, log, several=len(processor.sources) > 1))
-    return tuple(found)
-
-
-async def source_records(
-    sources: Sequence[SourceRead], commits: Sequence[Commit], after: Commit | None = None
-) -> list[SplitRecords]:
-    """The records of the sources' splits, from where the job began, or this commit stood, to the positions of the last commit."""
-    splits = []
-    for source in sources:
-        for topic, partition, split in source.splits(commits[-1]):
-            at = None if after is None else after.stands.get(split)
-            first, end = first_offset(commits, split) if at is None else at.next, commits[-1].stands[split].next
-            await _still_there(source.log, TopicPartition(topic, partition), split, commits, first)
-            ordinal = source.ordinal(topic, partition)
-            batches = [
-                b async for b in _batches(source.log, TopicPartition(topic, partition), first, end, split, ordinal)
-            ]
-            splits.append(SplitRecords(source.vertex, split, ordinal, batches))
-    return splits
-
-
-async def _batches(
-    log: Log, at: TopicPartition, first: Offset, end: Offset, split: SplitId, ordinal: int
-) -> AsyncIterator[RawBatch]:
-    """The records of a split from one offset to another, in columns: an object for each takes twice the room. TooMuchHeld."""
-    held, records = HeldRecords(at.topic, RAW_RECORD_BYTES), list[Read]()
-    async for record in committed_records(log, at.topic, at.partition, first, end):
-        held.take(record)
-        records.append((record.offset, record.timestamp_ms, record.value, record.key))
-        if len(records) == ROWS_AT_ONCE:
-            yield raw_batch(split, ordinal, records)
-            records.clear()
-    if records:
-        yield raw_batch(split, ordinal, records)
-
-
-async def _still_there(
-    log: Log, partition: TopicPartition, split: SplitId, commits: Sequence[Commit], first: Offset
-) -> None:
-    """Nothing that the job has read from `first` on is gone."""
-    last = commits[-1].stands[split].next
-    begin = (await log.begin_offsets([partition]))[partition]
-    end = (await log.end_offsets([partition]))[partition]
-    place = f"topic {partition.topic} partition {partition.partition}"
-    if begin > first and last > first:
-        lost = [c.epoch for c in commits if split in c.stands and c.stands[split].next <= begin]
-        what = f"epochs {lost[0]} to {lost[-1]}" if lost else f"a part of epoch {commits[0].epoch}"
-        message = (
-            f"{place}: the job read from offset {first}, and records below {begin} are gone: retention has overtaken {what}; "
-            "what followed from them cannot be computed again"
-        )
-        raise PastGone(message)
-    if end < last:
-        message = (
-            f"{place}: it ends at offset {end}, but commit {commits[-1].epoch} covers what is below {last}: records "
-            "were lost"
-        )
-        raise AuditFailed(message)
 
 
 # --- the outputs ----------------------------------------------------------------------------------------------------------

@@ -5,60 +5,18 @@ discrepancy, and are named all the same: nobody should take silence for "all of 
 """
 
 from collections.abc import AsyncIterator, Mapping, Sequence
-from dataclasses import dataclass
 
-from tidemark.services.audit.history import AuditFailed, Commit, NotAuditable, first_offset, name_of_split
+from tidemark.services.audit.history import AuditFailed, Commit, NotAuditable, first_offset
 from tidemark.shared.language.stages import KafkaSource
 from tidemark.shared.model.checkpoint import KnownSplit
-from tidemark.shared.model.ids import Offset, SplitId, VertexId
+from tidemark.shared.model.ids import Offset, SplitId
 from tidemark.shared.model.processors import ProcessorRow
 from tidemark.shared.ports.log import Log, TopicPartition
-from tidemark.shared.protocol.coordinator.record import decode_kept
 
 
-@dataclass(frozen=True, slots=True)
-class SourceRead:
-    """A source of the document, and how its splits are named."""
-
-    vertex: VertexId
-    stage: KafkaSource
-    log: Log
-    """Of its cluster."""
-    several: bool
-    """It is one of several."""
-
-    def name(self, split: SplitId) -> SplitId:
-        """See `name_of_split`."""
-        return name_of_split(self.vertex, split, several=self.several)
-
-    def splits(self, commit: Commit) -> list[tuple[str, int, SplitId]]:
-        """Topic, partition and name of its splits in a commit, in the order of the names."""
-        front = self.name(SplitId(""))
-        own = sorted(split for split in commit.stands if split.startswith(front))
-        parted = [(name.removeprefix(front).rpartition("-"), name) for name in own]
-        return [(topic, int(partition), name) for (topic, _, partition), name in parted]
-
-    def ordinal(self, topic: str, partition: int) -> int:
-        """Of a split, as in `TaskContext.topic`."""
-        return partition * len(self.stage.topics) + self.stage.topics.index(topic)
-
-
-async def unread(row: ProcessorRow, source: SourceRead, commits: Sequence[Commit]) -> tuple[str, ...]:
-    """Records in the source's topics that the job has not read, each with its place.
-
-    Raises:
-        AuditFailed: the row has a split at its end that no commit covers up to there.
-        NotAuditable: records that the job read lay in a topic that is no longer there.
-    """
-    listed = decode_kept(row.extra).splits.get(source.vertex, {})
-    await _same_topics(source, listed)
-    for split, known in sorted(listed.items()):
-        _as_listed(row, source.name(split), known, commits)
-    return tuple([what async for what in _left(row, source, listed, commits)])
-
-
-async def _same_topics(source: SourceRead, listed: Mapping[SplitId, KnownSplit]) -> None:
-    there = await source.log.describe_topics(source.stage.topics)
+async def same_topics(log: Log, stage: KafkaSource, listed: Mapping[SplitId, KnownSplit]) -> None:
+    """NotAuditable where records that the job read lay in a topic that is no longer there."""
+    there = await log.describe_topics(stage.topics)
     for split, known in sorted(listed.items()):
         topic = split.rpartition("-")[0]
         found = there.get(topic)
@@ -71,7 +29,8 @@ async def _same_topics(source: SourceRead, listed: Mapping[SplitId, KnownSplit])
             raise NotAuditable(message)
 
 
-def _as_listed(row: ProcessorRow, split: SplitId, known: KnownSplit, commits: Sequence[Commit]) -> None:
+def as_listed(row: ProcessorRow, split: SplitId, known: KnownSplit, commits: Sequence[Commit]) -> None:
+    """AuditFailed where the row has a split at its end that no commit covers up to there, or another begin than commits."""
     last = commits[-1]
     stand = last.stands.get(split)
     if stand is not None and (begin := first_offset(commits, split)) != known.begin:
@@ -86,10 +45,15 @@ def _as_listed(row: ProcessorRow, split: SplitId, known: KnownSplit, commits: Se
         raise AuditFailed(message)
 
 
-async def _left(
-    row: ProcessorRow, source: SourceRead, listed: Mapping[SplitId, KnownSplit], commits: Sequence[Commit]
+async def left_in_topics(
+    row: ProcessorRow,
+    log: Log,
+    stage: KafkaSource,
+    listed: Mapping[SplitId, KnownSplit],
+    names: Mapping[SplitId, SplitId],
+    commits: Sequence[Commit],
 ) -> AsyncIterator[str]:
-    stage, log = source.stage, source.log
+    """Records in the source's topics that the job has not read, each with its place. names: of splits, in commits."""
     topics = await log.describe_topics(stage.topics)
     places = [TopicPartition(t, n) for t in stage.topics if t in topics for n in range(topics[t].partitions)]
     begins, ends = await log.begin_offsets(places), await log.end_offsets(places)
@@ -105,7 +69,7 @@ async def _left(
             continue
         if known.begin > begin:
             yield f"{name}: {_offsets(begin, known.begin)}, in front of where the job began"
-        stand = commits[-1].stands.get(source.name(split))
+        stand = commits[-1].stands.get(names[split])
         reached = known.begin if stand is None else stand.next
         if end > reached:
             yield f"{name}: {_offsets(reached, end)}, {'behind its end' if over else 'which no commit covers yet'}"

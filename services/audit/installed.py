@@ -18,15 +18,18 @@ from tidemark.services.local.supervisor import (
     read_environment,
     read_state,
 )
+from tidemark.shared.adapters.clock import SystemClock
 from tidemark.shared.adapters.commit_store import SqlCommitStore
 from tidemark.shared.adapters.executor import AsyncExecutor
 from tidemark.shared.adapters.store_settings import BlobSettings
+from tidemark.shared.adapters.virtual import InlineExecutor
 from tidemark.shared.language.documents import InvalidDocument, Processor
 from tidemark.shared.language.stages import FileEmit
 from tidemark.shared.model.failures import WrongSetup
 from tidemark.shared.model.ids import ProcessorName
 from tidemark.shared.model.processors import ProcessorRow
 from tidemark.shared.ports.blobs import BlobStore
+from tidemark.shared.ports.clock import Clock, Executor
 from tidemark.shared.ports.commits import CommitStore
 from tidemark.shared.ports.log import Log
 from tidemark.shared.process.allowed import OWNER
@@ -57,6 +60,23 @@ class AuditedInstallation:
     """Of documents; None: those to topics lead to `log`, and all others anywhere."""
     keys: Keys | None = None
     """Of the installation's own records."""
+    executor: Executor = field(default_factory=InlineExecutor)
+    """An audit is one thread."""
+    clock: Clock = field(default_factory=SystemClock)
+
+    @property
+    def reach(self) -> Connections:
+        """To what documents name; without rights of its own, anywhere."""
+        return self.connections or Connections("audit", allowed=OWNER, values=self.environment)
+
+    @staticmethod
+    @contextmanager
+    def permitted(place: str) -> Iterator[None]:
+        """NotAuditable where the installation's settings, or its secrets, do not lead there."""
+        try:
+            yield
+        except (WrongSetup, InvalidDocument, ProcessSettingsError) as error:
+            raise NotAuditable(f"{place}: {error}") from error
 
     async def row_of(self, name: ProcessorName) -> ProcessorRow:
         """A processor's row in the store. AuditFailed if no processor has that name."""
@@ -71,34 +91,25 @@ class AuditedInstallation:
         """The cluster that a connection leads to. NotAuditable where this process may not, or cannot, go there."""
         if self.connections is None or self.keys is None:
             return self.log
-        with _permitted(f"connections.{name}"):
+        with self.permitted(f"connections.{name}"):
             log = self.connections.log(self.connections.get(processor, name))
         return SealedLog(log, self.keys, self.topics.prefix)  # one of the installation's topics may lie there, too
 
     def check_place(self, processor: Processor, stage: FileEmit) -> None:
         """NotAuditable for files where documents of this installation may not go."""
         if self.connections is not None:
-            with _permitted(stage.path):
+            with self.permitted(stage.path):
                 self.connections.place_of(processor, stage.connection_name, stage.file_path, stage.path)
 
     def refusal(self, processor: Processor, name: str) -> str:
         """Why this process may not use a connection; "" if it may."""
         try:
             if self.connections is not None:
-                with _permitted(f"connections.{name}"):
+                with self.permitted(f"connections.{name}"):
                     self.connections.get(processor, name)
         except NotAuditable as error:
             return str(error)
         return ""
-
-
-@contextmanager
-def _permitted(place: str) -> Iterator[None]:
-    """NotAuditable where the installation's settings, or its secrets, do not lead there."""
-    try:
-        yield
-    except (WrongSetup, InvalidDocument, ProcessSettingsError) as error:
-        raise NotAuditable(f"{place}: {error}") from error
 
 
 @asynccontextmanager

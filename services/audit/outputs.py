@@ -239,7 +239,7 @@ async def _records(
 
     judged: those that nobody told of, too.
     """
-    held, found = HeldRecords(topic), list[LogRecord]()
+    held, found = HeldRecords(f"topic {topic}"), list[LogRecord]()
     partitions = [TopicPartition(topic, number) for number in range((await log.list_topics()).get(topic, 0))]
     until = await log.end_offsets(partitions) if ends is None else {at: ends[at] for at in partitions}
     for at, end in until.items():

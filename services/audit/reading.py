@@ -30,24 +30,29 @@ class TooMuchHeld(Exception):
 
 
 class HeldRecords:
-    """The records of one topic that a command holds, counted."""
+    """The records of one place that a command holds, counted."""
 
-    def __init__(self, topic: str, record_bytes: int = _RECORD_BYTES) -> None:
+    def __init__(self, place: str, record_bytes: int = _RECORD_BYTES) -> None:
         """record_bytes: of one in memory, besides its key and value."""
-        self._topic = topic
+        self._place = place
         self._record_bytes = record_bytes
         self._most = audit_settings().held_bytes_max
         self._size_bytes = 0
 
     def take(self, record: LogRecord) -> LogRecord:
         """One more. TooMuchHeld."""
-        self._size_bytes += len(record.value or b"") + len(record.key or b"") + self._record_bytes
+        size_bytes = len(record.value or b"") + len(record.key or b"")
+        self.add(size_bytes, 1, f"offset {record.offset} of partition {record.partition}")
+        return record
+
+    def add(self, size_bytes: int, records: int, place: str) -> None:
+        """Records up to a place. TooMuchHeld."""
+        self._size_bytes += size_bytes + records * self._record_bytes
         if self._size_bytes > self._most:
             raise TooMuchHeld(
-                f"topic {self._topic}: to be compared its records have to lie in memory, and up to offset {record.offset} of partition"
-                f" {record.partition} they take {self._size_bytes} bytes; held_bytes_max in TIDEMARK_AUDIT allows {self._most}"
+                f"{self._place}: to be compared its records have to lie in memory, and up to {place} they take"
+                f" {self._size_bytes} bytes; held_bytes_max in TIDEMARK_AUDIT allows {self._most}"
             )
-        return record
 
 
 async def committed_records(
@@ -57,7 +62,7 @@ async def committed_records(
 
     only: of one partition. since, until: from this offset on, and those below this one. LogUnavailable: after `outage_ms_max` of outages.
     """
-    patience = _Patience()
+    patience = Patience()
     fetching = RuntimeSettings(topic_records_max=_FETCH_RECORDS)
     count = (await log.list_topics()).get(topic, 0)
     left = [TopicPartition(topic, number) for number in (range(count) if only is None else (only,))]
@@ -77,7 +82,7 @@ async def committed_records(
             await patience.wait(error)
 
 
-class _Patience:
+class Patience:
     """How long one reading has waited already."""
 
     def __init__(self) -> None:

@@ -11,7 +11,6 @@ from typing import Final
 
 import msgspec
 
-from tidemark.services.audit.check import kafka_sources, source_records
 from tidemark.services.audit.corrections import (
     CannotRedrive,
     Records,
@@ -26,6 +25,7 @@ from tidemark.services.audit.history import read_history
 from tidemark.services.audit.installed import AuditedInstallation
 from tidemark.services.audit.reading import HeldRecords, committed_records
 from tidemark.services.audit.recompute import Stand
+from tidemark.services.audit.sources import source_records, sources_of
 from tidemark.shared.language.documents import KafkaDlq, Processor, parse
 from tidemark.shared.language.stages import KafkaSource
 from tidemark.shared.language.values import parse_json, render_json
@@ -141,7 +141,7 @@ async def _last(log: Log, markers: str, job: JobId) -> Redriven | None:
 
 async def _letters(log: Log, topic: str, name: ProcessorName, until: Mapping[str, int]) -> Letters:
     """The processor's letters on both sides of where the last redrive ended."""
-    found, held = Letters([], [], {}), HeldRecords(topic)
+    found, held = Letters([], [], {}), HeldRecords(f"topic {topic}")
     async for record in committed_records(log, topic):
         partition = str(record.partition)
         found.until[partition] = record.offset + 1
@@ -157,7 +157,7 @@ async def _records(row: ProcessorRow, processor: Processor, installed: AuditedIn
     if not commits:
         message = f"{row.name} has committed nothing yet"
         raise CannotRedrive(message)
-    splits = await source_records(kafka_sources(processor, installed), commits)
+    splits = await source_records(sources_of(row, processor, installed), commits)
     final = commits[-1].row.final
     stands = {
         split: Stand(stand.next, "finished" if final or stand.status == "finished" else "active")

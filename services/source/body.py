@@ -15,6 +15,7 @@ import structlog
 
 from tidemark.services.source.settings import SourceSettings
 from tidemark.services.source.steps import Silence, Steps
+from tidemark.services.source.taken import BEGUN, taken
 from tidemark.shared.model.formats import SPLIT_POSITION, Codec
 from tidemark.shared.model.held import Hold
 from tidemark.shared.model.ids import NO_EPOCH, Epoch, Offset, SplitId, StatePart, split_part
@@ -46,6 +47,8 @@ class SplitPosition(msgspec.Struct, frozen=True, omit_defaults=True):
     next: int
     origins: Mapping[str, str] = msgspec.field(default_factory=dict)
     """Fingerprints of the parts that the split has come through (`KnowsOrigins`)."""
+    check: str = ""
+    """See `SplitStand.check`."""
 
 
 _POSITIONS: Final[Codec[SplitPosition]] = Codec(SPLIT_POSITION, SplitPosition)
@@ -125,6 +128,7 @@ class SourceTaskBody(ReadingBody):
             self.input.splits[name] = Split.restored(
                 each, checkpoint, watermarks_ms[name], noted[name], now_ms, first=first
             )
+            self.input.splits[name].check = saved[name].check if name in saved else ""
         if isinstance(self._source, KnowsOrigins):
             self._source.know({split: position.origins for split, position in saved.items()})
         await self._open(self.input.unopened())
@@ -226,6 +230,8 @@ class SourceTaskBody(ReadingBody):
 
     async def _gathered(self, batches: Sequence[RawBatch]) -> list[Out]:
         with_rows = [self._within(batch) for batch in batches if len(batch.positions)]
+        for batch in with_rows:
+            self._noted(batch)
         outs = await self._beside(with_rows) if with_rows else []
         for batch in batches:
             self._steps.carry_out(batch.steps, self.input, self._front, self._clock.now_ms())
@@ -264,6 +270,12 @@ class SourceTaskBody(ReadingBody):
             return batch
         return batch.rows(0, int(np.searchsorted(batch.positions, end)))
 
+    def _noted(self, batch: RawBatch) -> None:
+        """The check on records of files goes on; none begins in the midst of a split, which an earlier release had read so far."""
+        split = self.input.splits[batch.split]
+        if batch.file and (split.check or split.position == split.known.begin):
+            split.check = taken(split.check or BEGUN, batch)
+
     def held_rows(self, merge_above: int) -> int:
         """See `ReadingBody.held_rows`."""
         return self._chain.held_rows(merge_above)
@@ -289,7 +301,9 @@ class SourceTaskBody(ReadingBody):
         self._assign(listed)  # those that nothing was taken of yet are away, too
         for name, split in splits.items():
             origins = self._source.origins(name, split.position) if isinstance(self._source, KnowsOrigins) else {}
-            changed[StatePart(_POSITION + split_part(name))] = _POSITIONS.encode(SplitPosition(split.position, origins))
+            changed[StatePart(_POSITION + split_part(name))] = _POSITIONS.encode(
+                SplitPosition(split.position, origins, split.check)
+            )
         changed.update({StatePart(_FRONT + part): data for part, data in self._front.snapshot(splits).items()})
         changed.update({StatePart(_CHAIN + part): data for part, data in self._chain.snapshot().items()})
         return Copied(

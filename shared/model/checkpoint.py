@@ -121,6 +121,8 @@ class SplitStand(Struct, frozen=True, omit_defaults=True):
     idled: Offset | None = None
     """The position at which its task last saw it idle (W4), -1 for never; None: not noted. With the positions and statuses of all barriers,
     all that bounds the receivers' watermarks."""
+    check: str = ""
+    """Of the records below `next` (`services.source.taken`), where they lie in files; "" where nobody took it."""
 
 
 class KnownSplit(Struct, frozen=True, array_like=True, omit_defaults=True):

@@ -10,17 +10,22 @@ from tests.contract.sinks_targets import AvroWorld, expression
 from tests.contract.sources_worlds import AvroLanes
 from tests.harness.opening import open_splits
 from tests.harness.registry import MemoryRegistry, Registry
+from tidemark.services.audit.history import Commit
+from tidemark.services.audit.sources import TopicsRead
 from tidemark.services.cli import connected
 from tidemark.services.cli.connected import refused_by_what_is_there
 from tidemark.services.control.outside import refused_by_registries
 from tidemark.services.library.release_world import Inline, Task, World, batch_of
 from tidemark.services.sink.connectors.kafkarecords import RecordMaker
 from tidemark.services.sink.connectors.registered import RegisteredForms, Unregistered
+from tidemark.services.source.connectors.registered import RegisteredRecords
 from tidemark.shared.adapters.registry import RegistrySettings, RestRegistry
 from tidemark.shared.language.documents import InvalidDocument, parse
 from tidemark.shared.language.forms import RegisteredSchema
 from tidemark.shared.language.protobuf import SchemaError
 from tidemark.shared.language.stages import KafkaEmit
+from tidemark.shared.model.checkpoint import MirrorRow, SplitStand
+from tidemark.shared.model.ids import FIRST_OFFSET, NO_EPOCH, Epoch, Generation, JobId, Offset, SplitId, VertexId
 from tidemark.shared.model.records import RawBatch
 from tidemark.shared.model.values import Document, long
 from tidemark.shared.operators.batches import batch_of as documents_batch
@@ -145,6 +150,22 @@ async def test_a_schema_that_does_not_compile_makes_its_records_unreadable() -> 
     for name in ("../evil.proto", "/etc/evil.proto"):
         with pytest.raises(SchemaError, match="a path below the schema's own folder"):
             compiled("", {name: "message A {}"})
+
+
+async def test_an_audit_reads_records_again_by_the_schema_of_each() -> None:
+    """The product's own reader makes the same JSON, and an outage of the registry is waited out."""
+    world = await lanes()
+    world.registry.content.away = 1
+    made = RegisteredRecords(world.registry, world.stage, Inline(), 1024)
+    read = TopicsRead(VertexId("source"), world.stage, world.log, made, several=False)
+    split, end = SplitId("in-0"), Offset(2)
+    stands = {split: SplitStand(split, end, FIRST_OFFSET, "finished")}
+    row = MirrorRow(JobId("j"), Epoch(1), NO_EPOCH, Generation(1), ())
+    (found,) = await read.records([Commit(row, stands, "here")], None)
+    (batch,) = found.batches
+    assert batch.values.to_pylist() == [b'{"n":0}', b'{"n":1,"note":null}']
+    assert batch.keys is not None
+    assert batch.keys.to_pylist() == [b'"k"', b'"k"']
 
 
 async def test_keys_may_pass_through() -> None:

@@ -7,7 +7,8 @@ import pytest
 from tidemark.services.audit.check import NotAuditable, can_be_computed_again
 from tidemark.shared.language.documents import parse
 
-SOURCE: dict[str, Any] = {"$source": {"documents": []}}
+SOURCE: dict[str, Any] = {"$source": {"connectionName": "broker", "topic": "in"}}
+CONNECTIONS = {name: {"type": "kafka", "bootstrapServers": "memory"} for name in ("broker", "c")}
 WITHIN: dict[str, Any] = {"before": {"size": 1, "unit": "ms"}}
 
 
@@ -22,7 +23,7 @@ WITHIN: dict[str, Any] = {"before": {"size": 1, "unit": "ms"}}
 def test_what_cannot_be_computed_again_is_no_success(stage: dict[str, Any], says: str) -> None:
     """What a table once answered, say, is named by the stage, instead of being computed wrongly."""
     with pytest.raises(NotAuditable, match=says):
-        can_be_computed_again(parse({"pipeline": [SOURCE, stage]}))
+        can_be_computed_again(parse({"connections": CONNECTIONS, "pipeline": [SOURCE, stage]}))
 
 
 @pytest.mark.parametrize(
@@ -35,4 +36,4 @@ def test_what_cannot_be_computed_again_is_no_success(stage: dict[str, Any], says
 )
 def test_what_follows_from_records_is_computed_again(stage: dict[str, Any]) -> None:
     """A pipeline of one source is audited, and one in which streams meet."""
-    can_be_computed_again(parse({"pipeline": [SOURCE, stage]}))
+    can_be_computed_again(parse({"connections": CONNECTIONS, "pipeline": [SOURCE, stage]}))

@@ -25,6 +25,8 @@ from tidemark.shared.ports.source import SourceReplaced
 PLACE_BITS: Final = 20
 CHECK_BITS: Final = 8
 INSIDE_BITS: Final = 35
+PLACE_BEGIN: Final = INSIDE_BITS + CHECK_BITS
+"""The bits of a position behind a file's place."""
 _KNOWN_BY_BYTES: Final = 4096
 """Read of a file to tell it from another one of its name."""
 _KNOWN_BY_RECORDS: Final = 8
@@ -274,7 +276,7 @@ class SequenceCursor:
             return
         sizes = self._files.sizes()
         names = list(sizes)
-        place = self.position >> (INSIDE_BITS + CHECK_BITS)
+        place = self.position >> PLACE_BEGIN
         if self._names and names[: place + 1] != self._names[: place + 1]:
             raise LogError(self._disorder(f"expected {self._names[place]} at place {place}"))
         self._names = names
@@ -296,7 +298,7 @@ class SequenceCursor:
         )
 
     def _place(self) -> tuple[int, int]:
-        return self.position >> (INSIDE_BITS + CHECK_BITS), self.position & _INSIDE
+        return self.position >> PLACE_BEGIN, self.position & _INSIDE
 
     def _encode(self, place: int, inside: int) -> int:
         if place >> PLACE_BITS or inside >> INSIDE_BITS:
@@ -306,4 +308,4 @@ class SequenceCursor:
         # Without the folder, so that moving everything changes nothing.
         names = "\n".join(name.removeprefix(self._files.folder) for name in self._names[: place + 1])
         check = zlib.crc32(names.encode()) & _CHECK
-        return place << (INSIDE_BITS + CHECK_BITS) | check << INSIDE_BITS | inside
+        return place << PLACE_BEGIN | check << INSIDE_BITS | inside

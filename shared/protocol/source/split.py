@@ -40,6 +40,8 @@ class Split:
     """The position of a committed checkpoint."""
     changed: bool = True
     """Since the last snapshot."""
+    check: str = ""
+    """Of the records that were taken, where they lie in files; "" where nobody took it."""
 
     @classmethod
     def restored(
@@ -111,7 +113,7 @@ class Split:
 
     def stand(self, name: SplitId) -> SplitStand:
         """As an acknowledgement has it (C2)."""
-        return SplitStand(name, self.position, self.known.begin, self.status, self.idled)
+        return SplitStand(name, self.position, self.known.begin, self.status, self.idled, self.check)
 
     def held(self, timeout_ms: int | None, now_ms: int) -> SplitHeld:
         """The split as heartbeats report it, without the strategy's part. timeout_ms: of idleness; now_ms: monotonic."""
