@@ -180,7 +180,7 @@ many: setup ## PROCESSORS=30 small ones in one installation: time until all have
 	$(BIN)/python -m tests.harness.many $(or $(PROCESSORS),30)
 
 .PHONY: long
-long: setup ## tests that take minutes each: memory under a slow target, workers that come and go
+long: setup ## tests that take minutes each: a year of departures under kills, memory under a slow target, workers that come and go
 	$(PYTEST) -m long --timeout 0 --ignore tests/outages $(ARGS)
 
 AXE := .tidemark/axe

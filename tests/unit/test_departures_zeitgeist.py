@@ -52,8 +52,8 @@ def splits_of(partitions: list[list[bytes]]) -> tuple[list[Split], oracle.Settle
 
 @pytest.fixture(scope="module")
 def winter() -> tuple[list[Split], oracle.Settled]:
-    """The first 60 days: enough to learn, and the blizzard."""
-    return splits_of([[v for _, v in p] for p in departures(days=60).partitions])
+    """The first 45 days: enough to learn, and the blizzard."""
+    return splits_of([[v for _, v in p] for p in departures(days=45).partitions])
 
 
 Steps = Iterator[tuple[int, int]]
