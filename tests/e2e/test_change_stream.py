@@ -22,8 +22,8 @@ from tidemark.shared.model.messages import StopProcessor
 pytestmark = pytest.mark.e2e
 NAME = ProcessorName("events")
 WORKERS = {"coordinator": 1, "source": 1, "operator": 0, "sink": 1, "spark": 0, "control": 0}
-ROUNDS, TRANSACTIONS = 3, 40
-DOCUMENTS = 3000
+ROUNDS, TRANSACTIONS = 2, 30
+DOCUMENTS = 1000
 
 
 def document(url: str, folder: Path, *, synced: bool = False, **config: Any) -> str:
