@@ -162,7 +162,7 @@ async def test_S6_a_column_that_others_change_under_staged_rows(shared: Shared, 
         assert found[keep + 2]["b"] == [1]
 
 
-@pytest.mark.parametrize("seed", share(range(*SEEDS), 2))
+@pytest.mark.parametrize("seed", share(range(*SEEDS), 3))
 async def test_S6_any_others_at_any_moment(shared: Shared, seed: int) -> None:
     """Rows, deletes, compactions, cuts of the log, columns dropped and of other types, restarts: between and inside of releases."""
     chooser, wanted = random.Random(seed), dict[int, str]()

@@ -4,6 +4,7 @@ import itertools
 import json
 import logging
 from collections import Counter
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -74,8 +75,8 @@ SHUFFLES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "ids": ({}, {"recordId": "$id"}),
 }
 """What divides the rows for the sink's tasks, and for those that drop repeats."""
-CASES = share([(by, *each) for by in SHUFFLES for each in ENGINES], len(SHUFFLES))
-"""In CI each order with one of them: their number is no multiple of three."""
+CASES = share([(by, *each) for by in SHUFFLES for each in ENGINES], 6)
+"""In CI a share in which each stage stands first and last, on each engine that it is run by."""
 
 
 class Story:
@@ -138,9 +139,14 @@ def _quiet() -> None:
     quiet(logging.CRITICAL)
 
 
-def test_each_order_of_stages_is_run() -> None:
-    """Also of the share that CI takes."""
-    assert {case[1:] for case in CASES} == {*ENGINES}
+def test_each_stage_is_run_in_each_place() -> None:
+    """Alone or in front of another, and behind another; also in the share that CI takes."""
+
+    def places(cases: Iterable[tuple[Engine, tuple[str, ...]]]) -> set[tuple[Engine, str, int]]:
+        return {(engine, name, place) for engine, names in cases for place, name in enumerate(names)}
+
+    assert places(case[1:] for case in CASES) == places(ENGINES)
+    assert {case[0] for case in CASES} == {*SHUFFLES}
 
 
 @pytest.mark.parametrize(

@@ -82,7 +82,7 @@ def test_an_operator_gives_on_columns_what_it_gives_on_documents(name: str, monk
     monkeypatch.setattr(calls, "FEW_ROWS", 0)
     chooser = random.Random(name)
     checked = 0
-    for _ in range(12 if CI else 120):
+    for _ in range(8 if CI else 120):
         batch = _batch(chooser, chooser.choice((1, 3, 12, 70)))
         expr = _parsed(expression(chooser, name, chooser.sample([*FIELDS, *CONSTANTS], 4)))
         if expr is None:
@@ -104,7 +104,7 @@ def test_an_operator_gives_on_columns_what_it_gives_on_documents(name: str, monk
 def test_documents_are_read_again_for_rows_that_fail_alone(name: str) -> None:
     """Of what an operator is asked on columns no row without an error goes to the interpreter as a whole."""
     chooser = random.Random(name)
-    for _ in range(6 if CI else 60):
+    for _ in range(3 if CI else 60):
         batch = _batch(chooser, 400)
         known = [
             each for each in (*FIELDS, *CONSTANTS) if each != "$a.n"

@@ -4,6 +4,7 @@ import random
 
 import pytest
 
+from tests.harness.share import share
 from tests.unit.protocol_coordinator_world import World
 from tidemark.shared.model.ids import ProcessorName
 from tidemark.shared.model.messages import CreateProcessor, StartProcessor, StopProcessor
@@ -214,7 +215,7 @@ def scale(world: World) -> None:
     there[-1].alive = False
 
 
-@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("seed", share(range(10), 3))
 def test_an_autoscaler_that_follows_the_number_gives_each_its_place_and_ends_none_that_works(seed: int) -> None:
     """Processors come and go; in the end all that should run do, and without any, one worker is left."""
     rng = random.Random(seed)
