@@ -82,6 +82,8 @@ EXECUTORS: Final = (
     "shared/adapters/clock.py",
     "shared/adapters/virtual.py",
     "services/control/programs.py",
+    "shared/compiled/__main__.py",
+    "shared/compiled/linking.py",
     "shared/process/protobuf_compiler.py",
     "services/local/",
     "services/cli/",

@@ -2,6 +2,9 @@
 
 An entry takes what Python hands over and makes numba's arrays of it, in the memory of the caller's (CC5). It looks at the fields of the
 array objects, whose layout is part of numpy's binary interface, and refuses what a function does not name (CC4).
+
+Numba would optimize each part, and make machine code of it, before a function that calls it could be compiled, and then once more in
+each such function. Here an entry is put together of parts as they were written, and optimized once.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -14,6 +17,7 @@ import numba
 import numpy as np
 from llvmlite import binding, ir
 from numba import types
+from numba.core.codegen import AOTCodeLibrary, AOTCPUCodegen
 from numba.core.registry import cpu_target
 from numba.extending import intrinsic, typeof_impl
 from numba.np import arrayobj
@@ -21,11 +25,36 @@ from numba.np import arrayobj
 from tidemark.shared.compiled import instructions
 from tidemark.shared.compiled.compiling import RESULTS_MAX, Array, Compiled, Part, functions
 
-_njit: Any = partial(numba.njit, nogil=True, error_model="numpy", no_cpython_wrapper=True, no_cfunc_wrapper=True)
 # Machine code that is made on one machine is read on another, whose processor may lack features of this one.
 _CPU: Final = "generic"
 _CONFIG: Any = numba.config
 _CONFIG.CPU_NAME, _CONFIG.CPU_FEATURES = _CPU, ""
+
+
+class _Written(AOTCodeLibrary):
+    """The code of a part as it was written: what is put together of it is optimized (`_whole`)."""
+
+    def finalize(self) -> None:
+        """Nothing is left to do: others link this code, and nobody runs it here."""
+        self._finalized = True
+
+    def get_pointer_to_function(self, _name: str) -> int:
+        """No machine code is made of it."""
+        return 0
+
+
+class _Codegen(AOTCPUCodegen):
+    _library_class = _Written
+
+    def set_env(self, _name: str, _env: Any) -> None:
+        """Of globals that the interpreter would be asked for: compiled functions ask it for nothing."""
+
+
+# This process compiles these functions and nothing else (CC6): what numba has of its own becomes a part like others.
+_CODEGEN: Final = _Codegen("tidemark", _CPU)
+cpu_target.target_context._internal_codegen = _CODEGEN  # noqa: SLF001 - as the library's own compiler ahead of time
+
+_njit: Any = partial(numba.njit, nogil=True, error_model="numpy", no_cpython_wrapper=True, no_cfunc_wrapper=True)
 
 # Fields of numpy's objects: places in bytes.
 _TYPE: Final = 8
@@ -45,23 +74,50 @@ def everything() -> Sequence[Compiled]:
     return functions()
 
 
-def machine_code(chosen: Iterable[Compiled]) -> bytes:
-    """The functions as an object file for this architecture; for all of this package it takes half a minute."""
+def bitcode(function: Compiled) -> bytes:
+    """A function with its entry, optimized, in LLVM's own form."""
+    made = _entry(function)
     whole = binding.parse_assembly(_NEVER_CALLED)
-    entries = set()
-    for function in chosen:
-        text, entry = _module(function)
-        module = binding.parse_assembly(text)
-        module.get_function(entry).name = function.name
-        entries.add(function.name)
-        whole.link_in(module)
-    for each in (*whole.functions, *whole.global_variables):
-        if not each.is_declaration and each.name not in entries:
-            each.linkage = "internal"
+    whole.data_layout = _CODEGEN._data_layout  # noqa: SLF001 - the library's way
+    for library in _libraries(made.library):
+        whole.link_in(library._final_module, preserve=True)  # noqa: SLF001
+    whole.get_function(made.fndesc.llvm_func_name).name = function.name
+    _hide(whole, {function.name})
+    levels = {"loop_vectorize": _CODEGEN._loopvect, "slp_vectorize": False, "opt": _CODEGEN._opt_level, "cost": "cheap"}  # noqa: SLF001
+    for options in (levels, {}):  # counts of holders go with the first, as in `CPUCodeLibrary`
+        passes, builder = _CODEGEN._module_pass_manager(**options)  # noqa: SLF001
+        passes.run(whole, builder)
+    return bytes(whole.as_bitcode())
+
+
+def machine_code(made: Iterable[bytes]) -> bytes:
+    """The functions, of which `bitcode` is given, as an object file for this architecture."""
+    whole = binding.parse_assembly("")
+    for each in made:
+        whole.link_in(binding.parse_bitcode(each))
     binding.initialize_native_target()
     binding.initialize_native_asmprinter()
     target = binding.Target.from_default_triple()
     return bytes(target.create_target_machine(_CPU, "", 3, "pic", "small").emit_object(whole))
+
+
+def _libraries(first: Any) -> list[Any]:
+    """A library, and all that it was put together of, each once."""
+    found: dict[Any, None] = {}
+    waiting = [first]
+    while waiting:
+        library = waiting.pop()
+        if library not in found:
+            found[library] = None
+            waiting += library._linking_libraries  # noqa: SLF001
+    return [*found]
+
+
+def _hide(module: Any, entries: set[str]) -> None:
+    """All but the entries are the module's own: other modules have parts of the same names."""
+    for each in (*module.functions, *module.global_variables):
+        if not each.is_declaration and each.name not in entries:
+            each.linkage = "internal"
 
 
 @typeof_impl.register(Part)
@@ -76,8 +132,8 @@ def _(made: Part, _context: Any) -> Any:
     return cpu_target.typing_context.resolve_value_type(made.compiler)
 
 
-def _module(function: Compiled) -> tuple[str, str]:
-    """The code of a function with its entry, and the entry's name there."""
+def _entry(function: Compiled) -> Any:
+    """A function behind its entry, as numba has compiled them."""
     names = [f"a{number}" for number in range(len(function.kinds))]
     arrays = {name: kind for name, kind in zip(names, function.kinds, strict=True) if isinstance(kind, Array)}
     fits = " and ".join(f"fits_{name}(array, {name})" for name in arrays) or "True"
@@ -101,8 +157,7 @@ def _module(function: Compiled) -> tuple[str, str]:
     entry: Any = _njit(room["entry"])
     entry.compile((types.intp,) * (1 + len(names)))
     (made,) = entry.overloads.values()
-    text = made.library.get_llvm_str()
-    return text, made.fndesc.llvm_func_name
+    return made
 
 
 def _field(builder: Any, address: Any, place: int, kind: Any) -> Any:

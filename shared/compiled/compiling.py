@@ -10,6 +10,7 @@
   names is refused before it runs.
 - CC5 They make no arrays: `borrowed` counts no holder, so it may only lend arrays of the caller. An array of their own would not be known
   to be in use, and another thread would get its memory.
+- CC6 Compilers work in processes of their own (`__main__.py`), as many as there are cores: none is ever in a process that carries data.
 
 To compile takes numba, to call takes LLVM's linker alone (`linking.py`): numba, its types and its copies of the code would be 100 MiB
 and most of a second of each process.
@@ -75,6 +76,11 @@ class Compiled:
     def __init__(self, function: Callable[..., Any], name: str, results: int, kinds: tuple[Kind, ...]) -> None:
         self.function, self.name, self.results, self.kinds = function, name, results, kinds
         self.code: Any = None
+
+    @property
+    def module(self) -> str:
+        """The module that it is written in."""
+        return self.name.partition(".")[0]
 
     def __call__(self, *arguments: Any) -> Any:
         """The number, or numbers, that it gives; None of one without results. TypeError: the arguments are not those that it names."""
@@ -147,7 +153,7 @@ def functions() -> tuple[Compiled, ...]:
 
 
 def load() -> None:
-    """Find the machine code of all functions; where there is none that fits, compile it (CC3), which takes half a minute."""
+    """Find the machine code of all functions; where there is none that fits, compile it (CC3), which takes a minute or two."""
     from tidemark.shared.compiled import linking  # noqa: PLC0415 - LLVM is loaded with the first call of machine code
 
     with _LOADING:

@@ -1,6 +1,8 @@
 """Machine code that was compiled ahead, linked into this process by LLVM's own linker."""
 
 import functools
+import subprocess
+import sys
 from collections.abc import Callable
 from typing import Any, Final, TypeAlias
 
@@ -18,11 +20,15 @@ def addresses() -> Addresses:
     """Of this package; all of it is compiled here if none is kept that fits (CC3)."""
     code = keeping.kept()
     if code is None:
-        from tidemark.shared.compiled import building  # noqa: PLC0415 - the compiler is loaded to compile alone
-
-        code = building.machine_code(building.everything())
+        code = made()
         keeping.keep(code)
     return linked(code)
+
+
+def made() -> bytes:
+    """All of it compiled now, in other processes (CC6). CalledProcessError: they failed, and have said why."""
+    command = [sys.executable, "-m", "tidemark.shared.compiled", "-"]
+    return subprocess.run(command, stdout=subprocess.PIPE, check=True).stdout  # noqa: S603 - no argument comes from outside
 
 
 def linked(code: bytes) -> Addresses:

@@ -118,7 +118,7 @@ def test_what_a_command_holds_of_a_topic_is_bounded(monkeypatch: pytest.MonkeyPa
 
     async def main(world: VirtualWorld) -> list[int]:
         log = await _filled(world, Faults())
-        held, found = HeldRecords("out"), committed_records(log, "out", 0, Offset(2), Offset(5))
+        held, found = HeldRecords("topic out"), committed_records(log, "out", 0, Offset(2), Offset(5))
         return [int(held.take(record).value or b"") async for record in found]
 
     size = sum(512 + len(str(number)) for number in (4, 6, 8))

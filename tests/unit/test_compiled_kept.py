@@ -54,7 +54,7 @@ def test_a_process_that_uses_what_was_compiled_ahead_loads_no_compiler() -> None
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Where machine code of the small function alone is kept."""
     monkeypatch.setattr(keeping, "folder", lambda: tmp_path)
-    monkeypatch.setattr(building, "everything", lambda: [small()])
+    monkeypatch.setattr(linking, "made", lambda: building.machine_code([building.bitcode(small())]))
     return tmp_path
 
 
