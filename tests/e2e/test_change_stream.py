@@ -11,6 +11,7 @@ import pytest
 from tests.e2e.faults import kill
 from tests.harness.installation import released
 from tests.harness.mongodb.streaming import StreamingServer
+from tests.harness.share import CI
 from tidemark.services.audit.check import audit_local
 from tidemark.services.audit.history import NotAuditable
 from tidemark.services.cli.connected import refused_by_what_is_there
@@ -22,8 +23,7 @@ from tidemark.shared.model.messages import StopProcessor
 pytestmark = pytest.mark.e2e
 NAME = ProcessorName("events")
 WORKERS = {"coordinator": 1, "source": 1, "operator": 0, "sink": 1, "spark": 0, "control": 0}
-ROUNDS, TRANSACTIONS = 2, 30
-DOCUMENTS = 1000
+ROUNDS, TRANSACTIONS, DOCUMENTS = (2, 30, 1000) if CI else (3, 40, 3000)
 
 
 def document(url: str, folder: Path, *, synced: bool = False, **config: Any) -> str:

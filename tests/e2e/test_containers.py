@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 
 from tests.harness.sealing import KEY, sealed
-from tests.harness.share import CI
 from tidemark.services.cli.installation import Installation
 from tidemark.services.local.broker import LocalBroker
 from tidemark.services.local.broker_settings import BrokerSettings
@@ -31,15 +30,14 @@ ROOT = Path(__file__).resolve().parents[2]
 START = ROOT / "deploy" / "images" / "start.sh"
 NAME = ProcessorName("passing")
 SERVICES = ("coordinator", "source", "sink")
-HOGS = (1 if CI else 4) * len(os.sched_getaffinity(0))
-"""In CI other tests beside this one keep the machine busy, and would wait for more of them."""
+HOGS = 4 * len(os.sched_getaffinity(0))
 HOGS_END_AFTER_S = 180
 COMMITS = 8
 
 
 @contextmanager
 def busy() -> Iterator[None]:
-    """Programs that never wait, as many as there are cores and more. They end by themselves, too."""
+    """Far more programs that never wait than there are cores. They end by themselves, too."""
     does = f"import time\nend = time.monotonic() + {HOGS_END_AFTER_S}\nwhile time.monotonic() < end: pass"
     hogs = [subprocess.Popen([sys.executable, "-I", "-S", "-c", does]) for _ in range(HOGS)]
     try:

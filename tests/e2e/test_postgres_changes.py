@@ -14,6 +14,7 @@ import pytest
 from tests.e2e.faults import kill
 from tests.harness.installation import released
 from tests.harness.postgres import postgres
+from tests.harness.share import CI
 from tidemark.services.audit.check import audit_local
 from tidemark.services.audit.history import NotAuditable
 from tidemark.services.cli.connected import refused_by_what_is_there
@@ -25,7 +26,7 @@ from tidemark.shared.model.messages import StopProcessor
 pytestmark = [pytest.mark.e2e, pytest.mark.postgres]
 NAME = ProcessorName("changes")
 WORKERS = {"coordinator": 1, "source": 1, "operator": 0, "sink": 1, "spark": 0, "control": 0}
-ROUNDS, TRANSACTIONS = 2, 30
+ROUNDS, TRANSACTIONS = (2, 30) if CI else (4, 60)
 
 
 def document(url: str, folder: Path, **more: Any) -> str:
@@ -106,7 +107,7 @@ async def test_changes_come_out_once_over_kills(tmp_path: Path) -> None:
             await audit_local(NAME, tmp_path / "data")
 
 
-ROWS = 50_000
+ROWS, KILLS = (50_000, 2) if CI else (100_000, 3)
 
 
 def churn(url: str, stop: threading.Event) -> None:
@@ -152,7 +153,7 @@ async def test_rows_then_changes_come_out_once_over_kills_in_the_middle(tmp_path
         counts: list[int] = []
         async with installation(tmp_path / "data", {}, WORKERS) as installed:
             await installed.ensure_started(NAME, document(url, out, initialSync={"enable": True}), {})
-            for _ in range(2):
+            for _ in range(KILLS):
                 await installed.until_running(NAME)
                 async for status in installed.client.watch(NAME):
                     assert status.state != "FAILED", status.reason
