@@ -84,7 +84,7 @@ async def test_events_come_out_once_over_kills(tmp_path: Path, synced: bool) -> 
     assert [(row["operationType"], row["documentKey"]["_id"]) for row in rows[len(copies) :]] == expected
     assert copies == sorted(set(copies)), "written meanwhile, some may be among them"
     assert [each for each in copies if each[1] < 0] == (there if synced else [])
-    with pytest.raises(NotAuditable, match="only Kafka sources"):
+    with pytest.raises(NotAuditable, match="only topics, files, tables and samples"):
         await audit_local(NAME, tmp_path / "data")
 
 

@@ -103,7 +103,7 @@ async def test_changes_come_out_once_over_kills(tmp_path: Path) -> None:
                     break
         rows: list[dict[str, Any]] = released(out)
         assert [(row["operationType"], row["documentKey"]["id"]) for row in rows] == expected
-        with pytest.raises(NotAuditable, match="only Kafka sources"):
+        with pytest.raises(NotAuditable, match="only topics, files, tables and samples"):
             await audit_local(NAME, tmp_path / "data")
 
 
