@@ -28,7 +28,7 @@ def main(arguments: Sequence[str]) -> int:
         return 0
     with tempfile.TemporaryDirectory() as made:
         own = [sys.executable, "-m", "tidemark.shared.compiled", made]
-        shares = _shares(min(_PROCESSES_MAX, len(os.sched_getaffinity(0))))
+        shares = _shares(min(_PROCESSES_MAX, os.cpu_count() or 1))
         processes = [subprocess.Popen([*own, *modules]) for modules in shares]  # noqa: S603 - no argument comes from outside
         if sum(process.wait() != 0 for process in processes):
             return 1

@@ -32,7 +32,7 @@ _CONFIG.CPU_NAME, _CONFIG.CPU_FEATURES = _CPU, ""
 
 
 class _Written(AOTCodeLibrary):
-    """The code of a part as it was written: what is put together of it is optimized (`_whole`)."""
+    """The code of a part as it was written: what is put together of it is optimized (`bitcode`)."""
 
     def finalize(self) -> None:
         """Nothing is left to do: others link this code, and nobody runs it here."""
@@ -82,7 +82,9 @@ def bitcode(function: Compiled) -> bytes:
     for library in _libraries(made.library):
         whole.link_in(library._final_module, preserve=True)  # noqa: SLF001
     whole.get_function(made.fndesc.llvm_func_name).name = function.name
-    _hide(whole, {function.name})
+    for each in (*whole.functions, *whole.global_variables):
+        if not each.is_declaration and each.name != function.name:
+            each.linkage = "internal"  # other modules have parts of the same names
     levels = {"loop_vectorize": _CODEGEN._loopvect, "slp_vectorize": False, "opt": _CODEGEN._opt_level, "cost": "cheap"}  # noqa: SLF001
     for options in (levels, {}):  # counts of holders go with the first, as in `CPUCodeLibrary`
         passes, builder = _CODEGEN._module_pass_manager(**options)  # noqa: SLF001
@@ -111,13 +113,6 @@ def _libraries(first: Any) -> list[Any]:
             found[library] = None
             waiting += library._linking_libraries  # noqa: SLF001
     return [*found]
-
-
-def _hide(module: Any, entries: set[str]) -> None:
-    """All but the entries are the module's own: other modules have parts of the same names."""
-    for each in (*module.functions, *module.global_variables):
-        if not each.is_declaration and each.name not in entries:
-            each.linkage = "internal"
 
 
 @typeof_impl.register(Part)

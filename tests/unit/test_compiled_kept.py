@@ -1,6 +1,7 @@
 """Machine code is made once and kept, and a process that may keep nothing works all the same."""
 
 import errno
+import itertools
 import os
 import subprocess
 import sys
@@ -12,6 +13,7 @@ import numpy as np
 import pytest
 
 from tidemark.shared.compiled import building, json, keeping, linking
+from tidemark.shared.compiled.__main__ import _shares
 from tidemark.shared.compiled.compiling import INT64S, INT64S_OUT, Compiled
 
 USES = """
@@ -48,6 +50,15 @@ def test_a_process_that_uses_what_was_compiled_ahead_loads_no_compiler() -> None
     modules = done.stdout.split()
     assert "llvmlite.binding" in modules
     assert "numba" not in modules
+
+
+@pytest.mark.parametrize("count", [1, 2, 4, 100])
+def test_each_module_is_compiled_by_one_process(count: int) -> None:
+    """However many there are: its functions have parts in common, which are compiled once."""
+    shares = _shares(count)
+    assert all(shares)
+    assert len(shares) <= count
+    assert sorted(itertools.chain(*shares)) == sorted({function.module for function in building.everything()})
 
 
 @pytest.fixture
