@@ -19,6 +19,7 @@ PACKAGES := $(VENV)/.packages-installed
 JARS := .tidemark/kafka/.jars-verified
 CLASSES := .tidemark/classes/.archived
 COMPILED := $(VENV)/.readers-compiled
+NEEDED := $(PACKAGES) $(COMPILED) $(JARS)
 LOG := .tidemark/setup.log
 
 # An environment that cannot be used is made anew: its Python is gone or does not fit, or the folder had another name, and the programs in it
@@ -44,7 +45,7 @@ help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 .PHONY: setup
-setup: $(PACKAGES) $(COMPILED) $(JARS) $(CLASSES) ## virtual environment, locked packages, the broker's jars; nothing if they are there
+setup: $(NEEDED) $(CLASSES) ## virtual environment, locked packages, the broker's jars; nothing if they are there
 
 .PHONY: doctor
 doctor: ## look for what a set-up needs: Python 3.11 to 3.13, Java 17 or newer, disk
@@ -78,16 +79,19 @@ $(JARS): deploy/broker/jars.lock | $(PACKAGES)
 	@mkdir -p $(@D)
 	@touch $@
 
-$(CLASSES): $(PACKAGES) $(COMPILED) $(JARS)
+$(CLASSES): $(NEEDED)
 	@echo 'Setting up: archives of the classes that the broker and Spark load, which halve the time of their starts'
-	@mkdir -p $(@D); for package in tidemark.services.local tidemark.spark_stages; do \
-	  $(BIN)/python -m $$package.archive 2> $(@D)/archive.log || \
-	  { $(PYTHON) services/local/doctor.py explain $(@D)/archive.log; exit 1; }; done
+	@mkdir -p $(@D); writers=; for package in tidemark.services.local tidemark.spark_stages; do \
+	  { $(BIN)/python -m $$package.archive 2> $(@D)/$$package.log || \
+	    { $(PYTHON) services/local/doctor.py explain $(@D)/$$package.log; exit 1; }; } & writers="$$writers $$!"; \
+	done; for writer in $$writers; do wait $$writer || exit 1; done
 	@touch $@
 
+# A first demo needs no archives: they are written behind it, for the starts that follow.
 .PHONY: demo
-demo: setup ## a year of New York departures through all of it; results in out/demo/
+demo: $(NEEDED) ## a year of New York departures through all of it; results in out/demo/
 	@$(BIN)/tidemark demo
+	@$(MAKE) --silent setup
 
 .PHONY: weather
 weather: setup ## two streams joined: departures with the weather of their hour; results in out/weather/delays/
