@@ -125,6 +125,16 @@ def test_DD1_DD3_RI1_repeats_are_found_wherever_batches_are_cut_and_whatever_res
     assert found == oracle(history, horizon)
 
 
+def test_DD1_the_horizon_ends_where_it_did_before_a_restart() -> None:
+    """Two records of one id that are older than the horizon: a task that begins again remembers neither, as before."""
+    horizon = TimeHorizon(2 * BUCKET_MS)
+    history = [("a", 9 * BUCKET_MS, 0), ("b", 0, 1), ("b", 0, 2)]
+    ids = SplitIds(FieldPath(("id",)), horizon)
+    ids.told_apart(batch(history[:1]))
+    found = restored(ids, {}).told_apart(batch(history[1:]))[0].tolist()
+    assert found == oracle(history, horizon)[1:] == [True, True]
+
+
 def test_RI1_a_false_positive_of_the_filter_drops_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """With a filter that says yes to everything, only real repeats are repeats (RI1)."""
     ids = SplitIds(FieldPath(("id",)), TimeHorizon(BUCKET_MS))

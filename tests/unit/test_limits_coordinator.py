@@ -141,7 +141,7 @@ def test_an_assignment_carries_nothing_that_nobody_restores_from() -> None:
     assert all(not h.staged and not h.positions for c in assigned for h in c.handles)
 
 
-def test_an_assignment_names_no_generation_that_committed_nothing() -> None:
+def test_L1_an_assignment_names_no_generation_that_committed_nothing() -> None:  # noqa: N802
     """However often a processor began in vain: the lineage that tasks are told does not grow with it."""
     entries = [
         LineageEntry(Generation(g), Epoch(e), 1) for g, e in ((1, 0), (2, 0), (3, 7), (4, 7), (5, 7), (6, 9), (7, 9))
