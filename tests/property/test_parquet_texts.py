@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tidemark.services.source.connectors.parquetcells import documents_of_batch, texts_of
-from tidemark.shared.language.values import render_json
+from tidemark.shared.language.values import parse_json, render_json
 
 _WORD = st.integers(-(2**63), 2**63 - 1) | st.sampled_from([-(2**63), 2**63 - 1])
 _NEAR = st.integers(-(10**13), 10**13)
@@ -21,7 +21,7 @@ KINDS: list[tuple[pa.DataType, st.SearchStrategy[Any]]] = [
     (pa.int32(), st.integers(-(2**31), 2**31 - 1)),
     (pa.int64(), _WORD),
     (pa.uint32(), st.integers(0, 2**32 - 1)),
-    (pa.uint64(), st.integers(0, 2**63 - 1)),
+    (pa.uint64(), st.integers(0, 2**64 - 1) | st.sampled_from([2**63 - 1, 2**63, 2**64 - 1])),
     (pa.float32(), st.floats(width=32)),
     (pa.float64(), st.floats()),
     *((pa.timestamp(unit), _NEAR | _WORD) for unit in ("ms", "us")),
@@ -67,3 +67,15 @@ def batches(draw: st.DrawFn) -> pa.RecordBatch:
 def test_a_batch_is_written_as_its_rows_are(batch: pa.RecordBatch) -> None:
     """Times before 1970 and beyond Python's years, numbers that are none, nested values, names like the engine's own."""
     assert texts_of(batch) == [render_json(document) for document in documents_of_batch(batch)]
+
+
+def test_an_unsigned_number_beyond_long_is_a_double() -> None:
+    """As in JSON, at any depth; it neither wraps around nor ends the source."""
+    for beyond in (2**63, 2**64 - 1):
+        cells = {"u": [beyond], "l": [[beyond, 2**63 - 1]], "s": [{"u": beyond}]}
+        kinds = [pa.uint64(), pa.list_(pa.uint64()), pa.struct([("u", pa.uint64())])]
+        batch = pa.RecordBatch.from_arrays(
+            [pa.array(c, k) for c, k in zip(cells.values(), kinds, strict=True)], list(cells)
+        )
+        expected = {"u": float(beyond), "l": [float(beyond), 2**63 - 1], "s": {"u": float(beyond)}}
+        assert [parse_json(text) for text in texts_of(batch)] == [expected] == documents_of_batch(batch)

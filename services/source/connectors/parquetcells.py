@@ -2,6 +2,7 @@
 
 Times become dates of milliseconds in every unit and year. Python has none before 1 and after 9999, so such rows are read number by
 number. Maps with texts as keys are documents, others arrays of {k, v}, as `$objectToArray` writes them.
+Unsigned numbers beyond a long are doubles, as in JSON.
 """
 
 import datetime as dt
@@ -15,7 +16,7 @@ import pyarrow as pa
 from tidemark.shared.language.kernels.cells import tagged
 from tidemark.shared.language.values import render_json
 from tidemark.shared.language.values.instants import DAY_MS
-from tidemark.shared.model.values import MISSING, Binary, Date, Document
+from tidemark.shared.model.values import INT64_MAX, MISSING, Binary, Date, Document
 from tidemark.shared.operators.batches import TAGGED_FIELD, TIMESTAMP, column_field, is_engine
 from tidemark.shared.operators.rendered import rendered
 
@@ -141,5 +142,7 @@ def _scalar(cell: Any) -> Any:
             return Binary(cell.bytes, _UUID_SUBTYPE)
         case dt.time() | dt.timedelta():
             return str(cell)
+        case int() if cell > INT64_MAX:
+            return float(cell)
         case _:
             return cell
