@@ -8,7 +8,7 @@ from tidemark.shared.model.failures import Lasting, WrongSetup
 from tidemark.shared.model.ids import Offset, SplitId
 from tidemark.shared.model.records import RawBatch
 from tidemark.shared.model.splits import SplitStatus
-from tidemark.shared.ports.log import LogError
+from tidemark.shared.ports.log import LogError, OffsetOutOfRange
 
 
 class SourceMissing(LogError, WrongSetup):
@@ -17,6 +17,10 @@ class SourceMissing(LogError, WrongSetup):
 
 class SourceReplaced(LogError, Lasting):
     """Where a split was there is another one: positions of the one mean nothing in the other. Waiting does not help (I2)."""
+
+
+class SourceOvertaken(OffsetOutOfRange, Lasting):
+    """Retention has deleted what was to be read next. Waiting does not bring it back."""
 
 
 @runtime_checkable

@@ -14,6 +14,7 @@ from tidemark.shared.adapters.faults import Faults
 from tidemark.shared.adapters.memory_broker import MemoryBroker
 from tidemark.shared.adapters.memory_log import MemoryLog
 from tidemark.shared.language.stages import StartAt, StartAtOffsets, StartAtTime
+from tidemark.shared.model.failures import is_lasting
 from tidemark.shared.model.ids import Offset, SplitId
 from tidemark.shared.model.records import RawBatch
 from tidemark.shared.ports.log import LogUnavailable, NewRecord, OffsetOutOfRange, TopicPartition
@@ -94,8 +95,9 @@ async def test_retention_that_overtook_a_position_is_an_error_that_names_both() 
     await world.log.delete_records({TopicPartition("in", 0): Offset(3)})
     with pytest.raises(
         OffsetOutOfRange, match=r"topic in partition 0: offset 1 .* begins at 3: 2 offsets were deleted"
-    ):
+    ) as found:
         await start(world, {IN_0: Offset(1)})
+    assert is_lasting(found.value)
 
 
 async def test_a_position_beyond_the_log_is_an_error() -> None:

@@ -25,7 +25,7 @@ from tidemark.shared.model.records import RawBatch, RawPartition
 from tidemark.shared.model.splits import SplitStatus
 from tidemark.shared.ports.clock import Clock
 from tidemark.shared.ports.log import Log, LogError, LogUnavailable, OffsetOutOfRange, TopicFound, TopicPartition
-from tidemark.shared.ports.source import SourceMissing, SourceReplaced
+from tidemark.shared.ports.source import SourceMissing, SourceOvertaken, SourceReplaced
 
 
 class RawReader(Protocol):
@@ -229,7 +229,8 @@ class KafkaConnector:
         """Read these splits, besides those that are already being read.
 
         Raises:
-            OffsetOutOfRange: a position is not in the log (any more).
+            SourceOvertaken: retention has deleted what a position names.
+            OffsetOutOfRange: a position is beyond the log.
             LogUnavailable: try again; nothing has changed.
         """
         added = {split: partition_of(split) for split in positions if split not in self._splits}
@@ -385,7 +386,7 @@ class KafkaConnector:
 def _check_in_log(partition: TopicPartition, position: Offset, begin: Offset, end: Offset) -> None:
     place = f"topic {partition.topic} partition {partition.partition}"
     if position < begin:
-        raise OffsetOutOfRange(
+        raise SourceOvertaken(
             f"{place}: offset {position} is to be read next, but the log begins at {begin}: {begin - position} offsets were deleted"
             " before they were read. Retention of the topic must outlast every stop; going on needs a start without state"
         )
