@@ -3,13 +3,12 @@
 from collections.abc import Sequence
 from typing import Final
 
-from tests.harness.share import CI
 from tests.harness.simulation.drawing import SHAPES, Shape
 from tests.harness.simulation.story import run
 from tests.harness.simulation.writes import WRITES
 
-SEEDS: Final = 56 if CI else 120
-"""Of each change: of each shape as many; `make simulate` runs these and others."""
+SEEDS: Final = 300
+"""Of each change; `make simulate` runs these and others."""
 
 
 def seeds_of(shapes: Sequence[Shape]) -> list[int]:
