@@ -19,10 +19,10 @@ def settled(folder: Path) -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if not name.startswith("MAKE")} | {"PWD": str(folder)}
 
 
-def planned(folder: Path, **environment: str) -> str:
-    """What `make setup` would do there."""
+def planned(folder: Path, target: str = "setup", **environment: str) -> str:
+    """What `make setup`, or another target, would do there."""
     done = subprocess.run(
-        ["make", "--dry-run", "setup"],
+        ["make", "--dry-run", target],
         cwd=folder,
         env=settled(folder) | environment,
         capture_output=True,
@@ -127,6 +127,13 @@ def test_a_failed_archive_says_why(installed: Path) -> None:
     )
     assert done.returncode != 0
     assert "The set-up failed: no space for it" in done.stderr
+
+
+def test_a_first_demo_begins_before_the_archives_are_written(installed: Path) -> None:
+    """They save it some seconds, and take a minute."""
+    (installed / ".tidemark/classes/.archived").unlink()
+    plan = planned(installed, "demo")
+    assert 0 <= plan.index("tidemark demo") < plan.index("archives of the classes")
 
 
 @pytest.mark.parametrize("example", ["weather", "sessions", "counts", "validation", "weblog"])
