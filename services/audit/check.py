@@ -329,6 +329,8 @@ def can_be_computed_again(processor: Processor) -> None:
             raise NotAuditable(f"{stage.path}: nobody can read back what a server was told")
         if isinstance(stage, KafkaEmit) and stage.registry is not None:
             raise NotAuditable(f"{stage.path}.schemaRegistry: an audit asks no registry, and compares JSON alone")
+        if isinstance(stage, KafkaEmit) and stage.format is not None:
+            raise NotAuditable(f"{stage.path}.format: an audit compares JSON alone")
         if isinstance(stage, KafkaEmit) and _tombstones_by_meta(stage):
             raise NotAuditable(
                 f"{stage.path}.config.tombstoneWhen: what $meta told of a row is not kept with its output"

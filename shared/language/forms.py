@@ -1,6 +1,6 @@
-"""Forms of records in topics other than JSON: schemas that a registry knows, and formats of other packages."""
+"""Forms of records in topics other than JSON: schemas that a registry knows, MessagePack, and formats of other packages."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -24,17 +24,22 @@ class PluginUse:
     connection_name: str | None = None
 
 
+OwnFormat = Literal["messagePack"]
+
+
 @dataclass(frozen=True, slots=True)
 class PluginFormat:
-    """A format of another package, by its name there."""
+    """A format of another package, by its name there; or one of Tidemark's own with the interface of these."""
 
     path: str
     plugin: str
     config: Document = field(default_factory=dict)
+    own: OwnFormat | None = None
 
-    def use(self) -> PluginUse:
+    def uses(self) -> Iterator[PluginUse]:
         """The same, as all plug-ins of a document are told."""
-        return PluginUse("format", self.plugin, self.config, self.path)
+        if self.own is None:
+            yield PluginUse("format", self.plugin, self.config, self.path)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

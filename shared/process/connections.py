@@ -9,12 +9,14 @@ import fsspec
 from tidemark.shared.adapters.kafka_log import KafkaLog
 from tidemark.shared.adapters.kafka_settings import KafkaSettings, settings_from
 from tidemark.shared.adapters.tablelibraries import iceberg_name, no_catalog
+from tidemark.shared.computation.base import NoConfig
 from tidemark.shared.language.documents import Processor, resolve
 from tidemark.shared.language.forms import PluginFormat, PluginUse
 from tidemark.shared.language.redaction import redacted_line
 from tidemark.shared.language.stages import Connection, FileSource, PluginEmit, PluginSource, PluginTable
 from tidemark.shared.model.failures import WrongSetup
 from tidemark.shared.plugins.installed import make_plugin
+from tidemark.shared.plugins.messagepack import MessagePack
 from tidemark.shared.ports.http import HttpClient
 from tidemark.shared.process.allowed import Allowed, below, read_allowed
 from tidemark.shared.process.values import Values
@@ -105,9 +107,11 @@ class Connections:
         return found
 
     def format_of(self, form: PluginFormat | None) -> PluggedFormat | None:
-        """A plug-in's format, if one is named. NotAllowed."""
+        """The format, if one is named. NotAllowed for a plug-in's."""
         if form is None:
             return None
+        if form.own is not None:
+            return PluggedFormat(lambda: MessagePack(NoConfig(), NoConfig()), form)
         self._allowed.check_plugin(form.plugin, form.config, form.path)
         return PluggedFormat(lambda: make_plugin("format", form.plugin, form.config, {}), form)
 

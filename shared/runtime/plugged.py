@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 @dataclass(slots=True)
 class PluggedFormat:
-    """A plug-in's format; it is made when it is first loaded."""
+    """A plug-in's format, or one with its interface; it is made when it is first loaded."""
 
     make: Callable[[], Format[Any]]
     form: PluginFormat
@@ -29,7 +29,7 @@ class PluggedFormat:
     @property
     def place(self) -> str:
         """For messages."""
-        return f"{self.form.path}, plug-in {self.form.plugin}"
+        return f"{self.form.path}, {'plug-in' if self.form.own is None else 'format'} {self.form.plugin}"
 
     def loaded(self) -> Format[Any]:
         """The format. Blocks; PluginError."""

@@ -18,6 +18,7 @@ WITHIN: dict[str, Any] = {"before": {"size": 1, "unit": "ms"}}
         ({"$lookup": {"from": {"documents": []}, "localField": "k", "foreignField": "k", "as": "r"}}, r"\$lookup: .* answered then"),
         ({"$emit": {"connectionName": "c", "topic": "t", "config": {"key": "$k", "tombstoneWhen": {"$meta": "stream.source.offset"}}}},
          r"tombstoneWhen: what \$meta told"),
+        ({"$emit": {"connectionName": "c", "topic": "t", "format": "messagePack"}}, r"\$emit\.format: .*JSON alone"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_computed_again_is_no_success(stage: dict[str, Any], says: str) -> None:

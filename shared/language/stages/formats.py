@@ -1,9 +1,9 @@
-"""`format` of a topic's records, and `keyFormat` of their keys: those of plug-ins."""
+"""`format` of a topic's records, and `keyFormat` of their keys: MessagePack, and those of plug-ins."""
 
-from typing import Any, Final
+from typing import Any, Final, get_args
 
 from tidemark.shared.language.expressions.scope import Scope
-from tidemark.shared.language.forms import PluginFormat
+from tidemark.shared.language.forms import OwnFormat, PluginFormat
 from tidemark.shared.language.kinds import DOCUMENT, STRING, Kind, Option, Read, choice, closed_schema, read_options
 from tidemark.shared.language.problems import join
 
@@ -13,13 +13,22 @@ _OPTIONS: Final = (
 )
 
 
-def _format(tree: Any, path: str, scope: Scope) -> PluginFormat | None:
+def _plugin(tree: Any, path: str, scope: Scope) -> PluginFormat | None:
     before = len(scope.problems.errors)
     found = read_options(tree, path, scope, _OPTIONS, "a format")
     return None if len(scope.problems.errors) > before else PluginFormat(path=path, **found.fields)
 
 
-FORMAT: Final = Kind(_format, closed_schema(_OPTIONS))
+def _format(tree: Any, path: str, scope: Scope) -> PluginFormat | None:
+    if type(tree) is dict:
+        return _plugin(tree, path, scope)
+    name: OwnFormat | None = _OWN.read(tree, path, scope)
+    return None if name is None else PluginFormat(path=path, plugin=name, own=name)
+
+
+_OWN: Final = choice(*get_args(OwnFormat))
+_PLUGIN: Final = Kind(_plugin, closed_schema(_OPTIONS))
+FORMAT: Final = Kind(_format, {"anyOf": [_OWN.schema, _PLUGIN.schema]})
 """`format` of a topic."""
 
 
@@ -28,18 +37,16 @@ def key_format(*names: str) -> Kind:
     word = choice(*names)
 
     def read(tree: Any, path: str, scope: Scope) -> Any:
-        return (FORMAT if type(tree) is dict else word).read(tree, path, scope)
+        return (_PLUGIN if type(tree) is dict else word).read(tree, path, scope)
 
-    return Kind(read, {"anyOf": [word.schema, FORMAT.schema]})
+    return Kind(read, {"anyOf": [word.schema, _PLUGIN.schema]})
 
 
 def check_format(tree: Any, found: Read, path: str, scope: Scope) -> None:
     """Note options of a topic that have no meaning beside a format, and take a plug-in's format of keys apart."""
     for place, form in (("format", found.get("format")), ("config.keyFormat", found.fields.get("key_format"))):
         if isinstance(form, PluginFormat) and "schemaRegistry" in tree:
-            scope.problems.add(
-                join(path, place), "records are of a schema registry or of plug-ins' formats, not of both"
-            )
+            scope.problems.add(join(path, place), "records are of a schema registry, or of another format, not of both")
     if isinstance(form := found.fields.get("key_format"), PluginFormat):
         found.fields |= {"key_format": "plugin", "key_plugin": form}
     if "format" not in found:
@@ -48,5 +55,5 @@ def check_format(tree: Any, found: Read, path: str, scope: Scope) -> None:
     for name in ("outputFormat", "dateFormat"):
         if type(config) is dict and name in config:
             scope.problems.add(
-                join(path, f"config.{name}"), "tells how JSON is written, and values are of a plug-in's format"
+                join(path, f"config.{name}"), "tells how JSON is written, and values are of another format"
             )

@@ -39,7 +39,7 @@ class KafkaEmit(SinkBase):
     value_schema: RegisteredSchema | None = None
     key_schema: RegisteredSchema | None = None
     format: PluginFormat | None = None
-    """Of values, by a plug-in."""
+    """Of values; None: JSON, or as the registry has it."""
     key_plugin: PluginFormat | None = None
     """Of keys, where their format is a plug-in's."""
 
@@ -59,7 +59,9 @@ class KafkaEmit(SinkBase):
 
     def plugins(self) -> Iterator[PluginUse]:
         """The formats."""
-        yield from (form.use() for form in (self.format, self.key_plugin) if form is not None)
+        for form in (self.format, self.key_plugin):
+            if form is not None:
+                yield from form.uses()
 
 
 def _acks(tree: Any, path: str, scope: Scope) -> Any:
@@ -92,7 +94,7 @@ _KAFKA: Final = (
     Option("connectionName", STRING, "the connection to write to", required=True),
     Option("topic", EXPRESSION, "a topic, or an expression that gives one", required=True),
     Option("schemaRegistry", REGISTRY, "values, keys or both are records of a registry's schemas"),
-    Option("format", FORMAT, "values are of a plug-in's format"),
+    Option("format", FORMAT, "messagePack, or a plug-in's format (default JSON)"),
     Option("config", _CONFIG, "how records are written"),
 )
 

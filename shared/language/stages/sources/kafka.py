@@ -62,7 +62,9 @@ class KafkaSource(SourceBase):
 
     def plugins(self) -> Iterator[PluginUse]:
         """The formats."""
-        yield from (form.use() for form in (self.format, self.key_plugin) if form is not None)
+        for form in (self.format, self.key_plugin):
+            if form is not None:
+                yield from form.uses()
 
     @property
     def bounded(self) -> bool:
@@ -138,7 +140,7 @@ _KAFKA: Final = (
     _CONNECTION,
     Option("topic", one_or_more(STRING), "a topic, or a list of them", required=True, into="topics"),
     Option("schemaRegistry", _REGISTRY, "records are Avro, Protobuf or JSON by the schemas of a registry"),
-    Option("format", FORMAT, "records are of a plug-in's format"),
+    Option("format", FORMAT, "messagePack, or a plug-in's format (default JSON)"),
     Option("config", _CONFIG, "how the topic is read"),
     Option("until", _position(("latest",), time=False), "latest, or offsets by partition: then the source ends"),
     Option("partitionCount", integer(1), "accepted and without effect: the brokers know their partitions", into=None),

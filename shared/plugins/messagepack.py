@@ -1,0 +1,74 @@
+"""MessagePack as a format of records: `format: messagePack` of a topic. It has the interface of other packages' formats."""
+
+from typing import Any, Final
+
+import msgpack
+
+from tidemark.shared.computation.base import NoConfig
+from tidemark.shared.language.values import to_json
+from tidemark.shared.model.values import INT64_MAX, INT64_MIN, Binary, Date, Document, Long
+from tidemark.shared.plugins.interface import Format
+
+_NS_OF_MS: Final = 1_000_000
+
+
+class MessagePack(Format[NoConfig]):
+    """A record is a map with texts as names. The types of MessagePack are those of documents; what it has no type for is as in JSON.
+
+    Binary is `bin`, a date a timestamp (milliseconds of it), a whole number beyond 64 bits a double. A decimal or an ObjectId is the map
+    that extended JSON has for it (`{"$numberDecimal": "1.20"}`), and comes back as what it was.
+    """
+
+    api = 1
+
+    def decode(self, data: bytes) -> Document:
+        """See `Format.decode`."""
+        # Its lengths are bounded by those of the record; a decoder that trusts them would reserve what four bytes claim.
+        found = msgpack.unpackb(data, timestamp=0, ext_hook=_unknown, strict_map_key=True)
+        if type(found) is not dict:
+            raise ValueError(f"expected a map, found {type(found).__name__}")
+        document: Document = _value(found)
+        return document
+
+    def encode(self, document: Document) -> bytes:
+        """See `Format.encode`."""
+        record: bytes = msgpack.packb(document, default=_form, strict_types=True)
+        return record
+
+
+def _unknown(code: int, _data: bytes) -> Any:
+    raise ValueError(f"an extension of type {code}, and only timestamps (-1) are known")
+
+
+def _value(found: Any) -> Any:
+    match found:
+        case dict():
+            for name in found:
+                if type(name) is not str:
+                    raise ValueError(f"expected names that are texts, found {name!r}")
+            return {name: _value(each) for name, each in found.items()}
+        case list():
+            return [_value(each) for each in found]
+        case bytes():
+            return Binary(found)
+        case msgpack.Timestamp():
+            ms = found.seconds * 1_000 + found.nanoseconds // _NS_OF_MS
+            if not INT64_MIN <= ms <= INT64_MAX:
+                raise ValueError(f"a timestamp of {found.seconds} seconds, more than a date holds")
+            return Date(ms)
+        case int() if found > INT64_MAX:
+            return float(found)
+        case _:
+            return found
+
+
+def _form(value: Any) -> Any:
+    match value:
+        case Long():
+            return int(value)
+        case Date():
+            return msgpack.Timestamp(int(value) // 1_000, int(value) % 1_000 * _NS_OF_MS)
+        case Binary() if value.subtype == 0:
+            return bytes(value)
+        case _:
+            return to_json(value)
