@@ -21,6 +21,7 @@ from tidemark.shared.language.documents import InvalidDocument, parse
 from tidemark.shared.language.documents.model import plugin_uses
 from tidemark.shared.language.forms import PluginFormat
 from tidemark.shared.language.stages import KafkaEmit, KafkaSource
+from tidemark.shared.language.values import parse_json
 from tidemark.shared.model.ids import SplitId
 from tidemark.shared.model.records import RawBatch
 from tidemark.shared.model.values import Binary, Date, ObjectId, long
@@ -99,8 +100,8 @@ def test_what_is_no_record_says_why(record: bytes, said: str) -> None:
         form().decode(record)
 
 
-def test_what_messagepack_has_no_type_for_is_as_in_json() -> None:
-    """And a whole number is one, whatever its width was."""
+async def test_what_messagepack_has_no_type_for_is_as_in_json() -> None:
+    """It comes back as what it was; and a whole number is one, whatever its width was."""
     document = {"n": Decimal("1.20"), "o": ObjectId(b"abcdefghijkl"), "u": Binary(b"x" * 16, 4), "l": long(7)}
     assert msgpack.unpackb(form().encode(document)) == {
         "n": {"$numberDecimal": "1.20"},
@@ -108,6 +109,10 @@ def test_what_messagepack_has_no_type_for_is_as_in_json() -> None:
         "u": {"$binary": {"base64": "eHh4eHh4eHh4eHh4eHh4eA==", "subType": "04"}},
         "l": 7,
     }
+    places = np.zeros(1, dtype=np.int64)
+    batch = RawBatch(SplitId("t-0"), 0, places, places, pa.array([form().encode(document)], pa.binary()))
+    found = await FormattedRecords(PluggedFormat(form, FORM), None, Inline(), 1_000).decoded(batch)
+    assert parse_json(found.values[0].as_py()) == document
 
 
 async def test_a_topic_of_records_is_read_and_written() -> None:
