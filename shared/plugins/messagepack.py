@@ -1,8 +1,10 @@
 """MessagePack as a format of records: `format: messagePack` of a topic. It has the interface of other packages' formats."""
 
+import math
 from typing import Any, Final
 
 import msgpack
+import msgspec
 
 from tidemark.shared.computation.base import NoConfig
 from tidemark.shared.language.values import to_json
@@ -21,14 +23,13 @@ class MessagePack(Format[NoConfig]):
 
     api = 1
 
-    def decode(self, data: bytes) -> Document:
-        """See `Format.decode`."""
+    def decode(self, data: bytes) -> bytes:
+        """See `Format.decode`: JSON, for a document would be made into it one value at a time."""
         # Its lengths are bounded by those of the record; a decoder that trusts them would reserve what four bytes claim.
         found = msgpack.unpackb(data, timestamp=0, ext_hook=_unknown, strict_map_key=True)
         if type(found) is not dict:
             raise ValueError(f"expected a map, found {type(found).__name__}")
-        document: Document = _value(found)
-        return document
+        return msgspec.json.encode(_json(found))
 
     def encode(self, document: Document) -> bytes:
         """See `Format.encode`."""
@@ -40,26 +41,29 @@ def _unknown(code: int, _data: bytes) -> Any:
     raise ValueError(f"an extension of type {code}, and only timestamps (-1) are known")
 
 
-def _value(found: Any) -> Any:
-    match found:
-        case dict():
-            for name in found:
-                if type(name) is not str:
-                    raise ValueError(f"expected names that are texts, found {name!r}")
-            return {name: _value(each) for name, each in found.items()}
-        case list():
-            return [_value(each) for each in found]
-        case bytes():
-            return Binary(found)
-        case msgpack.Timestamp():
-            ms = found.seconds * 1_000 + found.nanoseconds // _NS_OF_MS
-            if not INT64_MIN <= ms <= INT64_MAX:
-                raise ValueError(f"a timestamp of {found.seconds} seconds, more than a date holds")
-            return Date(ms)
-        case int() if found > INT64_MAX:
-            return float(found)
-        case _:
-            return found
+def _json(found: Any) -> Any:
+    kind = type(found)
+    if kind is str or kind is bool or found is None:
+        return found
+    if kind is int:
+        return found if found <= INT64_MAX else float(found)
+    if kind is float:
+        return found if math.isfinite(found) else to_json(found)
+    if kind is dict:
+        for name in found:
+            if type(name) is not str:
+                raise ValueError(f"expected names that are texts, found {name!r}")
+        return {name: _json(each) for name, each in found.items()}
+    if kind is list:
+        return [_json(each) for each in found]
+    return to_json(Binary(found) if kind is bytes else _date(found), canonical=True)
+
+
+def _date(found: msgpack.Timestamp) -> Date:
+    ms = found.seconds * 1_000 + found.nanoseconds // _NS_OF_MS
+    if not INT64_MIN <= ms <= INT64_MAX:
+        raise ValueError(f"a timestamp of {found.seconds} seconds, more than a date holds")
+    return Date(ms)
 
 
 def _form(value: Any) -> Any:

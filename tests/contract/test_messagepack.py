@@ -53,10 +53,15 @@ def form() -> MessagePack:
     return MessagePack(NoConfig(), NoConfig())
 
 
+def read(record: bytes) -> Any:
+    """The document of a record."""
+    return parse_json(form().decode(record))
+
+
 @given(document=st.dictionaries(st.text(), PLAIN, max_size=5))
 def test_what_others_write_is_read_and_what_is_written_others_read(document: dict[str, Any]) -> None:
     """By the reference library, both ways."""
-    assert form().decode(msgpack.packb(document)) == document
+    assert read(msgpack.packb(document)) == document
     assert msgpack.unpackb(form().encode(document)) == document
 
 
@@ -64,7 +69,7 @@ def test_what_others_write_is_read_and_what_is_written_others_read(document: dic
 def test_any_bytes_are_a_document_or_a_value_error(data: bytes) -> None:
     """Nothing else is raised, and no length that bytes claim is reserved."""
     with contextlib.suppress(ValueError):  # these are no record
-        assert type(form().decode(data)) is dict
+        assert type(read(data)) is dict
 
 
 @pytest.mark.parametrize(
@@ -72,13 +77,14 @@ def test_any_bytes_are_a_document_or_a_value_error(data: bytes) -> None:
     [
         (2**64 - 1, float(2**64 - 1)),
         (b"\x01", Binary(b"\x01")),
+        (float("inf"), float("inf")),
         (datetime(2013, 2, 9, 1, 2, 3, 456_789, UTC), Date(1_360_371_723_456)),
         (datetime(1900, 1, 1, tzinfo=UTC), Date(-2_208_988_800_000)),
     ],
 )
 def test_types_that_json_lacks(value: object, found: object) -> None:
     """Unsigned numbers beyond a long are doubles, as in JSON; microseconds are cut off."""
-    assert form().decode(msgpack.packb({"a": [value]}, datetime=True)) == {"a": [found]}
+    assert read(msgpack.packb({"a": [value]}, datetime=True)) == {"a": [found]}
 
 
 @pytest.mark.parametrize(
@@ -122,7 +128,7 @@ async def test_a_topic_of_records_is_read_and_written() -> None:
     places = np.arange(3, dtype=np.int64)
     batch = RawBatch(SplitId("t-0"), 0, places, places, pa.array(sent, pa.binary()))
     found = await FormattedRecords(plugged, None, Inline(), 1_000).decoded(batch)
-    assert found.values.to_pylist() == [b'{"a":{"$numberInt":"1"},"t":{"$date":{"$numberLong":"1000"}}}', None, b"\xc1"]
+    assert found.values.to_pylist() == [b'{"a":1,"t":{"$date":{"$numberLong":"1000"}}}', None, b"\xc1"]
     assert found.unread.keys() == {2}
     assert found.unread[2].startswith("$source.format, format messagePack: ")
     forms = FormattedForms(plugged, None, Inline())
