@@ -170,6 +170,7 @@ OTHER = {
     "shared/adapters/commit_schema.py": "a checksum",
     "shared/wire/seals.py": "what a seal's MAC is of",
     "shared/computation/bundle.py": "a digest",
+    "shared/plugins/messagepack.py": "records of others, whose format is MessagePack itself",
     "services/operator/child.py": "between a process and its own child",
     "services/operator/asking.py": "between a process and its own child",
     "services/operator/apart.py": "between a process and its own child",
