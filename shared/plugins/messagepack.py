@@ -8,10 +8,12 @@ import msgspec
 
 from tidemark.shared.computation.base import NoConfig
 from tidemark.shared.language.values import to_json
+from tidemark.shared.language.values.extended_json import DEPTH_MAX
 from tidemark.shared.model.values import INT64_MAX, INT64_MIN, Binary, Date, Document, Long
 from tidemark.shared.plugins.interface import Format
 
 _NS_OF_MS: Final = 1_000_000
+_TOO_DEEP: Final = f"nested more than {DEPTH_MAX} deep"
 
 
 class MessagePack(Format[NoConfig]):
@@ -26,7 +28,12 @@ class MessagePack(Format[NoConfig]):
     def decode(self, data: bytes) -> bytes:
         """See `Format.decode`: JSON, for a document would be made into it one value at a time."""
         # Its lengths are bounded by those of the record; a decoder that trusts them would reserve what four bytes claim.
-        found = msgpack.unpackb(data, timestamp=0, ext_hook=_unknown, strict_map_key=True)
+        try:
+            found = msgpack.unpackb(data, timestamp=0, ext_hook=_unknown, strict_map_key=True)
+        except msgpack.FormatError as error:  # it, and the next, have no words of their own
+            raise ValueError("not MessagePack: no value begins with the byte 0xc1") from error
+        except msgpack.StackError as error:
+            raise ValueError(_TOO_DEEP) from error
         if type(found) is not dict:
             raise ValueError(f"expected a map, found {type(found).__name__}")
         return msgspec.json.encode(_json(found))
@@ -41,7 +48,7 @@ def _unknown(code: int, _data: bytes) -> Any:
     raise ValueError(f"an extension of type {code}, and only timestamps (-1) are known")
 
 
-def _json(found: Any) -> Any:
+def _json(found: Any, room: int = DEPTH_MAX) -> Any:
     kind = type(found)
     if kind is str or kind is bool or found is None:
         return found
@@ -49,13 +56,15 @@ def _json(found: Any) -> Any:
         return found if found <= INT64_MAX else float(found)
     if kind is float:
         return found if math.isfinite(found) else to_json(found)
+    if room == 0:
+        raise ValueError(_TOO_DEEP)
     if kind is dict:
         for name in found:
             if type(name) is not str:
                 raise ValueError(f"expected names that are texts, found {name!r}")
-        return {name: _json(each) for name, each in found.items()}
+        return {name: _json(each, room - 1) for name, each in found.items()}
     if kind is list:
-        return [_json(each) for each in found]
+        return [_json(each, room - 1) for each in found]
     return to_json(Binary(found) if kind is bytes else _date(found), canonical=True)
 
 

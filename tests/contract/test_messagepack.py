@@ -98,6 +98,10 @@ def test_types_that_json_lacks(value: object, found: object) -> None:
         (msgpack.packb({"a": msgpack.Timestamp(2**62)}), "more than a date holds"),
         (b"\x80\x80", "extra data"),
         (b"\x81\xa1a\xa1\xff", "invalid start byte"),
+        (b"\x81\xa1a\xc1", "not MessagePack: no value begins with the byte 0xc1"),
+        (b"\x81\xa1a" * 200 + b"\xc0", "nested more than 180 deep"),
+        (b"\x81\xa1a" + b"\x91" * 600 + b"\xc0", "nested more than 180 deep"),
+        (b"\x81\xa1a" * 5_000 + b"\xc0", "nested more than 180 deep"),
     ],
 )
 def test_what_is_no_record_says_why(record: bytes, said: str) -> None:
