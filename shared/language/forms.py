@@ -24,9 +24,6 @@ class PluginUse:
     connection_name: str | None = None
 
 
-OwnFormat = Literal["messagePack"]
-
-
 @dataclass(frozen=True, slots=True)
 class PluginFormat:
     """A format of another package, by its name there; or one of Tidemark's own with the interface of these."""
@@ -34,12 +31,12 @@ class PluginFormat:
     path: str
     plugin: str
     config: Document = field(default_factory=dict)
-    own: OwnFormat | None = None
+    own: bool = False
 
-    def uses(self) -> Iterator[PluginUse]:
-        """The same, as all plug-ins of a document are told."""
-        if self.own is None:
-            yield PluginUse("format", self.plugin, self.config, self.path)
+
+def plugin_uses_of(*forms: PluginFormat | None) -> Iterator[PluginUse]:
+    """Those of other packages, as all plug-ins of a document are told."""
+    return (PluginUse("format", f.plugin, f.config, f.path) for f in forms if f is not None and not f.own)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

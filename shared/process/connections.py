@@ -110,7 +110,7 @@ class Connections:
         """The format, if one is named. NotAllowed for a plug-in's."""
         if form is None:
             return None
-        if form.own is not None:
+        if form.own:
             return PluggedFormat(lambda: MessagePack(NoConfig(), NoConfig()), form)
         self._allowed.check_plugin(form.plugin, form.config, form.path)
         return PluggedFormat(lambda: make_plugin("format", form.plugin, form.config, {}), form)

@@ -29,7 +29,7 @@ class PluggedFormat:
     @property
     def place(self) -> str:
         """For messages."""
-        return f"{self.form.path}, {'plug-in' if self.form.own is None else 'format'} {self.form.plugin}"
+        return f"{self.form.path}, {'format' if self.form.own else 'plug-in'} {self.form.plugin}"
 
     def loaded(self) -> Format[Any]:
         """The format. Blocks; PluginError."""

@@ -29,7 +29,7 @@ from tidemark.shared.plugins.messagepack import MessagePack
 from tidemark.shared.runtime.plugged import PluggedFormat
 from tidemark.testing import FormatContract
 
-FORM = PluginFormat("$source.format", "messagePack", own="messagePack")
+FORM = PluginFormat("$source.format", "messagePack", own=True)
 PLAIN = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**63), 2**63 - 1) | st.floats(allow_nan=False) | st.text(),
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
@@ -154,7 +154,8 @@ def test_documents_name_it_as_a_word() -> None:
     source, emit = processor.pipeline[0], processor.pipeline[-1]
     assert isinstance(source, KafkaSource)
     assert isinstance(emit, KafkaEmit)
-    assert [form.own for form in (source.format, emit.format) if form is not None] == ["messagePack", "messagePack"]
+    own = [(form.plugin, form.own) for form in (source.format, emit.format) if form is not None]
+    assert own == [("messagePack", True), ("messagePack", True)]
     assert not list(plugin_uses(processor.pipeline))
 
 

@@ -1,9 +1,9 @@
-"""`format` of a topic's records, and `keyFormat` of their keys: MessagePack, and those of plug-ins."""
+"""`format` of a topic's records: MessagePack, or a plug-in's; and `keyFormat` of their keys: a word, or a plug-in's."""
 
-from typing import Any, Final, get_args
+from typing import Any, Final
 
 from tidemark.shared.language.expressions.scope import Scope
-from tidemark.shared.language.forms import OwnFormat, PluginFormat
+from tidemark.shared.language.forms import PluginFormat
 from tidemark.shared.language.kinds import DOCUMENT, STRING, Kind, Option, Read, choice, closed_schema, read_options
 from tidemark.shared.language.problems import join
 
@@ -22,11 +22,11 @@ def _plugin(tree: Any, path: str, scope: Scope) -> PluginFormat | None:
 def _format(tree: Any, path: str, scope: Scope) -> PluginFormat | None:
     if type(tree) is dict:
         return _plugin(tree, path, scope)
-    name: OwnFormat | None = _OWN.read(tree, path, scope)
-    return None if name is None else PluginFormat(path=path, plugin=name, own=name)
+    name: str | None = _OWN.read(tree, path, scope)
+    return None if name is None else PluginFormat(path=path, plugin=name, own=True)
 
 
-_OWN: Final = choice(*get_args(OwnFormat))
+_OWN: Final = choice("messagePack")
 _PLUGIN: Final = Kind(_plugin, closed_schema(_OPTIONS))
 FORMAT: Final = Kind(_format, {"anyOf": [_OWN.schema, _PLUGIN.schema]})
 """`format` of a topic."""

@@ -7,7 +7,7 @@ from typing import Any, Final, Literal
 from tidemark.shared.language.expressions.ast import Expr, FieldPath
 from tidemark.shared.language.expressions.ast import Literal as Constant
 from tidemark.shared.language.expressions.scope import Scope
-from tidemark.shared.language.forms import PluginFormat, PluginUse, RegisteredSchema
+from tidemark.shared.language.forms import PluginFormat, PluginUse, RegisteredSchema, plugin_uses_of
 from tidemark.shared.language.kinds import EXPRESSION, STRING, Kind, Option, choice, closed, closed_schema, read_options
 from tidemark.shared.language.problems import join
 from tidemark.shared.language.stages.base import ConnectionNeed
@@ -59,9 +59,7 @@ class KafkaEmit(SinkBase):
 
     def plugins(self) -> Iterator[PluginUse]:
         """The formats."""
-        for form in (self.format, self.key_plugin):
-            if form is not None:
-                yield from form.uses()
+        return plugin_uses_of(self.format, self.key_plugin)
 
 
 def _acks(tree: Any, path: str, scope: Scope) -> Any:

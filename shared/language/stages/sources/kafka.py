@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal, TypeAlias
 
 from tidemark.shared.language.expressions.scope import Scope
-from tidemark.shared.language.forms import PluginFormat, PluginUse
+from tidemark.shared.language.forms import PluginFormat, PluginUse, plugin_uses_of
 from tidemark.shared.language.kinds import (
     BOOLEAN,
     DATE,
@@ -62,9 +62,7 @@ class KafkaSource(SourceBase):
 
     def plugins(self) -> Iterator[PluginUse]:
         """The formats."""
-        for form in (self.format, self.key_plugin):
-            if form is not None:
-                yield from form.uses()
+        return plugin_uses_of(self.format, self.key_plugin)
 
     @property
     def bounded(self) -> bool:
