@@ -13,6 +13,7 @@ from tidemark.shared.model.values import INT64_MAX, INT64_MIN, Binary, Date, Doc
 from tidemark.shared.plugins.interface import Format
 
 _NS_OF_MS: Final = 1_000_000
+"""Nanoseconds, which MessagePack's timestamps have, in a millisecond of a date."""
 _TOO_DEEP: Final = f"nested more than {DEPTH_MAX} deep"
 
 
