@@ -156,3 +156,15 @@ async def test_S6_a_pipeline_that_fails_on_a_row_is_a_refusal_that_can_be_skippe
         assert await target.visible() == [1]
         assert await sink.skip(row_of(2, 1, staged), staged) == 1
         assert [row[:2] for row in target.table()] == [(1, "a"), (2, "b")]
+
+
+@pytest.mark.postgres
+async def test_a_pipeline_leaves_cells_that_python_has_no_value_for(postgres: str) -> None:
+    """A row that has `infinity` is changed like any other."""
+    with world(postgres, whenMatched=[{"$set": {"name": "$$new.name"}}]) as target:
+        with target.engine.begin() as connection:
+            connection.exec_driver_sql("ALTER TABLE rows ADD till TIMESTAMPTZ DEFAULT 'infinity'")
+        await merged(target, {"id": 1, "name": "a"})
+        await merged(target, {"id": 1, "name": "b"}, epoch=2)
+        with target.engine.connect() as connection:
+            assert connection.exec_driver_sql("SELECT name, till::text FROM rows").all() == [("b", "infinity")]

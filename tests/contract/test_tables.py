@@ -266,6 +266,29 @@ async def test_a_connection_that_is_lost_is_an_outage_and_comes_back(postgres_ur
         await SqlTable(away, "t", AsyncExecutor(), SETTINGS).find((), [()])
 
 
+@pytest.mark.postgres
+async def test_cells_that_python_has_no_value_for_are_the_servers_text(postgres_url: str) -> None:
+    """They once failed the query, and with it the processor, whatever row was asked for with them."""
+    odd = {
+        "timestamptz": ["infinity", "-infinity", "0044-03-15 12:00:00+00 BC"],
+        "timestamp": ["infinity", "10000-01-01 00:00:00"],
+        "date": ["infinity", "5874897-12-31", "0044-03-15 BC"],
+        "time": ["24:00:00"],
+        "timetz": ["24:00:00+00"],
+        "interval": ["3000000 years"],
+        "timestamptz[]": ["{infinity}"],
+    }
+    with database(postgres_url) as engine:
+        for kind, texts in odd.items():
+            with engine.begin() as connection:
+                connection.exec_driver_sql("SET timezone = 'UTC'")
+                connection.exec_driver_sql(f"DROP TABLE t; CREATE TABLE t (id INT PRIMARY KEY, c {kind})")
+                for n, text in enumerate(texts):
+                    connection.exec_driver_sql(f"INSERT INTO t VALUES ({n}, '{text}')")
+            found = await SqlTable(engine, "t", AsyncExecutor(), SETTINGS).find((("id",),), [(n,) for n in range(9)])
+            assert [each.document["c"] for each in found] == [["infinity"] if "{" in t else t for t in texts]
+
+
 @pytest.mark.mongodb
 async def test_documents_of_a_collection_are_found_by_the_items_of_arrays_once(mongodb_servers: Servers) -> None:
     """Whole numbers of any type, items of arrays, paths into objects; and a document has one place, however it is found."""

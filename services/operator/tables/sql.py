@@ -13,6 +13,7 @@ import sqlalchemy as sa
 from sqlalchemy import exc
 
 from tidemark.services.operator.tables.sqlvalues import NOTHING, Parameter, parameter_of
+from tidemark.shared.adapters.sql_cells import read_all
 from tidemark.shared.adapters.sql_denied import is_denied
 from tidemark.shared.language.values.cells import cell_reader
 from tidemark.shared.model.values import Document, Found, Value
@@ -35,7 +36,9 @@ def engine_of(url: str, config: Mapping[str, Any], wait_ms: int) -> sa.Engine:
     if backend == "sqlite":
         return sa.create_engine(parsed, **{"connect_args": {"timeout": seconds}, **config})
     parsed = parsed.set(drivername="postgresql+psycopg") if parsed.drivername == "postgresql" else parsed
-    return sa.create_engine(parsed, pool_pre_ping=True, **{"connect_args": {"connect_timeout": seconds}, **config})
+    engine = sa.create_engine(parsed, pool_pre_ping=True, **{"connect_args": {"connect_timeout": seconds}, **config})
+    read_all(engine)
+    return engine
 
 
 @dataclass(frozen=True, slots=True)

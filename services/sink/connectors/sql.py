@@ -37,6 +37,7 @@ from tidemark.services.sink.connectors.sqlrows import RowMaker, Rows, documents_
 from tidemark.services.sink.connectors.sqltable import target_table
 from tidemark.services.sink.connectors.sqlwrites import MergeWriter, Unwanted
 from tidemark.services.sink.connectors.staging import Part, PartStore
+from tidemark.shared.adapters.sql_cells import read_all
 from tidemark.shared.adapters.sql_denied import is_denied
 from tidemark.shared.language.stages import Merge
 from tidemark.shared.language.values import decode_doc, encode_doc
@@ -104,6 +105,7 @@ def engine_of(url: str, settings: SqlSinkSettings | None = None) -> sa.Engine:
     pool = {"pool_size": settings.connections_max, "max_overflow": 0, "pool_timeout": wait_s}
     if not url.startswith("sqlite"):
         engine = sa.create_engine(url, pool_pre_ping=True, **pool)
+        read_all(engine)
     else:
         engine = sa.create_engine(url, poolclass=sa.QueuePool, connect_args={"timeout": wait_s}, **pool)
         sa.event.listen(engine, "connect", _sync_each_commit)
