@@ -24,6 +24,7 @@ from psycopg import DataError
 from psycopg.adapt import AdaptersMap, Buffer, Loader, Transformer
 from psycopg.pq import Format
 
+from tidemark.shared.language.values.cells import is_decimal
 from tidemark.shared.language.values.extended_json import DEPTH_MAX, SPECIAL
 from tidemark.shared.model.values import INT64_MAX, INT64_MIN, Binary, Date, Document, Timestamp, long
 
@@ -36,10 +37,7 @@ _FROM_1970_MS: Final = 946_684_800_000
 _UUID: Final = 4
 """BSON's subtype."""
 _DIGITS_MAX: Final = 34
-"""Of BSON's decimal: part of its format, as the exponents are."""
-_EXPONENT_MAX: Final = 6111
-"""See `_DIGITS_MAX`."""
-_EXPONENT_MIN: Final = -6176
+"""Of BSON's decimal: part of its format."""
 _NESTED_MAX: Final = DEPTH_MAX - 3
 """Of json: an event, its document and a number's type are around it."""
 _NOT_SENT: Final = object()
@@ -389,8 +387,7 @@ def _readable(tree: Any, room: int = _NESTED_MAX) -> Any:
 
 def _decimal(value: Decimal) -> Decimal:
     """At most 34 digits, as BSON's: another one would be another number."""
-    _, digits, exponent = value.as_tuple()
-    if isinstance(exponent, int) and not (len(digits) <= _DIGITS_MAX and _EXPONENT_MIN <= exponent <= _EXPONENT_MAX):
+    if not is_decimal(value):
         raise _NoCounterpart
     return value
 

@@ -1,6 +1,7 @@
 """Cells of a database, as its driver has them, as values of the language."""
 
 import datetime as dt
+import json
 import uuid
 from collections.abc import Callable
 from decimal import Decimal
@@ -14,13 +15,30 @@ _EPOCH: Final = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 _MS: Final = dt.timedelta(milliseconds=1)
 
 
-def value_of(cell: Any) -> Value:
-    """A cell as a value; NULL is null. A cell without counterpart becomes text."""
+_DIGITS_MAX: Final = 34
+"""Of BSON's decimal: part of its format, as the exponents are."""
+_EXPONENT_MAX: Final = 6111
+"""See `_DIGITS_MAX`."""
+_EXPONENT_MIN: Final = -6176
+_DIMENSIONS_MAX: Final = 6
+"""Of PostgreSQL's arrays."""
+
+
+def is_decimal(number: Decimal) -> bool:
+    """Whether documents hold the number digit by digit."""
+    _, digits, exponent = number.as_tuple()
+    return not isinstance(exponent, int) or (len(digits) <= _DIGITS_MAX and _EXPONENT_MIN <= exponent <= _EXPONENT_MAX)
+
+
+def value_of(cell: Any, room: int = _DIMENSIONS_MAX) -> Value:
+    """A cell as a value; NULL is null. A cell without counterpart becomes text. Arrays are read so deep, `room`."""
     match cell:
-        case None | bool() | float() | str() | Decimal():
+        case None | bool() | float():
             return cell
-        case int():
-            return cell if type(cell) is int else int(cell)
+        case str():
+            return cell if type(cell) is str else "".join(cell)  # the driver's bits are a type of their own
+        case Decimal():
+            return cell if is_decimal(cell) else f"{cell:f}"
         case dt.datetime():
             moment = cell if cell.tzinfo is not None else cell.replace(tzinfo=dt.UTC)
             return Date((moment - _EPOCH) // _MS)
@@ -30,11 +48,13 @@ def value_of(cell: Any) -> Value:
             return Binary(bytes(cell))
         case uuid.UUID():
             return Binary(cell.bytes, UUID_SUBTYPE)
-        case dict() | list():
+        case int() | dict() | list():
             try:
                 return from_json(cell)
             except ExtendedJsonError:
-                return str(cell)
+                if isinstance(cell, list) and room > 0:
+                    return [value_of(each, room - 1) for each in cell]
+                return json.dumps(cell, ensure_ascii=False, default=str)
         case _:
             return str(cell)
 
