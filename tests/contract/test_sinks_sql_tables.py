@@ -21,17 +21,26 @@ from tidemark.shared.operators.batches import batch_of as documents_batch
 from tidemark.shared.ports.sink import TargetRefused
 
 POSTGRES: sa.Dialect = sa.make_url("postgresql+psycopg://").get_dialect()()
+END_MS = 253_402_300_799_999
+"""The last millisecond of the year 9999, which stands for "never" in many tables."""
 COLUMNS = [
     (sa.SmallInteger(), 2**15, "of 16 bits"),
     (sa.Integer(), 2**31, "of 32 bits"),
     (sa.BigInteger(), 0.5, "a whole number"),
-    (sa.Numeric(), float("nan"), "a finite number"),
+    (sa.Numeric(), float("nan"), "a finite number, found nan"),
+    (sa.Numeric(), "1", "a finite number, found type string"),
+    (sa.Numeric(5, -2), 12345, "multiple of 100, found 12345"),
+    (sa.Numeric(5, -2), Decimal("12345"), "multiple of 100, found 12345"),
     (sa.Float(), "x", "a double"),
     (sa.Boolean(), 0, "true or false"),
     (sa.DateTime(timezone=True), Date(2**60), "of the years 1 to 9999"),
     (sa.Date(), "2013-01-01", "a date"),
     (sa.Date(), Date(1), "without a time of day"),
+    (sa.DateTime(timezone=True), Date(END_MS + 1), "of the years 1 to 9999"),
     (sa.Time(), "25:00", "a time of day"),
+    (sa.Time(), "10:00+02:00", "a time of day without a zone, found 10:00"),
+    (sa.Time(), "10:00:00.1234567", "at most 6 digits behind the point, found 10:00:00.1234567"),
+    (postgresql.TIME(precision=0), "10:00:00.6", "at most 0 digits behind the point, found 10:00:00.6"),
     (postgresql.TIMESTAMP(precision=1), Date(1_250), "without parts of 100 ms"),
     (sa.Numeric(5, 2), 0.125, "2 digits behind the point"),
     (sa.Numeric(5, 2), 1000, r"below 10\^3"),
@@ -60,6 +69,33 @@ def test_S6_each_column_type_refuses_what_it_cannot_hold(
     table = sa.Table("t", sa.MetaData(), sa.Column("id", sa.BigInteger, primary_key=True), sa.Column("c", kind))
     with pytest.raises(Misfit, match=f"c: expected .*{finding}"):
         RowMaker(table, ("id",), POSTGRES, inserts=True).parameters({"id": 1, "c": value})
+
+
+async def test_the_last_day_that_a_date_has_is_taken(url: str) -> None:
+    """Its last millisecond, in columns with and without a zone; SQLite keeps both as text."""
+    with sql_world(url) as target:
+        kind = "DATETIME" if url.startswith("sqlite") else "TIMESTAMPTZ"
+        remake(target, f"CREATE TABLE rows (id BIGINT PRIMARY KEY, a {kind}, b TIMESTAMP, c TIME)")
+        await merged(target, {"id": 1, "a": Date(END_MS), "b": Date(END_MS), "c": "10:00:00.250"})
+        with target.engine.connect() as connection:
+            (found,) = connection.exec_driver_sql("SELECT a, b, c FROM rows").all()
+        assert all(str(cell).startswith("9999-12-31 23:59:59.999") for cell in found[:2])
+        assert str(found[2]).startswith("10:00:00.250")
+
+
+@pytest.mark.postgres
+async def test_S6_of_many_whole_numbers_those_that_would_be_rounded_are_refused(postgres: str) -> None:
+    """A negative scale counts digits in front of the point."""
+    with sql_world(postgres) as target:
+        remake(target, "CREATE TABLE rows (id BIGINT PRIMARY KEY, c NUMERIC(5, -2))")
+        sink = target.sink()
+        await sink.open(IDENTITY, Epoch(0))
+        rejected = await sink.accept(
+            documents_batch([{"id": 1, "c": 12345}, {"id": 2, "c": 12300}, {"id": 3, "c": 10**7}])
+        )
+        assert [each.reason.rpartition("c: ")[2] for each in rejected] == [
+            "expected a multiple of 100, found 12345", "expected a number below 10^7, found 10000000",
+        ]  # fmt: skip
 
 
 SQLITE_CELLS = [

@@ -28,7 +28,7 @@ from tidemark.services.operator.tables.plugin import PluggedTable
 from tidemark.services.operator.tables.sql import SqlTable, engine_of
 from tidemark.shared.adapters.clock import SystemClock
 from tidemark.shared.adapters.executor import AsyncExecutor
-from tidemark.shared.language.values import canonical_key, decode_value, encode_value, to_json
+from tidemark.shared.language.values import canonical_key, decode_value, encode_value, render_json, to_json
 from tidemark.shared.model.values import MISSING, Binary, Date, Document, ObjectId, long
 from tidemark.shared.plugins.installed import make_of
 from tidemark.shared.ports.tables import Table, TableRefused, TableUnavailable
@@ -286,6 +286,9 @@ async def test_a_connection_that_is_lost_is_an_outage_and_comes_back(postgres_ur
         ("jsonb", "18446744073709551615", 2.0**64),
         ("json", '[{"$numberLong": "x", "ü": 1}, {"$numberLong": "x"}]', [{"$numberLong": "x", "ü": 1}, '{"$numberLong": "x"}']),
         ("json", "1" * 400, "1" * 400),
+        ("json", r'"\ud800"', r'"\ud800"'),
+        ("json", r'{"a": ["\ud800"]}', r'{"a": ["\ud800"]}'),
+        ("json[]", r'{"{\"\\ud83e\\udd8a\": 1}"}', [{"🦊": 1}]),
     ],
 )  # fmt: skip
 async def test_a_cell_is_a_value_of_the_language(postgres_url: str, kind: str, text: str, value: Any) -> None:
@@ -299,6 +302,7 @@ async def test_a_cell_is_a_value_of_the_language(postgres_url: str, kind: str, t
         (found,) = await SqlTable(engine, "t", AsyncExecutor(), SETTINGS).find((("id",),), [(1,)])
         assert canonical_key(found.document["c"]) == canonical_key(value)
         assert decode_value(encode_value(found.document["c"])) is not None
+        assert render_json(found.document)
 
 
 @pytest.mark.mongodb

@@ -1,5 +1,6 @@
 """Cells of a database, as its driver has them, as values of the language."""
 
+import contextlib
 import datetime as dt
 import json
 import uuid
@@ -30,13 +31,22 @@ def is_decimal(number: Decimal) -> bool:
     return not isinstance(exponent, int) or (len(digits) <= _DIGITS_MAX and _EXPONENT_MIN <= exponent <= _EXPONENT_MAX)
 
 
+def _is_text(text: str) -> bool:
+    """Whether it has no half of a character, which json columns may name."""
+    try:
+        return text.isascii() or bool(text.encode())
+    except UnicodeEncodeError:
+        return False
+
+
 def value_of(cell: Any, room: int = _DIMENSIONS_MAX) -> Value:
     """A cell as a value; NULL is null. A cell without counterpart becomes text. Arrays are read so deep, `room`."""
     match cell:
         case None | bool() | float():
             return cell
         case str():
-            return cell if type(cell) is str else "".join(cell)  # the driver's bits are a type of their own
+            text = cell if type(cell) is str else "".join(cell)  # the driver's bits are a type of their own
+            return text if _is_text(text) else json.dumps(text)
         case Decimal():
             return cell if is_decimal(cell) else f"{cell:f}"
         case dt.datetime():
@@ -49,12 +59,12 @@ def value_of(cell: Any, room: int = _DIMENSIONS_MAX) -> Value:
         case uuid.UUID():
             return Binary(cell.bytes, UUID_SUBTYPE)
         case int() | dict() | list():
-            try:
-                return from_json(cell)
-            except ExtendedJsonError:
-                if isinstance(cell, list) and room > 0:
-                    return [value_of(each, room - 1) for each in cell]
-                return json.dumps(cell, ensure_ascii=False, default=str)
+            with contextlib.suppress(ExtendedJsonError):
+                if _is_text(json.dumps(cell, ensure_ascii=False, default=str)):
+                    return from_json(cell)
+            if isinstance(cell, list) and room > 0:
+                return [value_of(each, room - 1) for each in cell]
+            return json.dumps(cell, default=str)
         case _:
             return str(cell)
 
