@@ -81,8 +81,10 @@ def _integers(cells: Tagged, bits: int) -> Sure:
     return _numbers(cells.numbers, _between(cells, _whole(cells), -high - 1, high), pa.int64())
 
 
-def _decimals(cells: Tagged, kind: sa.Numeric[Any]) -> Sure:
+def _decimals(cells: Tagged, kind: sa.Numeric[Any]) -> Sure | None:
     """Whole numbers alone: how many digits a double has behind the point is looked at one by one."""
+    if (kind.scale or 0) < 0:
+        return None
     digits = None if kind.precision is None else max(0, kind.precision - (kind.scale or 0))
     most = _LARGEST if digits is None else min(_LARGEST, 10**digits - 1)
     return _numbers(cells.numbers, _between(cells, _whole(cells), -most, most), pa.int64())

@@ -23,10 +23,13 @@ from tidemark.shared.model.values import Binary, Date, Long, ObjectId
 UUID_SUBTYPE: Final = 4
 _EPOCH: Final = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 DATE_MIN_MS: Final = (dt.datetime(1, 1, 1, tzinfo=dt.UTC) - _EPOCH) // dt.timedelta(milliseconds=1)
-DATE_MAX_MS: Final = (dt.datetime(9999, 12, 31, tzinfo=dt.UTC) - _EPOCH) // dt.timedelta(milliseconds=1)
+DATE_MAX_MS: Final = (dt.datetime.max.replace(tzinfo=dt.UTC) - _EPOCH) // dt.timedelta(milliseconds=1)
 _WHOLE: Final = (int, Long)
 _UNTAKEN: Final = re.compile("[\x00\ud800-\udfff]")
 """Characters that JSON can name and PostgreSQL cannot store: the character 0, and halves of characters (surrogates)."""
+_BEHIND: Final = re.compile(r"[.,](\d+)")
+_TIME_DIGITS: Final = 6
+"""Of a second, in a column's time of day."""
 PLACES: Final = 3
 """Of a second's parts that a date has."""
 EXACT: Final = 2**53
@@ -60,6 +63,7 @@ def _numeric(value: Any) -> Decimal:
         number = Decimal(str(value))
         if number.is_finite():
             return number
+        raise Misfit(f"expected a finite number, found {value}")
     raise Misfit(f"expected a finite number, found type {type_name(value)}")
 
 
@@ -72,6 +76,8 @@ def _decimal_of(precision: int | None, scale: int | None) -> Convert:
         assert isinstance(exponent, int), "it is finite"
         kept = len("".join(map(str, digits)).rstrip("0"))
         behind = -exponent - (len(digits) - kept)
+        if scale is not None and scale < 0 and kept and behind > scale:
+            raise Misfit(f"expected a multiple of {10**-scale}, found {value}")
         if scale is not None and kept and behind > scale:
             hint = "; declare money as decimal in $source.schema, or $round it" if type(value) is float else ""
             raise Misfit(f"expected at most {scale} digits behind the point, found {value}{hint}")
@@ -154,13 +160,24 @@ def _day(value: Any) -> dt.date:
     return moment.date()
 
 
-def _time(value: Any) -> dt.time:
-    try:
-        if type(value) is str:
-            return dt.time.fromisoformat(value)
-    except ValueError as error:
-        raise Misfit(f"expected a time of day: {error}") from error
-    raise Misfit(f"expected a time of day as text, found type {type_name(value)}")
+def _time_of(precision: int | None, *, zoned: bool) -> Convert:
+    """A time of day; a database would round digits, and drop a zone."""
+    digits_max = _TIME_DIGITS if precision is None else precision
+
+    def convert(value: Any) -> dt.time:
+        if type(value) is not str:
+            raise Misfit(f"expected a time of day as text, found type {type_name(value)}")
+        try:
+            found = dt.time.fromisoformat(value)
+        except ValueError as error:
+            raise Misfit(f"expected a time of day: {error}") from error
+        if found.tzinfo is not None and not zoned:
+            raise Misfit(f"expected a time of day without a zone, found {value}")
+        if any(len(digits.rstrip("0")) > digits_max for digits in _BEHIND.findall(value)):
+            raise Misfit(f"expected at most {digits_max} digits behind the point, found {value}")
+        return found
+
+    return convert
 
 
 def _bytes(value: Any) -> bytes:
@@ -282,8 +299,8 @@ def converter_of(kind: sa.types.TypeEngine[Any], dialect: str) -> Convert:  # no
             return _moment_of(getattr(kind, "precision", None), _moment if zoned else _naive)
         case sa.Date():
             return _day
-        case sa.Time():
-            return _time
+        case sa.Time(timezone=zoned):
+            return _time_of(getattr(kind, "precision", None), zoned=zoned)
         case sa.Uuid():
             return _uuid
         case sa.LargeBinary():
