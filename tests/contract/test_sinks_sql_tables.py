@@ -30,7 +30,7 @@ COLUMNS = [
     (sa.Numeric(), float("nan"), "a finite number, found nan"),
     (sa.Numeric(), "1", "a finite number, found type string"),
     (sa.Numeric(5, -2), 12345, "multiple of 100, found 12345"),
-    (sa.Numeric(5, -2), Decimal("12345"), "multiple of 100, found 12345"),
+    (sa.Numeric(5, -2), Decimal(12345), "multiple of 100, found 12345"),
     (sa.Float(), "x", "a double"),
     (sa.Boolean(), 0, "true or false"),
     (sa.DateTime(timezone=True), Date(2**60), "of the years 1 to 9999"),

@@ -275,7 +275,7 @@ async def test_a_connection_that_is_lost_is_an_outage_and_comes_back(postgres_ur
         *(("date", text, text) for text in ("infinity", "5874897-12-31", "0044-03-15 BC")),
         ("time", "24:00:00", "24:00:00"),
         ("timetz", "24:00:00+00", "24:00:00+00"),
-        ("interval", "3000000 years", "3000000 years"),
+        *(("interval", text, text) for text in ("3000000 years", "1 mon 2 days")),
         ("timestamptz[]", "{infinity,2024-03-01 12:00:00+00}", ["infinity", Date(NOON_MS)]),
         ("numeric", "1" * 34, Decimal("1" * 34)),
         ("numeric", "1" * 35, "1" * 35),
