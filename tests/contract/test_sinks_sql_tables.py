@@ -2,6 +2,7 @@
 """What tables of other people's making do to the SQL sink: column types, generated columns, odd keys, constraints (protocol, S6)."""
 
 import uuid
+from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -201,3 +202,21 @@ async def test_S6_by_order_a_record_that_only_the_commit_refuses_is_passed_over(
             await sink.release(row_of(1, 0, staged), staged)
         assert await sink.skip(row_of(1, 0, staged), staged) == 1
         assert await target.visible() == [1, 2]
+
+
+@pytest.mark.parametrize(
+    "whens", [("merge", "insert"), ("replace", "discard"), ("delete", "insert"), ("fail", "insert")]
+)
+async def test_names_with_percent_signs_are_names(url: str, whens: tuple[str, str]) -> None:
+    """A driver takes the sign for a parameter where it stands alone; the table's, the key's and another column's have it."""
+    matched, unmatched = whens
+    with sql_world(url, when_matched=matched, when_not_matched=unmatched) as target:
+        table, key, share = (sa.quoted_name(name, quote=True) for name in ("rows %s", "id %", "100 %% %(a)s"))
+        made = sa.Table(
+            table, sa.MetaData(), sa.Column(key, sa.BigInteger, primary_key=True), sa.Column(share, sa.Integer)
+        )
+        made.create(target.engine)
+        target.stage = replace(target.stage, table="rows %s", on=("id %",))
+        await merged(target, {"id %": 1, "100 %% %(a)s": 5})
+        with target.engine.connect() as connection:
+            assert connection.execute(sa.select(made)).all() == ([] if unmatched == "discard" else [(1, 5)])

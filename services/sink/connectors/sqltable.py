@@ -39,7 +39,8 @@ def target_table(engine: sa.Engine, stage: Merge) -> sa.Table:
 
 def types_of(connection: sa.Connection, table: sa.Table) -> Mapping[str, str]:
     """PostgreSQL's names of the columns' types, without lengths: a cast to one cuts and rounds nothing."""
-    name = connection.dialect.identifier_preparer.format_table(table)
+    # Quoted for a statement's text it has its percent signs twice; here it is a parameter.
+    name = connection.dialect.identifier_preparer.format_table(table).replace("%%", "%")
     query = (
         "SELECT attname, format_type(atttypid, -1) FROM pg_attribute"
         " WHERE attrelid = CAST(%s AS regclass) AND attnum > 0 AND NOT attisdropped"

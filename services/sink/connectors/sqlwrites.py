@@ -177,10 +177,9 @@ class _Statements:
         quoted = connection.dialect.identifier_preparer
         self._arrays = connection.dialect.name == "postgresql"
         self._types = types_of(connection, table) if self._arrays else {}
-        # The driver takes a percent sign for a parameter.
-        percent = "%%" if self._arrays else "%"
-        self._table = quoted.format_table(table).replace("%", percent)
-        self._quoted = {column.name: quoted.quote(column.name).replace("%", percent) for column in table.columns}
+        # A driver that takes a percent sign for a parameter is given two: quoting doubles them.
+        self._table = quoted.format_table(table)
+        self._quoted = {column.name: quoted.quote(column.name) for column in table.columns}
         self._on = on
 
     def insert(
