@@ -1,8 +1,10 @@
-"""PostgreSQL's cells that Python has no value for, as text: `infinity`, years before 1 and after 9999, 24:00:00, all intervals.
+"""PostgreSQL's cells that Python has no value for, as text.
 
-The driver fails a whole query for a date that Python lacks, and takes a month of an interval for thirty days.
+These are `infinity`, years before 1 and after 9999, 24:00:00, all intervals, and json that is too deep or has numbers too long for
+Python's reader. The driver fails a whole query for one of them, and takes a month of an interval for thirty days.
 """
 
+import json
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -18,11 +20,20 @@ def read_all(engine: sa.Engine) -> None:
 
 
 def _register(connection: Any, _record: Any) -> None:
-    from psycopg.types.string import TextLoader  # noqa: PLC0415 - an installation without PostgreSQL loads none of it
+    from psycopg.types.json import set_json_loads  # noqa: PLC0415 - an installation without PostgreSQL loads none of it
+    from psycopg.types.string import TextLoader  # noqa: PLC0415
 
+    set_json_loads(_json_or_text, connection)
     connection.adapters.register_loader("interval", TextLoader)
     for name in _KINDS:
         connection.adapters.register_loader(name, _or_text(connection.adapters.types[name].oid))
+
+
+def _json_or_text(data: str | bytes) -> Any:
+    try:
+        return json.loads(data)
+    except (ValueError, RecursionError):
+        return data if isinstance(data, str) else data.decode()
 
 
 def _or_text(oid: int) -> type[Any]:

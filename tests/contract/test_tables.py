@@ -286,6 +286,8 @@ async def test_a_connection_that_is_lost_is_an_outage_and_comes_back(postgres_ur
         ("jsonb", "18446744073709551615", 2.0**64),
         ("json", '[{"$numberLong": "x", "ü": 1}, {"$numberLong": "x"}]', [{"$numberLong": "x", "ü": 1}, '{"$numberLong": "x"}']),
         ("json", "1" * 400, "1" * 400),
+        ("json", "1" * 5000, "1" * 5000),
+        ("json", "[" * 2000 + "]" * 2000, "[" * 2000 + "]" * 2000),
         ("json", r'"\ud800"', r'"\ud800"'),
         ("json", r'{"a": ["\ud800"]}', r'{"a": ["\ud800"]}'),
         ("json[]", r'{"{\"\\ud83e\\udd8a\": 1}"}', [{"🦊": 1}]),
