@@ -4,6 +4,7 @@
 import json
 from collections.abc import Sequence
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -34,8 +35,9 @@ from tidemark.services.sink.connectors.staging import StagedFile
 from tidemark.services.sink.connectors.tablereleases import CommitConflict, TableReleases, app_of, table_releases
 from tidemark.shared.adapters.creating import Folders
 from tidemark.shared.language.stages import EmitFormat, FileFormat
+from tidemark.shared.language.values import parse_json, render_json
 from tidemark.shared.model.ids import Epoch, VertexId
-from tidemark.shared.model.values import Document
+from tidemark.shared.model.values import Date, Document
 from tidemark.shared.operators.batches import batch_of as documents_batch
 from tidemark.shared.ports.sink import Identity, SinkPort, TargetRefused
 
@@ -228,6 +230,25 @@ async def test_columns_are_added_and_what_no_column_takes_is_rescued(target: Fil
     rescued = [json.loads(row["_rescued_data"] or "{}") for row in rows]
     assert rescued == [{}, {"n": "many", "o": {"b": 2}}, {}, {"N": 1, "a name": True, "n": 2.5}, {}, {}]
     assert len(read_released_rows(str(target.root), encoding=target.encoding)) == 6
+
+
+async def test_dates_that_the_format_does_not_reach_are_rescued(target: FilesWorld) -> None:
+    """Tables have microseconds, of some 292,000 years; other rows, nested dates and columns of text are as ever."""
+    sink = target.sink()
+    await sink.open(IDENTITY, Epoch(0))
+    far, near = Date(2**63 - 1), Date(1000)
+    await epoch(
+        sink, 1, [{"id": 1, "at": far, "o": {"at": near}}, {"id": 2, "at": near, "o": {"at": Date(-far)}, "t": "x"}]
+    )
+    await epoch(sink, 2, [{"id": 3, "at": Date(-far), "s": [near, far], "t": far}, {"id": 4, "at": near, "s": [near]}])
+    rows = sorted(looks_at(target).rows(), key=lambda row: row["id"])
+    second = datetime(1970, 1, 1, 0, 0, 1, tzinfo=UTC)
+    assert [row["at"] for row in rows] == [None, second, None, second]
+    assert [row["o"] for row in rows] == [{"at": second}, None, None, None]
+    assert [row["s"] for row in rows] == [None, None, None, [second]]
+    assert [row["t"] for row in rows] == [None, "x", render_json(far).decode(), None]
+    rescued = [parse_json((row["_rescued_data"] or "{}").encode()) for row in rows]
+    assert rescued == [{"at": far}, {"o": {"at": Date(-far)}}, {"at": Date(-far), "s": [near, far]}, {}]
 
 
 async def test_two_tasks_agree_on_a_columns_type_before_they_stage(target: FilesWorld) -> None:

@@ -46,7 +46,8 @@ class TableColumns:
         seen = self._changed()
         if seen != self._seen:
             self._seen, self._known = seen, pa.schema([])
-        table = plain(table_of(batch))
+        beyond: set[str] = set()
+        table = plain(table_of(batch), beyond)
         table = table.drop_columns([name for name in self._partition_by if name in table.column_names])
         names = [name for name in table.column_names if self._may_be_named(name)]
         misfits: dict[int, list[str]] = {}
@@ -57,7 +58,11 @@ class TableColumns:
         for name in names:
             target = self._known.field(name).type
             column = table.column(name)
-            columns[name] = column if column.type == target else self._cast(batch, name, column, target, misfits)
+            if name in beyond and not pa.types.is_string(target):
+                columns[name] = self._each(batch, name, target, misfits)
+            else:
+                known = column.type == target and name not in beyond
+                columns[name] = column if known else self._cast(batch, name, column, target, misfits)
         rescued = _rescued(batch, misfits) if misfits else None
         if rescued is not None and rescued.null_count < len(rescued):
             columns[RESCUED] = pa.chunked_array([rescued])
@@ -91,18 +96,24 @@ class TableColumns:
         try:
             return exact(column, target)
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
-            # Values that agree on no type have become texts: each is looked at as it came.
-            documents = documents_of(batch)
-            parts = [self._one(documents[row].get(name), name, row, target, misfits) for row in range(len(column))]
-            return pa.chunked_array(parts, target)
+            # Values that agree on no type have become texts.
+            return self._each(batch, name, target, misfits)
+
+    def _each(
+        self, batch: pa.RecordBatch, name: str, target: pa.DataType, misfits: dict[int, list[str]]
+    ) -> pa.ChunkedArray:
+        """Each value is looked at as it came."""
+        values = [document.get(name) for document in documents_of(batch)]
+        parts = [self._one(value, name, row, target, misfits) for row, value in enumerate(values)]
+        return pa.chunked_array(parts, target)
 
     def _one(self, value: Any, name: str, row: int, target: pa.DataType, misfits: dict[int, list[str]]) -> pa.Array:
-        column = plain(table_of_documents([{name: value}]))
-        if not column.num_columns:
-            if value not in (None, MISSING):
-                _note(misfits, name, [row])
-            return pa.nulls(1, target)
         try:
+            column = plain(table_of_documents([{name: value}]))
+            if not column.num_columns:
+                if value not in (None, MISSING):
+                    _note(misfits, name, [row])
+                return pa.nulls(1, target)
             return exact(column.column(0), target).combine_chunks()
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
             _note(misfits, name, [row])
@@ -163,14 +174,24 @@ def _text(value: Any) -> str | None:
     return value if isinstance(value, str) else render_json(value).decode()
 
 
-def plain(table: pa.Table) -> pa.Table:
-    """Columns in types that the format has; those without any value are left out: their type is not known yet."""
+def plain(table: pa.Table, beyond: set[str] | None = None) -> pa.Table:
+    """Columns in types that the format has; those without any value are left out: their type is not known yet.
+
+    beyond: takes the names of columns with a date that the format's type does not reach, and these have no values then; without it
+    such a date is ArrowInvalid.
+    """
     columns = {}
     for name in table.column_names:
         column = table.column(name)
         target = _storable(column.type)
         if target is not None:
-            columns[name] = column if column.type == target else column.cast(target)
+            try:
+                columns[name] = column if column.type == target else column.cast(target)
+            except pa.ArrowInvalid:
+                if beyond is None:
+                    raise
+                beyond.add(name)
+                columns[name] = pa.chunked_array([pa.nulls(len(column), target)])
     return pa.table(columns) if columns else table.select([])
 
 
