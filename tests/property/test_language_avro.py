@@ -2,6 +2,7 @@
 
 import io
 import json
+import time
 from decimal import Context, Decimal
 from typing import Any
 
@@ -279,6 +280,28 @@ def test_items_without_bytes_and_endless_nesting_are_bounded() -> None:
         document = {"next": document}
     with pytest.raises(AvroError, match="deeper"):
         writer_of(chain)(document)
+
+
+def test_a_decimal_of_many_bytes_is_refused_at_once() -> None:
+    """Its digits would take the square of their number: minutes for a megabyte, in which its source stands still."""
+    amount = {"type": "bytes", "logicalType": "decimal", "precision": 9, "scale": 2}
+    read = reader_of(parse_schema({"type": "record", "name": "n", "fields": [{"name": "amount", "type": amount}]}))
+    begin = time.process_time()
+    with pytest.raises(AvroError, match=r"byte 100003: a decimal of more than 34 digits"):
+        read(b"\xc0\x9a\x0c" + b"\x7f" * 100_000)
+    assert time.process_time() - begin < 1
+    assert read(b"\x1e" + (10**34 - 1).to_bytes(15, "big")) == b'{"amount":{"$numberDecimal":"%s.99"}}' % (b"9" * 32)
+    with pytest.raises(AvroError, match="34 digits"):
+        read(b"\x1e" + (-(10**34)).to_bytes(15, "big", signed=True))
+
+
+@pytest.mark.parametrize(("unit", "said"), [("micros", "microseconds"), ("nanos", "nanoseconds")])
+def test_a_date_beyond_a_timestamp_is_refused_with_its_number(unit: str, said: str) -> None:
+    """A date that the schema's unit does not reach is told from what is no date."""
+    at = {"type": "long", "logicalType": f"timestamp-{unit}"}
+    write = writer_of(parse_schema({"type": "record", "name": "n", "fields": [{"name": "at", "type": at}]}))
+    with pytest.raises(AvroError, match=f"at: expected a date that 64 bits of {said} hold, found {2**62} ms"):
+        write({"at": Date(2**62)})
 
 
 ORDER = {

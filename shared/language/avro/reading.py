@@ -168,7 +168,7 @@ class _Readers:
 def _primitive(kind: Primitive) -> _Read:
     match kind:
         case Primitive("bytes", "decimal", _, scale):
-            return lambda cursor: _decimal(cursor.take(cursor.long()), scale)
+            return lambda cursor: _decimal(cursor, cursor.take(cursor.long()), scale)
         case Primitive("long", "ms" | "us" | "ns" as unit):
             ticks = _TICKS[unit]
             return lambda cursor: {"$date": {"$numberLong": str(cursor.long() // ticks)}}
@@ -208,12 +208,13 @@ def _binary(data: bytes, subtype: str = "00") -> Any:
     return {"$binary": {"base64": b64encode(data).decode(), "subType": subtype}}
 
 
-def _decimal(data: bytes, scale: int) -> Any:
+def _decimal(cursor: _Cursor, data: bytes, scale: int) -> Any:
     unscaled = int.from_bytes(data, "big", signed=True)
-    value = Decimal(unscaled).scaleb(-scale, _EXACT)
-    if len(value.as_tuple().digits) > DECIMAL.prec:
-        raise AvroError(f"a decimal of more than {DECIMAL.prec} digits")
-    return {"$numberDecimal": str(value)}
+    if (
+        abs(unscaled) >= 10**DECIMAL.prec
+    ):  # asked of the number: to find the digits of a long one takes the square of their count
+        raise AvroError(f"byte {cursor.at}: a decimal of more than {DECIMAL.prec} digits")
+    return {"$numberDecimal": str(Decimal(unscaled).scaleb(-scale, _EXACT))}
 
 
 _EXACT: Final = DECIMAL.copy()
@@ -236,7 +237,7 @@ def _fixed(kind: Fixed) -> _Read:
     size = kind.size_bytes
     if kind.logical == "decimal":
         scale = kind.scale
-        return lambda cursor: _decimal(cursor.take(size), scale)
+        return lambda cursor: _decimal(cursor, cursor.take(size), scale)
     subtype = "04" if kind.logical == "uuid" else "00"
     return lambda cursor: _binary(cursor.take(size), subtype)
 

@@ -29,6 +29,7 @@ from tidemark.shared.model.values import INT32_MAX, INT32_MIN, INT64_MAX, INT64_
 _DAY_MS: Final = 86_400_000
 """The unit of `date`."""
 _TICKS: Final = {"ms": 1, "us": 1_000, "ns": 1_000_000}
+_UNITS: Final = {1: "milliseconds", 1_000: "microseconds", 1_000_000: "nanoseconds"}
 _UUID: Final = 4
 """BSON's subtype."""
 
@@ -323,8 +324,12 @@ def _uuid_text(out: _Out, value: Value, at: str) -> None:
 
 def _instant(ticks: int) -> _Write:
     def write(out: _Out, value: Value, at: str) -> None:
-        if type(value) is not Date or not INT64_MIN <= value * ticks <= INT64_MAX:
+        if type(value) is not Date:
             raise _wrong(at, "a date", value)
+        if not INT64_MIN <= value * ticks <= INT64_MAX:
+            raise AvroError(
+                f"{at or 'the document'}: expected a date that 64 bits of {_UNITS[ticks]} hold, found {int(value)} ms"
+            )
         _put_long(out, value * ticks)
 
     return write
