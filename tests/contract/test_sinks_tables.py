@@ -251,6 +251,38 @@ async def test_dates_that_the_format_does_not_reach_are_rescued(target: FilesWor
     assert rescued == [{"at": far}, {"o": {"at": Date(-far)}}, {"at": Date(-far), "s": [near, far]}, {}]
 
 
+async def test_objects_within_lose_no_field_and_no_type(target: FilesWorld) -> None:
+    """A cast of Arrow's drops fields that the column has not, and reads numbers out of texts, below arrays and objects."""
+    sink = target.sink()
+    await sink.open(IDENTITY, Epoch(0))
+    first = {"a": [{"b": 1}], "o": {"p": {"q": 1}}}
+    later: list[Document] = [
+        {"a": [{"b": 1, "c": 2}], "o": {"p": {"q": 1}}},
+        {"a": [{"b": 1.0}], "o": {"p": {"q": 1, "r": 2}}},
+        {"a": [{"b": "7"}], "o": {"p": {"q": "7"}}},
+    ]
+    await epoch(sink, 1, [{"id": 0, **first}])
+    for number, document in enumerate(later):
+        await epoch(sink, 2 + number, [{"id": 1 + number, **document}])
+    rows = sorted(looks_at(target).rows(), key=lambda row: row["id"])
+    assert [row["a"] or None for row in rows] == [[{"b": 1}], None, [{"b": 1}], None]
+    assert [row["o"] for row in rows] == [{"p": {"q": 1}}, {"p": {"q": 1}}, None, None]
+    rescued = [json.loads(row["_rescued_data"] or "{}") for row in rows]
+    assert rescued == [{}, {"a": later[0]["a"]}, {"o": later[1]["o"]}, later[2]]
+
+
+async def test_fields_within_that_case_alone_tells_apart_are_text(target: FilesWorld) -> None:
+    """Delta refuses such a column, and with it all rows; where the column is known, what it does not take is rescued."""
+    sink = target.sink()
+    await sink.open(IDENTITY, Epoch(0))
+    await epoch(sink, 1, [{"id": 1, "o": {"A": 1}, "p": {"a": 1}}, {"id": 2, "o": {"a": 2}}])
+    await epoch(sink, 2, [{"id": 3, "p": {"a": 1, "A": 2}}, {"id": 4, "p": {"a": 3}}])
+    rows = sorted(looks_at(target).rows(), key=lambda row: row["id"])
+    assert [json.loads(row["o"] or "null") for row in rows] == [{"A": 1}, {"a": 2}, None, None]
+    assert [row["p"] for row in rows] == [{"a": 1}, None, None, {"a": 3}]
+    assert [json.loads(row["_rescued_data"] or "{}") for row in rows] == [{}, {}, {"p": {"a": 1, "A": 2}}, {}]
+
+
 async def test_two_tasks_agree_on_a_columns_type_before_they_stage(target: FilesWorld) -> None:
     """Whose rows come first decides, for both; neither fails at its release."""
     sinks = []

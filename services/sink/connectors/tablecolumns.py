@@ -137,16 +137,26 @@ def _rescued(batch: pa.RecordBatch, misfits: Mapping[int, Sequence[str]]) -> pa.
 
 def exact(column: pa.ChunkedArray, target: pa.DataType) -> pa.ChunkedArray:
     """Cast without loss; ArrowInvalid."""
-    if pa.types.is_struct(column.type) and pa.types.is_struct(target):
-        more = {f.name for f in column.type} - {f.name for f in target}
-        if any(pc.struct_field(column, [name]).null_count < len(column) for name in more):
-            raise pa.ArrowInvalid(f"{min(more)} is no field of the column")
-    if pa.types.is_floating(column.type) and pa.types.is_integer(target):
-        # 1.5 fails; 1.0 passes, though its writer made it a double.
-        return column.cast(target, safe=True)
     if not _alike(column.type, target):
         raise pa.ArrowInvalid(f"{column.type} is no {target}")
+    _keeps(column, target)
+    # Of 1.5 it is no whole number that comes; 1.0 passes, though its writer made it a double.
     return column.cast(target, safe=True)
+
+
+def _keeps(column: pa.ChunkedArray, target: pa.DataType) -> None:
+    """ArrowInvalid where Arrow's cast would leave a field out, or read a value within as one of another kind; at any depth."""
+    if pa.types.is_struct(column.type) and pa.types.is_struct(target):
+        for field in column.type:
+            inner = pc.struct_field(column, [field.name])
+            if target.get_field_index(field.name) >= 0:
+                _keeps(inner, target.field(field.name).type)
+            elif inner.null_count < len(inner):
+                raise pa.ArrowInvalid(f"{field.name} is no field of the column")
+    elif pa.types.is_list(column.type) and pa.types.is_list(target):
+        _keeps(pc.list_flatten(column), target.value_type)
+    elif column.type != target and not _alike(column.type, target):
+        raise pa.ArrowInvalid(f"{column.type} is no {target}")
 
 
 def _alike(source: pa.DataType, target: pa.DataType) -> bool:
@@ -177,14 +187,17 @@ def _text(value: Any) -> str | None:
 def plain(table: pa.Table, beyond: set[str] | None = None) -> pa.Table:
     """Columns in types that the format has; those without any value are left out: their type is not known yet.
 
-    beyond: takes the names of columns with a date that the format's type does not reach, and these have no values then; without it
-    such a date is ArrowInvalid.
+    beyond: takes the names of columns with a date that the format's type does not reach, or of which objects have fields that only case
+    tells apart; these have no values then, and the latter are texts. Without it such a date is ArrowInvalid.
     """
     columns = {}
     for name in table.column_names:
         column = table.column(name)
         target = _storable(column.type)
-        if target is not None:
+        if target is not None and beyond is not None and _has_twins(target):
+            beyond.add(name)
+            columns[name] = pa.chunked_array([pa.nulls(len(column), pa.string())])
+        elif target is not None:
             try:
                 columns[name] = column if column.type == target else column.cast(target)
             except pa.ArrowInvalid:
@@ -193,6 +206,17 @@ def plain(table: pa.Table, beyond: set[str] | None = None) -> pa.Table:
                 beyond.add(name)
                 columns[name] = pa.chunked_array([pa.nulls(len(column), target)])
     return pa.table(columns) if columns else table.select([])
+
+
+def _has_twins(kind: pa.DataType) -> bool:
+    """Whether an object in it has two fields that only case tells apart."""
+    if pa.types.is_list(kind):
+        return _has_twins(kind.value_type)
+    if not pa.types.is_struct(kind):
+        return False
+    return len({field.name.lower() for field in kind}) < kind.num_fields or any(
+        _has_twins(field.type) for field in kind
+    )
 
 
 def _storable(kind: pa.DataType) -> pa.DataType | None:
