@@ -25,9 +25,11 @@ from tidemark.shared.compiled.compiling import (
     INT64S_OUT,
     UINT64S_OUT,
     compiled,
+    part,
 )
 from tidemark.shared.compiled.documents import buffers, cells_of, read_packed
-from tidemark.shared.compiled.encoding import put_cell, put_count, put_string_head
+from tidemark.shared.compiled.encoding import put_cell, put_count, put_head, put_string_head
+from tidemark.shared.compiled.json import same
 from tidemark.shared.compiled.memory import borrowed, copy_bytes
 from tidemark.shared.compiled.packed import header, is_text, skip
 from tidemark.shared.compiled.rendering import CODEC, ENCODED, encode, put_value, room_to_work
@@ -36,6 +38,8 @@ _GROWTH: Final = 3
 """How many times as long as its JSON a value may be: a double has nine bytes."""
 _HEAD_BYTES: Final = 16
 """The most bytes of a number, or of a header."""
+_PAIRS_MAX: Final = 2**16
+"""Pairs of names that two objects may have: each is compared with each, and beyond that the interpreter's tables are faster."""
 
 
 def write(cells: Tagged) -> tuple[pa.BinaryArray, Bools]:
@@ -106,13 +110,13 @@ def objects(base: pa.BinaryArray, names: Sequence[str], parts: Sequence[pa.Binar
     """Encoded objects with fields written over, or behind the others; a field with a missing part goes. No bytes: an empty object."""
     count, text = len(base), [name.encode("utf-8", "surrogatepass") for name in names]
     written = [_name(name) for name in text]
-    data = [buffers(part) for part in parts]
+    data = [buffers(cells) for cells in parts]
     starts = np.cumsum([0, *(len(found) for found, _ in data)])
     begins, ends = np.empty((2, len(parts), count), np.int64)
     kinds = np.empty((len(parts), count), np.uint8)
-    for at, ((_, bounds), part) in enumerate(zip(data, parts, strict=True)):
+    for at, ((_, bounds), cells) in enumerate(zip(data, parts, strict=True)):
         begins[at], ends[at] = bounds[:-1] + starts[at], bounds[1:] + starts[at]
-        kinds[at] = np.where(part.is_valid().to_numpy(zero_copy_only=False), ENCODED, tags.MISSING)
+        kinds[at] = np.where(cells.is_valid().to_numpy(zero_copy_only=False), ENCODED, tags.MISSING)
     whole, bounds = buffers(base)
     strings = np.concatenate([found for found, _ in data]) if data else np.empty(0, np.uint8)
     name_bytes = sum(map(len, written))
@@ -127,6 +131,28 @@ def objects(base: pa.BinaryArray, names: Sequence[str], parts: Sequence[pa.Binar
     )  # fmt: skip
     out.resize(size, refcheck=False)
     return binary_of(offsets, out, None)
+
+
+def only(cells: pa.BinaryArray, names: Sequence[str]) -> pa.BinaryArray:
+    """Encoded objects with the fields of these names alone, in the order that they have. No bytes stay no bytes."""
+    text, bounds = buffers(cells)
+    known = [name.encode("utf-8", "surrogatepass") for name in names]
+    ends = np.cumsum([0, *map(len, known)], dtype=np.int64)
+    out, offsets = np.empty(int(bounds[-1] - bounds[0]), np.uint8), np.empty(len(cells) + 1, np.int64)
+    size = _only(text, bounds, np.frombuffer(b"".join(known), np.uint8), ends, offsets, out)
+    out.resize(size, refcheck=False)
+    return binary_of(offsets, out, None)
+
+
+def merged(below: pa.BinaryArray, above: pa.BinaryArray) -> tuple[pa.BinaryArray, Bools]:
+    """Encoded objects with the fields of others written over, or behind theirs; and which are sure, not too many. No bytes: no fields."""
+    (text, bounds), (over, ends) = buffers(below), buffers(above)
+    count = len(below)
+    out = np.empty(int(bounds[-1] - bounds[0]) + int(ends[-1] - ends[0]) + _HEAD_BYTES * count, np.uint8)
+    offsets, sure = np.empty(count + 1, np.int64), np.ones(count, np.bool_)
+    size = _merged(text, bounds, over, ends, offsets, sure, out)
+    out.resize(size, refcheck=False)
+    return binary_of(offsets, out, None), sure
 
 
 def _name(text: bytes) -> bytes:
@@ -222,6 +248,95 @@ def _items(text, bounds, counts, offsets, out):
                 behind = skip(whole, at, bounds[row + 1], 1)
                 to, at, item = to + behind - at, behind, item + 1
     offsets[item] = to
+    return to
+
+
+@part
+def _is_one_of(names, ends, text, at, size):
+    for name in range(len(ends) - 1):
+        begin = ends[name]
+        if ends[name + 1] - begin == size and same(text, at, at + size, names, begin, size):
+            return True
+    return False
+
+
+@compiled(1, BYTES, INT64S, BYTES, INT64S, INT64S_OUT, BYTES_OUT)
+def _only(text, bounds, names, ends, offsets, out):
+    whole, target, known, to = borrowed(text), borrowed(out), borrowed(names), np.int64(0)
+    for row in range(len(bounds) - 1):
+        offsets[row] = to
+        if bounds[row] < bounds[row + 1]:
+            begin, kept = to, np.int64(0)
+            _, _, at, _, fields = header(whole, bounds[row])
+            to += 1
+            for _ in range(fields):
+                _, _, name, size, _ = header(whole, at)
+                behind = skip(whole, name + size, bounds[row + 1], 1)
+                if _is_one_of(known, ends, whole, name, size):
+                    copy_bytes(target, to, whole, at, behind - at)
+                    to, kept = to + behind - at, kept + 1
+                at = behind
+            to = put_head(target, begin, to, kept, False)
+    offsets[len(bounds) - 1] = to
+    return to
+
+
+@part
+def _opened(text, at, end):
+    """(where its fields begin, how many there are) of an object, or of nothing."""
+    if at == end:
+        return at, np.int64(0)
+    _, _, begin, _, fields = header(text, at)
+    return begin, fields
+
+
+@part
+def _value_in(text, at, end, fields, source, begin, length):
+    """The place of the value of the field that a name in another text names; -1 without such a field."""
+    for _ in range(fields):
+        _, _, name, size, _ = header(text, at)
+        at = name + size
+        if size == length and same(text, name, at, source, begin, length):
+            return at
+        at = skip(text, at, end, 1)
+    return np.int64(-1)
+
+
+@compiled(1, BYTES, INT64S, BYTES, INT64S, INT64S_OUT, BOOLS_OUT, BYTES_OUT)
+def _merged(below, bounds, above, ends, offsets, sure, out):
+    under, over, target, to = borrowed(below), borrowed(above), borrowed(out), np.int64(0)
+    for row in range(len(sure)):
+        offsets[row] = to
+        end, last = bounds[row + 1], ends[row + 1]
+        at, fields = _opened(under, bounds[row], end)
+        first, others = _opened(over, ends[row], last)
+        if fields * others > _PAIRS_MAX:
+            sure[row] = False
+            continue
+        begin, start, count = to, at, fields
+        to += 1
+        for _ in range(fields):
+            _, _, name, size, _ = header(under, at)
+            value = _value_in(over, first, last, others, under, name, size)
+            kept = skip(under, name + size, end, 1) if value < 0 else name + size
+            copy_bytes(target, to, under, at, kept - at)
+            to += kept - at
+            at = kept
+            if value >= 0:
+                behind = skip(over, value, last, 1)
+                copy_bytes(target, to, over, value, behind - value)
+                to += behind - value
+                at = skip(under, at, end, 1)
+        at = first
+        for _ in range(others):
+            _, _, name, size, _ = header(over, at)
+            behind = skip(over, name + size, last, 1)
+            if _value_in(under, start, end, fields, over, name, size) < 0:
+                copy_bytes(target, to, over, at, behind - at)
+                to, count = to + behind - at, count + 1
+            at = behind
+        to = put_head(target, begin, to, count, False)
+    offsets[len(sure)] = to
     return to
 
 

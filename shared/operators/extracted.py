@@ -7,9 +7,10 @@
 from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
-from tidemark.shared.compiled import documents
+from tidemark.shared.compiled import documents, tags
 from tidemark.shared.compiled.columns import Tagged
 from tidemark.shared.language.kernels.base import Bools, Column, Path, either
 from tidemark.shared.language.kernels.cells import tagged_column, values_at
@@ -17,6 +18,8 @@ from tidemark.shared.language.values import parse_json
 from tidemark.shared.model.values import MISSING, Document
 from tidemark.shared.operators.base import RAW, REST
 from tidemark.shared.operators.read_ahead import read_before
+
+Int64s = npt.NDArray[np.int64]
 
 
 def extracted(batch: pa.RecordBatch, paths: Iterable[Path]) -> dict[Path, Column]:
@@ -40,6 +43,17 @@ def fields_of(batch: pa.RecordBatch, names: Sequence[str]) -> list[Document]:
         whole = parse_json(batch.column(RAW)[row].as_py())
         made[row] = {name: whole[name] for name in names if name in whole}
     return made
+
+
+def places_of(batch: pa.RecordBatch, names: Sequence[str]) -> dict[str, Int64s]:
+    """Where each field stands in its row's document, -1 where it does not: numbers that are in the order of the row's fields."""
+    found, unsure = _cells(batch, [(name,) for name in names])
+    places = {name: np.where(cells.tags == tags.MISSING, -1, cells.begins) for (name,), cells in found.items()}
+    for row in np.flatnonzero(unsure).tolist() if unsure is not None else ():
+        order = list(parse_json(batch.column(RAW)[row].as_py()))
+        for name, at in places.items():
+            at[row] = order.index(name) if name in order else -1
+    return places
 
 
 def _cells(batch: pa.RecordBatch, paths: Sequence[Path]) -> tuple[Mapping[Path, Tagged], Bools | None]:

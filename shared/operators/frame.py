@@ -48,6 +48,7 @@ from tidemark.shared.operators.batches import (
 from tidemark.shared.operators.cells import KINDS, column_of, encoded_cells, patched
 from tidemark.shared.operators.context import Topics
 from tidemark.shared.operators.dead_letters import Failures
+from tidemark.shared.operators.encoded import encoded as encoded_rows
 from tidemark.shared.operators.extracted import extracted, fields_of
 from tidemark.shared.operators.grouping import Groups, groups_of
 from tidemark.shared.operators.rows import until_abandoned, walk
@@ -190,6 +191,10 @@ class Frame(Rows):
             raise Unvectorised
         cells = self.batch.column(ARRIVAL)
         return Column("date", cells.cast(TIMESTAMP), missing=bool(cells.null_count))
+
+    def root(self) -> Column:
+        """The rows' documents."""
+        return Column("object", encoded_rows(self.batch))
 
     def interpreted(self, expr: Expr) -> Column:
         """The values of a part of an expression that has no kernel; doubt where it fails.
@@ -371,6 +376,13 @@ class Frame(Rows):
         values, errors = self._one_by_one(np.arange(self.size), value_of)
         named, array = column_of(values)
         return Cells(named, array, errors, self.size)
+
+    def asked(self, cells: Cells, rows: Int64s, value_of: Callable[[Environment], Value]) -> Cells:
+        """Encoded cells, with the value of a function for some rows, or its error."""
+        found, errors = self._one_by_one(rows, value_of)
+        left = {row: error for row, error in cells.errors.items() if row not in set(rows.tolist())}
+        array = with_rows(cells.array, rows, tagged(found))
+        return Cells(cells.field, array, left | errors, cells.interpreted_rows + len(rows))
 
     def _one_by_one(
         self, rows: Int64s, value_of: Callable[[Environment], Value]

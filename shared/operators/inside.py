@@ -1,6 +1,7 @@
 """Encoded values changed inside: fields left out or written at a path, and arrays unwound; each with the result of `language.stages`."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -10,6 +11,7 @@ import pyarrow.compute as pc
 from tidemark.shared.compiled import tags, values
 from tidemark.shared.language.stages import Branch
 
+Int64s: TypeAlias = npt.NDArray[np.int64]
 _NO_OBJECT = b""
 _NULL = b"\xc0"
 """Encoded."""
@@ -17,26 +19,34 @@ _NULL = b"\xc0"
 
 def without(tree: Branch, cells: pa.BinaryArray) -> pa.BinaryArray:
     """Values without the dropped fields, in documents and in the items of arrays (`exclude_value`)."""
-    kinds = values.read(cells).tags
+    base, objects = objects_of(cells)
     made = cells
-    if bool((kinds == tags.OBJECT).any()):
-        base, objects = _objects(cells, kinds)
+    if objects.true_count:
         parts = [
             without(leaf, at(base, name)) if isinstance(leaf, Branch) else _nothing(cells) for name, leaf in tree.fields
         ]
         made = pc.if_else(objects, values.objects(base, [name for name, _ in tree.fields], parts), cells)
-    if bool((kinds == tags.ARRAY).any()):
-        counts, items = values.items(cells)
-        arrays = counts >= 0
-        inner = values.arrays(np.maximum(counts, 0), without(tree, items), arrays)
-        made = pc.if_else(pa.array(arrays), inner, made)
-    return made
+    return with_items(cells, made, lambda items, _: without(tree, items))
+
+
+def with_items(
+    cells: pa.BinaryArray, made: pa.BinaryArray, change: Callable[[pa.BinaryArray, Int64s], pa.BinaryArray]
+) -> pa.BinaryArray:
+    """What was made of other values, and of each array the items that `change` makes of its items and their rows; a missing one goes."""
+    counts, items = values.items(cells)
+    arrays = counts >= 0
+    if not arrays.any():
+        return made
+    rows = np.repeat(np.arange(len(cells)), np.maximum(counts, 0))
+    new = change(items, rows)
+    left = np.bincount(rows[new.is_valid().to_numpy(zero_copy_only=False)], minlength=len(cells))
+    return pc.if_else(pa.array(arrays), values.arrays(left, new.drop_null(), arrays), made)
 
 
 def at(cells: pa.BinaryArray, *names: str) -> pa.BinaryArray:
     """The values at a path of documents alone, null where there is none."""
     for name in names:
-        base, _ = _objects(cells, values.read(cells).tags)
+        base, _ = objects_of(cells)
         cells, sure = values.write(values.read_inside(base, (name,)))
         assert bool(sure.all()), "no array is on the way to a field of an object"
     return cells
@@ -46,8 +56,7 @@ def put(cells: pa.BinaryArray, names: Sequence[str], new: pa.BinaryArray) -> pa.
     """Values with another one at a path of documents, or without it where it is null (`set_path`)."""
     if not names:
         return new
-    kinds = values.read(cells).tags
-    base, objects = _objects(cells, kinds)
+    base, objects = objects_of(cells)
     made = values.objects(base, names[:1], [put(at(base, names[0]), names[1:], new)])
     return pc.if_else(pc.and_(pc.invert(objects), new.is_null()), cells, made)
 
@@ -58,7 +67,7 @@ def emptied(cells: pa.BinaryArray) -> pa.BinaryArray:
     return pc.if_else(pa.array(counts >= 0), _NULL, cells)
 
 
-def unwound(cells: pa.BinaryArray, *, keep_empty: bool) -> tuple[npt.NDArray[np.int64], pa.BinaryArray, pa.Array]:
+def unwound(cells: pa.BinaryArray, *, keep_empty: bool) -> tuple[Int64s, pa.BinaryArray, pa.Array]:
     """(the row of each item, the items, their indices, null where there was no array); other values stand for themselves.
 
     keep_empty: null, missing and empty arrays leave a row.
@@ -77,9 +86,9 @@ def unwound(cells: pa.BinaryArray, *, keep_empty: bool) -> tuple[npt.NDArray[np.
     return rows, pa.concat_arrays([items, alone]).take(pa.array(places)), pa.array(index, mask=~inside)
 
 
-def _objects(cells: pa.BinaryArray, kinds: npt.NDArray[np.uint8]) -> tuple[pa.BinaryArray, pa.BooleanArray]:
+def objects_of(cells: pa.BinaryArray) -> tuple[pa.BinaryArray, pa.BooleanArray]:
     """(the objects, and no bytes for other values; which they are)."""
-    objects = pa.array(kinds == tags.OBJECT)
+    objects = pa.array(values.read(cells).tags == tags.OBJECT)
     return pc.if_else(objects, cells, _NO_OBJECT), objects
 
 

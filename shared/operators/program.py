@@ -1,8 +1,8 @@
 """Stages on the rows of a batch: each is a program from columns to columns (`stages`).
 
 A computed field becomes a column, by a kernel or interpreted (frame.py); an unchanged one stays where it lies, in a column or in the text
-or encoded document of its row. Only where a stage makes whole documents anew (a `$redact` that looks inside, a `$replaceRoot` by any
-expression) its rows are documents behind it, encoded.
+or encoded document of its row. Where a stage makes whole documents anew (a `$replaceRoot` by any expression, a `$project` of documents
+whose fields are in different orders) they are encoded behind it. Only a `$redact` that looks inside goes through documents one by one.
 """
 
 from collections.abc import Iterator, Sequence

@@ -6,13 +6,22 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from tidemark.shared.language.expressions.ast import FieldPath
 from tidemark.shared.language.fields import Path
 from tidemark.shared.language.stages.base import Discarded, Failure, Passed, Stateless, ValidationStop
 from tidemark.shared.model.values import Document
 from tidemark.shared.operators.base import RAW, REST, OperatorError, Out
-from tidemark.shared.operators.batches import batch_of, documents_of, engine_columns, is_tagged, select, user_columns
+from tidemark.shared.operators.batches import (
+    NO_FIELDS,
+    batch_of,
+    documents_of,
+    engine_columns,
+    is_tagged,
+    select,
+    user_columns,
+)
 from tidemark.shared.operators.cells import encoded_cells
 from tidemark.shared.operators.context import TaskContext
 from tidemark.shared.operators.dead_letters import Failure as Failed
@@ -105,6 +114,13 @@ def batch_with(named: Named, engine: Mapping[str, pa.Array], like: pa.RecordBatc
     """A batch of these columns; `like` has the engine's fields."""
     fields = [f for f, _ in named.values()] + [like.schema.field(n) for n in engine]
     return pa.RecordBatch.from_arrays([*(a for _, a in named.values()), *engine.values()], schema=pa.schema(fields))
+
+
+def of_encoded(documents: pa.BinaryArray, like: pa.RecordBatch) -> pa.RecordBatch:
+    """An untyped batch (B3) of encoded documents; `like` has the engine's columns."""
+    engine = engine_columns(like, (RAW, REST))
+    rest = pc.if_else(pc.equal(documents, NO_FIELDS), pa.nulls(len(documents), pa.binary()), documents)
+    return pa.RecordBatch.from_arrays([rest, *engine.values()], names=[REST, *engine])
 
 
 def without_errors(

@@ -31,15 +31,24 @@ from tidemark.shared.operators.rows import environments
 from tidemark.shared.operators.specs import KeyBySpec
 
 TYPES = {"s": "string", "i": "int", "l": "long?", "d": "double?", "b": "bool?", "t": "date"}
-documents = st.fixed_dictionaries(
+nested: st.SearchStrategy[Any] = st.recursive(
+    st.sampled_from([None, 0, "a"]),
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=3),
+        st.lists(st.tuples(st.sampled_from(["y", "z", "w", "é"]), inner), max_size=4).map(dict),
+    ),
+    max_leaves=8,
+)
+ordered = st.fixed_dictionaries(
     {"s": st.sampled_from(["", "a", "b", "é", "2013-01-01T00:00:00Z", "2013-13-01"]), "i": st.sampled_from([0, 1, -3, 2**31 - 1]),
      "t": st.integers(-(10**12), 2 * 10**12).map(lambda n: {"$date": {"$numberLong": str(n)}})},
     optional={"l": st.one_of(st.none(), st.integers(-(2**63), 2**63 - 1)), "d": st.one_of(st.none(), st.sampled_from([0.0, -0.0, 1.5])),
-              "b": st.booleans(), "x": st.one_of(st.none(), st.integers(0, 3), st.just({"y": 1}), st.just([1, 2]))},
+              "b": st.booleans(), "x": st.one_of(st.none(), st.integers(0, 3), st.just({"y": 1}), st.just([1, 2]), nested)},
 )  # fmt: skip
+documents = st.builds(lambda d, n: dict([*d.items()][n:] + [*d.items()][:n]), ordered, st.sampled_from([0, 0, 0, 1, 3]))
 names = st.sampled_from([*TYPES, "x", "z"])
 expressions: st.SearchStrategy[Any] = st.recursive(
-    st.one_of(names.map(lambda n: f"${n}"), st.sampled_from([0, 1, 2.5, "a", True, None, "$x.y", "$$REMOVE"])),
+    st.one_of(names.map(lambda n: f"${n}"), st.sampled_from([0, 1, 2.5, "a", True, None, "$x.y", "$$REMOVE", "$$ROOT", "$$CURRENT.x"])),
     lambda inner: st.one_of(
         st.tuples(st.sampled_from(["$add", "$eq", "$gt", "$and", "$ifNull", "$multiply", "$concat"]), inner, inner).map(
             lambda t: {t[0]: [t[1], t[2]]}
@@ -58,8 +67,41 @@ queries: st.SearchStrategy[Any] = st.one_of(
     st.tuples(names, st.booleans()).map(lambda t: {t[0]: {"$exists": t[1]}}),
     expressions.map(lambda e: {"$expr": e}),
 )  # fmt: skip
+branches: st.SearchStrategy[Any] = st.recursive(
+    expressions,
+    lambda inner: st.dictionaries(st.sampled_from(["y", "z", "w", "é"]), inner, min_size=1, max_size=3),
+    max_leaves=4,
+)
+trees: st.SearchStrategy[Any] = st.recursive(
+    st.one_of(st.just(1), expressions.filter(lambda e: type(e) is str or type(e) is dict)),
+    lambda inner: st.dictionaries(st.sampled_from(["y", "z", "w", "é"]), inner, min_size=1, max_size=3),
+    max_leaves=4,
+)
+roots: st.SearchStrategy[Any] = st.recursive(
+    st.one_of(
+        st.sampled_from(
+            ["$x", "$$ROOT", "$$CURRENT", "$$ROOT.x", {"y": "$i", "q": "$d"}, {"$literal": {"w": 1}}, "$z", "$x.y"]
+        )
+    ),
+    lambda inner: st.one_of(
+        st.lists(inner, min_size=1, max_size=3).map(lambda found: {"$mergeObjects": found}),
+        st.tuples(inner, inner).map(lambda found: {"$ifNull": list(found)}),
+        st.tuples(expressions, inner, inner).map(lambda found: {"$cond": list(found)}),
+    ),
+    max_leaves=4,
+)
+branching: st.SearchStrategy[Any] = st.one_of(
+    st.dictionaries(st.sampled_from(["x", "x.y", "x.z.y", "z", "s"]), branches, min_size=1, max_size=1).map(
+        lambda f: {"$addFields": f}
+    ),
+    st.dictionaries(st.sampled_from(["x", "x.y", "z.y", "s", "i"]), trees, min_size=1, max_size=1).map(
+        lambda f: {"$project": {"i": 1, **f}}
+    ),
+)
 stages = st.lists(
     st.one_of(
+        branching,
+        roots.map(lambda r: {"$replaceRoot": {"newRoot": r}}),
         queries.map(lambda q: {"$match": q}),
         st.tuples(queries, st.sampled_from(["dlq", "discard"])).map(
             lambda t: {"$validate": {"validator": t[0], "validationAction": t[1]}}
@@ -96,6 +138,11 @@ def canonical(found: Sequence[Document]) -> list[bytes]:
     return [encode_value(dict(sorted(d.items()))) for d in found]
 
 
+def told(letter: Document) -> list[bytes]:
+    """A dead letter's document and the reason, to be compared."""
+    return canonical([letter["doc"], letter["why"]])
+
+
 def of(outs: Sequence[Out], port: str) -> list[Document]:
     return [d for o in outs if o.port == port for d in documents_of(o.batch)]
 
@@ -105,7 +152,7 @@ def of(outs: Sequence[Out], port: str) -> list[Document]:
 def test_stages_give_on_columns_what_they_give_on_documents(
     given_documents: list[dict[str, Any]], given_stages: list[dict[str, Any]]
 ) -> None:
-    """Same documents in the same order, same dead letters; and the schema that the planner derives holds for what comes out."""
+    """Same documents in the same order, dead letters with the same reasons; and the schema that the planner derives holds behind them."""
     _, chain = parsed(given_stages)
     batch = batch_of_records(given_documents)
     staged = through(chain, batch, NOWHERE)
@@ -116,9 +163,11 @@ def test_stages_give_on_columns_what_they_give_on_documents(
             if isinstance(outcome, Passed):
                 passed += outcome.documents
             elif isinstance(outcome, Failure):
-                failed.append(outcome.document)
+                why: Document = {"code": outcome.code, "path": outcome.path, "reason": outcome.reason}
+                failed.append({"doc": outcome.document, "why": why})
     assert canonical(documents_of(staged.batch)) == canonical(passed)
-    assert sorted(canonical([d["doc"] for d in of(staged.letters, DLQ)])) == sorted(canonical(failed))
+    letters: list[Document] = [{"doc": d["doc"], "why": d["errInfo"]} for d in of(staged.letters, DLQ)]
+    assert sorted(map(told, letters)) == sorted(map(told, failed))
     assert staged.failed == len(failed)
     schema = declared(parse_schema(TYPES, "schema", Problems({})), chain)
     again = typed(staged.batch, schema)

@@ -57,6 +57,8 @@ Of: TypeAlias = Callable[[Expr, Rows], Column]
 """The column of an expression's values."""
 _NODE_UNITS: Final = 8
 """The least budget that an operator takes for each item."""
+_NO_FIELDS: Final = b""
+"""For `compiled.values`, an object without fields."""
 _STEPS_MAX: Final = 256
 """Items that a `$reduce` takes on columns: each is a pass over the rows that have as many."""
 
@@ -147,6 +149,10 @@ class Bound(Rows):
     def now(self) -> Column:
         """`$$NOW`."""
         return self._of_above(self._above.now())
+
+    def root(self) -> Column:
+        """`$$ROOT`."""
+        return self._of_above(self._above.root())
 
     def variable(self, name: str, names: Path) -> Column:
         """A variable of this form, or of one around it."""
@@ -292,31 +298,29 @@ def _array(expr: ArrayExpr, rows: Rows, of: Of) -> Column:
 
 
 def _object(expr: ObjectExpr, rows: Rows, of: Of) -> Column:
-    return _over(pa.repeat(pa.scalar(b"", pa.binary()), rows.size), expr, rows, of, None)
-
-
-def _over(base: pa.BinaryArray, expr: ObjectExpr, rows: Rows, of: Of, unsure: Bools | None) -> Column:
     parts = [encoded(of(item, rows)) for _, item in expr.fields]
-    made = values.objects(base, [name for name, _ in expr.fields], [found for found, _ in parts])
-    return _made(made, "object", either(unsure, *(doubt for _, doubt in parts)), rows)
+    made = values.objects(_no_objects(rows), [name for name, _ in expr.fields], [found for found, _ in parts])
+    return _made(made, "object", either(*(doubt for _, doubt in parts)), rows)
 
 
 def _merge_objects(expr: Call, rows: Rows, of: Of) -> Column:
-    """Objects that are written, over what else is an object."""
-    first, *others = expr.args or (None,)
-    if first is None or not others or not all(isinstance(other, ObjectExpr) for other in others):
+    """Later objects win; what is neither an object nor null is left to the interpreter."""
+    if len(expr.args) < 2:  # noqa: PLR2004 - one array of objects
         raise Unvectorised
-    found = of(first, rows)
-    for other in others:
-        assert isinstance(other, ObjectExpr)
-        cells, unsure = encoded(found)
+    made, unsure = _no_objects(rows), None
+    for arg in expr.args:
+        assert arg is not None, "each is required"
+        cells, doubt = encoded(of(arg, rows))
         kinds = values.read(cells).tags
         objects = kinds == tags.OBJECT
         odd = ~objects & (kinds != tags.MISSING) & (kinds != tags.NULL)
-        absent = [nulls_of(of(item, rows)) for _, item in other.fields]  # what is missing leaves what was there
-        base = pc.if_else(pa.array(objects), cells, pa.scalar(b"", pa.binary()))
-        found = _over(base, other, rows, of, either(unsure, odd, *absent))
-    return found
+        made, sure = values.merged(made, pc.if_else(pa.array(objects), cells, _NO_FIELDS))
+        unsure = either(unsure, doubt, odd, ~sure)
+    return _made(made, "object", unsure, rows)
+
+
+def _no_objects(rows: Rows) -> pa.BinaryArray:
+    return pa.repeat(pa.scalar(_NO_FIELDS, pa.binary()), rows.size)
 
 
 def _split(expr: Call, rows: Rows, of: Of) -> Column:

@@ -136,6 +136,10 @@ class Rows:
         """`$$NOW`; Unvectorised where no column can say."""
         raise Unvectorised
 
+    def root(self) -> Column:
+        """`$$ROOT`, the rows' documents; Unvectorised where there can be no column of them."""
+        raise Unvectorised
+
     def variable(self, name: str, names: Path) -> Column:
         """The column of a variable, bound by an expression, at a path; Unvectorised for a variable that it does not bind."""
         raise Unvectorised

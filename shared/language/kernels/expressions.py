@@ -69,15 +69,15 @@ def by_kernel(expr: Expr, rows: Rows) -> Column:
     match expr:
         case Literal(value):
             return arrays.constant_of(value, rows.size) if type(value) in (list, dict) else constant(value, rows.size)
-        case FieldPath(names) | Variable("ROOT", names) if names:
-            return rows.at(names)
+        case FieldPath(names) | Variable("ROOT" | "CURRENT", names):
+            return rows.at(names) if names else rows.root()
         case Variable("NOW", ()):
             return rows.now()
         case CreateUuid():
             raise Unvectorised
         case Meta(names):
             return rows.meta(names)
-        case Variable(name, names) if name not in ("ROOT", "CURRENT"):
+        case Variable(name, names):
             return rows.variable(name, names)
         case Call():
             return arrays.counted(_call(expr, rows), rows)
@@ -102,12 +102,8 @@ def may_be_called(expr: Expr) -> bool:
 
 def _stays(expr: Expr, is_known: Callable[[str], bool]) -> bool:
     match expr:
-        case FieldPath(names) | Variable("ROOT", names):
-            return bool(names)
-        case Literal():
+        case FieldPath() | Literal() | Variable():
             return True
-        case Variable(name):
-            return name != "CURRENT"
         case Let(variables) if any(name == "CURRENT" for name, _ in variables):
             return False
         case CreateUuid():

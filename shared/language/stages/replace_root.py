@@ -13,7 +13,7 @@ from tidemark.shared.language.fields import Fields
 from tidemark.shared.language.kinds import EXPRESSION, Option, StageSpec, with_options
 from tidemark.shared.language.stages.base import Outcome, Passed, Stateless, Told
 from tidemark.shared.language.values.types import type_name
-from tidemark.shared.model.values import Document
+from tidemark.shared.model.values import Document, Value
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,8 +25,12 @@ class ReplaceRoot(Stateless):
     def _apply(self, document: Document, env: Environment) -> Outcome:
         value = evaluate_bounded(self.new_root, env)
         if type(value) is not dict:
-            raise ExpressionError(f"the new root must be a document, found {type_name(value)}", TYPE, self.path)
+            raise self.refused(value)
         return Passed((value,))
+
+    def refused(self, value: Value) -> ExpressionError:
+        """Why a value is no new root."""
+        return ExpressionError(f"the new root must be a document, found {type_name(value)}", TYPE, self.path)
 
     @property
     def made(self) -> ObjectExpr | None:
@@ -57,7 +61,7 @@ class ReplaceRoot(Stateless):
 
     def told(self) -> tuple[Told, ...]:
         """The fields of an object one by one."""
-        return (("expression", None),) if self.made is None else self.made.fields
+        return (("expression", self.new_root),) if self.made is None else self.made.fields
 
 
 def _made(expr: Expr, path: str, scope: Scope) -> ReplaceRoot | None:

@@ -188,10 +188,10 @@ def _copy(schema: Schema, name: str, expr: Expr) -> Field | None:
 
 
 def computed_in(tree: Branch, prefix: str = "") -> Iterator[Told]:
-    """The expressions of a tree; only the interpreter computes into a value that is there."""
+    """The expressions of a tree."""
     for name, leaf in tree.fields:
         if isinstance(leaf, Computed):
-            yield prefix + name, None if prefix else leaf.expr
+            yield prefix + name, leaf.expr
         elif isinstance(leaf, Branch):
             yield from computed_in(leaf, f"{prefix}{name}.")
 

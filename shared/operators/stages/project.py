@@ -1,24 +1,21 @@
 """`$project`."""
 
-import json
-import re
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from tidemark.shared.language.expressions.ast import FieldPath
 from tidemark.shared.language.stages import Project
-from tidemark.shared.language.stages.trees import Branch, Computed, Leaf, include_value
-from tidemark.shared.language.values import encode_value
-from tidemark.shared.model.values import MISSING
+from tidemark.shared.language.stages.trees import Branch, Computed, Leaf, computes
 from tidemark.shared.operators.base import RAW, REST
 from tidemark.shared.operators.batches import user_columns
+from tidemark.shared.operators.branches import included, included_documents
 from tidemark.shared.operators.context import TaskContext
+from tidemark.shared.operators.extracted import places_of
 from tidemark.shared.operators.frame import Cells, Frame
-from tidemark.shared.operators.staged import Staged, frame_of, made_of, whole
+from tidemark.shared.operators.staged import Staged, frame_of, made_of, of_encoded, without_errors
 from tidemark.shared.operators.stages.unset import left_out
 
 
@@ -28,16 +25,23 @@ def project(stage: Project, staged: Staged, context: TaskContext) -> None:
 
 
 def _included(stage: Project, staged: Staged, context: TaskContext) -> None:
-    """The fields that are kept in the order of the documents, then those that are computed."""
+    """The fields that are kept in the order of the documents, then those that are computed; encoded documents where these orders differ."""
     frame = frame_of(stage, staged, context, stage.paths())
-    kept = [name for name, leaf in stage.fields.fields if not isinstance(leaf, Computed)]
-    order = document_order(staged.batch, kept)
-    if order is None:
-        whole(stage, staged, context)
-        return
     leaves = dict(stage.fields.fields)
-    names = [*order, *(name for name, leaf in stage.fields.fields if isinstance(leaf, Computed))]
+    new = [name for name, leaf in leaves.items() if _is_new(name, leaf, frame)]
+    order = document_order(staged.batch, [name for name in leaves if name not in new])
+    if order is None:
+        documents = included_documents(stage.fields, frame)
+        staged.interpreted += documents.interpreted_rows
+        staged.batch = of_encoded(documents.array, staged.batch)
+        without_errors(stage, staged, context, frame, documents.errors)
+        return
+    names = [*order, *new]
     made_of(stage, staged, context, frame, {name: _included_leaf(name, leaves[name], frame) for name in names})
+
+
+def _is_new(name: str, leaf: Leaf, frame: Frame) -> bool:
+    return isinstance(leaf, Computed) or (isinstance(leaf, Branch) and computes(leaf) and frame.absent(name))
 
 
 def _included_leaf(name: str, leaf: Leaf, frame: Frame) -> Cells:
@@ -45,7 +49,7 @@ def _included_leaf(name: str, leaf: Leaf, frame: Frame) -> Cells:
         case Computed(expr):
             return frame.computed(expr)
         case Branch():
-            return frame.each(lambda env: include_value(leaf, env.root.get(name, MISSING), env))
+            return included(name, leaf, frame)
         case _:
             return frame.computed(FieldPath((name,)))
 
@@ -56,12 +60,8 @@ def document_order(batch: pa.RecordBatch, names: Sequence[str]) -> list[str] | N
     source = next((name for name in (RAW, REST) if name in batch.schema.names), None)
     if source is None or len(names) < 2:  # noqa: PLR2004 - nothing to order
         return [*(name for name in user if name in names), *(name for name in names if name not in user)]
-    texts = batch.column(source)
-    found: list[tuple[Any, str]] = []
-    for name in names:
-        if source == REST and name in user:
-            continue
-        found.append((_places(texts, name, source), name))
+    asked = [name for name in names if source == RAW or name not in user]
+    found = [(places, name) for name, places in places_of(batch, asked).items()]
     ordered = sorted(found, key=lambda each: _first(each[0]))
     highest = np.full(batch.num_rows, -1, dtype=np.int64)
     for places, _ in ordered:
@@ -69,17 +69,7 @@ def document_order(batch: pa.RecordBatch, names: Sequence[str]) -> list[str] | N
             return None
         highest = np.maximum(highest, places)
     inside = [name for _, name in ordered]
-    return [*inside, *(name for name in user if name in names and name not in inside)]
-
-
-def _places(texts: pa.Array, name: str, source: str) -> Any:
-    """Where a field's name stands first; -1 where it does not."""
-    if source == RAW:
-        pattern = re.escape(json.dumps(name, ensure_ascii=False)) + r"\s*:"  # a value may look like the name
-        found = pc.find_substring_regex(texts, pattern)
-    else:
-        found = pc.find_substring(texts, encode_value(name))
-    return pc.fill_null(found, -1).to_numpy(zero_copy_only=False)
+    return [*inside, *(name for name in dict.fromkeys([*user, *names]) if name in names and name not in inside)]
 
 
 def _first(places: Any) -> tuple[bool, int]:

@@ -2,30 +2,47 @@
 
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidemark.shared.language.expressions.ast import ObjectExpr, fields_used
-from tidemark.shared.language.expressions.environment import RESULT_UNITS_MAX, Environment
-from tidemark.shared.language.expressions.interpreter import evaluate
+from tidemark.shared.compiled import tags, values
+from tidemark.shared.language.expressions.ast import FieldPath, ObjectExpr, fields_used
+from tidemark.shared.language.expressions.environment import RESULT_UNITS_MAX
 from tidemark.shared.language.fields import all_of, expression_paths
 from tidemark.shared.language.stages import ReplaceRoot
-from tidemark.shared.model.values import MISSING, Value
-from tidemark.shared.operators.batches import empty_of, is_tagged
+from tidemark.shared.operators.batches import TAGGED_FIELD, empty_of, is_tagged, values_of
+from tidemark.shared.operators.cells import encoded_cells
 from tidemark.shared.operators.context import TaskContext
-from tidemark.shared.operators.frame import Frame
-from tidemark.shared.operators.staged import Named, Staged, frame_of, made_of, replaced, whole, without_errors
+from tidemark.shared.operators.frame import Cells, Frame
+from tidemark.shared.operators.staged import Named, Staged, frame_of, made_of, of_encoded, replaced, without_errors
 
 
 def replace_root(stage: ReplaceRoot, staged: Staged, context: TaskContext) -> None:
-    """A new root of told fields is made of columns; one that keeps the others writes over them; any other takes documents."""
+    """A new root of told fields is made of columns; one that keeps the others writes over them; any other is encoded documents."""
     if stage.made is not None:
         frame = frame_of(stage, staged, context, expression_paths(stage.new_root))
         made_of(stage, staged, context, frame, {name: frame.computed(expr) for name, expr in stage.made.fields})
     elif stage.added is None or _largest(staged.batch) > RESULT_UNITS_MAX:
-        whole(stage, staged, context)
+        _encoded(stage, staged, context)
     else:
         _merged(stage, stage.added, staged, context)
+
+
+def _encoded(stage: ReplaceRoot, staged: Staged, context: TaskContext) -> None:
+    frame = frame_of(stage, staged, context, expression_paths(stage.new_root))
+    cells = frame.computed(stage.new_root)
+    found = encoded_cells(cells.array, cells.field)
+    odd = values.read(found).tags != tags.OBJECT
+    odd[list(cells.errors)] = False
+    errors = dict(cells.errors)
+    for row, value in zip(
+        np.flatnonzero(odd).tolist(), values_of(found.filter(pa.array(odd)), TAGGED_FIELD), strict=True
+    ):
+        errors[row] = stage.refused(value)
+    staged.interpreted += cells.interpreted_rows
+    staged.batch = of_encoded(found, staged.batch)
+    without_errors(stage, staged, context, frame, errors)
 
 
 def _largest(batch: pa.RecordBatch) -> int:
@@ -49,13 +66,11 @@ def _merged(stage: ReplaceRoot, added: ObjectExpr, staged: Staged, context: Task
     for name, expr in added.fields:
         cells = frame.computed(expr)
         if cells.array.null_count and (is_tagged(cells.field) or empty_of(cells.field) != "null"):
-            cells = frame.each(lambda env, expr=expr, name=name: _or_as_it_was(evaluate(expr, env), name, env))  # type: ignore[misc]
+            before = frame.computed(FieldPath((name,)))
+            either = pc.coalesce(encoded_cells(cells.array, cells.field), encoded_cells(before.array, before.field))
+            cells = Cells(TAGGED_FIELD, either, cells.errors, cells.interpreted_rows)
         new[name] = (cells.field.with_name(name), cells.array)
         errors = {**cells.errors, **errors}
         staged.interpreted += cells.interpreted_rows
     replaced(staged, new)
     without_errors(stage, staged, context, frame, errors)
-
-
-def _or_as_it_was(value: Value, name: str, env: Environment) -> Value:
-    return env.root.get(name, MISSING) if value is MISSING else value

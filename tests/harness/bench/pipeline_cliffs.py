@@ -90,10 +90,12 @@ def stages(chooser: random.Random) -> list[Any]:
 
 
 def _stateless(chooser: random.Random) -> Any:
-    kind = chooser.choice(
-        ["$match", "$match", "$addFields", "$addFields", "$project", "$unset", "$replaceRoot", "$redact", "$unwind"]
-    )
+    kind = chooser.choice([
+        "$match", "$match", "$addFields", "$addFields", "$project", "$unset", "$replaceRoot", "$redact", "$unwind", "inside", "inside",
+    ])  # fmt: skip
     match kind:
+        case "inside":
+            return _inside(chooser)
         case "$match":
             return {
                 "$match": chooser.choice(
@@ -113,6 +115,30 @@ def _stateless(chooser: random.Random) -> Any:
             return {"$redact": {"$cond": [{"$gt": ["$n", 100]}, "$$KEEP", "$$PRUNE"]}}
         case _:
             return {"$unwind": "$tags"}
+
+
+def _inside(chooser: random.Random) -> Any:
+    """A stage that keeps, makes or looks at fields of fields."""
+    expr = drawn(chooser, "any", 1)[0]
+    return chooser.choice([
+        {"$addFields": {"place.zone": expr}},
+        {"$addFields": {"made": {"at": "$at", "deep": {"value": expr}}}},
+        {"$addFields": {"tags.seen": expr}},
+        {"$project": {"place.room": 1, "sensor": 1, "n": 1, "at": 1, "tags": 1}},
+        {"$project": {"sensor": 1, "at": 1, "n": 1, "tags": 1, "place": {"room": 1, "zone": expr}}},
+        {"$project": {"at": 1, "n": 1, "of": {"sensor": "$sensor", "value": expr}}},
+        {"$project": {"place.floor": 0, "text": 0}},
+        {"$replaceRoot": {"newRoot": {"$mergeObjects": [{"sensor": "$sensor", "at": "$at", "n": "$n"}, "$place"]}}},
+        {"$replaceRoot": {"newRoot": {"$mergeObjects": ["$place", {"sensor": "$sensor", "at": "$at", "n": "$n"}]}}},
+        {"$replaceRoot": {"newRoot": {"$ifNull": ["$more", "$$ROOT"]}}},
+        {"$match": {"place.room": {"$in": [1, 2, 3]}, "tags": "a"}},
+        {"$match": {"$or": [{"text": {"$regex": "^ line [0-9]"}}, {"value": {"$gt": 15}}]}},
+        {"$match": {"tags": {"$elemMatch": {"$in": ["a", "x"]}}, "more.f0": {"$exists": False}}},
+        {"$unwind": {"path": "$tags", "includeArrayIndex": "index", "preserveNullAndEmptyArrays": True}},
+        {"$validate": {"validator": {"$jsonSchema": {"required": ["sensor", "n"], "properties": {"n": {"bsonType": "number"}}}}}},
+        {"$addFields": {"n": {"$cond": [{"$isNumber": "$n"}, "$n", 0]}, "all": {"$objectToArray": "$place"}}},
+        {"$addFields": {"found": {"$arrayElemAt": ["$tags", {"$mod": [{"$toInt": "$at"}, 2]}]}}},
+    ])  # fmt: skip
 
 
 def _computed(chooser: random.Random, names: Sequence[str]) -> Any:

@@ -1,0 +1,128 @@
+"""Fields inside fields, as `$addFields` and `$project` change them, on encoded values; each with the result of `language.stages.trees`."""
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tidemark.shared.compiled import tags, values
+from tidemark.shared.language.expressions.ast import Expr, FieldPath
+from tidemark.shared.language.expressions.environment import Environment
+from tidemark.shared.language.expressions.errors import ExpressionError
+from tidemark.shared.language.fields import Path
+from tidemark.shared.language.stages.trees import Branch, Computed, add_to_value, computes, include_value
+from tidemark.shared.model.values import MISSING, Value
+from tidemark.shared.operators.batches import TAGGED_FIELD
+from tidemark.shared.operators.cells import encoded_cells
+from tidemark.shared.operators.frame import Cells, Frame
+from tidemark.shared.operators.inside import at, objects_of, with_items
+
+_Computed: TypeAlias = Mapping[Path, pa.BinaryArray]
+"""The values of a tree's expressions, by their places in it."""
+_Change: TypeAlias = Callable[[Branch, pa.BinaryArray, _Computed], pa.BinaryArray]
+
+
+def added(name: str, tree: Branch, frame: Frame) -> Cells:
+    """A field with what `$addFields` computes into it."""
+    before = _field(name, frame)
+    return _changed(before, tree, frame, _added, lambda env: add_to_value(tree, env.root.get(name, MISSING), env))
+
+
+def included(name: str, tree: Branch, frame: Frame) -> Cells:
+    """A field with what `$project` keeps of it and computes into it."""
+    before = _field(name, frame)
+    return _changed(before, tree, frame, _included, lambda env: include_value(tree, env.root.get(name, MISSING), env))
+
+
+def included_documents(tree: Branch, frame: Frame) -> Cells:
+    """Whole documents, with what `$project` keeps of them and computes into them."""
+    return _changed(frame.root().values, tree, frame, _included, lambda env: include_value(tree, env.root, env))
+
+
+def _field(name: str, frame: Frame) -> pa.BinaryArray:
+    cells = frame.computed(FieldPath((name,)))
+    return encoded_cells(cells.array, cells.field)
+
+
+def _changed(
+    before: pa.BinaryArray, tree: Branch, frame: Frame, change: _Change, value_of: Callable[[Environment], Value]
+) -> Cells:
+    """Where several expressions of a row fail, or an array on the way may be empty and so evaluate none, the interpreter tells."""
+    computed: dict[Path, pa.BinaryArray] = {}
+    errors: dict[int, ExpressionError] = {}
+    asked = np.zeros(frame.size, np.bool_)
+    interpreted = 0
+    for path, expr in _expressions(tree):
+        cells = frame.computed(expr)
+        computed[path] = encoded_cells(cells.array, cells.field)
+        asked[[row for row in cells.errors if row in errors]] = True
+        errors |= cells.errors
+        interpreted += cells.interpreted_rows
+    made = change(tree, before, computed)
+    if errors:
+        failed = np.zeros(frame.size, np.bool_)
+        failed[list(errors)] = True
+        asked |= failed & np.isin(values.read(before).tags, (tags.ARRAY, tags.OBJECT))
+    found = Cells(TAGGED_FIELD, made, errors, interpreted)
+    if not asked.any():
+        return found
+    return frame.asked(found, np.flatnonzero(asked), value_of)
+
+
+def _expressions(tree: Branch, above: Path = ()) -> Iterator[tuple[Path, Expr]]:
+    for name, leaf in tree.fields:
+        if isinstance(leaf, Computed):
+            yield (*above, name), leaf.expr
+        elif isinstance(leaf, Branch):
+            yield from _expressions(leaf, (*above, name))
+
+
+def _added(tree: Branch, cells: pa.BinaryArray, computed: _Computed) -> pa.BinaryArray:
+    base, _ = objects_of(cells)
+    made = _over(base, tree, computed, lambda leaf, name: _added(leaf, at(base, name), _below(computed, name)))
+    return with_items(cells, made, lambda items, rows: _added(tree, items, _of_rows(computed, rows)))
+
+
+def _included(tree: Branch, cells: pa.BinaryArray, computed: _Computed) -> pa.BinaryArray:
+    base, objects = objects_of(cells)
+    missing = pa.nulls(len(cells), pa.binary())  # where a null scalar is chosen, Arrow may leave bytes in a null cell
+    inner: dict[str, pa.BinaryArray] = {}
+    inside: dict[str, pa.BinaryArray] = {}
+    for name, leaf in tree.fields:
+        if isinstance(leaf, Branch):
+            there = at(base, name)
+            inner[name] = _included(leaf, there, _below(computed, name))
+            inside[name] = pc.if_else(there.is_valid(), inner[name], missing)
+    made = values.objects(base, list(inside), list(inside.values())) if inside else base
+    kept = values.only(made, [name for name, leaf in tree.fields if not isinstance(leaf, Computed)])
+    made = (
+        _over(kept, tree, computed, lambda _, name: inner[name])
+        if computes(tree)
+        else pc.if_else(objects, kept, missing)
+    )
+    return with_items(cells, made, lambda items, rows: _included(tree, items, _of_rows(computed, rows)))
+
+
+def _over(
+    base: pa.BinaryArray, tree: Branch, computed: _Computed, inner: Callable[[Branch, str], pa.BinaryArray]
+) -> pa.BinaryArray:
+    """Objects with the computed fields of a tree in place of those of their names, or behind the others."""
+    parts: dict[str, pa.BinaryArray] = {}
+    for name, leaf in tree.fields:
+        if isinstance(leaf, Computed):
+            parts[name] = computed[name,]
+        elif isinstance(leaf, Branch) and computes(leaf):
+            parts[name] = inner(leaf, name)
+    return values.objects(base, list(parts), list(parts.values()))
+
+
+def _below(computed: _Computed, name: str) -> _Computed:
+    return {path[1:]: cells for path, cells in computed.items() if path[0] == name}
+
+
+def _of_rows(computed: _Computed, rows: npt.NDArray[np.int64]) -> _Computed:
+    taken = pa.array(rows)
+    return {path: cells.take(taken) for path, cells in computed.items()}
