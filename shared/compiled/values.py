@@ -96,6 +96,37 @@ def items(cells: pa.BinaryArray) -> tuple[Int64s, pa.BinaryArray]:
     return counts, binary_of(offsets, out, None)
 
 
+def objects_of(cells: pa.BinaryArray) -> tuple[pa.BinaryArray, pa.BooleanArray]:
+    """(the objects, and no bytes for other values; which they are)."""
+    found = pa.array(read(cells).tags == tags.OBJECT)
+    return pc.if_else(found, cells, pa.scalar(b"", pa.binary())), found
+
+
+def at(cells: pa.BinaryArray, *names: str) -> pa.BinaryArray:
+    """The values at a path of objects alone, null where there is none."""
+    for name in names:
+        base, _ = objects_of(cells)
+        cells, sure = write(read_inside(base, (name,)))
+        assert bool(sure.all()), "no array is on the way to a field of an object"
+    return cells
+
+
+def picked(cells: pa.BinaryArray, path: Path) -> pa.BinaryArray:
+    """The values at a path as expressions read them: of an array an array, of what its objects have there (`read_path`)."""
+    if not path:
+        return cells
+    made = picked(at(cells, path[0]), path[1:])
+    counts, inside = items(cells)
+    there = counts >= 0
+    if not there.any():
+        return made
+    base, found = objects_of(inside)
+    rows = np.repeat(np.arange(len(cells)), np.maximum(counts, 0))[found.to_numpy(zero_copy_only=False)]
+    new = picked(base.filter(found), path)
+    counts = np.bincount(rows[new.is_valid().to_numpy(zero_copy_only=False)], minlength=len(cells))
+    return pc.if_else(pa.array(there), arrays(counts, new.drop_null(), there), made)
+
+
 def arrays(counts: Int64s, cells: pa.BinaryArray, there: Bools) -> pa.BinaryArray:
     """Arrays of so many of the items each, a missing item as null; null cells where none is `there`, which take no item."""
     text, bounds = buffers(cells.fill_null(b"\xc0") if cells.null_count else cells)

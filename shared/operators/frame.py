@@ -32,7 +32,7 @@ from tidemark.shared.language.kernels.cells import encoded, settled, tagged, tag
 from tidemark.shared.language.kernels.expressions import by_kernel
 from tidemark.shared.language.values import encode_docs
 from tidemark.shared.model.values import MISSING, Document, Value
-from tidemark.shared.operators.base import ARRIVAL, EVENT, META, PART, TS, WEND, WSTART
+from tidemark.shared.operators.base import ARRIVAL, EVENT, META, PART, REST, TS, WEND, WSTART
 from tidemark.shared.operators.batches import (
     TAGGED_FIELD,
     Empty,
@@ -195,6 +195,10 @@ class Frame(Rows):
     def root(self) -> Column:
         """The rows' documents."""
         return Column("object", encoded_rows(self.batch))
+
+    def of_documents(self, cells: pa.BinaryArray) -> "Frame":
+        """A batch that has nothing else."""
+        return Frame(pa.RecordBatch.from_arrays([cells], names=[REST]))
 
     def interpreted(self, expr: Expr) -> Column:
         """The values of a part of an expression that has no kernel; doubt where it fails.

@@ -9,10 +9,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidemark.shared.compiled import tags, values
+from tidemark.shared.compiled.values import at, objects_of
 from tidemark.shared.language.stages import Branch
 
 Int64s: TypeAlias = npt.NDArray[np.int64]
-_NO_OBJECT = b""
 _NULL = b"\xc0"
 """Encoded."""
 
@@ -41,15 +41,6 @@ def with_items(
     new = change(items, rows)
     left = np.bincount(rows[new.is_valid().to_numpy(zero_copy_only=False)], minlength=len(cells))
     return pc.if_else(pa.array(arrays), values.arrays(left, new.drop_null(), arrays), made)
-
-
-def at(cells: pa.BinaryArray, *names: str) -> pa.BinaryArray:
-    """The values at a path of documents alone, null where there is none."""
-    for name in names:
-        base, _ = objects_of(cells)
-        cells, sure = values.write(values.read_inside(base, (name,)))
-        assert bool(sure.all()), "no array is on the way to a field of an object"
-    return cells
 
 
 def put(cells: pa.BinaryArray, names: Sequence[str], new: pa.BinaryArray) -> pa.BinaryArray:
@@ -84,12 +75,6 @@ def unwound(cells: pa.BinaryArray, *, keep_empty: bool) -> tuple[Int64s, pa.Bina
     alone = pc.if_else(pa.array(counts == 0), pa.scalar(None, pa.binary()), cells)
     places = np.where(inside, first[rows] + index, len(items) + rows)
     return rows, pa.concat_arrays([items, alone]).take(pa.array(places)), pa.array(index, mask=~inside)
-
-
-def objects_of(cells: pa.BinaryArray) -> tuple[pa.BinaryArray, pa.BooleanArray]:
-    """(the objects, and no bytes for other values; which they are)."""
-    objects = pa.array(values.read(cells).tags == tags.OBJECT)
-    return pc.if_else(objects, cells, _NO_OBJECT), objects
 
 
 def _nothing(cells: pa.BinaryArray) -> pa.BinaryArray:

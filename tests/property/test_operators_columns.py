@@ -48,7 +48,7 @@ ordered = st.fixed_dictionaries(
 documents = st.builds(lambda d, n: dict([*d.items()][n:] + [*d.items()][:n]), ordered, st.sampled_from([0, 0, 0, 1, 3]))
 names = st.sampled_from([*TYPES, "x", "z"])
 expressions: st.SearchStrategy[Any] = st.recursive(
-    st.one_of(names.map(lambda n: f"${n}"), st.sampled_from([0, 1, 2.5, "a", True, None, "$x.y", "$$REMOVE", "$$ROOT", "$$CURRENT.x"])),
+    st.one_of(names.map(lambda n: f"${n}"), st.sampled_from([0, 1, 2.5, "a", True, None, "$x.y", "$x.y.z", "$$REMOVE", "$$ROOT", "$$CURRENT.x"])),
     lambda inner: st.one_of(
         st.tuples(st.sampled_from(["$add", "$eq", "$gt", "$and", "$ifNull", "$multiply", "$concat"]), inner, inner).map(
             lambda t: {t[0]: [t[1], t[2]]}
@@ -59,7 +59,34 @@ expressions: st.SearchStrategy[Any] = st.recursive(
     ),
     max_leaves=4,
 )  # fmt: skip
+
+
+def _test(drawn: tuple[str, Any]) -> dict[str, Any]:
+    """A test that is read, whatever its constant."""
+    name, constant = drawn
+    return {
+        name: {"$exists": bool(constant), "$size": constant if type(constant) is int else 2, "$type": "array"}.get(
+            name, constant
+        )
+    }
+
+
+paths = st.sampled_from(["x", "x.y", "x.z.y", "x.w", "x.0", "x.y.0", "x.1.y", "z.y"])
+constants = st.sampled_from([0, 1, "a", None, [], ["a"], [0, "a"], {"y": 1}])
+ends: st.SearchStrategy[Any] = st.recursive(
+    st.one_of(
+        st.tuples(st.sampled_from(["$eq", "$gt", "$lte", "$ne", "$exists", "$size", "$type"]), constants).map(_test),
+        st.lists(constants, max_size=3).map(lambda found: {"$in": found}),
+    ),
+    lambda inner: st.one_of(
+        inner.map(lambda test: {"$not": test}),
+        st.tuples(st.sampled_from(["y", "z", "y.z", "w", "0"]), inner).map(lambda t: {"$elemMatch": {t[0]: t[1]}}),
+        inner.map(lambda test: {"$elemMatch": test}),
+    ),
+    max_leaves=2,
+)
 queries: st.SearchStrategy[Any] = st.one_of(
+    st.tuples(paths, ends).map(lambda t: {t[0]: t[1]}),
     st.tuples(names, st.sampled_from(["$eq", "$gt", "$lte", "$ne"]), st.sampled_from([0, 1, "a", None, 1.5, True])).map(
         lambda t: {t[0]: {t[1]: t[2]}}
     ),

@@ -163,8 +163,8 @@ class Bound(Rows):
             if not names:
                 return found
             found, doubt = encoded(found)
-            return _of_cells(values.read_inside(found, names), doubt)
-        return _of_cells(values.read_inside(found, names) if names else values.read(found))
+            return _of_cells(_inside(found, names), doubt)
+        return _of_cells(_inside(found, names) if names else values.read(found))
 
     def _of_above(self, column: Column) -> Column:
         if self._places is None:
@@ -175,6 +175,32 @@ class Bound(Rows):
             if over is not None:
                 column = doubted(replace(column, values=without(column.values, over)), over)
         return taken(column, self._places)
+
+
+def _inside(cells: pa.BinaryArray, names: Path) -> Tagged:
+    found = values.read_inside(cells, names)
+    return values.read(values.picked(cells, names)) if bool((found.tags == tags.SPREAD).any()) else found
+
+
+# --- paths ------------------------------------------------------------------------------------------------------------
+
+
+def read_path(names: Path, rows: Rows) -> Column:
+    """The values at a path; through an array, the array of what its objects have there."""
+    column = rows.at(names)
+    if len(names) == 1 or column.cells is None:
+        return column
+    spread = column.cells.tags == tags.SPREAD
+    if not spread.any():
+        return column
+    whole, unsure = encoded(rows.at(names[:1]))
+    if unsure is not None:
+        spread &= ~unsure
+    found = values.picked(whole, names[1:])
+    spread &= ~_beyond(rows, np.where(spread, _lengths(whole) + _lengths(found), 0))
+    places = np.flatnonzero(spread)
+    cells, sure = values.write(column.cells)
+    return _of_cells(values.read(with_rows(cells, places, found.take(pa.array(places)))), either(~sure & ~spread))
 
 
 # --- arrays taken apart -----------------------------------------------------------------------------------------------

@@ -140,6 +140,10 @@ class Rows:
         """`$$ROOT`, the rows' documents; Unvectorised where there can be no column of them."""
         raise Unvectorised
 
+    def of_documents(self, cells: pa.BinaryArray) -> "Rows":
+        """Rows that are encoded documents; Unvectorised where nobody reads them."""
+        raise Unvectorised
+
     def variable(self, name: str, names: Path) -> Column:
         """The column of a variable, bound by an expression, at a path; Unvectorised for a variable that it does not bind."""
         raise Unvectorised

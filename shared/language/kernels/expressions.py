@@ -70,7 +70,7 @@ def by_kernel(expr: Expr, rows: Rows) -> Column:
         case Literal(value):
             return arrays.constant_of(value, rows.size) if type(value) in (list, dict) else constant(value, rows.size)
         case FieldPath(names) | Variable("ROOT" | "CURRENT", names):
-            return rows.at(names) if names else rows.root()
+            return arrays.read_path(names, rows) if names else rows.root()
         case Variable("NOW", ()):
             return rows.now()
         case CreateUuid():

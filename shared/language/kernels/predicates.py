@@ -7,6 +7,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tidemark.shared.compiled import tags, values
+from tidemark.shared.compiled.columns import Tagged
 from tidemark.shared.language.kernels.base import (
     HOLDS,
     NUMERIC,
@@ -26,7 +28,7 @@ from tidemark.shared.language.kernels.base import (
     truth_of,
 )
 from tidemark.shared.language.kernels.calls import is_few
-from tidemark.shared.language.kernels.cells import different, taken, values_of
+from tidemark.shared.language.kernels.cells import different, encoded, taken, values_of
 from tidemark.shared.language.kernels.expressions import column_of, is_in, may_be_called, may_have_kernel
 from tidemark.shared.language.kernels.schemas import conforming, has_kernel
 from tidemark.shared.language.query.ast import (
@@ -131,7 +133,47 @@ def _on_field(names: Path, test: Any, rows: Rows) -> Verdict:
         if rows.before_row is None or not rows.size:
             raise
         found, doubt = _none(column), np.ones(rows.size, np.bool_)
+    if doubt is not None and column.cells is not None and not _asks_document(test):
+        found, doubt = _through_arrays(names, test, rows, column.cells, (found, doubt))
     return _reached(test, column, rows, found, doubt)
+
+
+def _through_arrays(names: Path, test: Any, rows: Rows, cells: Tagged, before: Verdict) -> Verdict:
+    """Where an array is on the way, or items are asked for, one object of it is enough (Q1). A number may be an index: no column tells."""
+    if isinstance(test, ElemMatch) and test.predicate is not None:
+        before = _of_items(rows, names, cells.tags == tags.ARRAY, test.predicate, before, lists=True)
+    spread = cells.tags == tags.SPREAD
+    if not spread.any() or any(map(str.isdecimal, names)):
+        return before
+    for length in range(1, len(names)):
+        above = rows.at(names[:length]).cells
+        if above is not None:
+            arrays = spread & (above.tags == tags.ARRAY)
+            before = _of_items(rows, names[:length], arrays, OnField(names[length:], test), before)
+    return before
+
+
+def _of_items(
+    rows: Rows, names: Path, arrays: Bools, predicate: Predicate, before: Verdict, *, lists: bool = False
+) -> Verdict:
+    """For some rows, whether an object in the array at a path meets a predicate. lists: arrays in it are objects, too, and in doubt."""
+    if not arrays.any():
+        return before
+    cells, _ = encoded(rows.at(names))
+    counts, items = values.items(pc.if_else(pa.array(arrays), cells, pa.scalar(b"", pa.binary())))
+    base, objects = values.objects_of(items)
+    every = np.repeat(np.arange(rows.size), np.maximum(counts, 0))
+    of_objects = every[objects.to_numpy(zero_copy_only=False)]
+    held, odd = verdict_of(predicate, rows.of_documents(base.filter(objects)))
+    found, doubt = before[0].copy(), np.zeros(rows.size, np.bool_) if before[1] is None else before[1].copy()
+    found[arrays] = doubt[arrays] = False
+    if odd is not None:
+        doubt[of_objects[odd]] = True
+        held = held & ~odd
+    if lists:
+        doubt[every[values.read(items).tags == tags.ARRAY]] = True
+    found[of_objects[held]], doubt[of_objects[held]] = True, False
+    return found, either(doubt)
 
 
 def _reached(test: Any, column: Column, rows: Rows, found: Bools, doubt: Bools | None) -> Verdict:
@@ -142,9 +184,9 @@ def _reached(test: Any, column: Column, rows: Rows, found: Bools, doubt: Bools |
     some = column if len(places) == rows.size else taken(column, places)
     groups = different([some], len(places))
     firsts, codes = groups if groups is not None else (np.arange(len(places)), np.arange(len(places)))
-    values, unknown = values_of(some if groups is None else taken(some, firsts))
+    ends, unknown = values_of(some if groups is None else taken(some, firsts))
     before_row, holds = rows.before_row, np.zeros(len(firsts), np.bool_)
-    for at, value in enumerate(values):
+    for at, value in enumerate(ends):
         before_row()
         holds[at] = reaches(test, value)
     found, doubt = found.copy(), np.zeros(rows.size, np.bool_)

@@ -6,6 +6,7 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tidemark.shared.compiled.values import at
 from tidemark.shared.language.stages import Unwind
 from tidemark.shared.language.values import encode_value
 from tidemark.shared.operators import inside
@@ -33,7 +34,7 @@ def unwind(stage: Unwind, staged: Staged, context: TaskContext, most: int | None
     frame = Frame(batch, names, context.topic)
     frame.prepare((name,) for name in names)
     fields = {name: of_field(name, frame, staged) for name in sorted(names)}
-    arrays = inside.at(fields[top], *within)
+    arrays = at(fields[top], *within)
     rows, items, indices = inside.unwound(arrays, keep_empty=stage.preserve_null_and_empty_arrays)
     ordinals = ranks(rows) if stage.counted else None
     if within:
