@@ -48,7 +48,10 @@ ordered = st.fixed_dictionaries(
 documents = st.builds(lambda d, n: dict([*d.items()][n:] + [*d.items()][:n]), ordered, st.sampled_from([0, 0, 0, 1, 3]))
 names = st.sampled_from([*TYPES, "x", "z"])
 expressions: st.SearchStrategy[Any] = st.recursive(
-    st.one_of(names.map(lambda n: f"${n}"), st.sampled_from([0, 1, 2.5, "a", True, None, "$x.y", "$x.y.z", "$$REMOVE", "$$ROOT", "$$CURRENT.x"])),
+    st.one_of(
+        names.map(lambda n: f"${n}"),
+        st.sampled_from([0, 1, 2.5, "a", True, None, "$x.y", "$x.y.z", "$$REMOVE", "$$ROOT", "$$CURRENT.x"]),
+    ),
     lambda inner: st.one_of(
         st.tuples(st.sampled_from(["$add", "$eq", "$gt", "$and", "$ifNull", "$multiply", "$concat"]), inner, inner).map(
             lambda t: {t[0]: [t[1], t[2]]}

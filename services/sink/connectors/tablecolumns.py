@@ -140,7 +140,7 @@ def exact(column: pa.ChunkedArray, target: pa.DataType) -> pa.ChunkedArray:
     if not _alike(column.type, target):
         raise pa.ArrowInvalid(f"{column.type} is no {target}")
     _keeps(column, target)
-    # Of 1.5 it is no whole number that comes; 1.0 passes, though its writer made it a double.
+    # For a column of whole numbers the cast refuses 1.5, and takes 1.0, though its writer made it a double.
     return column.cast(target, safe=True)
 
 

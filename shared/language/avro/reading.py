@@ -210,9 +210,8 @@ def _binary(data: bytes, subtype: str = "00") -> Any:
 
 def _decimal(cursor: _Cursor, data: bytes, scale: int) -> Any:
     unscaled = int.from_bytes(data, "big", signed=True)
-    if (
-        abs(unscaled) >= 10**DECIMAL.prec
-    ):  # asked of the number: to find the digits of a long one takes the square of their count
+    # The number is asked: to find the digits of a long one takes the square of their count.
+    if abs(unscaled) >= 10**DECIMAL.prec:
         raise AvroError(f"byte {cursor.at}: a decimal of more than {DECIMAL.prec} digits")
     return {"$numberDecimal": str(Decimal(unscaled).scaleb(-scale, _EXACT))}
 
