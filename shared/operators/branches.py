@@ -1,7 +1,7 @@
 """Fields inside fields, as `$addFields` and `$project` change them, on encoded values; each with the result of `language.stages.trees`."""
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -11,10 +11,18 @@ import pyarrow.compute as pc
 from tidemark.shared.compiled import tags, values
 from tidemark.shared.compiled.values import at, objects_of
 from tidemark.shared.language.expressions.ast import Expr, FieldPath
-from tidemark.shared.language.expressions.environment import Environment
+from tidemark.shared.language.expressions.environment import RESULT_UNITS_MAX, Environment
 from tidemark.shared.language.expressions.errors import ExpressionError
 from tidemark.shared.language.fields import Path
-from tidemark.shared.language.stages.trees import Branch, Computed, add_to_value, computes, include_value
+from tidemark.shared.language.kernels.cells import lengths
+from tidemark.shared.language.stages.trees import (
+    Branch,
+    Computed,
+    Values,
+    add_to_value,
+    computes,
+    include_value,
+)
 from tidemark.shared.model.values import MISSING, Value
 from tidemark.shared.operators.batches import TAGGED_FIELD
 from tidemark.shared.operators.cells import encoded_cells
@@ -23,24 +31,30 @@ from tidemark.shared.operators.inside import with_items
 
 _Computed: TypeAlias = Mapping[Path, pa.BinaryArray]
 """The values of a tree's expressions, by their places in it."""
+_WRITTEN_MAX: Final = RESULT_UNITS_MAX // 4
+"""Bytes that may be written into a value, if each of its bytes was an item: a fourth of the budget, whose units are not quite bytes."""
 _Change: TypeAlias = Callable[[Branch, pa.BinaryArray, _Computed], pa.BinaryArray]
 
 
 def added(name: str, tree: Branch, frame: Frame) -> Cells:
     """A field with what `$addFields` computes into it."""
     before = _field(name, frame)
-    return _changed(before, tree, frame, _added, lambda env: add_to_value(tree, env.root.get(name, MISSING), env))
+    return _changed(
+        before, tree, frame, _added, lambda env: add_to_value(tree, env.root.get(name, MISSING), Values(env))
+    )
 
 
 def included(name: str, tree: Branch, frame: Frame) -> Cells:
     """A field with what `$project` keeps of it and computes into it."""
     before = _field(name, frame)
-    return _changed(before, tree, frame, _included, lambda env: include_value(tree, env.root.get(name, MISSING), env))
+    return _changed(
+        before, tree, frame, _included, lambda env: include_value(tree, env.root.get(name, MISSING), Values(env))
+    )
 
 
 def included_documents(tree: Branch, frame: Frame) -> Cells:
     """Whole documents, with what `$project` keeps of them and computes into them."""
-    return _changed(frame.root().values, tree, frame, _included, lambda env: include_value(tree, env.root, env))
+    return _changed(frame.root().values, tree, frame, _included, lambda env: include_value(tree, env.root, Values(env)))
 
 
 def _field(name: str, frame: Frame) -> pa.BinaryArray:
@@ -51,10 +65,14 @@ def _field(name: str, frame: Frame) -> pa.BinaryArray:
 def _changed(
     before: pa.BinaryArray, tree: Branch, frame: Frame, change: _Change, value_of: Callable[[Environment], Value]
 ) -> Cells:
-    """Where several expressions of a row fail, or an array on the way may be empty and so evaluate none, the interpreter tells."""
+    """The interpreter tells where several expressions of a row fail, or an array on the way may be empty and so evaluate none.
+
+    It tells, too, where so much would be written into each item of arrays that the budget of a row may not reach.
+    """
     computed: dict[Path, pa.BinaryArray] = {}
     errors: dict[int, ExpressionError] = {}
     asked = np.zeros(frame.size, np.bool_)
+    written = np.zeros(frame.size, np.int64)
     interpreted = 0
     for path, expr in _expressions(tree):
         cells = frame.computed(expr)
@@ -62,6 +80,11 @@ def _changed(
         asked[[row for row in cells.errors if row in errors]] = True
         errors |= cells.errors
         interpreted += cells.interpreted_rows
+        written += lengths(computed[path])
+    beyond = lengths(before) * written > _WRITTEN_MAX
+    if beyond.any():
+        asked |= beyond
+        before = pc.if_else(pa.array(beyond), pa.nulls(frame.size, pa.binary()), before)
     made = change(tree, before, computed)
     if errors:
         failed = np.zeros(frame.size, np.bool_)

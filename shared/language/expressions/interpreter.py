@@ -54,6 +54,14 @@ def evaluate_bounded(expr: Expr, env: Environment) -> Value:
     return value
 
 
+def spend_size(value: Value, env: Environment) -> None:
+    """Take the size of a value from the budget, of a text as well; ExpressionError beyond it."""
+    if type(value) is dict or type(value) is list:
+        _spend(value, env)
+    elif type(value) is str:
+        env.spend(len(value))
+
+
 def _spend(value: Any, env: Environment) -> None:
     """Take every character, item and field, shared parts as often as they stand in the value."""
     stack: list[tuple[Any, int]] = [(value, 1)]

@@ -15,7 +15,6 @@ import pyarrow.compute as pc
 
 from tidemark.shared.compiled import tags, values
 from tidemark.shared.compiled.columns import Tagged, with_rows
-from tidemark.shared.compiled.documents import buffers
 from tidemark.shared.language.expressions.ast import (
     ArrayExpr,
     Call,
@@ -47,7 +46,7 @@ from tidemark.shared.language.kernels.base import (
     truth_of,
     without,
 )
-from tidemark.shared.language.kernels.cells import NULL, encoded, tagged_column, taken, unknown_of
+from tidemark.shared.language.kernels.cells import NULL, encoded, lengths, tagged_column, taken, unknown_of
 from tidemark.shared.language.values import encode_value
 from tidemark.shared.language.values.ranks import order_of
 from tidemark.shared.model.values import Value
@@ -75,7 +74,7 @@ def _of_cells(cells: Tagged, doubt: Bools | None = None) -> Column:
 
 def _made(cells: pa.BinaryArray, kind: ColumnType, doubt: Bools | None, rows: Rows) -> Column:
     """Arrays or objects; those that are too large are left to the interpreter."""
-    return Column(kind, cells, doubt=either(doubt, _beyond(rows, _lengths(cells))))
+    return Column(kind, cells, doubt=either(doubt, _beyond(rows, lengths(cells))))
 
 
 def _beyond(rows: Rows, units: Int64s) -> Bools:
@@ -89,7 +88,7 @@ def counted(column: Column, rows: Rows) -> Column:
     """The result of an operator; inside of a loop the characters of a text are units."""
     if column.type != "string" or not isinstance(rows, Bound):
         return column
-    over = either(_beyond(rows, _lengths(column.values)))
+    over = either(_beyond(rows, lengths(column.values)))
     return column if over is None else doubted(replace(column, values=without(column.values, over)), over)
 
 
@@ -100,17 +99,13 @@ def _sizes(column: Column) -> Int64s | None:
     if column.type in ("string", "object", "array") and not pa.types.is_boolean(column.values.type):
         if pa.types.is_struct(column.values.type):
             raise Unvectorised
-        return _lengths(column.values)
+        return lengths(column.values)
     return None
 
 
 def constant_of(value: Value, size: int) -> Column:
     """A value of any type in every row."""
     return _of_cells(values.read(pa.repeat(pa.scalar(encode_value(value), pa.binary()), size)))
-
-
-def _lengths(cells: pa.BinaryArray) -> Int64s:
-    return np.diff(buffers(cells)[1])
 
 
 class Bound(Rows):
@@ -197,7 +192,7 @@ def read_path(names: Path, rows: Rows) -> Column:
     if unsure is not None:
         spread &= ~unsure
     found = values.picked(whole, names[1:])
-    spread &= ~_beyond(rows, np.where(spread, _lengths(whole) + _lengths(found), 0))
+    spread &= ~_beyond(rows, np.where(spread, lengths(whole) + lengths(found), 0))
     places = np.flatnonzero(spread)
     cells, sure = values.write(column.cells)
     return _of_cells(values.read(with_rows(cells, places, found.take(pa.array(places)))), either(~sure & ~spread))
@@ -220,7 +215,7 @@ class _Arrays:
         nodes = [] if body is None else list(walk(body))
         step = LOOP_STEP_UNITS + _NODE_UNITS * len(nodes)
         reads = 1 + sum(isinstance(node, Variable) for node in nodes)
-        self.unsure = either(unsure, self.odd, _beyond(rows, self.counts * step + _lengths(cells) * reads))
+        self.unsure = either(unsure, self.odd, _beyond(rows, self.counts * step + lengths(cells) * reads))
         if self.unsure is not None:  # their items are nobody's
             kept = ~self.unsure
             self.items = self.items.filter(pa.array(np.repeat(kept, self.counts)))
@@ -295,7 +290,7 @@ def _reduce(expr: ReduceArray, rows: Rows, of: Of) -> Column:
         found, unsure = encoded(of(expr.body, Bound(rows, active, variables)))
         value = with_rows(value, active, found)
         spent = np.zeros(rows.size, np.int64)
-        spent[active] = _lengths(found)
+        spent[active] = lengths(found)
         doubt |= _beyond(rows, spent)
         if unsure is not None:
             doubt[active[unsure]] = True

@@ -62,6 +62,11 @@ def unknown_of(column: Column) -> Bools | None:
     return column.doubt if column.cells is None else either(column.cells.tags == tags.SPREAD)
 
 
+def lengths(cells: pa.BinaryArray) -> Int64s:
+    """Bytes of each cell."""
+    return np.diff(buffers(cells)[1])
+
+
 def settled(column: Column) -> Column:
     """A column with its nulls told from its missing fields, if that can be told."""
     if column.told is None or column.cells is not None or not column.missing or column.absent or not column.has_nulls:

@@ -6,7 +6,7 @@ from typing import Any, TypeAlias
 
 from tidemark.shared.language.expressions.ast import Expr, FieldPath, fields_used
 from tidemark.shared.language.expressions.environment import Environment
-from tidemark.shared.language.expressions.interpreter import evaluate_bounded
+from tidemark.shared.language.expressions.interpreter import evaluate_bounded, spend_size
 from tidemark.shared.language.fields import Fields, Path, all_of, expression_paths
 from tidemark.shared.language.schema import Field, Schema
 from tidemark.shared.language.stages.base import Stateless, Told
@@ -61,7 +61,24 @@ def exclude_value(tree: Branch, value: Value) -> Value:
     return value
 
 
-def include(tree: Branch, document: Document, env: Environment) -> Document:
+class Values:
+    """The values of a tree's expressions for one document: each is computed once, and takes of the budget whenever it is written."""
+
+    def __init__(self, env: Environment) -> None:
+        self._env = env
+        self._known: dict[int, Value] = {}
+
+    def of(self, leaf: Computed) -> Value:
+        """The value of a field, for the next place that it is written to."""
+        if id(leaf) not in self._known:
+            found = self._known[id(leaf)] = evaluate_bounded(leaf.expr, self._env)
+            return found
+        found = self._known[id(leaf)]
+        spend_size(found, self._env)
+        return found
+
+
+def include(tree: Branch, document: Document, values: Values) -> Document:
     """The kept fields, in the order of the document, then the computed ones, in the order of the tree."""
     actions = dict(tree.fields)
     result: Document = {}
@@ -70,27 +87,27 @@ def include(tree: Branch, document: Document, env: Environment) -> Document:
         if isinstance(action, Keep):
             result[name] = value
         elif isinstance(action, Branch):
-            inner = include_value(action, value, env)
+            inner = include_value(action, value, values)
             if inner is not MISSING:
                 result[name] = inner
     for name, action in tree.fields:
         if isinstance(action, Computed):
-            value = evaluate_bounded(action.expr, env)
+            value = values.of(action)
             if value is not MISSING:
                 result[name] = value
         elif isinstance(action, Branch) and name not in result and computes(action):
-            result[name] = _built(action, env)
+            result[name] = add_fields(action, {}, values)
     return result
 
 
-def include_value(tree: Branch, value: Value, env: Environment) -> Value:
+def include_value(tree: Branch, value: Value, values: Values) -> Value:
     """A branch on a value: arrays item by item; scalars are left out, unless fields are computed into them."""
     if type(value) is dict:
-        return include(tree, value, env)
+        return include(tree, value, values)
     if type(value) is list:
-        items = [include_value(tree, item, env) for item in value]
+        items = [include_value(tree, item, values) for item in value]
         return [item for item in items if item is not MISSING]
-    return _built(tree, env) if computes(tree) else MISSING
+    return add_fields(tree, {}, values) if computes(tree) else MISSING
 
 
 def computes(tree: Branch) -> bool:
@@ -98,33 +115,28 @@ def computes(tree: Branch) -> bool:
     return any(isinstance(a, Computed) or (isinstance(a, Branch) and computes(a)) for _, a in tree.fields)
 
 
-def _built(tree: Branch, env: Environment) -> Document:
-    """The computed fields of a branch alone."""
-    return add_fields(tree, {}, env)
-
-
-def add_fields(tree: Branch, document: Document, env: Environment) -> Document:
-    """The document with the computed fields; expressions see `env`'s document, which is the one that came."""
+def add_fields(tree: Branch, document: Document, values: Values) -> Document:
+    """The document with the computed fields; expressions see the document that came to the stage."""
     result = dict(document)
     for name, action in tree.fields:
         if isinstance(action, Computed):
-            value = evaluate_bounded(action.expr, env)
+            value = values.of(action)
             if value is MISSING:
                 result.pop(name, None)
             else:
                 result[name] = value
         elif isinstance(action, Branch) and computes(action):
-            result[name] = add_to_value(action, result.get(name, MISSING), env)
+            result[name] = add_to_value(action, result.get(name, MISSING), values)
     return result
 
 
-def add_to_value(tree: Branch, value: Any, env: Environment) -> Value:
+def add_to_value(tree: Branch, value: Any, values: Values) -> Value:
     """Fields added inside a value: to each item of an array; a scalar gives way to a document."""
     if type(value) is dict:
-        return add_fields(tree, value, env)
+        return add_fields(tree, value, values)
     if type(value) is list:
-        return [add_to_value(tree, item, env) for item in value]
-    return add_fields(tree, {}, env)
+        return [add_to_value(tree, item, values) for item in value]
+    return add_fields(tree, {}, values)
 
 
 # --- what a tree tells ----
