@@ -88,7 +88,29 @@ ends: st.SearchStrategy[Any] = st.recursive(
     ),
     max_leaves=2,
 )
+_keywords: st.SearchStrategy[Any] = st.one_of(
+    st.sampled_from(["object", "array", "string", "number", "int", "null", ["array", "null"]]).map(lambda kind: {"bsonType": kind}),
+    st.sampled_from([
+        {"minimum": 1}, {"maximum": 1, "exclusiveMaximum": True}, {"minLength": 1}, {"pattern": "^a"}, {"enum": [0, "a", None]},
+        {"multipleOf": 2}, {"minItems": 1}, {"maxItems": 1}, {"uniqueItems": True}, {"required": ["y"]}, {"additionalProperties": False},
+    ]),
+)  # fmt: skip
+schemas: st.SearchStrategy[Any] = st.recursive(
+    st.lists(_keywords, max_size=2).map(lambda parts: {name: value for part in parts for name, value in part.items()}),
+    lambda inner: st.one_of(
+        st.tuples(_keywords, st.dictionaries(st.sampled_from(["x", "y", "z", "w", "s", "i"]), inner, min_size=1, max_size=2)).map(
+            lambda t: {**t[0], "properties": t[1]}
+        ),
+        st.tuples(_keywords, inner).map(lambda t: {**t[0], "items": t[1]}),
+        st.lists(inner, min_size=1, max_size=2).map(lambda found: {"items": found}),
+        st.tuples(st.sampled_from(["allOf", "anyOf", "oneOf"]), st.lists(inner, min_size=1, max_size=2)).map(lambda t: {t[0]: t[1]}),
+        inner.map(lambda found: {"not": found}),
+    ),
+    max_leaves=5,
+)  # fmt: skip
 queries: st.SearchStrategy[Any] = st.one_of(
+    schemas.map(lambda found: {"$jsonSchema": {"properties": {"x": found}}}),
+    schemas.map(lambda found: {"$jsonSchema": found}),
     st.tuples(paths, ends).map(lambda t: {t[0]: t[1]}),
     st.tuples(names, st.sampled_from(["$eq", "$gt", "$lte", "$ne"]), st.sampled_from([0, 1, "a", None, 1.5, True])).map(
         lambda t: {t[0]: {t[1]: t[2]}}

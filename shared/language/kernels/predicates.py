@@ -30,7 +30,7 @@ from tidemark.shared.language.kernels.base import (
 from tidemark.shared.language.kernels.calls import is_few
 from tidemark.shared.language.kernels.cells import different, encoded, taken, values_of
 from tidemark.shared.language.kernels.expressions import column_of, is_in, may_be_called, may_have_kernel
-from tidemark.shared.language.kernels.schemas import conforming, has_kernel
+from tidemark.shared.language.kernels.schemas import conforming, has_kernel, is_by_fields
 from tidemark.shared.language.query.ast import (
     All,
     Always,
@@ -107,6 +107,8 @@ def predicate_may_be_called(predicate: Predicate) -> bool:
             return may_be_called(expr)
         case OnField(_, test):
             return not _asks_document(test)
+        case MatchesSchema(schema):
+            return is_by_fields(schema)
         case _:
             return predicate_may_have_kernel(predicate)
 

@@ -1,11 +1,13 @@
-"""`$jsonSchema` on columns: which documents conform, keyword by keyword; what counts properties or looks at names has no kernel."""
+"""`$jsonSchema` on columns: which documents conform, keyword by keyword; what counts properties or looks at names takes documents."""
 
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 import pyarrow.compute as pc
 
+from tidemark.shared.compiled import tags, values
 from tidemark.shared.language.kernels.base import (
     NUMERIC,
     Column,
@@ -17,30 +19,46 @@ from tidemark.shared.language.kernels.base import (
     inexact,
     nulls_of,
 )
+from tidemark.shared.language.kernels.calls import is_few
+from tidemark.shared.language.kernels.cells import encoded, taken, values_of
 from tidemark.shared.language.kernels.expressions import is_in
 from tidemark.shared.language.query.ast import SchemaNode
 from tidemark.shared.language.query.json_schema import conforms
+from tidemark.shared.model.values import MISSING
 
 Mask = npt.NDArray[np.bool_]
 _EXACT: Final = 2**53
+_ITEM: Final = "item"
+"""The field in which an item stands as a document of its own."""
+_NOTHING: Final = b""
+"""For `compiled.values`, no array, and an object without fields."""
 
 
 def has_kernel(schema: SchemaNode, *, nested: bool = False) -> bool:
     """Whether all keywords of a schema have kernels."""
-    counted = schema.min_properties is not None or schema.max_properties is not None
-    if counted or schema.pattern_properties or schema.additional_properties is not True or schema.dependencies:
+    if not is_by_fields(schema, nested=nested) or schema.multiple_of is not None or schema.items is not None:
         return False
-    if schema.multiple_of is not None or schema.items is not None or (not nested and schema.enum is not None):
-        return False
-    same = [*schema.all_of, *schema.any_of, *schema.one_of, *(() if schema.negated is None else (schema.negated,))]
-    return all(has_kernel(part, nested=nested) for part in same) and all(
+    return all(has_kernel(part, nested=nested) for part in _of_the_same(schema)) and all(
         has_kernel(part, nested=True) for _, part in schema.properties
     )
 
 
+def is_by_fields(schema: SchemaNode, *, nested: bool = False) -> bool:
+    """Whether a schema asks of a document nothing but of its fields, each by itself: those without kernels are looked at one by one."""
+    counted = schema.min_properties is not None or schema.max_properties is not None
+    if counted or schema.pattern_properties or schema.additional_properties is not True or schema.dependencies:
+        return False
+    return (nested or schema.enum is None) and all(is_by_fields(part, nested=nested) for part in _of_the_same(schema))
+
+
+def _of_the_same(schema: SchemaNode) -> list[SchemaNode]:
+    """The schemas in it that are of the same value."""
+    return [*schema.all_of, *schema.any_of, *schema.one_of, *(() if schema.negated is None else (schema.negated,))]
+
+
 def conforming(schema: SchemaNode, rows: Rows) -> tuple[Mask, Mask | None]:
     """Which documents conform, and where there is doubt; Unvectorised where the interpreter has to say."""
-    if not has_kernel(schema):
+    if not is_by_fields(schema):
         raise Unvectorised
     seen = _Seen(rows)
     found = _whole(schema, seen)
@@ -52,18 +70,26 @@ class _Seen(Rows):
 
     def __init__(self, rows: Rows) -> None:
         super().__init__(rows.size)
-        self._rows = rows
+        self.rows = rows
         self.doubts: list[Mask | None] = []
 
     def at(self, names: Path) -> Column:
         """A column; where nulls may be missing fields there is doubt."""
-        column = self._rows.at(names)
+        column = self.rows.at(names)
         unsure = nulls_of(column) if column.missing and not column.absent else None
         self.doubts += [column.doubt, unsure]
         return column
 
+    def has(self, names: Path) -> Mask:
+        """Where a field is, be it null."""
+        column = self.rows.at(names)
+        if column.cells is None:
+            return _present(self.at(names))
+        self.doubts.append(either(column.cells.tags == tags.SPREAD))
+        return np.asarray(column.cells.tags != tags.MISSING)
 
-def _whole(schema: SchemaNode, rows: Rows) -> Mask:
+
+def _whole(schema: SchemaNode, rows: _Seen) -> Mask:
     everywhere: Mask = np.ones(rows.size, dtype=np.bool_)
     if schema.types is not None and "object" not in schema.types:
         return ~everywhere
@@ -76,17 +102,69 @@ def _present(column: Column) -> Mask:
     return ~nulls if column.missing else np.ones(len(nulls), dtype=np.bool_)
 
 
-def _document(schema: SchemaNode, path: Path, rows: Rows) -> Mask:
+def _document(schema: SchemaNode, path: Path, rows: _Seen) -> Mask:
     good: Mask = np.ones(rows.size, dtype=np.bool_)
     for name in schema.required:
-        good &= _present(rows.at((*path, name)))
+        good &= rows.has((*path, name))
     for name, inner in schema.properties:
         good &= _at(inner, (*path, name), rows)
     return good
 
 
-def _at(schema: SchemaNode, path: Path, rows: Rows) -> Mask:
-    """Where a field conforms, or is not there."""
+def _at(schema: SchemaNode, path: Path, rows: _Seen) -> Mask:
+    """Where a field conforms, or is not there; where no kernel can tell, its value is looked at, and nothing else of the document."""
+    before_row = rows.rows.before_row
+    good: Mask = np.zeros(rows.size, dtype=np.bool_)
+    doubt: Mask | None = np.ones(rows.size, dtype=np.bool_)
+    try:
+        alone = _Seen(rows.rows)
+        good = _by_kernel(schema, path, alone)
+        doubt = either(*alone.doubts)
+    except Unvectorised:
+        if before_row is None:
+            raise
+    if doubt is not None and before_row is not None:
+        doubt = either(_of_arrays(schema, path, rows.rows, good, doubt))
+    if doubt is not None and before_row is not None and not is_few(int(np.count_nonzero(doubt)), rows.rows):
+        places = np.flatnonzero(doubt)
+        found, unknown = values_of(taken(rows.rows.at(path), places))
+        for place, value in zip(places.tolist(), found, strict=True):
+            before_row()
+            good[place] = value is MISSING or conforms(schema, value)
+        doubt[places] = False if unknown is None else unknown
+    rows.doubts.append(doubt)
+    return good
+
+
+def _of_arrays(schema: SchemaNode, path: Path, rows: Rows, good: Mask, doubt: Mask) -> Mask:
+    """Doubt without that of arrays, whose items are looked at as columns; `good` tells of them then."""
+    column = rows.at(path)
+    if not isinstance(schema.items, SchemaNode | None) or schema.unique_items or schema.enum is not None:
+        return doubt
+    if column.cells is None or _of_the_same(schema) or not column.cells.has(tags.ARRAY):
+        return doubt
+    arrays = np.asarray(column.cells.tags == tags.ARRAY)
+    counts, items = values.items(pc.if_else(pa.array(arrays), encoded(column)[0], _NOTHING))
+    fine = np.full(rows.size, schema.types is None or "array" in schema.types)
+    fine &= (counts >= (schema.min_items or 0)) & (schema.max_items is None or counts <= schema.max_items)
+    unsure: Mask = np.zeros(rows.size, dtype=np.bool_)
+    if schema.items is not None and len(items):
+        base = pa.repeat(pa.scalar(_NOTHING, pa.binary()), len(items))
+        seen = _Seen(rows.of_documents(values.objects(base, [_ITEM], [items])))
+        conform = _at(schema.items, (_ITEM,), seen)
+        every = np.repeat(np.arange(rows.size), np.maximum(counts, 0))
+        odd = either(*seen.doubts)
+        if odd is not None:
+            unsure[every[odd]] = True
+            conform = conform | odd
+        fine[every[~conform]] = False
+    good[arrays] = fine[arrays]
+    return np.where(arrays, unsure & fine, doubt)
+
+
+def _by_kernel(schema: SchemaNode, path: Path, rows: _Seen) -> Mask:
+    if not is_by_fields(schema, nested=True) or schema.multiple_of is not None:
+        raise Unvectorised
     column = rows.at(path)
     there = _present(column)
     valid = ~nulls_of(column)
@@ -102,7 +180,7 @@ def _has_type(column: Column, types: tuple[str, ...]) -> bool:
     return column.type in types or (column.type in NUMERIC and "number" in types)
 
 
-def _content(schema: SchemaNode, path: Path, column: Column, rows: Rows) -> Mask:
+def _content(schema: SchemaNode, path: Path, column: Column, rows: _Seen) -> Mask:
     """Where a value that is not null conforms, given that its type does."""
     good: Mask = np.ones(rows.size, dtype=np.bool_)
     if schema.enum is not None:
@@ -117,7 +195,7 @@ def _content(schema: SchemaNode, path: Path, column: Column, rows: Rows) -> Mask
     return good & _combined(schema, path, rows, good)
 
 
-def _combined(schema: SchemaNode, path: Path, rows: Rows, good: Mask) -> Mask:
+def _combined(schema: SchemaNode, path: Path, rows: _Seen, good: Mask) -> Mask:
     def holds(part: SchemaNode) -> Mask:
         return _at(part, path, rows) if path else _whole(part, rows)
 
