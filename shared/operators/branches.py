@@ -81,7 +81,10 @@ def _changed(
         errors |= cells.errors
         interpreted += cells.interpreted_rows
         written += lengths(computed[path])
-    beyond = lengths(before) * written > _WRITTEN_MAX
+    kinds = values.read(before).tags
+    deep = any(isinstance(leaf, Branch) for _, leaf in tree.fields)
+    may_hold_arrays = (kinds == tags.ARRAY) | (deep & (kinds == tags.OBJECT))
+    beyond = may_hold_arrays & (lengths(before) * written > _WRITTEN_MAX)
     if beyond.any():
         asked |= beyond
         before = pc.if_else(pa.array(beyond), pa.nulls(frame.size, pa.binary()), before)
@@ -89,7 +92,7 @@ def _changed(
     if errors:
         failed = np.zeros(frame.size, np.bool_)
         failed[list(errors)] = True
-        asked |= failed & np.isin(values.read(before).tags, (tags.ARRAY, tags.OBJECT))
+        asked |= failed & may_hold_arrays
     found = Cells(TAGGED_FIELD, made, errors, interpreted)
     if not asked.any():
         return found
