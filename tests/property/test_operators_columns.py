@@ -227,6 +227,14 @@ def test_stages_give_on_columns_what_they_give_on_documents(
     assert canonical(documents_of(again)) == canonical(passed)
 
 
+def test_an_array_without_objects_on_the_way_is_looked_at_as_a_column() -> None:
+    """Of no items no test can be put; the rows stay on columns all the same."""
+    _, chain = parsed([{"$match": {"x.y": {"$mod": [2, 0]}}}])
+    batch = batch_of_records([{"s": "a", "i": 1, "t": {"$date": {"$numberLong": "0"}}, "x": [1, 2]}] * 300)
+    staged = through(chain, batch, NOWHERE)
+    assert (staged.batch.num_rows, staged.interpreted) == (0, 0)
+
+
 @given(given_documents=st.lists(documents, max_size=6), expr=expressions)
 @settings(max_examples=200)
 def test_keys_are_the_canonical_bytes_of_the_interpreters_values(

@@ -166,7 +166,9 @@ def _of_items(
     base, objects = values.objects_of(items)
     every = np.repeat(np.arange(rows.size), np.maximum(counts, 0))
     of_objects = every[objects.to_numpy(zero_copy_only=False)]
-    held, odd = verdict_of(predicate, rows.of_documents(base.filter(objects)))
+    held, odd = np.zeros(len(of_objects), np.bool_), None
+    if len(of_objects):
+        held, odd = verdict_of(predicate, rows.of_documents(base.filter(objects)))
     found, doubt = before[0].copy(), np.zeros(rows.size, np.bool_) if before[1] is None else before[1].copy()
     found[arrays] = doubt[arrays] = False
     if odd is not None:
