@@ -384,7 +384,9 @@ class Frame(Rows):
     def asked(self, cells: Cells, rows: Int64s, value_of: Callable[[Environment], Value]) -> Cells:
         """Encoded cells, with the value of a function for some rows, or its error."""
         found, errors = self._one_by_one(rows, value_of)
-        left = {row: error for row, error in cells.errors.items() if row not in set(rows.tolist())}
+        left = dict(cells.errors)
+        for row in rows.tolist():
+            left.pop(row, None)
         array = with_rows(cells.array, rows, tagged(found))
         return Cells(cells.field, array, left | errors, cells.interpreted_rows + len(rows))
 
