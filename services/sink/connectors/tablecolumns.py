@@ -60,9 +60,10 @@ class TableColumns:
             column = table.column(name)
             if name in beyond and not pa.types.is_string(target):
                 columns[name] = self._each(batch, name, target, misfits)
+            elif name not in beyond and column.type == target:
+                columns[name] = column
             else:
-                known = column.type == target and name not in beyond
-                columns[name] = column if known else self._cast(batch, name, column, target, misfits)
+                columns[name] = self._cast(batch, name, column, target, misfits)
         rescued = _rescued(batch, misfits) if misfits else None
         if rescued is not None and rescued.null_count < len(rescued):
             columns[RESCUED] = pa.chunked_array([rescued])
