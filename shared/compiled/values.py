@@ -3,7 +3,7 @@
 A cell is an encoded value; a null cell stands for a missing one.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 import numpy as np
@@ -106,7 +106,7 @@ def at(cells: pa.BinaryArray, *names: str) -> pa.BinaryArray:
     """The values at a path of objects alone, null where there is none."""
     for name in names:
         base, _ = objects_of(cells)
-        cells, sure = write(read_inside(base, (name,)))
+        cells, sure = write(read_packed(base, [(name,)])[name,])
         assert bool(sure.all()), "no array is on the way to a field of an object"
     return cells
 
@@ -116,15 +116,31 @@ def picked(cells: pa.BinaryArray, path: Path) -> pa.BinaryArray:
     if not path:
         return cells
     made = picked(at(cells, path[0]), path[1:])
+    return with_items(cells, made, lambda inside, _: picked(objects_of(inside)[0], path))
+
+
+def with_items(
+    cells: pa.BinaryArray, made: pa.BinaryArray, change: Callable[[pa.BinaryArray, Int64s], pa.BinaryArray]
+) -> pa.BinaryArray:
+    """What was made of other values, and of each array the items that `change` makes of its items and their rows; a missing one goes."""
     counts, inside = items(cells)
     there = counts >= 0
     if not there.any():
         return made
-    base, found = objects_of(inside)
-    rows = np.repeat(np.arange(len(cells)), np.maximum(counts, 0))[found.to_numpy(zero_copy_only=False)]
-    new = picked(base.filter(found), path)
-    counts = np.bincount(rows[new.is_valid().to_numpy(zero_copy_only=False)], minlength=len(cells))
-    return pc.if_else(pa.array(there), arrays(counts, new.drop_null(), there), made)
+    rows = rows_of(counts)
+    new = change(inside, rows)
+    left = np.bincount(rows[new.is_valid().to_numpy(zero_copy_only=False)], minlength=len(cells))
+    return pc.if_else(pa.array(there), arrays(left, new.drop_null(), there), made)
+
+
+def rows_of(counts: Int64s) -> Int64s:
+    """Of each item its row, where rows have so many; none below 0."""
+    return np.repeat(np.arange(len(counts)), np.maximum(counts, 0))
+
+
+def no_fields(count: int) -> pa.BinaryArray:
+    """Objects without fields, for `objects` to write into."""
+    return pa.repeat(pa.scalar(b"", pa.binary()), count)
 
 
 def arrays(counts: Int64s, cells: pa.BinaryArray, there: Bools) -> pa.BinaryArray:

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidemark.shared.compiled import tags, values
-from tidemark.shared.compiled.values import at, objects_of
+from tidemark.shared.compiled.values import at, objects_of, with_items
 from tidemark.shared.language.expressions.ast import Expr, FieldPath
 from tidemark.shared.language.expressions.environment import RESULT_UNITS_MAX, Environment
 from tidemark.shared.language.expressions.errors import ExpressionError
@@ -27,7 +27,6 @@ from tidemark.shared.model.values import MISSING, Value
 from tidemark.shared.operators.batches import TAGGED_FIELD
 from tidemark.shared.operators.cells import encoded_cells
 from tidemark.shared.operators.frame import Cells, Frame
-from tidemark.shared.operators.inside import with_items
 
 _Computed: TypeAlias = Mapping[Path, pa.BinaryArray]
 """The values of a tree's expressions, by their places in it."""

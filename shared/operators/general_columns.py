@@ -145,7 +145,7 @@ def _ids(parts: Mapping[str, pa.BinaryArray]) -> pa.BinaryArray:
     if "" in parts:
         return parts[""].fill_null(NULL)
     count = len(next(iter(parts.values())))
-    return values.objects(pa.repeat(pa.scalar(b"", pa.binary()), count), list(parts), list(parts.values()))
+    return values.objects(values.no_fields(count), list(parts), list(parts.values()))
 
 
 # --- expressions ------------------------------------------------------------------------------------------------------

@@ -1,6 +1,6 @@
 """Encoded values changed inside: fields left out or written at a path, and arrays unwound; each with the result of `language.stages`."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TypeAlias
 
 import numpy as np
@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidemark.shared.compiled import tags, values
-from tidemark.shared.compiled.values import at, objects_of
+from tidemark.shared.compiled.values import at, objects_of, with_items
 from tidemark.shared.language.stages import Branch
 
 Int64s: TypeAlias = npt.NDArray[np.int64]
@@ -27,20 +27,6 @@ def without(tree: Branch, cells: pa.BinaryArray) -> pa.BinaryArray:
         ]
         made = pc.if_else(objects, values.objects(base, [name for name, _ in tree.fields], parts), cells)
     return with_items(cells, made, lambda items, _: without(tree, items))
-
-
-def with_items(
-    cells: pa.BinaryArray, made: pa.BinaryArray, change: Callable[[pa.BinaryArray, Int64s], pa.BinaryArray]
-) -> pa.BinaryArray:
-    """What was made of other values, and of each array the items that `change` makes of its items and their rows; a missing one goes."""
-    counts, items = values.items(cells)
-    arrays = counts >= 0
-    if not arrays.any():
-        return made
-    rows = np.repeat(np.arange(len(cells)), np.maximum(counts, 0))
-    new = change(items, rows)
-    left = np.bincount(rows[new.is_valid().to_numpy(zero_copy_only=False)], minlength=len(cells))
-    return pc.if_else(pa.array(arrays), values.arrays(left, new.drop_null(), arrays), made)
 
 
 def put(cells: pa.BinaryArray, names: Sequence[str], new: pa.BinaryArray) -> pa.BinaryArray:

@@ -56,8 +56,6 @@ Of: TypeAlias = Callable[[Expr, Rows], Column]
 """The column of an expression's values."""
 _NODE_UNITS: Final = 8
 """The least budget that an operator takes for each item."""
-_NO_FIELDS: Final = b""
-"""For `compiled.values`, an object without fields."""
 _STEPS_MAX: Final = 256
 """Items that a `$reduce` takes on columns: each is a pass over the rows that have as many."""
 
@@ -320,7 +318,7 @@ def _array(expr: ArrayExpr, rows: Rows, of: Of) -> Column:
 
 def _object(expr: ObjectExpr, rows: Rows, of: Of) -> Column:
     parts = [encoded(of(item, rows)) for _, item in expr.fields]
-    made = values.objects(_no_objects(rows), [name for name, _ in expr.fields], [found for found, _ in parts])
+    made = values.objects(values.no_fields(rows.size), [name for name, _ in expr.fields], [found for found, _ in parts])
     return _made(made, "object", either(*(doubt for _, doubt in parts)), rows)
 
 
@@ -328,20 +326,14 @@ def _merge_objects(expr: Call, rows: Rows, of: Of) -> Column:
     """Later objects win; what is neither an object nor null is left to the interpreter."""
     if len(expr.args) < 2:  # noqa: PLR2004 - one array of objects
         raise Unvectorised
-    made, unsure = _no_objects(rows), None
+    made, unsure = values.no_fields(rows.size), None
     for arg in expr.args:
         assert arg is not None, "each is required"
         cells, doubt = encoded(of(arg, rows))
-        kinds = values.read(cells).tags
-        objects = kinds == tags.OBJECT
-        odd = ~objects & (kinds != tags.MISSING) & (kinds != tags.NULL)
-        made, sure = values.merged(made, pc.if_else(pa.array(objects), cells, _NO_FIELDS))
+        odd = ~np.isin(values.read(cells).tags, (tags.OBJECT, tags.MISSING, tags.NULL))
+        made, sure = values.merged(made, values.objects_of(cells)[0])
         unsure = either(unsure, doubt, odd, ~sure)
     return _made(made, "object", unsure, rows)
-
-
-def _no_objects(rows: Rows) -> pa.BinaryArray:
-    return pa.repeat(pa.scalar(_NO_FIELDS, pa.binary()), rows.size)
 
 
 def _split(expr: Call, rows: Rows, of: Of) -> Column:

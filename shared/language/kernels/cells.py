@@ -91,6 +91,11 @@ def encoded(column: Column) -> tuple[pa.BinaryArray, Bools | None]:
     return values.write(_tagged(column))[0], unsure
 
 
+def items_of(column: Column, arrays: Bools) -> tuple[Int64s, pa.BinaryArray]:
+    """(how many items the arrays of some rows have, -1 for the other rows; the items)."""
+    return values.items(pc.if_else(pa.array(arrays), encoded(column)[0], pa.scalar(b"", pa.binary())))
+
+
 def _tagged(column: Column) -> Tagged:
     """The cells of a column of one type."""
     count, cells = len(column.values), column.values

@@ -28,7 +28,7 @@ from tidemark.shared.language.kernels.base import (
     truth_of,
 )
 from tidemark.shared.language.kernels.calls import is_few
-from tidemark.shared.language.kernels.cells import different, encoded, taken, values_of
+from tidemark.shared.language.kernels.cells import different, items_of, taken, values_of
 from tidemark.shared.language.kernels.expressions import column_of, is_in, may_be_called, may_have_kernel
 from tidemark.shared.language.kernels.schemas import conforming, has_kernel, is_by_fields
 from tidemark.shared.language.query.ast import (
@@ -161,10 +161,9 @@ def _of_items(
     """For some rows, whether an object in the array at a path meets a predicate. lists: arrays in it are objects, too, and in doubt."""
     if not arrays.any():
         return before
-    cells, _ = encoded(rows.at(names))
-    counts, items = values.items(pc.if_else(pa.array(arrays), cells, pa.scalar(b"", pa.binary())))
+    counts, items = items_of(rows.at(names), arrays)
     base, objects = values.objects_of(items)
-    every = np.repeat(np.arange(rows.size), np.maximum(counts, 0))
+    every = values.rows_of(counts)
     of_objects = every[objects.to_numpy(zero_copy_only=False)]
     held, odd = np.zeros(len(of_objects), np.bool_), None
     if len(of_objects):

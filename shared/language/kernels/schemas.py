@@ -4,7 +4,6 @@ from typing import Final
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidemark.shared.compiled import tags, values
@@ -20,7 +19,7 @@ from tidemark.shared.language.kernels.base import (
     nulls_of,
 )
 from tidemark.shared.language.kernels.calls import is_few
-from tidemark.shared.language.kernels.cells import encoded, taken, values_of
+from tidemark.shared.language.kernels.cells import items_of, taken, values_of
 from tidemark.shared.language.kernels.expressions import is_in
 from tidemark.shared.language.query.ast import SchemaNode
 from tidemark.shared.language.query.json_schema import conforms
@@ -30,8 +29,6 @@ Mask = npt.NDArray[np.bool_]
 _EXACT: Final = 2**53
 _ITEM: Final = "item"
 """The field in which an item stands as a document of its own."""
-_NOTHING: Final = b""
-"""For `compiled.values`, no array, and an object without fields."""
 
 
 def has_kernel(schema: SchemaNode, *, nested: bool = False) -> bool:
@@ -144,15 +141,14 @@ def _of_arrays(schema: SchemaNode, path: Path, rows: Rows, good: Mask, doubt: Ma
     if column.cells is None or _of_the_same(schema) or not column.cells.has(tags.ARRAY):
         return doubt
     arrays = np.asarray(column.cells.tags == tags.ARRAY)
-    counts, items = values.items(pc.if_else(pa.array(arrays), encoded(column)[0], _NOTHING))
+    counts, items = items_of(column, arrays)
     fine = np.full(rows.size, schema.types is None or "array" in schema.types)
     fine &= (counts >= (schema.min_items or 0)) & (schema.max_items is None or counts <= schema.max_items)
     unsure: Mask = np.zeros(rows.size, dtype=np.bool_)
     if schema.items is not None and len(items):
-        base = pa.repeat(pa.scalar(_NOTHING, pa.binary()), len(items))
-        seen = _Seen(rows.of_documents(values.objects(base, [_ITEM], [items])))
+        seen = _Seen(rows.of_documents(values.objects(values.no_fields(len(items)), [_ITEM], [items])))
         conform = _at(schema.items, (_ITEM,), seen)
-        every = np.repeat(np.arange(rows.size), np.maximum(counts, 0))
+        every = values.rows_of(counts)
         odd = either(*seen.doubts)
         if odd is not None:
             unsure[every[odd]] = True
