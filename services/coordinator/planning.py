@@ -191,7 +191,7 @@ def _check_open_windows(old: PhysicalPlan, new: PhysicalPlan) -> None:
             raise PlanRefusal(
                 f"{stage.path}: its open windows hold their records in another form than the new document would read: outputTime has"
                 " changed, or a stage before the window computes a field that was declared (or no longer does); give it back, or start"
-                " without state (resumeFromCheckpoint: false)"
+                " without state (--without-state; by REST resumeFromCheckpoint: false)"
             )
 
 

@@ -76,5 +76,5 @@ class Computation(Generic[S, C]):
         name = f"{cls.__module__}:{cls.__qualname__}"
         raise StateError(
             f"{name}: the snapshot has state of version {version} (a {type(state).__name__}), the class is at "
-            f"{cls.state_version} and has no `migrate`: add it, or start with resumeFromCheckpoint: false"
+            f"{cls.state_version} and has no `migrate`: add it, or start without state (--without-state)"
         )

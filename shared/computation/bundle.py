@@ -6,21 +6,24 @@ A processor's plan carries it, so that all its workers run the same code, even i
   installed package, nor the product's. They are found by the names in import statements, from file to file, and nothing is run for it.
 - It does not have modules imported by a name that is made at run time, compiled modules, or data files beside the modules: these are
   each worker's own, as installed packages are.
+- A class whose module is nowhere on the path is refused; what it imports may be missing: the worker that runs it says so.
 - The digest is that of names and sources: the same code at another place is the same.
 """
 
 import ast
 import hashlib
 import importlib
+import os
 import site
 import sys
 import sysconfig
 import threading
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from importlib.abc import InspectLoader, MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
-from importlib.util import spec_from_loader
+from importlib.util import find_spec, spec_from_loader
 from pathlib import Path
 from types import CodeType, ModuleType
 from typing import Final
@@ -60,10 +63,18 @@ class Bundle(msgspec.Struct, frozen=True):
 
 
 def bundle_of(classes: Iterable[str], search: Sequence[str] | None = None) -> Bundle:
-    """The code of classes (`module:Class`), found on the path `search`, or on this process'. ComputationError for invalid Python."""
-    names = {path.partition(":")[0] for path in classes}
+    """The code of classes (`module:Class`), found on the path `search`, or on this process'.
+
+    ComputationError for invalid Python, and for a class whose module is nowhere.
+    """
+    paths = list(classes)
+    names = {path.partition(":")[0] for path in paths}
     with _loading:
         found = _found(names, search) if names else {}
+        for path in [] if search is not None else paths:
+            name, colon, _ = path.partition(":")
+            if colon and name not in found:
+                _check_is_somewhere(path, name)
     if not found:
         return Bundle()
     modules = [found[name] for name in sorted(found)]
@@ -76,6 +87,18 @@ def bundle_of(classes: Iterable[str], search: Sequence[str] | None = None) -> Bu
         raise ComputationError(message)
     digest = hashlib.sha256(msgspec.msgpack.encode([(m.name, m.package, m.source) for m in modules])).hexdigest()
     return Bundle(zlib.compress(_CODEC.encode(modules), 9), digest)
+
+
+def _check_is_somewhere(path: str, name: str) -> None:
+    """By the first name, for which nothing is imported. ClassError."""
+    top, given = name.partition(".")[0], os.environ.get("PYTHONPATH") or "none"
+    with suppress(ValueError):  # a module of this process without a spec
+        if find_spec(top) is None:
+            message = (
+                f"class {path!r}: module {top} is not found by the installation: expected it in the folder where the installation was"
+                f" started (here {Path.cwd()}), on the PYTHONPATH it was started with ({given}), or installed"
+            )
+            raise ClassError(message)
 
 
 def _found(names: Iterable[str], search: Sequence[str] | None) -> dict[str, Module]:

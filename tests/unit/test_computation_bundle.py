@@ -60,11 +60,18 @@ def test_a_bundle_has_what_the_class_imports_of_the_users_own_and_nothing_is_run
 
 
 def test_what_is_installed_or_ours_has_no_bundle() -> None:
-    """A class of a package, of the product, or that is nowhere: each worker has it, or says that it has not."""
-    assert (
-        bundle_of(["msgspec.json:It", "tidemark.shared.computation.base:Computation", "no_such_module:It", "json:It"])
-        == Bundle()
+    """A class of a package, of the product, or of Python: each worker has it, or says that it has not."""
+    assert bundle_of(["msgspec.json:It", "tidemark.shared.computation.base:Computation", "json:It"]) == Bundle()
+
+
+def test_a_class_whose_module_is_nowhere_is_refused_with_the_places_that_were_looked_at() -> None:
+    """Not "created and started", and FAILED a moment later: the user's folder need not be the installation's."""
+    with pytest.raises(ComputationError) as refused:
+        bundle_of(["no_such_module.inside:It"])
+    assert str(refused.value).startswith(
+        "class 'no_such_module.inside:It': module no_such_module is not found by the installation"
     )
+    assert str(Path.cwd()) in str(refused.value)
 
 
 def test_the_digest_is_that_of_the_code_alone(write: Write, tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ from tidemark.shared.language.stages import (
 from tidemark.shared.language.stages.counting import Marked
 
 _NOT_MEANT = frozenset({"path", "limits", "counted"})
-_REMEDY = "; give it back, or start without state (resumeFromCheckpoint: false)"
+_REMEDY = "; give it back, or start without state (--without-state; by REST resumeFromCheckpoint: false)"
 
 
 def meaning(value: Any) -> Any:
