@@ -387,7 +387,7 @@ def test_state_of_another_version_is_migrated_or_refused() -> None:
     old.record({"k": 1, "n": "a"}, 1)
     old.watermark(2)
     snapshot = old.checkpoint()
-    with pytest.raises(StateError, match=r"version 1.*resumeFromCheckpoint"):
+    with pytest.raises(StateError, match=r"version 1.*--without-state"):
         KeyedComputation(make_computation(V2), groups=16).restore(dict(snapshot))
     task = KeyedComputation(make_computation(V2Migrating), groups=16)
     task.restore(snapshot, 2)
