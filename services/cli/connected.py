@@ -105,9 +105,12 @@ class _Looks:
 
     async def files(self, stage: FileSource) -> Iterable[str]:
         """Files match, unless the folder is said to grow; a table can be read as it is now."""
-        from tidemark.services.source.filesources import file_source
+        from tidemark.services.source.filesources import NothingYet, file_source
 
-        source = await file_source(self.connections, self, self.processor, stage)
+        try:
+            source = await file_source(self.connections, self, self.processor, stage)
+        except NothingYet:  # of a job that may start later
+            return ()
         try:
             there = await source.look()
         finally:

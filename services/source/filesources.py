@@ -1,19 +1,25 @@
 """From a `$source` of files to a connector: plain files, or the table that they are part of. Loads no other source's client."""
 
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 from tidemark.services.source.connectors.files import FileConnector, FileSourceSettings
-from tidemark.services.source.connectors.tablefolders import TableFolders
+from tidemark.services.source.connectors.tablefolders import TableFolders, is_pattern
 from tidemark.services.source.connectors.tables import TableConnector
 from tidemark.services.source.connectors.tableversions import TableRefused, TableVersions
 from tidemark.services.source.settings import SourceSettings
+from tidemark.shared.adapters.filesystems import unreachable
 from tidemark.shared.adapters.tablelibraries import delta_place
 from tidemark.shared.language.documents import Processor
 from tidemark.shared.language.stages import FileSource
 from tidemark.shared.ports.clock import Clock, Executor
+from tidemark.shared.ports.log import LogUnavailable
 from tidemark.shared.process.connections import Connections
 
 _DEFAULTS: Final = SourceSettings()
+
+
+class NothingYet(LogUnavailable):
+    """What is to be followed is not there: a file, or another job's table, which may come. Until then nobody knows which."""
 
 
 class Machine(Protocol):
@@ -50,6 +56,8 @@ async def file_source(
         )
     filesystem, glob = connections.files_of(processor, stage)
     assert stage.format != "iceberg"
+    if stage.follow:
+        await outside.executor.blocking(_check_there, stage, filesystem, glob)
     settings = FileSourceSettings(
         glob=glob,
         format=stage.format,
@@ -61,6 +69,25 @@ async def file_source(
         record_bytes_max=processor.options.limits.record_bytes_max,
     )
     return FileConnector(settings, filesystem, outside.executor, outside.clock)
+
+
+def _check_there(stage: FileSource, filesystem: Any, glob: str) -> None:
+    """A path without a pattern names a file. LogUnavailable where a folder is there, or nothing yet that says whether it is a table."""
+    if is_pattern(glob):
+        return
+    tables = stage.format == "parquet"
+    try:
+        filesystem.invalidate_cache()
+        kind = "folder" if filesystem.isdir(glob) else "file" if filesystem.exists(glob) else "nothing"
+    except unreachable() as error:
+        raise LogUnavailable(f"{stage.path}.path {glob}: {error}; it is tried again") from error
+    expected = f"{stage.path}.path: expected a file{' or a Delta Lake table' if tables else ''} at {glob}"
+    if kind == "folder":
+        raise LogUnavailable(
+            f"{expected}, found a folder: for the files in it give {glob.rstrip('/')}/*; it is looked for again"
+        )
+    if kind == "nothing" and tables:
+        raise NothingYet(f"{expected}, found nothing; it is looked for again")
 
 
 async def table_of(

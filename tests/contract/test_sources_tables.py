@@ -37,7 +37,7 @@ from tidemark.services.source.connectors.icebergtable import IcebergVersions
 from tidemark.services.source.connectors.parquetcells import texts_of
 from tidemark.services.source.connectors.tables import TableConnector
 from tidemark.services.source.connectors.tableversions import TableRefused
-from tidemark.services.source.filesources import file_source
+from tidemark.services.source.filesources import NothingYet, file_source
 from tidemark.shared.adapters.clock import SystemClock
 from tidemark.shared.adapters.executor import AsyncExecutor
 from tidemark.shared.adapters.tablelibraries import delta_place
@@ -46,6 +46,7 @@ from tidemark.shared.language.stages import EmitFormat, FileSource
 from tidemark.shared.model.checkpoint import KnownSplit
 from tidemark.shared.model.ids import Offset, SplitId
 from tidemark.shared.ports.clock import Executor
+from tidemark.shared.ports.log import LogUnavailable
 from tidemark.shared.ports.source import SourcePort, SourceReplaced
 from tidemark.shared.process.allowed import Allowed, NotAllowed
 from tidemark.shared.process.connections import Connections, filesystem_at
@@ -321,6 +322,31 @@ async def read_all(source: SourcePort) -> Documents:
         found.update(value for batch in await source.fetch(1 << 20, 1) for value in batch.values.to_pylist())
     await source.close()
     return found
+
+
+async def test_a_table_that_is_followed_may_come_later(tmp_path: Path) -> None:
+    """It is waited for, with what is there instead: files would be looked for in its place for ever, and none be found."""
+    for _ in range(2):
+        with pytest.raises(
+            NothingYet, match=r"\$source\.path: expected a file or a Delta Lake table at .*/t, found nothing"
+        ):
+            await source_at(tmp_path, "t", follow=True)
+    (tmp_path / "t").mkdir()
+    with pytest.raises(LogUnavailable, match=r"at .*/t, found a folder: for the files in it give .*/t/\*;"):
+        await source_at(tmp_path, "t", follow=True)
+    write_deltalake(tmp_path / "t", pa.table({"a": [1]}))
+    assert isinstance(await source_at(tmp_path, "t", follow=True), TableConnector)
+
+
+@pytest.mark.parametrize("format_", ["json", "csv"])
+async def test_a_folder_that_is_followed_is_no_file(tmp_path: Path, format_: str) -> None:
+    """It matches itself alone, and would never give anything."""
+    (tmp_path / "t").mkdir()
+    with pytest.raises(
+        LogUnavailable, match=r"expected a file at .*/t, found a folder: for the files in it give .*/t/\*;"
+    ):
+        await source_at(tmp_path, "t", follow=True, format=format_)
+    assert isinstance(await source_at(tmp_path, "later.json", follow=True, format=format_), FileConnector)
 
 
 @pytest.mark.parametrize(

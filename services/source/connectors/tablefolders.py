@@ -26,6 +26,11 @@ class TableFolder:
     kind: Literal["delta", "iceberg"]
 
 
+def is_pattern(glob: str) -> bool:
+    """Whether it may match several files."""
+    return _PATTERN.search(glob) is not None
+
+
 def fixed_folder(glob: str) -> str:
     """The part of a glob before its first pattern, up to its last slash; of one without a pattern, all of it as a folder."""
     found = _PATTERN.search(glob)
