@@ -1,10 +1,11 @@
 """Both sides of an audit: the documents that must have come out against those that are there, and the account of the records."""
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from tidemark.services.audit.expected import Line, canonical
+from tidemark.services.audit.expected import Expected, Line, canonical
+from tidemark.services.audit.forms import TargetForms
 from tidemark.services.audit.history import AuditFailed, Commit, NotAuditable, positions_of
 from tidemark.services.audit.outputs import Output
 from tidemark.services.audit.recompute import Recomputed
@@ -15,12 +16,12 @@ from tidemark.shared.model.values import Document
 from tidemark.shared.operators.dead_letters import LATE
 
 
-def same(
+async def same(
     vertex: VertexId,
     done: Recomputed,
     output: Output,
     commits: Sequence[Commit],
-    text: Callable[[Document], str],
+    how: Expected,
     *,
     by_epoch: bool,
     others: bool,
@@ -31,6 +32,7 @@ def same(
     others: documents that no record decides may be there besides. Of a piece (`part`), rows that lie in files with those of other epochs
     are owed: the last piece looks for them.
     """
+    text, forms = how.text, how.forms
     complete = [e for e, commit in zip(done.epochs, commits, strict=True) if output.complete(commit, vertex)]
     if partly := output.mixed - {epoch.epoch for epoch in complete}:
         message = (
@@ -46,7 +48,7 @@ def same(
             if epoch.epoch not in apart:
                 found = output.texts.get(epoch.epoch, [])
                 expected = [text(d) for d in done.certain(epoch, vertex)]
-                _match(f"epoch {epoch.epoch}, {vertex}", expected, found, others=others)
+                await _match(f"epoch {epoch.epoch}, {vertex}", expected, found, forms=forms, others=others)
         complete = [epoch for epoch in complete if epoch.epoch in output.mixed]
         where = "that lie in files together, "
     else:
@@ -57,15 +59,17 @@ def same(
         output.owed = NO_ROWS if others else RowSum.of(expected) - RowSum.of(there for there, _ in found)
         return
     last = complete[-1].epoch if complete else "that of the last audit"
-    _match(f"epochs up to {last} {where}{vertex}", expected, [*found, *output.large], output.earlier, others=others)
+    found = [*found, *output.large]
+    await _match(f"epochs up to {last} {where}{vertex}", expected, found, output.earlier, forms=forms, others=others)
 
 
-def _match(
+async def _match(
     where: str,
     expected: Sequence[str],
     found: Sequence[tuple[str, str]],
     earlier: RowSum = NO_ROWS,
     *,
+    forms: TargetForms | None,
     others: bool,
 ) -> None:
     """earlier: of rows that are there, too."""
@@ -79,14 +83,20 @@ def _match(
         return
     # What a sink wrote is what it would write again, letter by letter. Only where it is not so do all texts have to be parsed.
     if Counter(expected) != Counter(text for text, _ in found):
-        _match_lines(where, [canonical(text) for text in expected], [_line(*each) for each in found], others=others)
+        texts: Sequence[str] = [text for text, _ in found]
+        unread: Mapping[int, str] = {}
+        if forms is not None:
+            expected, _ = await forms.read(expected)
+            texts, unread = await forms.read(texts)
+        lines = [_line(text, found[n][1], unread.get(n, "")) for n, text in enumerate(texts)]
+        _match_lines(where, [canonical(text) for text in expected], lines, others=others)
 
 
-def _line(text: str, place: str) -> tuple[Line, str]:
+def _line(text: str, place: str, why: str) -> tuple[Line, str]:
     try:
         return canonical(text), place
     except ValueError as error:
-        raise AuditFailed(f"{place}: expected a JSON document, found {text[:60]!r}") from error
+        raise AuditFailed(f"{place}: {why or 'expected a JSON document'}, found {text[:60]!r}") from error
 
 
 def _match_lines(where: str, expected: Sequence[Line], found: Sequence[tuple[Line, str]], *, others: bool) -> None:

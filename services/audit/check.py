@@ -8,17 +8,19 @@ read committed, by markers. The first difference is named, with epoch, place, ex
 Records that retention has taken from the source cannot be computed again: NotAuditable says so, and is no success.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import takewhile
 from pathlib import Path
 from typing import get_args
 
 from tidemark.services.audit.account import account_of, same
 from tidemark.services.audit.checkpoint import AuditCheckpoint, digest_of_plan, keep, last_checkpoint
-from tidemark.services.audit.expected import Expected, expected_at_topic, expected_in_files, line_of_document
+from tidemark.services.audit.expected import PLAIN, Expected, expected_at_topic, expected_in_files
 from tidemark.services.audit.files import FilesRead, file_output, read_files
+from tidemark.services.audit.forms import forms_at
 from tidemark.services.audit.history import (
     AuditFailed,
     Commit,
@@ -39,6 +41,7 @@ from tidemark.services.audit.settings import audit_settings
 from tidemark.services.audit.sources import SourceRead, refused, source_records, sources_of
 from tidemark.services.audit.tables import TableRead, Unread, compare, table_output, tables_of
 from tidemark.services.sink.connecting import stage_of
+from tidemark.services.sink.connectors.registered import Unregistered
 from tidemark.shared.language.documents import InvalidDocument, Processor, all_stages, parse, resolve
 from tidemark.shared.language.documents.model import plugin_uses
 from tidemark.shared.language.expressions.ast import Meta, walk
@@ -57,6 +60,7 @@ from tidemark.shared.model.processors import ProcessorRow
 from tidemark.shared.model.splits import Status
 from tidemark.shared.operators.context import context_of
 from tidemark.shared.planning import DeadLetterHead, WriteHead, plan_processor
+from tidemark.shared.plugins.interface import PluginError
 from tidemark.shared.ports.blobs import BlobError
 from tidemark.shared.protocol.coordinator.record import decode_plan
 
@@ -162,6 +166,8 @@ async def _piece(
     tables = await tables_of(row, processor, installed, rows=until is None)
     try:
         return await _audited(row, plan, processor, installed, tables, begin, until)
+    except PluginError as error:
+        raise NotAuditable(str(error)) from error
     finally:
         for table in tables.values():
             if isinstance(table, TableRead):
@@ -194,17 +200,16 @@ async def _audited(
     began = sorted(known[0].stands) if last is None else last.began
     stands = _stands(sources, commits, after, began)
     read = [table for table in tables.values() if isinstance(table, TableRead)]
-    expected = await _expected(processor, installed)
+    expected = await _expected(processor, installed, outputs)
     accepts = {table.vertex: table.rejected for table in read} | {v: at.accept for v, at in expected.items()}
     kept = _released(commits, outputs) if aligned else NO_EPOCH
     run = None if last is None else last.run
-    done = recompute(
-        processor, splits, stands, name, accepts=accepts, code=plan.code, running=plan.tasks, begin=run, keep=kept
-    )
+    again = partial(recompute, accepts=accepts, code=plan.code, running=plan.tasks, begin=run, keep=kept)
+    done = await _recomputed(partial(again, processor, splits, stands, name), expected)
     moments = (last is not None and last.moments) or _has_moments(plan, sources, splits, known)
     by_epoch = _is_function_of_positions(processor, sources) and not moments
     unchecked = [f"{table.vertex}: {table.why}" for table in tables.values() if isinstance(table, Unread)]
-    judged = _judged(done, outputs, commits, expected, by_epoch=by_epoch, part=until is not None)
+    judged = await _judged(done, outputs, commits, expected, by_epoch=by_epoch, part=until is not None)
     if judged is None:
         return None
     unchecked += judged
@@ -266,7 +271,19 @@ def _has_what_is_compared(name: ProcessorName, commits: Sequence[Commit], *, ali
         raise NotAuditable(message)
 
 
-def _judged(
+async def _recomputed(again: Callable[[], Recomputed], expected: Mapping[VertexId, Expected]) -> Recomputed:
+    """What comes out; once more behind each topic of which an expectation had to ask first."""
+    while True:
+        try:
+            return again()
+        except Unregistered as missing:
+            asked = [await each.ask(missing.topic) for each in expected.values()]
+            if not any(asked):
+                message = f"topic {missing.topic}: there are more topics than an audit keeps numbers of schemas for"
+                raise NotAuditable(message) from missing
+
+
+async def _judged(
     done: Recomputed,
     outputs: Mapping[VertexId, Output],
     commits: Sequence[Commit],
@@ -281,7 +298,6 @@ def _judged(
     """
     unchecked, loose = [], part and not by_epoch
     for vertex, output in outputs.items():
-        text = expected[vertex].text if vertex in expected else line_of_document
         whys = done.reasons(vertex)
         unchecked += [f"{vertex}: {why}" for why in whys]
         if vertex in done.chance:
@@ -289,7 +305,8 @@ def _judged(
         if loose and (output.gone or output.untold):
             return None
         try:
-            same(vertex, done, output, commits, text, by_epoch=by_epoch, others=bool(whys), part=part)
+            how = expected.get(vertex, PLAIN)
+            await same(vertex, done, output, commits, how, by_epoch=by_epoch, others=bool(whys), part=part)
         except NotAuditable:
             raise
         except AuditFailed:
@@ -318,7 +335,8 @@ def _released(commits: Sequence[Commit], outputs: Mapping[VertexId, Output]) -> 
 def can_be_computed_again(processor: Processor) -> None:
     """NotAuditable for a document with a result that is no function of the records of its sources."""
     for use in plugin_uses(processor.pipeline):
-        raise NotAuditable(f"{use.path}: an audit asks no plug-in for what was read or written")
+        if use.kind != "format":
+            raise NotAuditable(f"{use.path}: an audit asks no plug-in for what was read or written")
     refused(processor)
     for stage in all_stages(processor.pipeline):
         if isinstance(stage, Lookup | Https):
@@ -327,19 +345,20 @@ def can_be_computed_again(processor: Processor) -> None:
             )
         if isinstance(stage, HttpsEmit):
             raise NotAuditable(f"{stage.path}: nobody can read back what a server was told")
-        if isinstance(stage, KafkaEmit) and stage.registry is not None:
-            raise NotAuditable(f"{stage.path}.schemaRegistry: an audit asks no registry, and compares JSON alone")
-        if isinstance(stage, KafkaEmit) and stage.format is not None:
-            raise NotAuditable(f"{stage.path}.format: an audit compares JSON alone")
-        if isinstance(stage, KafkaEmit) and _tombstones_by_meta(stage):
-            raise NotAuditable(
-                f"{stage.path}.config.tombstoneWhen: what $meta told of a row is not kept with its output"
-            )
+        if isinstance(stage, KafkaEmit):
+            _is_told_by_documents(stage)
 
 
-def _tombstones_by_meta(stage: KafkaEmit) -> bool:
-    read = () if stage.tombstone_when is None else (stage.tombstone_when, stage.key)
-    return any(isinstance(node, Meta) for expr in read if expr is not None for node in walk(expr))
+def _is_told_by_documents(stage: KafkaEmit) -> None:
+    """NotAuditable where a record cannot be made again of its document alone."""
+    read = {}
+    if stage.tombstone_when is not None:
+        read["config.tombstoneWhen"] = (stage.tombstone_when, stage.key)
+    if stage.registry is not None:
+        read["topic"] = (stage.topic, None)
+    for place, exprs in read.items():
+        if any(isinstance(node, Meta) for expr in exprs if expr is not None for node in walk(expr)):
+            raise NotAuditable(f"{stage.path}.{place}: what $meta told of a row is not kept with its output")
 
 
 def _stands(
@@ -474,7 +493,9 @@ async def _outputs(
     return found
 
 
-async def _expected(processor: Processor, installed: AuditedInstallation) -> dict[VertexId, Expected]:
+async def _expected(
+    processor: Processor, installed: AuditedInstallation, outputs: Mapping[VertexId, Output]
+) -> dict[VertexId, Expected]:
     """The rows that topics and files would not have taken, and the form of documents there."""
     found: dict[VertexId, Expected] = {}
     plan = plan_processor(processor, engine="local")
@@ -486,7 +507,10 @@ async def _expected(processor: Processor, installed: AuditedInstallation) -> dic
                 with suppress(InvalidDocument):
                     connection = resolve(connection, installed.environment)
                 log = installed.log_at(processor, stage.connection_name)
-                found[vertex.id] = await expected_at_topic(stage, connection, log, installed.topics.prefix, topics)
+                forms, prefix = forms_at(processor, stage, installed), installed.topics.prefix
+                found[vertex.id] = each = await expected_at_topic(stage, connection, log, prefix, topics, forms)
+                for topic in sorted({written.topic for written, _ in outputs[vertex.id].ranges}):
+                    await each.ask(topic)
             case FileEmit() as stage:
                 found[vertex.id] = expected_in_files(stage, topics)
     return found

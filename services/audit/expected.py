@@ -1,8 +1,8 @@
 """An audit's expectation at a target: the rows that the sink would not have taken (S6), and the documents as they look there.
 
-A topic's values may be canonical JSON, or none (tombstones). A Parquet file has lost types: values that agreed on none are JSON text there,
-decimals and ids are text, missing and null are one. Both sides are brought to one form, in which a value and its text are the same; bytes
-that were changed afterwards show in digests.
+A topic's values may be canonical JSON, records of another form (forms.py), or none (tombstones). A Parquet file has lost types:
+values that agreed on none are JSON text there, decimals and ids are text, missing and null are one. Both sides are brought to one form, in
+which a value and its text are the same; bytes that were changed afterwards show in digests.
 """
 
 import json
@@ -14,6 +14,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
+from tidemark.services.audit.forms import TargetForms, encoding_of
 from tidemark.services.audit.recompute import Accept
 from tidemark.services.sink.connectors.filerows import Encoding, RowBuffer
 from tidemark.services.sink.connectors.formats import text_of
@@ -67,9 +68,9 @@ def _is_of_no_record(letter: dict[str, Any]) -> bool:
     return isinstance(meta, dict) and meta.get("source") == {}
 
 
-def text_of_record(key: bytes | None, value: bytes | None) -> str:
+def text_of_record(key: bytes | None, value: bytes | None, encoding: str) -> str:
     """A record of a topic as it was written; without a value its key tells it. ValueError if the value is no text."""
-    return line_of({"tombstone": None if key is None else key.hex()}) if value is None else value.decode()
+    return line_of({"tombstone": None if key is None else key.hex()}) if value is None else value.decode(encoding)
 
 
 def canonical(text: str) -> Line:
@@ -84,19 +85,29 @@ class Expected:
     accept: Accept
     text: Callable[[Document], str]
     """A document as it is written there, or its line."""
+    forms: TargetForms | None = None
+    """Of texts that are no JSON."""
+
+    async def ask(self, topic: str) -> bool:
+        """Whether there was more to know for records of a topic; now it is known. As `TargetForms.ask`."""
+        return self.forms is not None and await self.forms.ask(topic)
 
 
-def line_of_document(document: Document) -> Line:
-    """Where nothing is special."""
+def _line_of_document(document: Document) -> Line:
     return canonical(json.dumps(to_json(document)))
 
 
+PLAIN: Final = Expected(lambda _: (), _line_of_document)
+"""Where nothing is special."""
+
+
 async def expected_at_topic(
-    stage: KafkaEmit, connection: Connection, log: Log, prefix: str, source_topics: Topics
+    stage: KafkaEmit, connection: Connection, log: Log, prefix: str, source_topics: Topics, forms: TargetForms | None
 ) -> Expected:
     """A topic's rules are those that it has now. source_topics: those of the rows. LogError."""
     takes = replace(_takes_of(connection.settings.get("config", {})), prefix=prefix)
-    maker, topics = RecordMaker(stage, takes, source_topics=source_topics), TopicLimits(log, takes)
+    form, encoding = None if forms is None else forms.forms, encoding_of(stage)
+    maker, topics = RecordMaker(stage, takes, form, source_topics), TopicLimits(log, takes)
     known = {name for name in await log.list_topics() if not is_internal(name, prefix)}
     await topics.look_up(known & {str(stage.topic.value)} if isinstance(stage.topic, Literal) else known)
 
@@ -108,12 +119,16 @@ async def expected_at_topic(
 
     def text(document: Document) -> str:
         environment = Environment(document)
+        topic = "" if stage.registry is None else str(evaluate(stage.topic, environment))  # for its schemas' numbers
         if stage.tombstone_when is not None and evaluate(stage.tombstone_when, environment) is True:
-            key = None if stage.key is None else key_bytes(evaluate(stage.key, environment), stage.key_format)
-            return text_of_record(key, None)
-        return text_of_record(None, written(document, stage.output_format, stage.date_format))
+            key = None if stage.key is None else evaluate(stage.key, environment)
+            named = form.key(key, topic) if form is not None and form.has_keys else key_bytes(key, stage.key_format)
+            return text_of_record(named, None, encoding)
+        json_of = partial(written, document, stage.output_format, stage.date_format)
+        value = json_of() if form is None else form.value(document, json_of, topic)
+        return text_of_record(None, value, encoding)
 
-    return Expected(accept, text)
+    return Expected(accept, text, forms)
 
 
 def _takes_of(config: Mapping[str, Any]) -> Takes:

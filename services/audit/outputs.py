@@ -14,6 +14,7 @@ from typing import Final
 from msgspec import Struct
 
 from tidemark.services.audit.expected import text_of_record
+from tidemark.services.audit.forms import encoding_of
 from tidemark.services.audit.history import (
     AuditFailed,
     Commit,
@@ -214,7 +215,8 @@ async def topic_output(log: Log, stage: KafkaEmit, what: VertexReleases) -> Outp
     judged = named if output.tells else set()
     for topic, found in records.items():
         begins = await _begins(log, topic)
-        _assign(output, what.vertex, topic, found, begins, output.theirs if topic in judged else None)
+        foreign = output.theirs if topic in judged else None
+        _assign(output, what.vertex, topic, found, begins, foreign, encoding_of(stage))
     return output
 
 
@@ -327,6 +329,7 @@ def _assign(
     records: Sequence[LogRecord],
     begins: Mapping[int, int],
     foreign: Sequence[WrittenRange] | None,
+    encoding: str,
 ) -> None:
     """Each record to the epoch of the range that it lies in; each range is full, but for records that retention has taken.
 
@@ -360,7 +363,7 @@ def _assign(
         written, epoch = owner
         if epoch is not None:
             counts[written] += 1
-            output.texts[epoch].append((_text(record, place), place))
+            output.texts[epoch].append((_text(record, place, encoding), place))
     for written, epoch in own:
         begin = begins.get(written.partition, 0)
         if written.first < begin:
@@ -400,9 +403,9 @@ class _Owners:
         return entries[at][1], entries[at][2]
 
 
-def _text(record: LogRecord, place: str) -> str:
+def _text(record: LogRecord, place: str, encoding: str) -> str:
     try:
-        return text_of_record(record.key, record.value)
+        return text_of_record(record.key, record.value, encoding)
     except ValueError as error:
         message = f"{place}: expected a JSON document, found {(record.value or b'')[:60]!r}"
         raise AuditFailed(message) from error

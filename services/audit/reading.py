@@ -3,9 +3,9 @@
 A short outage is waited out: a broker that was killed and has just been started again has no leader for some partitions yet.
 """
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
 from tidemark.services.audit.settings import audit_settings
 from tidemark.shared.adapters.clock import SystemClock
@@ -13,6 +13,8 @@ from tidemark.shared.model.ids import FIRST_OFFSET, Offset
 from tidemark.shared.ports.log import Log, LogRecord, LogUnavailable, TopicPartition
 from tidemark.shared.runtime.reading import read_to
 from tidemark.shared.runtime.settings import RuntimeSettings
+
+T = TypeVar("T")
 
 _RECORD_BYTES: Final = 512
 """The size of a record in memory besides its key and value: an estimate."""
@@ -95,6 +97,16 @@ class Patience:
             raise error
         self._waited_ms += _RETRY_MS
         await SystemClock().sleep_ms(_RETRY_MS)
+
+
+async def patiently(what: Callable[[], Awaitable[T]]) -> T:
+    """The answer of something that may be away for a while."""
+    patience = Patience()
+    while True:
+        try:
+            return await what()
+        except LogUnavailable as error:
+            await patience.wait(error)
 
 
 async def write_lines(log: Log, topic: str, path: Path) -> int:

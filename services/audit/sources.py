@@ -5,16 +5,16 @@ either, and a sample is computed. Files can be changed: what the job read of the
 where that is not what is read now, nothing can be said of what followed.
 """
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
-from typing import Any, Final, TypeAlias, TypeVar
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 
 from tidemark.services.audit.history import AuditFailed, Commit, NotAuditable, PastGone, first_offset, name_of_split
 from tidemark.services.audit.input import as_listed, left_in_topics, same_topics
 from tidemark.services.audit.installed import AuditedInstallation
-from tidemark.services.audit.reading import RAW_RECORD_BYTES, HeldRecords, Patience, committed_records
+from tidemark.services.audit.reading import RAW_RECORD_BYTES, HeldRecords, committed_records, patiently
 from tidemark.services.audit.recompute import ROWS_AT_ONCE, Read, SplitRecords, raw_batch
 from tidemark.services.source.connecting import records_of
 from tidemark.services.source.connectors.filecursors import PLACE_BEGIN
@@ -47,8 +47,6 @@ from tidemark.shared.planning import ReadHead, plan_processor
 from tidemark.shared.ports.log import Log, LogError, LogUnavailable, TopicPartition
 from tidemark.shared.ports.source import SourcePort
 from tidemark.shared.protocol.coordinator.record import decode_kept
-
-T = TypeVar("T")
 
 _AT_ONCE_BYTES: Final = 4 * 1024 * 1024
 """That one fetch of a connector brings."""
@@ -103,16 +101,6 @@ def _own(source: VertexId, commit: Commit, *, several: bool) -> list[tuple[Split
     return [(SplitId(name.removeprefix(front)), name) for name in sorted(commit.stands) if name.startswith(front)]
 
 
-async def _patiently(what: Callable[[], Awaitable[T]]) -> T:
-    """The answer of something that may be away for a while."""
-    patience = Patience()
-    while True:
-        try:
-            return await what()
-        except LogUnavailable as error:
-            await patience.wait(error)
-
-
 # --- topics -------------------------------------------------------------------------------------------------------------
 
 
@@ -159,7 +147,7 @@ class TopicsRead:
 
     async def _read(self, batch: RawBatch) -> RawBatch:
         made = self.made
-        return batch if made is None else await _patiently(lambda: made.decoded(batch))
+        return batch if made is None else await patiently(lambda: made.decoded(batch))
 
     async def unread(self, row: ProcessorRow, commits: Sequence[Commit]) -> tuple[str, ...]:
         """Records that lie there and that the job has not read, each with its place.
@@ -254,15 +242,15 @@ class PortRead:
         if not begins:
             return found
         held = HeldRecords(self.stage.path, RAW_RECORD_BYTES)
-        port = await _patiently(self._port)
+        port = await patiently(self._port)
         try:
-            there = await _patiently(port.splits)
+            there = await patiently(port.splits)
             if gone := begins.keys() - there.keys() - ({*self.listed} if self._one_lists else set()):
                 raise LogError(f"{self.stage.path}: {min(gone)} is gone")
             await port.open(begins)
             port.end_at({split: ends[split] for split in begins})
             while True:
-                batches = await _patiently(lambda: port.fetch(_AT_ONCE_BYTES, 0))
+                batches = await patiently(lambda: port.fetch(_AT_ONCE_BYTES, 0))
                 for batch in batches:
                     held.add(batch.values.nbytes, len(batch.positions), f"{batch.file or batch.split}")
                     found[batch.split].append(batch)
@@ -339,9 +327,9 @@ class PortRead:
             as_listed(row, name_of_split(self.vertex, split, several=self.several), known, commits)
         if self._one_lists or isinstance(self.stage, SampleSource):
             return ()
-        port = await _patiently(self._port)
+        port = await patiently(self._port)
         try:
-            there = await _patiently(port.splits)
+            there = await patiently(port.splits)
         finally:
             await port.close()
         return tuple(

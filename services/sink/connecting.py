@@ -165,15 +165,19 @@ def plugin_sink(stage: PluginEmit, settings: Mapping[str, Any], parts: PartStore
 
 
 def forms_of(
-    connections: Connections, processor: Processor, stage: KafkaEmit, executor: Executor
+    connections: Connections, processor: Processor, stage: KafkaEmit, executor: Executor, *, registers: bool = True
 ) -> RegisteredForms | FormattedForms | None:
-    """The forms of a stage's records where it names a schema registry or a format. NotAllowed for a plug-in."""
+    """The forms of a stage's records where it names a schema registry or a format. NotAllowed for a plug-in.
+
+    registers: schemas that the document says to register.
+    """
     values, keys = connections.format_of(stage.format), connections.format_of(stage.key_plugin)
     if values is not None or keys is not None:
         return FormattedForms(values, keys, executor)
     if stage.registry is None:
         return None
-    return RegisteredForms(connections.registry(connections.get(processor, stage.registry)), stage, executor)
+    registry = connections.registry(connections.get(processor, stage.registry))
+    return RegisteredForms(registry, stage, executor, registers=registers)
 
 
 def _compressing(connection: Connection, stage: KafkaEmit) -> Connection:

@@ -111,12 +111,14 @@ def records_of(
     """The reader that makes JSON of a topic's records; None where they are JSON. NotAllowed for a plug-in's format."""
     bytes_max = processor.options.limits.record_bytes_max
     values, keys = connections.format_of(stage.format), connections.format_of(stage.key_plugin)
+    keys_must = stage.key_format_error == "dlq"
     if values is not None or keys is not None:
-        return FormattedRecords(values, keys, executor, bytes_max, keys_must=stage.key_format_error == "dlq")
+        return FormattedRecords(values, keys, executor, bytes_max, keys_must=keys_must)
     if stage.registry is None:
         return None
     registry = connections.registry(connections.get(processor, stage.registry))
-    return RegisteredRecords(registry, stage, executor, bytes_max)
+    registered = stage.key_format == "schemaRegistry"
+    return RegisteredRecords(registry, executor, bytes_max, keys=registered, keys_must=keys_must)
 
 
 def own_documents(processor: Processor, stage: DocumentsSource | ScriptSource, clock: Clock) -> SourcePort:

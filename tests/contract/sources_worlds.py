@@ -123,7 +123,9 @@ class AvroLanes(KafkaLanes):
         )
 
     def source(self) -> KafkaConnector:
-        records = RegisteredRecords(self.registry, self.stage, Inline(), 1024)
+        records = RegisteredRecords(
+            self.registry, Inline(), 1024, keys=True, keys_must=self.stage.key_format_error == "dlq"
+        )
         return KafkaConnector(self.settings, self.log, LogRawReader(self.log), CLOCK, records)
 
     def record(self, number: int) -> NewRecord:

@@ -156,7 +156,7 @@ async def test_an_audit_reads_records_again_by_the_schema_of_each() -> None:
     """The product's own reader makes the same JSON, and an outage of the registry is waited out."""
     world = await lanes()
     world.registry.content.away = 1
-    made = RegisteredRecords(world.registry, world.stage, Inline(), 1024)
+    made = RegisteredRecords(world.registry, Inline(), 1024, keys=True)
     read = TopicsRead(VertexId("source"), world.stage, world.log, made, several=False)
     split, end = SplitId("in-0"), Offset(2)
     stands = {split: SplitStand(split, end, FIRST_OFFSET, "finished")}

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from tests.harness.registry import Registry
+from tidemark.services.audit.check import AuditFailed, audit_local
 from tidemark.services.audit.reading import committed_records
 from tidemark.services.cli.feed import Fed, feed
 from tidemark.services.cli.installation import Installation, installation
@@ -21,6 +22,7 @@ from tidemark.shared.model.messages import StartProcessor, StopProcessor
 from tidemark.shared.model.values import Date
 from tidemark.shared.ports.log import LogRecord, TopicPartition
 from tidemark.shared.ports.registry import header_of
+from tidemark.shared.runtime.client import Client
 from tidemark.shared.runtime.reading import followed
 
 pytestmark = pytest.mark.e2e
@@ -112,6 +114,13 @@ class Shop:
         return [record async for record in committed_records(self.installed.log, topic)]
 
 
+async def until(client: Client, state: str) -> None:
+    """Wait until the processor is in that state."""
+    async for status in client.watch(NAME):
+        if status.state == state:
+            return
+
+
 async def _story(folder: Path, registry: Registry) -> None:
     async with installation(folder, {}, WORKERS) as installed:
         for topic in ("orders", "priced", "letters"):
@@ -123,9 +132,7 @@ async def _story(folder: Path, registry: Registry) -> None:
         await shop.until_out("priced", 100)
         client = installed.client
         await client.request(StopProcessor(client.unique(), NAME, drain=False))
-        async for status in client.watch(NAME):
-            if status.state == "STOPPED":
-                break
+        await until(client, "STOPPED")
         await shop.send(100)
         await client.request(StartProcessor(client.unique(), NAME))
         out = await shop.until_out("priced", 200)
@@ -142,10 +149,21 @@ async def _story(folder: Path, registry: Registry) -> None:
         assert sorted(reasons.values()) == [10, 10]
         schemas = [count for what, count in registry.asked.items() if what.startswith("GET /schemas/ids/")]
         assert sum(schemas) < 40, "a request a schema, an unknown number and an outage, none a record"
+        await client.request(StopProcessor(client.unique(), NAME, drain=True))
+        await until(client, "FINISHED")
+        audited = await audit_local(NAME, folder)
+        assert (audited.records, audited.accepted, audited.dead_letters) == (220, 200, 20)
+        assert (sum(audited.outputs.values()), audited.unchecked) == (220, ())
+        await feed(installed.log, "priced", [(0, shop.key, out[0].value or b"")], 1, 0.0, Fed())
+        with pytest.raises(AuditFailed, match=r"topic priced partition 0 .* is in no release of any job"):
+            await audit_local(NAME, folder)
 
 
 def test_avro_goes_through_whole_and_once_over_outage_and_restart(tmp_path: Path) -> None:
-    """Two versions of a schema, keys, exact money: each order comes out once, in the sink's schema; the rest are dead letters."""
+    """Two versions of a schema, keys, exact money: each order comes out once, in the sink's schema; the rest are dead letters.
+
+    An audit reads source and target again, and finds the same.
+    """
 
     async def run() -> None:
         registry = await Registry().start()

@@ -32,7 +32,7 @@ from tidemark.shared.language.expressions.scope import Scope
 from tidemark.shared.language.problems import Problems
 from tidemark.shared.language.redaction import redacted_command, redacted_line, redacted_text, shown_connection
 from tidemark.shared.language.schema import NO_SCHEMA
-from tidemark.shared.language.stages import Connection, Https, KafkaSource
+from tidemark.shared.language.stages import Connection, Https
 from tidemark.shared.language.values import parse_json
 from tidemark.shared.model.ids import Offset, SplitId
 from tidemark.shared.model.records import RawBatch
@@ -227,10 +227,9 @@ class _Known(MemoryRegistry):
 
 def a_registered_record(chooser: random.Random) -> None:
     """Of a topic, by schemas of each type: a document, or the reason beside the record, and the others come."""
-    source = KafkaSource(path="$source", connection_name="k", topics=("t",), key_format="schemaRegistry")
     keys, values = (pa.array([_of_registry(chooser) for _ in range(4)], pa.binary()) for _ in range(2))
     batch = RawBatch(SplitId("t-0"), 0, np.arange(4), np.arange(4), values, keys)
-    reading = RegisteredRecords(_Known(), source, Inline(), 1 << 20).decoded(batch)
+    reading = RegisteredRecords(_Known(), Inline(), 1 << 20, keys=True).decoded(batch)
     try:
         reading.send(None)
     except StopIteration as done:

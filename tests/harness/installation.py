@@ -22,7 +22,7 @@ from tidemark.services.sink.connecting import RealSinks
 from tidemark.services.sink.connectors.released import read_released_rows
 from tidemark.services.sink.service import SinkService
 from tidemark.services.sink.settings import SinkSettings
-from tidemark.services.source.connecting import RealSources
+from tidemark.services.source.connecting import RealSources, records_of
 from tidemark.services.source.connectors.kafka import KafkaConnector, KafkaSourceSettings
 from tidemark.services.source.service import SourceService
 from tidemark.shared.adapters.blobs import MemoryBlobs
@@ -43,8 +43,9 @@ from tidemark.shared.model.messages import (
 )
 from tidemark.shared.ports.blobs import BlobStore
 from tidemark.shared.ports.clock import Clock, Executor
+from tidemark.shared.ports.registry import SchemaRegistry
 from tidemark.shared.ports.source import SourcePort
-from tidemark.shared.process.allowed import OWNER
+from tidemark.shared.process.allowed import OWNER, Allowed
 from tidemark.shared.process.connections import Connections
 from tidemark.shared.protocol.coordinator.machine import CoordinatorMachine
 from tidemark.shared.protocol.coordinator.settings import CoordinatorSettings
@@ -120,13 +121,20 @@ class Installed:
 class MemoryConnections(Connections):
     """Every Kafka connection leads to the installation's log in memory."""
 
-    def __init__(self, place: str, log: MemoryLog) -> None:
-        super().__init__(place)
+    def __init__(
+        self, place: str, log: MemoryLog, registry: SchemaRegistry | None = None, allowed: Allowed | None = None
+    ) -> None:
+        super().__init__(place, allowed=allowed)
         self._log = log
+        self._registry = registry
 
     def log(self, connection: Connection) -> MemoryLog:  # type: ignore[override]
         """The one log."""
         return self._log
+
+    def registry(self, connection: Connection) -> SchemaRegistry:  # type: ignore[override]
+        """The one registry."""
+        return self._registry or super().registry(connection)
 
     async def close(self) -> None:
         """The log is the installation's."""
@@ -145,7 +153,8 @@ class MemorySources(RealSources):
             return await super().connect(outside, processor, stage)
         log = self._memory.log(self._memory.get(processor, stage.connection_name))
         settings = KafkaSourceSettings(topics=stage.topics, start_at=stage.start_at, until=stage.until)
-        return KafkaConnector(settings, log, LogRawReader(log), outside.clock)
+        records = records_of(self._memory, processor, stage, outside.executor)
+        return KafkaConnector(settings, log, LogRawReader(log), outside.clock, records)
 
 
 def released(folder: Path) -> list[dict[str, Any]]:
@@ -168,6 +177,8 @@ async def installed(
     broker: MemoryBroker | None = None,
     store: MemoryCommitState | None = None,
     numbers_from: int = 1,
+    registry: SchemaRegistry | None = None,
+    allowed: Allowed | None = None,
 ) -> AsyncIterator[Installed]:
     """Start everything, stop it at the end; what broke is raised there. `wrap`: what a test makes of a service.
 
@@ -192,10 +203,13 @@ async def installed(
         log = sealed(MemoryLog(broker))
         return replace(outside, log=log, unreadable=log.unreadable)
 
+    def reach(place: str) -> MemoryConnections:
+        return MemoryConnections(place, MemoryLog(broker), registry, allowed)
+
     made: dict[str, Callable[[], Service]] = {
-        "source": lambda: SourceService(MemorySources(MemoryConnections("source", MemoryLog(broker)))),
+        "source": lambda: SourceService(MemorySources(reach("source"))),
         "operator": lambda: OperatorService(Connections("operator"), shelve=in_temporary_files),
-        "sink": lambda: SinkService(RealSinks(MemoryConnections("sink", MemoryLog(broker)), sinks)),
+        "sink": lambda: SinkService(RealSinks(reach("sink"), sinks)),
     }
     if spark is not None:
         made["spark"] = spark

@@ -8,7 +8,11 @@ from tidemark.services.audit.check import NotAuditable, can_be_computed_again
 from tidemark.shared.language.documents import parse
 
 SOURCE: dict[str, Any] = {"$source": {"connectionName": "broker", "topic": "in"}}
-CONNECTIONS = {name: {"type": "kafka", "bootstrapServers": "memory"} for name in ("broker", "c")}
+CONNECTIONS: dict[str, Any] = {
+    **{name: {"type": "kafka", "bootstrapServers": "memory"} for name in ("broker", "c")},
+    "r": {"type": "schemaRegistry", "schemaRegistryUrls": ["http://r"]},
+}
+REGISTRY = {"connectionName": "r", "valueSchema": {"type": "json", "schema": {"title": "T"}}}
 WITHIN: dict[str, Any] = {"before": {"size": 1, "unit": "ms"}}
 
 
@@ -18,7 +22,8 @@ WITHIN: dict[str, Any] = {"before": {"size": 1, "unit": "ms"}}
         ({"$lookup": {"from": {"documents": []}, "localField": "k", "foreignField": "k", "as": "r"}}, r"\$lookup: .* answered then"),
         ({"$emit": {"connectionName": "c", "topic": "t", "config": {"key": "$k", "tombstoneWhen": {"$meta": "stream.source.offset"}}}},
          r"tombstoneWhen: what \$meta told"),
-        ({"$emit": {"connectionName": "c", "topic": "t", "format": "messagePack"}}, r"\$emit\.format: .*JSON alone"),
+        ({"$emit": {"connectionName": "c", "topic": {"$meta": "stream.source.topic"}, "schemaRegistry": REGISTRY}},
+         r"\$emit\.topic: what \$meta told"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_computed_again_is_no_success(stage: dict[str, Any], says: str) -> None:
@@ -32,6 +37,8 @@ def test_what_cannot_be_computed_again_is_no_success(stage: dict[str, Any], says
     [
         {"$match": {"k": 1}},
         {"$union": {"pipelines": [[SOURCE]]}},
+        {"$emit": {"connectionName": "c", "topic": "t", "schemaRegistry": REGISTRY}},
+        {"$emit": {"connectionName": "c", "topic": {"$meta": "stream.source.topic"}, "format": "messagePack"}},
         {"$join": {"from": [SOURCE], "leftKey": "$k", "rightKey": "$k", "within": WITHIN, "as": "r"}},
     ],
 )

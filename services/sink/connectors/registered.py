@@ -4,7 +4,8 @@ The document holds the schema; the registry's number for it stays the same, so t
 with the number in them: a release asks no registry. Numbers are asked for when the sink opens, or when a topic first comes.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias
 
@@ -65,8 +66,12 @@ class NotWritten(Exception):
 class RegisteredForms:
     """One sink's records."""
 
-    def __init__(self, registry: SchemaRegistry, stage: KafkaEmit, executor: Executor) -> None:
+    def __init__(
+        self, registry: SchemaRegistry, stage: KafkaEmit, executor: Executor, *, registers: bool = True
+    ) -> None:
+        """registers: what the document says; else nothing is, and what should have been has to be there."""
         self._registry = registry
+        self._registers = registers
         self._executor = executor
         self._path = stage.path
         found: dict[Part, RegisteredSchema | None] = {"key": stage.key_schema, "value": stage.value_schema}
@@ -93,39 +98,39 @@ class RegisteredForms:
 
     async def ask(self, topic: str) -> None:
         """Have the writers, and the numbers of a topic's schemas. TargetUnavailable, TargetDenied, TargetRefused."""
-        for part, schema in self._schemas.items():
-            if part not in self._write:
-                try:
-                    known = await self._registry.referenced(schema.references) if schema.references else ()
-                    imports = {each.name: each.text for each in known}
-                    self._write[part] = await self._executor.blocking(_writer_of, schema, imports)
-                except OSError as error:
-                    raise TargetUnavailable(f"{self._path}: the schema cannot be compiled now: {error}") from error
-                except (SchemaError, AvroSchemaError, SchemaUnknown, RecursionError) as error:
-                    raise TargetRefused(f"{self._path}.schemaRegistry.{part}Schema: {error}") from error
-                except RegistryUnavailable as error:
-                    raise TargetUnavailable(str(error)) from error
-                except RegistryDenied as error:
-                    raise TargetDenied(str(error)) from error
-            subject = schema.subject(topic, part)
-            if subject in self._headers or subject in self._unknown:
-                continue
-            try:
-                register = schema.auto_register_schemas
-                kind = SCHEMA_TYPES[schema.type]
-                number = await self._registry.number(subject, kind, schema.text, schema.references, register=register)
-            except SchemaUnknown as error:
-                self._unknown[subject] = str(error)
-            except SchemaRefused as error:
-                raise TargetRefused(f"{self._path}.schemaRegistry.{part}Schema: {error}") from error
-            except RegistryUnavailable as error:
-                raise TargetUnavailable(str(error)) from error
-            except RegistryDenied as error:
-                raise TargetDenied(str(error)) from error
-            else:
-                if len(self._headers) >= _SUBJECTS_MAX:
-                    del self._headers[next(iter(self._headers))]
-                self._headers[subject] = header_of(number)
+        with _as_of_target():
+            for part, schema in self._schemas.items():
+                place = f"{self._path}.schemaRegistry.{part}Schema"
+                if part not in self._write:
+                    self._write[part] = await self._writer(schema, place)
+                await self._number(schema.subject(topic, part), schema, place)
+
+    async def _writer(self, schema: RegisteredSchema, place: str) -> _Writer:
+        try:
+            known = await self._registry.referenced(schema.references) if schema.references else ()
+            imports = {each.name: each.text for each in known}
+            return await self._executor.blocking(_writer_of, schema, imports)
+        except OSError as error:
+            raise TargetUnavailable(f"{self._path}: the schema cannot be compiled now: {error}") from error
+        except (SchemaError, AvroSchemaError, SchemaUnknown, RecursionError) as error:
+            raise TargetRefused(f"{place}: {error}") from error
+
+    async def _number(self, subject: str, schema: RegisteredSchema, place: str) -> None:
+        if subject in self._headers or subject in self._unknown:
+            return
+        register, kind = schema.auto_register_schemas and self._registers, SCHEMA_TYPES[schema.type]
+        try:
+            number = await self._registry.number(subject, kind, schema.text, schema.references, register=register)
+        except SchemaUnknown as error:
+            if schema.auto_register_schemas:
+                raise TargetRefused(f"{place}: {error}") from error
+            self._unknown[subject] = str(error)
+        except SchemaRefused as error:
+            raise TargetRefused(f"{place}: {error}") from error
+        else:
+            if len(self._headers) >= _SUBJECTS_MAX:
+                del self._headers[next(iter(self._headers))]
+            self._headers[subject] = header_of(number)
 
     def key(self, value: Value, topic: str) -> bytes:
         """A key's record. Unregistered, NotWritten."""
@@ -177,6 +182,16 @@ class RegisteredForms:
             return header + (self._write[part].one(value) if text is None else text())
         except (AvroError, ProtobufError, UnicodeEncodeError) as error:
             raise NotWritten(f"{self._path}.schemaRegistry.{part}Schema: {error}") from error
+
+
+@contextmanager
+def _as_of_target() -> Iterator[None]:
+    try:
+        yield
+    except RegistryUnavailable as error:
+        raise TargetUnavailable(str(error)) from error
+    except RegistryDenied as error:
+        raise TargetDenied(str(error)) from error
 
 
 def _writer_of(schema: RegisteredSchema, imports: Mapping[str, str]) -> _Writer:

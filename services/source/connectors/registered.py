@@ -17,7 +17,6 @@ from tidemark.shared.compiled.documents import buffers
 from tidemark.shared.language import protobuf
 from tidemark.shared.language.avro import AvroError, SchemaError, parse_text, reader_of
 from tidemark.shared.language.avro.many import ManyReader
-from tidemark.shared.language.stages import KafkaSource
 from tidemark.shared.model.records import RawBatch
 from tidemark.shared.ports.clock import Executor
 from tidemark.shared.ports.log import LogDenied, LogUnavailable
@@ -55,10 +54,19 @@ class _NoRecord(Exception):
 class RegisteredRecords:
     """One source's records."""
 
-    def __init__(self, registry: SchemaRegistry, stage: KafkaSource, executor: Executor, record_bytes_max: int) -> None:
+    def __init__(
+        self,
+        registry: SchemaRegistry,
+        executor: Executor,
+        record_bytes_max: int,
+        *,
+        keys: bool = False,
+        keys_must: bool = True,
+    ) -> None:
+        """keys: they are of the registry, too. keys_must: a record with a key that is not is none."""
         self._registry = registry
-        self._keys = stage.key_format == "schemaRegistry"
-        self._keys_must = stage.key_format_error == "dlq"
+        self._keys = keys
+        self._keys_must = keys_must
         self._executor = executor
         self._record_bytes_max = record_bytes_max
         self._readers: dict[int, _Reader | str] = {}
