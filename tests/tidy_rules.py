@@ -55,7 +55,13 @@ MAY_IMPORT: Final[dict[str, frozenset[str]]] = {
     "tidemark.spark_stages": frozenset({"tidemark.shared.model", "tidemark.shared.operators"}),
     "tidemark.deploy": frozenset({"tidemark.shared.computation", "tidemark.shared.language"}),
     # The example is another package: it sees what is public.
-    "tidemark.deploy.plugins": frozenset({"tidemark.plugins", "tidemark.testing"}),
+    "tidemark.deploy.plugins": frozenset(
+        {
+            "tidemark.plugins",
+            "tidemark.testing",
+            *(f"tidemark.{name}" for name in ("Computation", "Document", "Record", "Timer", "Timers")),
+        }
+    ),
 }
 # The harness runs a computation as the operator would.
 HARNESS: Final = "shared/computation/harness"

@@ -1,7 +1,7 @@
 """For tests of a user's own.
 
 `Harness` runs a computation with records, watermarks, time and restarts, `Chain` several. `SinkContract`, `SourceContract`,
-`LookupContract` and `FormatContract` are the tests that plug-ins have to pass (`docs/plugins.md`).
+`LookupContract`, `FormatContract` and `ComputationContract` are the tests that plug-ins have to pass (`docs/plugins.md`).
 """
 
 from importlib import import_module
@@ -11,12 +11,22 @@ from tidemark.shared.computation.harness import Chain, Harness
 
 if TYPE_CHECKING:
     from tidemark.services.library.certifying import FormatContract, LookupContract, SourceContract
+    from tidemark.services.library.certifying_computations import ComputationContract
     from tidemark.services.library.certifying_sinks import SinkContract
 
-__all__ = ["Chain", "FormatContract", "Harness", "LookupContract", "SinkContract", "SourceContract"]
+__all__ = [
+    "Chain",
+    "ComputationContract",
+    "FormatContract",
+    "Harness",
+    "LookupContract",
+    "SinkContract",
+    "SourceContract",
+]
 
 
 _CONTRACTS = {
+    "ComputationContract": "certifying_computations",
     "FormatContract": "certifying",
     "LookupContract": "certifying",
     "SinkContract": "certifying_sinks",

@@ -335,7 +335,7 @@ def _released(commits: Sequence[Commit], outputs: Mapping[VertexId, Output]) -> 
 def can_be_computed_again(processor: Processor) -> None:
     """NotAuditable for a document with a result that is no function of the records of its sources."""
     for use in plugin_uses(processor.pipeline):
-        if use.kind != "format":
+        if use.kind not in ("format", "computation"):
             raise NotAuditable(f"{use.path}: an audit asks no plug-in for what was read or written")
     refused(processor)
     for stage in all_stages(processor.pipeline):

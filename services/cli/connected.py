@@ -166,16 +166,17 @@ class _Looks:
 
     async def plugin(self, use: PluginUse) -> Iterable[str]:
         """A plug-in opens; a source lists its splits, and a sink tells the marker of nobody."""
-        settings = self.connections.plugin_settings(self.processor, use)
+        settings, kind = self.connections.plugin_settings(self.processor, use), use.kind
+        assert kind != "computation", "it is not opened"
         plugged = Plugged(
-            lambda: make_plugin(use.kind, use.plugin, use.config, settings),
+            lambda: make_plugin(kind, use.plugin, use.config, settings),
             f"{use.path}, plug-in {use.plugin}",
             self.executor,
             TargetUnavailable,
             TargetRefused,
         )
         try:
-            await plugged.ask("opening", _QUESTIONS[use.kind])
+            await plugged.ask("opening", _QUESTIONS[kind])
         finally:
             await plugged.close()
         return ()

@@ -31,7 +31,9 @@ _SAID_CHARACTERS_MAX: Final = 300
 def refused_by_a_run(processor: Processor, variables: Mapping[str, str]) -> Iterator[DocumentError]:
     """Reasons why `tidemark run` would refuse a valid document. variables: those of the environment, and those that a run sets itself."""
     yield from never_runs(processor, variables)
-    computations = [stage for stage in all_stages(processor.pipeline) if isinstance(stage, Compute)]
+    computations = [
+        each for each in all_stages(processor.pipeline) if isinstance(each, Compute) and not [*each.plugins()]
+    ]
     asked = [
         _Asked(join(each.path, "class"), each.class_, {"class": each.class_, "config": each.config})
         for each in computations
@@ -58,6 +60,8 @@ def _of_plugin(use: PluginUse, processor: Processor, variables: Mapping[str, str
         with suppress(InvalidDocument, KeyError):
             settings = resolve(processor.connections[use.connection_name], variables).settings.get("config", {})
     told = {"kind": use.kind, "plugin": use.plugin, "config": use.config, "settings": settings}
+    if use.kind == "computation":
+        told = {"class": use.plugin, "config": use.config}
     return _Asked(join(use.path, "plugin"), use.plugin, told)
 
 

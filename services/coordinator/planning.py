@@ -8,7 +8,8 @@ import msgspec
 import pyarrow as pa
 
 from tidemark.shared.computation.bundle import Bundle
-from tidemark.shared.computation.problems import ComputationError
+from tidemark.shared.computation.entries import class_of
+from tidemark.shared.computation.problems import ClassError, ComputationError
 from tidemark.shared.language.documents import InvalidDocument, Processor, all_stages, parse, refusals
 from tidemark.shared.language.documents.connections import REFERENCE
 from tidemark.shared.language.documents.load import load
@@ -77,9 +78,9 @@ def plan_for_coordinator(  # noqa: PLR0913 - a document, what there was, and wha
 
 
 def classes_of(plan: PhysicalPlan) -> list[str]:
-    """The classes of its computations, `module:Class`."""
+    """The classes of its computations, `module:Class`. ClassError."""
     chains = (spec for vertex in plan.vertices for spec in vertex.chain)
-    return sorted({spec.stage.class_ for spec in chains if isinstance(spec, ComputeSpec)})
+    return sorted({class_of(spec.stage.class_) for spec in chains if isinstance(spec, ComputeSpec)})
 
 
 def _check_size(document: str, bytes_max: int, code_bytes: int = 0) -> None:
@@ -138,7 +139,7 @@ def check_reach(processor: Processor, own: Collection[str], allowed: Allowed) ->
             found += _refused(f"connections.{name}", allowed.check_connection, connection)
     for stage in all_stages(processor.pipeline):
         if isinstance(stage, Compute):
-            found += _refused(stage.path, allowed.check_class, stage.class_)
+            found += _refused(stage.path, lambda path: allowed.check_class(class_of(path)), stage.class_)
     for use in plugin_uses(processor.pipeline):
         found += _refused(use.path, partial(allowed.check_plugin, use.plugin, use.config), use.path)
     if found:
@@ -148,7 +149,7 @@ def check_reach(processor: Processor, own: Collection[str], allowed: Allowed) ->
 def _refused(place: str, check: Callable[[Any], None], what: Any) -> list[DocumentError]:
     try:
         check(what)
-    except NotAllowed as error:
+    except (NotAllowed, ClassError) as error:
         return [DocumentError(place, str(error).removeprefix(f"{place}: "))]
     return []
 

@@ -7,15 +7,19 @@ import msgspec
 
 from tidemark.shared.computation.base import Computation
 from tidemark.shared.computation.bundle import import_from
+from tidemark.shared.computation.entries import class_of
 from tidemark.shared.computation.problems import ClassError, ComputationError, ConfigError
 from tidemark.shared.computation.state import StateCodec
 
 
 def load_computation(path: str, config: Mapping[str, Any] | None = None, code: bytes = b"") -> Computation[Any, Any]:
-    """The computation `module:Class` with this config; ClassError, ConfigError or ComputationError names the fault.
+    """The computation `module:Class`, or that of a package by its name, with this config.
+
+    ClassError, ConfigError or ComputationError names the fault.
 
     code: a packed bundle (`bundle.py`); modules that it has are loaded from it.
     """
+    path = class_of(path)
     module_name, colon, class_name = path.partition(":")
     if not colon or not module_name or not class_name.isidentifier():
         raise ClassError(f'class: expected "module:Class", found {path!r}')

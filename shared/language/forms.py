@@ -17,7 +17,7 @@ PluginKind = Literal["source", "sink", "format", "lookup"]
 class PluginUse:
     """A plug-in that a document names, and where."""
 
-    kind: PluginKind
+    kind: PluginKind | Literal["computation"]
     plugin: str
     config: Mapping[str, Any]
     path: str

@@ -1,13 +1,13 @@
 """The plug-ins of the packages that are installed beside Tidemark: found by entry points, loaded when one is used."""
 
 from collections.abc import Mapping
-from importlib.metadata import EntryPoint, entry_points
+from importlib.metadata import EntryPoint
 from typing import Any, Final, Literal, TypeVar, overload
 
+from tidemark.shared.computation.entries import entry_of, said
 from tidemark.shared.computation.loading import config_of
-from tidemark.shared.computation.problems import ConfigError
+from tidemark.shared.computation.problems import ClassError, ConfigError
 from tidemark.shared.language.forms import PluginKind
-from tidemark.shared.language.problems import nearest_of
 from tidemark.shared.plugins.interface import API, Format, Lookup, Plugin, PluginError, Sink, Source
 
 Kind = PluginKind
@@ -28,32 +28,12 @@ _BASES: Final[Mapping[Kind, type[Plugin[Any, Any]]]] = {
 }
 
 
-def names(kind: Kind) -> tuple[str, ...]:
-    """The plug-ins of a kind that are installed, sorted. Loads none of them."""
-    return tuple(sorted({each.name for each in entry_points(group=GROUPS[kind])}))
-
-
 def find(kind: Kind, name: str) -> EntryPoint:
     """The entry point of a plug-in. PluginError, with those that are there."""
-    found = {each.value: each for each in entry_points(group=GROUPS[kind], name=name)}
-    if len(found) > 1:
-        raise PluginError(
-            f"{kind} {name}: expected one package with it, found {' and '.join(map(said, found.values()))}"
-        )
-    for each in found.values():
-        return each
-    there = names(kind)
-    nearest = nearest_of(name, there)
-    meant = "" if nearest is None else f"; did you mean {nearest}?"
-    raise PluginError(
-        f"{kind} {name}: no package that is installed here has it (entry points {GROUPS[kind]}); there are {', '.join(there) or 'none'}"
-        f"{meant}"
-    )
-
-
-def said(entry: EntryPoint) -> str:
-    """The package that a plug-in is of, and its version."""
-    return entry.value if entry.dist is None else f"{entry.dist.name} {entry.dist.version}"
+    try:
+        return entry_of(GROUPS[kind], kind, name)
+    except ClassError as error:
+        raise PluginError(str(error)) from error
 
 
 def load_plugin(kind: Kind, name: str) -> tuple[str, type[Plugin[Any, Any]]]:

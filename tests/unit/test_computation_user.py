@@ -48,7 +48,7 @@ class Configured(Computation[Rich, Limits]):
 @pytest.mark.parametrize(
     ("path", "says"),
     [
-        ("nowhere", 'expected "module:Class"'),
+        ("nowhere", "no package that is installed here has it"),
         ("no.such.module:X", "cannot be imported"),
         (f"{HERE}:Missing", "nothing of that name"),
         (f"{HERE}:NoState", "no Computation"),

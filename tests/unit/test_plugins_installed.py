@@ -14,8 +14,9 @@ from tests.tidy_rules import ROOT
 from tidemark.services.audit.check import NotAuditable, can_be_computed_again
 from tidemark.services.coordinator.planning import plan_for_coordinator
 from tidemark.services.library.trying import TryOutFailed, try_out
+from tidemark.shared.computation.entries import names_in
 from tidemark.shared.language.documents import InvalidDocument, parse
-from tidemark.shared.plugins.installed import check_plugin, find, make_plugin, names
+from tidemark.shared.plugins.installed import check_plugin, find, make_plugin
 from tidemark.shared.plugins.interface import PluginError
 from tidemark.shared.process.allowed import Allowed, NotAllowed
 from tidemark.shared.process.connections import Connections
@@ -43,8 +44,8 @@ def document(plugin: str = "fine", connection: str = "fine", **config: Any) -> d
 @pytest.mark.usefixtures("much")
 def test_a_plugin_is_made_with_its_config() -> None:
     """As the classes that it names have it, with defaults; nothing is loaded before."""
-    assert "fine" in names("sink")
-    assert names("source") == ()
+    assert "fine" in names_in("tidemark.sinks")
+    assert names_in("tidemark.sources") == ()
     assert "much" not in sys.modules
     made = make_plugin("sink", "fine", {"table": "t"}, SETTINGS)
     assert (made.config.table, made.config.rows, made.settings.host) == ("t", 5, "h")
@@ -96,7 +97,7 @@ def test_two_packages_with_one_name_are_an_error(tmp_path: Path, monkeypatch: py
         PluginError, match=r"expected one package with it, found (more|much) 1\.2\.3 and (more|much) 1\.2\.3"
     ):
         find("sink", "fine")
-    assert names("sink").count("fine") == 1
+    assert names_in("tidemark.sinks").count("fine") == 1
 
 
 def test_a_name_without_any_package_says_that_there_is_none() -> None:

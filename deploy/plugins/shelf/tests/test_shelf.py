@@ -7,11 +7,11 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from tidemark_shelf import Labels, ShelfLookup, ShelfSink, ShelfSource
+from tidemark_shelf import Labels, Quiet, ShelfLookup, ShelfSink, ShelfSource
 from tidemark_shelf.file import Place, ShelfFile
 
 from tidemark.plugins import Date, Document, to_json
-from tidemark.testing import FormatContract, LookupContract, SinkContract, SourceContract
+from tidemark.testing import ComputationContract, FormatContract, LookupContract, SinkContract, SourceContract
 
 Given = tuple[dict[str, Any], dict[str, Any]]
 
@@ -92,3 +92,15 @@ class TestLabels(FormatContract):
 
     plugin = Labels
     documents = ({}, {"id": "7"}, {"id": "7", "place": "Köln", "": ""})
+
+
+class TestQuiet(ComputationContract):
+    """Two authors, out of order; one is quiet twice."""
+
+    plugin = Quiet
+    key = "author"
+    config = {"after_ms": 10}  # noqa: RUF012 - the contract's
+    records = tuple(
+        ({"author": author, "n": n}, at)
+        for n, (author, at) in enumerate([("a", 3), ("b", 1), ("a", 2), ("a", 20), ("b", 9)])
+    )
