@@ -171,13 +171,12 @@ def forms_of(
 
     registers: schemas that the document says to register.
     """
+    registered: RegisteredForms | None = None
+    if stage.registry is not None:
+        registry = connections.registry(connections.get(processor, stage.registry))
+        registered = RegisteredForms(registry, stage, executor, registers=registers)
     values, keys = connections.format_of(stage.format), connections.format_of(stage.key_plugin)
-    if values is not None or keys is not None:
-        return FormattedForms(values, keys, executor)
-    if stage.registry is None:
-        return None
-    registry = connections.registry(connections.get(processor, stage.registry))
-    return RegisteredForms(registry, stage, executor, registers=registers)
+    return registered if values is None and keys is None else FormattedForms(values, keys, executor, registered)
 
 
 def _compressing(connection: Connection, stage: KafkaEmit) -> Connection:

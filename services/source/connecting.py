@@ -112,13 +112,16 @@ def records_of(
     bytes_max = processor.options.limits.record_bytes_max
     values, keys = connections.format_of(stage.format), connections.format_of(stage.key_plugin)
     keys_must = stage.key_format_error == "dlq"
-    if values is not None or keys is not None:
-        return FormattedRecords(values, keys, executor, bytes_max, keys_must=keys_must)
-    if stage.registry is None:
-        return None
-    registry = connections.registry(connections.get(processor, stage.registry))
-    registered = stage.key_format == "schemaRegistry"
-    return RegisteredRecords(registry, executor, bytes_max, keys=registered, keys_must=keys_must)
+    registered: RegisteredRecords | None = None
+    if stage.registry is not None:
+        registry, too = (
+            connections.registry(connections.get(processor, stage.registry)),
+            stage.key_format == "schemaRegistry",
+        )
+        registered = RegisteredRecords(registry, executor, bytes_max, keys=too, keys_must=keys_must)
+    if values is None and keys is None:
+        return registered
+    return FormattedRecords(values, keys, executor, bytes_max, keys_must=keys_must, registered=registered)
 
 
 def own_documents(processor: Processor, stage: DocumentsSource | ScriptSource, clock: Clock) -> SourcePort:

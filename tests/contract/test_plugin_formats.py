@@ -13,20 +13,22 @@ from hypothesis import strategies as st
 from tidemark_shelf import Labels
 
 from tests.contract.sinks_targets import KafkaWorld
+from tests.harness.registry import MemoryRegistry
 from tidemark.plugins import Document, Format, NoConfig
 from tidemark.services.library.release_world import IDENTITY, Inline, batch_of, row_of
 from tidemark.services.sink.connectors.formatted import FormattedForms
 from tidemark.services.sink.connectors.kafka import KafkaSink
 from tidemark.services.sink.connectors.kafkarecords import RecordMaker, Takes
-from tidemark.services.sink.connectors.registered import Unregistered
+from tidemark.services.sink.connectors.registered import RegisteredForms, Unregistered
 from tidemark.services.sink.connectors.staging import PartStore
 from tidemark.services.source.connectors.formatted import FormattedRecords
+from tidemark.services.source.connectors.registered import RegisteredRecords
 from tidemark.shared.adapters.clock import SystemClock
 from tidemark.shared.adapters.executor import AsyncExecutor
 from tidemark.shared.language.documents import InvalidDocument, parse
 from tidemark.shared.language.documents.model import plugin_uses
 from tidemark.shared.language.expressions.ast import FieldPath
-from tidemark.shared.language.forms import PluginFormat
+from tidemark.shared.language.forms import PluginFormat, RegisteredSchema
 from tidemark.shared.language.stages import KafkaEmit, KafkaSource
 from tidemark.shared.language.values import parse_json
 from tidemark.shared.model.ids import Epoch, SplitId
@@ -37,10 +39,13 @@ from tidemark.shared.operators.context import topics_told
 from tidemark.shared.operators.record_keys import shown_key
 from tidemark.shared.plugins.installed import make_of
 from tidemark.shared.plugins.interface import PluginError
+from tidemark.shared.ports.log import LogUnavailable
+from tidemark.shared.ports.registry import header_of
 from tidemark.shared.runtime.plugged import PluggedFormat
 from tidemark.testing import FormatContract
 
 FORM = PluginFormat("$source.format", "labels")
+SCHEMA = {"type": "json", "schema": {"title": "T"}}
 
 
 class Odd(Format[NoConfig]):
@@ -135,24 +140,29 @@ _LABELS = st.dictionaries(_TEXTS, _TEXTS, max_size=2)
 _KEYS = st.one_of(_LABELS, st.none(), st.just("a text"), st.fixed_dictionaries({"n": st.integers(0, 3)}))
 
 
-@given(keys=st.lists(_KEYS, min_size=1, max_size=5), by_format=st.booleans())
+@given(keys=st.lists(_KEYS, min_size=1, max_size=5), beside=st.sampled_from(["json", "format", "registry"]))
 @settings(max_examples=60, deadline=None)
-def test_keys_are_written_and_read_in_a_format(keys: list[Any], by_format: bool) -> None:
-    """Drawn: keys that are documents come back, beside values of a format or JSON; others are rejected, and null is no key."""
-    asyncio.run(_through(keys, by_format=by_format))
+def test_keys_are_written_and_read_in_a_format(keys: list[Any], beside: str) -> None:
+    """Drawn: keys that are documents come back, beside values of any form; others are rejected, and null is no key."""
+    asyncio.run(_through(keys, beside))
 
 
-async def _through(keys: list[Any], *, by_format: bool) -> None:
+async def _through(keys: list[Any], beside: str) -> None:
     key = PluggedFormat(lambda: _made(Labels), KEY_FORM)
-    value = PluggedFormat(lambda: _made(Told), FORM) if by_format else None
-    forms = FormattedForms(value, key, Inline())
+    value = PluggedFormat(lambda: _made(Told), FORM) if beside == "format" else None
     stage = replace(KafkaWorld().stage, key=FieldPath(("key",)), key_format="plugin", key_plugin=KEY_FORM)
+    registry, by_registry, from_registry = MemoryRegistry(), None, None
+    if beside == "registry":
+        stage = replace(stage, registry="r", value_schema=RegisteredSchema(type="json", text="{}", name="T"))
+        by_registry = RegisteredForms(registry, stage, Inline())
+        from_registry = RegisteredRecords(registry, Inline(), 1_000)
+    forms = FormattedForms(value, key, Inline(), by_registry)
     maker = RecordMaker(stage, Takes(), forms)
     batch = documents_batch([{"n": n} if each is None else {"n": n, "key": each} for n, each in enumerate(keys)])
     if any(each is not None and isinstance(each, dict) for each in keys):
         with pytest.raises(Unregistered):
             maker.runs(batch)
-    await forms.prepare("t")
+    await forms.prepare("out")
     runs, rejected = maker.runs(batch)
     fits = [each is None or (isinstance(each, dict) and "n" not in each) or each == {"n": ""} for each in keys]
     assert {each.row for each in rejected} == {row for row, fit in enumerate(fits) if not fit}
@@ -163,7 +173,7 @@ async def _through(keys: list[Any], *, by_format: bool) -> None:
     places = np.arange(len(written), dtype=np.int64)
     columns = [pa.array([getattr(record, name) for _, record in written], pa.binary()) for name in ("value", "key")]
     raw = RawBatch(SplitId("t-0"), 0, places, places, columns[0], columns[1])
-    read = await FormattedRecords(value, key, Inline(), 1_000).decoded(raw)
+    read = await FormattedRecords(value, key, Inline(), 1_000, registered=from_registry).decoded(raw)
     assert read.keys is not None
     topics = topics_told(("t",), "plugin")
     shown = [None if each is None else shown_key(topics, each) for each in read.keys.to_pylist()]
@@ -200,6 +210,38 @@ async def test_a_key_that_is_none_of_the_format_is_told_or_passed_on(must: bool)
     assert shown_key(topics_told(("t",), "plugin"), b"none") == Binary(b"none")
 
 
+async def test_a_key_of_a_format_and_a_value_of_a_registry_are_told_apart() -> None:
+    """A record is a dead letter by the reason of its value, else by that of its key; the registry's outage is one."""
+    registry = MemoryRegistry()
+    value = header_of(registry.content.add("t-value", {"title": "T"}, "JSON")) + b'{"n":1}'
+    registry.content.away = 1
+    values, keys = [value, value, b"none", b"none"], [b"a=1", b"none", b"a=1", b"none"]
+    places = np.arange(4, dtype=np.int64)
+    raw = RawBatch(SplitId("t-0"), 0, places, places, pa.array(values, pa.binary()), pa.array(keys, pa.binary()))
+    key = PluggedFormat(lambda: _made(Labels), KEY_FORM)
+    reader = FormattedRecords(None, key, Inline(), 1_000, registered=RegisteredRecords(registry, Inline(), 1_000))
+    with pytest.raises(LogUnavailable):
+        await reader.decoded(raw)
+    found = await reader.decoded(raw)
+    assert found.keys is not None
+    assert found.values.to_pylist() == [b'{"n":1}', b'{"n":1}', b"none", b"none"]
+    assert found.keys.to_pylist() == [b'{"a":"1"}', b"none", b'{"a":"1"}', b"none"]
+    assert [(row, why.startswith("its key")) for row, why in sorted(found.unread.items())] == [
+        (1, True),
+        (2, False),
+        (3, False),
+    ]
+
+
+def test_keys_of_a_format_may_stand_beside_a_registry() -> None:
+    """Of values, on either side."""
+    config = {"keyFormat": {"plugin": "x"}}
+    source = {"config": config, "schemaRegistry": {"connectionName": "r"}}
+    emit = {"config": {**config, "key": "$k"}, "schemaRegistry": {"connectionName": "r", "valueSchema": SCHEMA}}
+    stages = parse(_document(source, emit)).pipeline
+    assert [stage.key_plugin is not None and stage.registry for stage in stages] == ["r", "r"]  # type: ignore[attr-defined]
+
+
 def _document(source: dict[str, Any], emit: dict[str, Any]) -> str:
     topic = {"connectionName": "k", "topic": "t"}
     return json.dumps({"pipeline": [{"$source": {**topic, **source}}, {"$emit": {**topic, "topic": "o", **emit}}]})
@@ -229,9 +271,12 @@ def test_a_document_names_formats_on_both_sides() -> None:
         ({"format": {"config": {}}}, {}, r"\$source\.format.*plugin"),
         ({"format": {"plugin": "x"}, "schemaRegistry": {"connectionName": "r"}}, {}, "not of both"),
         (
-            {"config": {"keyFormat": {"plugin": "x"}}, "schemaRegistry": {"connectionName": "r"}},
             {},
-            r"config\.keyFormat: .*not of both",
+            {
+                "config": {"key": "$k", "keyFormat": {"plugin": "x"}},
+                "schemaRegistry": {"connectionName": "r", "keySchema": SCHEMA},
+            },
+            r"config\.keyFormat: the key is written by keySchema",
         ),
         ({"config": {"keyFormat": {"plugins": "x"}}}, {}, r"config\.keyFormat.*plugin"),
         ({"config": {"keyFormat": "plugin"}}, {}, r"config\.keyFormat"),

@@ -239,6 +239,25 @@ def test_topics_of_rows_keys_and_tombstones_are_written_again() -> None:
     run_virtual(lambda world: ran(world, BY_TOPIC, then))
 
 
+def test_keys_of_a_plugin_beside_values_of_a_registry_are_written_again() -> None:
+    """Whole through a pipeline: by them tombstones are told apart."""
+    config = {"key": {"id": "$id"}, "keyFormat": {"plugin": "labels"}, "tombstoneWhen": {"$eq": ["$gone", "yes"]}}
+
+    async def then(run: Run) -> None:
+        found = await run.audit()
+        assert (found.records, found.dead_letters, sum(found.outputs.values())) == (COUNT, 1, COUNT)
+        stored = run.it.broker._topics["out"][0].stored
+        records = [each.record for each in stored if each.record is not None]
+        assert {(record.key or b"")[:4] for record in records} == {b"id=r"}
+        assert {record.value[:1] for record in records if record.value} == {b"\0"}
+        place, record = next((n, s.record) for n, s in enumerate(stored) if s.record and not s.record.value)
+        stored[place] = stored[place]._replace(record=replace(record, key=b"id=another"))
+        with pytest.raises(AuditFailed, match=r'"tombstone": "[0-9a-f]*"\} does not follow'):
+            await run.audit()
+
+    run_virtual(lambda world: ran(world, {**AVRO, "config": config}, then))
+
+
 def test_other_bytes_of_the_same_content_are_no_discrepancy() -> None:
     """A later release may write a document in other bytes: by another schema, say, which reads as the same."""
 

@@ -1,8 +1,15 @@
-"""Documents, and keys that are documents, as records of plug-ins' formats. They are staged as bytes: a release asks no plug-in."""
+"""Documents, and keys that are documents, as records of plug-ins' formats. They are staged as bytes: a release asks no plug-in.
 
-from collections.abc import Callable
+Keys of a format may stand beside values of a schema registry.
+"""
 
-from tidemark.services.sink.connectors.registered import NotWritten, Unregistered
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from tidemark.services.sink.connectors.registered import NotWritten, RegisteredForms, Unregistered
 from tidemark.shared.language.values import type_name
 from tidemark.shared.model.values import Document, Value
 from tidemark.shared.ports.clock import Executor
@@ -12,7 +19,15 @@ from tidemark.shared.runtime.plugged import PluggedFormat
 class FormattedForms:
     """One sink's records: values, keys or both are of a plug-in's format."""
 
-    def __init__(self, values: PluggedFormat | None, keys: PluggedFormat | None, executor: Executor) -> None:
+    def __init__(
+        self,
+        values: PluggedFormat | None,
+        keys: PluggedFormat | None,
+        executor: Executor,
+        registered: RegisteredForms | None = None,
+    ) -> None:
+        """registered: writes the values."""
+        self._registered = registered
         self._values = values
         self._keys = keys
         self._executor = executor
@@ -26,13 +41,17 @@ class FormattedForms:
     async def prepare(self, topic: str) -> None:
         """Load the formats."""
         await self.ask(topic)
+        self.begin()
 
     def begin(self) -> None:
-        """Nothing changes from batch to batch."""
+        """Of formats nothing changes from batch to batch."""
+        if self._registered is not None:
+            self._registered.begin()
 
     async def ask(self, topic: str) -> None:
-        """Load the formats: they are the same for all topics. PluginError."""
-        del topic
+        """Load the formats: they are the same for all topics. PluginError; as `RegisteredForms.ask`."""
+        if self._registered is not None:
+            await self._registered.ask(topic)
         for plugged in (self._values, self._keys):
             if plugged is not None:
                 await self._executor.blocking(plugged.loaded)
@@ -40,7 +59,21 @@ class FormattedForms:
 
     def value(self, document: Document, text: Callable[[], bytes], topic: str) -> bytes:
         """A document's record; `text` gives its JSON. Unregistered before the formats are loaded; NotWritten."""
+        if self._registered is not None:
+            return self._registered.value(document, text, topic)
         return text() if self._values is None else self._record(self._values, document, topic)
+
+    def values(
+        self,
+        documents: Callable[[], pa.BinaryArray],
+        texts: Callable[[], pa.BinaryArray],
+        topics: Sequence[str],
+        places: npt.NDArray[np.int64],
+    ) -> pa.BinaryArray | None:
+        """See `RegisteredForms.values`."""
+        if self._registered is not None:
+            return self._registered.values(documents, texts, topics, places)
+        return texts() if self._values is None else None
 
     def key(self, value: Value, topic: str) -> bytes:
         """A key's record. Unregistered, NotWritten."""

@@ -1,10 +1,14 @@
-"""Records of plug-ins' formats as the JSON that sources read. One that is none stays as it is, with the reason."""
+"""Records of plug-ins' formats as the JSON that sources read. One that is none stays as it is, with the reason.
+
+Keys of a format may stand beside values of a schema registry.
+"""
 
 from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
 
+from tidemark.services.source.connectors.registered import RegisteredRecords
 from tidemark.shared.language.values import render_json
 from tidemark.shared.model.records import RawBatch
 from tidemark.shared.plugins.interface import Format
@@ -23,16 +27,20 @@ class FormattedRecords:
         record_bytes_max: int,
         *,
         keys_must: bool = True,
+        registered: RegisteredRecords | None = None,
     ) -> None:
-        """keys_must: a record with a key that is not of the format is none."""
+        """keys_must: a record with a key that is not of the format is none. registered: reads the values."""
         self._values = values
         self._keys = keys
         self._executor = executor
         self._record_bytes_max = record_bytes_max
         self._keys_must = keys_must
+        self._registered = registered
 
     async def decoded(self, batch: RawBatch) -> RawBatch:
-        """The same records, values and keys as JSON. PluginError."""
+        """The same records, values and keys as JSON. PluginError; as `RegisteredRecords.decoded`."""
+        if self._registered is not None:
+            batch = await self._registered.decoded(batch)
         return await self._executor.blocking(self._read, batch)
 
     def _read(self, batch: RawBatch) -> RawBatch:

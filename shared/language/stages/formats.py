@@ -44,9 +44,9 @@ def key_format(*names: str) -> Kind:
 
 def check_format(tree: Any, found: Read, path: str, scope: Scope) -> None:
     """Note options of a topic that have no meaning beside a format, and take a plug-in's format of keys apart."""
-    for place, form in (("format", found.get("format")), ("config.keyFormat", found.fields.get("key_format"))):
-        if isinstance(form, PluginFormat) and "schemaRegistry" in tree:
-            scope.problems.add(join(path, place), "records are of a schema registry, or of another format, not of both")
+    if "format" in found and "schemaRegistry" in tree:
+        what = "values are of a schema registry, or of another format, not of both; of keys config.keyFormat has the format"
+        scope.problems.add(join(path, "format"), what)
     if isinstance(form := found.fields.get("key_format"), PluginFormat):
         found.fields |= {"key_format": "plugin", "key_plugin": form}
     if "format" not in found:
