@@ -89,11 +89,25 @@ def items(cells: pa.BinaryArray) -> tuple[Int64s, pa.BinaryArray]:
     """(number of items of each array, shape (n,), -1 where it is no array; the items of all, one behind the other)."""
     text, bounds = buffers(cells)
     counts = np.empty(len(cells), np.int64)
-    offsets = np.empty(_count(text, bounds, counts) + 1, np.int64)
+    offsets = np.empty(_count(text, bounds, tags.ARRAY, counts) + 1, np.int64)
     out = np.empty(int(bounds[-1] - bounds[0]) if len(cells) else 0, np.uint8)
     size = _items(text, bounds, counts, offsets, out)
     out.resize(size, refcheck=False)
     return counts, binary_of(offsets, out, None)
+
+
+def fields(cells: pa.BinaryArray) -> tuple[Int64s, pa.BinaryArray, pa.BinaryArray]:
+    """(number of fields of each object, shape (n,), -1 where it is no object; the names of all fields, encoded texts; their values)."""
+    text, bounds = buffers(cells)
+    counts = np.empty(len(cells), np.int64)
+    total = _count(text, bounds, tags.OBJECT, counts)
+    ends, offsets = np.empty(total + 1, np.int64), np.empty(total + 1, np.int64)
+    size = int(bounds[-1] - bounds[0]) if len(cells) else 0
+    names, out = np.empty(size, np.uint8), np.empty(size, np.uint8)
+    _fields(text, bounds, counts, ends, names, offsets, out)
+    names.resize(int(ends[-1]), refcheck=False)
+    out.resize(int(offsets[-1]), refcheck=False)
+    return counts, binary_of(ends, names, None), binary_of(offsets, out, None)
 
 
 def objects_of(cells: pa.BinaryArray) -> tuple[pa.BinaryArray, pa.BooleanArray]:
@@ -178,6 +192,20 @@ def objects(base: pa.BinaryArray, names: Sequence[str], parts: Sequence[pa.Binar
     )  # fmt: skip
     out.resize(size, refcheck=False)
     return binary_of(offsets, out, None)
+
+
+def paired(counts: Int64s, names: pa.BinaryArray, cells: pa.BinaryArray, there: Bools) -> tuple[pa.BinaryArray, Bools]:
+    """Objects of so many of the fields each, and which are sure, not too many; null cells where none is `there`, which take no field.
+
+    names: encoded texts; of one that stands twice the last value counts. cells: without nulls.
+    """
+    (known, heads), (text, bounds) = buffers(names), buffers(cells)
+    size = int(heads[-1] - heads[0]) + int(bounds[-1] - bounds[0]) if len(cells) else 0
+    out = np.empty(size + _HEAD_BYTES * len(counts), np.uint8)
+    offsets, sure = np.empty(len(counts) + 1, np.int64), np.ones(len(counts), np.bool_)
+    size = _paired(known, heads, text, bounds, counts, there, offsets, sure, out)
+    out.resize(size, refcheck=False)
+    return binary_of(offsets, out, there), sure
 
 
 def only(cells: pa.BinaryArray, names: Sequence[str]) -> pa.BinaryArray:
@@ -270,14 +298,14 @@ def _read(text, bounds, kinds, numbers, begins, ends):
             begins[row], ends[row] = content if tag == tags.STRING else at, bounds[row + 1]
 
 
-@compiled(1, BYTES, INT64S, INT64S_OUT)
-def _count(text, bounds, counts):
+@compiled(1, BYTES, INT64S, "int64", INT64S_OUT)
+def _count(text, bounds, wanted, counts):
     whole, total = borrowed(text), np.int64(0)
     for row in range(len(counts)):
         counts[row] = -1
         if bounds[row] < bounds[row + 1]:
             tag, _, _, _, inside = header(whole, bounds[row])
-            if tag == tags.ARRAY:
+            if tag == wanted:
                 counts[row] = inside
                 total += inside
     return total
@@ -296,6 +324,24 @@ def _items(text, bounds, counts, offsets, out):
                 to, at, item = to + behind - at, behind, item + 1
     offsets[item] = to
     return to
+
+
+@compiled(0, BYTES, INT64S, INT64S, INT64S_OUT, BYTES_OUT, INT64S_OUT, BYTES_OUT)
+def _fields(text, bounds, counts, ends, names, offsets, out):
+    whole, heads, target = borrowed(text), borrowed(names), borrowed(out)
+    to, behind_name, field = np.int64(0), np.int64(0), np.int64(0)
+    for row in range(len(counts)):
+        if counts[row] > 0:
+            _, _, at, _, _ = header(whole, bounds[row])
+            for _ in range(counts[row]):
+                _, _, name, size, _ = header(whole, at)
+                value = name + size
+                behind = skip(whole, value, bounds[row + 1], 1)
+                ends[field], offsets[field] = behind_name, to
+                copy_bytes(heads, behind_name, whole, at, value - at)
+                copy_bytes(target, to, whole, value, behind - value)
+                behind_name, to, at, field = behind_name + value - at, to + behind - value, behind, field + 1
+    ends[field], offsets[field] = behind_name, to
 
 
 @part
@@ -384,6 +430,42 @@ def _merged(below, bounds, above, ends, offsets, sure, out):
             at = behind
         to = put_head(target, begin, to, count, False)
     offsets[len(sure)] = to
+    return to
+
+
+@part
+def _last_of_name(names, ends, at, begin, end):
+    """The last field with the name of one of some fields; -1 where that is not the first with it."""
+    size, found = ends[at + 1] - ends[at], at
+    for field in range(begin, end):
+        if ends[field + 1] - ends[field] == size and same(names, ends[field], ends[field + 1], names, ends[at], size):
+            if field < at:
+                return np.int64(-1)
+            found = field
+    return found
+
+
+@compiled(1, BYTES, INT64S, BYTES, INT64S, INT64S, BOOLS, INT64S_OUT, BOOLS_OUT, BYTES_OUT)
+def _paired(names, ends, text, bounds, counts, there, offsets, sure, out):
+    known, whole, target, to, first = borrowed(names), borrowed(text), borrowed(out), np.int64(0), np.int64(0)
+    for row in range(len(counts)):
+        offsets[row] = to
+        behind = first + counts[row]
+        sure[row] = counts[row] * counts[row] <= _PAIRS_MAX
+        if there[row] and sure[row]:
+            begin, count = to, np.int64(0)
+            to += 1
+            for field in range(first, behind):
+                value = _last_of_name(known, ends, np.int64(field), first, behind)
+                if value >= 0:
+                    size = ends[field + 1] - ends[field]
+                    copy_bytes(target, to, known, ends[field], size)
+                    copy_bytes(target, to + size, whole, bounds[value], bounds[value + 1] - bounds[value])
+                    to += size + bounds[value + 1] - bounds[value]
+                    count += 1
+            to = put_head(target, begin, to, count, False)
+        first = behind
+    offsets[len(counts)] = to
     return to
 
 

@@ -2,7 +2,8 @@
 
 A computed field becomes a column, by a kernel or interpreted (frame.py); an unchanged one stays where it lies, in a column or in the text
 or encoded document of its row. Where a stage makes whole documents anew (a `$replaceRoot` by any expression, a `$project` of documents
-whose fields are in different orders) they are encoded behind it. Only a `$redact` that looks inside goes through documents one by one.
+whose fields are in different orders, a `$redact` that looks inside) they are encoded behind it. Only a `$redact` whose expression has no
+kernel goes through documents one by one.
 """
 
 from collections.abc import Iterator, Sequence

@@ -28,8 +28,8 @@ from tidemark.shared.operators.frame import Frame, evaluated
 from tidemark.shared.operators.rows import environments
 
 TYPES: Final = {"s": "string", "i": "int", "l": "long?", "d": "double?", "b": "bool?", "t": "date", "m": "decimal?"}
-"""The declared fields; `x`, `a`, `o` and `n` are not."""
-FIELDS: Final = ["$s", "$i", "$l", "$d", "$b", "$t", "$m", "$x", "$a", "$o", "$o.n", "$a.n", "$n", "$$NOW"]
+"""The declared fields; `x`, `a`, `p`, `o` and `n` are not."""
+FIELDS: Final = ["$s", "$i", "$l", "$d", "$b", "$t", "$m", "$x", "$a", "$p", "$o", "$o.n", "$a.n", "$n", "$$NOW"]
 CONSTANTS: Final = [0, 1, 3, 2.5, "a", "", True, None, {"$literal": {"$numberDecimal": "1.50"}}, {"$literal": [1, "a"]}]
 _OF: Final[dict[str, list[Any]]] = {
     "s": ["", "a", "b 1", "é", "2013-01-01T00:00:00Z", "17", "-0.5"], "i": [0, 1, -3, 2**31 - 1], "l": [None, 0, -(2**63), 2**53 + 1, 12],
@@ -37,6 +37,9 @@ _OF: Final[dict[str, list[Any]]] = {
     "m": [None, "0", "1.10", "-7E+3", "NaN"],
     "x": [None, 0, 3, 2.5, "a", True, [1, 2], {"y": 1}, {"$date": "2020-02-29T12:00:00Z"}, {"$numberDecimal": "3"}, {"$numberLong": "5"}],
     "a": [None, [], [1, "a", None], [[1], [2.5]], [{"n": 1}, {"n": "b"}], [3, 1, 2], ["b", "a"], "no array"],
+    "p": [None, [], [{"k": "a", "v": 1}, {"k": "b", "v": [2]}], [["a", 1], ["b", 2], ["a", None]], [{"k": "a", "v": 1}, ["b", 2]],
+          [["", {}]], [{"k": 1, "v": 2}], [{"k": "a\0", "v": 2}], [["a"]], [{"v": 1, "k": "é"}, {"k": "é", "v": "x", "z": 0}], [None],
+          {"k": "a", "v": 1}],
     "o": [{}, {"n": 1, "y": [1]}, {"y": None}, {"n": "a"}, None, 5],
 }  # fmt: skip
 

@@ -150,9 +150,25 @@ branching: st.SearchStrategy[Any] = st.one_of(
         lambda f: {"$project": {"i": 1, **f}}
     ),
 )
+_looks = st.one_of(
+    expressions,
+    st.sampled_from(["$y", "$w", "$$CURRENT", "$$ROOT.i"]).map(lambda e: {"$eq": [{"$type": e}, "array"]}),
+    st.tuples(st.sampled_from(["$y", "$z", "$w"]), st.sampled_from([0, "a", None])).map(lambda t: {"$eq": list(t)}),
+    st.sampled_from(["$y", "$z"]).map(lambda e: {"$gt": [{"$size": {"$ifNull": [e, []]}}, 1]}),
+)
+redactions: st.SearchStrategy[Any] = st.recursive(
+    st.sampled_from(["$$DESCEND", "$$DESCEND", "$$KEEP", "$$PRUNE", "$y"]),
+    lambda inner: st.one_of(
+        st.tuples(_looks, inner, inner).map(lambda t: {"$cond": list(t)}),
+        st.tuples(_looks, inner, inner).map(lambda t: {"$switch": {"branches": [{"case": t[0], "then": t[1]}], "default": t[2]}}),
+        inner.map(lambda e: {"$ifNull": ["$w", e]}),
+    ),
+    max_leaves=3,
+)  # fmt: skip
 stages = st.lists(
     st.one_of(
         branching,
+        redactions.map(lambda e: {"$redact": e}),
         roots.map(lambda r: {"$replaceRoot": {"newRoot": r}}),
         queries.map(lambda q: {"$match": q}),
         st.tuples(queries, st.sampled_from(["dlq", "discard"])).map(

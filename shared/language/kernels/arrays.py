@@ -23,9 +23,7 @@ from tidemark.shared.language.expressions.ast import (
     Let,
     Literal,
     MapArray,
-    ObjectExpr,
     ReduceArray,
-    SortArray,
     Variable,
     walk,
 )
@@ -39,7 +37,6 @@ from tidemark.shared.language.kernels.base import (
     Untyped,
     Unvectorised,
     booleans,
-    compare_columns,
     doubted,
     either,
     nulls_of,
@@ -48,7 +45,6 @@ from tidemark.shared.language.kernels.base import (
 )
 from tidemark.shared.language.kernels.cells import NULL, encoded, lengths, tagged_column, taken, unknown_of
 from tidemark.shared.language.values import encode_value
-from tidemark.shared.language.values.ranks import order_of
 from tidemark.shared.model.values import Value
 
 Int64s: TypeAlias = npt.NDArray[np.int64]
@@ -63,14 +59,14 @@ _STEPS_MAX: Final = 256
 # --- what a row may spend ---------------------------------------------------------------------------------------------
 
 
-def _of_cells(cells: Tagged, doubt: Bools | None = None) -> Column:
+def of_cells(cells: Tagged, doubt: Bools | None = None) -> Column:
     """As `tagged_column`; Untyped without a cell."""
     if not len(cells):
         raise Untyped
     return tagged_column(cells, doubt)
 
 
-def _made(cells: pa.BinaryArray, kind: ColumnType, doubt: Bools | None, rows: Rows) -> Column:
+def bounded(cells: pa.BinaryArray, kind: ColumnType, doubt: Bools | None, rows: Rows) -> Column:
     """Arrays or objects; those that are too large are left to the interpreter."""
     return Column(kind, cells, doubt=either(doubt, _beyond(rows, lengths(cells))))
 
@@ -103,7 +99,7 @@ def _sizes(column: Column) -> Int64s | None:
 
 def constant_of(value: Value, size: int) -> Column:
     """A value of any type in every row."""
-    return _of_cells(values.read(pa.repeat(pa.scalar(encode_value(value), pa.binary()), size)))
+    return of_cells(values.read(pa.repeat(pa.scalar(encode_value(value), pa.binary()), size)))
 
 
 class Bound(Rows):
@@ -156,8 +152,8 @@ class Bound(Rows):
             if not names:
                 return found
             found, doubt = encoded(found)
-            return _of_cells(_inside(found, names), doubt)
-        return _of_cells(_inside(found, names) if names else values.read(found))
+            return of_cells(_inside(found, names), doubt)
+        return of_cells(_inside(found, names) if names else values.read(found))
 
     def _of_above(self, column: Column) -> Column:
         if self._places is None:
@@ -193,13 +189,13 @@ def read_path(names: Path, rows: Rows) -> Column:
     spread &= ~_beyond(rows, np.where(spread, lengths(whole) + lengths(found), 0))
     places = np.flatnonzero(spread)
     cells, sure = values.write(column.cells)
-    return _of_cells(values.read(with_rows(cells, places, found.take(pa.array(places)))), either(~sure & ~spread))
+    return of_cells(values.read(with_rows(cells, places, found.take(pa.array(places)))), either(~sure & ~spread))
 
 
 # --- arrays taken apart -----------------------------------------------------------------------------------------------
 
 
-class _Arrays:
+class Arrays:
     """The arrays that an expression gives, shape (n,): how many items each has, 0 of what is none, and all items."""
 
     def __init__(self, column: Column, rows: Rows, body: Expr | None = None) -> None:
@@ -229,14 +225,25 @@ class _Arrays:
         found[self.rows[items]] = True
         return found
 
+    @property
+    def begins(self) -> Int64s:
+        """Where the items of each row begin, shape (n,)."""
+        begins: Int64s = np.cumsum(self.counts) - self.counts
+        return begins
+
+    @property
+    def places(self) -> Int64s:
+        """Where each item stands in its array."""
+        places: Int64s = np.arange(len(self.rows)) - self.begins[self.rows]
+        return places
+
     def item(self, index: int) -> Column:
         """The items at an index, from the end where it is below 0; missing beyond, null of null."""
         places = index + (np.zeros_like(self.counts) if index >= 0 else self.counts)
         there = (places >= 0) & (places < self.counts)
-        begins = np.cumsum(self.counts) - self.counts
-        found = self.items.take(pa.array(begins + places, mask=~there))
+        found = self.items.take(pa.array(self.begins + places, mask=~there))
         found = pc.if_else(pa.array(self.are), found, NULL)
-        return _of_cells(values.read(found), self.unsure)
+        return of_cells(values.read(found), self.unsure)
 
 
 def _name(name: str) -> str:
@@ -246,25 +253,25 @@ def _name(name: str) -> str:
 
 
 def _map(expr: MapArray, rows: Rows, of: Of) -> Column:
-    source = _Arrays(of(expr.source, rows), rows, expr.body)
+    source = Arrays(of(expr.source, rows), rows, expr.body)
     inner = Bound(rows, source.rows, {_name(expr.variable): source.items})
     cells, unsure = encoded(of(expr.body, inner)) if inner.size or not rows.size else (source.items, None)
     made = values.arrays(source.counts, cells, source.are)
-    return _made(made, "array", either(source.unsure, source.by_row(unsure)), rows)
+    return bounded(made, "array", either(source.unsure, source.by_row(unsure)), rows)
 
 
 def _filter(expr: FilterArray, rows: Rows, of: Of) -> Column:
     most = _filter_most(expr)
-    source = _Arrays(of(expr.source, rows), rows, expr.condition)
+    source = Arrays(of(expr.source, rows), rows, expr.condition)
     inner = Bound(rows, source.rows, {_name(expr.variable): source.items})
     condition = of(expr.condition, inner) if inner.size or not rows.size else booleans(np.zeros(0, np.bool_))
     kept, odd = truth_of(condition)
     if most is not None:
         before = np.concatenate(([0], np.cumsum(kept)))
-        kept &= before[:-1] - before[(np.cumsum(source.counts) - source.counts)[source.rows]] < most
+        kept &= before[:-1] - before[source.begins[source.rows]] < most
     counts = np.bincount(source.rows[kept], minlength=rows.size)
     made = values.arrays(counts, source.items.filter(pa.array(kept)), source.are)
-    return _made(made, "array", either(source.unsure, source.by_row(odd)), rows)
+    return bounded(made, "array", either(source.unsure, source.by_row(odd)), rows)
 
 
 def _filter_most(expr: FilterArray) -> int | None:
@@ -277,12 +284,12 @@ def _filter_most(expr: FilterArray) -> int | None:
 
 
 def _reduce(expr: ReduceArray, rows: Rows, of: Of) -> Column:
-    source = _Arrays(of(expr.source, rows), rows, expr.body)
+    source = Arrays(of(expr.source, rows), rows, expr.body)
     value, unsure = encoded(of(expr.initial, rows))
     doubt = np.zeros(rows.size, np.bool_)
     for mask in (unsure, source.unsure, source.counts > _STEPS_MAX):
         doubt |= False if mask is None else mask
-    begins, step = np.cumsum(source.counts) - source.counts, 0
+    begins, step = source.begins, 0
     while len(active := np.flatnonzero((source.counts > step) & ~doubt)):
         variables = {"value": value.take(pa.array(active)), "this": source.items.take(pa.array(begins[active] + step))}
         found, unsure = encoded(of(expr.body, Bound(rows, active, variables)))
@@ -294,7 +301,7 @@ def _reduce(expr: ReduceArray, rows: Rows, of: Of) -> Column:
             doubt[active[unsure]] = True
         step += 1
     value = pc.if_else(pa.array(source.are), value, NULL)
-    return _of_cells(values.read(value), either(doubt))
+    return of_cells(values.read(value), either(doubt))
 
 
 def _let(expr: Let, rows: Rows, of: Of) -> Column:
@@ -307,33 +314,17 @@ def _let(expr: Let, rows: Rows, of: Of) -> Column:
 # --- arrays and objects put together ----------------------------------------------------------------------------------
 
 
+def in_turn(parts: Sequence[pa.BinaryArray], size: int) -> pa.BinaryArray:
+    """The cells of some columns of so many rows, row after row."""
+    order = np.arange(size * len(parts)).reshape(len(parts), size).T.ravel()
+    return pa.concat_arrays([*parts, pa.nulls(0, pa.binary())]).take(pa.array(order))
+
+
 def _array(expr: ArrayExpr, rows: Rows, of: Of) -> Column:
     parts = [encoded(of(item, rows)) for item in expr.items]
-    count = len(parts)
-    order = np.arange(rows.size * count).reshape(count, rows.size).T.ravel()
-    cells = pa.concat_arrays([found for found, _ in parts] or [pa.array([], pa.binary())]).take(pa.array(order))
-    made = values.arrays(np.full(rows.size, count), cells, np.ones(rows.size, np.bool_))
-    return _made(made, "array", either(*(unsure for _, unsure in parts)), rows)
-
-
-def _object(expr: ObjectExpr, rows: Rows, of: Of) -> Column:
-    parts = [encoded(of(item, rows)) for _, item in expr.fields]
-    made = values.objects(values.no_fields(rows.size), [name for name, _ in expr.fields], [found for found, _ in parts])
-    return _made(made, "object", either(*(doubt for _, doubt in parts)), rows)
-
-
-def _merge_objects(expr: Call, rows: Rows, of: Of) -> Column:
-    """Later objects win; what is neither an object nor null is left to the interpreter."""
-    if len(expr.args) < 2:  # noqa: PLR2004 - one array of objects
-        raise Unvectorised
-    made, unsure = values.no_fields(rows.size), None
-    for arg in expr.args:
-        assert arg is not None, "each is required"
-        cells, doubt = encoded(of(arg, rows))
-        odd = ~np.isin(values.read(cells).tags, (tags.OBJECT, tags.MISSING, tags.NULL))
-        made, sure = values.merged(made, values.objects_of(cells)[0])
-        unsure = either(unsure, doubt, odd, ~sure)
-    return _made(made, "object", unsure, rows)
+    cells = in_turn([found for found, _ in parts], rows.size)
+    made = values.arrays(np.full(rows.size, len(parts)), cells, np.ones(rows.size, np.bool_))
+    return bounded(made, "array", either(*(unsure for _, unsure in parts)), rows)
 
 
 def _split(expr: Call, rows: Rows, of: Of) -> Column:
@@ -350,232 +341,24 @@ def _split(expr: Call, rows: Rows, of: Of) -> Column:
     if not there.all():
         cells = cells.filter(pa.array(np.repeat(there, counts)))
         counts = np.where(there, counts, 0)
-    return _made(values.arrays(counts, cells, there), "array", column.doubt, rows)
+    return bounded(values.arrays(counts, cells, there), "array", column.doubt, rows)
 
 
-# --- items of some arrays, chosen and put into order ------------------------------------------------------------------
-
-
-class _Items:
-    """The items of some arrays of each row: of which row and array they are, and where they stand in it, shape (k,)."""
-
-    def __init__(self, args: Sequence[Expr], rows: Rows, of: Of) -> None:
-        self.arrays = [_Arrays(of(arg, rows), rows) for arg in args]
-        self.size = rows.size
-        self.are = np.logical_and.reduce([array.are for array in self.arrays])
-        self.unsure = either(*(array.unsure for array in self.arrays))
-        self.items = pa.concat_arrays([array.items for array in self.arrays])
-        self.rows = np.concatenate([array.rows for array in self.arrays])
-        self.array = np.repeat(np.arange(len(args)), [len(array.rows) for array in self.arrays])
-        self.places = np.concatenate(
-            [np.arange(len(a.rows)) - (np.cumsum(a.counts) - a.counts)[a.rows] for a in self.arrays]
-        )
-
-    def order(self, items: pa.BinaryArray | None = None, path: Path = ()) -> tuple[Int64s, Int64s]:
-        """Numbers that stand in the order of the items, or of their values at a path; Unvectorised where documents must be asked."""
-        found = self.items if items is None else items
-        numbers = order_of(values.read_inside(found, path) if path else values.read(found))
-        if numbers is None:
-            raise Unvectorised
-        return numbers[0].astype(np.int64), numbers[1]
-
-    def made(self, chosen: Int64s, rows: Rows) -> Column:
-        """Arrays of these items, which stand row after row."""
-        chosen = chosen[self.are[self.rows[chosen]]]
-        counts = np.bincount(self.rows[chosen], minlength=self.size)
-        return _made(values.arrays(counts, self.items.take(pa.array(chosen)), self.are), "array", self.unsure, rows)
-
-
-Choose: TypeAlias = Callable[[_Items, Call], Int64s]
-
-
-def _of_items(choose: Choose) -> Callable[[Call, Rows, Of], Column]:
-    """An operator whose result are items of its arrays; null where one of them is null."""
-
-    def apply(expr: Call, rows: Rows, of: Of) -> Column:
-        args = [arg for arg in expr.args if arg is not None]
-        if not args:
-            raise Unvectorised
-        found = _Items(args[:1] if expr.op == "$slice" else args, rows, of)
-        return found.made(choose(found, expr), rows)
-
-    return apply
-
-
-def _sliced(found: _Items, expr: Call) -> Int64s:
-    wanted: list[int] = []
-    for arg in expr.args[1:]:
-        if isinstance(arg, Literal) and type(arg.value) is int:
-            wanted.append(arg.value)
-        elif arg is not None:
-            raise Unvectorised
-    if len(wanted) > 1 and wanted[1] < 1:
-        raise Unvectorised
-    counts = found.arrays[0].counts[found.rows]
-    at = wanted[0]
-    if len(wanted) == 1:
-        return np.flatnonzero(found.places < at if at >= 0 else found.places >= counts + at)
-    first = np.maximum(counts + at, 0) if at < 0 else at
-    return np.flatnonzero((found.places >= first) & (found.places < first + wanted[1]))
-
-
-def _different(found: _Items) -> tuple[Int64s, Int64s, Int64s]:
-    """(items row after row, in the order over all values; where those begin that are equal; of how many arrays these are)."""
-    classes, numbers = found.order()
-    order = np.lexsort((found.places, found.array, numbers, classes, found.rows))
-    keys = np.stack((found.rows[order], classes[order], numbers[order]))
-    new = np.ones(len(order), np.bool_)
-    new[1:] = (keys[:, 1:] != keys[:, :-1]).any(axis=0)
-    starts = np.flatnonzero(new)
-    changes = new.copy()
-    changes[1:] |= found.array[order][1:] != found.array[order][:-1]
-    return order, starts, np.add.reduceat(changes.astype(np.int64), starts) if len(starts) else starts
-
-
-def _union(found: _Items, _: Call) -> Int64s:
-    order, starts, _counts = _different(found)
-    return order[starts]
-
-
-def _intersection(found: _Items, _: Call) -> Int64s:
-    order, starts, counts = _different(found)
-    chosen: Int64s = order[starts[counts == len(found.arrays)]]
-    return chosen
-
-
-def _difference(found: _Items, _: Call) -> Int64s:
-    order, starts, counts = _different(found)
-    alone: Int64s = order[starts[(counts == 1) & (found.array[order[starts]] == 0)]]
-    chosen: Int64s = alone[np.lexsort((found.places[alone], found.rows[alone]))]
-    return chosen
-
-
-def _sort_array(expr: SortArray, rows: Rows, of: Of) -> Column:
-    found = _Items([expr.source], rows, of)
-    parts: list[Int64s] = []
-    for key in reversed(expr.keys):
-        classes, numbers = found.order(path=tuple(key.names))
-        parts += [~numbers, ~classes] if key.descending else [numbers, classes]
-    return found.made(np.lexsort((*parts, found.rows)), rows)
-
-
-# --- what arrays are asked --------------------------------------------------------------------------------------------
-
-
-def _size(expr: Call, rows: Rows, of: Of) -> Column:
-    source = _Arrays(of(_given(expr, 0), rows), rows)
-    return Column("int", pa.array(source.counts, pa.int32()), doubt=either(source.unsure, ~source.are))
-
-
-def _is_array(expr: Call, rows: Rows, of: Of) -> Column:
-    cells, unsure = encoded(of(_given(expr, 0), rows))
-    return replace(booleans(values.read(cells).tags == tags.ARRAY), doubt=unsure)
-
-
-def _kinds(expr: Call, rows: Rows, of: Of) -> tuple[npt.NDArray[np.uint8], Bools | None]:
-    """The tags of an operand's values, and the rows of which only the interpreter knows the type."""
-    cells, unsure = encoded(of(_given(expr, 0), rows))
-    kinds = values.read(cells).tags
-    return kinds, either(unsure, kinds == tags.OTHER)
-
-
-_NAMES: Final = ("missing", "null", "bool", "int", "long", "double", "string", "date", "object", "array", None)
-"""The types by their tags."""
-
-
-def _type(expr: Call, rows: Rows, of: Of) -> Column:
-    kinds, unsure = _kinds(expr, rows, of)
-    return Column("string", pa.array(_NAMES).take(pa.array(kinds)), doubt=unsure)
-
-
-def _is_number(expr: Call, rows: Rows, of: Of) -> Column:
-    kinds, unsure = _kinds(expr, rows, of)
-    return replace(booleans(np.isin(kinds, (tags.INT, tags.LONG, tags.DOUBLE))), doubt=unsure)
-
-
-def _to_bool(expr: Call, rows: Rows, of: Of) -> Column:
-    column = of(_given(expr, 0), rows)
-    truth, unsure = truth_of(column)
-    kinds = values.read(encoded(column)[0]).tags
-    nulls = (kinds == tags.NULL) | (kinds == tags.MISSING)
-    return Column("bool", pa.array(truth, pa.bool_(), mask=nulls), doubt=unsure)
-
-
-def _element(index: int | None) -> Callable[[Call, Rows, Of], Column]:
-    """An item at an index; None: the one that is written."""
-
-    def apply(expr: Call, rows: Rows, of: Of) -> Column:
-        wanted = index
-        if wanted is None:
-            written = _given(expr, 1)
-            if not isinstance(written, Literal) or type(written.value) is not int:
-                raise Unvectorised
-            wanted = written.value
-        return _Arrays(of(_given(expr, 0), rows), rows).item(wanted)
-
-    return apply
-
-
-def _contains(expr: Call, rows: Rows, of: Of) -> Column:
-    """`$in` an array that is no constant."""
-    wanted, source = of(_given(expr, 0), rows), _Arrays(of(_given(expr, 1), rows), rows)
-    if rows.size and not len(source.items):
-        none = np.zeros(rows.size, np.bool_)
-        return replace(booleans(none), doubt=either(wanted.doubt, source.unsure, ~source.are))
-    signs, doubt = compare_columns(taken(wanted, source.rows), items := _of_cells(values.read(source.items)))
-    found = source.by_row(signs == 0)
-    assert found is not None
-    unsure = source.by_row(either(doubt, items.doubt))
-    return replace(booleans(found), doubt=either(wanted.doubt, source.unsure, ~source.are, unsure))
-
-
-def _get_field(expr: Call, rows: Rows, of: Of) -> Column:
-    """A field of an object, by a name that is written."""
-    name = _given(expr, 0)
-    if not isinstance(name, Literal) or type(name.value) is not str:
-        raise Unvectorised
-    cells, unsure = encoded(of(_given(expr, 1), rows))
-    found = values.read_inside(cells, (name.value,))
-    nulls = values.read(cells).tags == tags.NULL
-    return _of_cells(replace(found, tags=np.where(nulls, np.uint8(tags.NULL), found.tags)), unsure)
-
-
-def _given(expr: Call, place: int) -> Expr:
+def given(expr: Call, place: int) -> Expr:
+    """An operand; Unvectorised without it."""
     arg = expr.args[place]
     if arg is None:
         raise Unvectorised
     return arg
 
 
+CALLS: Final[Mapping[str, Callable[[Call, Rows, Of], Column]]] = {"$split": _split}
+"""Operators that make arrays."""
 FORMS: Final[Mapping[type, Callable[[Any, Rows, Of], Column]]] = {
     ArrayExpr: _array,
     FilterArray: _filter,
     Let: _let,
     MapArray: _map,
-    ObjectExpr: _object,
     ReduceArray: _reduce,
-    SortArray: _sort_array,
 }
-"""Forms that have kernels where their parts have."""
-
-CALLS: Final[Mapping[str, Callable[[Call, Rows, Of], Column]]] = {
-    "$arrayElemAt": _element(None),
-    "$concatArrays": _of_items(lambda found, _: np.argsort(found.rows, kind="stable")),
-    "$first": _element(0),
-    "$getField": _get_field,
-    "$in": _contains,
-    "$isArray": _is_array,
-    "$isNumber": _is_number,
-    "$last": _element(-1),
-    "$mergeObjects": _merge_objects,
-    "$reverseArray": _of_items(lambda found, _: np.lexsort((-found.places, found.rows))),
-    "$setDifference": _of_items(_difference),
-    "$setIntersection": _of_items(_intersection),
-    "$setUnion": _of_items(_union),
-    "$size": _size,
-    "$slice": _of_items(_sliced),
-    "$split": _split,
-    "$toBool": _to_bool,
-    "$type": _type,
-}
-"""Operators on arrays and objects that have kernels."""
+"""Forms over arrays that have kernels where their parts have."""

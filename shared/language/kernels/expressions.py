@@ -1,6 +1,6 @@
 """Which expressions have kernels, and how they are put together."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import zip_longest
@@ -20,13 +20,15 @@ from tidemark.shared.language.expressions.ast import (
     Let,
     Literal,
     Meta,
+    ObjectExpr,
+    SortArray,
     Switch,
     Variable,
     children,
 )
 from tidemark.shared.language.expressions.library import OPERATORS
 from tidemark.shared.language.expressions.library.strings import BLANKS
-from tidemark.shared.language.kernels import arithmetic, arrays, calls, cells, dates, texts
+from tidemark.shared.language.kernels import arithmetic, arrays, calls, cells, dates, items, objects, texts
 from tidemark.shared.language.kernels.arrays import Of
 from tidemark.shared.language.kernels.base import (
     ARROW,
@@ -50,8 +52,15 @@ from tidemark.shared.language.kernels.base import (
     truth_of,
 )
 from tidemark.shared.language.values.order import rank
+from tidemark.shared.language.values.types import TYPE_NUMBERS
 
 Kernel: TypeAlias = Callable[[Call, Rows, Of], Column]
+_FORMS: Final[Mapping[type, Callable[[Any, Rows, Of], Column]]] = {
+    **arrays.FORMS,
+    ObjectExpr: objects.made,
+    SortArray: items.sorted_array,
+}
+"""Forms that have kernels where their parts have."""
 
 
 def column_of(expr: Expr, rows: Rows) -> Column:
@@ -84,7 +93,7 @@ def by_kernel(expr: Expr, rows: Rows) -> Column:
         case Switch():
             return _switch(expr, rows)
         case _:
-            form = arrays.FORMS.get(type(expr))
+            form = _FORMS.get(type(expr))
             if form is None:
                 raise Unvectorised
             return form(expr, rows, column_of)
@@ -113,7 +122,7 @@ def _stays(expr: Expr, is_known: Callable[[str], bool]) -> bool:
         case Call(op):
             known = is_known(op)
         case _:
-            known = type(expr) in arrays.FORMS or isinstance(expr, Switch)
+            known = type(expr) in _FORMS or isinstance(expr, Switch)
     return known and all(_stays(child, is_known) for child in children(expr))
 
 
@@ -159,10 +168,12 @@ _PATTERNS_MAX: Final = 4
 
 def _by_types(expr: Call, found: Column | None, rows: Rows, of: _ArgumentColumns) -> Column | None:
     """The result of a kernel, with that of the rows whose arguments have other types than most: each combination by itself."""
+    unknown = None if OPERATORS[expr.op].lazy else calls.open_rows(found, rows)
+    if unknown is None:
+        return found
     mixed = {id(arg): of(arg, rows) for arg in expr.args if arg is not None and not isinstance(arg, Literal)}
     mixed = {key: column for key, column in mixed.items() if _is_mixed(column)}
-    unknown = calls.open_rows(found, rows) if mixed and not OPERATORS[expr.op].lazy else None
-    if unknown is None:
+    if not mixed:
         return found
     pattern = np.zeros(rows.size, np.int64)
     for column in mixed.values():
@@ -304,12 +315,12 @@ def _if_null(expr: Call, rows: Rows, of: Of) -> Column:
 
 
 def _in(expr: Call, rows: Rows, of: Of) -> Column:
-    value, items = expr.args
-    if value is None or not isinstance(items, Literal) or type(items.value) is not list:
-        return arrays.CALLS["$in"](expr, rows, of)
+    value, listed = expr.args
+    if value is None or not isinstance(listed, Literal) or type(listed.value) is not list:
+        return items.CALLS["$in"](expr, rows, of)
     column = of(value, rows)
-    nulls = either(nulls_of(column)) if any(item is None for item in items.value) else None
-    return doubted(booleans(is_in(column, items.value)), nulls, column.doubt)
+    nulls = either(nulls_of(column)) if any(item is None for item in listed.value) else None
+    return doubted(booleans(is_in(column, listed.value)), nulls, column.doubt)
 
 
 def is_in(column: Column, items: Sequence[Any]) -> Bools:
@@ -337,11 +348,9 @@ def _extreme(sign: int) -> Kernel:
     """`$max` and `$min` of several operands; null and missing do not count."""
 
     def apply(expr: Call, rows: Rows, of: Of) -> Column:
-        if len(expr.args) < 2:  # noqa: PLR2004 - one may be an array
-            raise Unvectorised
         given = [of(arg, rows) for arg in expr.args if arg is not None]
-        if any(column.type in ("object", "array") for column in given):
-            raise Unvectorised  # they compare by what is in them
+        if len(given) < 2 or any(column.type in ("object", "array") for column in given):  # noqa: PLR2004 - one may be an array
+            return items.extreme(expr, rows, of)
         first, *others = (replace(column, missing=False, absent=False, cells=None) for column in given)
         for other in others:
             signs, doubt = compare_columns(other, first)
@@ -359,8 +368,8 @@ def _array_elem_at(expr: Call, rows: Rows, of: Of) -> Column:
             try:
                 return rows.item(names, index)
             except Unvectorised:
-                return arrays.CALLS["$arrayElemAt"](expr, rows, of)
-    return arrays.CALLS["$arrayElemAt"](expr, rows, of)
+                return items.CALLS["$arrayElemAt"](expr, rows, of)
+    return items.CALLS["$arrayElemAt"](expr, rows, of)
 
 
 def _constant(expr: Expr | None, default: object = None) -> object:
@@ -381,6 +390,23 @@ def _of(types: Sequence[str], kernel: Callable[..., Column], *defaults: object) 
         return kernel(column, *(_constant(arg, default) for arg, default in zip_longest(expr.args[1:], defaults)))
 
     return _on_first(apply)
+
+
+def _convert(expr: Call, rows: Rows, of: Of) -> Column:
+    """As the operator of the type; what does not convert is left to `$convert` itself."""
+    source, target, _, on_null, *more = expr.args
+    if source is None or not isinstance(target, Literal) or any(arg is not None for arg in more):
+        raise Unvectorised
+    op = _CONVERSIONS.get(target.value) if type(target.value) in (str, int) else None
+    if op is None:
+        raise Unvectorised
+    found = _kernel(Call(op, (source,), expr.path), rows, of)
+    if on_null is None:
+        return found
+    given = of(source, rows)
+    if _is_mixed(given):
+        raise Unvectorised
+    return doubted(choose(nulls_of(given), of(on_null, rows), replace(found, missing=False)), given.doubt)
 
 
 def _moved(sign: int) -> Kernel:
@@ -416,6 +442,8 @@ def _index_of(text: Column, expr: Call) -> Column:
 _TEXT: Final = ("string",)
 BY_EXPRESSIONS: Final[dict[str, Kernel]] = {
     **arrays.CALLS,
+    **items.CALLS,
+    **objects.CALLS,
     "$and": _logic("$and"),
     "$or": _logic("$or"),
     "$cond": _cond,
@@ -438,11 +466,12 @@ BY_EXPRESSIONS: Final[dict[str, Kernel]] = {
     "$toLower": _of(_TEXT, partial(texts.letters, pc.ascii_lower)),
     "$strLenCP": _of(_TEXT, texts.length),
     "$strLenBytes": _of(_TEXT, texts.length_bytes),
+    "$convert": _convert,
     "$toDate": _of(("date", "long", "string"), texts.to_date),
     "$toInt": _of((*NUMERIC, "bool", "string"), texts.to_int),
     "$toLong": _of((*NUMERIC, "bool", "string", "date"), texts.to_long),
-    "$toDouble": _of((*NUMERIC, "bool", "date"), texts.to_double),
-    "$toString": _of((*WHOLE, "bool", "string"), texts.to_string),
+    "$toDouble": _of((*NUMERIC, "bool", "date", "string"), texts.to_double),
+    "$toString": _of((*NUMERIC, "bool", "string"), texts.to_string),
     "$substrCP": _of(_TEXT, texts.part_of),
     "$trim": _of(_TEXT, partial(texts.trimmed, pc.utf8_trim), BLANKS),
     "$ltrim": _of(_TEXT, partial(texts.trimmed, pc.utf8_ltrim), BLANKS),
@@ -459,6 +488,12 @@ BY_EXPRESSIONS: Final[dict[str, Kernel]] = {
 }
 """Operators whose kernels look at more than their arguments' columns."""
 
+_CONVERSIONS: Final = {
+    key: f"$to{name.capitalize()}"
+    for name in ("int", "long", "double", "string", "date", "bool")
+    for key in (name, TYPE_NUMBERS[name])
+}
+"""The operators of the types that `$convert` names, or numbers."""
 KERNELS: Final[dict[str, Callable[[Sequence[Column]], Column]]] = {
     **{op: _comparison(op) for op in HOLDS},
     "$cmp": _cmp,

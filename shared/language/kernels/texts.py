@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tidemark.shared.compiled import doubles
 from tidemark.shared.language.expressions.ast import Call, Literal
 from tidemark.shared.language.expressions.environment import RESULT_UNITS_MAX
 from tidemark.shared.language.expressions.errors import ExpressionError
@@ -104,6 +105,8 @@ def _named(pattern: str) -> str | None:
     return f"^(?P<before>(?s:{before}))(?P<whole>{''.join(pieces)})"
 
 
+_PLAIN_NUMBER: Final = r"^-?[0-9]{1,15}(\.[0-9]{1,15})?$"
+"""What Arrow reads as `$toDouble` does, and no double is too small for."""
 _FEW_DIGITS: Final = r"^-?[0-9]{1,9}$"
 _ISO: Final = r"^[1-9]\d{3}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{1,3})?Z?$"
 _SHORT_BYTES: Final = RESULT_UNITS_MAX // 256
@@ -207,15 +210,22 @@ def to_long(arg: Column) -> Column:
 
 
 def to_double(arg: Column) -> Column:
-    """`$toDouble` of numbers, bools and dates."""
+    """`$toDouble` of numbers, bools and dates, and of plain texts."""
+    if arg.type == "string":
+        doubt = _unlike(arg.values, _PLAIN_NUMBER)
+        return Column("double", without(arg.values, doubt).cast(pa.float64()), doubt=doubt)
     cells = arg.values.cast(pa.int64()) if arg.type == "date" else arg.values
     return Column("double", pc.cast(cells, pa.float64(), safe=False))
 
 
 def to_string(arg: Column) -> Column:
-    """`$toString` of strings, whole numbers and bools."""
+    """`$toString` of strings, numbers and bools."""
     if arg.type == "string":
         return Column("string", arg.values, doubt=_long(pc.binary_length(arg.values)))
+    if arg.type == "double":
+        there = ~nulls_of(arg)
+        found = doubles.texts(arg.values.fill_null(0.0).to_numpy(zero_copy_only=False), there)
+        return Column("string", found, doubt=either(nulls_of(Column("string", found)) & there))
     return Column("string", arg.values.cast(pa.string()))
 
 

@@ -13,10 +13,11 @@ from tidemark.shared.language.kinds import EXPRESSION, StageSpec
 from tidemark.shared.language.stages.base import Outcome, Passed, Stateless, Told
 from tidemark.shared.model.values import MISSING, Document, Value
 
-_DESCEND: Final = "descend"
-_PRUNE: Final = "prune"
-_KEEP: Final = "keep"
-_VARIABLES: Final = {"DESCEND": _DESCEND, "PRUNE": _PRUNE, "KEEP": _KEEP}
+DESCEND: Final = "descend"
+PRUNE: Final = "prune"
+KEEP: Final = "keep"
+VARIABLES: Final = {"DESCEND": DESCEND, "PRUNE": PRUNE, "KEEP": KEEP}
+"""What its variables give."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,7 +27,7 @@ class Redact(Stateless):
     expr: Expr
 
     def _apply(self, document: Document, env: Environment) -> Outcome:
-        kept = _document(self, document, env.bind(_VARIABLES))
+        kept = _document(self, document, env.bind(VARIABLES))
         return Passed(()) if kept is MISSING else Passed((kept,))
 
     def told(self) -> tuple[Told, ...]:
@@ -36,11 +37,11 @@ class Redact(Stateless):
 
 def _document(stage: Redact, document: Document, env: Environment) -> Any:
     answer = evaluate(stage.expr, env.at(document))
-    if answer == _KEEP:
+    if answer == KEEP:
         return document
-    if answer == _PRUNE:
+    if answer == PRUNE:
         return MISSING
-    if answer != _DESCEND:
+    if answer != DESCEND:
         raise ExpressionError("$redact must give $$DESCEND, $$PRUNE or $$KEEP", VALUE, stage.path)
     result: Document = {}
     for name, value in document.items():
@@ -61,7 +62,7 @@ def _value(stage: Redact, value: Value, env: Environment) -> Value:
 
 def _read(tree: Any, path: str, scope: Scope) -> Redact:
     before = len(scope.problems.errors)
-    expr = parse_expression(tree, path, scope.bind(*_VARIABLES))
+    expr = parse_expression(tree, path, scope.bind(*VARIABLES))
     if isinstance(expr, Literal) and len(scope.problems.errors) == before:
         scope.problems.add(path, f"$redact gives {constant(expr.value)}, expected $$DESCEND, $$PRUNE or $$KEEP")
     return Redact(path=path, expr=expr)

@@ -1,0 +1,403 @@
+"""Operators on the items of arrays: which of them, in which order, what they come to, and what is asked about them.
+
+The items of all arrays of a batch are rows of one column (`arrays.Arrays`).
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Final, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tidemark.shared.compiled import tags, totals, values
+from tidemark.shared.language.expressions.ast import ArrayExpr, Call, Expr, Literal, SortArray
+from tidemark.shared.language.kernels.arrays import Arrays, Int64s, Of, bounded, given, in_turn, of_cells
+from tidemark.shared.language.kernels.base import (
+    Bools,
+    Column,
+    Path,
+    Rows,
+    Unvectorised,
+    booleans,
+    compare_columns,
+    doubted,
+    either,
+    truth_of,
+)
+from tidemark.shared.language.kernels.cells import NULL, encoded, taken
+from tidemark.shared.language.values.ranks import order_of
+
+_PAIRED_MAX: Final = 1 << 22
+"""Items that a `$zip` makes of a batch on columns, where they are more than those that came in: one of short and long arrays."""
+
+
+# --- items of some arrays, chosen and put into order ------------------------------------------------------------------
+
+
+class Items:
+    """The items of some arrays of each row: of which row and array they are, and where they stand in it, shape (k,)."""
+
+    def __init__(self, args: Sequence[Expr], rows: Rows, of: Of) -> None:
+        self.arrays = [Arrays(of(arg, rows), rows) for arg in args]
+        self.size = rows.size
+        self.are = np.logical_and.reduce([array.are for array in self.arrays])
+        self.unsure = either(*(array.unsure for array in self.arrays))
+        self.items = pa.concat_arrays([array.items for array in self.arrays])
+        self.rows = np.concatenate([array.rows for array in self.arrays])
+        self.array = np.repeat(np.arange(len(args)), [len(array.rows) for array in self.arrays])
+        self.places = np.concatenate([array.places for array in self.arrays])
+
+    def order(self, path: Path = ()) -> tuple[Int64s, Int64s]:
+        """Numbers that stand in the order of the items, or of their values at a path; Unvectorised where documents must be asked."""
+        return _order(self.items, path)
+
+    def made(self, chosen: Int64s, rows: Rows) -> Column:
+        """Arrays of these items, which stand row after row."""
+        chosen = chosen[self.are[self.rows[chosen]]]
+        counts = np.bincount(self.rows[chosen], minlength=self.size)
+        return bounded(values.arrays(counts, self.items.take(pa.array(chosen)), self.are), "array", self.unsure, rows)
+
+
+def _order(items: pa.BinaryArray, path: Path = ()) -> tuple[Int64s, Int64s]:
+    numbers = order_of(values.read_inside(items, path) if path else values.read(items))
+    if numbers is None:
+        raise Unvectorised
+    return numbers[0].astype(np.int64), numbers[1]
+
+
+Choose: TypeAlias = Callable[[Items, Call], Int64s]
+
+
+def _of_items(choose: Choose) -> Callable[[Call, Rows, Of], Column]:
+    """An operator whose result are items of its arrays; null where one of them is null."""
+
+    def apply(expr: Call, rows: Rows, of: Of) -> Column:
+        args = [arg for arg in expr.args if arg is not None]
+        if not args:
+            raise Unvectorised
+        found = Items(args[:1] if expr.op == "$slice" else args, rows, of)
+        return found.made(choose(found, expr), rows)
+
+    return apply
+
+
+def _sliced(found: Items, expr: Call) -> Int64s:
+    wanted: list[int] = []
+    for arg in expr.args[1:]:
+        if isinstance(arg, Literal) and type(arg.value) is int:
+            wanted.append(arg.value)
+        elif arg is not None:
+            raise Unvectorised
+    if len(wanted) > 1 and wanted[1] < 1:
+        raise Unvectorised
+    counts = found.arrays[0].counts[found.rows]
+    at = wanted[0]
+    if len(wanted) == 1:
+        return np.flatnonzero(found.places < at if at >= 0 else found.places >= counts + at)
+    first = np.maximum(counts + at, 0) if at < 0 else at
+    return np.flatnonzero((found.places >= first) & (found.places < first + wanted[1]))
+
+
+def _different(found: Items) -> tuple[Int64s, Int64s, Int64s]:
+    """(items row after row, in the order over all values; where those begin that are equal; of how many arrays these are)."""
+    classes, numbers = found.order()
+    order = np.lexsort((found.places, found.array, numbers, classes, found.rows))
+    keys = np.stack((found.rows[order], classes[order], numbers[order]))
+    new = np.ones(len(order), np.bool_)
+    new[1:] = (keys[:, 1:] != keys[:, :-1]).any(axis=0)
+    starts = np.flatnonzero(new)
+    changes = new.copy()
+    changes[1:] |= found.array[order][1:] != found.array[order][:-1]
+    return order, starts, np.add.reduceat(changes.astype(np.int64), starts) if len(starts) else starts
+
+
+def _union(found: Items, _: Call) -> Int64s:
+    order, starts, _counts = _different(found)
+    return order[starts]
+
+
+def _intersection(found: Items, _: Call) -> Int64s:
+    order, starts, counts = _different(found)
+    chosen: Int64s = order[starts[counts == len(found.arrays)]]
+    return chosen
+
+
+def _difference(found: Items, _: Call) -> Int64s:
+    order, starts, counts = _different(found)
+    alone: Int64s = order[starts[(counts == 1) & (found.array[order[starts]] == 0)]]
+    chosen: Int64s = alone[np.lexsort((found.places[alone], found.rows[alone]))]
+    return chosen
+
+
+def sorted_array(expr: SortArray, rows: Rows, of: Of) -> Column:
+    """The items in the order of values in them."""
+    found = Items([expr.source], rows, of)
+    parts: list[Int64s] = []
+    for key in reversed(expr.keys):
+        classes, numbers = found.order(path=tuple(key.names))
+        parts += [~numbers, ~classes] if key.descending else [numbers, classes]
+    return found.made(np.lexsort((*parts, found.rows)), rows)
+
+
+def _n_of(choose: Callable[[Items, int], Int64s]) -> Callable[[Call, Rows, Of], Column]:
+    """An operator whose result are `n` items of what must be an array."""
+
+    def apply(expr: Call, rows: Rows, of: Of) -> Column:
+        n = given(expr, 0)
+        if not isinstance(n, Literal) or type(n.value) is not int or n.value < 1:
+            raise Unvectorised
+        found = Items([given(expr, 1)], rows, of)
+        return doubted(found.made(choose(found, n.value), rows), either(~found.are))
+
+    return apply
+
+
+def _last_n(found: Items, n: int) -> Int64s:
+    return np.flatnonzero(found.places >= found.arrays[0].counts[found.rows] - n)
+
+
+def _greatest_n(found: Items, n: int) -> Int64s:
+    return _extreme_of(found.items, found.rows, found.places, n, greatest=True)
+
+
+def _least_n(found: Items, n: int) -> Int64s:
+    return _extreme_of(found.items, found.rows, found.places, n, greatest=False)
+
+
+def _extreme_of(items: pa.BinaryArray, rows: Int64s, places: Int64s, n: int, *, greatest: bool) -> Int64s:
+    """The first `n` items of each row in their order; of equal ones the earlier first; null does not count."""
+    classes, numbers = _order(items)
+    keys = (~numbers, ~classes) if greatest else (numbers, classes)
+    order = np.lexsort((places, *keys, rows))
+    order = order[(values.read(items).tags != tags.NULL)[order]]
+    of_row = rows[order]
+    chosen: Int64s = order[np.arange(len(order)) - np.searchsorted(of_row, of_row) < n]
+    return chosen
+
+
+def _zipped(expr: Call, rows: Rows, of: Of) -> Column:
+    """Arrays of the items that stand at one place; null where one array is null."""
+    inputs, longest, defaults = expr.args
+    if not isinstance(inputs, ArrayExpr) or not inputs.items or defaults is not None:
+        raise Unvectorised
+    if longest is not None and not (isinstance(longest, Literal) and type(longest.value) is bool):
+        raise Unvectorised
+    found = Items(inputs.items, rows, of)
+    lengths = np.stack([array.counts for array in found.arrays])
+    most = lengths.max(axis=0) if longest is not None and longest.value is True else lengths.min(axis=0)
+    counts = np.where(found.are, most, 0)
+    if int(counts.sum()) * len(found.arrays) > max(_PAIRED_MAX, 2 * len(found.items)):
+        raise Unvectorised
+    row = values.rows_of(counts)
+    place = np.arange(len(row)) - (np.cumsum(counts) - counts)[row]
+    flat = np.empty((len(row), len(found.arrays)), np.int64)
+    there = np.empty(flat.shape, np.bool_)
+    begin = 0
+    for number, array in enumerate(found.arrays):
+        flat[:, number] = begin + array.begins[row] + place
+        there[:, number] = place < array.counts[row]
+        begin += len(array.items)
+    cells = found.items.take(pa.array(flat.ravel(), mask=~there.ravel()))
+    tuples = values.arrays(np.full(len(row), len(found.arrays)), cells, np.ones(len(row), np.bool_))
+    return bounded(values.arrays(counts, tuples, found.are), "array", found.unsure, rows)
+
+
+# --- what the items of one array, or some operands, come to --------------------------------------------------------------
+
+
+class _Operands:
+    """The operands of each row: the items where one operand is an array, else the operands themselves."""
+
+    def __init__(self, expr: Call, rows: Rows, of: Of) -> None:
+        parts = [encoded(of(arg, rows)) for arg in expr.args if arg is not None]
+        if not parts:
+            raise Unvectorised
+        if len(parts) > 1:
+            cells, counts = in_turn([found for found, _ in parts], rows.size), np.full(rows.size, len(parts))
+        else:
+            cells, counts = parts[0][0], np.ones(rows.size, np.int64)
+        self.unsure = either(*(unsure for _, unsure in parts))
+        if len(parts) == 1:
+            inside, _ = values.items(cells)
+            scalars = inside < 0
+            wrapped = values.arrays(scalars.astype(np.int64), cells.filter(pa.array(scalars)), scalars)
+            source = Arrays(of_cells(values.read(pc.if_else(pa.array(scalars), wrapped, cells)), self.unsure), rows)
+            cells, counts, self.unsure = source.items, source.counts, source.unsure
+        self.items, self.counts = cells, counts
+        self.rows = values.rows_of(counts)
+
+
+def _total(expr: Call, rows: Rows, of: Of) -> Column:
+    """`$sum` and `$avg`."""
+    operands = _Operands(expr, rows, of)
+    bounds = np.concatenate(([0], np.cumsum(operands.counts)))
+    states, sure = totals.add(values.read(operands.items), bounds, deviation=False)
+    if not sure.all():
+        states = pc.if_else(pa.array(sure), states, _nothing())
+    found, known = totals.finish(states, average=expr.op == "$avg")
+    return of_cells(found, either(operands.unsure, ~sure, ~known))
+
+
+def _nothing() -> pa.Scalar:
+    """The total of no numbers."""
+    return totals.add(values.read(pa.nulls(0, pa.binary())), np.zeros(2, np.int64), deviation=False)[0][0]
+
+
+def extreme(expr: Call, rows: Rows, of: Of) -> Column:
+    """`$max` and `$min`; null does not count."""
+    operands = _Operands(expr, rows, of)
+    places = np.arange(len(operands.items))
+    chosen = _extreme_of(operands.items, operands.rows, places, 1, greatest=expr.op == "$max")
+    found = np.full(rows.size, -1)
+    found[operands.rows[chosen]] = chosen
+    cells = operands.items.take(pa.array(found, mask=found < 0)).fill_null(NULL)
+    return of_cells(values.read(cells), operands.unsure)
+
+
+# --- what arrays are asked --------------------------------------------------------------------------------------------
+
+
+def _size(expr: Call, rows: Rows, of: Of) -> Column:
+    source = Arrays(of(given(expr, 0), rows), rows)
+    return Column("int", pa.array(source.counts, pa.int32()), doubt=either(source.unsure, ~source.are))
+
+
+def _is_array(expr: Call, rows: Rows, of: Of) -> Column:
+    cells, unsure = encoded(of(given(expr, 0), rows))
+    return replace(booleans(values.read(cells).tags == tags.ARRAY), doubt=unsure)
+
+
+def _kinds(expr: Call, rows: Rows, of: Of) -> tuple[npt.NDArray[np.uint8], Bools | None]:
+    """The tags of an operand's values, and the rows of which only the interpreter knows the type."""
+    cells, unsure = encoded(of(given(expr, 0), rows))
+    kinds = values.read(cells).tags
+    return kinds, either(unsure, kinds == tags.OTHER)
+
+
+_NAMES: Final = ("missing", "null", "bool", "int", "long", "double", "string", "date", "object", "array", None)
+"""The types by their tags."""
+
+
+def _type(expr: Call, rows: Rows, of: Of) -> Column:
+    kinds, unsure = _kinds(expr, rows, of)
+    return Column("string", pa.array(_NAMES).take(pa.array(kinds)), doubt=unsure)
+
+
+def _is_number(expr: Call, rows: Rows, of: Of) -> Column:
+    kinds, unsure = _kinds(expr, rows, of)
+    return replace(booleans(np.isin(kinds, (tags.INT, tags.LONG, tags.DOUBLE))), doubt=unsure)
+
+
+def _to_bool(expr: Call, rows: Rows, of: Of) -> Column:
+    column = of(given(expr, 0), rows)
+    truth, unsure = truth_of(column)
+    kinds = values.read(encoded(column)[0]).tags
+    nulls = (kinds == tags.NULL) | (kinds == tags.MISSING)
+    return Column("bool", pa.array(truth, pa.bool_(), mask=nulls), doubt=unsure)
+
+
+def _element(index: int | None) -> Callable[[Call, Rows, Of], Column]:
+    """An item at an index; None: the one that is written."""
+
+    def apply(expr: Call, rows: Rows, of: Of) -> Column:
+        wanted = index
+        if wanted is None:
+            written = given(expr, 1)
+            if not isinstance(written, Literal) or type(written.value) is not int:
+                raise Unvectorised
+            wanted = written.value
+        return Arrays(of(given(expr, 0), rows), rows).item(wanted)
+
+    return apply
+
+
+def _contains(expr: Call, rows: Rows, of: Of) -> Column:
+    """`$in` an array that is no constant."""
+    wanted, source = of(given(expr, 0), rows), Arrays(of(given(expr, 1), rows), rows)
+    if rows.size and not len(source.items):
+        none = np.zeros(rows.size, np.bool_)
+        return replace(booleans(none), doubt=either(wanted.doubt, source.unsure, ~source.are))
+    signs, doubt = compare_columns(taken(wanted, source.rows), items := of_cells(values.read(source.items)))
+    found = source.by_row(signs == 0)
+    assert found is not None
+    unsure = source.by_row(either(doubt, items.doubt))
+    return replace(booleans(found), doubt=either(wanted.doubt, source.unsure, ~source.are, unsure))
+
+
+def _index_of(expr: Call, rows: Rows, of: Of) -> Column:
+    """The place of the first item that equals a value."""
+    if any(arg is not None for arg in expr.args[2:]):
+        raise Unvectorised
+    source, wanted = Arrays(of(given(expr, 0), rows), rows), of(given(expr, 1), rows)
+    found = np.full(rows.size, -1)
+    doubt = None
+    if len(source.items):
+        signs, unsure = compare_columns(taken(wanted, source.rows), items := of_cells(values.read(source.items)))
+        same = np.flatnonzero(signs == 0)[::-1]
+        found[source.rows[same]] = source.places[same]  # of several the first is written last
+        doubt = source.by_row(either(unsure, items.doubt))
+    column = Column("int", pa.array(found, pa.int32(), mask=~source.are))
+    return doubted(column, wanted.doubt, source.unsure, doubt)
+
+
+def _true_of(*, every: bool) -> Callable[[Call, Rows, Of], Column]:
+    """Whether every item is true, or one."""
+
+    def apply(expr: Call, rows: Rows, of: Of) -> Column:
+        source = Arrays(of(given(expr, 0), rows), rows)
+        found, doubt = np.zeros(rows.size, np.bool_), None
+        if len(source.items):
+            truth, unsure = truth_of(of_cells(values.read(source.items)))
+            found[source.rows[~truth if every else truth]] = True
+            doubt = source.by_row(unsure)
+        return replace(booleans(~found if every else found), doubt=either(source.unsure, ~source.are, doubt))
+
+    return apply
+
+
+def _compared(expr: Call, rows: Rows, of: Of) -> Column:
+    """Whether arrays have the same items, or the second all of the first."""
+    found = Items([arg for arg in expr.args if arg is not None], rows, of)
+    order, starts, counts = _different(found)
+    firsts = order[starts]
+    alone = counts < len(found.arrays)
+    if expr.op == "$setIsSubset":
+        alone &= found.array[firsts] == 0
+    odd = np.zeros(rows.size, np.bool_)
+    odd[found.rows[firsts[alone]]] = True
+    return replace(booleans(~odd), doubt=either(found.unsure, ~found.are))
+
+
+CALLS: Final[Mapping[str, Callable[[Call, Rows, Of], Column]]] = {
+    "$allElementsTrue": _true_of(every=True),
+    "$anyElementTrue": _true_of(every=False),
+    "$arrayElemAt": _element(None),
+    "$avg": _total,
+    "$concatArrays": _of_items(lambda found, _: np.argsort(found.rows, kind="stable")),
+    "$first": _element(0),
+    "$firstN": _n_of(lambda found, n: np.flatnonzero(found.places < n)),
+    "$in": _contains,
+    "$indexOfArray": _index_of,
+    "$isArray": _is_array,
+    "$isNumber": _is_number,
+    "$last": _element(-1),
+    "$lastN": _n_of(_last_n),
+    "$maxN": _n_of(_greatest_n),
+    "$minN": _n_of(_least_n),
+    "$reverseArray": _of_items(lambda found, _: np.lexsort((-found.places, found.rows))),
+    "$setDifference": _of_items(_difference),
+    "$setEquals": _compared,
+    "$setIntersection": _of_items(_intersection),
+    "$setIsSubset": _compared,
+    "$setUnion": _of_items(_union),
+    "$size": _size,
+    "$slice": _of_items(_sliced),
+    "$sum": _total,
+    "$toBool": _to_bool,
+    "$type": _type,
+    "$zip": _zipped,
+}
+"""Operators on the items of arrays that have kernels."""
