@@ -93,6 +93,9 @@ _keywords: st.SearchStrategy[Any] = st.one_of(
     st.sampled_from([
         {"minimum": 1}, {"maximum": 1, "exclusiveMaximum": True}, {"minLength": 1}, {"pattern": "^a"}, {"enum": [0, "a", None]},
         {"multipleOf": 2}, {"minItems": 1}, {"maxItems": 1}, {"uniqueItems": True}, {"required": ["y"]}, {"additionalProperties": False},
+        {"minProperties": 1}, {"maxProperties": 1}, {"dependencies": {"y": ["z"]}},
+        {"dependencies": {"y": {"minProperties": 2}, "w": ["z"]}}, {"additionalProperties": {"bsonType": "int"}},
+        {"patternProperties": {"^y": {"bsonType": "int"}}},
     ]),
 )  # fmt: skip
 schemas: st.SearchStrategy[Any] = st.recursive(

@@ -208,31 +208,22 @@ def _zipped(expr: Call, rows: Rows, of: Of) -> Column:
 # --- what the items of one array, or some operands, come to --------------------------------------------------------------
 
 
-class _Operands:
-    """The operands of each row: the items where one operand is an array, else the operands themselves."""
-
-    def __init__(self, expr: Call, rows: Rows, of: Of) -> None:
-        parts = [encoded(of(arg, rows)) for arg in expr.args if arg is not None]
-        if not parts:
-            raise Unvectorised
-        if len(parts) > 1:
-            cells, counts = in_turn([found for found, _ in parts], rows.size), np.full(rows.size, len(parts))
-        else:
-            cells, counts = parts[0][0], np.ones(rows.size, np.int64)
-        self.unsure = either(*(unsure for _, unsure in parts))
-        if len(parts) == 1:
-            inside, _ = values.items(cells)
-            scalars = inside < 0
-            wrapped = values.arrays(scalars.astype(np.int64), cells.filter(pa.array(scalars)), scalars)
-            source = Arrays(of_cells(values.read(pc.if_else(pa.array(scalars), wrapped, cells)), self.unsure), rows)
-            cells, counts, self.unsure = source.items, source.counts, source.unsure
-        self.items, self.counts = cells, counts
-        self.rows = values.rows_of(counts)
+def _operands(expr: Call, rows: Rows, of: Of) -> Arrays:
+    """The operands of each row as an array: the one that is an array as it is."""
+    parts = [encoded(of(arg, rows)) for arg in expr.args if arg is not None]
+    if not parts:
+        raise Unvectorised
+    cells = parts[0][0]
+    alone = np.ones(rows.size, np.bool_) if len(parts) > 1 else values.items(cells)[0] < 0
+    several = in_turn([found.filter(pa.array(alone)) for found, _ in parts], int(np.count_nonzero(alone)))
+    made = values.arrays(np.where(alone, len(parts), 0), several, alone)
+    unsure = either(*(doubt for _, doubt in parts))
+    return Arrays(Column("array", pc.if_else(pa.array(alone), made, cells), doubt=unsure), rows)
 
 
 def _total(expr: Call, rows: Rows, of: Of) -> Column:
     """`$sum` and `$avg`."""
-    operands = _Operands(expr, rows, of)
+    operands = _operands(expr, rows, of)
     bounds = np.concatenate(([0], np.cumsum(operands.counts)))
     states, sure = totals.add(values.read(operands.items), bounds, deviation=False)
     if not sure.all():
@@ -248,9 +239,8 @@ def _nothing() -> pa.Scalar:
 
 def extreme(expr: Call, rows: Rows, of: Of) -> Column:
     """`$max` and `$min`; null does not count."""
-    operands = _Operands(expr, rows, of)
-    places = np.arange(len(operands.items))
-    chosen = _extreme_of(operands.items, operands.rows, places, 1, greatest=expr.op == "$max")
+    operands = _operands(expr, rows, of)
+    chosen = _extreme_of(operands.items, operands.rows, operands.places, 1, greatest=expr.op == "$max")
     found = np.full(rows.size, -1)
     found[operands.rows[chosen]] = chosen
     cells = operands.items.take(pa.array(found, mask=found < 0)).fill_null(NULL)

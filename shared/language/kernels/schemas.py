@@ -1,9 +1,10 @@
-"""`$jsonSchema` on columns: which documents conform, keyword by keyword; what counts properties or looks at names takes documents."""
+"""`$jsonSchema` on columns: which documents conform, keyword by keyword; schemas of properties that it does not name take documents."""
 
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidemark.shared.compiled import tags, values
@@ -15,14 +16,16 @@ from tidemark.shared.language.kernels.base import (
     Unvectorised,
     as_doubles,
     either,
+    filled,
     inexact,
     nulls_of,
 )
 from tidemark.shared.language.kernels.calls import is_few
-from tidemark.shared.language.kernels.cells import items_of, taken, values_of
+from tidemark.shared.language.kernels.cells import encoded, items_of, taken, values_of
 from tidemark.shared.language.kernels.expressions import is_in
 from tidemark.shared.language.query.ast import SchemaNode
 from tidemark.shared.language.query.json_schema import conforms
+from tidemark.shared.language.values import encode_value
 from tidemark.shared.model.values import MISSING
 
 Mask = npt.NDArray[np.bool_]
@@ -41,16 +44,22 @@ def has_kernel(schema: SchemaNode, *, nested: bool = False) -> bool:
 
 
 def is_by_fields(schema: SchemaNode, *, nested: bool = False) -> bool:
-    """Whether a schema asks of a document nothing but of its fields, each by itself: those without kernels are looked at one by one."""
-    counted = schema.min_properties is not None or schema.max_properties is not None
-    if counted or schema.pattern_properties or schema.additional_properties is not True or schema.dependencies:
+    """Whether all fields of which a schema asks have names that it has: those without kernels are looked at one by one."""
+    if schema.pattern_properties or isinstance(schema.additional_properties, SchemaNode):
         return False
     return (nested or schema.enum is None) and all(is_by_fields(part, nested=nested) for part in _of_the_same(schema))
 
 
 def _of_the_same(schema: SchemaNode) -> list[SchemaNode]:
     """The schemas in it that are of the same value."""
-    return [*schema.all_of, *schema.any_of, *schema.one_of, *(() if schema.negated is None else (schema.negated,))]
+    needed = [needs for _, needs in schema.dependencies if isinstance(needs, SchemaNode)]
+    return [
+        *schema.all_of,
+        *schema.any_of,
+        *schema.one_of,
+        *needed,
+        *(() if schema.negated is None else (schema.negated,)),
+    ]
 
 
 def conforming(schema: SchemaNode, rows: Rows) -> tuple[Mask, Mask | None]:
@@ -105,7 +114,30 @@ def _document(schema: SchemaNode, path: Path, rows: _Seen) -> Mask:
         good &= rows.has((*path, name))
     for name, inner in schema.properties:
         good &= _at(inner, (*path, name), rows)
-    return good
+    for name, needs in schema.dependencies:
+        met: Mask = np.ones(rows.size, dtype=np.bool_)
+        if isinstance(needs, SchemaNode):
+            met = _same(needs, path, rows)
+        else:
+            for need in needs:
+                met &= rows.has((*path, need))
+        good &= ~rows.has((*path, name)) | met
+    counted = schema.min_properties is not None or schema.max_properties is not None
+    return good & _named(schema, path, rows) if counted or schema.additional_properties is False else good
+
+
+def _named(schema: SchemaNode, path: Path, rows: _Seen) -> Mask:
+    """Where an object has as many fields as it may, and none that it may not."""
+    cells, unsure = encoded(rows.at(path) if path else rows.rows.root())
+    rows.doubts.append(unsure)
+    counts, names, _ = values.fields(cells)
+    good: Mask = counts >= (schema.min_properties or 0)
+    if schema.max_properties is not None:
+        good &= counts <= schema.max_properties
+    if schema.additional_properties is False:
+        known = pa.array([encode_value(name) for name, _ in schema.properties], pa.binary())
+        good[values.rows_of(counts)[filled(pc.invert(pc.is_in(names, value_set=known)))]] = False
+    return good | (counts < 0)
 
 
 def _at(schema: SchemaNode, path: Path, rows: _Seen) -> Mask:
@@ -191,9 +223,14 @@ def _content(schema: SchemaNode, path: Path, column: Column, rows: _Seen) -> Mas
     return good & _combined(schema, path, rows, good)
 
 
+def _same(schema: SchemaNode, path: Path, rows: _Seen) -> Mask:
+    """Where the value at a path, or the document, conforms to a schema in that of its own."""
+    return _at(schema, path, rows) if path else _whole(schema, rows)
+
+
 def _combined(schema: SchemaNode, path: Path, rows: _Seen, good: Mask) -> Mask:
     def holds(part: SchemaNode) -> Mask:
-        return _at(part, path, rows) if path else _whole(part, rows)
+        return _same(part, path, rows)
 
     for part in schema.all_of:
         good = good & holds(part)
