@@ -249,6 +249,10 @@ def _request_of(command: Command, request: str) -> Request:
         case Start(resume=resume):
             return StartProcessor(request, name, resume)
         case Stop(drain=drain, until=until):
+            if until and not drain:
+                raise Problem(
+                    BAD_REQUEST, "until", "drain: true beside it: a stop alone ends at a checkpoint", "no drain"
+                )
             return StopProcessor(request, name, drain, {split: Offset(at) for split, at in until.items()})
         case Modify(document=document, parallelism=parallelism, resume=resume):
             text = None if document is None else text_of(document)

@@ -122,7 +122,14 @@ async def newest_of(processor: Processor, connections: Connections, limit: int) 
         )
     _known(processor.connections.get(source.connection_name))
     with _saying(f"connections.{source.connection_name}"):
-        log = connections.log(connections.get(processor, source.connection_name))
+        connection = connections.get(processor, source.connection_name)
+        log = connections.log(connection)
+        known = await log.describe_topics(source.topics)
+        if missing := [topic for topic in source.topics if topic not in known]:
+            cluster = connections.kafka_settings(connection).bootstrap
+            raise Problem(
+                CONFLICT, join(source.path, "topic"), f"a topic of the cluster {cluster}", f"no topic {missing[0]}"
+            )
         records = [r for topic in source.topics for r in await newest(log, topic, limit, bytes_max=LETTERS_BYTES_MAX)]
     found = []
     for record in sorted(records, key=lambda record: record.timestamp_ms)[-limit:]:

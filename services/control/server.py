@@ -60,7 +60,8 @@ def _broken(error: BaseException) -> None:
 
 async def _body(request: web.Request, kind: Any, api: Api) -> Any:
     if request.content_type != "application/json":
-        raise Problem(BAD_REQUEST, "header Content-Type", "application/json", repr(request.content_type))
+        given = repr(request.content_type) if "Content-Type" in request.headers else "none"
+        raise Problem(BAD_REQUEST, "header Content-Type", "application/json", given)
     try:
         data = await read_body(request, api.settings.body_timeout_ms, api.clock, api.executor, _broken)
         return msgspec.json.decode(data or b"{}", type=kind)

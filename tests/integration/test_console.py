@@ -325,6 +325,10 @@ async def test_a_document_is_tried_out_in_a_process_of_its_own(shown: Shown) -> 
     taken = re.fullmatch(r"(\d+) records(?:, (\d+) more were no documents)?; \1 out, 0 dead letters", found["answers"])
     assert taken is not None, found["answers"]
     assert 0 < int(taken[1]) <= 100 - int(taken[2] or 0)
+    elsewhere = {"$source": {**source["$source"], "topic": "nowhere"}}
+    status, found = await asked([elsewhere, stages[-1]], rows=None)
+    assert (status, found["error"]["place"]) == (409, "pipeline[0].$source.topic"), found
+    assert found["error"]["finding"] == "no topic nowhere"
     table = {
         "$lookup": {
             "from": {"connectionName": "base", "table": "t"},

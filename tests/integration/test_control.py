@@ -333,6 +333,16 @@ async def test_odd_bytes_are_the_askers_fault(asked: Asked) -> None:
         assert b'"finding"' in found
 
 
+async def test_what_a_request_leaves_out_is_told(asked: Asked) -> None:
+    """An end of the input without a drain, and a body's type, are not passed over, nor told as something that was not there."""
+    status, found = await asked.ask("POST", "/v1/processors/p/stop", {"until": {"in-0": 5}})
+    assert (status, found["error"]["place"], found["error"]["finding"]) == (400, "until", "no drain")
+    bare = {"headers": BEARER, "skip_auto_headers": ["Content-Type"]}
+    async with asked.session.post(asked.url + "/v1/processors/p/start", **bare) as answer:
+        found = await answer.json()
+    assert (found["error"]["place"], found["error"]["finding"]) == ("header Content-Type", "none")
+
+
 async def test_no_route_answers_without_the_token(asked: Asked) -> None:
     """Every route but liveness asks for the token; a browser's prompt may read and may not change."""
     basic = base64.b64encode(f"me:{TOKEN}".encode()).decode()
