@@ -337,8 +337,8 @@ async def test_what_a_request_leaves_out_is_told(asked: Asked) -> None:
     """An end of the input without a drain, and a body's type, are not passed over, nor told as something that was not there."""
     status, found = await asked.ask("POST", "/v1/processors/p/stop", {"until": {"in-0": 5}})
     assert (status, found["error"]["place"], found["error"]["finding"]) == (400, "until", "no drain")
-    bare = {"headers": BEARER, "skip_auto_headers": ["Content-Type"]}
-    async with asked.session.post(asked.url + "/v1/processors/p/start", **bare) as answer:
+    url, left_out = asked.url + "/v1/processors/p/start", ["Content-Type"]
+    async with asked.session.post(url, headers=BEARER, skip_auto_headers=left_out) as answer:
         found = await answer.json()
     assert (found["error"]["place"], found["error"]["finding"]) == ("header Content-Type", "none")
 
