@@ -28,8 +28,10 @@ class Validate(Judging):
         return self.validator
 
     def _apply(self, document: Document, env: Environment) -> Outcome:
-        if matches(self.validator, env):
-            return Passed((document,))
+        return Passed((document,)) if matches(self.validator, env) else self.refused(document)
+
+    def refused(self, document: Document) -> Discarded | Failure | ValidationStop:
+        """What becomes of a document that the validator is not true of."""
         if self.validation_action == "discard":
             return Discarded(self.path)
         if self.validation_action == "error":

@@ -27,7 +27,7 @@ def redact(stage: Redact, staged: Staged, context: TaskContext) -> None:
     """One that does not look inside keeps rows as they are."""
     predicate = _decided(stage.expr)
     if predicate is not None:
-        keep(stage, predicate, staged, context, tells_refused=False)
+        keep(stage, predicate, staged, context)
         return
     try:
         _looked_into(stage, staged, context)
