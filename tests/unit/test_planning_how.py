@@ -30,7 +30,8 @@ def how(stage: dict[str, Any]) -> dict[str, str]:
         ({"$reduce": {"input": "$x", "initialValue": 0, "in": {"$add": ["$$value", "$$this.n"]}}}, "kernel"),
         ({"$add": [1, {"$size": "$x"}]}, "kernel"),
         ({"$map": {"input": "$x", "in": {"$reverseArray": "$$this"}}}, "kernel"),
-        ({"$map": {"input": "$x", "in": {"$objectToArray": "$$this"}}}, "row by row"),
+        ({"$map": {"input": "$x", "in": {"$objectToArray": "$$this"}}}, "kernel"),
+        ({"$map": {"input": "$x", "in": {"$strcasecmp": ["$$this", "a"]}}}, "row by row"),
         ({"$let": {"vars": {"CURRENT": "$x"}, "in": "$y"}}, "interpreted"),
     ],
 )
