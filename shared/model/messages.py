@@ -514,6 +514,7 @@ class ProcessorStatus(Struct, frozen=True):
     plan_version: int
     document: str
     parallelism: dict[str, int]
+    """As it was asked for last: what waits for a checkpoint counts."""
     tasks: tuple[tuple[VertexId, int, Place], ...] = ()
     answers: tuple[tuple[str, str], ...] = ()
     """The last requests for this processor: (request id, "" or the error); bounded."""

@@ -268,6 +268,20 @@ def test_R4_a_rescale_takes_a_checkpoint_and_new_incarnations_where_counts_chang
     assert plan.since == 0
 
 
+def test_R4_a_rescale_that_waits_for_its_checkpoint_is_told_so_that_the_next_one_keeps_it() -> None:
+    """Who asks for other numbers begins with those of the status: they are what was asked for last, not what still runs."""
+    world = started(parallelism={"count": 2})
+    world.pass_ms(1_500)
+    world.acking = lambda _: False
+    modify(world, parallelism={"count": 3, "emit": 2})
+    assert world.row.plan_version == 1
+    assert world.status[NAME].parallelism == {"count": 3, "emit": 2}
+    world.acking = lambda _: True
+    modify(world, parallelism={**world.status[NAME].parallelism, "read": 1})
+    world.pass_ms(600_000)  # the checkpoint that nobody acknowledged is given up
+    assert world.row.parallelism == {"count": 3, "emit": 2, "read": 1}
+
+
 def test_R4_an_edge_is_new_when_its_senders_or_its_partitions_change() -> None:
     """Rescaling a vertex in the middle renews the edges on both sides of it."""
     world = started()

@@ -61,7 +61,7 @@ def status_of(p: ProcessorState) -> ProcessorStatus:
         released=released,
         plan_version=p.row.plan_version,
         document=p.plan.document,
-        parallelism=p.row.parallelism,
+        parallelism=p.row.parallelism if p.kept.pending is None else p.kept.pending.parallelism,
         tasks=tuple(tasks),
         answers=tuple((request, bounded(error, _ANSWER_CHARACTERS_MAX)) for request, error in p.answers),
         commits=p.kept.commits,
