@@ -114,10 +114,8 @@ def records_of(
     keys_must = stage.key_format_error == "dlq"
     registered: RegisteredRecords | None = None
     if stage.registry is not None:
-        registry, too = (
-            connections.registry(connections.get(processor, stage.registry)),
-            stage.key_format == "schemaRegistry",
-        )
+        registry = connections.registry(connections.get(processor, stage.registry))
+        too = stage.key_format == "schemaRegistry"
         registered = RegisteredRecords(registry, executor, bytes_max, keys=too, keys_must=keys_must)
     if values is None and keys is None:
         return registered

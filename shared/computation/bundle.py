@@ -71,10 +71,11 @@ def bundle_of(classes: Iterable[str], search: Sequence[str] | None = None) -> Bu
     names = {path.partition(":")[0] for path in paths}
     with _loading:
         found = _found(names, search) if names else {}
-        for path in [] if search is not None else paths:
-            name, colon, _ = path.partition(":")
-            if colon and name not in found:
-                _check_is_somewhere(path, name)
+        if search is None:
+            for path in paths:
+                name, colon, _ = path.partition(":")
+                if colon and name not in found:
+                    _check_is_somewhere(path, name)
     if not found:
         return Bundle()
     modules = [found[name] for name in sorted(found)]

@@ -194,7 +194,10 @@ class Frame(Rows):
 
     def root(self) -> Column:
         """The rows' documents."""
-        return Column("object", encoded_rows(self.batch))
+        found = self._columns.get(())
+        if found is None:
+            found = self._columns[()] = Column("object", encoded_rows(self.batch))
+        return found
 
     def of_documents(self, cells: pa.BinaryArray) -> "Frame":
         """A batch that has nothing else."""

@@ -195,6 +195,12 @@ def read_path(names: Path, rows: Rows) -> Column:
 # --- arrays taken apart -----------------------------------------------------------------------------------------------
 
 
+def places_of(counts: Int64s, rows: Int64s) -> Int64s:
+    """Where each item stands in its row, where rows have so many. rows: of each item its row (`values.rows_of`)."""
+    places: Int64s = np.arange(len(rows)) - (np.cumsum(counts) - counts)[rows]
+    return places
+
+
 class Arrays:
     """The arrays that an expression gives, shape (n,): how many items each has, 0 of what is none, and all items."""
 
@@ -214,7 +220,7 @@ class Arrays:
             kept = ~self.unsure
             self.items = self.items.filter(pa.array(np.repeat(kept, self.counts)))
             self.counts = np.where(kept, self.counts, 0)
-        self.rows = np.repeat(np.arange(len(counts)), self.counts)
+        self.rows = values.rows_of(self.counts)
         """Of each item its row."""
 
     def by_row(self, items: Bools | None) -> Bools | None:
@@ -234,8 +240,7 @@ class Arrays:
     @property
     def places(self) -> Int64s:
         """Where each item stands in its array."""
-        places: Int64s = np.arange(len(self.rows)) - self.begins[self.rows]
-        return places
+        return places_of(self.counts, self.rows)
 
     def item(self, index: int) -> Column:
         """The items at an index, from the end where it is below 0; missing beyond, null of null."""

@@ -285,8 +285,8 @@ def doubted(column: Column, *masks: Bools | None) -> Column:
 
 
 def without(values: pa.Array, mask: Bools | None) -> pa.Array:
-    """The cells, null where the mask is true."""
-    return values if mask is None else pc.if_else(pa.array(mask), pa.scalar(None, values.type), values)
+    """The cells, null where the mask is true, and of no bytes there: with a scalar Arrow may leave those that were."""
+    return values if mask is None else pc.if_else(pa.array(mask), pa.nulls(len(values), values.type), values)
 
 
 Signs = npt.NDArray[np.int8]

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 
 from tidemark.shared.compiled import tags, totals, values
 from tidemark.shared.language.expressions.ast import ArrayExpr, Call, Expr, Literal, SortArray
-from tidemark.shared.language.kernels.arrays import Arrays, Int64s, Of, bounded, given, in_turn, of_cells
+from tidemark.shared.language.kernels.arrays import Arrays, Int64s, Of, bounded, given, in_turn, of_cells, places_of
 from tidemark.shared.language.kernels.base import (
     Bools,
     Column,
@@ -192,7 +192,7 @@ def _zipped(expr: Call, rows: Rows, of: Of) -> Column:
     if int(counts.sum()) * len(found.arrays) > max(_PAIRED_MAX, 2 * len(found.items)):
         raise Unvectorised
     row = values.rows_of(counts)
-    place = np.arange(len(row)) - (np.cumsum(counts) - counts)[row]
+    place = places_of(counts, row)
     flat = np.empty((len(row), len(found.arrays)), np.int64)
     there = np.empty(flat.shape, np.bool_)
     begin = 0
@@ -307,14 +307,19 @@ def _element(index: int | None) -> Callable[[Call, Rows, Of], Column]:
 def _contains(expr: Call, rows: Rows, of: Of) -> Column:
     """`$in` an array that is no constant."""
     wanted, source = of(given(expr, 0), rows), Arrays(of(given(expr, 1), rows), rows)
-    if rows.size and not len(source.items):
-        none = np.zeros(rows.size, np.bool_)
-        return replace(booleans(none), doubt=either(wanted.doubt, source.unsure, ~source.are))
+    same, doubt = _equal(source, wanted)
+    found = np.zeros(rows.size, np.bool_)
+    found[source.rows[same]] = True
+    return replace(booleans(found), doubt=either(doubt, ~source.are))
+
+
+def _equal(source: Arrays, wanted: Column) -> tuple[Int64s, Bools | None]:
+    """(the items that equal their row's value; the rows in doubt, shape (n,))."""
+    if not len(source.items):
+        return np.zeros(0, np.int64), either(wanted.doubt, source.unsure)
     signs, doubt = compare_columns(taken(wanted, source.rows), items := of_cells(values.read(source.items)))
-    found = source.by_row(signs == 0)
-    assert found is not None
     unsure = source.by_row(either(doubt, items.doubt))
-    return replace(booleans(found), doubt=either(wanted.doubt, source.unsure, ~source.are, unsure))
+    return np.flatnonzero(signs == 0), either(wanted.doubt, source.unsure, unsure)
 
 
 def _index_of(expr: Call, rows: Rows, of: Of) -> Column:
@@ -322,15 +327,10 @@ def _index_of(expr: Call, rows: Rows, of: Of) -> Column:
     if any(arg is not None for arg in expr.args[2:]):
         raise Unvectorised
     source, wanted = Arrays(of(given(expr, 0), rows), rows), of(given(expr, 1), rows)
+    same, doubt = _equal(source, wanted)
     found = np.full(rows.size, -1)
-    doubt = None
-    if len(source.items):
-        signs, unsure = compare_columns(taken(wanted, source.rows), items := of_cells(values.read(source.items)))
-        same = np.flatnonzero(signs == 0)[::-1]
-        found[source.rows[same]] = source.places[same]  # of several the first is written last
-        doubt = source.by_row(either(unsure, items.doubt))
-    column = Column("int", pa.array(found, pa.int32(), mask=~source.are))
-    return doubted(column, wanted.doubt, source.unsure, doubt)
+    found[source.rows[same[::-1]]] = source.places[same[::-1]]  # of several the first is written last
+    return doubted(Column("int", pa.array(found, pa.int32(), mask=~source.are)), doubt)
 
 
 def _true_of(*, every: bool) -> Callable[[Call, Rows, Of], Column]:

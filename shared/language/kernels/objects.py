@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from tidemark.shared.compiled import tags, values
 from tidemark.shared.language.expressions.ast import Call, Literal, ObjectExpr
 from tidemark.shared.language.kernels.arrays import Arrays, Int64s, Of, bounded, given, of_cells
-from tidemark.shared.language.kernels.base import Bools, Column, Rows, Unvectorised, either
+from tidemark.shared.language.kernels.base import Bools, Column, Rows, Unvectorised, either, without
 from tidemark.shared.language.kernels.cells import encoded
 
 
@@ -71,9 +71,7 @@ def _with_field(expr: Call, rows: Rows, of: Of) -> Column:
     if expr.op == "$setField":
         part, doubt = encoded(of(given(expr, 2), rows))
     nulls, odd = _nulls_and_odd(cells)
-    found = values.objects(values.objects_of(cells)[0], [name], [part])
-    if nulls.any():
-        found = pc.if_else(pa.array(nulls), pa.nulls(rows.size, pa.binary()), found)
+    found = without(values.objects(values.objects_of(cells)[0], [name], [part]), either(nulls))
     return bounded(found, "object", either(unsure, doubt, odd), rows)
 
 

@@ -10,7 +10,7 @@ from tidemark.shared.language.expressions.ast import Call, Expr, Variable, walk
 from tidemark.shared.language.fields import expression_paths
 from tidemark.shared.language.kernels import Bools, Column, Path, Rows, Unvectorised, column_of
 from tidemark.shared.language.kernels.arrays import Bound, Int64s
-from tidemark.shared.language.kernels.base import constant
+from tidemark.shared.language.kernels.base import constant, either, filled, without
 from tidemark.shared.language.query.ast import All, Always, AnyOf, ExprTrue, Not, Predicate
 from tidemark.shared.language.stages import Redact
 from tidemark.shared.language.stages.base import Failure, Passed
@@ -118,7 +118,7 @@ def _objects(
         made, sure = values.paired(left, names.filter(there), found, np.ones(len(into), np.bool_))
         doubt[into[~sure]] = doubt[into[of[unsure]]] = True
         cells = with_rows(cells, into, made)
-    return pc.if_else(pa.array(pruned), pa.nulls(len(cells), pa.binary()), cells), doubt
+    return without(cells, either(pruned)), doubt
 
 
 def _values(expr: Expr, above: Rows, places: Int64s, cells: pa.BinaryArray) -> tuple[pa.BinaryArray, Bools]:
@@ -146,5 +146,4 @@ def _left(found: pa.BinaryArray, of: Int64s, count: int) -> tuple[Int64s, pa.Bin
 
 
 def _equal(column: Column, text: str) -> Bools:
-    found: Bools = pc.fill_null(pc.equal(column.values, text), fill_value=False).to_numpy(zero_copy_only=False)
-    return found
+    return filled(pc.equal(column.values, text))
