@@ -1,4 +1,4 @@
-"""Exits 0 if the service in this container can do its work; else says why it cannot, and exits 1. Run every few seconds: imports little."""
+"""Exits 0 if the service in this container can do its work; else says why not, and exits 1. healthy.sh runs it for TLS: imports little."""
 
 import os
 import socket

@@ -31,7 +31,7 @@ RUN groupadd --gid 10001 tidemark \
  && install -d -m 0750 -o tidemark -g tidemark /var/lib/tidemark/blobs /var/lib/tidemark/out /var/lib/tidemark/tokens \
     /var/lib/tidemark/scratch /var/lib/tidemark/keys /var/lib/tidemark/gateway
 COPY --from=build /opt/tidemark /opt/tidemark
-COPY deploy/images/start.sh deploy/images/healthy.py /opt/tidemark/image/
+COPY deploy/images/start.sh deploy/images/healthy.sh deploy/images/healthy.py /opt/tidemark/image/
 # Last, as this alone differs from one service's image to the next. Documents' own classes are looked for in /computations.
 ARG SERVICE
 ENV TIDEMARK_SERVICE=${SERVICE} \

@@ -32,7 +32,7 @@ RUN groupadd --gid 10001 tidemark \
  && install -d -m 0750 -o tidemark -g tidemark /var/lib/tidemark/blobs
 COPY --from=java ${JAVA_FOLDER} /opt/java/openjdk
 COPY --from=build /opt/tidemark /opt/tidemark
-COPY deploy/images/start.sh deploy/images/healthy.py /opt/tidemark/image/
+COPY deploy/images/start.sh deploy/images/healthy.sh deploy/images/healthy.py /opt/tidemark/image/
 # Spark keeps shuffles, and whatever else it writes, below /tmp: the root is read-only.
 ENV TIDEMARK_SERVICE=spark \
     JAVA_HOME=/opt/java/openjdk \

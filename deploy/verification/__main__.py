@@ -2,7 +2,7 @@
 
 1. build every image from the commit's files; print their digests;
 2. up: the job runs; containers are confined as the file says; each service tells liveness, readiness and metrics;
-3. scale: source 2, operator 3, sink 2, each with tasks of the job;
+3. scale: source 2, operator 3, sink 2, each with tasks of the job; Prometheus of the profile `monitoring` reads them all;
 4. kill while events flow: each service, Kafka and PostgreSQL by `docker kill`, and a process from outside, which the engine starts again;
 5. stop: SIGTERM to each service; it ends with status 0 within its grace period;
 6. down and up: the job goes on from where it was;
@@ -35,7 +35,12 @@ def main() -> int:
     )
     parser.add_argument("--work", type=Path, default=ROOT / "out" / "verification", help="what is fetched and found")
     parser.add_argument("--compose", default="docker-compose", help="the command: 'docker-compose' or 'docker compose'")
-    parser.add_argument("--seconds", type=int, default=900, help="how long the year is fed")
+    parser.add_argument(
+        "--seconds",
+        type=int,
+        default=3600,
+        help="how long the year may be fed: longer than the steps take; its rest is fed faster",
+    )
     options = parser.parse_args()
     work = options.work.resolve()
     work.mkdir(parents=True, exist_ok=True)
@@ -53,7 +58,7 @@ def main() -> int:
                 **images,
             }
             installation = Installation(Shell(record, context, settings), options.compose.split())
-            story.tell(installation, work / "result", options.seconds)
+            story.tell(installation, work / "result")
     except (Wrong, CommandFailed) as error:
         record.say(f"WRONG: {error}")
         return 1

@@ -3,7 +3,7 @@
 import json
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from tidemark.deploy.verification.shell import CommandFailed, Shell
@@ -32,6 +32,10 @@ class Installation:
     compose: Sequence[str]
     """The command: `docker-compose`, or `docker compose`."""
     scale: dict[str, int] = field(default_factory=dict)
+
+    def set(self, name: str, value: str) -> None:
+        """A variable of the compose file, from the next command on."""
+        self.shell = replace(self.shell, environment={**self.shell.environment, name: value})
 
     def up(self) -> None:
         """Start the missing containers, as many of each service as `scale` says."""

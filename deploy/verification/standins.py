@@ -2,7 +2,7 @@
 
 They are made by debootstrap from Debian's packages and keep the interface that the shipped files rely on: `python3` of version 3.11 with
 venv; Java 17 in /opt/java/openjdk and on the path; PostgreSQL that takes POSTGRES_USER, POSTGRES_PASSWORD, POSTGRES_DB and
-POSTGRES_INITDB_ARGS and keeps its data in /var/lib/postgresql/data.
+POSTGRES_INITDB_ARGS and keeps its data in /var/lib/postgresql/data; Prometheus that is started with its options. Debian has no Grafana.
 """
 
 import shutil
@@ -58,6 +58,13 @@ STANDINS: Final = (
         "rm -rf var/lib/postgresql/15 etc/postgresql/15 && chroot . install -d -m 0700 -o postgres -g postgres"
         " /var/lib/postgresql/data && chroot . install -d -m 3777 -o postgres -g postgres /var/run/postgresql && chmod 0755 start-postgres",
         (f"ENV PATH={_POSTGRES_BIN}:{_PATH}", 'ENTRYPOINT ["/start-postgres"]'),
+    ),
+    Standin(
+        "TIDEMARK_PROMETHEUS_IMAGE",
+        "standin/prometheus:2.42",
+        ("prometheus",),
+        "install -d -m 0755 -o 65534 -g 65534 prometheus",
+        (f"ENV PATH={_PATH}", 'ENTRYPOINT ["/usr/bin/prometheus"]'),
     ),
 )
 

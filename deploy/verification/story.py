@@ -1,8 +1,10 @@
 """The steps that are taken with the installation, and the conditions that must hold after each."""
 
+import json
 import shutil
 import sys
 import time
+import urllib.parse
 from pathlib import Path
 from typing import Any, Final
 
@@ -12,8 +14,10 @@ from tidemark.deploy.verification.shell import CommandFailed, Shell
 
 _KEPT: Final = ("kafka", "postgres")
 _SCALE: Final = {"source": 2, "operator": 3, "sink": 2}
-_LATE_S: Final = 600.0
-"""How much later than it was told the feed may end: with kafka it is stopped and begun again, on a machine that does other work."""
+_REST_S: Final = 120
+"""How long the whole year would take when its rest is fed after the last step: until then it must not run dry."""
+_LATE_S: Final = 900.0
+"""How much later than it was told the feed may end: on a machine that does other work it waits for the broker."""
 _ASK: Final = """
 import os, urllib.request
 said = {}
@@ -28,17 +32,18 @@ print(f"alive, ready, {len(figures)} figures of its own, such as {figures[0]}")
 """Run inside a container: ends with another status than 0 if the service does not tell how it is."""
 
 
-def tell(installation: Installation, result: Path, fed_s: float) -> None:
-    """All of it. Wrong, CommandFailed. `fed_s`: for how long the year is fed."""
+def tell(installation: Installation, result: Path) -> None:
+    """All of it. Wrong, CommandFailed."""
     record = installation.shell.record
     build(installation)
     try:
         begin(installation)
         scale(installation)
+        monitor(installation)
         kill(installation)
         stop(installation)
         take_down_and_up(installation)
-        finish(installation, fed_s)
+        finish(installation)
         compare(installation, result)
     except (Wrong, CommandFailed):
         logs = installation.shell.run(*installation.compose, "logs", "--no-color", "--tail", "200", told=False)
@@ -80,6 +85,46 @@ def begin(installation: Installation) -> None:
     for service in SERVICES:
         told = installation.shell.run(*installation.compose, "exec", "-T", service, "python3", "-c", _ASK, told=False)
         installation.shell.record.say(f"{service}: {told.strip()}")
+
+
+def monitor(installation: Installation) -> None:
+    """The profile `monitoring`: Prometheus reads every container's figures, takes the rules, and has what the dashboard asks for."""
+    prometheus = ("--profile", "monitoring", "up", "--detach", "--no-build", "--no-deps", "prometheus")
+    installation.shell.run(*installation.compose, *prometheus)
+    containers = sum(len(installation.containers(service)) for service in SERVICES)
+    installation.until("Prometheus reads them all", lambda _: _up(installation) == containers)
+    groups = _asked(installation, "rules")["groups"]
+    rules = [rule for group in groups for rule in group["rules"]]
+    ensure(rules and all(rule["health"] == "ok" for rule in rules), f"rules that do not hold: {rules}")
+    told = f"{containers} containers are read, {len(rules)} alert rules are evaluated"
+    firing = sorted({rule["name"] for rule in rules if rule["state"] == "firing"})
+    installation.shell.record.say(f"Prometheus: {told}, firing: {', '.join(firing) or 'none'}")
+    board = json.loads((ROOT / "deploy" / "monitoring" / "dashboard.json").read_text())
+    queries = [target["expr"] for panel in board["panels"] for target in panel["targets"]]
+
+    def unanswered() -> list[str]:
+        asked = {query: query.replace("$__rate_interval", "1m") for query in queries}
+        return [query for query, at in asked.items() if not _asked(installation, "query", query=at)["result"]]
+
+    installation.until("the dashboard's queries have values", lambda _: not unanswered())
+    installation.shell.record.say(f"dashboard: {len(queries)} queries have values")
+
+
+def _asked(installation: Installation, path: str, **parameters: str) -> Any:
+    """What Prometheus answers, asked from a container beside it."""
+    asked = f"http://prometheus:9090/api/v1/{path}?{urllib.parse.urlencode(parameters)}"
+    script = f"import urllib.request; print(urllib.request.urlopen({asked!r}).read().decode())"
+    command = ("exec", "-T", "control", "python3", "-c", script)
+    return json.loads(installation.shell.run(*installation.compose, *command, told=False))["data"]
+
+
+def _up(installation: Installation) -> int:
+    """How many containers Prometheus reads; none while it starts and does not answer."""
+    try:
+        targets = _asked(installation, "targets", state="active")["activeTargets"]
+    except CommandFailed:
+        return 0
+    return sum(target["health"] == "up" for target in targets)
 
 
 def _ensure_confined(service: str, host: dict[str, Any]) -> None:
@@ -172,14 +217,16 @@ def take_down_and_up(installation: Installation) -> None:
     installation.until_goes_on("the job goes on after down and up")
 
 
-def finish(installation: Installation, fed_s: float) -> None:
-    """The feed comes to its end; then the input ends, windows close, everything is released."""
+def finish(installation: Installation) -> None:
+    """The rest of the year is fed faster; then the input ends, windows close, everything is released."""
+    installation.ensure_fed()
+    installation.set("TIDEMARK_FEED_SECONDS", str(_REST_S))
+    installation.up()
     (feeder,) = installation.containers("feed")
     began = time.monotonic()
     while (state := installation.inspect(feeder)["State"])["Status"] != "exited" or state["ExitCode"] != 0:
-        ensure(
-            time.monotonic() < began + fed_s + _LATE_S, f"the feed has not ended: {state['Status']} {state['ExitCode']}"
-        )
+        told = f"the feed has not ended: {state['Status']} {state['ExitCode']}"
+        ensure(time.monotonic() < began + _REST_S + _LATE_S, told)
         time.sleep(1)
     installation.shell.record.say(f"feed: {installation.shell.run('docker', 'logs', feeder, told=False).strip()}")
     cli = (*installation.compose, "run", "--rm", "-T", "cli", JOB)

@@ -93,6 +93,20 @@ def test_whoever_waits_for_a_container_waits_through_a_slow_start(name: str) -> 
     assert int(COMPOSE["services"][name]["healthcheck"]["start_period"].removesuffix("s")) >= 600
 
 
+@pytest.mark.parametrize("name", SERVICES)
+def test_a_service_that_misses_the_broker_is_not_given_up_at_once(name: str) -> None:
+    """A broker that was killed is back after a minute or two on a busy machine: until then an `up` that starts it has to go on."""
+    check = COMPOSE["services"][name]["healthcheck"]
+    assert int(check["retries"]) * int(check["interval"].removesuffix("s")) >= 300
+
+
+@pytest.mark.parametrize("name", [*SERVICES, *STORES])
+def test_a_health_check_starts_no_interpreter(name: str) -> None:
+    """It runs every few seconds in every container: Python takes 40 ms of a processor to start, bash 3."""
+    words = COMPOSE["services"][name]["healthcheck"]["test"]
+    assert not [word for word in words if "python" in word or word.endswith(".py")]
+
+
 def test_nothing_is_written_that_either_compose_lacks() -> None:
     """docker-compose 1.29 and `docker compose` 2 both take every key, condition and variable."""
     assert {key for key in COMPOSE if not key.startswith("x-")} == {"services", "volumes"}
@@ -106,7 +120,10 @@ def test_nothing_is_written_that_either_compose_lacks() -> None:
 
 def test_data_survive_in_named_volumes() -> None:
     """Every volume is a declared one, and what must last lies on one: records, commits, state, output, the token."""
-    mounts = {v.split(":")[1]: v.split(":")[0] for s in COMPOSE["services"].values() for v in s.get("volumes", [])}
+    written = [volume for service in COMPOSE["services"].values() for volume in service.get("volumes", [])]
+    ours = [volume for volume in written if volume.startswith("./")]
+    assert all(volume.endswith(":ro") and (ROOT / volume.split(":")[0]).is_dir() for volume in ours)
+    mounts = {volume.split(":")[1]: volume.split(":")[0] for volume in written if volume not in ours}
     assert set(mounts.values()) == COMPOSE["volumes"].keys()
     assert mounts == {
         "/var/lib/kafka": "kafka",
@@ -117,6 +134,8 @@ def test_data_survive_in_named_volumes() -> None:
         "/var/lib/tidemark/keys": "keys",
         "/var/lib/tidemark/gateway": "gateway",
         "/var/lib/tidemark/scratch": "scratch",
+        "/prometheus": "prometheus",
+        "/var/lib/grafana": "grafana",
     }
     for name in SERVICES:
         environment = environment_of(name)
@@ -130,7 +149,26 @@ def test_images_and_files_name_no_registry() -> None:
         first, slash, _ = resolved(service["image"], {}).partition("/")
         assert not (slash and re.search(r"[.:]", first)), service["image"]
     defaults = {default for _, default in VARIABLE.findall(TEXT) if re.fullmatch(r"[a-z][\w./-]*:[\w.-]+", default)}
-    assert {"python:3.11-slim-bookworm", "eclipse-temurin:17-jre", "postgres:16", "kafka:9092"} == defaults
+    monitoring = {"prom/prometheus:v2.53.3", "grafana/grafana:11.4.0"}
+    assert {"python:3.11-slim-bookworm", "eclipse-temurin:17-jre", "postgres:16", "kafka:9092"} | monitoring == defaults
+
+
+def test_monitoring_is_a_profile_that_asks_every_service() -> None:
+    """Prometheus and Grafana start where they are asked for; each service's figures are read, at the port where it serves them."""
+    assert {n for n, s in COMPOSE["services"].items() if "monitoring" in s.get("profiles", [])} == {
+        "prometheus",
+        "grafana",
+    }
+    folder = ROOT / "deploy" / "monitoring"
+    (scraped,) = yaml.safe_load((folder / "prometheus.yaml").read_text())["scrape_configs"]
+    (found,) = scraped["dns_sd_configs"]
+    assert sorted(found["names"]) == SERVICES
+    assert {str(found["port"])} == {environment_of(name)["TIDEMARK_HEALTH_PORT"] for name in SERVICES}
+    assert re.fullmatch("tidemark.*", scraped["job_name"])  # by which the dashboard finds the processes
+    (source,) = yaml.safe_load((folder / "grafana" / "datasources" / "prometheus.yaml").read_text())["datasources"]
+    assert source["url"] == "http://prometheus:9090"
+    (provider,) = yaml.safe_load((folder / "grafana" / "dashboards" / "tidemark.yaml").read_text())["providers"]
+    assert f"./deploy/monitoring:{provider['options']['path']}:ro" in COMPOSE["services"]["grafana"]["volumes"]
 
 
 def test_ports_are_open_on_the_loopback_address_alone() -> None:

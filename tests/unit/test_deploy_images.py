@@ -145,7 +145,10 @@ def answering(answer: bytes) -> Iterator[int]:
 
     class Handler(socketserver.BaseRequestHandler):
         def handle(self) -> None:
-            assert self.request.recv(1000).startswith(b"GET /readyz ")
+            asked = b""
+            while not asked.endswith(b"\r\n\r\n"):
+                asked += self.request.recv(1000) or pytest.fail(f"the request ends with {asked!r}")
+            assert asked.startswith(b"GET /readyz ")
             self.request.sendall(answer)
 
     with socketserver.TCPServer(("127.0.0.1", 0), Handler) as server:
@@ -158,25 +161,40 @@ def answering(answer: bytes) -> Iterator[int]:
             thread.join()
 
 
-def health(port: int) -> tuple[int, str]:
+HEALTH_CHECKS: Final[tuple[list[str | Path], ...]] = (
+    ["bash", IMAGES / "healthy.sh"],
+    [sys.executable, "-IS", IMAGES / "healthy.py"],
+)
+"""The one that containers run, and the one that it leaves TLS to."""
+
+
+def health(check: list[str | Path], environment: dict[str, str]) -> tuple[int, str]:
     done = subprocess.run(
-        [sys.executable, "-IS", IMAGES / "healthy.py"],
-        env={"TIDEMARK_HEALTH_PORT": str(port)},
-        capture_output=True,
-        text=True,
-        check=False,
+        check, env={"PATH": "/usr/bin:/bin", **environment}, capture_output=True, text=True, check=False
     )
-    return done.returncode, done.stdout.strip()
+    return done.returncode, (done.stdout + done.stderr).strip()
 
 
-def test_health_is_what_the_process_says() -> None:
+@pytest.mark.parametrize("check", HEALTH_CHECKS, ids=["bash", "python"])
+def test_health_is_what_the_process_says(check: list[str | Path]) -> None:
     """200 is healthy; 503 is not, with the reason; no answer is not, either."""
     with answering(b"HTTP/1.1 200 OK\r\n\r\nready\n") as port:
-        assert health(port) == (0, "ready")
+        assert health(check, {"TIDEMARK_HEALTH_PORT": str(port)}) == (0, "ready")
     with answering(b"HTTP/1.1 503 Service Unavailable\r\n\r\nwaits for the brokers\n") as port:
-        assert health(port) == (1, "waits for the brokers")
-    status, said = health(port)
-    assert (status, "ConnectionRefusedError" in said) == (1, True)
+        assert health(check, {"TIDEMARK_HEALTH_PORT": str(port)}) == (1, "waits for the brokers")
+    status, said = health(check, {"TIDEMARK_HEALTH_PORT": str(port)})
+    assert (status, "refused" in said) == (1, True)
+    status, said = health(check, {})
+    assert (status, "TIDEMARK_HEALTH_PORT" in said) == (1, True)
+
+
+def test_the_health_check_leaves_tls_to_python(tmp_path: Path) -> None:
+    """Bash speaks no TLS: where the services listen with it, the other check is run in its place."""
+    python = tmp_path / "python3"
+    python.write_text("#!/bin/sh\necho $@\n")
+    python.chmod(0o700)
+    environment = {"PATH": f"{tmp_path}:/usr/bin:/bin", "TIDEMARK_TLS_CERTIFICATE": "/etc/tidemark/tls.pem"}
+    assert health(HEALTH_CHECKS[0], environment) == (0, f"-IS {IMAGES / 'healthy.py'}")
 
 
 def start(command: list[str], environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
