@@ -3,7 +3,7 @@
 import difflib
 import json
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import islice
@@ -83,6 +83,8 @@ class Api:
     """Callable: the state of the agents, for readiness."""
     issuer_state: Callable[[], str] | None = None
     """Likewise of the OpenID provider."""
+    served: Sequence[routes.Route] = routes.ROUTES
+    """Those that are served."""
     ending: bool = False
     """The service stops: live events end."""
     programs: Programs = field(init=False)
@@ -112,7 +114,7 @@ class Api:
 
     async def openapi(self, _request: web.Request, _body: Any) -> web.Response:
         """The description of the routes."""
-        return answer(describe(routes.ROUTES))
+        return answer(describe(self.served))
 
     # --- reading ----------------------------------------------------------------------------------------------------------
 

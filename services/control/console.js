@@ -13,13 +13,23 @@ const patch = (old, now) => {
   while (old.childNodes.length > wanted.length) old.lastChild.remove();
 };
 
+// The session has ended: what stands in fields stays until one goes to the login oneself.
+const ended = () => {
+  const next = encodeURIComponent(location.pathname + location.search);
+  const link = Object.assign(document.createElement("a"), { href: `/console/login?next=${next}`, textContent: "Log in again" });
+  const text = Object.assign(document.createElement("p"), { className: "trouble", textContent: "Your session has ended. " });
+  text.append(link);
+  said.replaceChildren(text);
+};
+
 const live = document.getElementById("live");
 let under_way = false;
 const refresh = async () => {
   if (under_way || document.hidden) return;
   under_way = true;
   try {
-    const answer = await fetch(at(location.pathname + location.search), { cache: "no-store" });
+    const answer = await fetch(at(location.pathname + location.search), { cache: "no-store", redirect: "manual" });
+    if (answer.type === "opaqueredirect") return ended();
     const page = new DOMParser().parseFromString(await answer.text(), "text/html");
     const now = page.getElementById("live");
     if (answer.ok && now) patch(live, now);
@@ -28,7 +38,7 @@ const refresh = async () => {
 if (live?.dataset.stream) {
   const stream = new EventSource(at(live.dataset.stream));
   stream.onmessage = () => { document.body.dataset.live = "yes"; refresh(); };
-  stream.onerror = () => { document.body.dataset.live = "no"; };
+  stream.onerror = () => { document.body.dataset.live = "no"; if (stream.readyState === EventSource.CLOSED) refresh(); };
 }
 
 const line = (name, text, kind) => Object.assign(document.createElement(name), { textContent: text, className: kind ?? "" });
@@ -76,8 +86,9 @@ document.addEventListener("click", async (event) => {
     // The header is what other sites' pages cannot send: with it a page's password may change things.
     const headers = { "Content-Type": "application/json", "Tidemark-Console": "1" };
     const answer = await fetch(at(path), { method, headers, body: JSON.stringify(asked) });
-    tell(await answer.json());
-    if (answer.ok && next) location.assign(next);
+    const found = await answer.json();
+    tell(found);
+    if (answer.ok && next) location.assign(found.next ?? next);
   } catch (error) {
     show(line("p", `The service does not answer: ${error.message}`, "trouble"));
   } finally { button.disabled = false; refresh(); }

@@ -12,7 +12,8 @@ from tidemark.services.control import pages
 from tidemark.services.control.api import STALE_HEADER, Api
 from tidemark.services.control.html import Html, tag
 from tidemark.services.control.pages import Drawn, View
-from tidemark.services.control.routes import ASSETS
+from tidemark.services.control.routes import ASSETS, LOGIN
+from tidemark.services.control.sessions import SESSION
 from tidemark.shared.process.web import USER, Problem
 
 HEADERS: Final = {
@@ -131,18 +132,23 @@ class Console:
             tag("div", id="said", role="status"),
             id="main",
         )
-        head = tag(
-            "head",
-            tag("meta", charset="utf-8"),
-            tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
-            tag("title", f"{name} · {title} · Tidemark" if name else f"{title} · Tidemark"),
-            tag("link", rel="icon", href="data:,"),
-            tag("link", rel="stylesheet", href="/console/console.css"),
-            tag("script", src="/console/console.js", defer=True),
-            tag("script", src="/console/completion.js", defer=True),
-        )
-        text = f"<!doctype html>\n{tag('html', head, tag('body', _header(request), main), lang='en')}\n"
+        text = whole(f"{name} · {title}" if name else title, _header(request), main)
         return web.Response(text=text, status=status, content_type="text/html", headers=HEADERS)
+
+
+def whole(title: str, *body: Html) -> str:
+    """A page."""
+    head = tag(
+        "head",
+        tag("meta", charset="utf-8"),
+        tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
+        tag("title", f"{title} · Tidemark"),
+        tag("link", rel="icon", href="data:,"),
+        tag("link", rel="stylesheet", href="/console/console.css"),
+        tag("script", src="/console/console.js", defer=True),
+        tag("script", src="/console/completion.js", defer=True),
+    )
+    return f"<!doctype html>\n{tag('html', head, tag('body', *body), lang='en')}\n"
 
 
 def _asset(name: str) -> web.Response:
@@ -165,6 +171,7 @@ def _header(request: web.Request) -> Html:
         tag("strong", "Tidemark"),
         _links("Installation", links, request.path),
         tag("span", f"{user.name}, {user.role}", class_="hint"),
+        pages.button("Log out", "POST", "/console/logout", next=LOGIN) if SESSION in request else None,
     )
 
 

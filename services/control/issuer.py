@@ -30,9 +30,23 @@ class IssuerAway(Exception):
     """The issuer gives no keys: a sentence that says why."""
 
 
-class _Discovery(msgspec.Struct, frozen=True):
+class Discovery(msgspec.Struct, frozen=True):
+    """What the provider says about itself. Only keys are needed of each; the others are for logins."""
+
     issuer: str
     jwks_uri: str
+    authorization_endpoint: str | None = None
+    token_endpoint: str | None = None
+    revocation_endpoint: str | None = None
+    end_session_endpoint: str | None = None
+    token_endpoint_auth_methods_supported: list[str] | None = None
+
+    def endpoint(self, name: str) -> str:
+        """The address of one. IssuerAway: it has none, or none that is safe."""
+        found = getattr(self, name)
+        if not isinstance(found, str) or not safe_address(found, as_safe_as=self.issuer):
+            raise IssuerAway(f"its discovery document has as {name} no address with https: {str(found)[:200]!r}")
+        return found
 
 
 class _KeySet(msgspec.Struct, frozen=True):
@@ -50,6 +64,8 @@ class IssuerKeys:
     _fetched_ms: int | None = None
     """Of the last fetch that brought keys; monotonic, as the next."""
     _tried_ms: int | None = None
+    _about: Discovery | None = None
+    """As it was with the last keys."""
     _why: str = "they were not asked for yet"
     """Why the last fetch brought none; "" if it did."""
     _fetching: asyncio.Lock = field(default_factory=asyncio.Lock)
@@ -74,6 +90,16 @@ class IssuerKeys:
             raise IssuerAway(f"its keys cannot be had: {self._why}")
         return found
 
+    async def about(self) -> Discovery:
+        """Its discovery document. IssuerAway."""
+        if self._about is None:
+            async with self._fetching:
+                if self._about is None:
+                    await self._fetch()
+        if self._about is None:
+            raise IssuerAway(self._why)
+        return self._about
+
     def state(self) -> str:
         """For readiness: `answers`, or why it does not."""
         return self._why or "answers"
@@ -90,7 +116,7 @@ class IssuerKeys:
         settings, before = self.settings, self._why
         try:
             url = f"{settings.issuer.rstrip('/')}/.well-known/openid-configuration"
-            about = await self._ask(url, _Discovery)
+            about = await self._ask(url, Discovery)
             if about.issuer != settings.issuer:
                 raise IssuerAway(f"{url} is of the issuer {about.issuer[:200]!r}, not of {settings.issuer!r}")
             if not safe_address(about.jwks_uri, as_safe_as=settings.issuer):
@@ -105,7 +131,7 @@ class IssuerKeys:
             return
         if before or [key.kid for key in keys] != [key.kid for key in self._keys]:
             _log.info("oidc.keys", issuer=settings.issuer, kids=[key.kid for key in keys])
-        self._keys, self._why, self._fetched_ms = keys, "", self.clock.monotonic_ms()
+        self._about, self._keys, self._why, self._fetched_ms = about, keys, "", self.clock.monotonic_ms()
 
     async def _ask(self, url: str, kind: type[Any]) -> Any:
         wait_s, bytes_max = self.settings.answer_timeout_ms / 1000, self.settings.answer_bytes_max

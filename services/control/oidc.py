@@ -50,6 +50,10 @@ class Refused(Exception):
     """The token does not count: a sentence that says why, without the token."""
 
 
+class Untimely(Refused):
+    """The token does not count at this time."""
+
+
 @dataclass(slots=True)
 class Vouching:
     """Finds the user of a token that the issuer vouches for."""
@@ -73,7 +77,7 @@ class Vouching:
         if token.count(b".") != _PARTS - 1:
             return None
         try:
-            return self._user(await self._claims(token))
+            return self.user(await self.claims(token))
         except Refused as error:
             raise self._problem(str(error)) from error
         except IssuerAway as error:
@@ -91,7 +95,7 @@ class Vouching:
         expectation = f"Bearer and the service's token, or one that {self.settings.issuer} has signed"
         return Problem(UNAUTHORIZED, "header Authorization", expectation, finding, headers=headers)
 
-    async def _claims(self, token: bytes) -> dict[str, Any]:
+    async def claims(self, token: bytes) -> dict[str, Any]:
         """The claims that the issuer has signed. Refused, IssuerAway."""
         most, allowed = self.settings.token_bytes_max, self.settings.algorithms
         if len(token) > most:
@@ -128,21 +132,23 @@ class Vouching:
             now_s,
             settings.leeway_s,
             iss={"essential": True, "value": settings.issuer},
-            aud={"essential": True, "value": settings.audience},
+            aud={"essential": True, "values": settings.audiences},
             exp={"essential": True},
         )
         try:
             registry.validate(claims)
         except ExpiredTokenError as error:
-            raise Refused(f"the token has expired (exp is {claims['exp']}, now is {now_s})") from error
+            raise Untimely(f"the token has expired (exp is {claims['exp']}, now is {now_s})") from error
         except MissingClaimError as error:
             raise Refused(f"the token has no {error.claim}") from error
         except ClaimError as error:
-            wanted = {"iss": settings.issuer, "aud": settings.audience}.get(error.claim)
+            wanted = {"iss": settings.issuer, "aud": " or ".join(settings.audiences)}.get(error.claim)
             expected = f"not {wanted}" if wanted else f"not in order: {error.description}"
-            raise Refused(f"the token's {error.claim} is {expected}") from error
+            kind = Untimely if error.claim in ("iat", "nbf") else Refused
+            raise kind(f"the token's {error.claim} is {expected}") from error
 
-    def _user(self, claims: dict[str, Any]) -> User:
+    def user(self, claims: dict[str, Any]) -> User:
+        """The user of these claims. Refused; Problem: 403 where they give no right."""
         settings = self.settings
         name = claims.get(settings.user_claim)
         if not isinstance(name, str) or not 0 < len(name) <= settings.name_characters_max or not name.isprintable():

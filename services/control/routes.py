@@ -108,7 +108,7 @@ class Route:
     query: tuple[Query, ...] = ()
     answers: dict[int, str] = field(default_factory=lambda: {200: "done"})
     open: bool = False
-    """Without a token: liveness alone."""
+    """Without a token: liveness, and what stands before a login."""
     content: str = "application/json"
     needs: Role | None = None
     """The role that a request needs, where that is not viewer for GET and operator for all else."""
@@ -189,6 +189,12 @@ _PAGES: Final[tuple[tuple[str, str, str, Role | None], ...]] = (
     ("/console/workers", "page_workers", "workers", None),
     ("/console/audit", "page_audit", "who changed what", "admin"),
 )
+LOGIN: Final = "/console/login"
+BEGIN: Final = f"{LOGIN}/begin"
+DONE: Final = f"{LOGIN}/done"
+"""Where the provider sends browsers back to."""
+TOKEN_PROMPT: Final = "/token"  # noqa: S105 - a path
+"""Where a browser asks for a token. At the root: browsers send what was given at a prompt for what lies beside it and below."""
 ASSETS: Final = {"console.css": "text/css", "console.js": "text/javascript", "completion.js": "text/javascript"}
 
 ROUTES: Final = (
@@ -196,7 +202,8 @@ ROUTES: Final = (
     Route("GET", "/readyz", "readiness", "Whether Kafka answers and all is known", answers={200: "ready", 503: "not ready, and why"}),
     Route("GET", "/openapi.json", "openapi", "This description"),
     *(Route("GET", path, page, f"Console: {text}", content="text/html", needs=needs, answers=_DRAWN) for path, page, text, needs in _PAGES),
-    *(Route("GET", f"/console/{name}", f"asset_{name.removeprefix('console.').replace('.', '_')}", f"Console: {kind}", content=kind)
+    *(Route("GET", f"/console/{name}", f"asset_{name.removeprefix('console.').replace('.', '_')}", f"Console: {kind}", content=kind,
+            open=kind == "text/css")
       for name, kind in ASSETS.items()),
     Route("GET", "/v1/processors", "processors", "All processors"),
     Route("POST", "/v1/processors", "create", "Register a processor", CreateBody, answers=_MADE),
@@ -235,3 +242,18 @@ ROUTES: Final = (
     Route("POST", "/v1/connections/{name}/test", "probe", "Ask its other side for a sign of life", EmptyBody, answers=_TESTED),
     Route("DELETE", "/v1/connections/{name}", "disconnect", "Delete a connection", answers=_CHANGED, needs="admin"),
 )  # fmt: skip
+
+_LED: Final = {
+    302: "to the provider, or to the page that was asked for",
+    400: "a page with the error",
+    503: "a page with the error",
+}
+_NEXT: Final = Query("next", "string", "the page to return to", "/")
+LOGIN_ROUTES: Final = (
+    Route("GET", LOGIN, "login_page", "Console: how to log in", content="text/html", query=(_NEXT,), open=True),
+    Route("GET", BEGIN, "login_begin", "Console: to the provider", content="text/html", query=(_NEXT,), open=True, answers=_LED),
+    Route("GET", DONE, "login_done", "Console: from the provider", content="text/html", open=True, answers=_LED),
+    Route("GET", TOKEN_PROMPT, "login_token", "Console: a token at the prompt", content="text/html", query=(_NEXT,), answers=_LED),
+    Route("POST", "/console/logout", "login_end", "Console: end the session", answers={200: "`next`: where to go"}, needs="viewer"),
+)  # fmt: skip
+"""Of an installation whose console logs in by a provider."""

@@ -8,38 +8,54 @@ from aiohttp import web
 
 from tidemark.services.control.api import Api
 from tidemark.services.control.console import Console
-from tidemark.services.control.routes import ROUTES, Handler, Route
+from tidemark.services.control.login import Login
+from tidemark.services.control.routes import LOGIN_ROUTES, ROUTES, Handler, Route
 from tidemark.shared.process.users import User, Users
 from tidemark.shared.process.web import BAD_REQUEST, Next, Problem, Rule, answering, crowded, expected, guard, read_body
 
 
 def application(
-    api: Api, users: Users, *outer: Any, vouched: Callable[[bytes], Awaitable[User | None]] | None = None
+    api: Api,
+    users: Users,
+    *outer: Any,
+    vouched: Callable[[bytes], Awaitable[User | None]] | None = None,
+    login: Login | None = None,
 ) -> web.Application:
-    """Every route of the table, behind a token of its role. outer: middlewares before all others. vouched: as `guard` takes it."""
-    open_paths = {route.path for route in ROUTES if route.open}
-    table: dict[tuple[str, str], Route] = {(route.method, route.path): route for route in ROUTES}
+    """Every route of the table, behind a token of its role. outer: middlewares before all others. vouched: as `guard` takes it.
+
+    login: of the console; None: it takes tokens alone.
+    """
+    served = api.served = ROUTES if login is None else (*ROUTES, *LOGIN_ROUTES)
+    open_paths = {route.path for route in served if route.open}
+    table: dict[tuple[str, str], Route] = {(route.method, route.path): route for route in served}
 
     def rule(request: web.Request) -> Rule:
         resource = request.match_info.route.resource
         route = table.get((request.method, resource.canonical if resource is not None else ""))
         return Rule() if route is None else route.rule(request.match_info.get("name"))
 
-    guarded = guard(users, open_paths, rule, page_header="Tidemark-Console", vouched=vouched)
+    session = None if login is None else login.user_of
+    guarded = guard(users, open_paths, rule, page_header="Tidemark-Console", vouched=vouched, session=session)
     app = web.Application(
         client_max_size=api.settings.body_bytes_max,
         middlewares=[
             *outer,
             answering,
-            api.audit_log.middleware({route.path for route in ROUTES if not route.changes}),
+            api.audit_log.middleware({route.path for route in served if not route.changes}),
             guarded,
-            crowded(api.settings.requests_max, open_paths, api.settings.user_requests_max),
+            # Logins ask the provider, so they are counted.
+            crowded(
+                api.settings.requests_max,
+                {route.path for route in ROUTES if route.open},
+                api.settings.user_requests_max,
+            ),
         ],
     )
-    console = Console(api)
-    for route in ROUTES:
-        own = api.works if route.handler.startswith("work_") else api
-        of = console if route.handler.startswith(("page_", "asset_")) else own
+    if login is not None:
+        app.on_response_prepare.append(login.sent)
+    of_kind: dict[str, Any] = {"page": (console := Console(api)), "asset": console, "work": api.works, "login": login}
+    for route in served:
+        of = of_kind.get(route.handler.partition("_")[0], api)
         app.router.add_route(
             route.method, route.path, _served(route, getattr(of, route.handler), api), expect_handler=expected
         )

@@ -18,6 +18,7 @@ from tidemark.services.control.audit import Audit
 from tidemark.services.control.commands import Commands
 from tidemark.services.control.events import Events
 from tidemark.services.control.issuer import IssuerKeys
+from tidemark.services.control.login import login_of
 from tidemark.services.control.oidc import Vouching
 from tidemark.services.control.plan import Plans
 from tidemark.services.control.readmodel import ReadModel
@@ -92,13 +93,16 @@ class ControlService:
         self.api.works = WorkRoutes(self.works, self.api.status_of, answer)
         self._issuer: IssuerKeys | None = None
         self._http = AioHttpClient()
-        vouched = None
+        vouched, login = None, None
         if settings.oidc.issuer:
             self._issuer = IssuerKeys(settings.oidc, self._http, clock)
-            vouched = Vouching(settings.oidc, self._issuer, clock).user_of
+            vouching = Vouching(settings.oidc, self._issuer, clock)
+            vouched = vouching.user_of
+            if settings.oidc.client_id:
+                login = login_of(vouching, self._http, self.audit, token)
             self.api.issuer_state = self._issuer.state
         users = Users(token, settings.users_file)
-        self._application = application(self.api, users, self._connections.asked, vouched=vouched)
+        self._application = application(self.api, users, self._connections.asked, vouched=vouched, login=login)
         self._stopped = asyncio.Event()
         self._error: BaseException | None = None
         self.serving = asyncio.Event()

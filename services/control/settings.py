@@ -38,6 +38,24 @@ class OidcSettings:
     """By which a token may be signed."""
     leeway_s: int = knob(60)
     """By how much the provider's clock and this one may differ."""
+    client_id: str = knob("")
+    """The console's name at the provider; "": the console has no login page, and takes tokens alone."""
+    client_secret_file: str = knob("")
+    """Holds that client's secret; "": it has none (a public client)."""
+    public_url: str = knob("")
+    """Where browsers reach the console, as `https://tidemark.example.org`: the provider sends them back there."""
+    scopes: tuple[str, ...] = knob(("openid", "profile", "email"))
+    """What a login asks for; many providers give a refresh token only for `offline_access`."""
+    session_s_max: int = knob(12 * 3_600)
+    """From a login to the next, however often its token was renewed."""
+    login_s_max: int = 600
+    """For a user to log in at the provider, from the begin of a login."""
+    renew_s: int = 60
+    """A session's token is renewed so long before its end, or in the last quarter of a shorter life."""
+    renewed_ms: int = 60_000
+    """Requests that were sent with the cookie of before are answered so long: a page sends several at once."""
+    sessions_max: int = 10_000
+    """Renewed, and ended ones, that are remembered; beyond it the oldest are forgotten."""
     refresh_ms: int = 300_000
     """Between two fetches of its keys: a key that it has withdrawn counts no longer than this."""
     retry_ms: int = 10_000
@@ -84,6 +102,23 @@ class OidcSettings:
                 read_rights(rights)
             except ValueError as error:
                 raise ValueError(f"oidc.groups, {group}: expected {error}") from None
+        self._check_login()
+
+    def _check_login(self) -> None:
+        if not self.client_id:
+            return
+        if not safe_address(self.public_url) or urlsplit(self.public_url).path or "?" in self.public_url:
+            raise ValueError(
+                "oidc.public_url: expected where browsers reach the console, https://… without a path (or http://… on this machine's"
+                f" loopback address), found {self.public_url!r}"
+            )
+        if "openid" not in self.scopes:
+            raise ValueError(f"oidc.scopes: expected openid among them, found {', '.join(self.scopes) or 'none'}")
+
+    @property
+    def audiences(self) -> list[str]:
+        """One of them must be in a token's `aud`: of tokens for the installation, and of those that a login gives."""
+        return [each for each in dict.fromkeys((self.audience, self.client_id)) if each]
 
 
 def safe_address(url: str, as_safe_as: str = "http:") -> bool:

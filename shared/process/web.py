@@ -104,12 +104,14 @@ def guard(
     rule: Callable[[web.Request], Rule] = lambda _: Rule(),
     page_header: str = "",
     vouched: Callable[[bytes], Awaitable[User | None]] | None = None,
+    session: Callable[[web.Request], Awaitable[User | None]] | None = None,
 ) -> Any:
     """Bearer token for everything; for reading also as the password of a browser's prompt, which other sites cannot use to change.
 
     rule: what a request takes; what a user does not see is not there. page_header: a request that has it may change things by that
     password, too: browsers send no header of its own for another site, unless this service said that it may. vouched: the user of a
-    token that is none of `users`', None, or Problem. A handler finds the user under USER.
+    token that is none of `users`', None, or Problem. session: the user of a request without a token, by its cookie; it is bound as
+    one with a page's password; None, or an exception that says where to log in. A handler finds the user under USER.
     """
 
     @web.middleware
@@ -124,6 +126,8 @@ def guard(
             user = users.of(secret)
             if user is None and vouched is not None:
                 user = await vouched(secret)
+        elif not scheme and session is not None:
+            by_page, user = True, await session(request)
         if user is None:
             raise Problem(
                 UNAUTHORIZED,
@@ -135,7 +139,8 @@ def guard(
         request[USER] = user
         from_page = bool(page_header) and page_header in request.headers
         if by_page and request.method not in ("GET", "HEAD") and not from_page:
-            raise Problem(FORBIDDEN, "header Authorization", "Bearer, where something is changed", "Basic")
+            finding = "Basic" if scheme else "a session's cookie alone"
+            raise Problem(FORBIDDEN, "header Authorization", "Bearer, where something is changed", finding)
         allow(user, rule(request))
         return await handler(request)
 

@@ -79,7 +79,13 @@ class Issuer:
 async def issuer_of(*algorithms: str) -> AsyncIterator[Issuer]:
     """An issuer that listens, with a key for each algorithm."""
     issuer = Issuer(keys={alg: new_key(alg, f"key-of-{alg}") for alg in algorithms})
-    app = web.Application()
+    async with listening(issuer, web.Application()):
+        yield issuer
+
+
+@asynccontextmanager
+async def listening(issuer: Issuer, app: web.Application) -> AsyncIterator[None]:
+    """Serves what an issuer publishes, beside the routes of `app`."""
     app.router.add_get("/.well-known/openid-configuration", issuer.discovery)
     app.router.add_get("/keys", issuer.key_set)
     runner = web.AppRunner(app, access_log=None)
@@ -88,7 +94,7 @@ async def issuer_of(*algorithms: str) -> AsyncIterator[Issuer]:
     await site.start()
     issuer.url = f"http://127.0.0.1:{runner.addresses[0][1]}"
     try:
-        yield issuer
+        yield
     finally:
         await runner.cleanup()
 

@@ -70,7 +70,7 @@ class Control:
 
 
 @asynccontextmanager
-async def control_of(oidc: OidcSettings, folder: Path, **more: Any) -> AsyncIterator[Control]:
+async def control_of(oidc: OidcSettings, folder: Path, port: int = 0, **more: Any) -> AsyncIterator[Control]:
     """The service, when it has read all there is."""
     quiet(logging.CRITICAL)
     (folder / "users").write_text(f"static viewer {sha256(b'static').hexdigest()}\n")
@@ -81,7 +81,7 @@ async def control_of(oidc: OidcSettings, folder: Path, **more: Any) -> AsyncIter
 
     async with installed(clock, executor) as there:
         settings = ControlSettings(
-            port=0, engine="local", agents=False, users_file=str(folder / "users"), oidc=oidc, **more
+            port=port, engine="local", agents=False, users_file=str(folder / "users"), oidc=oidc, **more
         )
         service = ControlService(
             sealed(MemoryLog(there.broker)), there.outside.topics, clock, executor, settings, TOKEN
