@@ -1,6 +1,6 @@
 """The console: pages of what REST answers to the same user. It asks the handlers of `Api`, so it knows and hides what REST does."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from typing import Any, Final
@@ -136,7 +136,7 @@ class Console:
         return web.Response(text=text, status=status, content_type="text/html", headers=HEADERS)
 
 
-def whole(title: str, *body: Html) -> str:
+def whole(title: str, *body: Html, scripts: Sequence[str] = ("console.js", "completion.js")) -> str:
     """A page."""
     head = tag(
         "head",
@@ -145,8 +145,7 @@ def whole(title: str, *body: Html) -> str:
         tag("title", f"{title} · Tidemark"),
         tag("link", rel="icon", href="data:,"),
         tag("link", rel="stylesheet", href="/console/console.css"),
-        tag("script", src="/console/console.js", defer=True),
-        tag("script", src="/console/completion.js", defer=True),
+        [tag("script", src=f"/console/{name}", defer=True) for name in scripts],
     )
     return f"<!doctype html>\n{tag('html', head, tag('body', *body), lang='en')}\n"
 

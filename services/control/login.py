@@ -7,6 +7,7 @@ What a session may do is what its ID token says: each request goes through the s
 import asyncio
 import hashlib
 import hmac
+import re
 import secrets
 from collections import OrderedDict
 from dataclasses import dataclass, field
@@ -36,6 +37,7 @@ from tidemark.shared.process.web import BAD_REQUEST, FORBIDDEN, UNAUTHORIZED, UN
 _log = structlog.get_logger()
 _NEXT_MAX: Final = 2_000
 """Characters of the page to which a login returns."""
+_PAGE: Final = re.compile(r"/|/console/(?!.*\.(?:js|css)$).*")
 _QUARTER: Final = 4
 
 
@@ -264,7 +266,7 @@ class Login:
     def _nobody(self, request: web.Request) -> NoReturn:
         """To the login, where a page is asked for; else an answer that says so, at which no browser opens its prompt."""
         self.sessions.remove(request)
-        if request.method == "GET" and not request.path.startswith("/v1/"):
+        if request.method == "GET" and _PAGE.fullmatch(request.path):
             raise web.HTTPFound(f"{LOGIN}?{urlencode({'next': request.path_qs})}")
         raise Problem(
             UNAUTHORIZED,
@@ -335,5 +337,5 @@ def _bound(kept: "OrderedDict[str, Any]", most: int) -> None:
 
 def _page(status: int, title: str, *children: Child) -> web.Response:
     main = tag("main", tag("h1", title), *children, id="main")
-    text = whole(title, tag("header", tag("strong", "Tidemark")), main)
+    text = whole(title, tag("header", tag("strong", "Tidemark")), main, scripts=())
     return web.Response(text=text, status=status, content_type="text/html", headers=HEADERS)

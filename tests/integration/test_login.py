@@ -98,6 +98,17 @@ async def test_a_login_returns_to_the_page_and_its_session_may_what_the_token_sa
         assert (await place.get("/console/audit")).status == 403
 
 
+async def test_only_pages_lead_to_the_login_and_its_own_asks_for_nothing_closed(tmp_path: Path) -> None:
+    """A script, a description, REST: 401, for a page of a login is none of them; the login page has no script that it would not get."""
+    async with place_of(tmp_path) as place:
+        for path in ("/console/console.js", "/openapi.json", "/v1/processors", "/v1/live"):
+            answer = await place.get(path)
+            assert (answer.status, answer.headers["WWW-Authenticate"]) == (401, 'Bearer realm="tidemark"'), path
+        page = await (await place.get("/console/login")).text()
+        assert "<script" not in page
+        assert (await place.get("/console/console.css")).status == 200
+
+
 async def test_a_session_changes_something_with_the_consoles_header_alone(tmp_path: Path) -> None:
     """Other sites' forms bring the cookie at most; a script of theirs cannot send the header."""
     async with place_of(tmp_path) as place:
