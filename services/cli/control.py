@@ -11,8 +11,9 @@ from urllib.parse import urlencode
 
 import typer
 
+from tidemark.services.cli.login import LoginFailed, login, logout
 from tidemark.services.cli.reading import read_document
-from tidemark.services.cli.remote import find, is_here, path_of
+from tidemark.services.cli.remote import RemoteFailed, address_of, find, is_here, path_of
 from tidemark.shared.language.problems import InvalidDocument
 
 Name = Annotated[str, typer.Argument(help="The processor.")]
@@ -305,6 +306,27 @@ def skip_command(
     find(data).send("POST", path_of(name, "skip"), {"epoch": epoch})
 
 
+def login_command(data: Data = RUN) -> None:
+    """Log in by the installation's OpenID provider, in any browser; commands have the token then, until logout."""
+    url = address_of(data)
+    try:
+        login(url)
+    except LoginFailed as error:
+        raise RemoteFailed(str(error)) from error
+    user = find(data).get("/v1/user")
+    sys.stdout.write(f"{user['name']}, {user['role']}\n")
+
+
+def logout_command(data: Data = RUN) -> None:
+    """Forget the token of login, and end it at the provider."""
+    url = address_of(data)
+    try:
+        ended = logout(url)
+    except LoginFailed as error:
+        raise RemoteFailed(f"the token is forgotten here, and the provider was not told: {error}") from error
+    sys.stdout.write("logged out\n" if ended else f"nobody has logged in at {url}\n")
+
+
 def register(app: typer.Typer) -> None:
     """Add these commands."""
     for command in (
@@ -322,5 +344,7 @@ def register(app: typer.Typer) -> None:
         rescale_command,
         drop_command,
         skip_command,
+        login_command,
+        logout_command,
     ):
         app.command(command.__name__.removesuffix("_command").replace("_", "-"))(command)

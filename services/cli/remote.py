@@ -6,11 +6,14 @@ import urllib.error
 import urllib.request
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 from urllib.parse import quote
 
+from tidemark.services.cli.login import LoginFailed, stored_token
 from tidemark.services.cli.settings import cli_settings
 from tidemark.services.local.folders import ADDRESS_FILE
+
+_UNAUTHORIZED: Final = 401
 
 
 class RemoteFailed(Exception):
@@ -41,7 +44,12 @@ class Remote:
             with urllib.request.urlopen(request, timeout=timeout_s) as answer:  # noqa: S310
                 return json.loads(answer.read())
         except urllib.error.HTTPError as error:
-            raise RemoteFailed(_said(error.read(), error)) from error
+            remedy = (
+                ""
+                if self.token or error.code != _UNAUTHORIZED
+                else "; `tidemark login` gets a token, TIDEMARK_TOKEN holds one"
+            )
+            raise RemoteFailed(_said(error.read(), error) + remedy) from error
         except (urllib.error.URLError, TimeoutError, ConnectionError) as error:
             message = f"{self.url}: the control service does not answer ({error}); is it running?"
             raise RemoteFailed(message) from error
@@ -55,23 +63,47 @@ def is_here() -> bool:
 def find(data_dir: Path) -> Remote:
     """TIDEMARK_CONTROL (with the token), else the service of the installation on the folder. RemoteFailed names the command to start.
 
-    The token is in TIDEMARK_TOKEN, or in the file that TIDEMARK_TOKEN_FILE names.
+    The token is in TIDEMARK_TOKEN, or in the file that TIDEMARK_TOKEN_FILE names, or what `tidemark login` has got.
     """
     url = os.environ.get("TIDEMARK_CONTROL", "")
     if url:
         if not url.startswith(("http://", "https://")):
             message = f"TIDEMARK_CONTROL: expected http://… or https://…, found {url!r}"
             raise RemoteFailed(message)
-        return Remote(url.rstrip("/"), _token())
+        url = url.rstrip("/")
+        return Remote(url, _token() or _logged_in(url))
     try:
         address = json.loads((data_dir / ADDRESS_FILE).read_text())
-        return Remote(address["url"], Path(address["token_file"]).read_text().strip())
+        try:
+            return Remote(address["url"], Path(address["token_file"]).read_text().strip())
+        except PermissionError:
+            # Another user's installation on this machine: who has logged in there is somebody, too.
+            return Remote(address["url"], _logged_in(address["url"]))
     except (FileNotFoundError, NotADirectoryError) as error:
         message = (
             f"no control service runs on {data_dir}: `tidemark run FILE --data {data_dir}` starts one,"
             " and TIDEMARK_CONTROL with TIDEMARK_TOKEN names one elsewhere"
         )
         raise RemoteFailed(message) from error
+
+
+def address_of(data_dir: Path) -> str:
+    """Of the control service that commands ask; no token is needed. RemoteFailed."""
+    if is_here():
+        try:
+            return str(json.loads((data_dir / ADDRESS_FILE).read_text())["url"])
+        except (FileNotFoundError, NotADirectoryError) as error:
+            raise RemoteFailed(
+                f"no control service runs on {data_dir}, and TIDEMARK_CONTROL names none elsewhere"
+            ) from error
+    return os.environ["TIDEMARK_CONTROL"].rstrip("/")
+
+
+def _logged_in(url: str) -> str:
+    try:
+        return stored_token(url)
+    except LoginFailed as error:
+        raise RemoteFailed(str(error)) from error
 
 
 def _token() -> str:

@@ -16,6 +16,8 @@ class CliSettings:
     """Documents and dead letters that a try-out collects; beyond it the try-out fails and says so."""
     ready_ms_max: int = knob(300_000)
     """For an installation to be ready."""
+    logins_file: str = knob("")
+    """Where `tidemark login` keeps its tokens; "": in the folder of the user's settings."""
     request_timeout_ms: int = knob(60_000)
     """For the control service's answer."""
 

@@ -116,6 +116,17 @@ class Api:
         """The description of the routes."""
         return answer(describe(self.served))
 
+    async def user(self, request: web.Request, _body: Any) -> web.Response:
+        """The user of the request."""
+        return answer({"name": request[USER].name, "role": request[USER].role})
+
+    async def sign_on(self, _request: web.Request, _body: Any) -> web.Response:
+        """The provider and its client for commands; who asks has no token yet."""
+        oidc = self.settings.oidc
+        there = bool(oidc.issuer and oidc.device_client_id)
+        found = (oidc.issuer, oidc.device_client_id, oidc.scopes) if there else ("", "", ())
+        return answer(dict(zip(("issuer", "clientId", "scopes"), found, strict=True)))
+
     # --- reading ----------------------------------------------------------------------------------------------------------
 
     async def processors(self, request: web.Request, _body: Any) -> web.Response:

@@ -235,6 +235,8 @@ ROUTES: Final = (
     Route("GET", "/v1/processors/{name}/audit", "work_audit_state", "Its last audit, and whether one runs", answers=_ONE),
     Route("GET", "/v1/processors/{name}/live", "live", "Its plan once a second, as server-sent events", answers=_ONE, content=_EVENTS),
     Route("GET", "/v1/live", "live_all", "All processors once a second, as server-sent events", content=_EVENTS),
+    Route("GET", "/v1/user", "user", "Who asks: name, and rights"),
+    Route("GET", "/v1/login", "sign_on", "Where the command line logs in; empty where it cannot", open=True),
     Route("GET", "/v1/workers", "workers", "Workers, their slots and what they host"),
     Route("GET", "/v1/audit", "audit", "Who changed what, or tried to, here and lately", query=(_DEEDS,), needs="admin"),
     Route("GET", "/v1/connections", "connections", "The registry of connections, without secrets"),

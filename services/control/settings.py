@@ -42,6 +42,8 @@ class OidcSettings:
     """The console's name at the provider; "": the console has no login page, and takes tokens alone."""
     client_secret_file: str = knob("")
     """Holds that client's secret; "": it has none (a public client)."""
+    device_client_id: str = knob("")
+    """The command line's name at the provider, a public client with the device grant; "": `tidemark login` is not possible."""
     public_url: str = knob("")
     """Where browsers reach the console, as `https://tidemark.example.org`: the provider sends them back there."""
     scopes: tuple[str, ...] = knob(("openid", "profile", "email"))
@@ -118,7 +120,7 @@ class OidcSettings:
     @property
     def audiences(self) -> list[str]:
         """One of them must be in a token's `aud`: of tokens for the installation, and of those that a login gives."""
-        return [each for each in dict.fromkeys((self.audience, self.client_id)) if each]
+        return [each for each in dict.fromkeys((self.audience, self.client_id, self.device_client_id)) if each]
 
 
 def safe_address(url: str, as_safe_as: str = "http:") -> bool:

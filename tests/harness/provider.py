@@ -16,6 +16,7 @@ from joserfc.util import urlsafe_b64encode
 from tests.harness.issuer import Issuer, listening, new_key
 
 CLIENT = "console"
+COMMAND = "command-line"
 
 
 @dataclass
@@ -37,6 +38,9 @@ class Provider(Issuer):
     ended: list[dict[str, str]] = field(default_factory=list)
     """What browsers brought to the end of a session."""
     codes: dict[str, dict[str, str]] = field(default_factory=dict)
+    device_answers: tuple[str, ...] = ("authorization_pending",)
+    """The errors that come before a command's tokens."""
+    devices: dict[str, list[str]] = field(default_factory=dict)
     refresh_tokens: set[str] = field(default_factory=set)
 
     async def authorize(self, request: web.Request) -> web.Response:
@@ -60,6 +64,8 @@ class Provider(Issuer):
         form = {name: str(value) for name, value in (await request.post()).items()}
         if self.token_status != 200:
             return web.Response(status=self.token_status, text="trouble")
+        if self._client(request, form) == (COMMAND, ""):
+            return self.of_device(form)
         if self._client(request, form) != (CLIENT, self.secret):
             return web.json_response({"error": "invalid_client"}, status=401)
         if form.get("grant_type") == "authorization_code":
@@ -73,6 +79,36 @@ class Provider(Issuer):
             self.refreshed += 1
             return self.given()
         return web.json_response({"error": "invalid_grant"}, status=400)
+
+    async def device(self, request: web.Request) -> web.Response:
+        """A code for a command, and one for its user."""
+        form = await request.post()
+        if form.get("client_id") != COMMAND:
+            return web.json_response({"error": "invalid_client"}, status=401)
+        code = secrets.token_urlsafe(8)
+        self.devices[code] = list(self.device_answers)
+        found = {
+            "device_code": code,
+            "user_code": "ABCD-EFGH",
+            "verification_uri": f"{self.url}/device",
+            "interval": 1,
+            "expires_in": 60,
+        }
+        return web.json_response(found)
+
+    def of_device(self, form: dict[str, str]) -> web.Response:
+        """What comes at each question of a command, in turn."""
+        if form.get("grant_type") == "refresh_token":
+            if form["refresh_token"] not in self.refresh_tokens:
+                return web.json_response({"error": "invalid_grant"}, status=400)
+            self.refresh_tokens.remove(form["refresh_token"])
+            self.refreshed += 1
+            return self.given(aud=COMMAND)
+        answers = self.devices[form["device_code"]]
+        if answers:
+            return web.json_response({"error": answers.pop(0)}, status=400)
+        del self.devices[form["device_code"]]
+        return self.given(aud=COMMAND)
 
     def given(self, **more: Any) -> web.Response:
         """Tokens."""
@@ -109,11 +145,13 @@ async def provider_of() -> AsyncIterator[Provider]:
     app.router.add_get("/authorize", provider.authorize)
     app.router.add_post("/token", provider.token)
     app.router.add_post("/revoke", provider.revoke)
+    app.router.add_post("/device", provider.device)
     app.router.add_get("/end", provider.end_session)
     async with listening(provider, app):
         provider.about = {
             "authorization_endpoint": f"{provider.url}/authorize",
             "token_endpoint": f"{provider.url}/token",
+            "device_authorization_endpoint": f"{provider.url}/device",
             "revocation_endpoint": f"{provider.url}/revoke",
             "end_session_endpoint": f"{provider.url}/end",
         }

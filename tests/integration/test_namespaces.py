@@ -76,6 +76,8 @@ TABLE: Final[dict[tuple[str, str], tuple[Role, Kind]]] = {
     ("GET", "/v1/processors/{name}/audit"): ("viewer", "processor"),
     ("GET", "/v1/processors/{name}/live"): ("viewer", "processor"),
     ("GET", "/v1/live"): ("viewer", "seen"),
+    ("GET", "/v1/user"): ("viewer", "service"),
+    ("GET", "/v1/login"): ("viewer", "service"),
     ("GET", "/v1/workers"): ("viewer", "seen"),
     ("GET", "/v1/audit"): ("admin", "audit"),
     ("GET", "/v1/connections"): ("viewer", "seen"),
