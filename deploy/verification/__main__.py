@@ -8,6 +8,9 @@
 6. down and up: the job goes on from where it was;
 7. drain, collect: counts, late flights and alerts are the oracle's.
 
+With --upgrade-from COMMIT it tells the other story (`upgrade.py`): that version runs the job, each service is replaced by HEAD's, one
+after the other, then by the older one's again, and by HEAD's; the result is compared with the oracle and by `tidemark audit`.
+
 The year is fed all the while. Root, Debian's docker.io, docker-compose and debootstrap are needed where no engine runs; a network only to
 fetch packages.
 """
@@ -18,7 +21,7 @@ import time
 from pathlib import Path
 from typing import Final
 
-from tidemark.deploy.verification import story
+from tidemark.deploy.verification import story, upgrade
 from tidemark.deploy.verification.context import ROOT, make_context
 from tidemark.deploy.verification.engine import own_engine
 from tidemark.deploy.verification.installation import Installation, Wrong
@@ -41,6 +44,9 @@ def main() -> int:
         default=3600,
         help="how long the year may be fed: longer than the steps take; its rest is fed faster",
     )
+    parser.add_argument(
+        "--upgrade-from", metavar="COMMIT", help="the other story: from this version to HEAD's, and back"
+    )
     options = parser.parse_args()
     work = options.work.resolve()
     work.mkdir(parents=True, exist_ok=True)
@@ -49,7 +55,6 @@ def main() -> int:
         with own_engine(record, work / "engine") as address:
             shell = Shell(record, work, {"DOCKER_HOST": address})
             images = make_standins(shell, work / "roots")
-            context = make_context(shell, work / "context", work / "cache")
             settings = {
                 "DOCKER_HOST": address,
                 "COMPOSE_PROJECT_NAME": _PROJECT,
@@ -57,8 +62,17 @@ def main() -> int:
                 "TIDEMARK_FEED_SECONDS": str(options.seconds),
                 **images,
             }
-            installation = Installation(Shell(record, context, settings), options.compose.split())
-            story.tell(installation, work / "result")
+
+            def installation(version: str, commit: str) -> Installation:
+                context = make_context(shell, work / f"context-{version}", work / "cache", commit)
+                environment = {**settings, "TIDEMARK_VERSION": version}
+                return Installation(Shell(record, context, environment), options.compose.split())
+
+            after = installation("local", "HEAD")
+            if options.upgrade_from:
+                upgrade.tell(installation("before", options.upgrade_from), after, work / "result")
+            else:
+                story.tell(after, work / "result")
     except (Wrong, CommandFailed) as error:
         record.say(f"WRONG: {error}")
         return 1

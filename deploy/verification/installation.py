@@ -9,6 +9,7 @@ from typing import Any, Final
 from tidemark.deploy.verification.shell import CommandFailed, Shell
 
 SERVICES: Final = ("coordinator", "source", "operator", "spark", "sink", "control", "gateway")
+STORES: Final = ("kafka", "postgres")
 JOB: Final = "departures"
 _POLL_S: Final = 2.0
 _WAIT_S: Final = 240.0
@@ -41,6 +42,16 @@ class Installation:
         """Start the missing containers, as many of each service as `scale` says."""
         numbers = [word for name, count in self.scale.items() for word in ("--scale", f"{name}={count}")]
         self.shell.run(*self.compose, "up", "--detach", "--no-build", *numbers)
+
+    def image(self, service: str) -> str:
+        """The name of the image that is built for this service."""
+        return f"tidemark/{service}:{self.shell.environment['TIDEMARK_VERSION']}"
+
+    def replace(self, service: str) -> None:
+        """Stop this service's containers and start them anew, with this installation's image and settings; no other is touched."""
+        number = ["--scale", f"{service}={self.scale[service]}"] if service in self.scale else []
+        words = ("--detach", "--no-build", "--no-deps", "--force-recreate", *number, service)
+        self.shell.run(*self.compose, "up", *words)
 
     def down(self) -> None:
         """Stop and remove everything but the volumes."""

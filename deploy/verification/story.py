@@ -5,14 +5,15 @@ import shutil
 import sys
 import time
 import urllib.parse
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
 from tidemark.deploy.verification.context import ROOT
-from tidemark.deploy.verification.installation import JOB, SERVICES, Installation, Wrong, ensure
+from tidemark.deploy.verification.installation import JOB, SERVICES, STORES, Installation, Wrong, ensure
 from tidemark.deploy.verification.shell import CommandFailed, Shell
 
-_KEPT: Final = ("kafka", "postgres")
 _SCALE: Final = {"source": 2, "operator": 3, "sink": 2}
 _REST_S: Final = 120
 """How long the whole year would take when its rest is fed after the last step: until then it must not run dry."""
@@ -34,10 +35,10 @@ print(f"alive, ready, {len(figures)} figures of its own, such as {figures[0]}")
 
 def tell(installation: Installation, result: Path) -> None:
     """All of it. Wrong, CommandFailed."""
-    record = installation.shell.record
     build(installation)
-    try:
+    with taken_down(installation, result):
         begin(installation)
+        ensure_as_promised(installation)
         scale(installation)
         monitor(installation)
         kill(installation)
@@ -45,10 +46,17 @@ def tell(installation: Installation, result: Path) -> None:
         take_down_and_up(installation)
         finish(installation)
         compare(installation, result)
+
+
+@contextmanager
+def taken_down(installation: Installation, result: Path) -> Iterator[None]:
+    """Whatever happens inside, nothing of the installation is left; what its containers said is, where something was wrong."""
+    try:
+        yield
     except (Wrong, CommandFailed):
         logs = installation.shell.run(*installation.compose, "logs", "--no-color", "--tail", "200", told=False)
         (result.parent / "containers.txt").write_text(logs)
-        record.say(f"what the containers said: {result.parent / 'containers.txt'}")
+        installation.shell.record.say(f"what the containers said: {result.parent / 'containers.txt'}")
         raise
     finally:
         installation.shell.run(*installation.compose, "down", "--volumes", "--remove-orphans")
@@ -60,7 +68,7 @@ def build(installation: Installation) -> None:
     shell.record.say(shell.run(*installation.compose, "version", told=False).splitlines()[0])
     shell.run(*installation.compose, "build", timeout_s=3600)
     for name in ("kafka", *SERVICES):
-        image = f"tidemark/{name}:local"
+        image = installation.image(name)
         told = shell.run(
             "docker", "image", "inspect", "--format", "{{.Id}} {{.Size}} {{.Config.User}}", image, told=False
         )
@@ -70,11 +78,15 @@ def build(installation: Installation) -> None:
 
 
 def begin(installation: Installation) -> None:
-    """`up` alone runs the job, in containers without needless capabilities."""
+    """`up` alone runs the job."""
     installation.up()
-    installation.until_healthy((*_KEPT, *SERVICES))
+    installation.until_healthy((*STORES, *SERVICES))
     installation.until("the job commits", lambda s: s["state"] == "RUNNING" and s["commits"] > 1)
-    for service in (*_KEPT, *SERVICES):
+
+
+def ensure_as_promised(installation: Installation) -> None:
+    """Containers have no needless capabilities; each service tells how it is."""
+    for service in (*STORES, *SERVICES):
         found = installation.inspect(installation.containers(service)[0])
         _ensure_confined(service, found["HostConfig"])
         pid = found["State"]["Pid"]
@@ -169,7 +181,7 @@ def scale(installation: Installation) -> None:
 def kill(installation: Installation) -> None:
     """The job goes on whichever service is killed while events flow; the end of the verification shows whether its result is exact."""
     shell = installation.shell
-    for service in ("source", "operator", "spark", "sink", "coordinator", "control", "gateway", *_KEPT):
+    for service in ("source", "operator", "spark", "sink", "coordinator", "control", "gateway", *STORES):
         installation.ensure_fed()
         shell.run("docker", "kill", installation.containers(service)[0])
         installation.up()  # The engine does not restart a container that was killed by hand.
@@ -210,7 +222,7 @@ def take_down_and_up(installation: Installation) -> None:
     installation.ensure_fed()
     installation.down()
     installation.up()
-    installation.until_healthy((*_KEPT, *SERVICES))
+    installation.until_healthy((*STORES, *SERVICES))
     after = installation.until("the job is up again", lambda s: s["state"] == "RUNNING")
     ensure(after["job"] == before["job"], f"it is another job: {after['job']}, before {before['job']}")
     ensure(after["epoch"] >= before["epoch"], f"it fell back from epoch {before['epoch']} to {after['epoch']}")
