@@ -2,15 +2,15 @@
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 import msgspec
-import pyarrow as pa
 
 from tidemark.shared.computation.bundle import Bundle
 from tidemark.shared.computation.entries import class_of
 from tidemark.shared.computation.problems import ClassError, ComputationError
 from tidemark.shared.language.documents import InvalidDocument, Processor, all_stages, parse, refusals
+from tidemark.shared.language.documents.changes import meaning
 from tidemark.shared.language.documents.connections import REFERENCE
 from tidemark.shared.language.documents.load import load
 from tidemark.shared.language.documents.model import plugin_uses
@@ -183,17 +183,35 @@ def _continued(
     return new
 
 
+_GIVE_BACK: Final = "; give it back, or start without state (--without-state; by REST resumeFromCheckpoint: false)"
+
+
 def _check_open_windows(old: PhysicalPlan, new: PhysicalPlan) -> None:
-    """The state of open windows has columns: of declared fields, of accumulators' states, of whole rows. Another plan may expect others."""
-    forms = {name: _form(window) for name, window in _windows(old)}
+    """The state of open windows has columns: of declared fields, of accumulators' states, of rows. Another plan may expect others."""
+    before = dict(_windows(old))
     for name, window in _windows(new):
-        if forms.get(name, _form(window)) != _form(window):
-            stage = window.spec.stage
-            raise PlanRefusal(
-                f"{stage.path}: its open windows hold their records in another form than the new document would read: outputTime has"
-                " changed, or a stage before the window computes a field that was declared (or no longer does); give it back, or start"
-                " without state (--without-state; by REST resumeFromCheckpoint: false)"
-            )
+        if name in before and (why := _unread(before[name], window)):
+            raise PlanRefusal(f"{window.spec.stage.path}: {why}{_GIVE_BACK}")
+
+
+def _unread(before: WindowPlan, after: WindowPlan) -> str:
+    """Why a plan cannot go on with another's open windows; "" where it can."""
+    if before.mode != after.mode or (before.mode != "rows" and before.partial_schema != after.partial_schema):
+        return (
+            "its open windows hold their records in another form than the new document would read: outputTime has changed, or a stage"
+            " before the window computes a field that was declared (or no longer does)"
+        )
+    if before.mode != "rows":
+        return ""
+    held, asked = before.looked_at, after.looked_at
+    if held is not None and (asked is None or asked - held):
+        more = "whole documents" if asked is None else f"the fields {', '.join(sorted(asked - held))}"
+        known = ", ".join(sorted(held)) or "no fields"
+        return f"of the records in its open windows there is {known}, which its stages looked at; the new ones expect {more}"
+    most, wanted = before.first_rows, after.first_rows
+    if most is not None and (wanted is None or wanted > most or meaning(before.sorts) != meaning(after.sorts)):
+        return f"of its open windows there are the first {most} records, in the order of its $sort; the new stages expect others"
+    return ""
 
 
 def _windows(plan: PhysicalPlan) -> Iterator[tuple[VertexId, WindowPlan]]:
@@ -202,11 +220,6 @@ def _windows(plan: PhysicalPlan) -> Iterator[tuple[VertexId, WindowPlan]]:
         if isinstance(vertex.head, StepHead):
             steps.append(vertex.head.step)
         yield from ((vertex.id, WindowPlan(step.window)) for step in steps)
-
-
-def _form(window: WindowPlan) -> tuple[str, pa.Schema | None]:
-    """How partials travel and lie in state."""
-    return (window.mode, None if window.mode == "rows" else window.partial_schema)
 
 
 def tasks_of(vertex: Vertex, parallelism: Mapping[str, int]) -> int:

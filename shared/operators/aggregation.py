@@ -11,11 +11,11 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from tidemark.shared.language.stages import Unwind
+from tidemark.shared.language.stages import Branch, Keep, Project, Unwind
 from tidemark.shared.operators import general_group, typed_group
-from tidemark.shared.operators.base import PART, POS, REST, TS, WEND, WSTART, Out
-from tidemark.shared.operators.batches import ARROW_TYPES, engine_columns, one_batch, select, with_column
-from tidemark.shared.operators.context import TaskContext
+from tidemark.shared.operators.base import PART, POS, RAW, REST, TS, WEND, WSTART, Out
+from tidemark.shared.operators.batches import ARROW_TYPES, engine_columns, is_engine, one_batch, select, with_column
+from tidemark.shared.operators.context import NOWHERE, TaskContext
 from tidemark.shared.operators.dead_letters import Failure, dead_letters
 from tidemark.shared.operators.encoded import encoded
 from tidemark.shared.operators.frame import Frame
@@ -111,6 +111,18 @@ def travelling(plan: WindowPlan, batch: pa.RecordBatch) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(arrays, schema=plan.rows_schema)
 
 
+def narrowed(plan: WindowPlan, rows: pa.RecordBatch) -> pa.RecordBatch:
+    """Rows with the fields alone that the window's pipeline looks at (`WindowPlan.looked_at`)."""
+    names = plan.looked_at
+    if names is None:
+        return rows
+    if not names:
+        return rows.select([name for name in rows.schema.names if is_engine(name) and name not in (RAW, REST)])
+    kept = tuple((name, Keep()) for name in sorted(names))
+    only = Project(path=plan.spec.stage.path, mode="inclusion", fields=Branch(kept))
+    return through([only], rows, NOWHERE).batch
+
+
 def take_rows(
     plan: WindowPlan, batch: pa.RecordBatch, limit_ms: int, context: TaskContext, open_: pa.Table | None = None
 ) -> Taken:
@@ -137,7 +149,7 @@ def _taken(
     windowed, in_gaps, letters = in_their_windows(plan, batch, limit_ms, context, open_)
     late = sum(out.batch.num_rows for out in letters)
     if plan.mode == "rows":
-        return Taken(pa.Table.from_batches([travelling(plan, windowed)]), letters, late, in_gaps, 0)
+        return Taken(pa.Table.from_batches([travelling(plan, narrowed(plan, windowed))]), letters, late, in_gaps, 0)
     table, failures, failed = partials_of(plan, windowed, context)
     return Taken(table, [*letters, *failures], late, in_gaps, failed)
 

@@ -96,8 +96,7 @@ def _untold(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 def _finished(plan: WindowPlan, ready: pa.RecordBatch, processing_ms: int) -> pa.RecordBatch:
     if plan.mode == "rows":
-        order = sorted_by(ready, [*plan.window_columns, *([ARRIVAL] if plan.processing_time else [TS]), PART, POS])
-        ready = ready.take(order)
+        ready = ready.take(sorted_by(ready, plan.standing))
         engine = {n: a for n, a in _engine(plan, ready, processing_ms).items() if n != POS}
         own = {name: ready.column(name) for name in (REST, PART, POS, SRCKEY, META) if name in ready.schema.names}
         named = {**engine, **own, EVENT: ready.column(TS), ORDER: _times(plan, ready)}

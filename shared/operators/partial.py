@@ -13,6 +13,8 @@ Rules (architecture.md, Spark stages; protocol P3, W1):
   input all is given out.
 - PA5 Where the stage is divided by key groups, each partial and each row has GROUP: that of its key (window_keys.py). A row without a
   window goes to the task of the key that it will have, which alone judges it and tells of it.
+- PA6 Of rows that travel with their windows no more goes than the window's pipeline looks at: fields (`WindowPlan.looked_at`), and, where
+  it begins with `$sort`, `$skip` and `$limit`, of a batch so many rows of each window (`WindowPlan.first_rows`).
 """
 
 from collections.abc import Mapping, Sequence
@@ -27,11 +29,12 @@ from tidemark.shared.model.frames import Content
 from tidemark.shared.model.held import Why
 from tidemark.shared.model.plan import OUT
 from tidemark.shared.model.time import MAX_TIME, MIN_TIME
-from tidemark.shared.operators.aggregation import merged, partials_of, travelling
+from tidemark.shared.operators.aggregation import merged, narrowed, partials_of, travelling
 from tidemark.shared.operators.base import AWAY, GROUP, WEND, WSTART, Operator, Out
 from tidemark.shared.operators.batches import one_batch, select, with_column
 from tidemark.shared.operators.context import NOWHERE, TaskContext
 from tidemark.shared.operators.dead_letters import dead_letters
+from tidemark.shared.operators.first_rows import first_of
 from tidemark.shared.operators.sessions import keyed
 from tidemark.shared.operators.specs import PartialSpec
 from tidemark.shared.operators.window_keys import homes, key_groups
@@ -165,7 +168,7 @@ class PartialAggregate(Operator):
 
     def _take(self, rows: pa.RecordBatch) -> list[Out]:
         if self._plan.mode == "rows":
-            return [self._as_they_are(rows)]
+            return [self._as_they_are(narrowed(self._plan, first_of(self._plan, rows, self.context)))]
         table, letters, failed = partials_of(self._plan, rows, self.context)
         self._failed += failed
         if table.num_rows:

@@ -8,14 +8,17 @@
 
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import takewhile
 from typing import Final, Literal
 
 import pyarrow as pa
 
 from tidemark.shared.language.expressions.ast import OF_ENGINE, Meta
+from tidemark.shared.language.fields import Fields
 from tidemark.shared.language.schema import Schema
-from tidemark.shared.language.stages import Group, InnerStage, SessionWindow, Stateless
+from tidemark.shared.language.stages import Group, InnerStage, Limit, SessionWindow, Sort, Stateless
 from tidemark.shared.language.stages.base import declared
+from tidemark.shared.language.stages.skip import Skip
 from tidemark.shared.language.stages.windows import nodes_in
 from tidemark.shared.model.time import MIN_TIME, minus
 from tidemark.shared.operators.base import ARRIVAL, KEY, META, PART, POS, REST, SRCKEY, TS, WEND, WSTART
@@ -107,6 +110,53 @@ class WindowPlan:
         if self.spec.group_at is None:
             return self.spec.stage.pipeline
         return self.spec.stage.pipeline[self.spec.group_at + 1 :]
+
+    @cached_property
+    def looked_at(self) -> Fields:
+        """With `rows`: the fields of a row that the pipeline looks at or gives out; None for all.
+
+        A stage that may fail is given whole documents: its dead letters have them.
+        """
+        names: frozenset[str] = frozenset()
+        for stage in self.spec.stage.pipeline:
+            read = stage.reads()
+            if read is None or not stage.is_sure:
+                return None
+            names |= read
+            if stage.written(None) is not None:
+                return names
+        return None
+
+    @cached_property
+    def sorts(self) -> tuple[Sort, ...]:
+        """The `$sort`s that the pipeline begins with."""
+        return tuple(
+            stage
+            for stage in takewhile(lambda stage: isinstance(stage, Sort), self.spec.stage.pipeline)
+            if isinstance(stage, Sort)
+        )
+
+    @cached_property
+    def first_rows(self) -> int | None:
+        """With `rows`: how many rows of a window, in the order of `sorts`, go on to other stages than `$skip` and `$limit`; None for all.
+
+        Sessions may grow together, and an `outputTime` may be that of any row.
+        """
+        if self.sessions or self.extras:
+            return None
+        skipped = 0
+        for stage in self.spec.stage.pipeline[len(self.sorts) :]:
+            if isinstance(stage, Limit):
+                return skipped + stage.limit
+            if not isinstance(stage, Skip):
+                return None
+            skipped += stage.skip
+        return None
+
+    @property
+    def standing(self) -> list[str]:
+        """With `rows`: the columns by which rows stand before any stage orders them."""
+        return [*self.window_columns, ARRIVAL if self.processing_time else TS, PART, POS]
 
     @cached_property
     def extras(self) -> dict[str, Merge]:

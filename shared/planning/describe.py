@@ -200,7 +200,16 @@ def _lifted(plan: WindowPlan) -> str:
         case "general":
             return "aggregated before the shuffle, by states of accumulators"
         case "rows":
-            return "not aggregated before the shuffle (no $group that comes first): rows travel"
+            return f"not aggregated before the shuffle (no $group that comes first): {_travelling(plan)}"
+
+
+def _travelling(plan: WindowPlan) -> str:
+    """Rows as they go to a window that sees them all."""
+    names, first = plan.looked_at, plan.first_rows
+    rows = "rows travel" if first is None else f"of a batch the first {first} rows of each window travel"
+    if names is None:
+        return rows
+    return f"{rows} with the fields {', '.join(sorted(names))}" if names else f"{rows} without fields"
 
 
 # --- phase three ----------------------------------------------------------------------------------------------------------

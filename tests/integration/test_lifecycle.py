@@ -221,6 +221,45 @@ def test_a_change_that_open_windows_could_not_be_read_under_is_refused(
     tell(story)
 
 
+COUNT = {"$count": "count"}
+
+
+@pytest.mark.parametrize(
+    ("before", "refused", "why", "taken", "count"),
+    [
+        ([COUNT], [{"$limit": 30}], "there is no fields.*the new ones expect whole documents", [{"$skip": 1}, COUNT], 19),
+        ([COUNT], [{"$sort": {"n": 1}}, COUNT], "the new ones expect the fields n;", [COUNT], 20),
+        ([{"$limit": 15}, COUNT], [{"$limit": 16}, COUNT], "the first 15 records", [{"$limit": 12}, COUNT], 12),
+        ([{"$limit": 15}, COUNT], [COUNT], "the first 15 records", [{"$skip": 2}, {"$limit": 13}, COUNT], 13),
+    ],
+    ids=["whole documents", "another field", "a larger limit", "no limit"],
+)  # fmt: skip
+def test_open_windows_have_no_more_of_their_records_than_the_stages_looked_at(
+    before: list[Any], refused: list[Any], why: str, taken: list[Any], count: int, tmp_path: Path
+) -> None:
+    """A change that would need more is refused with what there is, and one that needs less goes on with it."""
+    feed = Feed(tmp_path)
+
+    def of(stages: list[Any]) -> list[Any]:
+        return pipeline(source(feed), summing(pipeline=stages), emit(tmp_path / "out"))
+
+    async def story(there: Installed) -> None:
+        await there.create(of(before))
+        await there.start()
+        feed.add(1)
+        await there.committed()
+        await there.stop()
+        with pytest.raises(RequestRefused, match=rf"\$tumblingWindow: of.*{why}.*resumeFromCheckpoint"):
+            await there.modify(of(refused))
+        await there.modify(of(taken))
+        feed.add(2)
+        await there.start()
+        await there.stop(drain=True)
+        assert [row["count"] for row in released(tmp_path / "out")] == [count]
+
+    tell(story)
+
+
 def test_a_stopped_processor_goes_on_from_its_checkpoint_when_modified(tmp_path: Path) -> None:
     """What may change does, and the window that was open keeps what it had."""
     feed = Feed(tmp_path)

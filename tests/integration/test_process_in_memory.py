@@ -230,6 +230,27 @@ def test_validate_names_all_errors_with_their_lines(tmp_path: Path) -> None:
     assert "(line 4)" in second
 
 
+@pytest.mark.parametrize(
+    ("stages", "said"),
+    [
+        ([{"$count": "n"}], "rows travel without fields in"),
+        (
+            [{"$sort": {"v": 1}}, {"$group": {"_id": "$k", "n": {"$first": "$v"}}}],
+            "rows travel with the fields k, v in",
+        ),
+        ([{"$sort": {"v": 1}}, {"$skip": 2}, {"$limit": 3}], "of a batch the first 5 rows of each window travel in"),
+    ],
+)
+def test_explain_tells_what_of_rows_travels(stages: list[dict[str, Any]], said: str, tmp_path: Path) -> None:
+    """Of a window that sees all of its rows: the fields that go to it, and whether all rows do."""
+    window = {"$tumblingWindow": {"interval": {"size": 1, "unit": "minute"}, "pipeline": stages}}
+    file = tmp_path / "document.json"
+    file.write_text(json.dumps({"pipeline": [{"$source": {"documents": []}}, window]}))
+    status, out, _ = invoke("explain", str(file))
+    assert status == 0
+    assert said in out
+
+
 def test_explain_shows_the_three_phases() -> None:
     """Stages with what they read, vertices and edges with the lifted aggregation, and the operators of each task."""
     file = Path(__file__).parents[2] / "deploy" / "pipelines" / "departures" / "pipeline.yaml"

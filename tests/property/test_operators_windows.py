@@ -5,6 +5,7 @@ With `lateness: split` the result is the oracle's; with `merged` every record is
 
 import json
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -15,6 +16,11 @@ from hypothesis import strategies as st
 from tests.harness.window_world import World
 from tests.oracle import windows as oracle
 from tests.oracle.windows import Record
+from tidemark.shared.language.documents import parse
+from tidemark.shared.language.expressions.environment import Environment
+from tidemark.shared.language.expressions.errors import ExpressionError
+from tidemark.shared.language.stages import Gathering, HoppingWindow, InnerStage
+from tidemark.shared.language.stages.base import Passed, apply_stages
 from tidemark.shared.model.values import Document
 
 HOUR_MS = 3_600_000
@@ -229,6 +235,108 @@ def test_merged_sessions_lose_no_record(
         rows = [by_value[v] for v in found["values"]]
         assert {r.key for r in rows} == {found["_id"]}
         assert seen([found], order=True) == expected(oracle.grouped_by_gap(found["_id"], rows, gap), order=True)
+
+
+_ROOM = st.integers(1, 6)
+_KEYS = st.dictionaries(st.sampled_from(["k", "v", "none"]), st.sampled_from([1, -1]), min_size=1, max_size=2)
+_SORT = st.builds(lambda keys: {"$sort": keys}, _KEYS)
+_LIMIT = st.builds(lambda count: {"$limit": count}, _ROOM)
+_PASSING = st.one_of(
+    _SORT,
+    _LIMIT,
+    st.builds(lambda count: {"$skip": count}, st.integers(0, 3)),
+    st.builds(lambda count: {"$match": {"v": {"$mod": [count, 0]}}}, _ROOM),
+    st.sampled_from([
+        {"$unset": "k"}, {"$addFields": {"w": {"$add": ["$v", 1]}}}, {"$project": {"k": 1}}, {"$match": {"k": "a"}},
+    ]),
+)  # fmt: skip
+_LAST = st.sampled_from([
+    {"$count": "c"},
+    {"$group": {"_id": "$k", "first": {"$first": "$v"}, "n": {"$sum": 1}}},
+    {"$group": {"_id": {"is": "$k"}, "last": {"$last": "$ts"}, "whole": {"$first": "$$ROOT"}}},
+    {"$group": {"_id": None, "checked": {"$max": {"$cond": [{"$eq": [{"$mod": ["$v", 2]}, 0]}, "$v", {"$sqrt": -1}]}}}},
+])  # fmt: skip
+
+
+@st.composite
+def of_all(draw: st.DrawFn) -> list[dict[str, Any]]:
+    """Stages of a window, the last of which may gather its rows into new documents."""
+    first = draw(st.sampled_from([[], [_LIMIT], [_SORT, _LIMIT], [_SORT]]))
+    stages = [draw(each) for each in first] + draw(st.lists(_PASSING, max_size=2))
+    return stages + draw(st.lists(_LAST, max_size=1))
+
+
+_START = {"$addFields": {"start": {"$meta": "stream.window.start"}}}
+
+
+def _by_start(documents: list[Document]) -> dict[int, list[Document]]:
+    """The documents of each window, in their order."""
+    found: dict[int, list[Document]] = {}
+    for each in documents:
+        found.setdefault(int(each["start"]), []).append({n: v for n, v in each.items() if n != "start"})
+    return found
+
+
+def _in_order(windows: dict[int, list[Document]]) -> dict[int, list[Document]]:
+    """The groups of each window in one order: nothing says in which they come."""
+    return {start: sorted(each, key=repr) if "_id" in each[0] else each for start, each in windows.items()}
+
+
+@given(given_splits=splits(), grid=grids(), typed=st.booleans(), tasks=st.integers(1, 3), actions=ACTIONS,
+       stages=of_all(), time=st.sampled_from(["end", "end", "earliest"]))  # fmt: skip
+@settings(max_examples=150)
+def test_windows_that_see_all_their_rows_give_what_their_stages_give_on_lists(
+    given_splits: list[list[Record]], grid: tuple[int, int, int], typed: bool, tasks: int, actions: list[tuple[Any, ...]],
+    stages: list[dict[str, Any]], time: str,
+) -> None:  # fmt: skip
+    """No schedule, and nothing that is left behind on the way, shows in what comes out, nor in the documents of dead letters."""
+    size, hop, _ = grid
+    window = {"$hoppingWindow": {"interval": ms(size), "hopSize": ms(hop), "outputTime": time}}
+    doc = document(window, lateness="split", delay=1_000, typed=typed, order=False)
+    (inside,) = (stage for stage in doc["pipeline"][1].values())
+    records = [[raw(r) for r in split] for split in given_splits]
+    found = []
+    for pipeline in ([{"$group": {"_id": None, "all": {"$push": "$$ROOT"}}}], stages):
+        inside["pipeline"] = [*pipeline, _START]
+        world = World(doc, records, tasks)
+        run(world, _within(actions, len(given_splits)))
+        found.append(world)
+    parsed = parse(doc).pipeline[1]
+    assert isinstance(parsed, HoppingWindow)
+    wanted: dict[int, list[Document]] = {}
+    failing: set[str] = set()
+    for each in found[0].documents():
+        left, failed = _gathered(parsed.pipeline[: len(stages)], each["all"])
+        failing.update(failed)
+        if left:
+            wanted[int(each["start"])] = left
+    assert _in_order(_by_start(found[1].documents())) == _in_order(wanted)
+    assert {repr(d["doc"]) for d in found[1].dead_letters()} == failing
+
+
+def _gathered(stages: Sequence[InnerStage], documents: list[Document]) -> tuple[list[Document], list[str]]:
+    """What stages make of the documents of a window, and those that they fail on."""
+    failed: list[str] = []
+    for stage in stages:
+        if isinstance(stage, Gathering):
+            try:
+                documents = stage.gather(documents, Environment({}))
+            except ExpressionError:
+                bad = [d for d in documents if _fails(stage, d)]
+                failed += map(repr, bad)
+                documents = stage.gather([d for d in documents if not _fails(stage, d)], Environment({}))
+        else:
+            passed = [outcome for d in documents for outcome in apply_stages([stage], d, Environment({}))]
+            documents = [d for outcome in passed if isinstance(outcome, Passed) for d in outcome.documents]
+    return documents, failed
+
+
+def _fails(stage: Gathering, document: Document) -> bool:
+    try:
+        stage.gather([document], Environment({}))
+    except ExpressionError:
+        return True
+    return False
 
 
 def _within(actions: list[tuple[Any, ...]], count: int) -> list[tuple[Any, ...]]:

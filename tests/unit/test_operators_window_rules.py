@@ -231,6 +231,38 @@ def _sorted(documents: list[Document]) -> list[str]:
 # --- what travels -----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize(
+    ("stages", "documents"),
+    [
+        ([{"$count": "n"}], [{}] * 4),
+        ([{"$sort": {"v": -1}}, {"$group": {"_id": None, "v": {"$sum": "$v"}}}], [{"v": n} for n in range(4)]),
+        ([{"$match": {"k": "a"}}, {"$count": "n"}], [{"k": "a"}] * 4),
+        ([{"$sort": {"v": -1}}, {"$skip": 1}, {"$limit": 1}, {"$project": {"v": 1}}], [{"k": "a", "v": 2}, {"k": "a", "v": 3}]),
+        ([{"$limit": 2}, {"$count": "n"}], [{}] * 2),
+        ([{"$sort": {"v": -1}}, {"$group": {"_id": None, "v": {"$max": {"$sqrt": "$v"}}}}], [{"k": "a", "v": n} for n in range(4)]),
+    ],
+    ids=["none", "two stages", "a query", "the first", "the first, none", "a stage may fail"],
+)  # fmt: skip
+def test_PA6_no_more_of_rows_travels_than_a_window_looks_at(stages: list[dict[str, Any]], documents: list[Any]) -> None:
+    """Fields that no stage looks at stay behind, and so do rows that a limit would not let through."""
+    found = _partials(pipeline(10, pipeline=stages), [record(n, value=n) for n in range(4)])
+    sent = [d for out in found for d in documents_of(out.batch)]
+    assert [{n: v for n, v in d.items() if n != "t"} if len(d) > 2 else d for d in sent] == documents
+
+
+@pytest.mark.parametrize("stages", [[{"$count": "n"}], [{"$sort": {"v": -1}}, {"$limit": 1}, {"$count": "n"}]])
+def test_PA6_a_late_row_comes_whole(stages: list[dict[str, Any]]) -> None:
+    """What the receiver may find late has its document, which the dead letter shows."""
+    made = world(pipeline(10, pipeline=stages), [record(2), record(25), record(3, "b", 7)])
+    for _ in range(3):
+        made.feed(0, 1)
+        made.flush(0)
+        made.deliver(0, 9)
+    made.finish()
+    (letter,) = made.dead_letters()
+    assert {n: letter["doc"][n] for n in ("k", "v")} == {"k": "b", "v": 7}
+
+
 def test_rows_kept_before_a_window_asked_for_metadata_have_none() -> None:
     """A pipeline behind `$sort` may change while rows wait in open windows: those that it finds there lack the column."""
     told = {"$setStreamMeta": {"stream.kind": "$k"}}

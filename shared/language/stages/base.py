@@ -138,6 +138,11 @@ class Inner(Stage):
         """The top-level fields that it writes, keeps by name or takes away."""
         return frozenset()
 
+    @property
+    def is_sure(self) -> bool:
+        """Whether it fails on no document, whatever that holds. False is always right."""
+        return False
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stateless(Inner, ABC):

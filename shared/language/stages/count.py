@@ -26,6 +26,11 @@ class Count(Gathering):
         """None."""
         return frozenset()
 
+    @property
+    def is_sure(self) -> bool:
+        """Yes."""
+        return True
+
     def written(self, names: Fields) -> Fields:
         """The number."""
         return frozenset((self.field,))

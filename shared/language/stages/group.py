@@ -7,7 +7,16 @@ from typing import Any, Final
 from tidemark.shared.language.accumulators.base import Accumulator, OrderKey
 from tidemark.shared.language.accumulators.parse import ACCUMULATOR_NAMES, parse_accumulator, with_key
 from tidemark.shared.language.accumulators.table import accumulator_input, implementation
-from tidemark.shared.language.expressions.ast import Expr, Literal, constant, fields_used, is_bare_name
+from tidemark.shared.language.expressions.ast import (
+    Expr,
+    FieldPath,
+    Literal,
+    ObjectExpr,
+    constant,
+    fields_used,
+    is_bare_name,
+    walk,
+)
 from tidemark.shared.language.expressions.environment import Environment
 from tidemark.shared.language.expressions.interpreter import evaluate
 from tidemark.shared.language.expressions.parse import parse_expression
@@ -74,6 +83,12 @@ class Group(Gathering):
         """Those of the key and of the accumulators' inputs."""
         return expression_paths(self.id).union(*(expression_paths(field.accumulator.input) for field in self.fields))
 
+    @property
+    def is_sure(self) -> bool:
+        """Where all that it evaluates are paths and constants, for accumulators that take any value and keep few."""
+        taken = (field.accumulator for field in self.fields)
+        return _is_plain(self.id) and all(a.op in _SURE and _is_plain(a.input) for a in taken)
+
     def written(self, names: Fields) -> Fields:
         """The key and the output fields."""
         return frozenset(("_id", *(field.name for field in self.fields)))
@@ -81,6 +96,13 @@ class Group(Gathering):
     def told(self) -> tuple[Told, ...]:
         """The key and the accumulators' inputs."""
         return (("_id", self.id), *((field.name, field.accumulator.input) for field in self.fields))
+
+
+_SURE: Final = frozenset({"$sum", "$avg", "$min", "$max", "$first", "$last", "$count", "$stdDevPop", "$stdDevSamp"})
+
+
+def _is_plain(expr: Expr) -> bool:
+    return all(isinstance(node, FieldPath | Literal | ObjectExpr) for node in walk(expr))
 
 
 def _read(tree: Any, path: str, scope: Scope) -> Group | None:

@@ -26,6 +26,11 @@ class Limit(PassesOn, Gathering):
         """None."""
         return frozenset()
 
+    @property
+    def is_sure(self) -> bool:
+        """Yes."""
+        return True
+
 
 def _read(tree: Any, path: str, scope: Scope) -> Limit | None:
     limit = integer(1, INT64_MAX).read(tree, path, scope)

@@ -5,6 +5,7 @@ from typing import Any, Final
 
 from tidemark.shared.language.expressions.environment import Environment
 from tidemark.shared.language.expressions.scope import Scope
+from tidemark.shared.language.fields import predicate_expressions
 from tidemark.shared.language.kinds import PREDICATE, StageSpec
 from tidemark.shared.language.query.ast import Predicate
 from tidemark.shared.language.query.match import matches
@@ -23,6 +24,11 @@ class Match(Judging):
     def judged_by(self) -> Predicate:
         """The query."""
         return self.predicate
+
+    @property
+    def is_sure(self) -> bool:
+        """Where it asks no expression."""
+        return not predicate_expressions(self.predicate)
 
     def _apply(self, document: Document, env: Environment) -> Outcome:
         return Passed((document,)) if matches(self.predicate, env) else Passed(())

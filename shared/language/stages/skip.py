@@ -26,6 +26,11 @@ class Skip(PassesOn, Gathering):
         """None."""
         return frozenset()
 
+    @property
+    def is_sure(self) -> bool:
+        """Yes."""
+        return True
+
 
 def _read(tree: Any, path: str, scope: Scope) -> Skip | None:
     skip = integer(0, INT64_MAX).read(tree, path, scope)

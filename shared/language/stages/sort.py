@@ -29,6 +29,11 @@ class Sort(PassesOn, Gathering):
         """Those of the keys."""
         return frozenset(key.names[0] for key in self.keys)
 
+    @property
+    def is_sure(self) -> bool:
+        """Yes."""
+        return True
+
 
 def _read(tree: Any, path: str, scope: Scope) -> Sort | None:
     keys = parse_sort_keys(tree, path, scope)
