@@ -240,7 +240,7 @@ def test_open_windows_have_no_more_of_their_records_than_the_stages_looked_at(
     """A change that would need more is refused with what there is, and one that needs less goes on with it."""
     feed = Feed(tmp_path)
 
-    def of(stages: list[Any]) -> list[Any]:
+    def of(stages: list[Any]) -> dict[str, Any]:
         return pipeline(source(feed), summing(pipeline=stages), emit(tmp_path / "out"))
 
     async def story(there: Installed) -> None:
