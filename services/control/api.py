@@ -227,7 +227,9 @@ class Api:
             finally:
                 await connections.close()
         asked = {"document": do.text_of(body.document), "rows": rows, "limit": body.limit}
-        status, said, why = await self.programs.run(TRY, msgspec.json.encode(asked), TRY_S, {})
+        status, said, why = await self.programs.run(
+            TRY, msgspec.json.encode(asked), TRY_S, {}, lambda: request.transport is not None
+        )
         if status != 0:
             raise Problem(CONFLICT, "document", "a document that can be tried out here", why)
         found = msgspec.json.decode(said)

@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -40,19 +40,34 @@ class Programs:
             child.kill()
 
     async def run(
-        self, words: Iterable[str], given: bytes, wait_s: int, environment: Mapping[str, str]
+        self,
+        words: Iterable[str],
+        given: bytes,
+        wait_s: int,
+        environment: Mapping[str, str],
+        is_wanted: Callable[[], bool] = lambda: True,
     ) -> tuple[int, bytes, str]:
-        """Status, standard output, and the last line of standard error. Problem: too many, too long, too much."""
+        """Status, standard output, and the last line of standard error. Problem: too many, too long, too much.
+
+        It is ended as soon as `is_wanted`, which is asked each second by another thread, says no.
+        """
         self.check_room()
         self.under_way += 1
         try:
             return await self.executor.blocking(
-                self._run, [sys.executable, "-m", *words], given, wait_s, dict(environment)
+                self._run, [sys.executable, "-m", *words], given, wait_s, dict(environment), is_wanted
             )
         finally:
             self.under_way -= 1
 
-    def _run(self, words: list[str], given: bytes, wait_s: int, environment: dict[str, str]) -> tuple[int, bytes, str]:
+    def _run(
+        self,
+        words: list[str],
+        given: bytes,
+        wait_s: int,
+        environment: dict[str, str],
+        is_wanted: Callable[[], bool],
+    ) -> tuple[int, bytes, str]:
         own = {name: os.environ[name] for name in ("PATH", "LANG", "TZ") if name in os.environ}
         with tempfile.TemporaryDirectory(prefix="tidemark-") as folder:
             own["HOME"] = folder
@@ -66,16 +81,29 @@ class Programs:
             )
             self.children.add(child)
             try:
-                out, err = child.communicate(given, wait_s)
-            except subprocess.TimeoutExpired as error:
-                child.kill()
-                child.communicate()
-                raise Problem(
-                    NO_ANSWER, "program", f"an end within {wait_s} s", f"it was ended after {wait_s} s"
-                ) from error
+                out, err = _output(child, given, wait_s, is_wanted)
             finally:
                 self.children.discard(child)
         if len(out) > OUTPUT_BYTES_MAX:
             raise Problem(NO_ANSWER, "program", f"at most {OUTPUT_BYTES_MAX} bytes", f"{len(out)}")
         said = err.decode(errors="replace").strip().splitlines()
         return child.returncode, out, said[-1] if said else f"it ended with status {child.returncode}"
+
+
+def _output(
+    child: "subprocess.Popen[bytes]", given: bytes, wait_s: int, is_wanted: Callable[[], bool]
+) -> tuple[bytes, bytes]:
+    """What a program prints. Problem, and no program any more, where it takes longer, or nobody wants it."""
+    asked: bytes | None = given
+    finding = f"it was ended after {wait_s} s"
+    for _ in range(wait_s):
+        try:
+            return child.communicate(asked, timeout=1)
+        except subprocess.TimeoutExpired:
+            asked = None  # it is written once
+        if not is_wanted():
+            finding = "it was ended: whoever asked has gone"
+            break
+    child.kill()
+    child.communicate()
+    raise Problem(NO_ANSWER, "program", f"an end within {wait_s} s", finding)

@@ -1,5 +1,6 @@
 """The console's pages, and the routes that they show, of a real control service in front of a processor that runs."""
 
+import asyncio
 import base64
 import json
 import logging
@@ -11,10 +12,11 @@ from typing import Any
 from urllib.parse import urlencode
 
 import pytest
+from aiohttp import ClientSession
 
 from tests.harness.console import DOCUMENT, NAME, Shown, console, token_of
 from tidemark.services.cli.process import quiet
-from tidemark.services.control import drawing, html
+from tidemark.services.control import api, drawing, html
 from tidemark.services.control.routes import ROUTES
 from tidemark.shared.process.users import ROLES
 
@@ -345,6 +347,33 @@ async def test_a_document_is_tried_out_in_a_process_of_its_own(shown: Shown) -> 
     assert (await asked([source, code, stages[-1]]))[0] in (409, 422)
     assert (await asked([{"$sauce": {}}]))[0] == 422
     assert (await asked([source, *stages], user="viewer"))[0] == 403
+
+
+async def test_a_try_out_ends_with_its_client(shown: Shown, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two run at a time, and one more is told when to come back; those that nobody waits for make room."""
+    document = {"connections": DOCUMENT["connections"], "pipeline": [DOCUMENT["pipeline"][0], DOCUMENT["pipeline"][-1]]}
+    body = {"document": document, "rows": [{"user": "a", "at": 1_700_000_000_000}]}
+    headers, url = {"Authorization": f"Bearer {token_of('operator')}"}, shown.url + "/v1/try"
+
+    async def asked(session: ClientSession) -> tuple[int, str, str]:
+        async with session.post(url, json=body, headers=headers) as answer:
+            return answer.status, answer.headers.get("Retry-After", ""), await answer.text()
+
+    with monkeypatch.context() as endless:
+        endless.setattr(api, "TRY", ("http.server", "0"))
+        endless.setattr(api, "TRY_S", 3_600)
+        async with ClientSession() as session:
+            waiting = {asyncio.ensure_future(asked(session)) for _ in range(3)}
+            ended, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+            ((status, wait_s, text),) = (each.result() for each in ended)
+            assert (status, wait_s) == (429, "5")
+            assert "at most 2 programs" in text
+            for each in waiting:
+                each.cancel()
+    found: tuple[int, str, str] = (429, "", "")
+    while found[0] == 429:
+        found = await asked(shown.session)
+    assert (found[0], json.loads(found[2])["answers"]) == (200, "1 records; 1 out, 0 dead letters")
 
 
 @pytest.mark.parametrize("work", ["redrive", "audit"])
