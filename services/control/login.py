@@ -203,8 +203,12 @@ class Login:
             life_s = 0 if claims is None else claims["exp"] - claims.get("iat", now_s)
             soon_s = min(settings.renew_s, life_s / _QUARTER)
             if session.refresh_token and (claims is None or claims["exp"] - now_s <= soon_s):
-                found = await self._renew(request, session, counts=claims is not None)
-                session, claims = found, await self._still(found.id_token)
+                try:
+                    session = await self._renew(request, session)
+                    claims = await self._still(session.id_token)
+                except IssuerAway:
+                    if claims is None:  # else the token counted when the request came
+                        raise
             if claims is None:
                 self._nobody(request)
             user = self.vouching.user(claims)
@@ -229,7 +233,7 @@ class Login:
         except Refused:
             return None
 
-    async def _renew(self, request: web.Request, session: Session, *, counts: bool) -> Session:
+    async def _renew(self, request: web.Request, session: Session) -> Session:
         """A newer session, once for all requests that come with the same cookie. IssuerAway; web.HTTPFound, Problem where it has ended."""
         settings, used = self.provider.settings, session.refresh_token
         async with self._renewing.setdefault(session.id, asyncio.Lock()):
@@ -237,10 +241,6 @@ class Login:
             if used not in self._renewed or self.clock.monotonic_ms() - at_ms > settings.renewed_ms:
                 try:
                     found = await self._newer(session)
-                except IssuerAway:
-                    if counts:
-                        return session
-                    raise
                 finally:
                     self._renewing.pop(session.id, None)
                 self._renewed[used] = self.clock.monotonic_ms(), found

@@ -1,5 +1,6 @@
 """An OpenID provider that people log in at: it redirects, checks codes, PKCE and clients, rotates refresh tokens, and signs for real."""
 
+import asyncio
 import base64
 import hashlib
 import secrets
@@ -33,6 +34,10 @@ class Provider(Issuer):
     refuses: str = ""
     """The error of each login."""
     token_status: int = 200
+    troubled: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set where tokens are asked for and `token_status` is another."""
+    answers: asyncio.Event | None = None
+    """For which such an answer waits."""
     gives_refresh: bool = True
     refreshed: int = 0
     ended: list[dict[str, str]] = field(default_factory=list)
@@ -63,6 +68,9 @@ class Provider(Issuer):
         """Of a code, or of a refresh token; each counts once."""
         form = {name: str(value) for name, value in (await request.post()).items()}
         if self.token_status != 200:
+            self.troubled.set()
+            if self.answers is not None:
+                await self.answers.wait()
             return web.Response(status=self.token_status, text="trouble")
         if self._client(request, form) == (COMMAND, ""):
             return self.of_device(form)

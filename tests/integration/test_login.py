@@ -1,5 +1,6 @@
 """Logins at the console by a provider that really signs, checks PKCE and redirects; each guard by what it refuses."""
 
+import asyncio
 import json
 import time
 from collections.abc import AsyncIterator
@@ -339,6 +340,29 @@ async def test_a_provider_that_is_away_ends_no_session_whose_token_counts(tmp_pa
             pass
         assert time.monotonic() - asked > 1.5
         assert (answer.status, answer.headers["Retry-After"]) == (503, "10")
+        place.provider.token_status, place.provider.life_s = 200, 600
+        assert (await place.get("/v1/processors")).status == 200
+
+
+async def test_a_token_that_ends_while_the_provider_does_not_answer_ends_no_session(tmp_path: Path) -> None:
+    """The request came with a token that counted, and the session is there when the provider is."""
+    async with place_of(tmp_path, leeway_s=0) as place:
+        place.provider.life_s = 4
+        await place.login()
+        ends_s = time.time() + 4
+        place.provider.token_status, place.provider.answers = 500, asyncio.Event()
+
+        async def until_asked() -> ClientResponse:
+            while (answer := await place.get("/v1/processors")).status == 200 and not place.provider.troubled.is_set():
+                pass
+            return answer
+
+        last = asyncio.ensure_future(until_asked())
+        await place.provider.troubled.wait()
+        while time.time() < ends_s + 1:
+            await place.get("/console/login")
+        place.provider.answers.set()
+        assert (await last).status == 200
         place.provider.token_status, place.provider.life_s = 200, 600
         assert (await place.get("/v1/processors")).status == 200
 
