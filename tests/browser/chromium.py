@@ -99,7 +99,7 @@ class Browser:
 
 @asynccontextmanager
 async def chromium(folder: Path, token: str, origin: str) -> AsyncIterator[Browser]:
-    """A browser whose user has given the token at the prompt of `origin`."""
+    """A browser whose user has given the token at the prompt of `origin`; "": none."""
     program = next((found for name in NAMES if (found := shutil.which(name))), None)
     assert program is not None, f"expected one of {', '.join(NAMES)} (Debian: apt-get install chromium)"
     process = await asyncio.create_subprocess_exec(
@@ -120,10 +120,11 @@ async def chromium(folder: Path, token: str, origin: str) -> AsyncIterator[Brows
                 browser = Browser(socket)
                 for domain in ("Page", "Runtime", "Network", "Log"):
                     await browser.ask(f"{domain}.enable")
-                # As after a prompt: the address has name and password once, and the browser keeps them for the origin.
-                scheme, _, rest = origin.partition("://")
-                await browser.ask("Page.navigate", url=f"{scheme}://me:{token}@{rest}/")
-                await browser.open(f"{origin}/")
+                if token:
+                    # As after a prompt: the address has name and password once, and the browser keeps them for the origin.
+                    scheme, _, rest = origin.partition("://")
+                    await browser.ask("Page.navigate", url=f"{scheme}://me:{token}@{rest}/")
+                    await browser.open(f"{origin}/")
                 yield browser
     finally:
         process.terminate()

@@ -10,6 +10,7 @@ import pytest
 
 from tests.browser.chromium import Browser, chromium
 from tests.harness.console import NAME, Shown, console, token_of
+from tests.integration.test_login import place_of
 from tidemark.services.cli.process import quiet
 from tidemark.services.control.routes import ROUTES
 
@@ -55,6 +56,49 @@ def complaints(browser: Browser) -> list[Any]:
     return [e["params"] for e in browser.events if e["method"] in kinds]
 
 
+async def violations(browser: Browser, axe: str) -> list[tuple[str, list[str]]]:
+    """Of the page that is open: rules, and elements that break each."""
+    # Through the debugger, which the page's policy does not bind.
+    await browser.ask("Runtime.evaluate", expression=axe)
+    found = json.loads(await browser.run("axe.run().then(found => JSON.stringify(found.violations))"))
+    return [(each["id"], [node["html"] for node in each["nodes"]][:3]) for each in found]
+
+
+async def arrived(browser: Browser, path: str) -> None:
+    """Wait for a page behind others: a question is lost with the page to which it was put."""
+    while True:
+        try:
+            await browser.when(f"document.readyState === 'complete' && location.pathname === '{path}'")
+            return
+        except AssertionError as error:
+            if "navigated" not in str(error):
+                raise
+
+
+async def test_a_person_logs_in_and_out(tmp_path: Path) -> None:
+    """From the login page to the page that was asked for, with a cookie that no script sees, and back; axe finds nothing on the way."""
+    axe = AXE.read_text()
+    async with place_of(tmp_path) as place, chromium(tmp_path / "profile", "", place.url) as browser:
+        for width, dark in ((1280, False), (390, True)):
+            await browser.look(width, dark=dark)
+            for path in ("/console/login", "/console/login/done?state=another"):
+                await browser.open(place.url + path)
+                assert await violations(browser, axe) == [], (path, width, dark)
+                assert await browser.run("document.documentElement.scrollWidth") <= width, (path, width)
+        await browser.ask("Page.navigate", url=place.url + "/console/workers?x=1")
+        await arrived(browser, "/console/login")
+        await browser.run("document.querySelector('a.act').click()")
+        await arrived(browser, "/console/workers")
+        assert await browser.run("location.search") == "?x=1"
+        assert await browser.run("document.cookie") == ""
+        assert await violations(browser, axe) == []
+        await browser.run("[...document.querySelectorAll('button')].find(e => e.textContent === 'Log out').click()")
+        await arrived(browser, "/console/login")
+        await browser.ask("Page.navigate", url=place.url + "/console/audit")
+        await arrived(browser, "/console/login")
+        assert await browser.run("location.search") == "?next=/console/audit"
+
+
 async def test_axe_and_the_policy_find_nothing(shown: Shown, browser: Browser) -> None:
     """Each page, at the width of a desk and of a phone, by day and by night: no violation, no scrolling sideways, no request elsewhere."""
     PICTURES.mkdir(parents=True, exist_ok=True)
@@ -63,11 +107,7 @@ async def test_axe_and_the_policy_find_nothing(shown: Shown, browser: Browser) -
         await browser.look(width, dark=dark)
         for path in PAGES:
             await browser.open(shown.url + path)
-            # Through the debugger, which the page's policy does not bind.
-            await browser.ask("Runtime.evaluate", expression=axe)
-            found = json.loads(await browser.run("axe.run().then(found => JSON.stringify(found.violations))"))
-            told = [(each["id"], [node["html"] for node in each["nodes"]][:3]) for each in found]
-            assert told == [], (path, width, dark)
+            assert await violations(browser, axe) == [], (path, width, dark)
             assert await browser.run("document.documentElement.scrollWidth") <= width, (path, width)
             name = path.strip("/").partition("%")[0].replace("/", "-").replace("?", "-") or "processors"
             await browser.shot(PICTURES / f"{name}-{width}-{'dark' if dark else 'light'}.png")
