@@ -15,6 +15,8 @@ from tidemark.deploy.verification.installation import JOB, SERVICES, STORES, Ins
 from tidemark.deploy.verification.shell import CommandFailed, Shell
 
 _SCALE: Final = {"source": 2, "operator": 3, "sink": 2}
+ONE_BY_ONE: Final = ("source", "operator", "spark", "sink", "coordinator", "control", "gateway", *STORES)
+"""The order in which containers are killed, or replaced by those of another version."""
 _REST_S: Final = 120
 """How long the whole year would take when its rest is fed after the last step: until then it must not run dry."""
 _LATE_S: Final = 900.0
@@ -181,7 +183,7 @@ def scale(installation: Installation) -> None:
 def kill(installation: Installation) -> None:
     """The job goes on whichever service is killed while events flow; the end of the verification shows whether its result is exact."""
     shell = installation.shell
-    for service in ("source", "operator", "spark", "sink", "coordinator", "control", "gateway", *STORES):
+    for service in ONE_BY_ONE:
         installation.ensure_fed()
         shell.run("docker", "kill", installation.containers(service)[0])
         installation.up()  # The engine does not restart a container that was killed by hand.

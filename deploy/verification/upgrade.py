@@ -9,7 +9,6 @@ from typing import Final
 from tidemark.deploy.verification import story
 from tidemark.deploy.verification.installation import JOB, SERVICES, STORES, Installation, ensure
 
-_ORDER: Final = ("source", "operator", "spark", "sink", "coordinator", "control", "gateway", *STORES)
 _AUDIT_S: Final = 1_800.0
 """How long an audit of the year may take, on a machine that does other work."""
 
@@ -30,7 +29,7 @@ def tell(before: Installation, after: Installation, result: Path) -> None:
 
 def change(to: Installation, what: str, *, each: bool = True) -> None:
     """Each service is this version's then; the job goes on after each, or after all. The versions run beside each other meanwhile."""
-    for service in _ORDER:
+    for service in story.ONE_BY_ONE:
         to.ensure_fed()
         to.replace(service)
         to.until_healthy((service,))

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any, Final
+from typing import Any
 
 import msgspec
 
@@ -10,7 +10,7 @@ from tidemark.shared.computation.bundle import Bundle
 from tidemark.shared.computation.entries import class_of
 from tidemark.shared.computation.problems import ClassError, ComputationError
 from tidemark.shared.language.documents import InvalidDocument, Processor, all_stages, parse, refusals
-from tidemark.shared.language.documents.changes import meaning
+from tidemark.shared.language.documents.changes import REMEDY, meaning
 from tidemark.shared.language.documents.connections import REFERENCE
 from tidemark.shared.language.documents.load import load
 from tidemark.shared.language.documents.model import plugin_uses
@@ -183,15 +183,12 @@ def _continued(
     return new
 
 
-_GIVE_BACK: Final = "; give it back, or start without state (--without-state; by REST resumeFromCheckpoint: false)"
-
-
 def _check_open_windows(old: PhysicalPlan, new: PhysicalPlan) -> None:
     """The state of open windows has columns: of declared fields, of accumulators' states, of rows. Another plan may expect others."""
     before = dict(_windows(old))
     for name, window in _windows(new):
         if name in before and (why := _unread(before[name], window)):
-            raise PlanRefusal(f"{window.spec.stage.path}: {why}{_GIVE_BACK}")
+            raise PlanRefusal(f"{window.spec.stage.path}: {why}{REMEDY}")
 
 
 def _unread(before: WindowPlan, after: WindowPlan) -> str:

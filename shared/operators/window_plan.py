@@ -8,7 +8,6 @@
 
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import takewhile
 from typing import Final, Literal
 
 import pyarrow as pa
@@ -130,11 +129,12 @@ class WindowPlan:
     @cached_property
     def sorts(self) -> tuple[Sort, ...]:
         """The `$sort`s that the pipeline begins with."""
-        return tuple(
-            stage
-            for stage in takewhile(lambda stage: isinstance(stage, Sort), self.spec.stage.pipeline)
-            if isinstance(stage, Sort)
-        )
+        found: list[Sort] = []
+        for stage in self.spec.stage.pipeline:
+            if not isinstance(stage, Sort):
+                break
+            found.append(stage)
+        return tuple(found)
 
     @cached_property
     def first_rows(self) -> int | None:

@@ -25,7 +25,8 @@ from tidemark.shared.language.stages import (
 from tidemark.shared.language.stages.counting import Marked
 
 _NOT_MEANT = frozenset({"path", "limits", "counted"})
-_REMEDY = "; give it back, or start without state (--without-state; by REST resumeFromCheckpoint: false)"
+REMEDY = "; give it back, or start without state (--without-state; by REST resumeFromCheckpoint: false)"
+"""What a user may do about a refused change."""
 
 
 def meaning(value: Any) -> Any:
@@ -47,7 +48,7 @@ def refusals(old: Processor, new: Processor) -> tuple[DocumentError, ...]:
 
 def _pipeline(old: Sequence[Stage], new: Sequence[Stage]) -> Iterator[DocumentError]:
     if meaning(old[0]) != meaning(new[0]):
-        yield DocumentError(new[0].path, f"$source has changed{_REMEDY}")
+        yield DocumentError(new[0].path, f"$source has changed{REMEDY}")
     yield from _windows(
         [s for s in old if isinstance(s, Window)], [s for s in new if isinstance(s, Window)], new[0].path
     )
@@ -55,23 +56,23 @@ def _pipeline(old: Sequence[Stage], new: Sequence[Stage]) -> Iterator[DocumentEr
     old_joins = [s for s in old if isinstance(s, Join | Union)]
     new_joins = [s for s in new if isinstance(s, Join | Union)]
     if len(old_joins) != len(new_joins):
-        yield DocumentError(new[0].path, f"a $join or $union was added or removed{_REMEDY}")
+        yield DocumentError(new[0].path, f"a $join or $union was added or removed{REMEDY}")
     for before, after in zip(old_joins, new_joins, strict=False):
         if meaning(before) != meaning(after):
-            yield DocumentError(after.path, f"{after.name} has changed{_REMEDY}")
+            yield DocumentError(after.path, f"{after.name} has changed{REMEDY}")
 
 
 def _windows(old: Sequence[Window], new: Sequence[Window], path: str) -> Iterator[DocumentError]:
     if len(old) != len(new):
-        yield DocumentError(path, f"a window was added or removed{_REMEDY}")
+        yield DocumentError(path, f"a window was added or removed{REMEDY}")
     for before, after in zip(old, new, strict=False):
         if type(before) is not type(after):
-            yield DocumentError(after.path, f"the window's type has changed from {before.name}{_REMEDY}")
+            yield DocumentError(after.path, f"the window's type has changed from {before.name}{REMEDY}")
         elif _shape(before) != _shape(after):
-            yield DocumentError(after.path, f"the window's interval, boundary or key has changed{_REMEDY}")
+            yield DocumentError(after.path, f"the window's interval, boundary or key has changed{REMEDY}")
         elif _groups(before) != _groups(after):
             yield DocumentError(
-                after.path, f"its first $group, which open windows already hold the work of, has changed{_REMEDY}"
+                after.path, f"its first $group, which open windows already hold the work of, has changed{REMEDY}"
             )
 
 
@@ -97,9 +98,9 @@ def _computations(old: Sequence[Compute], new: Sequence[Compute]) -> Iterator[Do
     if len(old) == len(new):
         for before, after in zip(old, new, strict=True):
             if before.class_ != after.class_:
-                yield DocumentError(f"{after.path}.class", f"the class has changed from {before.class_}{_REMEDY}")
+                yield DocumentError(f"{after.path}.class", f"the class has changed from {before.class_}{REMEDY}")
             elif meaning(before.key) != meaning(after.key):
-                yield DocumentError(f"{after.path}.key", f"the key has changed{_REMEDY}")
+                yield DocumentError(f"{after.path}.key", f"the key has changed{REMEDY}")
         return
     position = 0
     for after in new:
@@ -108,4 +109,4 @@ def _computations(old: Sequence[Compute], new: Sequence[Compute]) -> Iterator[Do
         if mine in known[position:]:
             position = known.index(mine, position) + 1
         elif same_class and len(new) <= len(old):
-            yield DocumentError(f"{after.path}.key", f"the key of {after.class_} has changed{_REMEDY}")
+            yield DocumentError(f"{after.path}.key", f"the key of {after.class_} has changed{REMEDY}")
