@@ -7,7 +7,7 @@ Letters leave on port `dlq` in the order of the rows. A document that no queue m
 the letter has its first bytes, how many there were, and where the rest is to be found.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
@@ -103,6 +103,14 @@ class Failures:
         causes = [Cause(e.reason, e.code, e.path or path) for e in known]
         return cls(_int64s(list(errors)), causes, _int64s(places)).in_order()
 
+    @classmethod
+    def joined(cls, parts: Sequence["Failures"]) -> "Failures":
+        """Failures of different rows, none with a document or windows of its own, in the order of the rows."""
+        begins = np.cumsum([0, *(len(part.causes) for part in parts)])
+        places = [part.places + begin for part, begin in zip(parts, begins.tolist(), strict=False)]
+        causes = [cause for part in parts for cause in part.causes]
+        return cls(np.concatenate([part.rows for part in parts]), causes, np.concatenate(places)).in_order()
+
     def in_order(self) -> "Failures":
         """The same in the order of the rows."""
         if bool((self.rows[1:] >= self.rows[:-1]).all()):
@@ -147,7 +155,7 @@ def dead_letters(
         "instanceName": _same(context.instance, count),
         "dlqTime": _whole(Date, arrivals),
         "operatorName": _same(operator, count),
-        "errInfo": rest_of([cause._asdict() for cause in failed.causes]).take(pa.array(failed.places)),
+        "errInfo": _told(failed.causes).take(pa.array(failed.places)),
         "doc": _documents(rows, failed.documents),
     }
     if failed.missed is not None:
@@ -169,6 +177,15 @@ def _documents(rows: pa.RecordBatch, given: pa.BinaryArray | None) -> pa.BinaryA
 
         own = encoded(rows)
     return own if given is None else pc.coalesce(given, own)
+
+
+def _told(causes: Sequence[Cause]) -> pa.BinaryArray:
+    """Causes, encoded. A reason may quote half a surrogate pair, which Arrow's texts do not take."""
+    texts = {
+        name: pa.array([text.encode("utf-8", "surrogatepass") for text in part], pa.binary())
+        for name, part in zip(Cause._fields, zip(*causes, strict=True), strict=True)
+    }
+    return _objects({name: _behind_heads(part, lambda size: " " * size) for name, part in texts.items()}, len(causes))
 
 
 def _objects(parts: Mapping[str, pa.BinaryArray], count: int) -> pa.BinaryArray:
@@ -255,8 +272,13 @@ def _source(rows: pa.RecordBatch, context: TaskContext, origin: Origin | None) -
 
 
 def binaries(cells: pa.BinaryArray) -> pa.BinaryArray:
-    """Bytes as values, encoded; a null one missing. What stands before the bytes depends on their length alone."""
+    """Bytes as values, encoded; a null one missing."""
+    return _behind_heads(cells, lambda size: Binary(bytes(size)))
+
+
+def _behind_heads(cells: pa.BinaryArray, alike: Callable[[int], Value]) -> pa.BinaryArray:
+    """Bytes of values, encoded: what stands before them depends on their length alone. alike: some value with so many bytes."""
     lengths = pc.binary_length(cells).dictionary_encode()
     sizes = lengths.dictionary.to_pylist()
-    heads = pa.array([encode_value(Binary(bytes(size)))[: -size or None] for size in sizes], pa.binary())
+    heads = pa.array([encode_value(alike(size))[: -size or None] for size in sizes], pa.binary())
     return pc.binary_join_element_wise(heads.take(lengths.indices), cells, b"")

@@ -162,15 +162,15 @@ def _columns(
 def _note(misfits: _Misfits, field: Field, rows: Int64s, kinds: npt.NDArray[np.uint8]) -> None:
     """Note why rows do not fit if their value of a field has one of these tags, as `fit` says it."""
     for kind in np.unique(kinds).tolist():
-        why = misfit(field, _NAMES[kind])
+        why = misfit(field, TYPE_NAMES[kind])
         misfits.places[rows[kinds == kind]] = misfits.place_of(Cause(why.reason, MISMATCH, field.name))
 
 
-_NAMES: Final = {
+TYPE_NAMES: Final = {
     **{tag: name for name, tag in TAGS.items()},
     tags.MISSING: "missing", tags.NULL: "null", tags.OBJECT: "object", tags.ARRAY: "array",
 }  # fmt: skip
-"""Types as messages name them."""
+"""Types as messages name them, by their tags."""
 
 
 def _fitted(cells: Tagged, field: Field) -> tuple[pa.Array, Bools | None]:

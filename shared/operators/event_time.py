@@ -10,14 +10,15 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from tidemark.shared.compiled import values
 from tidemark.shared.language.expressions.ast import Call, Expr, FieldPath
-from tidemark.shared.language.expressions.errors import ExpressionError
-from tidemark.shared.language.values import type_name
-from tidemark.shared.model.values import Date, Value
-from tidemark.shared.operators.batches import column_field, values_of
+from tidemark.shared.language.values import decode_value, type_name
+from tidemark.shared.model.values import Date
+from tidemark.shared.operators.batches import column_field
+from tidemark.shared.operators.cells import encoded_cells
 from tidemark.shared.operators.context import Topics
-from tidemark.shared.operators.dead_letters import Failure, Failures
-from tidemark.shared.operators.decode import instants
+from tidemark.shared.operators.dead_letters import Cause, Failure, Failures
+from tidemark.shared.operators.decode import TYPE_NAMES, instants
 from tidemark.shared.operators.frame import Cells, evaluated
 from tidemark.shared.operators.windows import EVENT_TIME_LIMIT_MS
 
@@ -29,35 +30,51 @@ def event_times(batch: pa.RecordBatch, expr: Expr, topic: Topics = None) -> tupl
     """The event time of each row, ms, shape (n,) (0 where it failed), and the failures."""
     column = _texts(batch, expr)
     found = evaluated(expr, batch, topic) if column is None else Cells(column_field(column.type), column)
-    cells, errors = found.array, dict(found.errors)
+    cells, times = found.array, np.zeros(batch.num_rows, dtype=np.int64)
+    odd = np.ones(batch.num_rows, dtype=np.bool_)
     if pa.types.is_timestamp(cells.type):
-        times: Int64s = cells.cast(pa.int64()).fill_null(0).to_numpy(zero_copy_only=False)
-        odd = (times >= EVENT_TIME_LIMIT_MS) | (times <= -EVENT_TIME_LIMIT_MS)
-        odd |= cells.is_null().to_numpy(zero_copy_only=False)
-    else:
-        times, odd = np.zeros(len(cells), dtype=np.int64), np.ones(len(cells), dtype=np.bool_)
-    failed = list(errors)
-    odd[failed] = False
-    if failed or odd.any():
-        times = np.array(times)
-        times[failed] = 0
-        rows = np.flatnonzero(odd)
-        some = values_of(cells.take(pa.array(rows)), found.field)
-        for row, value in zip(rows.tolist(), some, strict=True):
-            reason = _refused(value)
-            times[row] = value if reason is None else 0
-            if reason is not None:
-                errors[row] = ExpressionError(reason, NO_TIME, "timeField")
-    return times, Failures.of_errors(errors, "")
+        times = cells.cast(pa.int64()).fill_null(0).to_numpy(zero_copy_only=False)
+        odd = _beyond(times) | cells.is_null().to_numpy(zero_copy_only=False)
+    failures = Failures.of_errors(found.errors, "")
+    odd[failures.rows] = False
+    if not len(failures) and not odd.any():
+        return times, failures
+    times, rows = np.array(times), np.flatnonzero(odd)
+    times[failures.rows] = 0
+    some = cells.take(pa.array(rows))
+    times[rows], refused = _judged(encoded_cells(some, found.field), rows)
+    return times, Failures.joined([failures, refused])
 
 
-def _refused(value: Value) -> str | None:
-    """Why a value is no event time."""
-    if type(value) is not Date:
-        return f"The event time is a date, found {type_name(value)}."
-    if not -EVENT_TIME_LIMIT_MS < value < EVENT_TIME_LIMIT_MS:
-        return f"The event time {int(value)} ms is beyond ±2^61."
-    return None
+def _judged(cells: pa.BinaryArray, rows: Int64s) -> tuple[Int64s, Failures]:
+    """Encoded values as event times, ms (0 for those that are none), and why these rows have none."""
+    found = values.read(cells)
+    dates = found.is_("date")
+    refused = ~dates | _beyond(found.numbers)
+    causes: dict[Cause, int] = {}
+    places = np.full(len(rows), -1)
+    for kind in np.unique(found.tags[~dates]).tolist():
+        if kind in TYPE_NAMES:
+            places[found.tags == kind] = causes.setdefault(_no_date(TYPE_NAMES[kind]), len(causes))
+    alone = np.flatnonzero(refused & (places < 0))
+    for row, cell in zip(alone.tolist(), cells.take(pa.array(alone)).to_pylist(), strict=True):
+        value = decode_value(cell)
+        cause = _no_date(type_name(value)) if type(value) is not Date else _too_far(value)
+        places[row] = causes.setdefault(cause, len(causes))
+    return np.where(refused, 0, found.numbers), Failures(rows[refused], tuple(causes), places[refused])
+
+
+def _beyond(times: Int64s) -> npt.NDArray[np.bool_]:
+    """Which times, shape (n,), ms, are too far from 1970."""
+    return (times >= EVENT_TIME_LIMIT_MS) | (times <= -EVENT_TIME_LIMIT_MS)
+
+
+def _no_date(found: str) -> Cause:
+    return Cause(f"The event time is a date, found {found}.", NO_TIME, "timeField")
+
+
+def _too_far(time: Date) -> Cause:
+    return Cause(f"The event time {int(time)} ms is beyond ±2^61.", NO_TIME, "timeField")
 
 
 def _texts(batch: pa.RecordBatch, expr: Expr) -> pa.Array | None:

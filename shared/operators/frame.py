@@ -354,7 +354,7 @@ class Frame(Rows):
         """The interpreter's values for some rows, MISSING for those that fail, and why these do."""
         found = self._by_different(expr, rows)
         if found is None:
-            return self._one_by_one(rows, lambda env: evaluate_bounded(expr, env))
+            return self.one_by_one(rows, lambda env: evaluate_bounded(expr, env))
         values = found.values()
         for row in found.errors:
             values[row] = MISSING
@@ -374,28 +374,25 @@ class Frame(Rows):
         column = self.at((name,))
         return column.type == "null" and column.absent and column.doubt is None
 
-    def values(self, value_of: Callable[[Environment], Value]) -> tuple[list[Value], dict[int, ExpressionError]]:
-        """The value of a function for each row, and the errors of the rows on which it failed."""
-        return self._one_by_one(np.arange(self.size), value_of)
-
     def each(self, value_of: Callable[[Environment], Value]) -> Cells:
         """The value of a function for each row."""
-        values, errors = self._one_by_one(np.arange(self.size), value_of)
+        values, errors = self.one_by_one(np.arange(self.size), value_of)
         named, array = column_of(values)
         return Cells(named, array, errors, self.size)
 
     def asked(self, cells: Cells, rows: Int64s, value_of: Callable[[Environment], Value]) -> Cells:
         """Encoded cells, with the value of a function for some rows, or its error."""
-        found, errors = self._one_by_one(rows, value_of)
+        found, errors = self.one_by_one(rows, value_of)
         left = dict(cells.errors)
         for row in rows.tolist():
             left.pop(row, None)
         array = with_rows(cells.array, rows, tagged(found))
         return Cells(cells.field, array, left | errors, cells.interpreted_rows + len(rows))
 
-    def _one_by_one(
+    def one_by_one(
         self, rows: Int64s, value_of: Callable[[Environment], Value]
     ) -> tuple[list[Value], dict[int, ExpressionError]]:
+        """The value of a function for each of some rows, MISSING where it failed, and the errors by row."""
         values: list[Value] = []
         errors: dict[int, ExpressionError] = {}
         known: dict[tuple[str, str, str], ExpressionError] = {}

@@ -62,10 +62,15 @@ def applied(stage: Stateless, document: Document, env: Any) -> Passed | Discarde
     """The result of a stage for one document; OperatorError if that stops the processor."""
     outcome = stage.apply(document, env)
     if isinstance(outcome, ValidationStop):
-        raise OperatorError(
-            f"{outcome.path}: {outcome.reason} validationAction is error: mend the document's source or the validator"
-        )
+        raise stopped(outcome)
     return outcome
+
+
+def stopped(stop: ValidationStop) -> OperatorError:
+    """The end of the processor."""
+    return OperatorError(
+        f"{stop.path}: {stop.reason} validationAction is error: mend the document's source or the validator"
+    )
 
 
 def whole(stage: Stateless, staged: Staged, context: TaskContext) -> None:
@@ -133,15 +138,16 @@ def without_errors(
     kept[list(errors)] = False
     behind = staged.batch
     staged.batch = frame.batch
-    _add(stage, staged, context, Failures.of_errors(errors, stage.path))
+    add_failures(stage, staged, context, Failures.of_errors(errors, stage.path))
     staged.batch = select(behind, kept)
 
 
 def add_letters(stage: Stateless, staged: Staged, context: TaskContext, failed: Sequence[tuple[int, Failure]]) -> None:
     """Dead letters of rows of the batch as it came to the stage."""
-    _add(stage, staged, context, Failures.of([Failed(row, f.reason, f.code, f.path) for row, f in failed]))
+    add_failures(stage, staged, context, Failures.of([Failed(row, f.reason, f.code, f.path) for row, f in failed]))
 
 
-def _add(stage: Stateless, staged: Staged, context: TaskContext, failures: Failures) -> None:
+def add_failures(stage: Stateless, staged: Staged, context: TaskContext, failures: Failures) -> None:
+    """The same of failures as columns."""
     staged.failed += len(failures)
     staged.letters += dead_letters(staged.batch, failures, stage.name, context)

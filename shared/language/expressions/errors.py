@@ -8,10 +8,13 @@ class ExpressionError(Exception):
     """An expression failed on a document. `code` is a stable name; `path` the operator's place in the user's document."""
 
     def __init__(self, reason: str, code: str, path: str = "") -> None:
-        super().__init__(f"{path}: {reason}" if path else reason)
+        super().__init__(reason, code, path)
         self.reason = reason
         self.code = code
         self.path = path
+
+    def __str__(self) -> str:
+        return f"{self.path}: {self.reason}" if self.path else self.reason
 
 
 class UnknownName(ExpressionError):

@@ -148,10 +148,9 @@ def _call(expr: Call, env: Environment) -> Value:
             args = [ABSENT if arg is None else _EVALUATE[type(arg)](arg, env) for arg in expr.args]
         return applied(operator, args, env)
     except ExpressionError as e:
-        if e.path:
-            raise
-        failed = ExpressionError(e.reason, e.code, expr.path)
-    raise failed  # out here, so that it does not hold the first one with its frames: rows fail by the thousand
+        if not e.path:
+            e.path = expr.path
+        raise
 
 
 def applied(operator: Operator, args: Sequence[Value], env: Environment) -> Value:

@@ -7,12 +7,14 @@ import numpy as np
 from tidemark.shared.language.fields import predicate_expressions, predicate_paths
 from tidemark.shared.language.kernels import Bools, Unvectorised, verdict_of
 from tidemark.shared.language.query.ast import Predicate
+from tidemark.shared.language.query.match import matches
 from tidemark.shared.language.stages import Match, Validate
 from tidemark.shared.language.stages.base import Discarded, Failure, Outcome, Passed, Stateless, ValidationStop
 from tidemark.shared.operators.batches import select
 from tidemark.shared.operators.context import TaskContext
+from tidemark.shared.operators.dead_letters import Cause, Failures
 from tidemark.shared.operators.frame import Frame, pure
-from tidemark.shared.operators.staged import Staged, add_letters, applied
+from tidemark.shared.operators.staged import Staged, add_failures, stopped
 
 _PASSED_OVER: Final = Passed(())
 
@@ -41,30 +43,29 @@ def keep(
     stage: Stateless, predicate: Predicate, staged: Staged, context: TaskContext, refused: Outcome = _PASSED_OVER
 ) -> None:
     """The rows that a predicate is true of, as they are. refused: what becomes of each other row."""
-    batch = staged.batch
-    frame = Frame(batch, stage.reads(), context.topic)
+    frame = Frame(staged.batch, stage.reads(), context.topic)
     kept, doubt = judged(predicate, frame)
     kept = kept & ~doubt
-    if isinstance(refused, ValidationStop):
-        doubt = ~kept  # it tells the document
     rows = np.flatnonzero(doubt)
     groups = (
         frame.different(rows, stage.reads()) if all(pure(expr) for expr in predicate_expressions(predicate)) else None
     )
     firsts, places = (rows, np.arange(len(rows))) if groups is None else (rows[groups.firsts], groups.codes)
     staged.interpreted += len(firsts)
-    outcomes = [applied(stage, env.root, env) for env in frame.environments(firsts)]
-    found = [(row, outcomes[place]) for row, place in zip(rows.tolist(), places.tolist(), strict=True)]
-    if refused is not _PASSED_OVER:
-        found += [(row, refused) for row in np.flatnonzero(~kept & ~doubt).tolist()]
-    failed: list[tuple[int, Failure]] = []
-    for row, outcome in found:
-        match outcome:
-            case Passed(documents):
-                kept[row] = bool(documents)
-            case Discarded():
-                staged.discarded += 1
-            case Failure():
-                failed.append((row, outcome))
-    add_letters(stage, staged, context, sorted(failed, key=lambda each: each[0]))
-    staged.batch = select(batch, kept)
+    verdicts, errors = frame.one_by_one(firsts, lambda env: matches(predicate, env))
+    kept[rows] = np.array([verdict is True for verdict in verdicts], np.bool_)[places]
+    if groups is not None and errors:
+        alike = zip(rows.tolist(), firsts[places].tolist(), strict=True)
+        errors = {row: errors[first] for row, first in alike if first in errors}
+    failures = Failures.of_errors(errors, stage.path)
+    others = np.setdiff1d(np.flatnonzero(~kept), failures.rows, assume_unique=True)
+    match refused:
+        case Discarded():
+            staged.discarded += len(others)
+        case Failure() if len(others):
+            cause = Cause(refused.reason, refused.code, refused.path)
+            failures = Failures.joined([failures, Failures.alike(others, cause)])
+        case ValidationStop() if len(others):
+            raise stopped(refused)
+    add_failures(stage, staged, context, failures)
+    staged.batch = select(staged.batch, kept)
