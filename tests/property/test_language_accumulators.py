@@ -14,15 +14,14 @@ from hypothesis import strategies as st
 from tests.property.language_strategies import NUMBERS, VALUES
 from tidemark.shared.compiled import keys
 from tidemark.shared.language.accumulators import bulk, bulk_base, bulk_sketches, sketches
-from tidemark.shared.language.accumulators.numbers import pack_int
 from tidemark.shared.language.accumulators.parse import ACCUMULATOR_NAMES, parse_accumulator
 from tidemark.shared.language.accumulators.table import accumulator_input, implementation
 from tidemark.shared.language.expressions.environment import Environment
 from tidemark.shared.language.expressions.scope import Scope
 from tidemark.shared.language.problems import Problems
 from tidemark.shared.language.values import canonical_key, decode_value, encode_value, sort_key
-from tidemark.shared.language.values.totals import Total
-from tidemark.shared.model.values import MIN_KEY, MISSING, Date, long
+from tidemark.shared.language.values.totals import Deviation, Total
+from tidemark.shared.model.values import MIN_KEY, MISSING, Binary, Date, long
 
 _ARGUMENTS: dict[str, Any] = {
     "$count": {},
@@ -234,8 +233,28 @@ def test_a_total_is_stored_as_the_codec_stores_its_fields(
     """Byte for byte: states that were stored before are read, and what reads them with the codec does."""
     how = implementation(_accumulator("$sum"))
     state = Total(count, wide, whole, units, decimal, special)
-    assert how.encode(state) == encode_value([long(count), wide, pack_int(whole), pack_int(units), decimal, special])
+    assert how.encode(state) == encode_value([long(count), wide, _digits(whole), _digits(units), decimal, special])
     assert how.decode(how.encode(state)) == state
+
+
+@given(
+    count=st.integers(0, 2**40),
+    units=st.integers(-(2**2200), 2**2200),
+    squares=st.integers(0, 2**4400),
+    special=st.booleans(),
+)
+def test_a_deviation_is_stored_as_the_codec_stores_its_fields(
+    count: int, units: int, squares: int, special: bool
+) -> None:
+    """The same."""
+    how = implementation(_accumulator("$stdDevPop"))
+    state = Deviation(count, units, squares, special)
+    assert how.encode(state) == encode_value([long(count), _digits(units), _digits(squares), special])
+    assert how.decode(how.encode(state)) == state
+
+
+def _digits(value: int) -> Binary:
+    return Binary(value.to_bytes(value.bit_length() // 8 + 1, "big", signed=True))
 
 
 @pytest.mark.parametrize(

@@ -52,7 +52,8 @@ def finished(accumulator: AnyImplementation, cells: pa.BinaryArray) -> pa.Binary
     found = None if form is None or form.finish is None or not len(cells) else form.finish(accumulator, cells)
 
     def by_hand(rows: Sequence[int]) -> list[bytes]:
-        return encode_docs(accumulator.finish(accumulator.decode(cells[row].as_py())) for row in rows)
+        asked = cells.take(pa.array(rows, pa.int64())).to_pylist()
+        return encode_docs(accumulator.finish(accumulator.decode(cell)) for cell in asked)
 
     return _completed(found, len(cells), by_hand)
 

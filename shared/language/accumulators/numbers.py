@@ -8,20 +8,9 @@ from typing import Final, TypeVar
 import msgspec
 
 from tidemark.shared.language.accumulators.base import Implementation, OrderKey
-from tidemark.shared.language.values.codec import CodecError, decode_value, encode_value
+from tidemark.shared.language.values.codec import CodecError
 from tidemark.shared.language.values.totals import ZERO, Deviation, Total
-from tidemark.shared.model.values import INT32_MAX, Binary, Value, long
-
-
-def pack_int(value: int) -> Binary:
-    """A whole number of any size."""
-    return Binary(value.to_bytes(value.bit_length() // 8 + 1, "big", signed=True))
-
-
-def unpack_int(data: bytes) -> int:
-    """The number of these bytes."""
-    return int.from_bytes(data, "big", signed=True)
-
+from tidemark.shared.model.values import INT32_MAX, Value
 
 G = TypeVar("G", Total, Deviation)
 _PACK: Final = msgspec.msgpack.encode
@@ -34,9 +23,14 @@ def _tagged(value: int) -> bytes | int:
     return b"L" + _LONG.pack(value) if value <= INT32_MAX else value
 
 
-def _binary(value: int) -> bytes:
-    """`pack_int` as the codec has it."""
+def pack_int(value: int) -> bytes:
+    """A whole number of any size, as the codec has binary data."""
     return b"B\0" + value.to_bytes(value.bit_length() // 8 + 1, "big", signed=True)
+
+
+def unpack_int(data: bytes) -> int:
+    """The number of a `pack_int`."""
+    return int.from_bytes(data[2:], "big", signed=True)
 
 
 def _untagged(value: bytes | int) -> int:
@@ -73,7 +67,7 @@ class TotalOf(_Exact[Total]):
         """A list of the fields, as the codec has it."""
         return _PACK(
             [
-                _tagged(state.count), state.wide, _binary(state.whole), _binary(state.units),
+                _tagged(state.count), state.wide, pack_int(state.whole), pack_int(state.units),
                 b"N" + str(state.decimal).encode() if state.decimal is not ZERO else b"N0", state.special,
             ]
         )  # fmt: skip
@@ -83,7 +77,7 @@ class TotalOf(_Exact[Total]):
         try:
             count, wide, whole, units, decimal, special = _UNPACK(data)
             exact = ZERO if decimal == b"N0" else Decimal(decimal[1:].decode())
-            return Total(_untagged(count), wide, unpack_int(whole[2:]), unpack_int(units[2:]), exact, special)
+            return Total(_untagged(count), wide, unpack_int(whole), unpack_int(units), exact, special)
         except (msgspec.DecodeError, ValueError, TypeError, InvalidOperation) as e:
             raise CodecError(f"no total: {e}") from e
 
@@ -94,13 +88,16 @@ class DeviationOf(_Exact[Deviation]):
     empty = Deviation
 
     def encode(self, state: Deviation) -> bytes:
-        """A list of the fields."""
-        return encode_value([long(state.count), pack_int(state.units), pack_int(state.squares), state.special])
+        """A list of the fields, as the codec has it."""
+        return _PACK([_tagged(state.count), pack_int(state.units), pack_int(state.squares), state.special])
 
     def decode(self, data: bytes) -> Deviation:
         """The fields again."""
-        count, units, squares, special = decode_value(data)
-        return Deviation(int(count), unpack_int(units), unpack_int(squares), special)
+        try:
+            count, units, squares, special = _UNPACK(data)
+            return Deviation(_untagged(count), unpack_int(units), unpack_int(squares), special)
+        except (msgspec.DecodeError, ValueError, TypeError) as e:
+            raise CodecError(f"no deviation: {e}") from e
 
 
 class Count(Implementation[int]):

@@ -57,7 +57,13 @@ def completed(expr: Call, found: Column | None, rows: Rows, of: Of) -> Column:
         if operator.lazy or rows.before_row is None or not rows.size or is_few(rows.size, rows):
             raise Unvectorised
         places = np.flatnonzero(doubt)
-        called = _called(operator, _Arguments.of(operator, expr, rows, of, places), rows, places)
+        arguments = _Arguments.of(operator, expr, rows, of, places)
+        known = arguments.known(len(places))
+        if len(known) < len(places) and (found is not None or not len(known)):
+            arguments, places = arguments.at(known), places[known]
+            if not len(places):
+                raise Unvectorised
+        called = _called(operator, arguments, rows, places)
         return called if found is None else joined(found, called, places)
     except Unvectorised:
         if found is None:
@@ -106,6 +112,11 @@ class _Arguments:
         return _Arguments(
             constants, columns, frozenset(late.difference(at for at in constants if expr.args[at] is None))
         )
+
+    def known(self, count: int) -> Int64s:
+        """The places, of so many, at which no argument is in doubt."""
+        doubts = [unknown for column in self.columns.values() if (unknown := unknown_of(column)) is not None]
+        return np.flatnonzero(~np.any(doubts, axis=0)) if doubts else np.arange(count)
 
     def at(self, places: Int64s) -> "_Arguments":
         """Those of some of the rows."""

@@ -140,6 +140,8 @@ class Deviation:
         if self.special:
             return math.nan
         spread = self.count * self.squares - self.units * self.units
+        if not spread:  # of one value, or of equal ones
+            return 0.0
         return math.sqrt(_ratio(spread, self.count * divisor << (2 * UNIT_BITS)))
 
     def population(self) -> float | None:
