@@ -144,7 +144,8 @@ def dead_letters(
     if not failures:
         return []
     failed = (failures if isinstance(failures, Failures) else Failures.of(failures)).in_order()
-    rows, count = batch.take(pa.array(failed.rows)), len(failed)
+    count = len(failed)
+    rows = batch if np.array_equal(failed.rows, np.arange(batch.num_rows)) else batch.take(pa.array(failed.rows))
     are_records = context.rows_are_records and WSTART not in rows.schema.names
     arrivals = rows.column(ARRIVAL if ARRIVAL in rows.schema.names else TS)
     if now_ms is not None and not are_records:

@@ -165,8 +165,11 @@ class SourceFront:
         bad = decoded.bad
         rows = pa.array(bad.rows)
         shown = with_column(_engine(raw, rows), RAW, bad.documents)
-        texts = binaries(raw.values.take(rows).cast(pa.binary()).fill_null(b""))
-        given = pc.if_else(bad.documents.is_null(), texts, pa.scalar(None, pa.binary()))
+        given: pa.BinaryArray | None = None
+        if bad.documents.null_count:
+            unread = bad.documents.is_null()
+            texts = binaries(raw.values.take(rows.filter(unread)).cast(pa.binary()).fill_null(b""))
+            given = pc.replace_with_mask(pa.nulls(len(bad), pa.binary()), unread, texts)
         failures = Failures(np.arange(len(bad)), bad.causes, bad.places, given)
         return dead_letters(shown, failures, _OPERATOR, self.context, origin)
 

@@ -1,7 +1,8 @@
 """Cliffs of cost among pipelines drawn at random, over documents drawn at random: each beside the best that its stages cost anywhere.
 
 A stage should cost what stages of its kind cost, whatever stands in front of it, and whatever it says. One that costs many times as much
-stands on a cliff. A pipeline's best is the sum of the least that the kinds of its stages cost a row, in any of the pipelines drawn.
+stands on a cliff. A pipeline's best is the sum of the least that the kinds of its stages cost a row, in any of the pipelines drawn. A stage
+that refuses most of its rows is of a kind of its own: it writes a dead letter for each, with the reason and the whole document.
 
 `python -m tests.harness.bench.pipeline_cliffs [SEED] [PIPELINES]` prints the steepest, each with its rate and the stage that limits it.
 """
@@ -12,7 +13,7 @@ import random
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -184,25 +185,42 @@ def _lookup(chooser: random.Random) -> Any:
 # --- what it costs ----------------------------------------------------------------------------------------------------
 
 
-def _kind(stage: Any) -> str:
+class _Cost(NamedTuple):
+    """Of a pipeline's beginning, for all records."""
+
+    ns: float
+    rows: int
+    """That come out."""
+    letters: int
+
+
+class _Step(NamedTuple):
+    """Of a stage, what a pipeline costs with it beyond what it costs without it and what follows."""
+
+    kind: str
+    ns: float
+    entering: int
+    """Rows, of both sides of a join."""
+
+
+def _kind(stage: Any, letters: int, entering: int) -> str:
     (name,) = stage
-    return str(name)
+    return f"{name}, refusing" if letters * 2 > entering else str(name)
 
 
-def _cost(pipeline: Sequence[Any], raw: RawBatch, rounds: int) -> tuple[float, int]:
-    """(ns in all, rows that come out)."""
-    best, rows = float("inf"), 0
+def _cost(pipeline: Sequence[Any], raw: RawBatch, rounds: int) -> _Cost:
+    best, rows, letters = float("inf"), 0, 0
     for _ in range(rounds):
         line = Line(document(pipeline))
         rows = sum(batch.num_rows for batch in line.run(raw))
-        best = min(best, float(sum(line.spent.values())))
-    return best, rows
+        best, letters = min(best, float(sum(line.spent.values()))), line.letters
+    return _Cost(best, rows, letters)
 
 
 def cliffs(seed: int, count: int, rows: int = ROWS, rounds: int = 2) -> list[Cliff]:
     """The steepest first."""
     chooser = random.Random(seed)
-    measured: list[tuple[list[Any], list[tuple[float, int]]]] = []
+    measured: list[tuple[list[Any], list[_Cost]]] = []
     for _ in range(count):
         raw = records(chooser, rows)
         pipeline = [source(declared=chooser.random() < 0.5), *stages(chooser)]
@@ -210,23 +228,23 @@ def cliffs(seed: int, count: int, rows: int = ROWS, rounds: int = 2) -> list[Cli
         measured.append((pipeline, costs))
     least: dict[str, float] = {}
     for pipeline, costs in measured:
-        befores = [0.0, *(ns for ns, _ in costs)]
+        befores = [0.0, *(cost.ns for cost in costs)]
         for (kind, ns, entering), before in zip(_steps(pipeline, costs, rows), befores, strict=False):
             if entering * _FEW >= rows and ns * _NOISE >= before:
                 least[kind] = min(least.get(kind, float("inf")), ns / entering)
     return sorted((_cliff(*each, rows, least) for each in measured), key=lambda cliff: cliff.steepness, reverse=True)
 
 
-def _steps(pipeline: list[Any], costs: list[tuple[float, int]], rows: int) -> list[tuple[str, float, int]]:
-    """(kind, ns, rows that enter, of both sides of a join) of each stage: what it costs with it, without it and what follows."""
-    before = [(0.0, rows), *costs[:-1]]
-    return [
-        (_kind(stage), max(0.0, ns - ns_before), max(1, entering) + (rows if "$join" in stage else 0))
-        for stage, (ns, _), (ns_before, entering) in zip(pipeline, costs, before, strict=True)
-    ]
+def _steps(pipeline: list[Any], costs: list[_Cost], rows: int) -> list[_Step]:
+    found = []
+    for stage, cost, before in zip(pipeline, costs, [_Cost(0.0, rows, 0), *costs[:-1]], strict=True):
+        entering = max(1, before.rows) + (rows if "$join" in stage else 0)
+        kind = _kind(stage, cost.letters - before.letters, entering)
+        found.append(_Step(kind, max(0.0, cost.ns - before.ns), entering))
+    return found
 
 
-def _cliff(pipeline: list[Any], costs: list[tuple[float, int]], rows: int, least: dict[str, float]) -> Cliff:
+def _cliff(pipeline: list[Any], costs: list[_Cost], rows: int, least: dict[str, float]) -> Cliff:
     steps = _steps(pipeline, costs, rows)
     bests = [(least.get(kind, 0.0) + FLOOR_NS) * entering for kind, _, entering in steps]
     beyond = [ns - best for (_, ns, _), best in zip(steps, bests, strict=True)]
@@ -234,7 +252,7 @@ def _cliff(pipeline: list[Any], costs: list[tuple[float, int]], rows: int, least
     kind, ns, entering = steps[worst]
     said = json.dumps(pipeline[worst])
     return Cliff(
-        tuple(pipeline), costs[-1][0] / rows, sum(bests) / rows, f"{kind} {ns / entering:,.0f} ns a row: {said[:300]}"
+        tuple(pipeline), costs[-1].ns / rows, sum(bests) / rows, f"{kind} {ns / entering:,.0f} ns a row: {said[:300]}"
     )
 
 
