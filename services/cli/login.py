@@ -11,7 +11,6 @@ import json
 import os
 import sys
 import time
-import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -22,13 +21,21 @@ from urllib.parse import urlencode
 
 import typer
 
+from tidemark.services.cli.asking import Answer, NoAnswer, NoObject, asked, shown
 from tidemark.services.cli.settings import cli_settings
 
 _GRANT: Final = "urn:ietf:params:oauth:grant-type:device_code"
 _WAIT_S: Final = 5
 """Between two questions where the provider names no time, and what "slow down" adds (RFC 8628, 3.2 and 3.5)."""
+_WAIT_S_MAX: Final = 60
+"""Between two questions while nobody answers: twice as long after each (RFC 8628, 3.5)."""
 _EXPIRES_S: Final = 600
 """For a person to log in, where the provider names no time."""
+_SECONDS_MAX: Final = 86_400
+"""Of a time that a provider names: a day is longer than any of these codes count."""
+_TROUBLE: Final = (408, 429)
+"""Statuses, beside those from 500, of a server that may answer later."""
+_SERVERS: Final = 500
 _RENEW_S: Final = 60
 """A token is renewed so long before its end: a command has it for one request after another."""
 _ANSWER_MAX: Final = 1 << 20
@@ -45,6 +52,10 @@ class _Refused(LoginFailed):
     def __init__(self, url: str, error: str, text: str) -> None:
         super().__init__(f"{url} refuses: {error}{f' ({text})' if text else ''}")
         self.error = error
+
+
+class _Away(LoginFailed):
+    """The provider does not answer, or is in trouble: it may answer later."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,31 +78,53 @@ def login(url: str) -> None:
         )
     about = _about(issuer)
     where = _endpoint(about, issuer, "device_authorization_endpoint")
-    begun = _ask(where, client_id=client, scope=" ".join(told.get("scopes", ["openid"])))
+    scopes = told.get("scopes")
+    named = scopes if isinstance(scopes, list) else ["openid"]
+    begun = _ask(where, client_id=client, scope=" ".join(map(str, named)))
     try:
         code, user_code, page = begun["device_code"], begun["user_code"], begun["verification_uri"]
     except KeyError as error:
         raise LoginFailed(f"{where}: expected device_code, user_code and verification_uri, found no {error}") from error
     direct = begun.get("verification_uri_complete")
-    sys.stderr.write(f"Open {page} and enter {user_code}{f', or open {direct}' if direct else ''}\n")
-    sys.stderr.flush()
-    found = _wait(_endpoint(about, issuer, "token_endpoint"), client, code, begun)
+    _say(f"Open {shown(page)} and enter {shown(user_code)}{f', or open {shown(direct)}' if direct else ''}")
+    found = _wait(_endpoint(about, issuer, "token_endpoint"), client, str(code), begun)
     _keep(url, _stored(issuer, client, found, ""))
 
 
+def _say(text: str) -> None:
+    sys.stderr.write(f"{text}\n")
+    sys.stderr.flush()
+
+
 def _wait(url: str, client: str, code: str, begun: dict[str, Any]) -> dict[str, Any]:
-    wait_s = max(1.0, float(begun.get("interval", _WAIT_S)))
-    until = time.monotonic() + float(begun.get("expires_in", _EXPIRES_S))
-    while time.monotonic() < until:
-        time.sleep(wait_s)
+    wait_s = pause_s = max(1.0, _seconds(begun, "interval", _WAIT_S))
+    until, away = time.monotonic() + _seconds(begun, "expires_in", _EXPIRES_S), ""
+    while (left_s := until - time.monotonic()) > 0:
+        time.sleep(min(pause_s, left_s))
         try:
             return _ask(url, grant_type=_GRANT, device_code=code, client_id=client)
+        except _Away as error:
+            if not away:
+                _say(f"{error}; the code still counts, and is asked for again")
+            away, pause_s = str(error), min(2 * pause_s, _WAIT_S_MAX)
         except _Refused as error:
             if error.error == "slow_down":
                 wait_s += _WAIT_S
             elif error.error != "authorization_pending":
                 raise
-    raise LoginFailed("nobody has logged in with the code in time: begin again")
+            away, pause_s = "", wait_s
+    raise LoginFailed(away or "nobody has logged in with the code in time: begin again")
+
+
+def _seconds(begun: dict[str, Any], name: str, otherwise: float) -> float:
+    found = begun.get(name)
+    try:
+        found_s = otherwise if found is None else float(found)
+    except (TypeError, ValueError):
+        found_s = -1.0
+    if not 0 <= found_s <= _SECONDS_MAX:
+        raise LoginFailed(f"the provider's {name}: expected seconds up to {_SECONDS_MAX}, found {shown(found)!r}")
+    return found_s
 
 
 def logout(url: str) -> bool:
@@ -100,11 +133,13 @@ def logout(url: str) -> bool:
         found = kept.pop(url, None)
     if found is None:
         return False
-    stored = Stored(**found)
+    stored = _read(found)
     about = _about(stored.issuer)
     if stored.refresh and about.get("revocation_endpoint"):
         where = _endpoint(about, stored.issuer, "revocation_endpoint")
-        _ask(where, token=stored.refresh, client_id=stored.client)
+        answer = _send(where, {"token": stored.refresh, "client_id": stored.client})
+        if not answer.done:  # the body of another one says nothing (RFC 7009, 2.2)
+            raise _failed(where, answer)
     return True
 
 
@@ -116,8 +151,9 @@ def stored_token(url: str) -> str:
         # The lock holds while one command renews: a refresh token counts once at many providers.
         if url not in kept:
             return ""
-        stored = Stored(**kept[url])
-        if _ends_s(stored.token) - time.time() > _RENEW_S:
+        stored = _read(kept[url])
+        left_s = _ends_s(stored.token) - time.time()
+        if left_s > _RENEW_S or (left_s > 0 and not stored.refresh):
             return stored.token
         if not stored.refresh:
             raise LoginFailed(f"the login at {stored.issuer} has ended: `tidemark login`")
@@ -126,6 +162,10 @@ def stored_token(url: str) -> str:
             found = _ask(where, grant_type="refresh_token", refresh_token=stored.refresh, client_id=stored.client)
         except _Refused as error:
             raise LoginFailed(f"the login at {stored.issuer} has ended ({error}): `tidemark login`") from error
+        except _Away:
+            if left_s > 0:
+                return stored.token
+            raise
         newer = _stored(stored.issuer, stored.client, found, stored.refresh)
         kept[url] = _fields(newer)
         return newer.token
@@ -167,31 +207,34 @@ def _endpoint(about: dict[str, Any], issuer: str, name: str) -> str:
 
 def _ask(url: str, **form: str) -> dict[str, Any]:
     """An answer, a JSON object; of a POST, if there is a form. LoginFailed."""
+    answer = _send(url, form)
+    if not answer.done:
+        raise _failed(url, answer)
+    try:
+        return answer.found()
+    except NoObject as error:
+        raise _Away(f"{url} answered with {error}") from error
+
+
+def _send(url: str, form: dict[str, str]) -> Answer:
     data = urlencode(form).encode() if form else None
     if not url.startswith(("http://", "https://")):
         raise LoginFailed(f"expected http://… or https://…, found {url[:200]!r}")
-    request = urllib.request.Request(url, data, {"Accept": "application/json"})  # noqa: S310 - checked above
     try:
-        with urllib.request.urlopen(request, timeout=cli_settings().request_timeout_ms / 1000) as answer:  # noqa: S310
-            body = answer.read(_ANSWER_MAX)
-        found = json.loads(body) if body else {}
-    except urllib.error.HTTPError as error:
-        raise _refused(url, error) from error
-    except (urllib.error.URLError, TimeoutError, ConnectionError) as error:
-        raise LoginFailed(f"{url} does not answer ({error})") from error
-    except ValueError as error:
-        raise LoginFailed(f"{url} answered with no JSON ({error})") from error
-    if not isinstance(found, dict):
-        raise LoginFailed(f"{url}: expected a JSON object")
-    return found
+        request = urllib.request.Request(url, data, {"Accept": "application/json"})  # noqa: S310 - checked above
+        return asked(request, cli_settings().request_timeout_ms / 1000, _ANSWER_MAX)
+    except (NoAnswer, ValueError) as error:
+        raise _Away(f"{shown(url)} does not answer ({error})") from error
 
 
-def _refused(url: str, error: urllib.error.HTTPError) -> LoginFailed:
+def _failed(url: str, answer: Answer) -> LoginFailed:
+    if answer.status in _TROUBLE or answer.status >= _SERVERS:
+        return _Away(f"{url} answered with {answer.said()}")
     try:
-        said = json.loads(error.read(_ANSWER_MAX))
-        return _Refused(url, str(said["error"])[:200], str(said.get("error_description", ""))[:300])
-    except (ValueError, KeyError, TypeError, AttributeError):
-        return LoginFailed(f"{url} answered with status {error.code}")
+        said = answer.found()
+        return _Refused(url, shown(said["error"]), shown(said.get("error_description") or ""))
+    except (NoObject, KeyError):
+        return LoginFailed(f"{url} answered with {answer.said()}")
 
 
 def _path() -> Path:
@@ -200,6 +243,18 @@ def _path() -> Path:
 
 def _fields(stored: Stored) -> dict[str, str]:
     return {"issuer": stored.issuer, "client": stored.client, "token": stored.token, "refresh": stored.refresh}
+
+
+def _read(fields: Any) -> Stored:
+    if not isinstance(fields, dict) or sorted(fields) != sorted(Stored.__slots__):
+        raise _broken("entries with issuer, client, token and refresh are expected")
+    if not all(isinstance(each, str) for each in fields.values()):
+        raise _broken("texts are expected")
+    return Stored(**fields)
+
+
+def _broken(why: object) -> LoginFailed:
+    return LoginFailed(f"{_path()}: expected the logins of `tidemark login` ({why}); remove it, and log in again")
 
 
 def _keep(url: str, stored: Stored) -> None:
@@ -217,10 +272,10 @@ def _file() -> Iterator[dict[str, Any]]:
         try:
             text = path.read_text() if path.exists() else "{}"
             kept = json.loads(text)
-        except ValueError as error:
-            raise LoginFailed(
-                f"{path}: expected the logins of `tidemark login` ({error}); remove it, and log in again"
-            ) from error
+        except (ValueError, RecursionError) as error:
+            raise _broken(error) from error
+        if not isinstance(kept, dict):
+            raise _broken("an object is expected")
         yield kept
         if (now := json.dumps(kept, indent=1)) != text:
             temporary = path.with_suffix(".new")

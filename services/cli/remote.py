@@ -2,13 +2,13 @@
 
 import json
 import os
-import urllib.error
 import urllib.request
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote
 
+from tidemark.services.cli.asking import Answer, NoAnswer, NoObject, asked
 from tidemark.services.cli.login import LoginFailed, stored_token
 from tidemark.services.cli.settings import cli_settings
 from tidemark.services.local.folders import ADDRESS_FILE
@@ -40,19 +40,21 @@ class Remote:
         headers = {"Authorization": f"Bearer {self.token}", "Content-Type": "application/json"}
         request = urllib.request.Request(self.url + path, data, headers, method=method)  # noqa: S310 - checked by `find`
         try:
-            timeout_s = cli_settings().request_timeout_ms / 1000
-            with urllib.request.urlopen(request, timeout=timeout_s) as answer:  # noqa: S310
-                return json.loads(answer.read())
-        except urllib.error.HTTPError as error:
-            remedy = (
-                ""
-                if self.token or error.code != _UNAUTHORIZED
-                else "; `tidemark login` gets a token, TIDEMARK_TOKEN holds one"
-            )
-            raise RemoteFailed(_said(error.read(), error) + remedy) from error
-        except (urllib.error.URLError, TimeoutError, ConnectionError) as error:
+            answer = asked(request, cli_settings().request_timeout_ms / 1000)
+        except NoAnswer as error:
             message = f"{self.url}: the control service does not answer ({error}); is it running?"
             raise RemoteFailed(message) from error
+        if not answer.done:
+            remedy = (
+                ""
+                if self.token or answer.status != _UNAUTHORIZED
+                else "; `tidemark login` gets a token, TIDEMARK_TOKEN holds one"
+            )
+            raise RemoteFailed(_said(request.full_url, answer) + remedy)
+        try:
+            return answer.found()
+        except NoObject as error:
+            raise RemoteFailed(f"{request.full_url} answers with {error}; is it the control service's?") from error
 
 
 def is_here() -> bool:
@@ -124,15 +126,16 @@ def path_of(name: str, *parts: str) -> str:
     return "/".join(("/v1/processors", quote(name, safe=""), *parts))
 
 
-def _said(data: bytes, error: urllib.error.HTTPError) -> str:
+def _said(url: str, answer: Answer) -> str:
     try:
-        problem = json.loads(data)["error"]
-    except (ValueError, KeyError, TypeError):
-        return f"{error.url}: {error.code} {error.reason}"
+        problem = answer.found()["error"]
+        known = {name: problem[name] for name in ("place", "expectation", "finding")}
+    except (NoObject, KeyError, TypeError):
+        return f"{url} answers with {answer.said()}"
     if errors := problem.get("errors"):
         return "\n".join(_one(e) for e in errors)
     remedy = f"; {problem['remedy']}" if problem.get("remedy") else ""
-    return f"{problem['place']}: expected {problem['expectation']}; {problem['finding']}{remedy}"
+    return f"{known['place']}: expected {known['expectation']}; {known['finding']}{remedy}"
 
 
 def _one(error: dict[str, Any]) -> str:

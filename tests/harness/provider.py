@@ -45,8 +45,14 @@ class Provider(Issuer):
     codes: dict[str, dict[str, str]] = field(default_factory=dict)
     device_answers: tuple[str, ...] = ("authorization_pending",)
     """The errors that come before a command's tokens."""
+    device_changes: dict[str, Any] = field(default_factory=dict)
+    """What differs in the answer to the begin of a command's login."""
+    cuts: int = 0
+    """So many requests for tokens are not answered: the connection is closed."""
     devices: dict[str, list[str]] = field(default_factory=dict)
     refresh_tokens: set[str] = field(default_factory=set)
+    revoked: web.Response | None = None
+    """Instead of the revocation's own answer."""
 
     async def authorize(self, request: web.Request) -> web.Response:
         """Back to the client, with a code."""
@@ -67,6 +73,10 @@ class Provider(Issuer):
     async def token(self, request: web.Request) -> web.Response:  # type: ignore[override]
         """Of a code, or of a refresh token; each counts once."""
         form = {name: str(value) for name, value in (await request.post()).items()}
+        if self.cuts and request.transport is not None:
+            self.cuts -= 1
+            request.transport.abort()
+            return web.Response()
         if self.token_status != 200:
             self.troubled.set()
             if self.answers is not None:
@@ -101,6 +111,7 @@ class Provider(Issuer):
             "verification_uri": f"{self.url}/device",
             "interval": 1,
             "expires_in": 60,
+            **self.device_changes,
         }
         return web.json_response(found)
 
@@ -137,7 +148,7 @@ class Provider(Issuer):
     async def revoke(self, request: web.Request) -> web.Response:
         """A refresh token ends."""
         self.refresh_tokens.discard(str((await request.post())["token"]))
-        return web.Response()
+        return self.revoked or web.Response()
 
     async def end_session(self, request: web.Request) -> web.Response:
         """Back to the client."""
