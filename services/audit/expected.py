@@ -17,11 +17,11 @@ import pyarrow as pa
 from tidemark.services.audit.forms import TargetForms, encoding_of
 from tidemark.services.audit.recompute import Accept
 from tidemark.services.sink.connectors.filerows import Encoding, RowBuffer
-from tidemark.services.sink.connectors.formats import text_of
 from tidemark.services.sink.connectors.kafkacells import key_bytes
 from tidemark.services.sink.connectors.kafkarecords import RecordMaker, Takes
 from tidemark.services.sink.connectors.kafkatopics import TopicLimits
 from tidemark.shared.adapters.kafka_settings import KafkaSettings
+from tidemark.shared.language.csv_cells import text_of
 from tidemark.shared.language.expressions.ast import Literal
 from tidemark.shared.language.expressions.environment import Environment
 from tidemark.shared.language.expressions.interpreter import evaluate

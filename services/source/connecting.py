@@ -110,7 +110,7 @@ def records_of(
 ) -> RegisteredRecords | FormattedRecords | None:
     """The reader that makes JSON of a topic's records; None where they are JSON. NotAllowed for a plug-in's format."""
     bytes_max = processor.options.limits.record_bytes_max
-    values, keys = connections.format_of(stage.format), connections.format_of(stage.key_plugin)
+    values, keys = connections.format_of(stage.format, stage.schema), connections.format_of(stage.key_plugin)
     keys_must = stage.key_format_error == "dlq"
     registered: RegisteredRecords | None = None
     if stage.registry is not None:

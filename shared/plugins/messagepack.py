@@ -1,4 +1,4 @@
-"""MessagePack as a format of records: `format: messagePack` of a topic. It has the interface of other packages' formats."""
+"""MessagePack as a format of records and of keys: `format: messagePack` of a topic. It has the interface of other packages' formats."""
 
 import math
 from typing import Any, Final
@@ -9,7 +9,7 @@ import msgspec
 from tidemark.shared.computation.base import NoConfig
 from tidemark.shared.language.values import to_json
 from tidemark.shared.language.values.extended_json import DEPTH_MAX
-from tidemark.shared.model.values import INT64_MAX, INT64_MIN, Binary, Date, Document, Long
+from tidemark.shared.model.values import INT64_MAX, INT64_MIN, Binary, Date, Long
 from tidemark.shared.plugins.interface import Format
 
 _NS_OF_MS: Final = 1_000_000
@@ -18,7 +18,7 @@ _TOO_DEEP: Final = f"nested more than {DEPTH_MAX} deep"
 
 
 class MessagePack(Format[NoConfig]):
-    """A record is a map with texts as names. The types of MessagePack are those of documents; what it has no type for is as in JSON.
+    """A value is a map with texts as names, a key any value. Types are those of documents; what has no type here is as in JSON.
 
     Binary is `bin`, a date a timestamp (milliseconds of it), a whole number beyond 64 bits a double. A decimal or an ObjectId is the map
     that extended JSON has for it (`{"$numberDecimal": "1.20"}`), and comes back as what it was.
@@ -35,11 +35,9 @@ class MessagePack(Format[NoConfig]):
             raise ValueError("not MessagePack: no value begins with the byte 0xc1") from error
         except msgpack.StackError as error:
             raise ValueError(_TOO_DEEP) from error
-        if type(found) is not dict:
-            raise ValueError(f"expected a map, found {type(found).__name__}")
         return msgspec.json.encode(_json(found))
 
-    def encode(self, document: Document) -> bytes:
+    def encode(self, document: Any) -> bytes:
         """See `Format.encode`."""
         record: bytes = msgpack.packb(document, default=_form, strict_types=True)
         return record

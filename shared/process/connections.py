@@ -2,20 +2,22 @@
 
 import os
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import fsspec
 
 from tidemark.shared.adapters.kafka_log import KafkaLog
 from tidemark.shared.adapters.kafka_settings import KafkaSettings, settings_from
 from tidemark.shared.adapters.tablelibraries import iceberg_name, no_catalog
-from tidemark.shared.computation.base import NoConfig
 from tidemark.shared.language.documents import Processor, resolve
 from tidemark.shared.language.forms import PluginFormat, PluginUse
 from tidemark.shared.language.redaction import redacted_line
+from tidemark.shared.language.schema import NO_SCHEMA, Schema
 from tidemark.shared.language.stages import Connection, FileSource, PluginEmit, PluginSource, PluginTable
 from tidemark.shared.model.failures import WrongSetup
-from tidemark.shared.plugins.installed import make_plugin
+from tidemark.shared.plugins.csvline import CsvLine
+from tidemark.shared.plugins.installed import make_of, make_plugin
+from tidemark.shared.plugins.interface import Format
 from tidemark.shared.plugins.messagepack import MessagePack
 from tidemark.shared.ports.http import HttpClient
 from tidemark.shared.process.allowed import Allowed, below, read_allowed
@@ -25,6 +27,10 @@ from tidemark.shared.runtime.settings import RuntimeSettings
 
 if TYPE_CHECKING:
     from tidemark.shared.adapters.registry import RegistrySettings, RestRegistry
+
+
+_OWN: Final[Mapping[str, type[Format[Any]]]] = {"csv": CsvLine, "messagePack": MessagePack}
+"""Tidemark's own formats of records."""
 
 
 class ConnectionMissing(WrongSetup):
@@ -106,12 +112,13 @@ class Connections:
         found: Mapping[str, Any] = self.get(processor, stage.connection_name).settings.get("config", {})
         return found
 
-    def format_of(self, form: PluginFormat | None) -> PluggedFormat | None:
-        """The format, if one is named. NotAllowed for a plug-in's."""
+    def format_of(self, form: PluginFormat | None, schema: Schema = NO_SCHEMA) -> PluggedFormat | None:
+        """The format, if one is named. schema: the declared fields that are read. NotAllowed for a plug-in's."""
         if form is None:
             return None
         if form.own:
-            return PluggedFormat(lambda: MessagePack(NoConfig(), NoConfig()), form)
+            config = {**form.config, "types": {f.name: f.type for f in schema}} if form.plugin == "csv" else {}
+            return PluggedFormat(lambda: make_of(form.path, _OWN[form.plugin], config, {}), form)
         self._allowed.check_plugin(form.plugin, form.config, form.path)
         return PluggedFormat(lambda: make_plugin("format", form.plugin, form.config, {}), form)
 

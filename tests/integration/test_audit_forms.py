@@ -181,7 +181,7 @@ def _of_message_pack(values: list[Any]) -> None:
     values[7] = msgpack.packb({**msgpack.unpackb(values[7], timestamp=0), "amount": -1.0}, default=lambda each: each)
 
 
-def _of_labels(values: list[Any]) -> None:
+def _of_text(values: list[Any]) -> None:
     values[7] = values[7].replace(b".25", b".5")
 
 
@@ -190,7 +190,14 @@ FORMS = {
     "protobuf": (registered("protobuf", MESSAGE), (TYPED,), 1, _of_protobuf, r"s\d+.* does not follow from"),
     "json": (registered("json", {"title": "Row"}), (TYPED,), 0, _of_json, r"r\d+.* does not follow from"),
     "messagePack": ({"format": "messagePack"}, (TYPED,), 0, _of_message_pack, r"r\d+.* does not follow from"),
-    "plugin": ({"format": {"plugin": "labels"}}, (), 0, _of_labels, r"r\d+.* does not follow from"),
+    "csv": (
+        {"format": {"csv": {"fields": ["id", "at", "amount", "topic", "gone"], "delimiter": ";"}}},
+        (TYPED,),
+        0,
+        _of_text,
+        r"r\d+.* does not follow from",
+    ),
+    "plugin": ({"format": {"plugin": "labels"}}, (), 0, _of_text, r"r\d+.* does not follow from"),
 }
 
 

@@ -14,7 +14,7 @@ from tests.property.test_sinks_rendered import batches
 from tidemark.services.sink.connectors import csvlines
 from tidemark.services.sink.connectors.csvlines import csv_bytes
 from tidemark.services.sink.connectors.filerows import Encoding, RowBuffer
-from tidemark.services.sink.connectors.formats import text_of
+from tidemark.shared.language.csv_cells import text_of
 from tidemark.shared.language.values import encode_docs
 from tidemark.shared.model.values import Binary, Date, Document, ObjectId, long
 from tidemark.shared.operators.batches import documents_of

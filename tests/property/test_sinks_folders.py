@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tests.contract.sinks_targets import expression
 from tests.property.language_strategies import SCALARS
 from tidemark.services.sink.connectors.filerows import NULL_FOLDER, Encoding, RowBuffer
-from tidemark.services.sink.connectors.formats import text_of
+from tidemark.shared.language.csv_cells import text_of
 from tidemark.shared.language.expressions.environment import Environment
 from tidemark.shared.language.expressions.errors import ExpressionError
 from tidemark.shared.language.expressions.interpreter import evaluate

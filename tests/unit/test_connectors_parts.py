@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.harness.opening import open_splits
-from tidemark.services.sink.connectors.formats import text_of
 from tidemark.services.sink.connectors.manifests import (
     Manifest,
     decode_manifest,
@@ -22,6 +21,7 @@ from tidemark.services.sink.connectors.staging import InlinePart, Ledger, Part, 
 from tidemark.services.sink.connectors.tables import table_of, table_of_documents
 from tidemark.services.source.connectors.script import DocumentsConnector, ScriptConnector
 from tidemark.shared.adapters.clock import SystemClock
+from tidemark.shared.language.csv_cells import text_of
 from tidemark.shared.language.stages.sources.script import (
     DataStep,
     IdleStep,

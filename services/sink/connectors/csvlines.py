@@ -11,13 +11,15 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from tidemark.services.sink.connectors.formats import text_of
 from tidemark.shared.compiled import csv_writing
+from tidemark.shared.compiled.columns import bitmap
 from tidemark.shared.compiled.documents import buffers
 from tidemark.shared.compiled.rendering import room_to_work
-from tidemark.shared.language.values import decode_doc
+from tidemark.shared.language.csv_cells import text_of
+from tidemark.shared.language.values import decode_doc, encode_value
 from tidemark.shared.model.values import Document
 
+_END: Final = "\r\n"
 _GROWTH: Final = 8
 """How many times as long as in the codec a value's text may be: control characters and dates in JSON are, with quotes."""
 _ROW_BYTES: Final = 64
@@ -33,6 +35,24 @@ def csv_bytes(documents: pa.ChunkedArray, delimiter: str = ",") -> bytes:
     return b"".join([header, *(_lines(chunk, columns, delimiter) for chunk in documents.chunks)])
 
 
+def csv_records(documents: pa.BinaryArray, fields: Sequence[str], delimiter: str) -> pa.BinaryArray | None:
+    """A line a document with a cell for each of these fields, without its end, null where `line_of` has to make it; None: for all.
+
+    documents: encoded.
+    """
+    head = pa.array([encode_value(dict.fromkeys(fields))], pa.binary())
+    columns = _Columns.of(pa.chunked_array([head, documents]))
+    if len(columns.names) > len(fields):
+        return None
+    out, offsets, sure = _written(documents, columns, delimiter)
+    ends = offsets[1:][sure]
+    kept = np.ones(offsets[-1], np.bool_)
+    kept[ends - 1] = kept[ends - 2] = False
+    offsets[1:] -= len(_END) * np.cumsum(sure)
+    buffers_ = [bitmap(sure), pa.py_buffer(offsets.astype(np.int32)), pa.py_buffer(out[: len(kept)][kept])]
+    return pa.Array.from_buffers(pa.binary(), len(documents), buffers_)
+
+
 def line_of(document: Document, fields: Sequence[str], delimiter: str) -> bytes:
     """Text as it is, numbers and ISO dates bare, null and missing empty, nested values as relaxed extended JSON."""
     return _line([text_of(document.get(field)) for field in fields], delimiter)
@@ -40,7 +60,7 @@ def line_of(document: Document, fields: Sequence[str], delimiter: str) -> bytes:
 
 def _line(cells: Sequence[str], delimiter: str) -> bytes:
     out = io.StringIO(newline="")
-    csv.writer(out, lineterminator="\r\n", delimiter=delimiter).writerow(cells)
+    csv.writer(out, lineterminator=_END, delimiter=delimiter).writerow(cells)
     return out.getvalue().encode()
 
 
@@ -65,7 +85,8 @@ class _Columns:
         return cls(names, (text, ends, slots))
 
 
-def _lines(documents: pa.BinaryArray, columns: _Columns, delimiter: str) -> bytes:
+def _written(documents: pa.BinaryArray, columns: _Columns, delimiter: str) -> tuple[Any, Any, Any]:
+    """(lines one behind the other, where they begin and the last one ends, which of them the compiled code has written)."""
     text, bounds = buffers(documents)
     count, width = len(documents), len(columns.names)
     room = _GROWTH * int(bounds[-1] - bounds[0]) + count * (_ROW_BYTES + width) + _ROW_BYTES
@@ -75,7 +96,11 @@ def _lines(documents: pa.BinaryArray, columns: _Columns, delimiter: str) -> byte
         csv_writing.write(text, bounds, *columns.tables, width, ord(delimiter), cells, out, offsets, sure, stack)
     else:
         offsets[:], sure[:] = 0, False
-    return b"".join(_pieces(documents, columns, delimiter, out, offsets, sure))
+    return out, offsets, sure
+
+
+def _lines(documents: pa.BinaryArray, columns: _Columns, delimiter: str) -> bytes:
+    return b"".join(_pieces(documents, columns, delimiter, *_written(documents, columns, delimiter)))
 
 
 def _pieces(

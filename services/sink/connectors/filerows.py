@@ -13,8 +13,9 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from tidemark.services.sink.connectors.csvlines import csv_bytes
-from tidemark.services.sink.connectors.formats import jsonl_bytes, parquet_bytes, text_of
+from tidemark.services.sink.connectors.formats import jsonl_bytes, parquet_bytes
 from tidemark.shared.adapters.tablelibraries import no_catalog
+from tidemark.shared.language.csv_cells import text_of
 from tidemark.shared.language.expressions.ast import Expr, FieldPath, Literal
 from tidemark.shared.language.stages import Connection, DateFormat, EmitFormat, FileEmit, OutputFormat
 from tidemark.shared.language.values import type_name

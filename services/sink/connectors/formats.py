@@ -10,8 +10,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tidemark.shared.language.stages import EmitFormat, FileFormat
-from tidemark.shared.language.values import render_json
-from tidemark.shared.model.values import Binary, Date, Long, ObjectId
 
 SUFFIXES: Final[Mapping[EmitFormat, str]] = {
     "parquet": ".parquet",
@@ -31,31 +29,6 @@ def parquet_bytes(table: pa.Table, options: Mapping[str, Any]) -> bytes:
 def jsonl_bytes(documents: pa.Table) -> bytes:
     """One document a line: the texts of its one column."""
     return b"".join(text + b"\n" for text in documents.column(0).to_pylist())
-
-
-def text_of(value: Any) -> str:
-    """A value as the text of a cell or a folder's name."""
-    match value:
-        case None:
-            return ""
-        case bool():
-            return "true" if value else "false"
-        case str():
-            return value
-        case Date():
-            # Extended JSON has the one rendering of dates; outside years 0 to 9999 it is a number.
-            inner = json.loads(render_json(value))["$date"]
-            return inner if isinstance(inner, str) else str(int(value))
-        case Long() | int():
-            return str(int(value))
-        case ObjectId():
-            return str(value)
-        case Binary():
-            return bytes(value).hex()
-        case float():
-            return repr(value)
-        case _:
-            return render_json(value).decode()
 
 
 def rows_of(format_: FileFormat, data: bytes) -> list[dict[str, Any]]:

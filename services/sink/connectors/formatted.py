@@ -4,14 +4,17 @@ Keys of a format may stand beside values of a schema registry.
 """
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from tidemark.services.sink.connectors.csvlines import csv_records
 from tidemark.services.sink.connectors.registered import NotWritten, RegisteredForms, Unregistered
 from tidemark.shared.language.values import type_name
 from tidemark.shared.model.values import Document, Value
+from tidemark.shared.plugins.csvline import CsvLine
 from tidemark.shared.ports.clock import Executor
 from tidemark.shared.runtime.plugged import PluggedFormat
 
@@ -73,18 +76,23 @@ class FormattedForms:
         """See `RegisteredForms.values`."""
         if self._registered is not None:
             return self._registered.values(documents, texts, topics, places)
-        return texts() if self._values is None else None
+        if self._values is None:
+            return texts()
+        form = self._values.loaded() if self._ready else None
+        if isinstance(form, CsvLine):
+            return csv_records(documents(), form.config.fields, form.config.delimiter)
+        return None
 
     def key(self, value: Value, topic: str) -> bytes:
         """A key's record. Unregistered, NotWritten."""
         assert self._keys is not None, "the caller looks at has_keys"
-        if type(value) is not dict:
+        if type(value) is not dict and not self._keys.form.own:
             raise NotWritten(
                 f"{self._keys.place}: expected a key that is a document, found a value of type {type_name(value)}"
             )
         return self._record(self._keys, value, topic)
 
-    def _record(self, plugged: PluggedFormat, document: Document, topic: str) -> bytes:
+    def _record(self, plugged: PluggedFormat, document: Any, topic: str) -> bytes:
         if not self._ready:
             raise Unregistered(topic)
         try:

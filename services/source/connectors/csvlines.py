@@ -1,8 +1,10 @@
 """Lines of a CSV file as text, with the bytes of each record. `csv` tells neither where a record begins nor which bytes it cannot read.
 
-Many records at once are read by compiled code, where it gives the documents that the plain reader gives for each.
+Many records at once are read by compiled code, where it gives the documents that the plain reader gives for each: those of a file, and
+those of a topic.
 """
 
+import io
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any, Final
@@ -137,3 +139,23 @@ class CsvMany:
         self._out = np.empty(_GROWTH * len(data) + _AHEAD_BYTES, np.uint8)
         self._places = np.empty(len(data) // _RECORD_BYTES_MIN + 1, np.int64)
         self._offsets = np.empty(len(self._places) + 1, np.int64)
+
+
+def documents_of(
+    records: Sequence[bytes], names: Sequence[str], types: Mapping[str, str], delimiter: str
+) -> dict[int, bytes]:
+    """The documents of records that are a line each, by row, of those that the compiled reader takes."""
+    begins = np.cumsum([0, *(len(record) + 1 for record in records)])
+    rows = {begin: row for row, begin in enumerate(begins.tolist())}
+    text = io.BytesIO(b"\n".join([*records, b""]))
+    many = CsvMany(text, names, types, delimiter, int(begins[-1]) + 1)
+    found: dict[int, bytes] = {}
+    at, until = 0, int(begins[-1])
+    while at < until:
+        places, documents, behind = many.read(at, until)
+        for (begin, end), document in zip(pairwise([*places, behind]), documents, strict=True):
+            # A record may have several lines, or a quote that takes the next record in.
+            if (row := rows.get(begin, -1)) >= 0 and rows.get(end) == row + 1:
+                found[row] = document
+        at = behind if behind > at else int(begins[np.searchsorted(begins, at, side="right")])
+    return found

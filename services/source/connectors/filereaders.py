@@ -13,7 +13,6 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
-from decimal import Decimal
 from typing import Any, Final, Protocol
 
 import pyarrow as pa
@@ -21,6 +20,7 @@ import pyarrow.parquet as pq
 
 from tidemark.services.source.connectors.csvlines import CsvLines, CsvMany
 from tidemark.services.source.connectors.parquetcells import texts_of
+from tidemark.shared.language.csv_cells import value_of
 from tidemark.shared.language.limits import DEFAULTS
 from tidemark.shared.language.stages import FileFormat
 from tidemark.shared.language.values import render_json
@@ -236,34 +236,8 @@ class CsvRecords:
 
     def _document(self, header: list[str], record: list[str]) -> Document:
         return {
-            field: _converted(text, self._types.get(field)) for field, text in zip(header, record, strict=False) if text
+            field: value_of(text, self._types.get(field)) for field, text in zip(header, record, strict=False) if text
         }
-
-
-def _bool(text: str) -> bool:
-    return {"true": True, "false": False}[text.lower()]
-
-
-_CONVERSIONS: Final[Mapping[str, Callable[[str], Any]]] = {
-    "int": int,
-    "long": int,
-    "double": float,
-    "decimal": Decimal,
-    "bool": _bool,
-}
-
-
-def _converted(text: str, type_name: str | None) -> Any:
-    convert = _CONVERSIONS.get(type_name or "string")
-    if convert is None:
-        return text
-    if "_" in text or not text.isascii():
-        # Python reads more as numbers than anybody writes into a CSV.
-        return text
-    try:
-        return convert(text)
-    except (ValueError, KeyError, ArithmeticError):
-        return text
 
 
 _PARQUET_BYTES: Final = 1 << 20

@@ -3,14 +3,17 @@
 Keys of a format may stand beside values of a schema registry.
 """
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
 
+from tidemark.services.source.connectors.csvlines import documents_of
 from tidemark.services.source.connectors.registered import RegisteredRecords
 from tidemark.shared.language.values import render_json
 from tidemark.shared.model.records import RawBatch
+from tidemark.shared.plugins.csvline import CsvLine
 from tidemark.shared.plugins.interface import Format
 from tidemark.shared.ports.clock import Executor
 from tidemark.shared.runtime.plugged import PluggedFormat
@@ -59,17 +62,22 @@ class FormattedRecords:
         form = plugged.loaded()
         found: list[bytes | None] = []
         unread: dict[int, str] = {}
-        for row, data in enumerate(column.to_pylist()):
-            text, reason = (None, "") if data is None else self._one(form, data)
+        records: list[bytes | None] = column.to_pylist()
+        known: Mapping[int, bytes] = {}
+        if isinstance(form, CsvLine):
+            layout = form.config
+            known = documents_of([r or b"" for r in records], layout.fields, layout.types, layout.delimiter)
+        for row, data in enumerate(records):
+            text, reason = (None, "") if data is None else self._one(form, data, known.get(row))
             found.append(data if reason else text)
             if reason:
                 unread[row] = f"{plugged.place}: {reason}"
         return pa.array(found, pa.binary()), unread
 
-    def _one(self, form: Format[Any], data: bytes) -> tuple[bytes, str]:
-        """The JSON of a record; or why there is none."""
+    def _one(self, form: Format[Any], data: bytes, known: bytes | None) -> tuple[bytes, str]:
+        """The JSON of a record; or why there is none. known: its JSON, where that was found before."""
         try:
-            found: Any = form.decode(data)
+            found: Any = form.decode(data) if known is None else known
             text = render_json(found, canonical=True) if isinstance(found, dict) else found
         except Exception as error:  # noqa: BLE001 - of another package, about this record: it is a dead letter
             return b"", f"{type(error).__name__}: {error}"

@@ -1,10 +1,21 @@
-"""`format` of a topic's records: MessagePack, or a plug-in's; and `keyFormat` of their keys: a word, or a plug-in's."""
+"""`format` of a topic's records: MessagePack, CSV, or a plug-in's; and `keyFormat` of their keys: a word, or a plug-in's."""
 
+from collections import Counter
 from typing import Any, Final
 
 from tidemark.shared.language.expressions.scope import Scope
 from tidemark.shared.language.forms import PluginFormat
-from tidemark.shared.language.kinds import DOCUMENT, STRING, Kind, Option, Read, choice, closed_schema, read_options
+from tidemark.shared.language.kinds import (
+    DOCUMENT,
+    STRING,
+    Kind,
+    Option,
+    Read,
+    choice,
+    closed_schema,
+    list_of,
+    read_options,
+)
 from tidemark.shared.language.problems import join
 
 _OPTIONS: Final = (
@@ -19,24 +30,59 @@ def _plugin(tree: Any, path: str, scope: Scope) -> PluginFormat | None:
     return None if len(scope.problems.errors) > before else PluginFormat(path=path, **found.fields)
 
 
+def _csv(tree: Any, path: str, scope: Scope) -> PluginFormat | None:
+    before = len(scope.problems.errors)
+    csv = join(path, "csv")
+    for name in tree.keys() - {"csv"}:
+        scope.problems.add(join(path, name), "stands within csv, or is no option of CSV")
+    found = read_options(tree["csv"], csv, scope, _CSV, "CSV").fields
+    if found.get("fields") == ():
+        scope.problems.add(join(csv, "fields"), "names at least one cell")
+    if repeated := [name for name, times in Counter(found.get("fields", ())).items() if times > 1]:
+        scope.problems.add(join(csv, "fields"), f"names {repeated[0]!r} twice")
+    delimiter = found.get("delimiter", ",")
+    if len(delimiter) != 1 or delimiter in _NO_DELIMITERS:
+        scope.problems.add(join(csv, "delimiter"), f"one character, no quote and no line end, found {delimiter!r}")
+    return None if len(scope.problems.errors) > before else PluginFormat(path, "csv", found, own=True)
+
+
+_CSV: Final = (
+    Option("fields", list_of(STRING), "the names of a line's cells, in their order", required=True),
+    Option("delimiter", STRING, "a character between cells (default a comma)"),
+)
+_NO_DELIMITERS: Final = frozenset('"\r\n\0')
+
+
 def _format(tree: Any, path: str, scope: Scope) -> PluginFormat | None:
     if type(tree) is dict:
-        return _plugin(tree, path, scope)
+        return (_csv if "csv" in tree else _plugin)(tree, path, scope)
+    return _word(tree, path, scope)
+
+
+def _word(tree: Any, path: str, scope: Scope) -> PluginFormat | None:
+    if tree == "csv":
+        scope.problems.add(path, "CSV names its cells: {csv: {fields: [a, b]}}")
+        return None
     name: str | None = _OWN.read(tree, path, scope)
     return None if name is None else PluginFormat(path=path, plugin=name, own=True)
 
 
 _OWN: Final = choice("messagePack")
 _PLUGIN: Final = Kind(_plugin, closed_schema(_OPTIONS))
-FORMAT: Final = Kind(_format, {"anyOf": [_OWN.schema, _PLUGIN.schema]})
+_CSV_SCHEMA: Final = {
+    "type": "object", "properties": {"csv": closed_schema(_CSV)}, "required": ["csv"], "additionalProperties": False,
+}  # fmt: skip
+FORMAT: Final = Kind(_format, {"anyOf": [_OWN.schema, _CSV_SCHEMA, _PLUGIN.schema]})
 """`format` of a topic."""
 
 
 def key_format(*names: str) -> Kind:
     """`keyFormat`: a word, or a plug-in's format."""
-    word = choice(*names)
+    word = choice(*names, "messagePack")
 
     def read(tree: Any, path: str, scope: Scope) -> Any:
+        if tree == "messagePack":
+            return PluginFormat(path=path, plugin=tree, own=True)
         return (_PLUGIN if type(tree) is dict else word).read(tree, path, scope)
 
     return Kind(read, {"anyOf": [word.schema, _PLUGIN.schema]})

@@ -92,7 +92,7 @@ _KAFKA: Final = (
     Option("connectionName", STRING, "the connection to write to", required=True),
     Option("topic", EXPRESSION, "a topic, or an expression that gives one", required=True),
     Option("schemaRegistry", REGISTRY, "values, keys or both are records of a registry's schemas"),
-    Option("format", FORMAT, "messagePack, or a plug-in's format (default JSON)"),
+    Option("format", FORMAT, "messagePack, csv with its fields, or a plug-in's format (default JSON)"),
     Option("config", _CONFIG, "how records are written"),
 )
 

@@ -138,7 +138,7 @@ _KAFKA: Final = (
     _CONNECTION,
     Option("topic", one_or_more(STRING), "a topic, or a list of them", required=True, into="topics"),
     Option("schemaRegistry", _REGISTRY, "records are Avro, Protobuf or JSON by the schemas of a registry"),
-    Option("format", FORMAT, "messagePack, or a plug-in's format (default JSON)"),
+    Option("format", FORMAT, "messagePack, csv with its fields, or a plug-in's format (default JSON)"),
     Option("config", _CONFIG, "how the topic is read"),
     Option("until", _position(("latest",), time=False), "latest, or offsets by partition: then the source ends"),
     Option("partitionCount", integer(1), "accepted and without effect: the brokers know their partitions", into=None),
