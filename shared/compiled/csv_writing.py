@@ -30,9 +30,8 @@ from tidemark.shared.compiled.writing import YEAR_10000_MS, put_all, put_instant
 _LINE_FEED, _RETURN = 10, 13
 _EXPONENT: Final = 0x7FF << 52
 _FRACTION: Final = (1 << 52) - 1
-_TRUE, _FALSE, _NAN, _INFINITY, _MINUS_INFINITY, _DECIMAL_HEAD, _DECIMAL_END, _HEX = (
-    np.frombuffer(text, np.uint8)
-    for text in (b"true", b"false", b"nan", b"inf", b"-inf", b'{"$numberDecimal":"', b'"}', b"0123456789abcdef")
+_TRUE, _FALSE, _NAN, _INFINITY, _MINUS_INFINITY, _HEX = (
+    np.frombuffer(text, np.uint8) for text in (b"true", b"false", b"nan", b"inf", b"-inf", b"0123456789abcdef")
 )
 
 
@@ -78,9 +77,8 @@ def _put_other(text, content, size, out, to):
     """Behind a decimal, an id or binary data; -1 for other types."""
     kind = byte_at(text, content)
     if kind == 78:  # N
-        to = put_all(out, to, _DECIMAL_HEAD)
         copy_bytes(out, to, text, content + 1, size - 1)
-        return put_all(out, to + size - 1, _DECIMAL_END)
+        return to + size - 1
     if kind == 79:  # O
         return _put_hex(out, to, text, content + 1, content + size)
     if kind == 66:  # B

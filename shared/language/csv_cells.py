@@ -24,7 +24,7 @@ def text_of(value: Any) -> str:
             return inner if isinstance(inner, str) else str(int(value))
         case Long() | int():
             return str(int(value))
-        case ObjectId():
+        case Decimal() | ObjectId():
             return str(value)
         case Binary():
             return bytes(value).hex()

@@ -241,3 +241,28 @@ def test_wrong_documents_are_told(form: object, said: str) -> None:
     """With the place, and what is meant."""
     with pytest.raises(InvalidDocument, match=said):
         _parsed({"format": form}, {})
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        (
+            {"schema": {"note": "string", "att": "long"}},
+            r"schema\.att: no cell of format\.csv\.fields.*did you mean.*at",
+        ),
+        (
+            {"timeField": {"$toDate": "$time"}},
+            "timeField: reads 'time', and no cell of format.csv.fields has this name",
+        ),
+    ],
+)
+def test_fields_that_no_cell_is_are_told(more: dict[str, Any], said: str) -> None:
+    """Else each record would be a dead letter."""
+    with pytest.raises(InvalidDocument, match=said):
+        _parsed({"format": {"csv": {"fields": ["id", "note", "at"]}}, **more}, {})
+
+
+def test_a_time_of_cells_is_taken() -> None:
+    """Also where another field may take its place."""
+    at = {"$toDate": {"$ifNull": ["$at", "$later"]}}
+    assert _parsed({"format": {"csv": {"fields": ["id", "at"]}}, "schema": {"at": "long"}, "timeField": at}, {})

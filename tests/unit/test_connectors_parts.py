@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.harness.opening import open_splits
+from tidemark.services.sink.connectors.csvlines import csv_bytes
 from tidemark.services.sink.connectors.manifests import (
     Manifest,
     decode_manifest,
@@ -29,6 +30,7 @@ from tidemark.shared.language.stages.sources.script import (
     ScriptStep,
     WatermarkStep,
 )
+from tidemark.shared.language.values import encode_docs
 from tidemark.shared.model.ids import Epoch, Offset, SplitId
 from tidemark.shared.model.values import Binary, Date, Document, Long, ObjectId, long
 from tidemark.shared.operators.base import RAW, REST, TS
@@ -221,3 +223,11 @@ async def test_a_script_without_partitions_has_one_and_refuses_others() -> None:
     assert await source.splits() == {"script-0": 0}
     with pytest.raises(ValueError, match="no partition script-5"):
         await source.open({SplitId("script-5"): Offset(0)})
+
+
+def test_decimals_are_bare_in_cells() -> None:
+    """As every reader of CSV has them."""
+    documents: list[Document] = [{"m": Decimal("2.62")}, {"m": Decimal("-1E+3")}, {"m": Decimal("NaN")}]
+    cells = pa.chunked_array([pa.array(encode_docs(documents), pa.binary())])
+    assert csv_bytes(cells) == b"m\r\n2.62\r\n-1E+3\r\nNaN\r\n"
+    assert [text_of(document["m"]) for document in documents] == ["2.62", "-1E+3", "NaN"]

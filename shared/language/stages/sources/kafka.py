@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final, Literal, TypeAlias
 
+from tidemark.shared.language.expressions.ast import fields_used
 from tidemark.shared.language.expressions.scope import Scope
 from tidemark.shared.language.forms import PluginFormat, PluginUse, plugin_uses_of
 from tidemark.shared.language.kinds import (
@@ -19,6 +20,7 @@ from tidemark.shared.language.kinds import (
     one_or_more,
 )
 from tidemark.shared.language.problems import join
+from tidemark.shared.language.schema import NO_SCHEMA
 from tidemark.shared.language.stages.base import ConnectionNeed
 from tidemark.shared.language.stages.formats import FORMAT, check_format, key_format
 from tidemark.shared.language.stages.sources.base import TIMING, SourceBase, SourceKind
@@ -150,6 +152,28 @@ def _check(tree: Any, found: Read, path: str, scope: Scope) -> None:
     if found.fields.get("key_format") == "schemaRegistry" and "registry" not in found.fields:
         scope.problems.add(join(path, "config.keyFormat"), "keys of a schema registry need $source.schemaRegistry")
     check_format(tree, found, path, scope)
+    form = found.fields.get("format")
+    if form is not None and form.own and form.plugin == "csv":
+        _check_cells(form.config["fields"], found, path, scope)
+
+
+def _check_cells(cells: tuple[str, ...], found: Read, path: str, scope: Scope) -> None:
+    """Of lines the text tells which fields there are: a declared one that none is, and a time of others, would fail for each record."""
+    for field in found.fields.get("schema", NO_SCHEMA):
+        if field.name not in cells:
+            scope.problems.add(
+                join(path, f"schema.{field.name}"), "no cell of format.csv.fields", accepted=cells, found=field.name
+            )
+    time = found.fields.get("time_field")
+    names = None if time is None else fields_used(time)
+    if names and names.isdisjoint(cells):
+        name = min(names)
+        scope.problems.add(
+            join(path, "timeField"),
+            f"reads {name!r}, and no cell of format.csv.fields has this name",
+            accepted=cells,
+            found=name,
+        )
 
 
 KIND: Final = SourceKind(KafkaSource, _KAFKA, _check)
