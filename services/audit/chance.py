@@ -13,7 +13,7 @@ from tidemark.shared.model.ids import VertexId
 from tidemark.shared.model.plan import PhysicalPlan
 from tidemark.shared.operators.build import Chain
 from tidemark.shared.operators.compute import ComputeOperator
-from tidemark.shared.operators.specs import ComputeSpec, InOrderSpec, JoinSpec, StepSpec
+from tidemark.shared.operators.specs import ComputeSpec, DistinctSpec, InOrderSpec, JoinSpec, StepSpec
 from tidemark.shared.planning import DeadLetterHead
 
 _NOT_NOTED: Final = "which is not noted"
@@ -47,6 +47,12 @@ def by_chance(
             why = _why(spec, in_order=in_order or one_channel)
             if why is None and isinstance(spec, ComputeSpec):
                 why = _of_timers(spec, chains[vertex.id])
+            if (
+                isinstance(spec, DistinctSpec)
+                and not (aligned or one_channel)
+                and chains[vertex.id].counters()["duplicates"]
+            ):
+                why = f"{spec.path}.recordId: which of a record's copies came first decided which one counts, {_NOT_NOTED}"
             if why is None and vertex.id in late and isinstance(spec, ComputeSpec | JoinSpec | StepSpec):
                 why = f"{_path(spec)}: how far other splits were when a record came decided whether it was late, {_NOT_NOTED}"
             if why is not None:

@@ -16,6 +16,7 @@ import structlog
 from tidemark.services.source.settings import SourceSettings
 from tidemark.services.source.steps import Silence, Steps
 from tidemark.services.source.taken import BEGUN, taken
+from tidemark.shared.language.stages import FileSource
 from tidemark.shared.model.formats import SPLIT_POSITION, Codec
 from tidemark.shared.model.held import Hold
 from tidemark.shared.model.ids import NO_EPOCH, Epoch, Offset, SplitId, StatePart, split_part
@@ -75,6 +76,7 @@ class SourceTaskBody(ReadingBody):
         self._source = source
         self._gathers = source if isinstance(source, Gathers) else None
         self._front = front
+        self._of_files = isinstance(front.spec.source, FileSource)
         self._chain = chain
         self._steps = steps
         self._silence = Silence(idle_timeout_ms)
@@ -135,6 +137,9 @@ class SourceTaskBody(ReadingBody):
         await self._look(there)
 
     async def _open(self, positions: Mapping[SplitId, Offset]) -> None:
+        for split in map(self.input.splits.__getitem__, positions):
+            if self._of_files and split.position == split.known.begin:
+                split.check = BEGUN
         await self._source.open(positions)
         self._source.end_at(self.input.opened(positions))
 
@@ -271,10 +276,10 @@ class SourceTaskBody(ReadingBody):
         return batch.rows(0, int(np.searchsorted(batch.positions, end)))
 
     def _noted(self, batch: RawBatch) -> None:
-        """The check on records of files goes on; none begins in the midst of a split, which an earlier release had read so far."""
+        """The check on records of files goes on; there is none in a split of which an earlier release had read the first ones."""
         split = self.input.splits[batch.split]
-        if batch.file and (split.check or split.position == split.known.begin):
-            split.check = taken(split.check or BEGUN, batch)
+        if split.check:
+            split.check = taken(split.check, batch)
 
     def held_rows(self, merge_above: int) -> int:
         """See `ReadingBody.held_rows`."""

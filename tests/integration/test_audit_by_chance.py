@@ -5,7 +5,7 @@ It says of which outputs it makes no statement, and why; all others are compared
 
 import json
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -66,6 +66,7 @@ async def audited(
     options: dict[str, Any],
     forged: str = "",
     sources: int = 0,
+    records: Callable[[int], Iterator[tuple[int, dict[str, Any]]]] = _records,
 ) -> Audited:
     """Records one after the other, of every partition in turn, through these stages; the audit of what came out.
 
@@ -105,7 +106,7 @@ async def audited(
         await it.create(document, source=sources or parts)
         await it.start()
         writer = await log.writer("feeder")
-        for part, record in _records(parts):
+        for part, record in records(parts):
             await (await writer.send(TopicPartition("in", part), NewRecord(json.dumps(record).encode())))
             await world.clock.sleep_ms(130)
         await it.committed()
@@ -240,3 +241,29 @@ def test_letters_of_what_is_no_record_are_told_without_their_time(tmp_path: Path
     )
 
     assert found.unchecked == ()
+
+
+def _copies(parts: int) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Each record of the first partition again, some seconds later, in one whose watermark is far behind."""
+    for n in range(COUNT // 2):
+        at = 1_000_000 + 1_000 * n
+        yield 0, {"id": n, "k": "a", "at": at, "bad": False}
+        yield parts - 1, {"id": n - 10, "k": "a", "at": at - 60_000, "bad": False}
+
+
+UNALIGNED = {"checkpoint": {"interval": SECOND, "alignmentTimeout": {"size": 0, "unit": "ms"}}}
+
+
+@pytest.mark.parametrize("options", [{}, UNALIGNED], ids=["aligned", "unaligned"])
+def test_which_of_the_copies_of_a_record_counts_is_known_by_positions_or_not_judged(
+    tmp_path: Path, options: dict[str, Any]
+) -> None:
+    """Of copies in one epoch the least late one counts; where barriers are not waited for, nobody notes which came in which epoch."""
+    found: Audited = run_virtual(
+        lambda world: audited(
+            world, tmp_path, [], parts=2, source={"recordId": "$id"}, options=options, records=_copies
+        )
+    )
+    assert (found.records, found.duplicates) == (COUNT, COUNT // 2 - 10)
+    assert all("recordId: which of a record's copies came first decided" in what for what in found.unchecked)
+    assert bool(found.unchecked) == bool(options)

@@ -49,7 +49,7 @@ def _quiet() -> None:
 
 def write(folder: Path, form: str) -> None:
     """The rows in files of a form, or as a table."""
-    folder.mkdir()
+    folder.mkdir(exist_ok=True)
     for number in range(FILES):
         rows = ROWS[number * COUNT // FILES : (number + 1) * COUNT // FILES]
         name = folder / f"part-{number}"
@@ -77,9 +77,10 @@ async def told(
     *,
     forged: str = "",
     restarts: bool = False,
+    between: Callable[[], None] = lambda: None,
     letters: bool = True,
 ) -> Audited:
-    """What an audit says of a run over files, behind a change of them, or of what came out."""
+    """What an audit says of a run over files, behind a change of them, or of what came out. between: a stop and a start."""
     document = {
         "connections": {"broker": {"type": "kafka", "bootstrapServers": "memory"}},
         "pipeline": [{"$source": read}, WINDOW, {"$emit": {"connectionName": "broker", "topic": "out"}}],
@@ -104,6 +105,7 @@ async def told(
         if restarts:
             await it.committed()
             await it.stop()
+            between()
             await it.start()
         if read.get("follow") or "then" in read:
             await it.committed()
@@ -126,6 +128,16 @@ async def told(
                 partition.stored[at] = entry._replace(record=replace(lost, value=value))
         left = AuditedInstallation(MemoryCommitStore(it.store), it.memory_blobs, log, {}, keys=KEYS)
         return await audit(NAME, left)
+
+
+def test_files_without_records_in_front_are_no_ground_to_judge_nothing(tmp_path: Path) -> None:
+    """The job has gone past them before the first record came."""
+    folder = tmp_path / "in"
+    folder.mkdir()
+    (folder / "0.json").touch()
+    read = source(folder, "json", follow=True)
+    found = run_virtual(lambda world: told(world, read, restarts=True, between=lambda: write(folder, "json")))
+    assert (found.records, found.unchecked) == (COUNT, ())
 
 
 FORMS = [

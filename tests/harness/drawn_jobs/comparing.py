@@ -36,11 +36,14 @@ async def compared(there: Installation, folder: Path, job: Job) -> list[str]:
         rows, wanted = await asyncio.to_thread(job.found), job.wanted(alone.documents)
     found = _differ("rows", _counted(rows), _counted(wanted))
     got, reasons = _reasons(letters), _reasons(alone.dead_letters)
+    again = 0
     if job.repeats or job.origin == "history":
         # A record that cannot be decoded has no id and no event time: it is a dead letter as often as it is read.
+        told = got.total()
         got = Counter(
             {reason: min(count, reasons[reason]) if reasons[reason] else count for reason, count in got.items()}
         )
+        again = told - got.total()
     found += _differ("dead letters", got, reasons)
     try:
         audited: Audited = await audit_local(ProcessorName(job.name), folder)
@@ -50,8 +53,10 @@ async def compared(there: Installation, folder: Path, job: Job) -> list[str]:
         found.append(f"audit: {error}")
     else:
         others = len(job.others) * (json.dumps(job.pipeline).count('"$source"') - 1)
-        if audited.records != len(job.values) + len(job.repeats) + others:
-            counts = f"{len(job.values)}, {len(job.repeats)} again, and {others} of other streams"
+        if job.origin != "history":
+            again = len(job.repeats)
+        if audited.records != len(job.values) + again + others:
+            counts = f"{len(job.values)}, {again} again, and {others} of other streams"
             found.append(f"audit: {audited.records} records for {counts}")
     came = f"{len(job.values)} records of {job.origin}, {len(rows)} rows into {job.target}, {len(letters)} dead letters"
     found += [wrong for wrong in job.places.told.wrong if wrong.startswith(f"{job.name}:")]
