@@ -23,7 +23,7 @@ from tidemark.shared.language.values import parse_json
 
 _ORDERED: Final = ('"$first"', '"$last"')
 """What they give depends on the order of arrival, which several partitions do not have."""
-_ORIGINS: Final = ("topic", "topic", "registered", "files", "growing", "history", "changes")
+_ORIGINS: Final = ("topic", "topic", "packed", "registered", "files", "growing", "history", "changes")
 _DAYS: Final = 10 * 86_400_000
 """Milliseconds, more than all records take."""
 _JOINS: Final = ("inner", "left", "right", "full")
@@ -47,7 +47,7 @@ FOCUSES: Final[dict[str, tuple[tuple[str, ...], tuple[str, ...]]]] = {
     "registry": (("registered",), _REGISTERED),
     "history": (("history",), ()),
     "tasks": ((), ()),
-    "load": (("topic", "registered", "growing"), ()),
+    "load": (("topic", "packed", "registered", "growing"), ()),
 }
 """Origins and targets of jobs that are to have one thing; without any: all."""
 _ASKED_MAX: Final = 1000

@@ -1,6 +1,7 @@
 """One drawn pipeline, with the places that its records come from and its rows go to."""
 
 import csv
+import json
 import random
 import sqlite3
 import sys
@@ -11,6 +12,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
+import msgpack
 import psycopg
 from deltalake import DeltaTable
 from psycopg import sql
@@ -157,7 +159,7 @@ class Job:
     values: list[bytes]
     origin: str
     """Where records come from: "topic"; "files" that are there at the start; "growing" folders; "history", files and then a topic;
-    "changes", documents in a table; "registered", a topic of Avro."""
+    "changes", documents in a table; "registered", a topic of a registry's schemas; "packed", a topic of MessagePack."""
     repeats: list[int]
     """Places in `values` of the records that a producer sends once more, into any partition."""
     partitions: int
@@ -264,6 +266,8 @@ class Job:
         match self.origin:
             case "topic":
                 return {**timed, **topic}
+            case "packed":
+                return {**timed, **topic, "format": "messagePack"}
             case "registered":
                 return {**timed, **topic, "schemaRegistry": {"connectionName": "registry"}}
             case "changes":
@@ -379,6 +383,8 @@ class Job:
 
     def sent(self, values: list[bytes]) -> list[bytes]:
         """As they lie in the topic."""
+        if self.origin == "packed":
+            return [msgpack.packb(json.loads(value)) for value in values]
         if self.origin != "registered":
             return values
         return [self._record(value) for value in values]

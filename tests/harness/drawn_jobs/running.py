@@ -30,6 +30,8 @@ _SCALING: Final = {"scale_after_ms": 2_000, "scale_up_ms": 500, "scale_down_ms":
 _FAULTS: Final = {"told": 0.03, "registry": 0.3, "mongodb": 0.5}
 """Of a hundred requests so many fail; a way to MongoDB breaks so often in a second."""
 _OF_REGISTRIES: Final = ("500", "429", "503", "half", "closed", "page", "missing")
+_TOPICS: Final = ("topic", "packed", "registered")
+"""Origins of records that are sent to a topic alone."""
 _PIECES: Final = 20
 """Of records that come bit by bit; files behind them have later names."""
 _REQUEST: Final = 2_000_000
@@ -58,7 +60,7 @@ async def run(there: Installation, folder: Path, job: Job) -> list[str]:
         await there.ensure_started(name, json.dumps(job.document()), job.parallelism)
         await _sent(out, f"{name}-others", [json.dumps(each).encode() for each in job.others], 1)
         await asyncio.gather(_come(out, job, first), _disturbed(there, job))
-        if job.origin in ("topic", "registered") or (job.origin == "history" and not job.early):
+        if job.origin in _TOPICS or (job.origin == "history" and not job.early):
             await _sent(out, f"{name}-in", job.sent(second), job.partitions)
         if job.origin == "growing":
             job.put(_PIECES, second)
@@ -82,7 +84,7 @@ async def _come(out: aiokafka.AIOKafkaProducer, job: Job, values: list[bytes]) -
     size = -(-len(values) // pieces)
     for number in range(pieces):
         some = values[number * size : (number + 1) * size]
-        if job.origin in ("topic", "registered"):
+        if job.origin in _TOPICS:
             await _sent(out, f"{job.name}-in", job.sent(some), job.partitions)
         if job.origin == "growing":
             job.put(number, some)
