@@ -64,6 +64,7 @@ class IssuerKeys:
     _fetched_ms: int | None = None
     """Of the last fetch that brought keys; monotonic, as the next."""
     _tried_ms: int | None = None
+    """When the last fetch was over."""
     _about: Discovery | None = None
     """As it was with the last keys."""
     _why: str = "they were not asked for yet"
@@ -77,14 +78,17 @@ class IssuerKeys:
                 await self._fetch()
             await self.clock.sleep_ms(self.settings.retry_ms if self._why else self.settings.refresh_ms)
 
-    async def find(self, registry: JWSRegistry, alg: str, kid: str | None) -> PublicKey | None:
-        """The one key that may have signed by this algorithm, with this id if the token names one; None: none, or several. IssuerAway."""
+    async def find(
+        self, registry: JWSRegistry, alg: str, kid: str | None, *, at_once: bool = False
+    ) -> PublicKey | None:
+        """The one key that may have signed by this algorithm, with this id if the token names one; None: none, or several. IssuerAway.
+
+        at_once: the issuer has just given the token itself, so there is a key, however short ago keys were fetched.
+        """
         found = self._find(registry, alg, kid)
         if found is None or not self._fresh():
-            async with self._fetching:
-                # Whoever waited here meets what the one before has fetched.
-                if self._tried_ms is None or self.clock.monotonic_ms() - self._tried_ms >= self.settings.fetch_ms_min:
-                    await self._fetch()
+            least_ms = 0 if at_once else self.settings.fetch_ms_min
+            await self._fetch_after(self._tried_ms, least_ms)
             found = self._find(registry, alg, kid)
         if not self._fresh():
             raise IssuerAway(f"its keys cannot be had: {self._why}")
@@ -93,12 +97,18 @@ class IssuerKeys:
     async def about(self) -> Discovery:
         """Its discovery document. IssuerAway."""
         if self._about is None:
-            async with self._fetching:
-                if self._about is None:
-                    await self._fetch()
+            await self._fetch_after(self._tried_ms, 0)
         if self._about is None:
             raise IssuerAway(self._why)
         return self._about
+
+    async def _fetch_after(self, tried_ms: int | None, least_ms: int) -> None:
+        """Fetch, unless somebody has since then, or so short ago: who waited meets what that one found."""
+        async with self._fetching:
+            if self._tried_ms is None or (
+                self._tried_ms == tried_ms and self.clock.monotonic_ms() - self._tried_ms >= least_ms
+            ):
+                await self._fetch()
 
     def state(self) -> str:
         """For readiness: `answers`, or why it does not."""
@@ -112,7 +122,6 @@ class IssuerKeys:
         return found[0] if len(found) == 1 else None
 
     async def _fetch(self) -> None:
-        self._tried_ms = self.clock.monotonic_ms()
         settings, before = self.settings, self._why
         try:
             url = f"{settings.issuer.rstrip('/')}/.well-known/openid-configuration"
@@ -129,6 +138,8 @@ class IssuerKeys:
             if self._why != before:
                 _log.warning("oidc.away", issuer=settings.issuer, reason=self._why)
             return
+        finally:
+            self._tried_ms = self.clock.monotonic_ms()
         if before or [key.kid for key in keys] != [key.kid for key in self._keys]:
             _log.info("oidc.keys", issuer=settings.issuer, kids=[key.kid for key in keys])
         self._about, self._keys, self._why, self._fetched_ms = about, keys, "", self.clock.monotonic_ms()

@@ -5,6 +5,7 @@ What a session may do is what its ID token says: each request goes through the s
 """
 
 import asyncio
+import contextlib
 import hashlib
 import hmac
 import re
@@ -25,20 +26,30 @@ from tidemark.services.control.html import Child, tag
 from tidemark.services.control.issuer import IssuerAway
 from tidemark.services.control.oidc import Refused, Untimely, Vouching
 from tidemark.services.control.provider import LoginRefused, Provider, shown
-from tidemark.services.control.routes import BEGIN, DONE, LOGIN, TOKEN_PROMPT
+from tidemark.services.control.routes import BEGIN, CONSOLE_HEADER, DONE, LOGIN, TOKEN_PROMPT
 from tidemark.services.control.sessions import SESSION, Cookies, Pending, Session, TooLarge
 from tidemark.services.control.stats import shown_time
 from tidemark.shared.ports.clock import Clock
 from tidemark.shared.ports.http import HttpClient
 from tidemark.shared.process.settings import ProcessSettingsError
 from tidemark.shared.process.users import User
-from tidemark.shared.process.web import BAD_REQUEST, FORBIDDEN, UNAUTHORIZED, UNAVAILABLE, Problem
+from tidemark.shared.process.web import BAD_REQUEST, FORBIDDEN, UNAUTHORIZED, UNAVAILABLE, USER, Problem
 
 _log = structlog.get_logger()
 _NEXT_MAX: Final = 2_000
 """Characters of the page to which a login returns."""
 _PAGE: Final = re.compile(r"/|/console/(?!.*\.(?:js|css)$).*")
 _QUARTER: Final = 4
+
+
+@dataclass(slots=True)
+class _Turn:
+    """Of requests with one session, whose token the first of them renews."""
+
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    here: int = 0
+    away: str = ""
+    """Why the first of them could not: the others do not wait for that again, nor use the refresh token once more."""
 
 
 @dataclass(slots=True)
@@ -51,7 +62,7 @@ class Login:
     audit: Audit
     sessions: Cookies
     pending: Cookies
-    _renewing: dict[str, asyncio.Lock] = field(default_factory=dict)
+    _renewing: dict[str, _Turn] = field(default_factory=dict)
     """By session, while it is renewed."""
     _renewed: OrderedDict[str, tuple[int, Session | None]] = field(default_factory=OrderedDict)
     """By refresh token: when it was used, and what came of it; None: the provider has refused."""
@@ -133,10 +144,12 @@ class Login:
             return self._failed(FORBIDDEN, f"The provider has refused the login ({why}).")
         try:
             tokens = await self.provider.exchange(given["code"], begun.verifier, self._back())
-            claims = await self._claims(tokens.id_token, begun.nonce)
+            token = tokens.id_token or ""
+            claims = await self._claims(token, begun.nonce)
             user = self.vouching.user(claims)
             subject = str(claims.get("sub"))
-            session = Session(secrets.token_urlsafe(16), subject, tokens.id_token, tokens.refresh_token, self._now_s())
+            id_ = secrets.token_urlsafe(16)
+            session = Session(id_, subject, token, tokens.refresh_token or "", self._now_s())
             self.sessions.write(request, session)
         except IssuerAway as error:
             return self._failed(UNAVAILABLE, f"The provider does not answer: {error}.", "Try again later.")
@@ -159,27 +172,36 @@ class Login:
         raise web.HTTPFound(settings.public_url + begun.next)
 
     async def login_end(self, request: web.Request, _body: Any) -> web.Response:
-        """The session ends here and, where it has a place for that, at the provider."""
-        session, settings, after = request.get(SESSION), self.provider.settings, LOGIN
-        if session is not None:
-            self._ended[session.id] = None
-            _bound(self._ended, settings.sessions_max)
-            self.sessions.remove(request)
-            try:
-                if session.refresh_token:
-                    await self.provider.revoke(session.refresh_token)
-                about = await self.provider.keys.about()
-                if about.end_session_endpoint is not None:
-                    url = about.endpoint("end_session_endpoint")
-                    asked = {
-                        "id_token_hint": session.id_token,
-                        "client_id": settings.client_id,
-                        "post_logout_redirect_uri": settings.public_url + LOGIN,
-                    }
-                    after = f"{url}{'&' if '?' in url else '?'}{urlencode(asked)}"
-            except IssuerAway as error:
-                # The session has ended here; what the provider keeps ends by its own time.
-                _log.warning("login.end_not_told", issuer=settings.issuer, reason=str(error))
+        """The session ends here and, where it has a place for that, at the provider. No right, nor a token that still counts, is needed."""
+        if CONSOLE_HEADER not in request.headers:  # as the guard says of other routes
+            expectation = "Bearer, where something is changed"
+            raise Problem(FORBIDDEN, "header Authorization", expectation, "a session's cookie alone")
+        session, settings, after = self.sessions.read(request, Session), self.provider.settings, LOGIN
+        if session is None:
+            return web.json_response({"next": after})
+        with contextlib.suppress(Problem, web.HTTPFound):  # the log of deeds has no user then
+            user = await self.user_of(request)
+            session = request[SESSION]
+            if user is not None:
+                request[USER] = user
+        self._ended[session.id] = None
+        _bound(self._ended, settings.sessions_max)
+        self.sessions.remove(request)
+        try:
+            about = await self.provider.keys.about()
+            if about.end_session_endpoint is not None:
+                url = about.endpoint("end_session_endpoint")
+                asked = {
+                    "id_token_hint": session.id_token,
+                    "client_id": settings.client_id,
+                    "post_logout_redirect_uri": settings.public_url + LOGIN,
+                }
+                after = f"{url}{'&' if '?' in url else '?'}{urlencode(asked)}"
+            if session.refresh_token:
+                await self.provider.revoke(session.refresh_token)
+        except IssuerAway as error:
+            # The session has ended here; what the provider keeps ends by its own time.
+            _log.warning("login.end_not_told", issuer=settings.issuer, reason=str(error))
         return web.json_response({"next": after})
 
     async def sent(self, request: web.Request, response: web.StreamResponse) -> None:
@@ -214,6 +236,10 @@ class Login:
             user = self.vouching.user(claims)
         except (Refused, TooLarge):
             self._nobody(request)
+        except Problem:  # no rights: the login says so on a page, and may be another's
+            if _is_page(request):
+                self._nobody(request)
+            raise
         except IssuerAway as error:
             raise Problem(
                 UNAVAILABLE,
@@ -235,38 +261,58 @@ class Login:
 
     async def _renew(self, request: web.Request, session: Session) -> Session:
         """A newer session, once for all requests that come with the same cookie. IssuerAway; web.HTTPFound, Problem where it has ended."""
-        settings, used = self.provider.settings, session.refresh_token
-        async with self._renewing.setdefault(session.id, asyncio.Lock()):
-            at_ms, found = self._renewed.get(used, (0, None))
-            if used not in self._renewed or self.clock.monotonic_ms() - at_ms > settings.renewed_ms:
-                try:
-                    found = await self._newer(session)
-                finally:
-                    self._renewing.pop(session.id, None)
-                self._renewed[used] = self.clock.monotonic_ms(), found
-                _bound(self._renewed, settings.sessions_max)
+        turn = self._renewing.setdefault(session.id, _Turn())
+        turn.here += 1
+        try:
+            async with turn.lock:
+                found = await self._renewed_of(session, turn)
+        finally:
+            turn.here -= 1
+            if not turn.here:
+                del self._renewing[session.id]
         if found is None:
             self._nobody(request)
         self.sessions.write(request, found)
         return found
 
+    async def _renewed_of(self, session: Session, turn: _Turn) -> Session | None:
+        """In its turn. None: the provider has ended it. IssuerAway."""
+        settings, used = self.provider.settings, session.refresh_token
+        while self._renewed and self._past(next(iter(self._renewed.values()))[0]):
+            self._renewed.popitem(last=False)
+        if used in self._renewed:
+            return self._renewed[used][1]
+        if turn.away:
+            raise IssuerAway(turn.away)
+        try:
+            found = await self._newer(session)
+        except IssuerAway as error:
+            turn.away = str(error)
+            raise
+        self._renewed[used] = self.clock.monotonic_ms(), found
+        _bound(self._renewed, settings.sessions_max)
+        return found
+
+    def _past(self, at_ms: int) -> bool:
+        return self.clock.monotonic_ms() - at_ms > self.provider.settings.renewed_ms
+
     async def _newer(self, session: Session) -> Session | None:
         """None: the provider has ended it. IssuerAway."""
         try:
             tokens = await self.provider.refresh(session.refresh_token)
-            claims = await self.vouching.claims(tokens.id_token.encode())
+            claims = await self.vouching.claims((tokens.id_token or "").encode(), at_once=True)
             if str(claims.get("sub")) != session.subject:
                 raise Refused(f"the newer token is of {shown(str(claims.get('sub')))!r}, not of {session.subject!r}")
         except (LoginRefused, Refused) as error:
             _log.info("login.not_renewed", reason=str(error))
             return None
         newer = tokens.refresh_token or session.refresh_token
-        return Session(session.id, session.subject, tokens.id_token, newer, session.begun_s)
+        return Session(session.id, session.subject, tokens.id_token or "", newer, session.begun_s)
 
     def _nobody(self, request: web.Request) -> NoReturn:
         """To the login, where a page is asked for; else an answer that says so, at which no browser opens its prompt."""
         self.sessions.remove(request)
-        if request.method == "GET" and _PAGE.fullmatch(request.path):
+        if _is_page(request):
             raise web.HTTPFound(f"{LOGIN}?{urlencode({'next': request.path_qs})}")
         raise Problem(
             UNAUTHORIZED,
@@ -281,7 +327,8 @@ class Login:
         """Of a token that was given for this login alone. Refused, IssuerAway."""
         if not token:
             raise Refused("there is no ID token in it")
-        claims, client = await self.vouching.claims(token.encode()), self.provider.settings.client_id
+        claims = await self.vouching.claims(token.encode(), at_once=True)
+        client = self.provider.settings.client_id
         named = claims["aud"] if isinstance(claims["aud"], list) else [claims["aud"]]
         if client not in named or claims.get("azp", client) != client:
             raise Refused(f"the token is for {shown(str(claims.get('azp', named)))}, not for {client}")
@@ -328,6 +375,10 @@ def _inside(page: str) -> str:
         page.startswith("/") and len(page) <= _NEXT_MAX and all("!" <= each <= "~" and each != "\\" for each in page)
     )
     return page if plain and not page.startswith(("//", LOGIN, TOKEN_PROMPT)) else "/"
+
+
+def _is_page(request: web.Request) -> bool:
+    return request.method == "GET" and _PAGE.fullmatch(request.path) is not None
 
 
 def _bound(kept: "OrderedDict[str, Any]", most: int) -> None:

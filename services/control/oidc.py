@@ -95,8 +95,8 @@ class Vouching:
         expectation = f"Bearer and the service's token, or one that {self.settings.issuer} has signed"
         return Problem(UNAUTHORIZED, "header Authorization", expectation, finding, headers=headers)
 
-    async def claims(self, token: bytes) -> dict[str, Any]:
-        """The claims that the issuer has signed. Refused, IssuerAway."""
+    async def claims(self, token: bytes, *, at_once: bool = False) -> dict[str, Any]:
+        """The claims that the issuer has signed. at_once: see `IssuerKeys.find`. Refused, IssuerAway."""
         most, allowed = self.settings.token_bytes_max, self.settings.algorithms
         if len(token) > most:
             raise Refused(f"the token has {len(token)} bytes, and at most {most} are read")
@@ -108,7 +108,7 @@ class Vouching:
             raise Refused(f"the token is signed by {_shown(header.alg)}, and only {', '.join(allowed)} count")
         if header.crit is not msgspec.UNSET:
             raise Refused("the token's header has crit, and nothing that it may name is understood")
-        key = await self.keys.find(self._registry, header.alg, header.kid)
+        key = await self.keys.find(self._registry, header.alg, header.kid, at_once=at_once)
         if key is None:
             named = (
                 f"the id {_shown(header.kid)}"

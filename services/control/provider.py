@@ -28,13 +28,15 @@ class LoginRefused(Exception):
 class Tokens(msgspec.Struct, frozen=True):
     """An answer with tokens. The access token is left alone: who has logged in is told by the other."""
 
-    id_token: str = ""
-    refresh_token: str = ""
+    id_token: str | None = None
+    refresh_token: str | None = None
 
 
 class _Trouble(msgspec.Struct, frozen=True):
-    error: str = ""
-    error_description: str = ""
+    """Texts, by the protocol; a refusal is one whatever they are."""
+
+    error: Any = None
+    error_description: Any = None
 
 
 def shown(text: str) -> str:
@@ -76,9 +78,8 @@ class Provider:
         answer = await self._post(url, **form)
         if answer.status in _REFUSED:
             trouble = _read(answer.body, _Trouble, url)
-            raise LoginRefused(
-                f"it refuses: {shown(trouble.error or str(answer.status))} {shown(trouble.error_description)}".rstrip()
-            )
+            why = [str(each) for each in (trouble.error or answer.status, trouble.error_description) if each]
+            raise LoginRefused(f"it refuses: {shown(' '.join(why))}")
         if answer.status != _DONE:
             raise IssuerAway(f"{url} answered with status {answer.status}")
         found: Tokens = _read(answer.body, Tokens, url)

@@ -189,6 +189,8 @@ _PAGES: Final[tuple[tuple[str, str, str, Role | None], ...]] = (
     ("/console/workers", "page_workers", "workers", None),
     ("/console/audit", "page_audit", "who changed what", "admin"),
 )
+CONSOLE_HEADER: Final = "Tidemark-Console"
+"""Of requests by the console's script; browsers send it for no other site."""
 LOGIN: Final = "/console/login"
 BEGIN: Final = f"{LOGIN}/begin"
 DONE: Final = f"{LOGIN}/done"
@@ -256,6 +258,6 @@ LOGIN_ROUTES: Final = (
     Route("GET", BEGIN, "login_begin", "Console: to the provider", content="text/html", query=(_NEXT,), open=True, answers=_LED),
     Route("GET", DONE, "login_done", "Console: from the provider", content="text/html", open=True, answers=_LED),
     Route("GET", TOKEN_PROMPT, "login_token", "Console: a token at the prompt", content="text/html", query=(_NEXT,), answers=_LED),
-    Route("POST", "/console/logout", "login_end", "Console: end the session", answers={200: "`next`: where to go"}, needs="viewer"),
+    Route("POST", "/console/logout", "login_end", "Console: end the session", answers={200: "`next`: where to go"}, open=True),
 )  # fmt: skip
 """Of an installation whose console logs in by a provider."""

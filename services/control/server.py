@@ -9,7 +9,7 @@ from aiohttp import web
 from tidemark.services.control.api import Api
 from tidemark.services.control.console import Console
 from tidemark.services.control.login import Login
-from tidemark.services.control.routes import LOGIN_ROUTES, ROUTES, Handler, Route
+from tidemark.services.control.routes import CONSOLE_HEADER, LOGIN_ROUTES, ROUTES, Handler, Route
 from tidemark.shared.process.users import User, Users
 from tidemark.shared.process.web import BAD_REQUEST, Next, Problem, Rule, answering, crowded, expected, guard, read_body
 
@@ -35,7 +35,7 @@ def application(
         return Rule() if route is None else route.rule(request.match_info.get("name"))
 
     session = None if login is None else login.user_of
-    guarded = guard(users, open_paths, rule, page_header="Tidemark-Console", vouched=vouched, session=session)
+    guarded = guard(users, open_paths, rule, page_header=CONSOLE_HEADER, vouched=vouched, session=session)
     app = web.Application(
         client_max_size=api.settings.body_bytes_max,
         middlewares=[

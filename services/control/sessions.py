@@ -79,12 +79,15 @@ class Cookies:
     path: str
     age_s: int | None = None
     _key: OctKey = field(init=False, repr=False)
+    _header: str = field(init=False)
+    """Of each: what the header of another one says is not tried out, for the library has no list of what may be wrong there."""
     _name: str = field(init=False)
 
     def __post_init__(self) -> None:
         """The key, and the name."""
         salt = f"tidemark console {self.use} {self.url}".encode()
         self._key = OctKey.import_key(hashlib.scrypt(self.token.encode(), salt=salt, n=_SCRYPT_N, r=8, p=1, dklen=32))
+        self._header = self.sealed(None).partition(".")[0]
         safe = "" if not self.secure else "__Host-" if self.path == "/" else "__Secure-"
         self._name = f"{safe}tidemark-{self.use}-{hashlib.sha256(self.url.encode()).hexdigest()[:8]}"
 
@@ -100,6 +103,8 @@ class Cookies:
 
     def unsealed(self, text: str, kind: type[T]) -> T | None:
         """The value of a cookie; None for nothing of ours."""
+        if text.partition(".")[0] != self._header:
+            return None
         try:
             found = jwe.decrypt_compact(text, self._key, algorithms=_ALGORITHMS)
             return msgspec.json.decode(found.plaintext or b"", type=kind)

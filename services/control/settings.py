@@ -128,6 +128,7 @@ def safe_address(url: str, as_safe_as: str = "http:") -> bool:
     try:
         parts = urlsplit(url)
         host = parts.hostname or ""
+        _ = parts.port  # ValueError for what is none
         local = host == "localhost" or ((host[:1].isdigit() or ":" in host) and ip_address(host).is_loopback)
     except ValueError:
         return False

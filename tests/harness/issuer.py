@@ -48,6 +48,8 @@ class Issuer:
     status: int = 200
     asked: int = 0
     """Requests for the key set."""
+    discovered: int = 0
+    """Requests for the discovery document."""
 
     def claims(self, **changed: Any) -> dict[str, Any]:
         """Of a token that counts; None takes a claim out."""
@@ -66,6 +68,7 @@ class Issuer:
 
     async def discovery(self, _request: web.Request) -> web.Response:
         """The document that says where the keys are."""
+        self.discovered += 1
         return web.json_response({"issuer": self.url, "jwks_uri": f"{self.url}/keys", **self.about}, status=self.status)
 
     async def key_set(self, _request: web.Request) -> web.Response:

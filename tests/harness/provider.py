@@ -38,6 +38,10 @@ class Provider(Issuer):
     """Set where tokens are asked for and `token_status` is another."""
     answers: asyncio.Event | None = None
     """For which such an answer waits."""
+    token_asked: int = 0
+    """Requests for tokens."""
+    refusal: dict[str, Any] = field(default_factory=lambda: {"error": "invalid_grant"})
+    """Of a refresh token that counts no more."""
     gives_refresh: bool = True
     refreshed: int = 0
     ended: list[dict[str, str]] = field(default_factory=list)
@@ -73,6 +77,7 @@ class Provider(Issuer):
     async def token(self, request: web.Request) -> web.Response:  # type: ignore[override]
         """Of a code, or of a refresh token; each counts once."""
         form = {name: str(value) for name, value in (await request.post()).items()}
+        self.token_asked += 1
         if self.cuts and request.transport is not None:
             self.cuts -= 1
             request.transport.abort()
@@ -96,7 +101,7 @@ class Provider(Issuer):
             self.refresh_tokens.remove(form["refresh_token"])
             self.refreshed += 1
             return self.given()
-        return web.json_response({"error": "invalid_grant"}, status=400)
+        return web.json_response(self.refusal, status=400)
 
     async def device(self, request: web.Request) -> web.Response:
         """A code for a command, and one for its user."""

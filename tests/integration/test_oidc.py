@@ -412,6 +412,8 @@ def test_addresses_are_safe_by_https_or_on_this_machine() -> None:
         "//a.b",
         "",
         "http://[",
+        "https://a.b:99999",
+        "https://a.b:x",
     )
     assert [safe_address(url) for url in (*safe, *unsafe)] == [True] * len(safe) + [False] * len(unsafe)
     assert not safe_address("http://127.0.0.1", as_safe_as="https://a.b")
