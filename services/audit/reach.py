@@ -58,8 +58,9 @@ class Judge:
             limits, rows, passed = times + 1, np.arange(len(times)), times >= before
         else:
             lateness_ms = self.window.spec.stage.allowed_lateness_ms
-            windows = enter(self.window, batch, MIN_TIME).windows
-            limits, rows = windows.ends + lateness_ms, windows.rows
+            entered = enter(self.window, batch, MIN_TIME)
+            rows, starts = entered.each()
+            limits = starts + entered.size_ms + lateness_ms
             passed = times + lateness_ms >= before if self.window.sessions else limits > before[rows]
             if (
                 self.window.extras and not self.split

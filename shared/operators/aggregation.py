@@ -22,11 +22,11 @@ from tidemark.shared.operators.frame import Frame
 from tidemark.shared.operators.program import through
 from tidemark.shared.operators.sessions import assign_sessions, intervals, sessions_of
 from tidemark.shared.operators.window_plan import WindowPlan
-from tidemark.shared.operators.windows import Assignment, Entered, enter, in_windows, pieces, times_of
+from tidemark.shared.operators.windows import alone, enter, in_windows, pieces, spread, times_of
 
 
 def partials_of(plan: WindowPlan, rows: pa.RecordBatch, context: TaskContext) -> tuple[pa.Table, list[Out], int]:
-    """Rows with WSTART and WEND to partials; dead letters of rows on which an expression failed, and their number.
+    """Rows with WSTART and WEND, of windows or panes, to partials; dead letters of rows on which an expression failed; their number.
 
     Sessions reach as far as all their rows do, those included that stages inside the window drop or fail on (`general_group.extents`).
     """
@@ -131,7 +131,7 @@ def take_rows(
     open_: the sessions that are open (`sessions.intervals`), where the window is one: a row is late only if the session that it would
     belong to, after merging, has closed (D6).
     """
-    taken = [_taken(plan, piece, limit_ms, context, open_) for piece in pieces(batch, plan.spec.stage) or [batch]]
+    taken = [_taken(plan, piece, limit_ms, context, open_) for piece in pieces(plan, batch) or [batch]]
     if len(taken) == 1:
         return taken[0]
     return Taken(
@@ -151,7 +151,7 @@ def _taken(
     if plan.mode == "rows":
         return Taken(pa.Table.from_batches([travelling(plan, narrowed(plan, windowed))]), letters, late, in_gaps, 0)
     table, failures, failed = partials_of(plan, windowed, context)
-    return Taken(table, [*letters, *failures], late, in_gaps, failed)
+    return Taken(spread(plan, table) if plan.by_panes else table, [*letters, *failures], late, in_gaps, failed)
 
 
 def in_their_windows(
@@ -176,10 +176,10 @@ def _judged(
     if plan.sessions:
         return _in_sessions(plan, batch, limit_ms, context, open_)
     entered = enter(plan, batch, limit_ms)
-    windowed = in_windows(plan, batch, entered, np.asarray(entered.open), limit_ms)
+    windowed = in_windows(plan, batch, entered, entered.in_time, limit_ms)
     stage = plan.spec.stage
-    failures = entered.failures(stage.path)
-    return windowed, entered.windows.in_gaps, dead_letters(batch, failures, stage.name, context)
+    letters = dead_letters(batch, entered.failures(stage.path), stage.name, context)
+    return windowed, int((~entered.there).sum()), letters
 
 
 def _in_sessions(
@@ -188,9 +188,8 @@ def _in_sessions(
     """Rows widened to the session that they join, so that nobody takes them for late again."""
     stage, times = plan.spec.stage, times_of(plan, batch)
     starts, ends = sessions_of(batch, times, plan.length_ms, intervals(()) if open_ is None else open_)
-    alone = Assignment(np.arange(len(times), dtype=np.int64), starts, plan.length_ms, 0)
-    entered = Entered(alone, np.asarray(ends > limit_ms))
-    kept = np.asarray(entered.open)
+    kept = np.asarray(ends > limit_ms)
+    entered = alone(starts, kept, plan.length_ms)
     windowed = in_windows(plan, batch, entered, kept, limit_ms)
     windowed = with_column(windowed, WEND, pa.array(ends[kept]))
     return windowed, 0, dead_letters(batch, entered.failures(stage.path), stage.name, context)

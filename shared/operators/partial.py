@@ -15,16 +15,20 @@ Rules (architecture.md, Spark stages; protocol P3, W1):
   window goes to the task of the key that it will have, which alone judges it and tells of it.
 - PA6 Of rows that travel with their windows no more goes than the window's pipeline looks at: fields (`WindowPlan.looked_at`), and, where
   it begins with `$sort`, `$skip` and `$limit`, of a batch so many rows of each window (`WindowPlan.first_rows`).
+- PA7 Where windows overlap, rows are aggregated by pane (the rows that are in the same windows), and a pane's partials are spread over its
+  windows before they go: the work for a row does not grow with the number of its windows. A row on which a stage in the window fails is one
+  dead letter. Where an expression reads the window, or the output has the time of an element, each window has its own.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from tidemark.shared.language.stages import SessionWindow
+from tidemark.shared.language.stages import HoppingWindow, SessionWindow
 from tidemark.shared.model.frames import Content
 from tidemark.shared.model.held import Why
 from tidemark.shared.model.plan import OUT
@@ -39,9 +43,11 @@ from tidemark.shared.operators.sessions import keyed
 from tidemark.shared.operators.specs import PartialSpec
 from tidemark.shared.operators.window_keys import homes, key_groups
 from tidemark.shared.operators.window_plan import WindowPlan
-from tidemark.shared.operators.windows import Entered, enter, in_windows, pieces, split_limits, times_of
+from tidemark.shared.operators.windows import Entered, enter, in_windows, pieces, split_limits, spread, times_of
 
 Bools = npt.NDArray[np.bool_]
+_UNMERGED_PANES_MAX: Final = 4_096
+"""Of panes so many rows are merged: merging takes as long as to make them, and each would be spread over all of its windows."""
 
 
 @dataclass(slots=True)
@@ -52,8 +58,13 @@ class PartialAggregate(Operator):
     context: TaskContext = NOWHERE
     _plan: WindowPlan = field(init=False)
     _held: list[pa.Table] = field(default_factory=list)
+    """Of windows."""
     _held_rows: int = 0
     _compact_rows: int = 0
+    _panes: list[pa.Table] = field(default_factory=list)
+    """Of panes, which are not yet spread over their windows."""
+    _pane_rows: int = 0
+    _compact_panes: int = 0
     _input_ms: int = MIN_TIME
     _sent_ms: int = MIN_TIME
     _late: int = 0
@@ -74,7 +85,7 @@ class PartialAggregate(Operator):
         if isinstance(self._plan.spec.stage, SessionWindow):
             batch, outs = keyed(self._plan.spec.stage, batch, self.context)
             self._failed += sum(out.batch.num_rows for out in outs)
-        for piece in pieces(batch, self._plan.spec.stage):
+        for piece in pieces(self._plan, batch):
             outs += self._piece(piece)
         return outs
 
@@ -82,7 +93,7 @@ class PartialAggregate(Operator):
         entered, letters = self._judge(batch)
         outs = list(letters)
         loose = self._loose(batch, entered)
-        kept = entered.open & ~loose[entered.windows.rows]
+        kept = entered.in_time & ~loose
         if loose.any():
             self._as_rows += int(loose.sum())
             outs.append(self._as_they_are(select(batch, loose)))
@@ -95,13 +106,15 @@ class PartialAggregate(Operator):
         self._input_ms = watermark_ms
         if watermark_ms == MAX_TIME:
             return self.before_barrier()
-        if not self._held:
+        if not (self._held or self._panes):
             self._sent_ms = watermark_ms
         return ()
 
     def before_barrier(self) -> Sequence[Out]:
         """Give out the partials held (PA4)."""
-        outs = [Out(OUT, "partials", self._routed(one_batch(self._merged())))] if self._held else []
+        outs = []
+        if self._held or self._panes:
+            outs = [Out(OUT, "partials", self._routed(one_batch(self._merged())))]
         self._held, self._held_rows, self._compact_rows = [], 0, 0
         self._sent_ms = self._input_ms
         return outs
@@ -116,9 +129,9 @@ class PartialAggregate(Operator):
 
     def held_rows(self, merge_above: int) -> int:
         """Partials that are held (PA4), merged first if they would be more than `merge_above`."""
-        if self._held_rows > max(merge_above, self._compact_rows):
+        if self._most_rows() > max(merge_above, self._compact_rows):
             self._merge_held()
-        return self._held_rows
+        return self._most_rows()
 
     def counters(self) -> Mapping[str, int]:
         """Totals since the task's start."""
@@ -130,8 +143,8 @@ class PartialAggregate(Operator):
         plan = self._plan
         limits = split_limits(plan, batch) if plan.judged_at_source else MIN_TIME
         entered = enter(plan, batch, limits)
-        self._in_gaps += entered.windows.in_gaps
-        if bool(entered.open.all()):
+        self._in_gaps += int((~entered.there).sum())
+        if not entered.late.any():
             return entered, []
         failures = entered.failures(plan.spec.stage.path)
         self._late += len(failures)
@@ -144,15 +157,13 @@ class PartialAggregate(Operator):
         plan = self._plan
         if AWAY in batch.schema.names and not plan.processing_time:
             away = batch.column(AWAY).fill_null(False).to_numpy(zero_copy_only=False)
-            loose[entered.windows.rows[entered.open]] = True
-            loose &= away
+            loose = entered.in_time & away
         if plan.judged_at_source and plan.idle_timeout_ms is not None:
-            loose[entered.windows.rows] = True
-            loose[entered.windows.rows[~entered.open]] = False
+            loose = entered.there & ~entered.late
         if not plan.judged_at_source and not plan.processing_time:
             limit = plan.closed_to(self._sent_ms)
             ends = limit if plan.idle_timeout_ms is None else MAX_TIME
-            loose[entered.windows.rows[entered.windows.ends <= ends]] = True
+            loose |= entered.there & (entered.firsts + entered.size_ms <= ends)
             if plan.extras:
                 loose |= times_of(plan, batch) < limit
         return loose
@@ -171,15 +182,33 @@ class PartialAggregate(Operator):
             return [self._as_they_are(narrowed(self._plan, first_of(self._plan, rows, self.context)))]
         table, letters, failed = partials_of(self._plan, rows, self.context)
         self._failed += failed
-        if table.num_rows:
-            self._held.append(table)
-            self._held_rows += table.num_rows
+        self._hold(table)
         outs = list(letters)
         if self._held_rows > max(2 * self._compact_rows, self.context.unmerged_groups_max):
+            self._merge_held()
+        if self._most_rows() > self.context.held_groups_max and self._panes:
             self._merge_held()
         if self._held_rows > self.context.held_groups_max:
             outs += self.before_barrier()
         return outs
+
+    def _hold(self, table: pa.Table) -> None:
+        if self._plan.by_panes and table.num_rows:
+            self._panes.append(table)
+            self._pane_rows += table.num_rows
+            if self._pane_rows > max(2 * self._compact_panes, _UNMERGED_PANES_MAX):
+                self._panes = [merged(self._plan, pa.concat_tables(self._panes))]
+                self._pane_rows = self._compact_panes = self._panes[0].num_rows
+        elif table.num_rows:
+            self._held.append(table)
+            self._held_rows += table.num_rows
+
+    def _most_rows(self) -> int:
+        """How many rows of windows are held at the most: those of one window and key are counted several times."""
+        stage = self._plan.spec.stage
+        return self._held_rows + self._pane_rows * (
+            -(-stage.interval_ms // stage.hop_size_ms) if isinstance(stage, HoppingWindow) else 0
+        )
 
     def _as_they_are(self, rows: pa.RecordBatch) -> Out:
         """PA5: rows that travel as such."""
@@ -198,6 +227,10 @@ class PartialAggregate(Operator):
         self._held_rows = self._compact_rows = self._held[0].num_rows
 
     def _merged(self) -> pa.Table:
+        if self._panes:
+            panes = merged(self._plan, pa.concat_tables(self._panes))
+            self._panes, self._pane_rows, self._compact_panes = [], 0, 0
+            return merged(self._plan, pa.concat_tables([*self._held, spread(self._plan, panes)]))
         if len(self._held) == 1 and self._plan.mode == "typed":
             return self._held[0]  # of one window and key there is one row
         return merged(self._plan, pa.concat_tables(self._held))

@@ -221,8 +221,10 @@ def merge(group: TypedGroup, table: pa.Table, extra: Mapping[str, Merge]) -> pa.
 
 
 def _reduced(group: TypedGroup, table: pa.Table, hows: Mapping[str, Merge]) -> pa.Table:
-    """A row for each window and key; windows of one start have one end."""
-    groups = groups_of([table.column(name) for name in (WSTART, *group.key_columns)], table.num_rows)
+    """A row for each window, or pane, and key; windows of one start have one end, panes may not."""
+    lengths = pc.min_max(pc.subtract(table.column(WEND), table.column(WSTART))).as_py()
+    bounds = (WSTART,) if lengths["min"] == lengths["max"] else (WSTART, WEND)
+    groups = groups_of([table.column(name) for name in (*bounds, *group.key_columns)], table.num_rows)
     columns = {}
     firsts = pa.array(groups.firsts)
     for name in (WSTART, WEND, *group.key_columns):

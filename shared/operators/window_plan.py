@@ -15,7 +15,7 @@ import pyarrow as pa
 from tidemark.shared.language.expressions.ast import OF_ENGINE, Meta
 from tidemark.shared.language.fields import Fields
 from tidemark.shared.language.schema import Schema
-from tidemark.shared.language.stages import Group, InnerStage, Limit, SessionWindow, Sort, Stateless
+from tidemark.shared.language.stages import Group, HoppingWindow, InnerStage, Limit, SessionWindow, Sort, Stateless
 from tidemark.shared.language.stages.base import declared
 from tidemark.shared.language.stages.skip import Skip
 from tidemark.shared.language.stages.windows import nodes_in
@@ -82,6 +82,20 @@ class WindowPlan:
         """Stages that run on each row in its window, before aggregation."""
         stages = self.spec.stage.pipeline[: self.spec.group_at or 0]
         return tuple(s for s in stages if isinstance(s, Stateless))
+
+    @cached_property
+    def by_panes(self) -> bool:
+        """Whether rows are aggregated by pane first, for windows that overlap: the rows of a pane are in the same windows.
+
+        An expression that reads the window has another value in each.
+        """
+        stage = self.spec.stage
+        if not isinstance(stage, HoppingWindow) or stage.hop_size_ms >= stage.interval_ms:
+            return False
+        if self.mode == "rows" or self.extras:
+            return False
+        asked = (node.names for node in nodes_in((*self.before, self.group)) if isinstance(node, Meta))
+        return all(names and names[0] != "window" for names in asked)
 
     @cached_property
     def group(self) -> Group:

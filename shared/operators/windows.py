@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from tidemark.shared.language.stages import HoppingWindow, SessionWindow, TumblingWindow
+from tidemark.shared.language.stages import HoppingWindow, SessionWindow
 from tidemark.shared.model.time import MAX_TIME, MIN_TIME
 from tidemark.shared.operators.base import ARRIVAL, TS, WEND, WM, WSTART
 from tidemark.shared.operators.batches import with_column
@@ -26,65 +26,64 @@ EVENT_TIME_LIMIT_MS: Final = 2**61
 """Event times lie strictly within ± this, so that no sum with a duration leaves 64 bits."""
 
 
-@dataclass(frozen=True, slots=True)
-class Assignment:
-    """Rows and their windows: row `rows[i]` belongs to [starts[i], starts[i] + size). Shape (m,) each, grouped by row, starts ascending."""
-
-    rows: Int64s
-    starts: Int64s
-    size_ms: int
-    in_gaps: int
-    """Rows that belong to no window: a hop above the size leaves gaps."""
-
-    @property
-    def ends(self) -> Int64s:
-        """Exclusive ends, ms; shape (m,)."""
-        return self.starts + self.size_ms
-
-
-def assign(times_ms: Int64s, window: TumblingWindow | HoppingWindow) -> Assignment:
-    """The windows of each time; shape (n,) in, about n · size / hop out."""
-    size, hop, offset = window.interval_ms, window.hop_size_ms, window.offset_ms
-    last = (times_ms - offset) // hop * hop + offset
-    rows = np.arange(len(times_ms), dtype=np.int64)
-    if size == hop:
-        return Assignment(rows, last, size, 0)
-    per_row = -(-size // hop)
-    back = np.arange(per_row - 1, -1, -1, dtype=np.int64) * hop
-    starts = last[:, None] - back[None, :]
-    inside = starts + size > times_ms[:, None]
-    index, _ = np.nonzero(inside)
-    return Assignment(index.astype(np.int64), starts[inside], size, int((~inside.any(axis=1)).sum()))
-
-
 Bools = npt.NDArray[np.bool_]
 _ENTRY_BYTES: Final = 64
 """Bytes that a row takes in a window beside its columns: places, times, and arrays that are worked out of them."""
+_LIMIT_MS: Final = 2 * EVENT_TIME_LIMIT_MS
+"""No window ends beyond ± this, so a watermark beyond it says no more than this."""
 
 
-def pieces(batch: pa.RecordBatch, window: TumblingWindow | HoppingWindow | SessionWindow) -> list[pa.RecordBatch]:
+def pieces(plan: WindowPlan, batch: pa.RecordBatch) -> list[pa.RecordBatch]:
     """The batch, cut where its rows in all their windows would be many bytes."""
-    per_row = -(-window.interval_ms // window.hop_size_ms) if isinstance(window, HoppingWindow) else 1
+    stage = plan.spec.stage
+    per_row = -(-stage.interval_ms // stage.hop_size_ms) if isinstance(stage, HoppingWindow) else 1
     if per_row == 1 or (WSTART in batch.schema.names and not batch.column(WSTART).null_count):
         return [batch]
-    return [batch.slice(begin, end - begin) for begin, end in ranges(per_row * (row_bytes(batch) + _ENTRY_BYTES))]
+    copies = 1 if plan.by_panes else per_row
+    sizes = copies * row_bytes(batch) + per_row * _ENTRY_BYTES
+    return [batch.slice(begin, end - begin) for begin, end in ranges(sizes)]
 
 
 @dataclass(frozen=True, slots=True)
 class Entered:
-    """A batch's rows in their windows."""
+    """A batch's rows in their windows: one window at each hop from the first to the last. Shape (n,) each, ms."""
 
-    windows: Assignment
-    open: Bools
-    """Shape (m,): whether the row is in time for that window."""
+    firsts: Int64s
+    """Start of the first window of each row; behind that of the last where a row is in none: a hop above the size leaves gaps."""
+    lasts: Int64s
+    opens: Int64s
+    """Start of the first one that the row is in time for; behind that of the last where it is late for all."""
+    size_ms: int
+    hop_ms: int
+
+    @property
+    def there(self) -> Bools:
+        """Which rows are in any window."""
+        return np.asarray(self.firsts <= self.lasts)
+
+    @property
+    def in_time(self) -> Bools:
+        """Which rows are in time for one of their windows at least."""
+        return np.asarray(self.opens <= self.lasts)
+
+    @property
+    def late(self) -> Bools:
+        """Which rows have missed a window."""
+        return self.there & (self.opens > self.firsts)
+
+    def each(self) -> tuple[Int64s, Int64s]:
+        """(rows, starts) of all windows, row by row; shape (m,) each."""
+        rows = np.flatnonzero(self.there)
+        return _each(rows, self.firsts[rows], self.lasts[rows], self.hop_ms)
 
     def failures(self, path: str) -> list[Failure]:
         """One late document a row that missed a window."""
-        missed: dict[int, list[int]] = {}
-        at = np.flatnonzero(~self.open)
-        for row, start in zip(self.windows.rows[at].tolist(), self.windows.starts[at].tolist(), strict=True):
-            missed.setdefault(row, []).append(start)
-        return [Failure(row, LATE, LATE_CODE, path, tuple(starts)) for row, starts in missed.items()]
+        rows = np.flatnonzero(self.late)
+        ends = np.minimum(self.opens, self.lasts + self.hop_ms)
+        return [
+            Failure(row, LATE, LATE_CODE, path, tuple(range(first, end, self.hop_ms)))
+            for row, first, end in zip(rows.tolist(), self.firsts[rows].tolist(), ends[rows].tolist(), strict=True)
+        ]
 
 
 def times_of(plan: WindowPlan, batch: pa.RecordBatch) -> Int64s:
@@ -99,11 +98,22 @@ def enter(plan: WindowPlan, batch: pa.RecordBatch, limits_ms: Int64s | int) -> E
     times = times_of(plan, batch)
     if isinstance(stage, SessionWindow):
         # A row alone; it may be merged with others. The sender knows no sessions: with `split` it goes by the time alone.
-        alone = Assignment(np.arange(len(times), dtype=np.int64), times, stage.gap_ms, 0)
-        return Entered(alone, np.asarray(times >= limits_ms))
-    windows = assign(times, stage)
-    limits = limits_ms if isinstance(limits_ms, int) else limits_ms[windows.rows]
-    return Entered(windows, np.asarray(windows.ends > limits))
+        return alone(times, np.asarray(times >= limits_ms), stage.gap_ms)
+    size, hop, offset = stage.interval_ms, stage.hop_size_ms, stage.offset_ms
+    limits = np.clip(limits_ms, -_LIMIT_MS, _LIMIT_MS)
+    firsts = _begins(times - size, hop, offset) + hop
+    opens = np.maximum(firsts, _begins(limits - size, hop, offset) + hop)
+    return Entered(firsts, _begins(times, hop, offset), opens, size, hop)
+
+
+def _begins(times_ms: Int64s, hop_ms: int, offset_ms: int) -> Int64s:
+    """The last start of a window at or before each time."""
+    return (times_ms - offset_ms) // hop_ms * hop_ms + offset_ms
+
+
+def alone(starts: Int64s, open_: Bools, size_ms: int) -> Entered:
+    """Rows in one window each. open_: whether each is in time for it."""
+    return Entered(starts, starts, np.where(open_, starts, starts + 1), size_ms, 1)
 
 
 def split_limits(plan: WindowPlan, batch: pa.RecordBatch) -> Int64s:
@@ -116,21 +126,47 @@ def split_limits(plan: WindowPlan, batch: pa.RecordBatch) -> Int64s:
 def in_windows(
     plan: WindowPlan, batch: pa.RecordBatch, entered: Entered, keep: Bools, floors_ms: Int64s | int
 ) -> pa.RecordBatch:
-    """The kept entries as rows with WSTART, WEND and the columns that `plan.extras` asks for.
+    """Rows with WSTART, WEND and the columns that `plan.extras` asks for: in each window that they are in time for, or in their pane.
 
-    keep: shape (m,). floors_ms: an element before this (one for all, or one a row) was behind the watermark when it came, and is no
-    candidate for the `outputTime` (W6): output must not lie behind the watermark given out.
+    A pane begins with the first of these windows and ends with the last. keep: shape (n,), rows that are in time for one. floors_ms: an
+    element before this (one for all, or one a row) was behind the watermark when it came, and is no candidate for the `outputTime` (W6):
+    output must not lie behind the watermark given out.
     """
-    every = bool(keep.all()) and len(entered.windows.rows) == batch.num_rows
-    rows = entered.windows.rows if every else entered.windows.rows[keep]
-    starts = entered.windows.starts if every else entered.windows.starts[keep]
+    size = entered.size_ms
+    rows, starts, ends = np.flatnonzero(keep), entered.opens[keep], entered.lasts[keep] + size
+    if not plan.by_panes:
+        rows, starts = _each(rows, starts, entered.lasts[keep], entered.hop_ms)
+        ends = starts + size
+    every = len(rows) == batch.num_rows and bool(keep.all())
     out = batch if every else batch.take(pa.array(rows))
     out = with_column(out, WSTART, pa.array(starts))
-    out = with_column(out, WEND, pa.array(starts + entered.windows.size_ms))
+    out = with_column(out, WEND, pa.array(ends))
     if plan.extras:
         times = times_of(plan, batch)[rows]
         floors = floors_ms if isinstance(floors_ms, int) else floors_ms[rows]
         out = _with_extras(plan, out, times, np.asarray(times < floors))
+    return out
+
+
+def _each(rows: Int64s, firsts: Int64s, lasts: Int64s, hop_ms: int) -> tuple[Int64s, Int64s]:
+    """(rows, starts) of each window from the first to the last of each row, in that order."""
+    counts = (lasts - firsts) // hop_ms + 1
+    if bool((counts == 1).all()):
+        return rows, firsts
+    before = np.repeat(np.cumsum(counts) - counts, counts)
+    steps = np.arange(len(before)) - before
+    return np.repeat(rows, counts), np.repeat(firsts, counts) + hop_ms * steps
+
+
+def spread(plan: WindowPlan, panes: pa.Table) -> pa.Table:
+    """Partials of panes as those of each of their windows."""
+    stage = plan.spec.stage
+    assert isinstance(stage, HoppingWindow), "other windows have no panes"
+    begins, ends = (panes.column(name).to_numpy() for name in (WSTART, WEND))
+    rows, starts = _each(np.arange(len(begins)), begins, ends - stage.interval_ms, stage.hop_size_ms)
+    out = panes.take(pa.array(rows))
+    for name, times in ((WSTART, starts), (WEND, starts + stage.interval_ms)):
+        out = out.set_column(out.schema.get_field_index(name), out.schema.field(name), pa.array(times))
     return out
 
 

@@ -13,6 +13,7 @@ from tidemark.shared.model.time import MAX_TIME, MIN_TIME
 from tidemark.shared.model.values import Document
 from tidemark.shared.operators.base import MAX_OPEN, MIN_OPEN, TS, WSTART, Out
 from tidemark.shared.operators.batches import documents_of
+from tidemark.shared.operators.partial import PartialAggregate
 from tidemark.shared.operators.step import EpochInput, Step, StepState, Times
 from tidemark.shared.operators.window_plan import WindowPlan
 from tidemark.shared.planning.physical import plan_processor
@@ -278,3 +279,67 @@ def test_rows_kept_before_a_window_asked_for_metadata_have_none() -> None:
     after._step.restore(dict(before._step_parts))
     after.finish()
     assert after.documents() == [{"_id": None, "kinds": ["none", "a", "a"]}]
+
+
+# --- panes ------------------------------------------------------------------------------------------------------------
+
+FAILS = [
+    {"$addFields": {"x": {"$add": ["$v", {"$cond": [{"$eq": ["$v", 7]}, "$k", 1]}]}}},
+    {"$group": {"_id": "$k", "n": {"$sum": "$x"}}},
+]
+
+
+def test_PA7_a_row_of_many_windows_is_looked_at_once() -> None:
+    """Whatever window it is in, and whoever judges it; what it adds to each is what it adds to one."""
+    made = world(
+        pipeline(60, 1, pipeline=FAILS), [record(100, value=1), record(100, value=7), record(100, value=2), record(200)]
+    )
+    made.feed(0, 3)
+    (task,) = made.tasks
+    (partial,) = task.chain.operators
+    assert isinstance(partial, PartialAggregate)
+    assert [table.num_rows for table in partial._panes] == [1]
+    assert partial.held_rows(0) == 60
+    made.feed(0, 1)
+    made.finish()
+    documents = made.documents()
+    assert len(documents) == 120
+    assert [d["n"] for d in documents[:60]] == [5] * 60
+    assert [letter["doc"]["v"] for letter in made.dead_letters()] == [7]
+
+
+def test_PA7_a_row_that_the_receiver_judges_has_one_letter_as_well() -> None:
+    """It is behind a watermark that was sent, and in time for some of its windows."""
+    made = world(
+        pipeline(60, 20, pipeline=FAILS, allowedLateness=ms(0)), [record(100), record(125), record(101, value=7)]
+    )
+    made.feed(0, 2)
+    made.epoch()
+    made.feed(0, 1)
+    made.finish()
+    reasons = [letter["errInfo"]["code"] for letter in made.dead_letters()]
+    assert sorted(reasons) == ["DocumentLate", "TypeMismatch"]
+
+
+@pytest.mark.parametrize(
+    ("hop", "options", "panes"),
+    [
+        (None, {}, False),
+        (10, {}, False),
+        (5, {}, True),
+        (3, {}, True),
+        (5, {"outputTime": "earliest"}, False),
+        (5, {"pipeline": [{"$count": "n"}]}, False),
+        (5, {"pipeline": [{"$group": {"_id": {"$meta": "stream.window.start"}}}]}, False),
+        (5, {"pipeline": [{"$addFields": {"w": {"$meta": "stream"}}}, GROUP]}, False),
+        (5, {"pipeline": [{"$addFields": {"w": {"$meta": "stream.source.ts"}}}, GROUP]}, True),
+        (5, {"pipeline": [GROUP, {"$addFields": {"w": {"$meta": "stream.window.start"}}}]}, True),
+    ],
+)
+def test_PA7_windows_that_overlap_have_panes_unless_each_has_its_own_rows(
+    hop: int | None, options: dict[str, Any], panes: bool
+) -> None:
+    """By what the window's pipeline reads of the window."""
+    head = plan_processor(parse(pipeline(10, hop, **options)), collects=True).vertices[1].head
+    assert isinstance(head, StepHead)
+    assert WindowPlan(head.step.window).by_panes == panes
