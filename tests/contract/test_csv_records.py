@@ -265,4 +265,5 @@ def test_fields_that_no_cell_is_are_told(more: dict[str, Any], said: str) -> Non
 def test_a_time_of_cells_is_taken() -> None:
     """Also where another field may take its place."""
     at = {"$toDate": {"$ifNull": ["$at", "$later"]}}
-    assert _parsed({"format": {"csv": {"fields": ["id", "at"]}}, "schema": {"at": "long"}, "timeField": at}, {})
+    found = _parsed({"format": {"csv": {"fields": ["id", "at"]}}, "schema": {"at": "long"}, "timeField": at}, {})
+    assert isinstance(found.pipeline[0], KafkaSource)
