@@ -9,9 +9,10 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
-from tidemark.shared.language.stages import Branch, Keep, Project, Unwind
+from tidemark.shared.language.stages import Branch, HoppingWindow, Keep, Project, Unwind
 from tidemark.shared.operators import general_group, typed_group
 from tidemark.shared.operators.base import PART, POS, RAW, REST, TS, WEND, WSTART, Out
 from tidemark.shared.operators.batches import ARROW_TYPES, engine_columns, is_engine, one_batch, select, with_column
@@ -22,7 +23,7 @@ from tidemark.shared.operators.frame import Frame
 from tidemark.shared.operators.program import through
 from tidemark.shared.operators.sessions import assign_sessions, intervals, sessions_of
 from tidemark.shared.operators.window_plan import WindowPlan
-from tidemark.shared.operators.windows import alone, enter, in_windows, pieces, spread, times_of
+from tidemark.shared.operators.windows import alone, enter, in_windows, pieces, times_of
 
 
 def partials_of(plan: WindowPlan, rows: pa.RecordBatch, context: TaskContext) -> tuple[pa.Table, list[Out], int]:
@@ -49,6 +50,45 @@ def merged(plan: WindowPlan, table: pa.Table) -> pa.Table:
     if plan.typed is not None:
         return typed_group.merge(plan.typed, table, plan.extras)
     return general_group.merge(plan, table)
+
+
+def spread(plan: WindowPlan, panes: pa.Table) -> pa.Table:
+    """Partials of panes, as `partials_of` gives them, as those of their windows.
+
+    What is to be in the next 2 n windows is put into the next n ones, merged, and this into the n behind: so a window is merged of a few
+    partials, however many panes it has.
+    """
+    stage = plan.spec.stage
+    assert isinstance(stage, HoppingWindow), "other windows have no panes"
+    size, hop = stage.interval_ms, stage.hop_size_ms
+    starts = panes.column(WSTART).to_numpy()
+    counts = (panes.column(WEND).to_numpy() - size - starts) // hop + 1
+    found: list[pa.Table] = []
+    for count in np.unique(counts).tolist():
+        some = np.flatnonzero(counts == count)
+        doubled, windows, behind = _at(panes.take(pa.array(some)), starts[some], size), 1, 0
+        while True:
+            if count & windows:
+                found.append(_later(doubled, behind * hop, size))
+                behind += windows
+            if behind == count:
+                break
+            doubled, windows = (
+                merged(plan, pa.concat_tables([doubled, _later(doubled, windows * hop, size)])),
+                2 * windows,
+            )
+    return pa.concat_tables(found) if found else panes
+
+
+def _later(table: pa.Table, by_ms: int, size_ms: int) -> pa.Table:
+    return _at(table, table.column(WSTART).to_numpy() + by_ms, size_ms)
+
+
+def _at(table: pa.Table, starts_ms: npt.NDArray[np.int64], size_ms: int) -> pa.Table:
+    """The same in windows with these starts."""
+    for name, times in ((WSTART, starts_ms), (WEND, starts_ms + size_ms)):
+        table = table.set_column(table.schema.get_field_index(name), table.schema.field(name), pa.array(times))
+    return table
 
 
 def _declared(plan: WindowPlan, names: AbstractSet[str], rows: pa.RecordBatch) -> pa.RecordBatch:

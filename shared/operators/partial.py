@@ -33,21 +33,24 @@ from tidemark.shared.model.frames import Content
 from tidemark.shared.model.held import Why
 from tidemark.shared.model.plan import OUT
 from tidemark.shared.model.time import MAX_TIME, MIN_TIME
-from tidemark.shared.operators.aggregation import merged, narrowed, partials_of, travelling
+from tidemark.shared.operators.aggregation import merged, narrowed, partials_of, spread, travelling
 from tidemark.shared.operators.base import AWAY, GROUP, WEND, WSTART, Operator, Out
 from tidemark.shared.operators.batches import one_batch, select, with_column
 from tidemark.shared.operators.context import NOWHERE, TaskContext
 from tidemark.shared.operators.dead_letters import dead_letters
 from tidemark.shared.operators.first_rows import first_of
+from tidemark.shared.operators.grouping import groups_of
 from tidemark.shared.operators.sessions import keyed
 from tidemark.shared.operators.specs import PartialSpec
 from tidemark.shared.operators.window_keys import homes, key_groups
 from tidemark.shared.operators.window_plan import WindowPlan
-from tidemark.shared.operators.windows import Entered, enter, in_windows, pieces, split_limits, spread, times_of
+from tidemark.shared.operators.windows import Entered, enter, in_windows, pieces, split_limits, times_of
 
 Bools = npt.NDArray[np.bool_]
 _UNMERGED_PANES_MAX: Final = 4_096
 """Of panes so many rows are merged: merging takes as long as to make them, and each would be spread over all of its windows."""
+_COUNTED_MAX: Final = 1 << 16
+"""Of so many partials of windows at the most nobody looks how many there will be."""
 
 
 @dataclass(slots=True)
@@ -204,11 +207,19 @@ class PartialAggregate(Operator):
             self._held_rows += table.num_rows
 
     def _most_rows(self) -> int:
-        """How many rows of windows are held at the most: those of one window and key are counted several times."""
+        """How many partials of windows there are at the most: each key's, in all windows from the first to the last."""
         stage = self._plan.spec.stage
-        return self._held_rows + self._pane_rows * (
-            -(-stage.interval_ms // stage.hop_size_ms) if isinstance(stage, HoppingWindow) else 0
-        )
+        if not self._panes or not isinstance(stage, HoppingWindow):
+            return self._held_rows
+        spread_rows = self._pane_rows * -(-stage.interval_ms // stage.hop_size_ms)
+        if spread_rows > _COUNTED_MAX:
+            panes = self._panes = [merged(self._plan, pa.concat_tables(self._panes))]
+            self._pane_rows = self._compact_panes = panes[0].num_rows
+            begins, ends = panes[0].column(WSTART).to_numpy(), panes[0].column(WEND).to_numpy()
+            windows = (int(ends.max()) - stage.interval_ms - int(begins.min())) // stage.hop_size_ms + 1
+            keys = groups_of([panes[0].column(name) for name in self._plan.key_columns], self._pane_rows)
+            spread_rows = min(spread_rows, len(keys.firsts) * windows)
+        return self._held_rows + spread_rows
 
     def _as_they_are(self, rows: pa.RecordBatch) -> Out:
         """PA5: rows that travel as such."""

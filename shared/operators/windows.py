@@ -74,7 +74,7 @@ class Entered:
     def each(self) -> tuple[Int64s, Int64s]:
         """(rows, starts) of all windows, row by row; shape (m,) each."""
         rows = np.flatnonzero(self.there)
-        return _each(rows, self.firsts[rows], self.lasts[rows], self.hop_ms)
+        return each_of(rows, self.firsts[rows], self.lasts[rows], self.hop_ms)
 
     def failures(self, path: str) -> list[Failure]:
         """One late document a row that missed a window."""
@@ -135,7 +135,7 @@ def in_windows(
     size = entered.size_ms
     rows, starts, ends = np.flatnonzero(keep), entered.opens[keep], entered.lasts[keep] + size
     if not plan.by_panes:
-        rows, starts = _each(rows, starts, entered.lasts[keep], entered.hop_ms)
+        rows, starts = each_of(rows, starts, entered.lasts[keep], entered.hop_ms)
         ends = starts + size
     every = len(rows) == batch.num_rows and bool(keep.all())
     out = batch if every else batch.take(pa.array(rows))
@@ -148,7 +148,7 @@ def in_windows(
     return out
 
 
-def _each(rows: Int64s, firsts: Int64s, lasts: Int64s, hop_ms: int) -> tuple[Int64s, Int64s]:
+def each_of(rows: Int64s, firsts: Int64s, lasts: Int64s, hop_ms: int) -> tuple[Int64s, Int64s]:
     """(rows, starts) of each window from the first to the last of each row, in that order."""
     counts = (lasts - firsts) // hop_ms + 1
     if bool((counts == 1).all()):
@@ -156,18 +156,6 @@ def _each(rows: Int64s, firsts: Int64s, lasts: Int64s, hop_ms: int) -> tuple[Int
     before = np.repeat(np.cumsum(counts) - counts, counts)
     steps = np.arange(len(before)) - before
     return np.repeat(rows, counts), np.repeat(firsts, counts) + hop_ms * steps
-
-
-def spread(plan: WindowPlan, panes: pa.Table) -> pa.Table:
-    """Partials of panes as those of each of their windows."""
-    stage = plan.spec.stage
-    assert isinstance(stage, HoppingWindow), "other windows have no panes"
-    begins, ends = (panes.column(name).to_numpy() for name in (WSTART, WEND))
-    rows, starts = _each(np.arange(len(begins)), begins, ends - stage.interval_ms, stage.hop_size_ms)
-    out = panes.take(pa.array(rows))
-    for name, times in ((WSTART, starts), (WEND, starts + stage.interval_ms)):
-        out = out.set_column(out.schema.get_field_index(name), out.schema.field(name), pa.array(times))
-    return out
 
 
 def _with_extras(plan: WindowPlan, out: pa.RecordBatch, times_ms: Int64s, behind: Bools) -> pa.RecordBatch:
