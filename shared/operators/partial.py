@@ -189,9 +189,7 @@ class PartialAggregate(Operator):
         outs = list(letters)
         if self._held_rows > max(2 * self._compact_rows, self.context.unmerged_groups_max):
             self._merge_held()
-        if self._most_rows() > self.context.held_groups_max and self._panes:
-            self._merge_held()
-        if self._held_rows > self.context.held_groups_max:
+        if self._most_rows() > self.context.held_groups_max:
             outs += self.before_barrier()
         return outs
 
@@ -200,11 +198,15 @@ class PartialAggregate(Operator):
             self._panes.append(table)
             self._pane_rows += table.num_rows
             if self._pane_rows > max(2 * self._compact_panes, _UNMERGED_PANES_MAX):
-                self._panes = [merged(self._plan, pa.concat_tables(self._panes))]
-                self._pane_rows = self._compact_panes = self._panes[0].num_rows
+                self._merge_panes()
         elif table.num_rows:
             self._held.append(table)
             self._held_rows += table.num_rows
+
+    def _merge_panes(self) -> pa.Table:
+        self._panes = [merged(self._plan, pa.concat_tables(self._panes))]
+        self._pane_rows = self._compact_panes = self._panes[0].num_rows
+        return self._panes[0]
 
     def _most_rows(self) -> int:
         """How many partials of windows there are at the most: each key's, in all windows from the first to the last."""
@@ -213,11 +215,10 @@ class PartialAggregate(Operator):
             return self._held_rows
         spread_rows = self._pane_rows * -(-stage.interval_ms // stage.hop_size_ms)
         if spread_rows > _COUNTED_MAX:
-            panes = self._panes = [merged(self._plan, pa.concat_tables(self._panes))]
-            self._pane_rows = self._compact_panes = panes[0].num_rows
-            begins, ends = panes[0].column(WSTART).to_numpy(), panes[0].column(WEND).to_numpy()
+            panes = self._merge_panes()
+            begins, ends = panes.column(WSTART).to_numpy(), panes.column(WEND).to_numpy()
             windows = (int(ends.max()) - stage.interval_ms - int(begins.min())) // stage.hop_size_ms + 1
-            keys = groups_of([panes[0].column(name) for name in self._plan.key_columns], self._pane_rows)
+            keys = groups_of([panes.column(name) for name in self._plan.key_columns], self._pane_rows)
             spread_rows = min(spread_rows, len(keys.firsts) * windows)
         return self._held_rows + spread_rows
 
@@ -239,7 +240,7 @@ class PartialAggregate(Operator):
 
     def _merged(self) -> pa.Table:
         if self._panes:
-            panes = merged(self._plan, pa.concat_tables(self._panes))
+            panes = self._merge_panes()
             self._panes, self._pane_rows, self._compact_panes = [], 0, 0
             return merged(self._plan, pa.concat_tables([*self._held, spread(self._plan, panes)]))
         if len(self._held) == 1 and self._plan.mode == "typed":

@@ -74,7 +74,7 @@ class Entered:
     def each(self) -> tuple[Int64s, Int64s]:
         """(rows, starts) of all windows, row by row; shape (m,) each."""
         rows = np.flatnonzero(self.there)
-        return each_of(rows, self.firsts[rows], self.lasts[rows], self.hop_ms)
+        return _each(rows, self.firsts[rows], self.lasts[rows], self.hop_ms)
 
     def failures(self, path: str) -> list[Failure]:
         """One late document a row that missed a window."""
@@ -135,7 +135,7 @@ def in_windows(
     size = entered.size_ms
     rows, starts, ends = np.flatnonzero(keep), entered.opens[keep], entered.lasts[keep] + size
     if not plan.by_panes:
-        rows, starts = each_of(rows, starts, entered.lasts[keep], entered.hop_ms)
+        rows, starts = _each(rows, starts, entered.lasts[keep], entered.hop_ms)
         ends = starts + size
     every = len(rows) == batch.num_rows and bool(keep.all())
     out = batch if every else batch.take(pa.array(rows))
@@ -148,7 +148,7 @@ def in_windows(
     return out
 
 
-def each_of(rows: Int64s, firsts: Int64s, lasts: Int64s, hop_ms: int) -> tuple[Int64s, Int64s]:
+def _each(rows: Int64s, firsts: Int64s, lasts: Int64s, hop_ms: int) -> tuple[Int64s, Int64s]:
     """(rows, starts) of each window from the first to the last of each row, in that order."""
     counts = (lasts - firsts) // hop_ms + 1
     if bool((counts == 1).all()):

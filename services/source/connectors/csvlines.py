@@ -141,7 +141,7 @@ class CsvMany:
         self._offsets = np.empty(len(self._places) + 1, np.int64)
 
 
-def documents_of(
+def csv_documents(
     records: Sequence[bytes], names: Sequence[str], types: Mapping[str, str], delimiter: str
 ) -> dict[int, bytes]:
     """The documents of records that are a line each, by row, of those that the compiled reader takes."""

@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from tidemark.services.source.connectors.csvlines import documents_of
+from tidemark.services.source.connectors.csvlines import csv_documents
 from tidemark.services.source.connectors.registered import RegisteredRecords
 from tidemark.shared.language.values import render_json
 from tidemark.shared.model.records import RawBatch
@@ -66,7 +66,7 @@ class FormattedRecords:
         known: Mapping[int, bytes] = {}
         if isinstance(form, CsvLine):
             layout = form.config
-            known = documents_of([r or b"" for r in records], layout.fields, layout.types, layout.delimiter)
+            known = csv_documents([r or b"" for r in records], layout.fields, layout.types, layout.delimiter)
         for row, data in enumerate(records):
             text, reason = (None, "") if data is None else self._one(form, data, known.get(row))
             found.append(data if reason else text)

@@ -59,10 +59,10 @@ def completed(expr: Call, found: Column | None, rows: Rows, of: Of) -> Column:
         places = np.flatnonzero(doubt)
         arguments = _Arguments.of(operator, expr, rows, of, places)
         known = arguments.known(len(places))
-        if len(known) < len(places) and (found is not None or not len(known)):
+        if not len(known):
+            raise Unvectorised
+        if found is not None and len(known) < len(places):
             arguments, places = arguments.at(known), places[known]
-            if not len(places):
-                raise Unvectorised
         called = _called(operator, arguments, rows, places)
         return called if found is None else joined(found, called, places)
     except Unvectorised:
