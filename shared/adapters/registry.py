@@ -35,6 +35,10 @@ _REFERENCES_MAX: Final = 100
 _TIMEOUT_S: Final = 10
 """For one answer: longer, and the registry counts as away."""
 _JSON: Final = "application/vnd.schemaregistry.v1+json"
+_LATER: Final = (408, 425, 429)
+"""Statuses below 500 by which a server, or a proxy in front of it, says that the same request may do well later."""
+_NOT_FOUND: Final = range(40_400, 40_500)
+"""Codes by which a registry says what it does not have: a subject, a version, a schema. A path that it does not know has the code 404."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,9 +88,14 @@ class _Answer:
         return str(found)[:500]
 
     @property
-    def is_a_page(self) -> bool:
-        """Of a proxy, while the registry is away: of success or "not found", and no JSON. It says nothing about a schema."""
-        return self.status in (200, 404) and self.page
+    def is_of_others(self) -> bool:
+        """Of a proxy or gateway, while the registry is away; it says nothing of a schema.
+
+        Success that is no JSON, or "not found" without a registry's code.
+        """
+        if self.status == 404:  # noqa: PLR2004 - not found
+            return self.code not in _NOT_FOUND
+        return self.status == 200 and self.page  # noqa: PLR2004 - well
 
     @property
     def code(self) -> int:
@@ -215,7 +224,7 @@ class RestRegistry:
             except (aiohttp.ClientError, TimeoutError, OSError) as error:
                 failed = f"{type(error).__name__}: {error}".replace(f"{urlsplit(url).netloc.rpartition('@')[0]}@", "")
                 continue
-            if answer.status < 500 and answer.status != 429 and not answer.is_a_page:  # noqa: PLR2004 - 429: later
+            if answer.status < 500 and answer.status not in _LATER and not answer.is_of_others:  # noqa: PLR2004 - a server's trouble
                 return answer
             failed = f"expected an answer of a schema registry, found status {answer.status}: {answer.reason}"
         raise RegistryUnavailable(f"schema registry {self.place}: {failed}")

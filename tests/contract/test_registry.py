@@ -7,6 +7,7 @@ on that one then.
 import os
 from base64 import b64encode
 from collections.abc import AsyncIterator, Callable
+from itertools import product
 
 import pytest
 from aiohttp import web
@@ -181,6 +182,15 @@ PAGES = (
     b'{"id": ' + b"9" * 5_000 + b"}",
 )
 """No JSON at all: of a proxy in front of a registry that is away."""
+NOT_FOUND = (
+    b'{"message": "no Route matched with those values"}',
+    b'{"message": "Not Found"}',
+    b'{"error_code": 404, "message": "HTTP 404 Not Found"}',
+    b'{"error_code": "40403"}',
+    b"{}",
+    b"null",
+)
+"""JSON of a gateway in front of a registry that is away, and of a server at another path."""
 ODD = (
     b"{}", b"[]", b"null", b"7", b'"x"', b'{"schema": 7}', b'{"schema": "x", "references": 5}',
     b'{"schema": "x", "references": [1]}', b'{"schema": "x", "references": [{"subject": "s"}]}', b'{"schema": "x", "schemaType": []}',
@@ -190,7 +200,7 @@ ODD = (
 
 
 async def test_an_answer_that_is_none_is_named() -> None:
-    """Whatever a server says instead: the registry refuses, or is away where it is no JSON; a schema is never unknown by a proxy's word."""
+    """Whatever a server says instead: the registry refuses, or is away; a schema is never unknown by the word of a proxy or gateway."""
     said, status = [b""], [200]
 
     async def answered(_: web.Request) -> web.Response:
@@ -208,7 +218,7 @@ async def test_an_answer_that_is_none_is_named() -> None:
                 with pytest.raises(RegistryDenied, match="expected an answer of a schema registry"):
                     await asked
         for status[0] in (200, 404):
-            for said[0] in PAGES:
+            for said[0] in (*PAGES, *(NOT_FOUND if status[0] == 404 else ())):
                 for page in (
                     client.schema(7),
                     client.number("s", "AVRO", ORDER, register=False),
@@ -216,6 +226,9 @@ async def test_an_answer_that_is_none_is_named() -> None:
                 ):
                     with pytest.raises(RegistryUnavailable, match="expected an answer of a schema registry"):
                         await page
+        for status[0], said[0] in product((408, 425, 429, 500), (b"{}", b"<html>")):
+            with pytest.raises(RegistryUnavailable, match=f"found status {status[0]}"):
+                await client.number("s", "AVRO", ORDER, register=True)
         status[0] = 200
         for said[0] in (b"[]", b'{"is_compatible": "no"}', b'{"is_compatible": false, "messages": 7}'):
             with pytest.raises(RegistryDenied):

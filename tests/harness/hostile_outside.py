@@ -183,9 +183,9 @@ def a_registry(chooser: random.Random) -> None:
         except StopIteration:
             continue
         except (RegistryDenied, SchemaUnknown, SchemaRefused):
-            assert not client.said.is_a_page
+            assert not client.said.is_of_others
         except RegistryUnavailable:
-            assert client.said.is_a_page
+            assert client.said.is_of_others
         finally:
             asked.close()
 
