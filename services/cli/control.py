@@ -132,6 +132,10 @@ def stats_command(name: Name, data: Data = RUN, *, as_json: AsJson = False) -> N
                 f"{'':<16}dead {o['dlqMessageCount']:,}, state {o['stateSize']:,} B, busy {o['executionTimeSecs']:,.1f} s"
             )
             yield f"{'':<16}{'–' if micros is None else f'{micros:,.2f}'} us a row"
+            if o["quotaBytesPerSecond"] or o["heldByQuotaSecs"]:
+                share = o["quotaBytesPerSecond"]
+                allowed = "none now" if share is None else f"{share:,.0f} bytes/s"
+                yield f"{'':<16}quota {allowed}, waited for it {o['heldByQuotaSecs']:,.1f} s"
 
     _print(find(data).get(path_of(name, "stats?verbose=true")), lines, as_json=as_json)
 

@@ -16,7 +16,7 @@ from tidemark.shared.model.ids import TaskId, VertexId
 from tidemark.shared.model.messages import QUOTA_MS, SHARE, ProcessorStatus, TaskBeat
 from tidemark.shared.model.time import MAX_TIME, MIN_TIME
 from tidemark.shared.operators.base import MAX_OPEN, MIN_OPEN
-from tidemark.shared.runtime.watermark import Explained
+from tidemark.shared.runtime.watermark import Explained, held_of
 
 SLOW_MS = 10_000
 """Work that waits longer makes a system slow."""
@@ -126,13 +126,16 @@ def shown_watermark(explained: Explained) -> dict[str, Any]:
     }
 
 
-def diagnosis(event_lag_ms: int | None, processing_lag_ms: int, *, nothing_left: bool = False) -> str:
+def diagnosis(
+    event_lag_ms: int | None, processing_lag_ms: int, *, nothing_left: bool = False, by_quota: bool = False
+) -> str:
     """W5: work that waits is a slow system, whatever its event times; event times that are behind while none waits are late data.
 
-    nothing_left: the whole input has been read; then no data are late, for there are none.
+    nothing_left: the whole input has been read; then no data are late, for there are none. by_quota: what waits so long does so for the
+    namespace's quota of bytes (E4); then nothing is slow.
     """
     if processing_lag_ms >= SLOW_MS:
-        return "slow system"
+        return "held by its quota" if by_quota else "slow system"
     if nothing_left:
         return "nothing to read"
     if event_lag_ms is not None and event_lag_ms >= BEHIND_MS:
@@ -156,8 +159,17 @@ def _lags(tasks: Tasks, watermark_ms: int, now_ms: int) -> dict[str, Any]:
         "processingTimeWatermark": shown_time(now_ms - processing_ms) if tasks else None,
         "processingTimeLagMillis": processing_ms,
         "eventTimeLagMillis": event_ms,
-        "diagnosis": diagnosis(event_ms, processing_ms, nothing_left=_nothing_left(tasks)) if tasks else "not running",
+        "diagnosis": diagnosis(event_ms, processing_ms, nothing_left=_nothing_left(tasks), by_quota=_by_quota(tasks))
+        if tasks
+        else "not running",
     }
+
+
+def _by_quota(tasks: Tasks) -> bool:
+    """All work that has waited for long does so for a quota: no task behind the sources is slow."""
+    return all(
+        held_of(beat).held_back == "quota" for beat in tasks.values() if beat.counters.get("lagMs", 0) >= SLOW_MS
+    )
 
 
 def _nothing_left(tasks: Tasks) -> bool:

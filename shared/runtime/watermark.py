@@ -71,7 +71,7 @@ def explain_watermark(status: ProcessorStatus, tasks: Tasks) -> Explained:
             break
         more, task = _of_task(beat, tasks)
         steps += more
-    reached = tasks[begin].input_watermark_ms if _held(tasks[begin]).sender else tasks[begin].output_watermark_ms
+    reached = tasks[begin].input_watermark_ms if held_of(tasks[begin]).sender else tasks[begin].output_watermark_ms
     at = max(range(len(steps)), key=lambda i: (_weight(steps[i]), i), default=None)
     return Explained(
         watermark_ms=reached, steps=tuple(steps), culprit=at, summary="" if at is None else _sentence(steps[at])
@@ -88,7 +88,7 @@ def _first(status: ProcessorStatus, tasks: Tasks) -> TaskId | None:
 
 def _of_task(beat: TaskBeat, tasks: Tasks) -> tuple[list[WatermarkHop], TaskId | None]:
     """The steps of a task, and the sender to go on with."""
-    held = _held(beat)
+    held = held_of(beat)
     steps = [_hold(beat, held, hold) for hold in reversed(held.holds)]
     splits = _splits(beat)
     if splits:
@@ -187,7 +187,8 @@ def _silent(task: TaskId) -> WatermarkHop:
     return WatermarkHop(vertex=task.vertex, task=task.index, watermark_ms=MIN_TIME, keeps_ms=None, why=why)
 
 
-def _held(beat: TaskBeat) -> TaskHeld:
+def held_of(beat: TaskBeat) -> TaskHeld:
+    """Why its watermark stands and its input waits, as it told with its last beat."""
     data = beat.details.get(WATERMARK)
     return TaskHeld(0) if data is None else msgspec.json.decode(data, type=TaskHeld)
 

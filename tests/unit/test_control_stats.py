@@ -14,7 +14,7 @@ from tidemark.services.control.stats import stats_of
 from tidemark.shared.adapters.clock import SystemClock
 from tidemark.shared.adapters.memory_broker import MemoryBroker
 from tidemark.shared.adapters.memory_log import MemoryLog
-from tidemark.shared.model.held import SplitHeld
+from tidemark.shared.model.held import SplitHeld, TaskHeld
 from tidemark.shared.model.ids import (
     Epoch,
     Generation,
@@ -26,6 +26,7 @@ from tidemark.shared.model.ids import (
     WorkerIncarnation,
 )
 from tidemark.shared.model.messages import Heartbeat, ProcessorStatus, TaskBeat
+from tidemark.shared.runtime.beats import WATERMARK
 from tidemark.shared.runtime.topics import Topics
 
 NOW_MS = 1_700_000_000_000
@@ -78,6 +79,18 @@ def test_late_data_or_a_slow_system(event_lag_ms: int, work_waits_ms: int, said:
     stats = stats_of(STATUS, tasks(beat(SOURCE, NOW_MS - event_lag_ms, lagMs=work_waits_ms)), NOW_MS, verbose=False)
     assert stats["diagnosis"] == said
     assert (stats["eventTimeLagMillis"], stats["processingTimeLagMillis"]) == (event_lag_ms, work_waits_ms)
+
+
+@pytest.mark.parametrize(
+    ("held_back", "behind_ms", "said"),
+    [("quota", 0, "held by its quota"), ("quota", 60_000, "slow system"), ("commits", 0, "slow system")],
+)
+def test_who_waits_for_a_quota_is_not_slow(held_back: Any, behind_ms: int, said: str) -> None:
+    """As long as no other work waits: more tasks would help nobody there (E4)."""
+    held = {WATERMARK: msgspec.json.encode(TaskHeld(0, held_back=held_back)).decode()}
+    source = msgspec.structs.replace(beat(SOURCE, NOW_MS, lagMs=60_000), details=held)
+    stats = stats_of(STATUS, tasks(source, beat("emit-1", NOW_MS, lagMs=behind_ms)), NOW_MS, verbose=False)
+    assert stats["diagnosis"] == said
 
 
 def test_counts_are_those_of_ends() -> None:
