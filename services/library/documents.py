@@ -2,11 +2,14 @@
 
 import json
 import os
+import uuid
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
 from typing import Any, Final, TypeAlias
+
+import numpy as np
 
 from tidemark.services.cli.explain import phases, planned
 from tidemark.services.cli.foreseen import refused_by_a_run
@@ -14,38 +17,76 @@ from tidemark.services.cli.reading import read_document
 from tidemark.services.local.folders import BROKER_VARIABLE
 from tidemark.shared.language.documents import InvalidDocument
 from tidemark.shared.language.values import to_json
-from tidemark.shared.model.values import Date
+from tidemark.shared.language.values.instants import DAY_MS
+from tidemark.shared.language.values.numbers import DECIMAL
+from tidemark.shared.model.values import INT64_MAX, INT64_MIN, Binary, Date
 from tidemark.shared.planning import Engine, PlanError
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_UUID_SUBTYPE: Final = 4
 
 
 def to_language(value: Any, place: str = "row", *, canonical: bool = True) -> Any:
-    """Extended JSON of a value, canonical or relaxed. TypeError names the place.
+    """Extended JSON of a value, canonical or relaxed. TypeError and ValueError name the place.
 
-    value: mappings, sequences, dates (without a zone: UTC), `Decimal`, numpy's scalars, and the language's own.
+    value: mappings, sequences, dates (without a zone: UTC), bytes, `Decimal`, UUIDs, numpy's scalars and arrays, and the language's own.
+    Whole numbers beyond a long are doubles, as in JSON; what pandas takes for a missing scalar is null.
     """
     match value:
-        case Date():
-            return to_json(value, canonical=canonical)
         case Mapping():
-            return {
-                str(name): to_language(item, f"{place}.{name}", canonical=canonical) for name, item in value.items()
+            found = {
+                _text(str(name), place): to_language(item, f"{place}.{name}", canonical=canonical)
+                for name, item in value.items()
             }
-        case str() | bytes():
-            return to_json(value, canonical=canonical)
-        case Sequence():
+            if len(found) < len(value):
+                raise ValueError(f"{place}: two names are the same text")
+            return found
+        case str():
+            return _text(str.__str__(value), place)  # of its own kind: an enumeration's member, a text of numpy's
+        case np.ndarray():
+            return to_language(list(value) if value.ndim else value[()], place, canonical=canonical)
+        case Sequence() if not isinstance(value, bytes | bytearray | memoryview):
             return [to_language(item, f"{place}[{number}]", canonical=canonical) for number, item in enumerate(value)]
-        case datetime():
-            aware = value if value.tzinfo is not None else value.replace(tzinfo=UTC)
-            return {"$date": {"$numberLong": str((aware - _EPOCH) // timedelta(milliseconds=1))}}
-        case Decimal():
-            return {"$numberDecimal": str(value)}
-    item = getattr(value, "item", None)  # a scalar of numpy's
     try:
-        return to_json(item() if callable(item) else value, canonical=canonical)
-    except TypeError as error:
-        raise TypeError(f"{place}: {error}") from None
+        return to_json(_scalar(value), canonical=canonical)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise (TypeError if isinstance(error, TypeError) else ValueError)(f"{place}: {error}") from None
+
+
+def _text(text: str, place: str) -> str:
+    """The text, if it has an encoding. ValueError."""
+    if not text.isascii():
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            raise ValueError(f"{place}: {ascii(text)[:100]} is no text: {error.reason}") from None
+    return text
+
+
+def _scalar(value: Any) -> Any:
+    """The language's value of one of Python's, numpy's or pandas', as far as it has one. ValueError, OverflowError."""
+    match value:
+        case bytearray() | memoryview() | bytes() if not isinstance(value, Binary):
+            return Binary(bytes(value))
+        case uuid.UUID():
+            return Binary(value.bytes, _UUID_SUBTYPE)
+        case np.datetime64():
+            return None if np.isnat(value) else Date(int(value.astype("datetime64[ms]").astype(np.int64)))
+        case np.generic() if not isinstance(value, np.timedelta64):
+            return _scalar(value.item())
+        case datetime():
+            if value != value:  # noqa: PLR0124 - pandas' NaT
+                return None
+            aware = value if value.tzinfo is not None else value.replace(tzinfo=UTC)
+            return Date((aware - _EPOCH) // timedelta(milliseconds=1))
+        case date():
+            return Date((value - _EPOCH.date()).days * DAY_MS)
+        case Decimal():
+            if value.is_finite() and DECIMAL.create_decimal(value) != value:
+                raise ValueError(f"a decimal has at most 34 digits, and an exponent within 6144, found {value}")
+        case int() if type(value) is int and not INT64_MIN <= value <= INT64_MAX:
+            return float(value)
+    return None if type(value).__name__ == "NAType" else value  # pandas' NA, which is not loaded for its sake
 
 
 def to_python(value: Any) -> Any:

@@ -2,18 +2,17 @@
 
 import json
 import sys
-from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
 from tidemark.services.cli.process import keep_quiet, runner
-from tidemark.services.library.documents import AnyDocument, text_of, to_language, to_python
+from tidemark.services.library.documents import AnyDocument, text_of, to_python
+from tidemark.services.library.rows import NoRow, documents_of
 from tidemark.shared.language.documents.load import load
-from tidemark.shared.language.values import ExtendedJsonError, from_json
 from tidemark.shared.model.ids import ProcessorName
 from tidemark.shared.model.values import Document
 from tidemark.shared.planning import Engine
@@ -21,7 +20,7 @@ from tidemark.shared.planning import Engine
 if TYPE_CHECKING:
     import pandas as pd
 
-    Rows: TypeAlias = Iterable[Mapping[str, Any]] | pa.Table | pd.DataFrame
+    from tidemark.services.library.rows import Rows
 
 _NAME: Final = ProcessorName("try-out")
 _SINKS: Final = ("$emit", "$merge")
@@ -73,12 +72,13 @@ def try_out(
 ) -> TryOutResult:
     """Run it until its input ends, in memory and on virtual time, by the operators that real tasks run.
 
-    rows: read in place of the input of the document's `$source`, whose event time, schema and watermark stay; its sink is left out.
-    None: the document reads for itself. engine: `spark` takes windows through a Spark session of its own. limit: stop once so many have
-    come out.
+    rows: mappings, a data frame or an Arrow table, read in place of the input of the document's `$source`, whose event time, schema and
+    watermark stay; its sink is left out. An empty cell of a table is a missing field. None: the document reads for itself. engine: `spark`
+    takes windows through a Spark session of its own. limit: stop once so many have come out.
 
     Raises:
         TryOutFailed: says where and why.
+        TypeError: no rows, or a value that has no type of the language, with its place.
     """
     text, given = (text_of(document), None) if rows is None else with_rows(text_of(document), rows)
     if str(Path.cwd()) not in sys.path:
@@ -90,14 +90,6 @@ def try_out(
     if outcome.error is not None:
         raise TryOutFailed(outcome.error)
     return TryOutResult(to_python(outcome.output), to_python(outcome.letters))
-
-
-def _each(rows: "Rows") -> Iterable[Mapping[str, Any]]:
-    if isinstance(rows, pa.Table):
-        return rows.to_pylist()  # type: ignore[no-any-return]
-    if hasattr(rows, "to_dict"):
-        return rows.to_dict("records")  # type: ignore[no-any-return]
-    return rows
 
 
 def with_rows(text: str, rows: "Rows") -> tuple[str, list[Document]]:
@@ -126,15 +118,8 @@ def with_rows(text: str, rows: "Rows") -> tuple[str, list[Document]]:
         # All rows are one split. Judged by its watermark, they may come many at a time, and are late as they are one by one. Of sessions
         # that judges otherwise, where they take rows of the source.
         options = {"lateness": "split", **options}
-    given = [_document(row, f"rows[{number}]") for number, row in enumerate(_each(rows))]
-    return json.dumps({**kept, "options": options, "pipeline": [{"$source": source}, *stages]}), given
-
-
-def _document(row: Any, place: str) -> Document:
     try:
-        found = from_json(to_language(row, place))
-    except ExtendedJsonError as error:
-        raise TryOutFailed(f"{place}: {error}") from None
-    if type(found) is not dict:
-        raise TryOutFailed(f"{place}: expected a document, found {type(found).__name__}")
-    return found
+        given = documents_of(rows)
+    except NoRow as error:
+        raise TryOutFailed(str(error)) from None
+    return json.dumps({**kept, "options": options, "pipeline": [{"$source": source}, *stages]}), given

@@ -110,7 +110,11 @@ def _plain(scalar: Any) -> Any:
 
 
 def _reader(kind: pa.DataType) -> _Read:
-    """How a Python value of an Arrow type becomes one of the language; never called with None."""
+    """How a Python value of an Arrow type becomes one of the language; never called with None. TypeError for a type without one."""
+    if pa.types.is_run_end_encoded(kind):
+        return _reader(kind.value_type)
+    if pa.types.is_union(kind):
+        raise TypeError(f"not a value of the language: {kind}")
     if pa.types.is_map(kind):
         return _map_reader(kind)
     if pa.types.is_struct(kind):
