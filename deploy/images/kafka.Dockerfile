@@ -8,10 +8,10 @@ ARG PIP_INDEX_URL
 ARG PIP_NO_INDEX
 ENV PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_CACHE_DIR=1
 WORKDIR /src
-COPY requirements.lock requirements-build.lock deploy/images/lock.py ./
+COPY requirements.lock requirements-build.lock deploy/images/lock.py deploy/images/packages.txt ./
 COPY deploy/images/cache cache
 RUN python3 -m venv /opt/tidemark \
- && python3 lock.py --without pyspark py4j < requirements.lock > wanted.lock \
+ && python3 lock.py packages.txt all < requirements.lock > wanted.lock \
  && /opt/tidemark/bin/pip install --find-links cache --require-hashes -r requirements-build.lock \
  && /opt/tidemark/bin/pip install --find-links cache --require-hashes --no-build-isolation -r wanted.lock
 COPY tidemark tidemark

