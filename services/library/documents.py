@@ -26,29 +26,26 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _UUID_SUBTYPE: Final = 4
 
 
-def to_language(value: Any, place: str = "row", *, canonical: bool = True) -> Any:
-    """Extended JSON of a value, canonical or relaxed. TypeError and ValueError name the place.
+def to_language(value: Any, place: str = "row") -> Any:
+    """Relaxed extended JSON of a value: what is extended JSON already stays it. TypeError and ValueError name the place.
 
     value: mappings, sequences, dates (without a zone: UTC), bytes, `Decimal`, UUIDs, numpy's scalars and arrays, and the language's own.
     Whole numbers beyond a long are doubles, as in JSON; what pandas takes for a missing scalar is null.
     """
     match value:
         case Mapping():
-            found = {
-                _text(str(name), place): to_language(item, f"{place}.{name}", canonical=canonical)
-                for name, item in value.items()
-            }
+            found = {_text(str(name), place): to_language(item, f"{place}.{name}") for name, item in value.items()}
             if len(found) < len(value):
                 raise ValueError(f"{place}: two names are the same text")
             return found
         case str():
             return _text(str.__str__(value), place)  # of its own kind: an enumeration's member, a text of numpy's
         case np.ndarray():
-            return to_language(list(value) if value.ndim else value[()], place, canonical=canonical)
+            return to_language(list(value) if value.ndim else value[()], place)
         case Sequence() if not isinstance(value, bytes | bytearray | memoryview):
-            return [to_language(item, f"{place}[{number}]", canonical=canonical) for number, item in enumerate(value)]
+            return [to_language(item, f"{place}[{number}]") for number, item in enumerate(value)]
     try:
-        return to_json(_scalar(value), canonical=canonical)
+        return to_json(_scalar(value))
     except (TypeError, ValueError, OverflowError) as error:
         raise (TypeError if isinstance(error, TypeError) else ValueError)(f"{place}: {error}") from None
 
@@ -116,7 +113,7 @@ def text_of(document: AnyDocument) -> str:
         case str():
             return document
         case Mapping():
-            return json.dumps(to_language(document, "document", canonical=False))
+            return json.dumps(to_language(document, "document"))
     raise TypeError(
         f"expected a document: a mapping, a text in YAML or JSON, or the pathlib.Path of a file; found {type(document).__name__}"
     )

@@ -52,9 +52,14 @@ class TryOutResult:
     dead_letters: list[dict[str, Any]] = field(default_factory=list)
 
     def to_arrow(self) -> pa.Table:
-        """A row a document, a column a field; null where a document has none. pyarrow.ArrowInvalid for fields of several types."""
-        names = dict.fromkeys(name for document in self.documents for name in document)
-        return pa.table({name: pa.array([document.get(name) for document in self.documents]) for name in names})
+        """A row a document, a column a field; null where a document has none. pyarrow.ArrowInvalid names a field that fits no one type."""
+        columns = {}
+        for name in dict.fromkeys(name for document in self.documents for name in document):
+            try:
+                columns[name] = pa.array([document.get(name) for document in self.documents])
+            except (pa.ArrowException, TypeError, OverflowError) as error:
+                raise pa.ArrowInvalid(f"field {name!r} fits no one type of Arrow's: {error}") from error
+        return pa.table(columns)
 
     def to_pandas(self) -> "pd.DataFrame":
         """As `to_arrow`, for pandas; also with fields of several types."""

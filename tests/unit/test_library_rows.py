@@ -13,7 +13,7 @@ import pytest
 
 import tidemark
 from tidemark.services.library.rows import documents_of
-from tidemark.shared.model.values import Binary, Date
+from tidemark.shared.model.values import Binary, Date, Timestamp
 
 DAY = Date(1_767_225_600_000)
 """The first of 2026."""
@@ -90,6 +90,25 @@ def test_values_of_mappings_are_what_they_are() -> None:
 def deep(levels: int) -> Any:
     """Arrays in arrays."""
     return [deep(levels - 1)] if levels else 1
+
+
+def test_extended_json_in_rows_is_what_it_says() -> None:
+    """With numbers inside, too, as drivers and files of MongoDB's tools have it."""
+    rows = [
+        {"t": {"$timestamp": {"t": 1, "i": 2}}, "d": {"$date": 5}, "n": {"$numberLong": 7}, "f": {"$numberDouble": 1}}
+    ]
+    assert documents_of(rows) == [{"t": Timestamp(1, 2), "d": Date(5), "n": 7, "f": 1.0}]
+
+
+@pytest.mark.parametrize(
+    "cells", [[1, "x"], [Decimal("Infinity")], [Decimal("1E-100"), Decimal("1E+100")], [{"$oid": "0" * 24}]]
+)
+def test_a_field_that_fits_no_column_is_named(cells: list[Any]) -> None:
+    """Whatever Arrow says of it."""
+    result = tidemark.try_out({"pipeline": []}, [{"n": 1, "odd": cell} for cell in cells])
+    with pytest.raises(pa.ArrowInvalid, match="field 'odd' fits no one type"):
+        result.to_arrow()
+    assert len(result.to_pandas()) == len(cells)
 
 
 IN_ITSELF: list[Any] = []
