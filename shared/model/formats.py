@@ -49,6 +49,13 @@ class Format:
         raise FormatError(f"expected {self.name} of version {versions}, found {what} in {size_bytes} bytes")
 
 
+def unknown_part(of: Format, part: str, known: str) -> FormatError:
+    """For a part of a snapshot with a name that this version gives to none: it is state, so it cannot be passed over."""
+    return FormatError(
+        f"expected {known}, the parts of {of.name}, found {part}: a later version of Tidemark wrote it; read it with that one"
+    )
+
+
 # Between tasks.
 FRAME: Final = Format("a frame")
 # Between coordinator, workers and users.

@@ -390,7 +390,11 @@ class Keys:
         Part by part they are taken out of the mapping: their bytes go as their keys come.
         """
         runs: list[StatePart] = []
-        for group, names in by_group(parts).items():
+        try:
+            groups = by_group(parts)
+        except FormatError as e:
+            raise StateError(str(e)) from e
+        for group, names in groups.items():
             if lacks_whole(names.keys):
                 raise StateError(
                     f"key group {group}: expected {key_group_part(group)} beside {names.keys[0][1]}, found none"

@@ -18,6 +18,7 @@ hold never changes.
 A computation's child loads this file: nothing here takes machine code.
 """
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
@@ -26,7 +27,7 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
-from tidemark.shared.model.formats import WAITING_ROWS, Codec
+from tidemark.shared.model.formats import COMPUTATION_STATE, WAITING_ROWS, Codec, unknown_part
 from tidemark.shared.model.ids import KeyGroup, StatePart, key_group_part
 from tidemark.shared.model.time import MAX_TIME
 from tidemark.shared.operators.computation_rows import (
@@ -45,6 +46,7 @@ from tidemark.shared.operators.run_sizes import runs_kept
 _AS_LARGE: Final = 2
 """CP2, CP3."""
 _RUN: Final = "#w"
+_NAME: Final = re.compile(r"kg:(\d+)(?:#(w)?(\d+))?")
 _NUMBERS: Final = (TIME, ORDINAL, POSITION)
 
 
@@ -206,12 +208,15 @@ class GroupParts(NamedTuple):
 
 
 def by_group(parts: Iterable[StatePart]) -> dict[KeyGroup, GroupParts]:
-    """The parts of each group."""
+    """The parts of each group. FormatError for one with another name."""
     found: dict[KeyGroup, GroupParts] = {}
     for part in parts:
-        group, _, number = part.partition(":")[2].partition("#")
+        name = _NAME.fullmatch(part)
+        if name is None:
+            raise unknown_part(COMPUTATION_STATE, part, "kg:G, kg:G#N or kg:G#wN")
+        group, is_run, number = name.groups()
         own = found.setdefault(KeyGroup(int(group)), GroupParts([], []))
-        if _RUN in part:
+        if is_run:
             own.runs.append(part)
         else:
             own.keys.append((int(number) if number else -1, part))

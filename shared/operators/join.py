@@ -19,6 +19,7 @@ Rules:
   a piece has room for, that time is divided between two rows: those that are left still wait, and the key's numbers (J5) go on.
 """
 
+import re
 from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from contextlib import contextmanager
 from typing import Final
@@ -30,7 +31,7 @@ import pyarrow.compute as pc
 
 from tidemark.shared.compiled import joining
 from tidemark.shared.language.values import encode_value
-from tidemark.shared.model.formats import JOIN_STATE, Codec, FormatError
+from tidemark.shared.model.formats import JOIN_STATE, Codec, FormatError, unknown_part
 from tidemark.shared.model.frames import Content
 from tidemark.shared.model.held import Why
 from tidemark.shared.model.ids import StatePart
@@ -64,6 +65,7 @@ _SIDES: Final[Mapping[str, Side]] = {"left": LEFT, "right": RIGHT}
 _POSITIVE: Final = np.uint32(0x7FFFFFFF)
 _CODEC: Final[Codec[RowsSnapshot]] = Codec(JOIN_STATE, RowsSnapshot)
 """Of a key group."""
+_PART: Final = re.compile(r"kg:(\d+)(?:#(\d+))?")
 _IN_MEMORY: Final = 2**62
 """Instead of the number of a run."""
 
@@ -201,8 +203,9 @@ class JoinOperator(Operator):
         """The key groups of this task; the input watermark follows as the first `on_watermark`. OperatorError for bad bytes."""
         runs: dict[int, list[tuple[int, StatePart]]] = {}
         for part in parts:
-            name, _, run = part.partition(":")[2].partition("#")
-            runs.setdefault(int(run) if run else _IN_MEMORY, []).append((int(name), part))
+            with _telling(part):
+                of_group, run = _placed(part)
+            runs.setdefault(_IN_MEMORY if run is None else run, []).append((of_group, part))
         in_memory = runs.pop(_IN_MEMORY, [])
         for number in sorted(runs):
             found = [(group, part, _decoded(part, parts.pop(part))) for group, part in runs[number]]
@@ -213,6 +216,14 @@ class JoinOperator(Operator):
             with _telling(part):
                 self._rows.restore(stored, group)
         self._rows.restored()
+
+
+def _placed(part: StatePart) -> tuple[int, int | None]:
+    """The key group, and the run where it is a part of one. FormatError for another name."""
+    name = _PART.fullmatch(part)
+    if name is None:
+        raise unknown_part(JOIN_STATE, part, "kg:G or kg:G#N")
+    return int(name[1]), int(name[2]) if name[2] else None
 
 
 def _decoded(part: StatePart, data: bytes) -> RowsSnapshot:

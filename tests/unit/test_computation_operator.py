@@ -12,6 +12,7 @@ import pytest
 from tidemark.shared.computation import Computation, NoConfig, Record, StateError, Timer, Timers, make_computation
 from tidemark.shared.computation.harness import Harness
 from tidemark.shared.language.limits import Limits
+from tidemark.shared.model.ids import StatePart
 from tidemark.shared.model.time import MAX_TIME, MIN_TIME
 from tidemark.shared.model.values import Date, Document
 from tidemark.shared.operators.base import OperatorError
@@ -407,6 +408,15 @@ def test_broken_state_is_refused() -> None:
     for broken in (rows[:-3], rows.replace(b"\x01", b"\x02")):
         with pytest.raises(StateError, match=f"{run}: rows that wait"):
             KeyedComputation(make_computation(Scripted)).restore({group: data, run: broken})
+
+
+def test_state_under_a_name_of_a_later_version_is_refused() -> None:
+    """What a later version adds beside known parts is state, too: who goes back to this one reads what to do."""
+    old = harness()
+    old.record({"k": 1, "n": "a"}, 1)
+    (group, data), _ = old.checkpoint().items()
+    with pytest.raises(StateError, match=f"found {group}#z1: a later version of Tidemark wrote it"):
+        KeyedComputation(make_computation(Scripted)).restore({group: data, StatePart(f"{group}#z1"): b""})
 
 
 # --- the batch form ---------------------------------------------------------------------------------------

@@ -96,6 +96,13 @@ def test_J7_rows_that_leave_memory_in_a_restore_are_in_the_next_snapshot(memory_
     assert sum(out.batch.num_rows for out in third.on_watermark(MAX_TIME)) == 20 + 18 + 60
 
 
+def test_state_of_a_join_under_a_name_of_a_later_version_is_refused() -> None:
+    """Who goes back to this one reads what to do."""
+    operator = JoinOperator(JoinSpec("j", "inner", 1_000, 1_000, "r"))
+    with pytest.raises(OperatorError, match="found kg:1#z1: a later version of Tidemark wrote it"):
+        operator.restore({StatePart("kg:1#z1"): b""})
+
+
 @pytest.mark.parametrize("kind", ["inner", "full"])
 def test_RS1_what_is_written_of_a_join_follows_what_came(kind: Any) -> None:
     """64 snapshots with 50 more rows a side, all of which may still match: a row is written a few times, and not with each."""
