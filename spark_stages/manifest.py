@@ -74,7 +74,7 @@ class StageState(Struct, frozen=True):
     last_arrival_ms: int = MIN_TIME
 
 
-class Manifest(Struct, frozen=True):
+class StageManifest(Struct, frozen=True):
     """The snapshot of a task of a stage: of the key groups that it had."""
 
     state: StageState
@@ -88,7 +88,7 @@ class Manifest(Struct, frozen=True):
     """None: all of them, as in version 1."""
 
 
-def share(manifest: Manifest, owned: Owned, groups: int) -> Manifest:
+def share(manifest: StageManifest, owned: Owned, groups: int) -> StageManifest:
     """The part of a manifest that is of these key groups, of so many in all."""
     had = manifest.groups or (0, groups)
     mine = (max(had[0], owned[0]), min(had[1], owned[1]))

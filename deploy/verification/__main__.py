@@ -24,8 +24,8 @@ from typing import Final
 from tidemark.deploy.verification import story, upgrade
 from tidemark.deploy.verification.context import ROOT, make_context
 from tidemark.deploy.verification.engine import own_engine
-from tidemark.deploy.verification.installation import Installation, Wrong
-from tidemark.deploy.verification.shell import CommandFailed, Record, Shell
+from tidemark.deploy.verification.installation import ComposeProject, Wrong
+from tidemark.deploy.verification.shell import CommandFailed, RunLog, Shell
 from tidemark.deploy.verification.standins import make_standins
 
 _PROJECT: Final = "tidemark-verification"
@@ -50,7 +50,7 @@ def main() -> int:
     options = parser.parse_args()
     work = options.work.resolve()
     work.mkdir(parents=True, exist_ok=True)
-    record = Record(work / f"log-{time.strftime('%Y%m%d-%H%M%S')}.txt")
+    record = RunLog(work / f"log-{time.strftime('%Y%m%d-%H%M%S')}.txt")
     try:
         with own_engine(record, work / "engine") as address:
             shell = Shell(record, work, {"DOCKER_HOST": address})
@@ -63,10 +63,10 @@ def main() -> int:
                 **images,
             }
 
-            def installation(version: str, commit: str) -> Installation:
+            def installation(version: str, commit: str) -> ComposeProject:
                 context = make_context(shell, work / f"context-{version}", work / "cache", commit)
                 environment = {**settings, "TIDEMARK_VERSION": version}
-                return Installation(Shell(record, context, environment), options.compose.split())
+                return ComposeProject(Shell(record, context, environment), options.compose.split())
 
             after = installation("local", "HEAD")
             if options.upgrade_from:

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from tidemark.deploy.verification.shell import CommandFailed, Record, Shell
+from tidemark.deploy.verification.shell import CommandFailed, RunLog, Shell
 
 _READY_S: Final = 120
 _STOP_S: Final = 60
@@ -21,7 +21,7 @@ _POLL_S: Final = 0.2
 
 
 @contextmanager
-def own_engine(record: Record, folder: Path | None) -> Iterator[str]:
+def own_engine(record: RunLog, folder: Path | None) -> Iterator[str]:
     """The engine's address (for DOCKER_HOST). folder: where it keeps its data, kept; None: a temporary one. CommandFailed."""
     place = Path(tempfile.mkdtemp(prefix="tidemark-engine-")) if folder is None else folder.resolve()
     place.mkdir(parents=True, exist_ok=True)

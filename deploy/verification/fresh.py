@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from tidemark.deploy.verification.context import ROOT
-from tidemark.deploy.verification.shell import CommandFailed, Record, Shell
+from tidemark.deploy.verification.shell import CommandFailed, RunLog, Shell
 
 SUITES: Final = ("bookworm", "trixie")
 """Debian 12: Python 3.11 and Java 17; Debian 13: Python 3.13 and Java 21."""
@@ -43,7 +43,7 @@ def main(arguments: Sequence[str]) -> int:
         return 1
     work: Path = options.work.resolve()
     work.mkdir(parents=True, exist_ok=True)
-    record = Record(work / f"log-{time.strftime('%Y%m%d-%H%M%S')}.txt")
+    record = RunLog(work / f"log-{time.strftime('%Y%m%d-%H%M%S')}.txt")
     shell = Shell(record, work)
     failed = []
     for suite in options.suite or SUITES:
@@ -85,7 +85,7 @@ def _clone(shell: Shell, root: Path) -> None:
     shutil.copyfile("/etc/resolv.conf", root / "etc/resolv.conf")
 
 
-def _run(record: Record, root: Path, said: Path, command: Sequence[str]) -> bool:
+def _run(record: RunLog, root: Path, said: Path, command: Sequence[str]) -> bool:
     """Whether the command ended with status 0. Mounts and processes end with it."""
     passed = {
         name: value for name, value in os.environ.items() if name.lower().endswith("_proxy") or name == "PIP_INDEX_URL"

@@ -26,7 +26,7 @@ def ensure(condition: object, message: str) -> None:
 
 
 @dataclass(slots=True)
-class Installation:
+class ComposeProject:
     """One compose project."""
 
     shell: Shell

@@ -17,7 +17,7 @@ class CommandFailed(Exception):
 
 
 @dataclass(slots=True)
-class Record:
+class RunLog:
     """The verification's log: steps and findings, on standard output and in a file."""
 
     path: Path
@@ -36,7 +36,7 @@ class Record:
 class Shell:
     """Runs commands in a folder, with variables added to the environment."""
 
-    record: Record
+    record: RunLog
     folder: Path
     environment: Mapping[str, str] = field(default_factory=dict)
 

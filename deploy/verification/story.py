@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from tidemark.deploy.verification.context import ROOT
-from tidemark.deploy.verification.installation import JOB, SERVICES, STORES, Installation, Wrong, ensure
+from tidemark.deploy.verification.installation import JOB, SERVICES, STORES, ComposeProject, Wrong, ensure
 from tidemark.deploy.verification.shell import CommandFailed, Shell
 
 _SCALE: Final = {"source": 2, "operator": 3, "sink": 2}
@@ -35,7 +35,7 @@ print(f"alive, ready, {len(figures)} figures of its own, such as {figures[0]}")
 """Run inside a container: ends with another status than 0 if the service does not tell how it is."""
 
 
-def tell(installation: Installation, result: Path) -> None:
+def tell(installation: ComposeProject, result: Path) -> None:
     """All of it. Wrong, CommandFailed."""
     build(installation)
     with taken_down(installation, result):
@@ -51,7 +51,7 @@ def tell(installation: Installation, result: Path) -> None:
 
 
 @contextmanager
-def taken_down(installation: Installation, result: Path) -> Iterator[None]:
+def taken_down(installation: ComposeProject, result: Path) -> Iterator[None]:
     """Whatever happens inside, nothing of the installation is left; what its containers said is, where something was wrong."""
     try:
         yield
@@ -64,7 +64,7 @@ def taken_down(installation: Installation, result: Path) -> Iterator[None]:
         installation.shell.run(*installation.compose, "down", "--volumes", "--remove-orphans")
 
 
-def build(installation: Installation) -> None:
+def build(installation: ComposeProject) -> None:
     """Every image, from the shipped Dockerfiles; their digests."""
     shell = installation.shell
     shell.record.say(shell.run(*installation.compose, "version", told=False).splitlines()[0])
@@ -79,14 +79,14 @@ def build(installation: Installation) -> None:
         shell.record.say(f"image {image}: {digest}, {int(size) / 2**20:.0f} MiB, user {user}")
 
 
-def begin(installation: Installation) -> None:
+def begin(installation: ComposeProject) -> None:
     """`up` alone runs the job."""
     installation.up()
     installation.until_healthy((*STORES, *SERVICES))
     installation.until("the job commits", lambda s: s["state"] == "RUNNING" and s["commits"] > 1)
 
 
-def ensure_as_promised(installation: Installation) -> None:
+def ensure_as_promised(installation: ComposeProject) -> None:
     """Containers have no needless capabilities; each service tells how it is."""
     for service in (*STORES, *SERVICES):
         found = installation.inspect(installation.containers(service)[0])
@@ -101,7 +101,7 @@ def ensure_as_promised(installation: Installation) -> None:
         installation.shell.record.say(f"{service}: {told.strip()}")
 
 
-def monitor(installation: Installation) -> None:
+def monitor(installation: ComposeProject) -> None:
     """The profile `monitoring`: Prometheus reads every container's figures, takes the rules, and has what the dashboard asks for."""
     prometheus = ("--profile", "monitoring", "up", "--detach", "--no-build", "--no-deps", "prometheus")
     installation.shell.run(*installation.compose, *prometheus)
@@ -124,7 +124,7 @@ def monitor(installation: Installation) -> None:
     installation.shell.record.say(f"dashboard: {len(queries)} queries have values")
 
 
-def _asked(installation: Installation, path: str, **parameters: str) -> Any:
+def _asked(installation: ComposeProject, path: str, **parameters: str) -> Any:
     """What Prometheus answers, asked from a container beside it."""
     asked = f"http://prometheus:9090/api/v1/{path}?{urllib.parse.urlencode(parameters)}"
     script = f"import urllib.request; print(urllib.request.urlopen({asked!r}).read().decode())"
@@ -132,7 +132,7 @@ def _asked(installation: Installation, path: str, **parameters: str) -> Any:
     return json.loads(installation.shell.run(*installation.compose, *command, told=False))["data"]
 
 
-def _up(installation: Installation) -> int:
+def _up(installation: ComposeProject) -> int:
     """How many containers Prometheus reads; none while it starts and does not answer."""
     try:
         targets = _asked(installation, "targets", state="active")["activeTargets"]
@@ -152,7 +152,7 @@ def _user_of(pid: int) -> int:
     return int(next(line.split()[1] for line in lines if line.startswith("Uid:")))
 
 
-def _writable(installation: Installation, service: str) -> bool:
+def _writable(installation: ComposeProject, service: str) -> bool:
     attempt = ("exec", "-T", service, "touch", "/opt/written", "/usr/written")
     try:
         installation.shell.run(*installation.compose, *attempt, told=False)
@@ -162,7 +162,7 @@ def _writable(installation: Installation, service: str) -> bool:
     return True
 
 
-def scale(installation: Installation) -> None:
+def scale(installation: ComposeProject) -> None:
     """More containers of a service take tasks of the job, once it has tasks for them."""
     installation.scale = dict(_SCALE)
     installation.up()
@@ -180,7 +180,7 @@ def scale(installation: Installation) -> None:
     installation.until_goes_on("the job goes on after it was scaled")
 
 
-def kill(installation: Installation) -> None:
+def kill(installation: ComposeProject) -> None:
     """The job goes on whichever service is killed while events flow; the end of the verification shows whether its result is exact."""
     shell = installation.shell
     for service in ONE_BY_ONE:
@@ -198,7 +198,7 @@ def kill(installation: Installation) -> None:
         installation.until_goes_on(f"the job goes on after {service}'s process was killed from outside")
 
 
-def stop(installation: Installation) -> None:
+def stop(installation: ComposeProject) -> None:
     """SIGTERM ends every service in good order, well within its grace period."""
     installation.ensure_fed()
     for service in SERVICES:
@@ -218,7 +218,7 @@ def stop(installation: Installation) -> None:
     installation.until_goes_on("the job goes on after every service was stopped")
 
 
-def take_down_and_up(installation: Installation) -> None:
+def take_down_and_up(installation: ComposeProject) -> None:
     """Containers and network go, volumes stay; the job goes on from its last commit."""
     before = installation.until("before it is taken down", lambda s: s["state"] == "RUNNING")
     installation.ensure_fed()
@@ -231,7 +231,7 @@ def take_down_and_up(installation: Installation) -> None:
     installation.until_goes_on("the job goes on after down and up")
 
 
-def finish(installation: Installation) -> None:
+def finish(installation: ComposeProject) -> None:
     """The rest of the year is fed faster; then the input ends, windows close, everything is released."""
     installation.ensure_fed()
     installation.set("TIDEMARK_FEED_SECONDS", str(_REST_S))
@@ -249,7 +249,7 @@ def finish(installation: Installation) -> None:
     installation.shell.record.say(f"{drained.strip()}; {' '.join(collected.split())}")
 
 
-def compare(installation: Installation, result: Path) -> None:
+def compare(installation: ComposeProject, result: Path) -> None:
     """The files in the volume are those that the oracle derives from the raw data."""
     shutil.rmtree(result, ignore_errors=True)
     sink = installation.containers("sink")[0]

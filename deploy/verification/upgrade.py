@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Final
 
 from tidemark.deploy.verification import story
-from tidemark.deploy.verification.installation import JOB, SERVICES, STORES, Installation, ensure
+from tidemark.deploy.verification.installation import JOB, SERVICES, STORES, ComposeProject, ensure
 
 _AUDIT_S: Final = 1_800.0
 """How long an audit of the year may take, on a machine that does other work."""
 
 
-def tell(before: Installation, after: Installation, result: Path) -> None:
+def tell(before: ComposeProject, after: ComposeProject, result: Path) -> None:
     """All of it. Wrong, CommandFailed. Both are the same compose project, of two versions."""
     story.build(before)
     story.build(after)
@@ -27,7 +27,7 @@ def tell(before: Installation, after: Installation, result: Path) -> None:
         audit(after)
 
 
-def change(to: Installation, what: str, *, each: bool = True) -> None:
+def change(to: ComposeProject, what: str, *, each: bool = True) -> None:
     """Each service is this version's then; the job goes on after each, or after all. The versions run beside each other meanwhile."""
     for service in story.ONE_BY_ONE:
         to.ensure_fed()
@@ -42,7 +42,7 @@ def change(to: Installation, what: str, *, each: bool = True) -> None:
     to.until_goes_on(f"{what}: the job goes on, all services replaced")
 
 
-def audit(installation: Installation) -> None:
+def audit(installation: ComposeProject) -> None:
     """`tidemark audit` computes all again from the source topic, and finds the same in the outputs."""
     told = installation.cli("audit", JOB, told=True, timeout_s=_AUDIT_S)
     installation.shell.record.say(f"audit: {' '.join(told.split())}")

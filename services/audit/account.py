@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from tidemark.services.audit.expected import Expected, Line, canonical
+from tidemark.services.audit.expected import ExpectedOutput, Line, canonical
 from tidemark.services.audit.forms import TargetForms
 from tidemark.services.audit.history import AuditFailed, Commit, NotAuditable, positions_of
 from tidemark.services.audit.outputs import Output
@@ -21,7 +21,7 @@ async def same(
     done: Recomputed,
     output: Output,
     commits: Sequence[Commit],
-    how: Expected,
+    how: ExpectedOutput,
     *,
     by_epoch: bool,
     others: bool,

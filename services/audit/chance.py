@@ -11,7 +11,7 @@ from tidemark.shared.language.documents import Processor
 from tidemark.shared.language.stages import SessionWindow, Window
 from tidemark.shared.model.ids import VertexId
 from tidemark.shared.model.plan import PhysicalPlan
-from tidemark.shared.operators.build import Chain
+from tidemark.shared.operators.build import OperatorChain
 from tidemark.shared.operators.compute import ComputeOperator
 from tidemark.shared.operators.specs import ComputeSpec, DistinctSpec, InOrderSpec, JoinSpec, StepSpec
 from tidemark.shared.planning import DeadLetterHead
@@ -23,7 +23,7 @@ def by_chance(
     plan: PhysicalPlan,
     processor: Processor,
     splits: int,
-    chains: Mapping[VertexId, Chain],
+    chains: Mapping[VertexId, OperatorChain],
     late: Collection[VertexId],
     known: Mapping[VertexId, str],
 ) -> dict[VertexId, str]:
@@ -92,7 +92,7 @@ def _of_window(stage: Window) -> str | None:
     return None
 
 
-def _of_timers(spec: ComputeSpec, chain: Chain) -> str | None:
+def _of_timers(spec: ComputeSpec, chain: OperatorChain) -> str | None:
     computations = [operator for operator in chain.operators if isinstance(operator, ComputeOperator)]
     if any(operator.keyed.clocked for operator in computations):
         return f"{spec.stage.path}: its timers of processing time fired when the clock said so, {_NOT_NOTED}"

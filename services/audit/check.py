@@ -18,7 +18,7 @@ from typing import get_args
 
 from tidemark.services.audit.account import account_of, same
 from tidemark.services.audit.checkpoint import AuditCheckpoint, digest_of_plan, keep, last_checkpoint
-from tidemark.services.audit.expected import PLAIN, Expected, expected_at_topic, expected_in_files
+from tidemark.services.audit.expected import PLAIN, ExpectedOutput, expected_at_topic, expected_in_files
 from tidemark.services.audit.files import FilesRead, file_output, read_files
 from tidemark.services.audit.forms import forms_at
 from tidemark.services.audit.history import (
@@ -271,7 +271,7 @@ def _has_what_is_compared(name: ProcessorName, commits: Sequence[Commit], *, ali
         raise NotAuditable(message)
 
 
-async def _recomputed(again: Callable[[], Recomputed], expected: Mapping[VertexId, Expected]) -> Recomputed:
+async def _recomputed(again: Callable[[], Recomputed], expected: Mapping[VertexId, ExpectedOutput]) -> Recomputed:
     """What comes out; once more behind each topic of which an expectation had to ask first."""
     while True:
         try:
@@ -287,7 +287,7 @@ async def _judged(
     done: Recomputed,
     outputs: Mapping[VertexId, Output],
     commits: Sequence[Commit],
-    expected: Mapping[VertexId, Expected],
+    expected: Mapping[VertexId, ExpectedOutput],
     *,
     by_epoch: bool,
     part: bool,
@@ -495,9 +495,9 @@ async def _outputs(
 
 async def _expected(
     processor: Processor, installed: AuditedInstallation, outputs: Mapping[VertexId, Output]
-) -> dict[VertexId, Expected]:
+) -> dict[VertexId, ExpectedOutput]:
     """The rows that topics and files would not have taken, and the form of documents there."""
-    found: dict[VertexId, Expected] = {}
+    found: dict[VertexId, ExpectedOutput] = {}
     plan = plan_processor(processor, engine="local")
     for vertex in plan.vertices:
         topics = context_of(plan, vertex.id, "").topic

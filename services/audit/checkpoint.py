@@ -24,7 +24,7 @@ from tidemark.shared.ports.blobs import BlobError, BlobStore, BlobUnavailable
 from tidemark.shared.protocol.coordinator.retention import AUDIT, audit_folder, parse_blob_name
 from tidemark.shared.runtime.exchange import blob_name
 from tidemark.shared.wire.limits import WireError
-from tidemark.shared.wire.seals import HEADER, Keys
+from tidemark.shared.wire.seals import HEADER, SealKeys
 
 
 class AuditCheckpoint(Struct, frozen=True):
@@ -57,7 +57,9 @@ def digest_of_plan(plan: RunningPlan) -> str:
     return hashlib.sha256(b"\0".join((plan.document.encode(), plan.code, made.encode()))).hexdigest()
 
 
-async def last_checkpoint(job: JobId, plan: RunningPlan, blobs: BlobStore, keys: Keys | None) -> AuditCheckpoint | None:
+async def last_checkpoint(
+    job: JobId, plan: RunningPlan, blobs: BlobStore, keys: SealKeys | None
+) -> AuditCheckpoint | None:
     """The latest of a job that this version reads, of the document that runs; None if there is none. BlobError."""
     names = await blobs.list(audit_folder(job))
     for name in sorted(names, key=lambda name: -_epoch_of(name)):
@@ -72,7 +74,7 @@ async def last_checkpoint(job: JobId, plan: RunningPlan, blobs: BlobStore, keys:
     return None
 
 
-async def keep(checkpoint: AuditCheckpoint, blobs: BlobStore, keys: Keys | None) -> None:
+async def keep(checkpoint: AuditCheckpoint, blobs: BlobStore, keys: SealKeys | None) -> None:
     """Make it durable. BlobError."""
     job, epoch = checkpoint.commit.job, checkpoint.commit.epoch
     body = CHECKPOINTS.encode(checkpoint)
@@ -83,7 +85,7 @@ async def keep(checkpoint: AuditCheckpoint, blobs: BlobStore, keys: Keys | None)
         await blobs.put(name, data)
 
 
-def _opened(job: JobId, data: bytes, epoch: Epoch, keys: Keys | None) -> AuditCheckpoint:
+def _opened(job: JobId, data: bytes, epoch: Epoch, keys: SealKeys | None) -> AuditCheckpoint:
     at = _SEAL_BYTES + int.from_bytes(data[:_SEAL_BYTES])
     seal, body = data[_SEAL_BYTES:at], data[at:]
     if keys is not None:

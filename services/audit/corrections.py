@@ -33,7 +33,7 @@ class CannotRedrive(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Records:
+class ReadRecords:
     """All that a processor has read."""
 
     splits: Sequence[SplitRecords]
@@ -88,7 +88,7 @@ Rows = dict[Key, list[Document]]
 
 
 def before(
-    part: Processor, path: str, records: Records, then: Stands | None, admitted: Positions
+    part: Processor, path: str, records: ReadRecords, then: Stands | None, admitted: Positions
 ) -> tuple[Rows, Positions]:
     """The window's rows as earlier redrives have left them, and all records that were late.
 
@@ -102,13 +102,13 @@ def before(
     return rows, late | late_since
 
 
-def windows_of(part: Processor, path: str, records: Records, admitted: Positions) -> tuple[Rows, Positions]:
+def windows_of(part: Processor, path: str, records: ReadRecords, admitted: Positions) -> tuple[Rows, Positions]:
     """The window's rows by key, with these late records admitted; and the records that were late all the same."""
     return windows_between(part, path, records, [records.stands], admitted)[0]
 
 
 def windows_between(
-    part: Processor, path: str, records: Records, barriers: Sequence[Stands], admitted: Positions
+    part: Processor, path: str, records: ReadRecords, barriers: Sequence[Stands], admitted: Positions
 ) -> list[tuple[Rows, Positions]]:
     """The same, for the rows that came out up to each of these stands, behind the one before it."""
     done = recompute(
@@ -135,7 +135,7 @@ def windows_between(
     return found
 
 
-def partitions_of(records: Records) -> dict[tuple[str | None, int], int]:
+def partitions_of(records: ReadRecords) -> dict[tuple[str | None, int], int]:
     """The splits' ordinals by topic and partition."""
     return {
         (split.split.rpartition("-")[0], int(split.split.rpartition("-")[2])): split.ordinal for split in records.splits

@@ -79,7 +79,7 @@ def canonical(text: str) -> Line:
 
 
 @dataclass(frozen=True, slots=True)
-class Expected:
+class ExpectedOutput:
     """Of one sink vertex."""
 
     accept: Accept
@@ -97,13 +97,13 @@ def _line_of_document(document: Document) -> Line:
     return canonical(json.dumps(to_json(document)))
 
 
-PLAIN: Final = Expected(lambda _: (), _line_of_document)
+PLAIN: Final = ExpectedOutput(lambda _: (), _line_of_document)
 """Where nothing is special."""
 
 
 async def expected_at_topic(
     stage: KafkaEmit, connection: Connection, log: Log, prefix: str, source_topics: Topics, forms: TargetForms | None
-) -> Expected:
+) -> ExpectedOutput:
     """A topic's rules are those that it has now. source_topics: those of the rows. LogError."""
     takes = replace(_takes_of(connection.settings.get("config", {})), prefix=prefix)
     form, encoding = None if forms is None else forms.forms, encoding_of(stage)
@@ -128,7 +128,7 @@ async def expected_at_topic(
         value = json_of() if form is None else form.value(document, json_of, topic)
         return text_of_record(None, value, encoding)
 
-    return Expected(accept, text, forms)
+    return ExpectedOutput(accept, text, forms)
 
 
 def _takes_of(config: Mapping[str, Any]) -> Takes:
@@ -137,10 +137,10 @@ def _takes_of(config: Mapping[str, Any]) -> Takes:
     return replace(Takes.of(KafkaSettings(bootstrap="unused:0")), **said)
 
 
-def expected_in_files(stage: FileEmit, source_topics: Topics) -> Expected:
+def expected_in_files(stage: FileEmit, source_topics: Topics) -> ExpectedOutput:
     """By the sink's own rows."""
     encoding = Encoding.of(stage, source_topics=source_topics)
-    return Expected(
+    return ExpectedOutput(
         lambda batch: RowBuffer(encoding).add(batch),
         table_line(stage.partition_by) if stage.format in ("parquet", "iceberg") else partial(_line_as_written, stage),
     )

@@ -37,10 +37,10 @@ from tidemark.shared.process.connections import Connections
 from tidemark.shared.process.outside import open_blobs
 from tidemark.shared.process.settings import ProcessSettingsError, read_settings
 from tidemark.shared.process.signing import FILE_VARIABLE, own_log, read_keys
-from tidemark.shared.process.values import Values
+from tidemark.shared.process.values import SecretValues
 from tidemark.shared.runtime.sealed_log import SealedLog
 from tidemark.shared.runtime.topics import Topics
-from tidemark.shared.wire.seals import Keys
+from tidemark.shared.wire.seals import SealKeys
 
 STORE_VARIABLE: Final = "TIDEMARK_STORE"
 """Where it is set, the environment names an installation, as its coordinator's does."""
@@ -58,7 +58,7 @@ class AuditedInstallation:
     topics: Topics = field(default_factory=Topics)
     connections: Connections | None = None
     """Of documents; None: those to topics lead to `log`, and all others anywhere."""
-    keys: Keys | None = None
+    keys: SealKeys | None = None
     """Of the installation's own records."""
     executor: Executor = field(default_factory=InlineExecutor)
     """An audit is one thread."""
@@ -136,7 +136,7 @@ async def local_installation(data_dir: Path) -> AsyncIterator[AuditedInstallatio
         read_keys({**values, FILE_VARIABLE: str(data_dir / KEYS_FILE)}),
         Topics(values.get("TIDEMARK_PREFIX", "tidemark")),
     )
-    connections = Connections("audit", allowed=OWNER, values=Values(values, tuple(values)))
+    connections = Connections("audit", allowed=OWNER, values=SecretValues(values, tuple(values)))
     try:
         yield AuditedInstallation(store, blobs, log, connections.values, topics, connections, keys)
     finally:

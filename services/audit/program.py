@@ -23,7 +23,7 @@ from tidemark.services.cli.process import quiet
 from tidemark.shared.language.redaction import redacted_line
 from tidemark.shared.model.failures import Outage
 from tidemark.shared.model.ids import ProcessorName
-from tidemark.shared.model.verdicts import Kind, Verdict
+from tidemark.shared.model.verdicts import Kind, ProgramVerdict
 from tidemark.shared.ports.blobs import BlobError
 from tidemark.shared.ports.commits import StoreUnavailable, StoreUnusable
 from tidemark.shared.ports.log import LogError
@@ -32,10 +32,10 @@ _SAID_MAX: Final = 20
 """Sentences of a sort that are kept: a topic may have many partitions."""
 
 
-def verdict_of(audited: Audited) -> Verdict:
+def verdict_of(audited: Audited) -> ProgramVerdict:
     """Of an audit without a discrepancy."""
     unchecked = [*audited.gone, *audited.unchecked]
-    return Verdict(
+    return ProgramVerdict(
         "unchecked" if unchecked else "held",
         epoch=max((each.epoch for each in audited.epochs if each.released), default=audited.before.epoch),
         records=audited.records,
@@ -56,21 +56,21 @@ def _some(sentences: Iterable[str]) -> list[str]:
     return [*found[:_SAID_MAX], f"and {left} more"] if left > 0 else found
 
 
-async def judge(kind: Kind, name: ProcessorName) -> Verdict:
+async def judge(kind: Kind, name: ProcessorName) -> ProgramVerdict:
     """Carry it out. ProcessSettingsError."""
     try:
         async with installation_of(os.environ) as installed:
             if kind == "audit":
                 return verdict_of(await audit(name, installed, resumes=True))
             done = await redrive(name, installed)
-            return Verdict("done", letters=done.letters, corrections=done.corrections, topic=done.topic)
+            return ProgramVerdict("done", letters=done.letters, corrections=done.corrections, topic=done.topic)
     except (NotAuditable, CannotRedrive, TooMuchHeld, StoreUnusable) as error:
-        return Verdict("cannot", redacted_line(str(error)))
+        return ProgramVerdict("cannot", redacted_line(str(error)))
     except AuditFailed as error:
-        return Verdict("differs", redacted_line(str(error)))
+        return ProgramVerdict("differs", redacted_line(str(error)))
     except (LogError, BlobError, StoreUnavailable) as error:
         passing = isinstance(error, Outage | StoreUnavailable)
-        return Verdict("away" if passing else "cannot", redacted_line(str(error)))
+        return ProgramVerdict("away" if passing else "cannot", redacted_line(str(error)))
 
 
 def main() -> None:

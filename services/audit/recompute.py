@@ -28,9 +28,9 @@ from tidemark.shared.model.time import MIN_TIME
 from tidemark.shared.model.values import Document
 from tidemark.shared.operators.base import PART, POS, WM, Out
 from tidemark.shared.operators.batches import documents_of, with_column
-from tidemark.shared.operators.build import Chain, build_chain
+from tidemark.shared.operators.build import OperatorChain, build_chain
 from tidemark.shared.operators.context import TaskContext, context_of
-from tidemark.shared.operators.dead_letters import WOULD_REFUSE, Failure, dead_letters
+from tidemark.shared.operators.dead_letters import WOULD_REFUSE, RowFailure, dead_letters
 from tidemark.shared.operators.source_front import SourceFront
 from tidemark.shared.operators.specs import FrontSpec
 from tidemark.shared.planning import plan_processor
@@ -169,7 +169,7 @@ class Recomputed:
 
 
 @dataclass(slots=True)
-class _Reading:
+class _SourceTask:
     """The one task of a source."""
 
     front: SourceFront
@@ -204,8 +204,8 @@ def _changed(before: Mapping[StatePart, bytes], parts: Mapping[StatePart, bytes 
 class _World:
     plan: PhysicalPlan
     contexts: Mapping[VertexId, TaskContext]
-    chains: dict[VertexId, Chain] = field(default_factory=dict)
-    sources: dict[VertexId, _Reading] = field(default_factory=dict)
+    chains: dict[VertexId, OperatorChain] = field(default_factory=dict)
+    sources: dict[VertexId, _SourceTask] = field(default_factory=dict)
     channels: dict[EdgeId, InputProgress] = field(default_factory=dict)
     """As they were at the last barrier."""
     reached_ms: dict[VertexId, int] = field(default_factory=dict)
@@ -248,7 +248,7 @@ class _World:
                 continue
             context = self.contexts[vertex.id]
             if vertex.chain and isinstance(vertex.chain[0], FrontSpec):
-                self.sources[vertex.id] = _Reading(SourceFront(vertex.chain[0], context))
+                self.sources[vertex.id] = _SourceTask(SourceFront(vertex.chain[0], context))
             self.chains[vertex.id] = build_chain(vertex.chain, context)
 
     def send(self, sender: VertexId, outs: Sequence[Out], origin: VertexId | None = None) -> None:
@@ -272,7 +272,7 @@ class _World:
         self.done.outputs[sink] += taken
         self.done.senders[sink] += [sender] * len(taken)
         self.done.origins[sink] += [origin] * len(taken)
-        failures = [Failure(r.row, r.reason, WOULD_REFUSE) for r in rejected]
+        failures = [RowFailure(r.row, r.reason, WOULD_REFUSE) for r in rejected]
         if failures:
             self.send(sink, dead_letters(batch, failures, self.plan.vertex(sink).label, self.contexts[sink]), origin)
 

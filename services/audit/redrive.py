@@ -13,7 +13,7 @@ import msgspec
 
 from tidemark.services.audit.corrections import (
     CannotRedrive,
-    Records,
+    ReadRecords,
     before,
     corrections,
     late_places,
@@ -106,7 +106,7 @@ async def redrive(name: ProcessorName, installed: AuditedInstallation, topic: st
         await writer.close()
 
 
-def _found(part: Processor, path: str, records: Records, letters: Letters, last: Redriven | None) -> list[Document]:
+def _found(part: Processor, path: str, records: ReadRecords, letters: Letters, last: Redriven | None) -> list[Document]:
     """The corrections by the new letters, and those of output since the last redrive by the earlier letters."""
     ordinals = partitions_of(records)
     redriven = late_places(letters.before, path, ordinals)
@@ -152,7 +152,7 @@ async def _letters(log: Log, topic: str, name: ProcessorName, until: Mapping[str
     return found
 
 
-async def _records(row: ProcessorRow, processor: Processor, installed: AuditedInstallation) -> Records:
+async def _records(row: ProcessorRow, processor: Processor, installed: AuditedInstallation) -> ReadRecords:
     commits = await read_history(row, processor, installed.store, installed.blobs, installed.log, installed.topics)
     if not commits:
         message = f"{row.name} has committed nothing yet"
@@ -166,4 +166,4 @@ async def _records(row: ProcessorRow, processor: Processor, installed: AuditedIn
     source = processor.source
     shuffled = isinstance(source, KafkaSource) and source.record_id is not None and source.record_id_scope == "source"
     passed = [{split: at.next for split, at in commit.stands.items()} for commit in commits if shuffled]
-    return Records(splits, stands, row.name, passed)
+    return ReadRecords(splits, stands, row.name, passed)

@@ -380,7 +380,7 @@ def _job(identity: str) -> JobId:
     return JobId(identity.partition(".")[0])
 
 
-class Staged(NamedTuple):
+class StagedDocuments(NamedTuple):
     """Documents of an epoch; ordered: in the order of their release."""
 
     epoch: Epoch
@@ -390,17 +390,17 @@ class Staged(NamedTuple):
 
 def _in_order(
     read: TableRead, done: Sequence[EpochDone], output: Output, commits: Sequence[Commit]
-) -> list[Staged] | None:
+) -> list[StagedDocuments] | None:
     """The documents of all epochs; those kept no more are taken from the computation."""
     again = {epoch.epoch: epoch.outputs.get(read.vertex, []) for epoch in done}
     released: dict[Epoch, list[Document]] = defaultdict(list)
     for commit, staged in read.staged:
         released[commit.epoch] += staged or ()
-    epochs: list[Staged] = []
+    epochs: list[StagedDocuments] = []
     for commit in commits:
         documents = released[commit.epoch]
         if commit.epoch not in output.untold:
-            epochs.append(Staged(commit.epoch, documents, True))
+            epochs.append(StagedDocuments(commit.epoch, documents, True))
             continue
         if not output.complete(commit, read.vertex):
             read.unchecked.append(f"{read.place}: commit {commit.epoch} is released in part only")
@@ -413,11 +413,11 @@ def _in_order(
             else:
                 rest.append(document)
         output.texts[commit.epoch] = [(_line(d), "computed again") for d in again[commit.epoch]]
-        epochs += [Staged(commit.epoch, documents, True), Staged(commit.epoch, rest, False)]
+        epochs += [StagedDocuments(commit.epoch, documents, True), StagedDocuments(commit.epoch, rest, False)]
     return epochs
 
 
-def _unordered(read: TableRead, epochs: Sequence[Staged]) -> set[Key]:
+def _unordered(read: TableRead, epochs: Sequence[StagedDocuments]) -> set[Key]:
     """Keys of rows that another order within an epoch might have left otherwise."""
     stage = read.stage
     maker = RowMaker(read.table, stage.on, read.engine.dialect, inserts=False)
@@ -448,7 +448,7 @@ def _places(read: TableRead) -> list[int]:
     return [names.index(name) for name in read.stage.on]
 
 
-def _named(read: TableRead, epochs: Sequence[Staged]) -> set[str] | None:
+def _named(read: TableRead, epochs: Sequence[StagedDocuments]) -> set[str] | None:
     """The columns that each document has named; None: there was no document."""
     named = None if read.begin is None or read.begin.named is None else set(read.begin.named)
     columns = {column.name for column in read.table.columns}
@@ -458,7 +458,7 @@ def _named(read: TableRead, epochs: Sequence[Staged]) -> set[str] | None:
     return named
 
 
-def _compared(read: TableRead, epochs: Sequence[Staged]) -> dict[int, str]:
+def _compared(read: TableRead, epochs: Sequence[StagedDocuments]) -> dict[int, str]:
     """Columns to compare, by place: not those that the database fills, unless every document names them."""
     by_database = filled(read.table)
     named = _named(read, epochs)
@@ -469,7 +469,9 @@ def _compared(read: TableRead, epochs: Sequence[Staged]) -> dict[int, str]:
     return {i: c.name for i, c in enumerate(read.table.columns) if c.name not in by_database - always}
 
 
-def _difference(read: TableRead, epochs: Sequence[Staged], expected: Sequence[Row], unordered: set[Key]) -> str | None:
+def _difference(
+    read: TableRead, epochs: Sequence[StagedDocuments], expected: Sequence[Row], unordered: set[Key]
+) -> str | None:
     """The first row that is not as it must be."""
     at, compared = _places(read), _compared(read, epochs)
     wanted: Mapping[Key, Row] = {tuple(row[i] for i in at): row for row in expected}

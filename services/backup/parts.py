@@ -63,7 +63,7 @@ _ENDED: Final = ("CREATED", "STOPPED", "FINISHED", "FAILED")
 
 
 @dataclass(frozen=True, slots=True)
-class Parts:
+class BackupParts:
     """Of an installation."""
 
     store: str
@@ -75,7 +75,7 @@ class Parts:
 
 
 @asynccontextmanager
-async def parts_of(environment: Mapping[str, str]) -> AsyncIterator[Parts]:
+async def parts_of(environment: Mapping[str, str]) -> AsyncIterator[BackupParts]:
     """Those that the settings of a coordinator name. ProcessSettingsError."""
     settings = read_settings({"TIDEMARK_PLACE": "backup", **environment})
     for name, value in (("STORE", settings.store), ("BLOBS", settings.blobs)):
@@ -86,12 +86,14 @@ async def parts_of(environment: Mapping[str, str]) -> AsyncIterator[Parts]:
 
 
 @asynccontextmanager
-async def _opened(settings: ProcessSettings) -> AsyncIterator[Parts]:
+async def _opened(settings: ProcessSettings) -> AsyncIterator[BackupParts]:
     log, topics = own_log(settings), Topics(settings.prefix)
     client = Client(log, topics, SystemClock(), _unique, settings.runtime)
     executor = AsyncExecutor(settings.runtime.threads, settings.runtime.calls_waiting_max)
     try:
-        yield Parts(settings.store, open_blobs(settings.blobs, executor, settings.blobs_config), log, topics, client)
+        yield BackupParts(
+            settings.store, open_blobs(settings.blobs, executor, settings.blobs_config), log, topics, client
+        )
     finally:
         await log.close()
         await executor.close()
@@ -100,7 +102,7 @@ async def _opened(settings: ProcessSettings) -> AsyncIterator[Parts]:
 # --- backup -----------------------------------------------------------------------------------------------------------------
 
 
-async def back_up_parts(parts: Parts, target: Path) -> Backup:
+async def back_up_parts(parts: BackupParts, target: Path) -> Backup:
     """Stop the processors, copy, and start again those that ran. BackupFailed; what the parts raise."""
     client, stopped = parts.client, list[ProcessorName]()
     with BackupWriter(target) as out:
@@ -170,7 +172,7 @@ async def _copy_blobs(blobs: BlobStore, out: BackupWriter) -> None:
         out.add(f"blobs/{name}", (data,))
 
 
-async def _copy_topics(parts: Parts, rows: list[ProcessorRow], out: BackupWriter) -> None:
+async def _copy_topics(parts: BackupParts, rows: list[ProcessorRow], out: BackupWriter) -> None:
     own = [*(parts.topics.commits(row.job) for row in rows), f"{parts.topics.prefix}.{REDRIVES}"]
     markers = tuple(parts.topics.markers(row.job) for row in rows)
     for topic in sorted(await parts.log.list_topics()):
@@ -195,7 +197,7 @@ async def _copy_topic(log: Log, topic: str, name: str, out: BackupWriter) -> Non
 # --- restore ----------------------------------------------------------------------------------------------------------------
 
 
-async def restore_parts(parts: Parts, source: Path) -> Backup:
+async def restore_parts(parts: BackupParts, source: Path) -> Backup:
     """Fill an empty store, blob store and prefix of topics: first what rows refer to, the rows last. BackupFailed."""
     found = read_backup(source)
     if found.kind != "parts":
@@ -215,7 +217,7 @@ async def restore_parts(parts: Parts, source: Path) -> Backup:
     return found
 
 
-async def _check_free(parts: Parts) -> None:
+async def _check_free(parts: BackupParts) -> None:
     """BackupFailed if blobs or topics of an installation are there: a leader would take them for its own, or for a later copy's."""
     if names := await parts.blobs.list(""):
         where = parts.blobs.uri(names[0])
@@ -243,7 +245,7 @@ def _anew(row: ProcessorRow, prefix: str) -> ProcessorRow:
     return structs.replace(row, plan=encode_plan(bound), extra=encode_kept(kept))
 
 
-async def _write_topics(parts: Parts, source: Path, files: list[str]) -> None:
+async def _write_topics(parts: BackupParts, source: Path, files: list[str]) -> None:
     """Markers that the cluster still has are newer, or the same, and stay as they are."""
     there = set(await parts.log.list_topics())
     writer = await parts.log.writer("restore")

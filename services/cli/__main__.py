@@ -17,7 +17,7 @@ from tidemark.shared.language.problems import nearest_of
 from tidemark.shared.model.ids import ProcessorName
 
 
-class Commands(TyperGroup):
+class CommandGroup(TyperGroup):
     """Says which command is meant by one that is not there, and what stands in a command's way, whatever part of it found that."""
 
     def invoke(self, ctx: Any) -> Any:
@@ -32,7 +32,7 @@ class Commands(TyperGroup):
         return super().resolve_command(ctx, args)
 
 
-app = typer.Typer(help=__doc__, no_args_is_help=True, pretty_exceptions_enable=False, cls=Commands)
+app = typer.Typer(help=__doc__, no_args_is_help=True, pretty_exceptions_enable=False, cls=CommandGroup)
 DataDir = Annotated[Path, typer.Option("--data", help="Where broker, state and logs of this machine lie.")]
 KnownDir = Annotated[
     Path | None, typer.Option("--data", help="The same; by default the one of run and demo that was used last.")

@@ -25,7 +25,7 @@ class NoObject(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class ServerAnswer:
     """Of a server."""
 
     status: int
@@ -66,7 +66,7 @@ def shown(text: Any) -> str:
     return "".join(each if each.isprintable() else "?" for each in str(text)[:_SHOWN_MAX])
 
 
-def asked(request: urllib.request.Request, timeout_s: float, bytes_max: int | None = None) -> Answer:
+def asked(request: urllib.request.Request, timeout_s: float, bytes_max: int | None = None) -> ServerAnswer:
     """The answer. NoAnswer."""
     opener = urllib.request.build_opener(_Straight)
     try:
@@ -77,7 +77,7 @@ def asked(request: urllib.request.Request, timeout_s: float, bytes_max: int | No
         with reply:
             body = reply.read() if bytes_max is None else reply.read(bytes_max + 1)
             missing = reply.length  # a read of so many bytes gives fewer without a word
-            answer = Answer(reply.status, shown(reply.reason), body, shown(reply.headers.get("Location", "")))
+            answer = ServerAnswer(reply.status, shown(reply.reason), body, shown(reply.headers.get("Location", "")))
     except http.client.HTTPException as error:
         raise NoAnswer(f"no answer by HTTP: {type(error).__name__}: {shown(error)}") from error
     except (

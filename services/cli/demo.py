@@ -18,7 +18,7 @@ from tidemark.deploy.pipelines.departures.data import Feed, departures
 from tidemark.services.audit.reading import committed_records, write_lines
 from tidemark.services.cli.feed import Fed, feed
 from tidemark.services.cli.installation import Installation, installation
-from tidemark.services.cli.view import Seen, View
+from tidemark.services.cli.view import ProcessorView, SeenReports
 from tidemark.services.local.broker_settings import FREE_PORT
 from tidemark.services.local.folders import BROKER_VARIABLE, DEMO
 from tidemark.services.sink.connectors.released import read_released
@@ -100,7 +100,7 @@ class DemoSettings:
     """Processes of services that are to have more than one."""
     environment: Mapping[str, str] = field(default_factory=dict)
     """Added to every process'."""
-    beside: Callable[[Installation, Seen], Awaitable[None]] | None = None
+    beside: Callable[[Installation, SeenReports], Awaitable[None]] | None = None
     """Runs beside the feed, and ends before the drain: faults, for tests."""
     hold: Callable[[int], Awaitable[None]] | None = None
     """Awaited by the feed, with the number of events sent so far."""
@@ -132,7 +132,7 @@ async def demo(settings: DemoSettings, year: Feed | None = None) -> ProcessorSta
     ):
         await make_topics(installed.log, len(year.partitions))
         await installed.ensure_started(NAME, own_document(), settings.parallelism)
-        view = View(installed, NAME, ALERTS, settings.out / "progress.jsonl")
+        view = ProcessorView(installed, NAME, ALERTS, settings.out / "progress.jsonl")
         async with alongside(view.run()):
             await installed.until_running(NAME)
             began = time.monotonic()
@@ -174,7 +174,9 @@ async def alongside(work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
             await running
 
 
-async def _feed_and_drain(installed: Installation, year: Feed, settings: DemoSettings, seen: Seen) -> ProcessorStatus:
+async def _feed_and_drain(
+    installed: Installation, year: Feed, settings: DemoSettings, seen: SeenReports
+) -> ProcessorStatus:
     """Send everything, then end the input at the last offsets that the broker acknowledged."""
     fed: Fed = seen.fed
     feeding = feed(installed.log, TOPIC, year.in_order(), year.sent, settings.seconds, fed, settings.hold)

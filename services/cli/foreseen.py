@@ -35,7 +35,7 @@ def refused_by_a_run(processor: Processor, variables: Mapping[str, str]) -> Iter
         each for each in all_stages(processor.pipeline) if isinstance(each, Compute) and not [*each.plugins()]
     ]
     asked = [
-        _Asked(join(each.path, "class"), each.class_, {"class": each.class_, "config": each.config})
+        _ForeignCode(join(each.path, "class"), each.class_, {"class": each.class_, "config": each.config})
         for each in computations
     ]
     asked += [_of_plugin(use, processor, variables) for use in plugin_uses(processor.pipeline)]
@@ -44,7 +44,7 @@ def refused_by_a_run(processor: Processor, variables: Mapping[str, str]) -> Iter
 
 
 @dataclass(frozen=True, slots=True)
-class _Asked:
+class _ForeignCode:
     """Code of others that the child is to load: where the document names it, what it is called, and what the child is told."""
 
     place: str
@@ -52,7 +52,7 @@ class _Asked:
     told: Mapping[str, Any]
 
 
-def _of_plugin(use: PluginUse, processor: Processor, variables: Mapping[str, str]) -> _Asked:
+def _of_plugin(use: PluginUse, processor: Processor, variables: Mapping[str, str]) -> _ForeignCode:
     settings: Mapping[str, Any] | None = {}
     if use.connection_name is not None:
         # One of the registry, or one whose variables are not set here, is not looked at.
@@ -62,10 +62,10 @@ def _of_plugin(use: PluginUse, processor: Processor, variables: Mapping[str, str
     told = {"kind": use.kind, "plugin": use.plugin, "config": use.config, "settings": settings}
     if use.kind == "computation":
         told = {"class": use.plugin, "config": use.config}
-    return _Asked(join(use.path, "plugin"), use.plugin, told)
+    return _ForeignCode(join(use.path, "plugin"), use.plugin, told)
 
 
-def _unloadable(others: list[_Asked]) -> Iterator[DocumentError]:
+def _unloadable(others: list[_ForeignCode]) -> Iterator[DocumentError]:
     places = [each.place for each in others]
     try:
         done = subprocess.run(

@@ -21,7 +21,7 @@ from urllib.parse import urlencode
 
 import typer
 
-from tidemark.services.cli.asking import Answer, NoAnswer, NoObject, asked, shown
+from tidemark.services.cli.asking import NoAnswer, NoObject, ServerAnswer, asked, shown
 from tidemark.services.cli.settings import cli_settings
 
 _GRANT: Final = "urn:ietf:params:oauth:grant-type:device_code"
@@ -216,7 +216,7 @@ def _ask(url: str, **form: str) -> dict[str, Any]:
         raise _Away(f"{url} answered with {error}") from error
 
 
-def _send(url: str, form: dict[str, str]) -> Answer:
+def _send(url: str, form: dict[str, str]) -> ServerAnswer:
     data = urlencode(form).encode() if form else None
     if not url.startswith(("http://", "https://")):
         raise LoginFailed(f"expected http://… or https://…, found {url[:200]!r}")
@@ -227,7 +227,7 @@ def _send(url: str, form: dict[str, str]) -> Answer:
         raise _Away(f"{shown(url)} does not answer ({error})") from error
 
 
-def _failed(url: str, answer: Answer) -> LoginFailed:
+def _failed(url: str, answer: ServerAnswer) -> LoginFailed:
     if answer.status in _TROUBLE or answer.status >= _SERVERS:
         return _Away(f"{url} answered with {answer.said()}")
     try:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote
 
-from tidemark.services.cli.asking import Answer, NoAnswer, NoObject, asked
+from tidemark.services.cli.asking import NoAnswer, NoObject, ServerAnswer, asked
 from tidemark.services.cli.login import LoginFailed, stored_token
 from tidemark.services.cli.settings import cli_settings
 from tidemark.services.local.folders import ADDRESS_FILE
@@ -126,7 +126,7 @@ def path_of(name: str, *parts: str) -> str:
     return "/".join(("/v1/processors", quote(name, safe=""), *parts))
 
 
-def _said(url: str, answer: Answer) -> str:
+def _said(url: str, answer: ServerAnswer) -> str:
     try:
         problem = answer.found()["error"]
         known = {name: problem[name] for name in ("place", "expectation", "finding")}

@@ -23,7 +23,7 @@ from tidemark.services.cli.installation import (
     workers_of,
 )
 from tidemark.services.cli.reading import read_document
-from tidemark.services.cli.view import View
+from tidemark.services.cli.view import ProcessorView
 from tidemark.services.local.broker_settings import FREE_PORT
 from tidemark.services.local.folders import BROKER_VARIABLE, STORE
 from tidemark.services.local.supervisor import CONTROL
@@ -65,7 +65,7 @@ async def run(file: Path, data_dir: Path, parallelism: Mapping[str, int], port: 
     async with installed_for(processor, data_dir, parallelism, port) as installed:
         telling = asyncio.create_task(_tell_address(data_dir))
         begun = await _begin(installed, name, text, parallelism, data_dir)
-        view = View(installed, name, None, None)
+        view = ProcessorView(installed, name, None, None)
         showing = asyncio.create_task(view.run())
         try:
             status = await _until_ended_or_interrupted(installed, name)

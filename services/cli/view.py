@@ -34,7 +34,7 @@ _ALERTS_SHOWN = 8
 
 
 @dataclass(slots=True)
-class Seen:
+class SeenReports:
     """The reports that the view has received so far."""
 
     beats: dict[str, TaskBeat] = field(default_factory=dict)
@@ -130,7 +130,7 @@ def _append(path: Path, line: str) -> str:
     return ""
 
 
-class View:
+class ProcessorView:
     """Follows one processor while `run` is awaited beside. Without a topic of alerts nothing is fed, either: that is the demo's."""
 
     def __init__(
@@ -140,7 +140,7 @@ class View:
         self._name = name
         self._alerts_topic = alerts_topic
         self._series = series
-        self.seen = Seen()
+        self.seen = SeenReports()
         self._began = time.monotonic()
         self._looks: deque[int] = deque([0], maxlen=_RATE_LOOKS + 1)
         self._trouble = ""

@@ -331,7 +331,7 @@ class Api:
 
     async def drop(self, request: web.Request, _body: Any) -> web.Response:
         """Forget it."""
-        return await self._do(do.Drop(name=request.match_info["name"], request=_request_id(request)))
+        return await self._do(do.DropStopped(name=request.match_info["name"], request=_request_id(request)))
 
     async def start(self, request: web.Request, body: routes.StartBody) -> web.Response:
         """Start it."""
@@ -346,7 +346,7 @@ class Api:
     async def skip(self, request: web.Request, body: routes.SkipBody) -> web.Response:
         """Pass over the rows that a target refuses."""
         name, request_id = request.match_info["name"], _request_id(request)
-        return await self._do(do.Skip(name=name, request=request_id, epoch=body.epoch, vertex=body.vertex))
+        return await self._do(do.SkipCommit(name=name, request=request_id, epoch=body.epoch, vertex=body.vertex))
 
     async def connect(self, request: web.Request, body: dict[str, Any]) -> web.Response:
         """Write a connection."""

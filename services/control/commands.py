@@ -94,11 +94,11 @@ class Modify(_Command, frozen=True, tag="modify", rename={"resume": "resumeFromC
     resume: bool = True
 
 
-class Drop(_Command, frozen=True, tag="drop"):
+class DropStopped(_Command, frozen=True, tag="drop"):
     """Forget a stopped processor and delete the data that it stored."""
 
 
-class Skip(_Command, frozen=True, tag="skip"):
+class SkipCommit(_Command, frozen=True, tag="skip"):
     """Pass over the rows of a commit that a target refuses, when the processor starts next."""
 
     epoch: Whole
@@ -111,7 +111,7 @@ class Connect(_Command, frozen=True, tag="connect"):
     connection: dict[str, Any] | None
 
 
-Command: TypeAlias = Create | Start | Stop | Modify | Drop | Skip | Connect
+Command: TypeAlias = Create | Start | Stop | Modify | DropStopped | SkipCommit | Connect
 
 
 def text_of(document: Document) -> str:
@@ -257,9 +257,9 @@ def _request_of(command: Command, request: str) -> Request:
         case Modify(document=document, parallelism=parallelism, resume=resume):
             text = None if document is None else text_of(document)
             return ModifyProcessor(request, name, text, parallelism, resume)
-        case Drop():
+        case DropStopped():
             return DropProcessor(request, name)
-        case Skip(epoch=epoch, vertex=vertex):
+        case SkipCommit(epoch=epoch, vertex=vertex):
             return SkipRelease(request, name, Epoch(epoch), None if vertex is None else VertexId(vertex))
         case Connect(connection=connection):
             value = None if connection is None else msgspec.json.encode(connection).decode()

@@ -11,7 +11,7 @@ from aiohttp import web
 from tidemark.services.control import pages
 from tidemark.services.control.api import STALE_HEADER, Api
 from tidemark.services.control.html import Html, tag
-from tidemark.services.control.pages import Drawn, View
+from tidemark.services.control.pages import Drawn, PageContext
 from tidemark.services.control.routes import ASSETS, LOGIN
 from tidemark.services.control.sessions import SESSION
 from tidemark.shared.process.web import USER, Problem
@@ -117,7 +117,7 @@ class Console:
             answers = [await ask(request, None) for ask in asked]
             stale = answers[0].headers.get(STALE_HEADER, "")
             bodies = [msgspec.json.decode(answer.body or b"") for answer in answers]  # type: ignore[arg-type]
-            drawn = draw(View(name, request[USER], request.query), *bodies)
+            drawn = draw(PageContext(name, request[USER], request.query), *bodies)
         except Problem as problem:
             status = problem.status
             said = f"{problem.place}: expected {problem.expectation}; {problem.finding}"

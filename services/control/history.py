@@ -40,7 +40,7 @@ Counts: TypeAlias = Mapping[VertexId, Mapping[str, int]]
 
 
 @dataclass(slots=True)
-class Part:
+class TaskPart:
     """A task's part of a checkpoint."""
 
     at_ms: int
@@ -61,7 +61,7 @@ class Checkpoint:
     began_ms: int | None = None
     committed_ms: int | None = None
     aborted: bool = False
-    parts: dict[TaskId, Part] = field(default_factory=dict)
+    parts: dict[TaskId, TaskPart] = field(default_factory=dict)
     released_ms: dict[TaskId, int] = field(default_factory=dict)
 
     def shown(self, released: Epoch) -> dict[str, Any]:
@@ -203,10 +203,10 @@ def _known(times_ms: Iterable[int]) -> int | None:
     return found if MIN_TIME + 1 < found < MAX_TIME - 1 else None
 
 
-def _part(handle: TaskHandle, epoch: Epoch, at_ms: int) -> Part:
+def _part(handle: TaskHandle, epoch: Epoch, at_ms: int) -> TaskPart:
     blobs = {ref.name: ref.size_bytes for ref in (*(p.blob for p in handle.parts if p.blob), *handle.blobs)}
     names = {name: parse_blob_name(name) for name in blobs}
     inline = sum(len(p.inline) for p in handle.parts if p.inline is not None)
     written = inline + sum(blobs[name] for name, parsed in names.items() if parsed and parsed.epoch == epoch)
     aligned = all(c.ended or c.last_barrier >= epoch for i in handle.protocol.inputs for c in i.channels)
-    return Part(at_ms, inline + sum(blobs.values()), written, aligned)
+    return TaskPart(at_ms, inline + sum(blobs.values()), written, aligned)

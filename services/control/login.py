@@ -24,10 +24,10 @@ from tidemark.services.control.audit import Audit
 from tidemark.services.control.console import HEADERS, whole
 from tidemark.services.control.html import Child, tag
 from tidemark.services.control.issuer import IssuerAway
-from tidemark.services.control.oidc import Refused, Untimely, Vouching
+from tidemark.services.control.oidc import TokenRefused, Untimely, Vouching
 from tidemark.services.control.provider import LoginRefused, Provider, shown
 from tidemark.services.control.routes import BEGIN, CONSOLE_HEADER, DONE, LOGIN, TOKEN_PROMPT
-from tidemark.services.control.sessions import SESSION, Cookies, Pending, Session, TooLarge
+from tidemark.services.control.sessions import SESSION, Cookies, PendingLogin, Session, TooLarge
 from tidemark.services.control.stats import shown_time
 from tidemark.shared.ports.clock import Clock
 from tidemark.shared.ports.http import HttpClient
@@ -100,7 +100,7 @@ class Login:
             url = about.endpoint("authorization_endpoint")
         except IssuerAway as error:
             return self._failed(UNAVAILABLE, f"The provider does not answer: {error}.", "Try again later.")
-        begun = Pending(
+        begun = PendingLogin(
             secrets.token_urlsafe(32),
             secrets.token_urlsafe(32),
             secrets.token_urlsafe(48),
@@ -123,7 +123,7 @@ class Login:
     async def login_done(self, request: web.Request, _body: Any) -> web.Response:
         """From the provider, with a code: the session begins."""
         given, settings = request.query, self.provider.settings
-        begun = self.pending.read(request, Pending)
+        begun = self.pending.read(request, PendingLogin)
         if begun is None or self._now_s() - begun.begun_s > settings.login_s_max:
             finding = (
                 f"This browser has begun no login here within {settings.login_s_max // 60} minutes, or at another address than"
@@ -155,7 +155,7 @@ class Login:
             return self._failed(UNAVAILABLE, f"The provider does not answer: {error}.", "Try again later.")
         except (LoginRefused, TooLarge) as error:
             return self._failed(BAD_REQUEST, f"The provider gave no session: {error}.")
-        except Refused as error:
+        except TokenRefused as error:
             remedy = ""
             if isinstance(error, Untimely):
                 remedy = (
@@ -234,7 +234,7 @@ class Login:
             if claims is None:
                 self._nobody(request)
             user = self.vouching.user(claims)
-        except (Refused, TooLarge):
+        except (TokenRefused, TooLarge):
             self._nobody(request)
         except Problem:  # no rights: the login says so on a page, and may be another's
             if _is_page(request):
@@ -256,7 +256,7 @@ class Login:
         """The claims, if the token counts. IssuerAway."""
         try:
             return await self.vouching.claims(token.encode())
-        except Refused:
+        except TokenRefused:
             return None
 
     async def _renew(self, request: web.Request, session: Session) -> Session:
@@ -302,8 +302,10 @@ class Login:
             tokens = await self.provider.refresh(session.refresh_token)
             claims = await self.vouching.claims((tokens.id_token or "").encode(), at_once=True)
             if str(claims.get("sub")) != session.subject:
-                raise Refused(f"the newer token is of {shown(str(claims.get('sub')))!r}, not of {session.subject!r}")
-        except (LoginRefused, Refused) as error:
+                raise TokenRefused(
+                    f"the newer token is of {shown(str(claims.get('sub')))!r}, not of {session.subject!r}"
+                )
+        except (LoginRefused, TokenRefused) as error:
             _log.info("login.not_renewed", reason=str(error))
             return None
         newer = tokens.refresh_token or session.refresh_token
@@ -326,14 +328,14 @@ class Login:
     async def _claims(self, token: str, nonce: str) -> dict[str, Any]:
         """Of a token that was given for this login alone. Refused, IssuerAway."""
         if not token:
-            raise Refused("there is no ID token in it")
+            raise TokenRefused("there is no ID token in it")
         claims = await self.vouching.claims(token.encode(), at_once=True)
         client = self.provider.settings.client_id
         named = claims["aud"] if isinstance(claims["aud"], list) else [claims["aud"]]
         if client not in named or claims.get("azp", client) != client:
-            raise Refused(f"the token is for {shown(str(claims.get('azp', named)))}, not for {client}")
+            raise TokenRefused(f"the token is for {shown(str(claims.get('azp', named)))}, not for {client}")
         if not hmac.compare_digest(str(claims.get("nonce", "")).encode(), nonce.encode()):
-            raise Refused("the token's nonce is not that of this login")
+            raise TokenRefused("the token's nonce is not that of this login")
         return claims
 
     def _back(self) -> str:

@@ -46,11 +46,11 @@ class _Header(msgspec.Struct, frozen=True):
     crit: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
 
 
-class Refused(Exception):
+class TokenRefused(Exception):
     """The token does not count: a sentence that says why, without the token."""
 
 
-class Untimely(Refused):
+class Untimely(TokenRefused):
     """The token does not count at this time."""
 
 
@@ -78,7 +78,7 @@ class Vouching:
             return None
         try:
             return self.user(await self.claims(token))
-        except Refused as error:
+        except TokenRefused as error:
             raise self._problem(str(error)) from error
         except IssuerAway as error:
             expectation = f"the issuer {self.settings.issuer} to answer"
@@ -99,15 +99,15 @@ class Vouching:
         """The claims that the issuer has signed. at_once: see `IssuerKeys.find`. Refused, IssuerAway."""
         most, allowed = self.settings.token_bytes_max, self.settings.algorithms
         if len(token) > most:
-            raise Refused(f"the token has {len(token)} bytes, and at most {most} are read")
+            raise TokenRefused(f"the token has {len(token)} bytes, and at most {most} are read")
         try:
             header = msgspec.json.decode(urlsafe_b64decode(token.partition(b".")[0]), type=_Header)
         except (ValueError, RecursionError) as error:
-            raise Refused("the token's header is no JSON object with alg, in base64url") from error
+            raise TokenRefused("the token's header is no JSON object with alg, in base64url") from error
         if header.alg not in allowed:
-            raise Refused(f"the token is signed by {_shown(header.alg)}, and only {', '.join(allowed)} count")
+            raise TokenRefused(f"the token is signed by {_shown(header.alg)}, and only {', '.join(allowed)} count")
         if header.crit is not msgspec.UNSET:
-            raise Refused("the token's header has crit, and nothing that it may name is understood")
+            raise TokenRefused("the token's header has crit, and nothing that it may name is understood")
         key = await self.keys.find(self._registry, header.alg, header.kid, at_once=at_once)
         if key is None:
             named = (
@@ -115,14 +115,14 @@ class Vouching:
                 if header.kid is not None
                 else "no id (kid), and not just one that would do"
             )
-            raise Refused(f"the issuer has no key for {header.alg} with {named}")
+            raise TokenRefused(f"the issuer has no key for {header.alg} with {named}")
         try:
             signed = jws.deserialize_compact(token, key, allowed, self._registry)
             claims = msgspec.json.decode(signed.payload or b"", type=dict[str, Any])
         except JoseError as error:
-            raise Refused("the signature does not fit the token and the issuer's key") from error
+            raise TokenRefused("the signature does not fit the token and the issuer's key") from error
         except (ValueError, TypeError, RecursionError) as error:
-            raise Refused("the token's parts are no base64url, or its claims no JSON object") from error
+            raise TokenRefused("the token's parts are no base64url, or its claims no JSON object") from error
         self._check(claims)
         return claims
 
@@ -140,11 +140,11 @@ class Vouching:
         except ExpiredTokenError as error:
             raise Untimely(f"the token has expired (exp is {claims['exp']}, now is {now_s})") from error
         except MissingClaimError as error:
-            raise Refused(f"the token has no {error.claim}") from error
+            raise TokenRefused(f"the token has no {error.claim}") from error
         except ClaimError as error:
             wanted = {"iss": settings.issuer, "aud": " or ".join(settings.audiences)}.get(error.claim)
             expected = f"not {wanted}" if wanted else f"not in order: {error.description}"
-            kind = Untimely if error.claim in ("iat", "nbf") else Refused
+            kind = Untimely if error.claim in ("iat", "nbf") else TokenRefused
             raise kind(f"the token's {error.claim} is {expected}") from error
 
     def user(self, claims: dict[str, Any]) -> User:
@@ -152,7 +152,7 @@ class Vouching:
         settings = self.settings
         name = claims.get(settings.user_claim)
         if not isinstance(name, str) or not 0 < len(name) <= settings.name_characters_max or not name.isprintable():
-            raise Refused(
+            raise TokenRefused(
                 f"the token's {settings.user_claim} is no name of 1 to {settings.name_characters_max} characters"
             )
         user = f"{SIGNED}{settings.issuer}/{name}"
@@ -169,7 +169,7 @@ class Vouching:
         try:
             return [grant for text in _texts(claims, self.settings.rights_claim) for grant in read_rights(text)]
         except ValueError as error:
-            raise Refused(f"the token's {_path(self.settings.rights_claim)} holds no rights: {error}") from error
+            raise TokenRefused(f"the token's {_path(self.settings.rights_claim)} holds no rights: {error}") from error
 
     def _of_groups(self, claims: dict[str, Any]) -> list[Grant]:
         """Of the groups that the settings name: other groups are for other systems."""
@@ -187,7 +187,7 @@ def _texts(claims: Any, path: str | tuple[str, ...]) -> list[str]:
         found = found.get(name) if isinstance(found, Mapping) else None
     found = [] if found is None else [found] if isinstance(found, str) else found
     if not isinstance(found, list) or not all(isinstance(each, str) for each in found):
-        raise Refused(f"the token's {_path(path)} is neither a text nor a list of texts")
+        raise TokenRefused(f"the token's {_path(path)} is neither a text nor a list of texts")
     return found
 
 

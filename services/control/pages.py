@@ -26,7 +26,7 @@ _NEAR: Final = 10
 
 
 @dataclass(frozen=True, slots=True)
-class View:
+class PageContext:
     """The user, and the processor that the page is for."""
 
     name: str
@@ -47,7 +47,7 @@ class Drawn:
 # --- processors -----------------------------------------------------------------------------------------------------------
 
 
-def processors(view: View, found: Answer) -> Drawn:
+def processors(view: PageContext, found: Answer) -> Drawn:
     """The list; a user with the right makes one here."""
     rows = (
         (
@@ -80,7 +80,7 @@ def processors(view: View, found: Answer) -> Drawn:
     return Drawn(listed, made)
 
 
-def graph(view: View, shown: Answer, stats: Answer, plan: Answer) -> Drawn:
+def graph(view: PageContext, shown: Answer, stats: Answer, plan: Answer) -> Drawn:
     """One processor: its figures, its graph, its vertices; a user with the right starts and stops it here."""
     s, vertices = stats["stats"], plan["vertices"]
     figures = (
@@ -146,7 +146,7 @@ def _vertices(vertices: Iterable[Answer]) -> Html:
     return table("Vertices", heads, rows)
 
 
-def _deeds(view: View) -> Html | None:
+def _deeds(view: PageContext) -> Html | None:
     name, path = view.name, f"/v1/processors/{view.name}"
     deeds = []
     if view.user.may("operator", view.name):
@@ -164,7 +164,7 @@ def _deeds(view: View) -> Html | None:
     return actions(*deeds) if deeds else None
 
 
-def checkpoints(_view: View, found: Answer) -> Drawn:
+def checkpoints(_view: PageContext, found: Answer) -> Drawn:
     """A bar and a row each."""
     seen = found["checkpoints"]
     drawn = [
@@ -211,7 +211,7 @@ def _part(task: Answer) -> str:
     return f"{task['task']}: {span(task['durationMillis'])}, {size(task['stateBytes'])}{aligned}"
 
 
-def event_time(_view: View, history: Answer, watermark: Answer) -> Drawn:
+def event_time(_view: PageContext, history: Answer, watermark: Answer) -> Drawn:
     """The plot, and in words what holds the watermark."""
     told = watermark["watermark"]
     held = tag("strong", told["summary"] or "Nothing holds it.")
@@ -253,7 +253,7 @@ def _ms(time: str) -> float:
     return datetime.fromisoformat(time).timestamp() * 1000
 
 
-def sample(view: View, plan: Answer, found: Answer | None = None) -> Drawn:
+def sample(view: PageContext, plan: Answer, found: Answer | None = None) -> Drawn:
     """Of the edge that is chosen. `found`: None: nobody has asked."""
     chosen = view.query.get("edge", "")
     options = [
@@ -279,7 +279,7 @@ def _origin(row: Answer) -> str:
     return f"{kind}; sent by {row['sender']} in epoch {row['epoch']:,} to partition {row['partition']}."
 
 
-def _sample_of(view: View, edge: Answer) -> Html:
+def _sample_of(view: PageContext, edge: Answer) -> Html:
     href = f"/console/processors/{view.name}/sample?{urlencode({'edge': edge['id']})}"
     return tag("a", "sample", href=href, aria_label=f"sample of {edge['id']}")
 
@@ -291,7 +291,7 @@ def _json(document: Any, about: str = "") -> Html:
     return tag("details", tag("summary", short), tag("p", about, class_="hint") if about else None, whole)
 
 
-def letters(view: View, found: Answer) -> Drawn:
+def letters(view: PageContext, found: Answer) -> Drawn:
     """By code."""
     options = [
         tag("option", f"{code} ({count})", value=code, selected=code == view.query.get("code"))
@@ -325,7 +325,7 @@ def _arrival(letter: Answer) -> str:
     return moment(str(found["$date"] if isinstance(found, dict) and "$date" in found else found))
 
 
-def logs(_view: View, found: Answer) -> Drawn:
+def logs(_view: PageContext, found: Answer) -> Drawn:
     """Newest first."""
     own = ("timestamp", "level", "event")
     rows = (
@@ -340,7 +340,7 @@ def logs(_view: View, found: Answer) -> Drawn:
     return Drawn(table("Log lines, the newest first", ("Time", "Level", "Event", "With"), rows, "No lines."))
 
 
-def document(view: View, shown: Answer) -> Drawn:
+def document(view: PageContext, shown: Answer) -> Drawn:
     """A document, to be read; a user with the right changes it here."""
     text = json.dumps(shown["document"], indent=2, ensure_ascii=False)
     if not view.user.may("operator", view.name):
@@ -367,7 +367,7 @@ def document(view: View, shown: Answer) -> Drawn:
 # --- the installation -----------------------------------------------------------------------------------------------------
 
 
-def connections(view: View, found: Answer) -> Drawn:
+def connections(view: PageContext, found: Answer) -> Drawn:
     """The registry; a user with the right tests connections here."""
     tests = view.user.may("operator")
     rows = (
@@ -383,7 +383,7 @@ def connections(view: View, found: Answer) -> Drawn:
     return Drawn(table("Connections of the registry", heads, rows, "The registry has no connection."))
 
 
-def workers(_view: View, found: Answer) -> Drawn:
+def workers(_view: PageContext, found: Answer) -> Drawn:
     """Their slots, and what they host."""
     rows = (
         (
@@ -399,7 +399,7 @@ def workers(_view: View, found: Answer) -> Drawn:
     return Drawn(table("Workers heard of lately", heads, rows, "No worker has been heard of lately."))
 
 
-def audit(_view: View, found: Answer) -> Drawn:
+def audit(_view: PageContext, found: Answer) -> Drawn:
     """Newest first."""
     rows = (
         (
@@ -462,7 +462,7 @@ _MEANT = {
 }
 
 
-def verdict(view: View, audit: Answer, redrive: Answer) -> Drawn:
+def verdict(view: PageContext, audit: Answer, redrive: Answer) -> Drawn:
     """The last of both; a user with the right begins one here."""
     living = (
         tag("h2", "Audit"),

@@ -40,7 +40,7 @@ class Session(msgspec.Struct, frozen=True):
     begun_s: int
 
 
-class Pending(msgspec.Struct, frozen=True):
+class PendingLogin(msgspec.Struct, frozen=True):
     """A login that has begun in this browser."""
 
     state: str

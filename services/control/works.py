@@ -22,7 +22,7 @@ from tidemark.services.control.stats import shown_time
 from tidemark.shared.model.formats import WORK, JsonCodec
 from tidemark.shared.model.ids import ProcessorName
 from tidemark.shared.model.messages import ProcessorStatus
-from tidemark.shared.model.verdicts import Kind, Verdict, Work
+from tidemark.shared.model.verdicts import AuditWork, Kind, ProgramVerdict
 from tidemark.shared.ports.clock import Clock, Executor, Handle
 from tidemark.shared.ports.log import Log, LogError, LogRecord, NewRecord, TopicPartition
 from tidemark.shared.process.web import CONFLICT, NOT_FOUND, Problem, broker_away
@@ -33,7 +33,7 @@ from tidemark.shared.runtime.topics import LATEST_CONFIG, Topics
 _log = structlog.get_logger()
 PROGRAM: Final = "tidemark.services.audit.program"
 NEEDED: Final = ("TIDEMARK_STORE", "TIDEMARK_BLOBS")
-_CODEC: Final[JsonCodec[Work]] = JsonCodec(WORK, Work)
+_CODEC: Final[JsonCodec[AuditWork]] = JsonCodec(WORK, AuditWork)
 
 
 def _untold(*_: Any, **__: Any) -> None:
@@ -53,7 +53,7 @@ class Works:
     place: str = "control"
     tell: Callable[..., None] = _untold
     programs: Programs = field(init=False)
-    known: dict[tuple[Kind, ProcessorName], Work] = field(default_factory=dict)
+    known: dict[tuple[Kind, ProcessorName], AuditWork] = field(default_factory=dict)
     """The last record of each."""
     _own: dict[tuple[Kind, ProcessorName], Handle] = field(default_factory=dict)
     """Those that run here."""
@@ -78,7 +78,7 @@ class Works:
             handle.cancel()
         self.programs.stop()
 
-    def of(self, kind: Kind, status: ProcessorStatus) -> Work | None:
+    def of(self, kind: Kind, status: ProcessorStatus) -> AuditWork | None:
         """The state of a processor's work. Problem until the topic has been read."""
         if not self._read:
             raise broker_away("the topic of audits and redrives is still being read")
@@ -104,7 +104,7 @@ class Works:
         self.programs.check_room()
         now_ms = self.clock.now_ms()
         verdict = None if before is None else before.verdict
-        work = Work(kind, status.name, status.job, status.released, True, self.place, now_ms, now_ms, verdict)
+        work = AuditWork(kind, status.name, status.job, status.released, True, self.place, now_ms, now_ms, verdict)
         self.known[kind, status.name] = work
         handle = self._own[kind, status.name] = self.executor.spawn(
             self._carry_out(work), f"{kind} {status.name}", _log_broken
@@ -120,7 +120,7 @@ class Works:
 
     # --- work -------------------------------------------------------------------------------------------------------------
 
-    async def _carry_out(self, work: Work) -> None:
+    async def _carry_out(self, work: AuditWork) -> None:
         try:
             await self._publish(work)
             verdict = await self._judged(work)
@@ -132,7 +132,7 @@ class Works:
         finally:
             self._own.pop((work.kind, work.name), None)
 
-    def _tell(self, work: Work) -> None:
+    def _tell(self, work: AuditWork) -> None:
         """Of a work that has ended: by its replica and by each that reads of it, under the same id, so none is lost with a service."""
         if work.verdict is not None and not work.running:
             facts = {
@@ -143,15 +143,15 @@ class Works:
             }
             self.tell("verdict", f"{work.job}-{work.kind}-{work.began_ms}-{work.by}", work.name, **facts)
 
-    async def _judged(self, work: Work) -> Verdict:
+    async def _judged(self, work: AuditWork) -> ProgramVerdict:
         words = (PROGRAM, work.kind, work.name)
         try:
             status, said, why = await self.programs.run(words, b"", self.settings.work_s_max, os.environ)
-            return msgspec.json.decode(said, type=Verdict) if status == 0 else Verdict("cannot", why)
+            return msgspec.json.decode(said, type=ProgramVerdict) if status == 0 else ProgramVerdict("cannot", why)
         except (Problem, msgspec.DecodeError) as problem:
-            return Verdict("cannot", str(getattr(problem, "finding", problem)))
+            return ProgramVerdict("cannot", str(getattr(problem, "finding", problem)))
 
-    async def _publish(self, work: Work) -> None:
+    async def _publish(self, work: AuditWork) -> None:
         """Until the brokers have it."""
         while True:
             try:
@@ -162,7 +162,7 @@ class Works:
             else:
                 return
 
-    async def _send(self, work: Work, *, gone: bool = False) -> None:
+    async def _send(self, work: AuditWork, *, gone: bool = False) -> None:
         writer = await self.log.writer("works")
         try:
             record = NewRecord(None if gone else _CODEC.encode(work), f"{work.kind}/{work.name}".encode())
@@ -205,7 +205,7 @@ class Works:
         later = status.released > work.released or work.verdict.outcome == "away"
         return not work.running and later and self.clock.now_ms() - work.told_ms >= self.settings.audit_interval_ms
 
-    def _silent(self, work: Work) -> bool:
+    def _silent(self, work: AuditWork) -> bool:
         """Whether the service that ran it has gone."""
         mine = (work.kind, work.name) in self._own
         return not mine and self.clock.now_ms() - work.told_ms > self.settings.work_silent_ms
@@ -318,5 +318,5 @@ class WorkRoutes:
         }
 
 
-_EMPTY: Final = {name: getattr(Verdict("held"), name) for name in Verdict.__struct_fields__}
+_EMPTY: Final = {name: getattr(ProgramVerdict("held"), name) for name in ProgramVerdict.__struct_fields__}
 """A verdict as it is kept has no fields with defaults."""

@@ -13,7 +13,7 @@ from aiohttp import web
 
 from tidemark.services.gateway.batch import Shape, records_of
 from tidemark.services.gateway.settings import GatewaySettings, gateway_settings
-from tidemark.services.gateway.writing import BatchWriter, NotKnown, NotWritten, Refused
+from tidemark.services.gateway.writing import BatchWriter, NotKnown, NotWritten, TopicRefused
 from tidemark.shared.adapters.clock import SystemClock
 from tidemark.shared.adapters.executor import AsyncExecutor
 from tidemark.shared.adapters.kafka_log import KafkaLog
@@ -200,7 +200,7 @@ class GatewayService:
         except NotWritten as error:
             self._away = str(error)
             raise _unavailable(str(error), "nothing was written: send it again") from error
-        except Refused as error:
+        except TopicRefused as error:
             raise Problem(UNPROCESSABLE, "topic", "records that it takes", str(error), "nothing was written") from error
         except NotKnown as error:
             self._away = str(error)

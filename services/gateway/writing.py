@@ -32,7 +32,7 @@ class NotWritten(Exception):
     """Nothing of the batch was written: the reason."""
 
 
-class Refused(Exception):
+class TopicRefused(Exception):
     """The topic takes no such records, and nothing of the batch was written: the reason."""
 
 
@@ -97,7 +97,7 @@ class BatchWriter:
             self._asked_ms = None
             await self._throw_away(number)
             passing = isinstance(error, LogUnavailable | LogDenied | Fenced)
-            raise NotWritten(str(error)) if passing else Refused(str(error)) from error
+            raise NotWritten(str(error)) if passing else TopicRefused(str(error)) from error
         except BaseException:
             await self._throw_away(number)
             raise

@@ -8,7 +8,7 @@ from itertools import combinations, product
 from pathlib import Path
 from typing import Any, ClassVar, Final
 
-from tidemark.services.library.release_world import Inline
+from tidemark.services.library.release_world import InlineSpawner
 from tidemark.services.operator.tables.held import HeldTable
 from tidemark.services.operator.tables.plugin import PluggedTable
 from tidemark.services.source.connectors.plugin import PluginConnector
@@ -206,7 +206,10 @@ class SourceContract(VersionContract):
     def _source(self, folder: Path) -> PluginConnector:
         config, settings = self.given(folder)
         return PluginConnector(
-            lambda: make_of(self.plugin.__name__, self.plugin, config, settings), "the plug-in", Inline(), SystemClock()
+            lambda: make_of(self.plugin.__name__, self.plugin, config, settings),
+            "the plug-in",
+            InlineSpawner(),
+            SystemClock(),
         )
 
     async def _opened(self, folder: Path, positions: Mapping[SplitId, Offset] | None = None) -> PluginConnector:
@@ -382,7 +385,7 @@ class LookupContract(VersionContract):
         return PluggedTable(
             lambda: make_of(self.plugin.__name__, self.plugin, config, settings),
             "the plug-in",
-            Inline(),
+            InlineSpawner(),
             LookupSettings(),
         )
 

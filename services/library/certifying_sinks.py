@@ -18,7 +18,7 @@ from tidemark.services.library.certifying import VersionContract
 from tidemark.services.library.release_world import (
     IDENTITY,
     PHASES,
-    Inline,
+    InlineSpawner,
     Task,
     World,
     batch_of,
@@ -42,18 +42,18 @@ _FIRST, _SECOND = b'{"marker": 1}', b'{"marker": 2}'
 
 
 @dataclass
-class _Target:
+class _Outside:
     """The outside of a sink, as stories have it."""
 
     make: Callable[[], Sink[Any, Any]]
     seen: Callable[[], Sequence[int]]
-    blobs: MemoryBlobs = field(default_factory=lambda: MemoryBlobs(Inline()))
+    blobs: MemoryBlobs = field(default_factory=lambda: MemoryBlobs(InlineSpawner()))
     names: Iterator[int] = field(default_factory=itertools.count)
 
     def sink(self) -> PluginSink:
         """See `Target.sink`."""
         parts = PartStore(self.blobs, lambda epoch: f"{epoch}/{next(self.names)}")
-        return PluginSink(self.make, "the plug-in", parts, Inline(), _ROWS_MAX)
+        return PluginSink(self.make, "the plug-in", parts, InlineSpawner(), _ROWS_MAX)
 
     async def visible(self) -> list[int]:
         """See `Target.visible`."""
@@ -164,8 +164,8 @@ class SinkContract(VersionContract):
         config, settings = self.given(folder)
         return lambda: make_of(self.plugin.__name__, self.plugin, config, settings)
 
-    def _target(self, folder: Path) -> _Target:
-        return _Target(self._maker(folder), lambda: self.visible(folder))
+    def _target(self, folder: Path) -> _Outside:
+        return _Outside(self._maker(folder), lambda: self.visible(folder))
 
 
 def _document(number: int) -> dict[str, Any]:
@@ -267,7 +267,7 @@ class _Killing:
         return self.trace
 
 
-async def _aborted(target: _Target) -> None:
+async def _aborted(target: _Outside) -> None:
     world = World(target)
     task = Task(world)
     await task.start()
@@ -281,7 +281,7 @@ async def _aborted(target: _Target) -> None:
     await world.complete()
 
 
-async def _released_again(target: _Target) -> None:
+async def _released_again(target: _Outside) -> None:
     world = World(target)
     task = Task(world)
     await task.start()

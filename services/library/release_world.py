@@ -37,7 +37,7 @@ class Target(Protocol):
         ...
 
 
-class Inline(Spawner):
+class InlineSpawner(Spawner):
     """An executor that runs blocking work at once."""
 
     def blocking(self, work: Callable[..., T], *args: Any) -> Awaitable[T]:

@@ -17,9 +17,9 @@ from tidemark.services.operator.asking import (
     SAID,
     CallAllowed,
     CallAnswer,
+    ChildCall,
     Entering,
     Left,
-    Question,
     Said,
     batch_from,
     send,
@@ -72,14 +72,14 @@ class ComputeApart(Operator):
 
     def build(self, told: ToBuild) -> None:
         """Load the class there. ComputationError, also of one that ends its process or does not come to an end."""
-        question = Question("build", self._deaths.watching, payload=True)
+        question = ChildCall("build", self._deaths.watching, payload=True)
         self._ask(question, [pickle.dumps(told)], self._settings.build_ms_max)
 
     # --- events -----------------------------------------------------------------------------------------------------------
 
     def on_batch(self, batch: pa.RecordBatch, content: Content, tag: str) -> Sequence[Out]:
         """See `ComputeOperator.on_batch`."""
-        question = Question("batch", self._deaths.watching, content=content, tag=tag, payload=True)
+        question = ChildCall("batch", self._deaths.watching, content=content, tag=tag, payload=True)
         return self._ask(question, [batch])[0]
 
     def on_watermark(self, watermark_ms: int) -> Sequence[Out]:
@@ -88,14 +88,14 @@ class ComputeApart(Operator):
 
     def on_watermark_piece(self, watermark_ms: int, items_max: int) -> tuple[Sequence[Out], bool]:
         """See `ComputeOperator.on_watermark_piece`."""
-        question = Question("watermark", self._deaths.watching, watermark_ms, items_max)
+        question = ChildCall("watermark", self._deaths.watching, watermark_ms, items_max)
         return self._ask(question)[0], self._standing.unfinished
 
     def on_processing_time(self, now_ms: int) -> Sequence[Out]:
         """See `ComputeOperator.on_processing_time`; asked only when something is due."""
         if now_ms < self._standing.processing_ms:
             return ()
-        return self._ask(Question("time", self._deaths.watching, now_ms))[0]
+        return self._ask(ChildCall("time", self._deaths.watching, now_ms))[0]
 
     def output_watermark(self) -> int:
         """As of the last call, ms."""
@@ -121,13 +121,13 @@ class ComputeApart(Operator):
 
     def snapshot(self) -> Mapping[StatePart, bytes | None]:
         """See `ComputeOperator.snapshot`."""
-        return self._ask(Question("snapshot", self._deaths.watching))[1]
+        return self._ask(ChildCall("snapshot", self._deaths.watching))[1]
 
     def restore(self, parts: MutableMapping[StatePart, bytes]) -> None:
         """See `ComputeOperator.restore`; part by part, so that one at a time is here and there."""
         for part in list(parts):
-            self._ask(Question("part", part=part, payload=True), [parts.pop(part)])
-        self._ask(Question("restore"))
+            self._ask(ChildCall("part", part=part, payload=True), [parts.pop(part)])
+        self._ask(ChildCall("restore"))
 
     @property
     def pid(self) -> int:
@@ -141,7 +141,7 @@ class ComputeApart(Operator):
     # --- asking -----------------------------------------------------------------------------------------------------------
 
     def _ask(
-        self, question: Question, payloads: Sequence[pa.RecordBatch | bytes] = (), wait_ms: int | None = None
+        self, question: ChildCall, payloads: Sequence[pa.RecordBatch | bytes] = (), wait_ms: int | None = None
     ) -> tuple[list[Out], dict[StatePart, bytes | None]]:
         wait_ms = wait_ms or self._settings.call_ms_max
         try:

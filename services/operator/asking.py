@@ -10,7 +10,7 @@ import pyarrow as pa
 from msgspec import Struct, msgpack
 
 
-class Question(Struct, frozen=True, array_like=True):
+class ChildCall(Struct, frozen=True, array_like=True):
     """A call of the operator's; at most one message follows: a batch, a state part, or the operator's parts to build."""
 
     call: str
@@ -61,7 +61,7 @@ class CallAnswer(Struct, frozen=True, array_like=True, tag=True):
 
 Said = Entering | Left | CallAnswer
 SAID = msgpack.Decoder(Said)
-QUESTION = msgpack.Decoder(Question)
+QUESTION = msgpack.Decoder(ChildCall)
 ALLOWED = msgpack.Decoder(CallAllowed)
 
 

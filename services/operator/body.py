@@ -19,7 +19,7 @@ from tidemark.shared.model.ids import Epoch, StatePart
 from tidemark.shared.model.plan import OUT
 from tidemark.shared.model.time import MIN_TIME
 from tidemark.shared.operators.base import GROUP, Operator, Out
-from tidemark.shared.operators.build import Chain
+from tidemark.shared.operators.build import OperatorChain
 from tidemark.shared.operators.passing import Passing
 from tidemark.shared.operators.rows import while_wanted
 from tidemark.shared.runtime.body import Copied, ReceivingBody
@@ -70,7 +70,7 @@ class OperatorBody(ReceivingBody):
     def __init__(
         self,
         context: AssignedTask,
-        chain: Chain,
+        chain: OperatorChain,
         key_by: Operator | None,
         lookups: Enrichment | None = None,
         users: UsersCode = _NONE,

@@ -15,9 +15,9 @@ from tidemark.services.operator.asking import (
     QUESTION,
     CallAllowed,
     CallAnswer,
+    ChildCall,
     Entering,
     Left,
-    Question,
     Said,
     batch_from,
     send,
@@ -80,7 +80,7 @@ class Answering:
         self._restored: dict[StatePart, bytes] = {}
         self._operator: ComputeOperator | None = None
 
-    def answer(self, question: Question, payload: bytes) -> tuple[CallAnswer, list[bytes | object]]:
+    def answer(self, question: ChildCall, payload: bytes) -> tuple[CallAnswer, list[bytes | object]]:
         """The result of the call, and the messages that follow the answer."""
         self._guard.watching = question.watching
         outs: list[Out] = []
@@ -139,7 +139,7 @@ def work(connection: Connection) -> None:
     answering = Answering(connection)
     while True:
         try:
-            question: Question = QUESTION.decode(connection.recv_bytes())
+            question: ChildCall = QUESTION.decode(connection.recv_bytes())
             payload = connection.recv_bytes() if question.payload else b""
         except EOFError:
             os._exit(0)

@@ -86,7 +86,7 @@ class Lookups:
         self._rows = LookupRows(stage, context)
         self._counts = {"lookups": 0, "questions": 0, "cached": 0}
         self._asked = {
-            looker.stage.path: _Asked(looker, tables(looker.stage), clock, settings, self._counts)
+            looker.stage.path: _CachedTable(looker, tables(looker.stage), clock, settings, self._counts)
             for looker in self._rows.looker.all()
         }
         self._own = self._asked[stage.path]
@@ -131,7 +131,7 @@ def _gone_on(
         return None, done.value
 
 
-class _Asked:
+class _CachedTable:
     """A lookup's table, and the answers that are kept."""
 
     def __init__(

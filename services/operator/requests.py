@@ -25,7 +25,7 @@ from tidemark.shared.model.values import Document, Value
 from tidemark.shared.operators.base import PART, POS, TS, Out
 from tidemark.shared.operators.batches import batch_of, engine_columns
 from tidemark.shared.operators.context import TaskContext
-from tidemark.shared.operators.dead_letters import Failure, dead_letters
+from tidemark.shared.operators.dead_letters import RowFailure, dead_letters
 from tidemark.shared.ports.http import HttpAnswer
 from tidemark.shared.runtime.requests import Asked, Asking, Wanted
 
@@ -48,7 +48,7 @@ class Requests:
         del way  # what is asked for is worked out beside the loop in any case
         rows: list[Asked] = []
         documents: dict[int, Document] = {}
-        failures: list[Failure] = []
+        failures: list[RowFailure] = []
         orders = _orders(batch)
         for number, (env, wanted) in enumerate(await self._asking.all_wanted(batch, self._context.topic)):
             match wanted:
@@ -56,16 +56,16 @@ class Requests:
                     documents[number] = env.root
                     rows.append(Asked(number, wanted, self._key(wanted, orders[number])))
                 case ExpressionError() as error:
-                    failures.append(Failure(number, error.reason, error.code, error.path or self._stage.path))
+                    failures.append(RowFailure(number, error.reason, error.code, error.path or self._stage.path))
                 case why:
-                    failures.append(Failure(number, str(why), VALUE, self._stage.path))
+                    failures.append(RowFailure(number, str(why), VALUE, self._stage.path))
         await self._asking.ask_all(rows)
         kept: list[int] = []
         found: list[Document] = []
         for row in rows:
             document = self._answered(row, documents[row.number])
             if row.refused and self._stage.on_error == "dlq":
-                failures.append(Failure(row.number, row.refused, REFUSED, self._stage.path))
+                failures.append(RowFailure(row.number, row.refused, REFUSED, self._stage.path))
             else:
                 kept.append(row.number)
                 found.append(document)

@@ -24,7 +24,7 @@ from tidemark.shared.model.ids import Epoch, Offset, StatePart, VertexId
 from tidemark.shared.model.time import MAX_TIME
 from tidemark.shared.operators.base import Out
 from tidemark.shared.operators.batches import documents_of
-from tidemark.shared.operators.dead_letters import WOULD_REFUSE, Failure, dead_letters
+from tidemark.shared.operators.dead_letters import WOULD_REFUSE, RowFailure, dead_letters
 from tidemark.shared.operators.in_order import InOrder
 from tidemark.shared.operators.specs import InOrderSpec
 from tidemark.shared.planning import WriteHead
@@ -234,7 +234,7 @@ class SinkBody(ReceivingBody):
         if rejected and not self._rejected_to_dlq:
             message = f"{context.task}: the target of the dead letters refuses one: {rejected[0].reason}"
             raise TargetRefused(message)
-        failures = [Failure(r.row, r.reason, WOULD_REFUSE) for r in rejected]
+        failures = [RowFailure(r.row, r.reason, WOULD_REFUSE) for r in rejected]
         now_ms = context.outside.clock.now_ms()
         return list(dead_letters(batch, failures, context.vertex.label, context.operators, now_ms=now_ms))
 

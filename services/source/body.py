@@ -24,7 +24,7 @@ from tidemark.shared.model.plan import OUT
 from tidemark.shared.model.records import RawBatch
 from tidemark.shared.model.time import MIN_TIME
 from tidemark.shared.operators.base import Out
-from tidemark.shared.operators.build import Chain
+from tidemark.shared.operators.build import OperatorChain
 from tidemark.shared.operators.rows import while_wanted
 from tidemark.shared.operators.source_front import SourceFront
 from tidemark.shared.ports.log import LogUnavailable
@@ -63,7 +63,7 @@ class SourceTaskBody(ReadingBody):
         context: AssignedTask,
         source: SourcePort,
         front: SourceFront,
-        chain: Chain,
+        chain: OperatorChain,
         idle_timeout_ms: int | None,
         steps: Steps,
         *,

@@ -5,7 +5,7 @@ from typing import Any, Final, Protocol
 from tidemark.services.source.connectors.files import FileConnector, FileSourceSettings
 from tidemark.services.source.connectors.tablefolders import TableFolders, is_pattern
 from tidemark.services.source.connectors.tables import TableConnector
-from tidemark.services.source.connectors.tableversions import TableRefused, TableVersions
+from tidemark.services.source.connectors.tableversions import TableVersions, VersionRefused
 from tidemark.services.source.settings import SourceSettings
 from tidemark.shared.adapters.filesystems import unreachable
 from tidemark.shared.adapters.tablelibraries import delta_place
@@ -109,7 +109,7 @@ async def table_of(
 
     place = delta_place(filesystem, folder)
     if place is None:
-        raise TableRefused(
+        raise VersionRefused(
             f"{stage.path}.path: {folder} is a Delta Lake table, and one is read in a directory or on S3"
         )
     return DeltaVersions(filesystem, folder, *place)

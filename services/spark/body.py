@@ -32,7 +32,7 @@ from tidemark.shared.runtime.body import Announced, Copied, ReceivingBody
 from tidemark.shared.runtime.context import AssignedTask
 from tidemark.shared.runtime.exchange import blob_name, load_body, parquet_bytes
 from tidemark.shared.wire.arrow import decode_batch
-from tidemark.spark_stages.manifest import Manifest, StageState, StateSegment, joined, share
+from tidemark.spark_stages.manifest import StageManifest, StageState, StateSegment, joined, share
 from tidemark.spark_stages.step import OutputSegment, SparkResult, SparkStep
 
 _PASSING: Final = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ESTALE)
@@ -109,7 +109,7 @@ class SparkBody(ReceivingBody):
         self._part = groups_part(own)
         self._gone: frozenset[StatePart] = frozenset()
         """Restored parts that this task's own stands for from the next snapshot on."""
-        self._apart: Sequence[Manifest] = ()
+        self._apart: Sequence[StageManifest] = ()
         """Of several ranges of key groups, up to the next step: they may have closed different windows."""
         self._segments: list[Segment] = []
         self._inline: list[Inline] = []
@@ -190,7 +190,7 @@ class SparkBody(ReceivingBody):
         """The manifest, and the segments that it lists."""
         del committed
         self._epoch = Epoch(epoch + 1)
-        stored = Manifest(self._state, self._stepped_ms, self._stepped_now_ms, self._output_ms, self._owned)
+        stored = StageManifest(self._state, self._stepped_ms, self._stepped_now_ms, self._output_ms, self._owned)
         blobs = tuple({s.name: BlobRef(s.name, s.size_bytes, s.digest) for s in self._state.segments}.values())
         changed: dict[StatePart, bytes | None] = {self._part: _CODEC.encode(stored), **dict.fromkeys(self._gone)}
         self._gone = frozenset()
@@ -325,7 +325,7 @@ class SparkBody(ReceivingBody):
             _log.error("step.late_partials", task=str(self._context.task), rows=result.late_partials)
 
 
-_CODEC: Final[Codec[Manifest]] = Codec(SPARK_STATE, Manifest)
+_CODEC: Final[Codec[StageManifest]] = Codec(SPARK_STATE, StageManifest)
 
 
 def _without_groups(batch: pa.RecordBatch) -> pa.RecordBatch:

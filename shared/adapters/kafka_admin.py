@@ -55,7 +55,7 @@ class _Id(AbstractType[bytes]):  # type: ignore[misc]  # the library has no type
         return data.read(_ID_BYTES)
 
 
-class _Answer(Response):  # type: ignore[misc]  # the library has no types
+class _MetadataAnswer(Response):  # type: ignore[misc]  # the library has no types
     API_KEY = _METADATA
     API_VERSION = _WITH_IDS
     SCHEMA = Schema(
@@ -95,11 +95,11 @@ class _Answer(Response):  # type: ignore[misc]  # the library has no types
     )
 
 
-class _Asked(RequestStruct):  # type: ignore[misc]  # the library has no types
+class _Metadata(RequestStruct):  # type: ignore[misc]  # the library has no types
     FLEXIBLE_VERSION = True
     API_KEY = _METADATA
     API_VERSION = _WITH_IDS
-    RESPONSE_TYPE = _Answer
+    RESPONSE_TYPE = _MetadataAnswer
     SCHEMA = Schema(
         ("topics", CompactArray(("id", _Id), ("topic", _TEXT), ("tags", TaggedFields))),
         ("allow_auto_topic_creation", Boolean),
@@ -109,7 +109,7 @@ class _Asked(RequestStruct):  # type: ignore[misc]  # the library has no types
     )
 
 
-class TopicsRequest(Request[_Asked]):  # type: ignore[misc]  # the library has no types
+class TopicsRequest(Request[_Metadata]):  # type: ignore[misc]  # the library has no types
     """Metadata of some topics, with their ids; makes none."""
 
     API_KEY = _METADATA
@@ -117,7 +117,7 @@ class TopicsRequest(Request[_Asked]):  # type: ignore[misc]  # the library has n
     def __init__(self, topics: Sequence[str]) -> None:
         self._topics = topics
 
-    def build(self, request_struct_class: type[_Asked]) -> _Asked:
+    def build(self, request_struct_class: type[_Metadata]) -> _Metadata:
         """The request of the one version that it has."""
         named: list[tuple[bytes, str, dict[int, bytes]]] = [(_NO_ID, topic, {}) for topic in self._topics]
         return request_struct_class(named, False, False, False, {})

@@ -37,7 +37,7 @@ class BrokenBatch(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Records:
+class BatchRecords:
     """Columns of length n."""
 
     offsets: Int64s
@@ -77,7 +77,7 @@ class PartitionAnswer:
         """Whether batches are left."""
         return self._next < len(self._table)
 
-    def take(self, max_bytes: int, *, with_keys: bool) -> tuple[Records | None, int]:
+    def take(self, max_bytes: int, *, with_keys: bool) -> tuple[BatchRecords | None, int]:
         """The records of the next batches, None if a reader is shown none, and the bytes of those batches, unpacked where that is more.
 
         As many batches as bring them to `max_bytes`, one at least. Batches before a broken one are given out; it is then the first of the
@@ -115,7 +115,7 @@ class PartitionAnswer:
         codec, count = int(row[kafka.ATTRIBUTES] & kafka.CODEC_MASK), int(row[kafka.COUNT])
         return Unpacking(packed, codec, count, UNPACKED_BYTES_MAX)
 
-    def _part(self, unpacking: Unpacking, *, with_keys: bool) -> tuple[Records | None, int]:
+    def _part(self, unpacking: Unpacking, *, with_keys: bool) -> tuple[BatchRecords | None, int]:
         """Some records of a batch that unpacks to very much; behind the last the position moves behind the batch."""
         row = self._table[self._next]
         try:
@@ -164,12 +164,12 @@ class PartitionAnswer:
         row[kafka.NEXT], row[kafka.COUNT] = batch.next_offset, 1
         return batch
 
-    def _pieces(self, table: Int64s, *, with_keys: bool) -> list[Records]:
+    def _pieces(self, table: Int64s, *, with_keys: bool) -> list[BatchRecords]:
         """The records of intact batches that readers are shown, in order; _Broken names the first batch that cannot be read."""
         self._unpacked_bytes = 0
         rows = np.flatnonzero(self._shown(table))
         kinds = np.where(table[rows, kafka.MAGIC] < kafka.FORMAT, -1, table[rows, kafka.ATTRIBUTES] & kafka.CODEC_MASK)
-        pieces: list[Records] = []
+        pieces: list[BatchRecords] = []
         for run in np.split(rows, np.flatnonzero(kinds[1:] != kinds[:-1]) + 1):
             if not len(run):
                 continue
@@ -191,7 +191,7 @@ class PartitionAnswer:
         )
         return shown
 
-    def _run(self, table: Int64s, codec: int, *, with_keys: bool) -> Records:
+    def _run(self, table: Int64s, codec: int, *, with_keys: bool) -> BatchRecords:
         """The records of batches that are compressed alike."""
         table[:, kafka.BEGIN] += kafka.HEADER_BYTES
         data = self._bytes
@@ -201,7 +201,7 @@ class PartitionAnswer:
         return _taken_apart(data, table, with_keys=with_keys)
 
 
-def _taken_apart(data: npt.NDArray[np.uint8], table: Int64s, *, with_keys: bool) -> Records:
+def _taken_apart(data: npt.NDArray[np.uint8], table: Int64s, *, with_keys: bool) -> BatchRecords:
     """The records that lie where the table says."""
     sizes = table[:, kafka.END] - table[:, kafka.BEGIN]
     lies = np.flatnonzero((table[:, kafka.COUNT] < 0) | (table[:, kafka.COUNT] * _RECORD_BYTES_MIN > sizes))
@@ -213,7 +213,7 @@ def _taken_apart(data: npt.NDArray[np.uint8], table: Int64s, *, with_keys: bool)
         raise _Broken(broken, "has records that do not end where their lengths say")
     offsets, timestamps, keys, key_bytes, values, value_bytes = columns
     keyed = with_keys and bool((key_bytes >= 0).any())
-    return Records(
+    return BatchRecords(
         offsets,
         timestamps,
         _gathered(data, keys, key_bytes) if keyed else None,
@@ -264,14 +264,14 @@ def _gathered(data: npt.NDArray[np.uint8], begins: Int64s, lengths: Int64s) -> p
     return pa.BinaryArray.from_buffers(pa.binary(), count, [valid, pa.py_buffer(offsets), pa.py_buffer(out)], nulls)
 
 
-def _one_by_one(batch: Any) -> Records:
+def _one_by_one(batch: Any) -> BatchRecords:
     """The records of a batch, each as the library's object, let go before the next is made: many alive cost ten times as much."""
     try:
         rows = [(r.offset, r.timestamp, r.key, r.value) for r in batch]
     except Exception as error:
         raise _Broken(0, f"cannot be read ({type(error).__name__}: {error})") from error
     offsets, timestamps, keys, values = zip(*rows, strict=True) if rows else ((), (), (), ())
-    return Records(
+    return BatchRecords(
         np.array(offsets, dtype=np.int64),
         np.array(timestamps, dtype=np.int64),
         pa.array(keys, pa.binary()) if any(key is not None for key in keys) else None,
@@ -279,31 +279,31 @@ def _one_by_one(batch: Any) -> Records:
     )
 
 
-def _passed(row: Int64s, delta: int, size_bytes: int) -> Records:
+def _passed(row: Int64s, delta: int, size_bytes: int) -> BatchRecords:
     """In the place of a record that is too large: no value, and why."""
     offset = int(row[kafka.BASE]) + delta
     time_ms = int(row[kafka.MAX_TIME] if row[kafka.ATTRIBUTES] & kafka.APPEND_TIME else row[kafka.FIRST_TIME])
     reason = f"the record has {size_bytes} bytes unpacked; at most {UNPACKED_BYTES_MAX} are read"
     places = np.array([offset], dtype=np.int64), np.array([time_ms], dtype=np.int64)
-    return Records(*places, None, pa.array([b""], pa.binary()), {offset: reason})
+    return BatchRecords(*places, None, pa.array([b""], pa.binary()), {offset: reason})
 
 
-def _from(piece: Records, position: int) -> Records:
+def _from(piece: BatchRecords, position: int) -> BatchRecords:
     """Without the records before the position, which a broker sends with the batch that contains it."""
     skip = int(np.searchsorted(piece.offsets, position))
     if not skip:
         return piece
     keys = None if piece.keys is None else piece.keys.slice(skip)
-    return Records(piece.offsets[skip:], piece.timestamps[skip:], keys, piece.values.slice(skip))
+    return BatchRecords(piece.offsets[skip:], piece.timestamps[skip:], keys, piece.values.slice(skip))
 
 
-def _joined(pieces: Sequence[Records]) -> Records | None:
+def _joined(pieces: Sequence[BatchRecords]) -> BatchRecords | None:
     """One piece after the other; None if there are no records."""
     some = [piece for piece in pieces if len(piece.offsets)]
     if len(some) <= 1:
         return some[0] if some else None
     keys = [pa.nulls(len(piece.offsets), pa.binary()) if piece.keys is None else piece.keys for piece in some]
-    return Records(
+    return BatchRecords(
         np.concatenate([piece.offsets for piece in some]),
         np.concatenate([piece.timestamps for piece in some]),
         pa.concat_arrays(keys) if any(piece.keys is not None for piece in some) else None,

@@ -14,7 +14,7 @@ import numpy as np
 from aiokafka import errors
 from aiokafka.consumer.fetcher import READ_COMMITTED, FetchResult
 
-from tidemark.shared.adapters.kafka_batches import BrokenBatch, PartitionAnswer, Records
+from tidemark.shared.adapters.kafka_batches import BatchRecords, BrokenBatch, PartitionAnswer
 from tidemark.shared.adapters.kafka_client import KAFKA_ERRORS
 from tidemark.shared.adapters.kafka_reader import KafkaReader
 from tidemark.shared.adapters.kafka_settings import KafkaSettings
@@ -202,7 +202,7 @@ class RawReader:
                 result._backoff = 0  # noqa: SLF001
             self._ask_again()
 
-    def _take_partition(self, at: Any, max_bytes: int) -> tuple[Records | None, int]:
+    def _take_partition(self, at: Any, max_bytes: int) -> tuple[BatchRecords | None, int]:
         """Take of a partition's fetched batches, and move its position behind them: records, if it has any, and bytes of batches."""
         fetcher = self._fetcher
         result = fetcher._records[at]  # noqa: SLF001

@@ -43,7 +43,7 @@ _HEADER: Final = struct.Struct(">b4xh4xq")
 """Of a batch, from its format on: the format, attributes, the time of its first record, ms; between them CRC and last offset."""
 
 
-class Fetched(dict[Any, Any]):
+class FetchedRecords(dict[Any, Any]):
     """Records that the library has fetched and not given out, by partition. Takes the place of its own dict; checks every new entry."""
 
     def __setitem__(self, partition: Any, result: Any) -> None:
@@ -147,7 +147,7 @@ class KafkaReader:
         """Connect; LogUnavailable if no broker answers, LogDenied if one refuses."""
         try:
             await self._consumer.start()
-            self._consumer._fetcher._records = Fetched()  # noqa: SLF001
+            self._consumer._fetcher._records = FetchedRecords()  # noqa: SLF001
         except BaseException as error:
             await self.close()
             if isinstance(error, KAFKA_ERRORS):

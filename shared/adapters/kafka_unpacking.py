@@ -64,7 +64,7 @@ def unpacks_to_more(packed: bytes, codec: int) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class BatchPart:
     """Some records of a batch, in their order."""
 
     data: bytes
@@ -89,7 +89,7 @@ class Unpacking:
         """Whether records are left."""
         return self._given < self._count
 
-    def next(self) -> Part:
+    def next(self) -> BatchPart:
         """Whole records of about PART_BYTES, one at least, or one that is too large. BatchCut."""
         data, more = self._left, b""
         while True:
@@ -97,7 +97,7 @@ class Unpacking:
             if count:
                 self._left = data[end:]
                 self._given += count
-                return Part(data[:end], count)
+                return BatchPart(data[:end], count)
             if large:
                 return self._passed(data, large)
             more = bytes(self._stream.read(PART_BYTES))
@@ -123,7 +123,7 @@ class Unpacking:
             count += 1
         return count, at, 0
 
-    def _passed(self, data: bytes, length: int) -> Part:
+    def _passed(self, data: bytes, length: int) -> BatchPart:
         while len(data) < _HEAD_BYTES_MAX and (more := bytes(self._stream.read(_HEAD_BYTES_MAX))):
             data += more
         _, begin = _sure(data, 0)
@@ -137,7 +137,7 @@ class Unpacking:
             left -= passed
         self._left = data[begin + length :]
         self._given += 1
-        return Part(b"", 0, (delta, length))
+        return BatchPart(b"", 0, (delta, length))
 
 
 class _Gzip:

@@ -66,7 +66,7 @@ class _Registered(Struct, frozen=True):
     id: Annotated[int, Meta(ge=0, lt=1 << 32)]
 
 
-class _Judged(Struct, frozen=True):
+class _Compatibility(Struct, frozen=True):
     is_compatible: bool = True
     messages: list[Any] | None = None
 
@@ -75,7 +75,7 @@ _Form = TypeVar("_Form", bound=Struct)
 
 
 @dataclass(frozen=True, slots=True)
-class _Answer:
+class _RegistryAnswer:
     status: int
     body: Any
     """JSON; the text where it is none."""
@@ -103,12 +103,12 @@ class _Answer:
         return found if isinstance(found, int) else self.status
 
 
-def answer_of(status: int, data: bytes) -> _Answer:
+def answer_of(status: int, data: bytes) -> _RegistryAnswer:
     """An answer's body read, whatever it is."""
     try:
-        return _Answer(status, msgspec.json.decode(data))
+        return _RegistryAnswer(status, msgspec.json.decode(data))
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return _Answer(status, data[:500].decode(errors="replace"), page=True)
+        return _RegistryAnswer(status, data[:500].decode(errors="replace"), page=True)
 
 
 @dataclass(slots=True)
@@ -209,13 +209,13 @@ class RestRegistry:
             return ""
         if answer.status == 422:  # noqa: PLR2004 - no schema at all
             return answer.reason
-        judged = self._well(answer, _Judged)
+        judged = self._well(answer, _Compatibility)
         if judged.is_compatible:
             return ""
         told = "; ".join(str(each) for each in judged.messages or ())
         return f"incompatible with the latest under {subject}" + (f": {told[:500]}" if told else "")
 
-    async def _ask(self, method: str, place: str, body: Mapping[str, Any] | None = None) -> _Answer:
+    async def _ask(self, method: str, place: str, body: Mapping[str, Any] | None = None) -> _RegistryAnswer:
         """The first address that answers."""
         failed = ""
         for url in self._settings.urls:
@@ -229,7 +229,7 @@ class RestRegistry:
             failed = f"expected an answer of a schema registry, found status {answer.status}: {answer.reason}"
         raise RegistryUnavailable(f"schema registry {self.place}: {failed}")
 
-    async def _answer(self, method: str, url: str, body: Mapping[str, Any] | None) -> _Answer:
+    async def _answer(self, method: str, url: str, body: Mapping[str, Any] | None) -> _RegistryAnswer:
         headers = {"Accept": f"{_JSON}, application/json"}
         if self._settings.username:
             user = b64encode(f"{self._settings.username}:{self._settings.password}".encode()).decode()
@@ -244,10 +244,10 @@ class RestRegistry:
             while len(found) <= _ANSWER_BYTES_MAX and not answer.content.at_eof():
                 found += await answer.content.read(_ANSWER_BYTES_MAX + 1 - len(found))
             if len(found) > _ANSWER_BYTES_MAX:
-                return _Answer(413, f"an answer of more than {_ANSWER_BYTES_MAX} bytes")
+                return _RegistryAnswer(413, f"an answer of more than {_ANSWER_BYTES_MAX} bytes")
             return answer_of(answer.status, found)
 
-    def _well(self, answer: _Answer, form: type[_Form]) -> _Form:
+    def _well(self, answer: _RegistryAnswer, form: type[_Form]) -> _Form:
         """The body of an answer that is none of the foreseen refusals. RegistryDenied."""
         why = answer.reason
         if answer.status == 200:  # noqa: PLR2004 - well

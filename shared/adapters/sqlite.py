@@ -68,7 +68,7 @@ _CHANGES: Final = ("INSERT", "UPDATE", "DELETE")
 """Statements that make their changes in memory, once the transaction has the lock."""
 
 
-class _Cursor(aiosqlite.Cursor):
+class _ReadyCursor(aiosqlite.Cursor):
     """Has its rows when `execute` returns."""
 
     def __init__(self, connection: "FewHops") -> None:
@@ -78,7 +78,7 @@ class _Cursor(aiosqlite.Cursor):
     async def __aenter__(self) -> Self:
         return self
 
-    async def execute(self, sql: str, parameters: Iterable[Any] | None = None) -> "_Cursor":
+    async def execute(self, sql: str, parameters: Iterable[Any] | None = None) -> "_ReadyCursor":
         raw: sqlite3.Cursor = self._cursor
 
         def run() -> None:
@@ -107,9 +107,9 @@ class FewHops(aiosqlite.Connection):
         """The driver's."""
         return self._conn
 
-    def cursor(self) -> _Cursor:  # type: ignore[override]
+    def cursor(self) -> _ReadyCursor:  # type: ignore[override]
         """At once."""
-        return _Cursor(self)
+        return _ReadyCursor(self)
 
     async def rollback(self) -> None:
         """A connection goes back to its pool by a rollback, and mostly without a transaction."""

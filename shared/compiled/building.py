@@ -23,7 +23,7 @@ from numba.extending import intrinsic, typeof_impl
 from numba.np import arrayobj
 
 from tidemark.shared.compiled import instructions
-from tidemark.shared.compiled.compiling import RESULTS_MAX, Array, Compiled, Part, functions
+from tidemark.shared.compiled.compiling import RESULTS_MAX, Array, Compiled, InnerFunction, functions
 
 # Machine code that is made on one machine is read on another, whose processor may lack features of this one.
 _CPU: Final = "generic"
@@ -115,8 +115,8 @@ def _libraries(first: Any) -> list[Any]:
     return [*found]
 
 
-@typeof_impl.register(Part)
-def _(made: Part, _context: Any) -> Any:
+@typeof_impl.register(InnerFunction)
+def _(made: InnerFunction, _context: Any) -> Any:
     """Numba meets a part as a global name of the function that it compiles."""
     if made.compiler is None:
         if made.how == "instruction":

@@ -108,7 +108,7 @@ def _shown(argument: Any) -> str:
     return f"{argument.dtype} {argument.shape}" if isinstance(argument, np.ndarray) else type(argument).__name__
 
 
-class Part:
+class InnerFunction:
     """A function, or an instruction, that only compiled functions call."""
 
     def __init__(self, function: Callable[..., Any], how: Literal["inlined", "called", "instruction"]) -> None:
@@ -134,17 +134,17 @@ def compiled(results: int, *kinds: Kind, name: str = "") -> Callable[[Callable[.
 
 def part(function: F) -> F:
     """A function that only compiled ones call: it becomes a part of each, without a call."""
-    return Part(function, "inlined")  # type: ignore[return-value]
+    return InnerFunction(function, "inlined")  # type: ignore[return-value]
 
 
 def rare(function: F) -> F:
     """A function that only compiled ones call, and seldom: it stays one, so that the others stay small."""
-    return Part(function, "called")  # type: ignore[return-value]
+    return InnerFunction(function, "called")  # type: ignore[return-value]
 
 
 def instruction(function: F) -> F:
     """An instruction: `instructions.py` has the code, in a function of this name."""
-    return Part(function, "instruction")  # type: ignore[return-value]
+    return InnerFunction(function, "instruction")  # type: ignore[return-value]
 
 
 def functions() -> tuple[Compiled, ...]:

@@ -19,15 +19,15 @@ from tidemark.shared.language.limits import DEFAULTS
 from tidemark.shared.model.time import MAX_TIME, MIN_TIME
 
 _SLACK: Final = 16
-_NO_NAMES: Final[dict[str, "Pending"]] = {}
-_NONE: Final[list["Pending"]] = []
-_NO_CHANGES: Final[list[tuple[str, "Pending | None"]]] = []
+_NO_NAMES: Final[dict[str, "PendingTimer"]] = {}
+_NONE: Final[list["PendingTimer"]] = []
+_NO_CHANGES: Final[list[tuple[str, "PendingTimer | None"]]] = []
 """Of keys that have never had a timer, which are many: containers of their own would be most of a key. Nothing is put into them."""
 NAME_MAX: Final = 200
 """Characters of a timer's name."""
 
 
-class Pending(NamedTuple):
+class PendingTimer(NamedTuple):
     """A timer that is set."""
 
     due_ms: int
@@ -45,15 +45,15 @@ class Timers:
 
     __slots__ = ("_behind_ms", "_clock_heap", "_heap", "_most", "_now_ms", "_pending", "_undo")
 
-    def __init__(self, pending: Iterable[Pending] = (), most: int = DEFAULTS.timers_max) -> None:
+    def __init__(self, pending: Iterable[PendingTimer] = (), most: int = DEFAULTS.timers_max) -> None:
         """`most`: timers that may be pending."""
         self._most = most
-        self._pending: dict[str, Pending] = _NO_NAMES
-        self._heap: list[Pending] = _NONE
+        self._pending: dict[str, PendingTimer] = _NO_NAMES
+        self._heap: list[PendingTimer] = _NONE
         """By event time; what is no longer pending is passed over."""
-        self._clock_heap: list[Pending] = _NONE
+        self._clock_heap: list[PendingTimer] = _NONE
         """By processing time."""
-        self._undo: list[tuple[str, Pending | None]] = _NO_CHANGES
+        self._undo: list[tuple[str, PendingTimer | None]] = _NO_CHANGES
         """Timers that the callback has set or cancelled, by name: the timer that was there before."""
         if given := {p.name: p for p in pending}:
             self._open(given)
@@ -94,23 +94,23 @@ class Timers:
         self._now_ms = now_ms
         self._behind_ms = watermark_ms
 
-    def first(self, domain: Domain) -> Pending | None:
+    def first(self, domain: Domain) -> PendingTimer | None:
         """The pending timer that is due first."""
         heap = self._heap if domain == "event" else self._clock_heap
         while heap and self._pending.get(heap[0].name) is not heap[0]:
             heapq.heappop(heap)
         return heap[0] if heap else None
 
-    def take(self, pending: Pending) -> None:
+    def take(self, pending: PendingTimer) -> None:
         """The timer fires: it is pending no more."""
         if self._pending.get(pending.name) is pending:
             del self._pending[pending.name]
 
-    def is_pending(self, pending: Pending) -> bool:
+    def is_pending(self, pending: PendingTimer) -> bool:
         """Whether this very timer is pending still, neither cancelled nor set anew."""
         return self._pending.get(pending.name) is pending
 
-    def all(self) -> list[Pending]:
+    def all(self) -> list[PendingTimer]:
         """All that are pending, in the order in which they are due."""
         return sorted(self._pending.values())
 
@@ -134,16 +134,16 @@ class Timers:
     def __len__(self) -> int:
         return len(self._pending)
 
-    def _timed(self, name: str, time_ms: int, domain: Domain) -> Pending:
+    def _timed(self, name: str, time_ms: int, domain: Domain) -> PendingTimer:
         if domain == "processing":
-            return Pending(time_ms, time_ms, name, domain, self._now_ms)
+            return PendingTimer(time_ms, time_ms, name, domain, self._now_ms)
         if self._behind_ms is None:
             due_ms = max(time_ms, self._now_ms)
-            return Pending(due_ms, time_ms, name, domain, due_ms)
+            return PendingTimer(due_ms, time_ms, name, domain, due_ms)
         passed = time_ms < self._behind_ms
-        return Pending(time_ms, time_ms, name, domain, self._now_ms if passed else time_ms)
+        return PendingTimer(time_ms, time_ms, name, domain, self._now_ms if passed else time_ms)
 
-    def _add(self, pending: Pending) -> None:
+    def _add(self, pending: PendingTimer) -> None:
         self._pending[pending.name] = pending
         heap = self._heap if pending.domain == "event" else self._clock_heap
         heapq.heappush(heap, pending)
@@ -151,7 +151,7 @@ class Timers:
             # A timer that is set again and again leaves one behind each time: they go when they are as many as those that count.
             self._order()
 
-    def _open(self, pending: dict[str, Pending]) -> None:
+    def _open(self, pending: dict[str, PendingTimer]) -> None:
         self._pending, self._undo = pending, []
         self._order()
 

@@ -88,7 +88,7 @@ class _Place:
 
 
 @dataclass(slots=True)
-class _Reading:
+class _Walk:
     """A walk over the text that forgives what is unfinished."""
 
     text: str
@@ -263,7 +263,7 @@ def _nodes(path: Path) -> list[_Node]:
 
 def complete(before: str, after: str, connections: Mapping[str, str]) -> Completion:
     """Proposals between the two parts of a text. connections: of the registry, types by name."""
-    reading = _Reading(before + after, len(before))
+    reading = _Walk(before + after, len(before))
     reading.run()
     place = reading.place
     if place is None:

@@ -28,7 +28,7 @@ class FormatError(ValueError, Lasting):
 
 
 @dataclass(frozen=True, slots=True)
-class Format:
+class VersionedFormat:
     """A format's name, as a text that follows "expected"; the version that is written, and all that are read."""
 
     name: str
@@ -49,7 +49,7 @@ class Format:
         raise FormatError(f"expected {self.name} of version {versions}, found {what} in {size_bytes} bytes")
 
 
-def unknown_part(of: Format, part: str, known: str) -> FormatError:
+def unknown_part(of: VersionedFormat, part: str, known: str) -> FormatError:
     """For a part of a snapshot with a name that this version gives to none: it is state, so it cannot be passed over."""
     return FormatError(
         f"expected {known}, the parts of {of.name}, found {part}: a later version of Tidemark wrote it; read it with that one"
@@ -57,49 +57,49 @@ def unknown_part(of: Format, part: str, known: str) -> FormatError:
 
 
 # Between tasks.
-FRAME: Final = Format("a frame")
+FRAME: Final = VersionedFormat("a frame")
 # Between coordinator, workers and users.
-COMMAND: Final = Format("a command", 2, (1, 2))
-REPORT: Final = Format("a report or request", 2, (1, 2))
-STATUS: Final = Format("a processor's status")
-ANSWER: Final = Format("an answer")
-POSITIONS: Final = Format("read positions")
-SAMPLE: Final = Format("a sample")
-MIRROR_ROW: Final = Format("a mirror row")
-SEAL: Final = Format("a seal")
+COMMAND: Final = VersionedFormat("a command", 2, (1, 2))
+REPORT: Final = VersionedFormat("a report or request", 2, (1, 2))
+STATUS: Final = VersionedFormat("a processor's status")
+ANSWER: Final = VersionedFormat("an answer")
+POSITIONS: Final = VersionedFormat("read positions")
+SAMPLE: Final = VersionedFormat("a sample")
+MIRROR_ROW: Final = VersionedFormat("a mirror row")
+SEAL: Final = VersionedFormat("a seal")
 # In the store.
-PROCESSOR_ROW: Final = Format("a processor's row")
-DECISIONS: Final = Format("a processor's decisions")
-PLAN: Final = Format("a running plan")
-MODULES: Final = Format("the code of a plan")
-COMMIT_ROW: Final = Format("a commit row", 2, (1, 2))
+PROCESSOR_ROW: Final = VersionedFormat("a processor's row")
+DECISIONS: Final = VersionedFormat("a processor's decisions")
+PLAN: Final = VersionedFormat("a running plan")
+MODULES: Final = VersionedFormat("the code of a plan")
+COMMIT_ROW: Final = VersionedFormat("a commit row", 2, (1, 2))
 # In a snapshot.
-PART_LIST: Final = Format("a list of state parts")
-SPLIT_STANDS: Final = Format("positions of splits")
-SPLIT_POSITION: Final = Format("the position in a split")
-SPLIT_STATE: Final = Format("the state of a split")
-RECORD_IDS: Final = Format("record ids of a split")
-COMPUTATION_STATE: Final = Format("the state of a computation", 4, (1, 2, 3, 4))
-WAITING_ROWS: Final = Format("rows that wait in a computation")
-JOIN_STATE: Final = Format("the state of a $join", 2, (1, 2))
-STEP_STATE: Final = Format("the state of a window's step")
-SPARK_STATE: Final = Format("the manifest of a Spark stage", 2, (1, 2))
-CALLS_NOTE: Final = Format("a note of callbacks")
+PART_LIST: Final = VersionedFormat("a list of state parts")
+SPLIT_STANDS: Final = VersionedFormat("positions of splits")
+SPLIT_POSITION: Final = VersionedFormat("the position in a split")
+SPLIT_STATE: Final = VersionedFormat("the state of a split")
+RECORD_IDS: Final = VersionedFormat("record ids of a split")
+COMPUTATION_STATE: Final = VersionedFormat("the state of a computation", 4, (1, 2, 3, 4))
+WAITING_ROWS: Final = VersionedFormat("rows that wait in a computation")
+JOIN_STATE: Final = VersionedFormat("the state of a $join", 2, (1, 2))
+STEP_STATE: Final = VersionedFormat("the state of a window's step")
+SPARK_STATE: Final = VersionedFormat("the manifest of a Spark stage", 2, (1, 2))
+CALLS_NOTE: Final = VersionedFormat("a note of callbacks")
 # Of sinks.
-STAGED_HANDLE: Final = Format("a staged handle")
-STAGED_RECORDS: Final = Format("staged records")
-STAGED_ROWS: Final = Format("staged rows", 2, (1, 2))
-FILE_LIST: Final = Format("a list of staged files")
-MANIFEST: Final = Format("a manifest of files")
-VOLUME: Final = Format("a volume of manifests")
-MARKER: Final = Format("a release marker")
+STAGED_HANDLE: Final = VersionedFormat("a staged handle")
+STAGED_RECORDS: Final = VersionedFormat("staged records")
+STAGED_ROWS: Final = VersionedFormat("staged rows", 2, (1, 2))
+FILE_LIST: Final = VersionedFormat("a list of staged files")
+MANIFEST: Final = VersionedFormat("a manifest of files")
+VOLUME: Final = VersionedFormat("a volume of manifests")
+MARKER: Final = VersionedFormat("a release marker")
 
 # Of tools.
-REDRIVEN: Final = Format("how far dead letters are redriven")
-WORK: Final = Format("the state of an audit or a redrive")
-AUDIT_CHECKPOINT: Final = Format("the checkpoint of an audit")
-BACKUP: Final = Format("the list of a backup")
-TOPIC_COPY: Final = Format("copied records of a topic")
+REDRIVEN: Final = VersionedFormat("how far dead letters are redriven")
+WORK: Final = VersionedFormat("the state of an audit or a redrive")
+AUDIT_CHECKPOINT: Final = VersionedFormat("the checkpoint of an audit")
+BACKUP: Final = VersionedFormat("the list of a backup")
+TOPIC_COPY: Final = VersionedFormat("copied records of a topic")
 
 FORMATS: Final = (
     FRAME, COMMAND, REPORT, STATUS, ANSWER, POSITIONS, SAMPLE, MIRROR_ROW, SEAL,
@@ -115,7 +115,7 @@ _ARRAY, _ARRAY_MASK, _INT_MAX = 0x90, 0xF0, 0x7F
 _encode: Final = msgspec.msgpack.Encoder().encode
 
 
-def check_version(fmt: Format, data: bytes) -> None:
+def check_version(fmt: VersionedFormat, data: bytes) -> None:
     """Look at the version in front of MessagePack; FormatError if it is not read, or none is there."""
     array = len(data) > 1 and data[0] & _ARRAY_MASK == _ARRAY and data[0] != _ARRAY and data[1] <= _INT_MAX
     fmt.check(data[1] if array else None, len(data))
@@ -124,7 +124,7 @@ def check_version(fmt: Format, data: bytes) -> None:
 class Codec(Generic[T]):
     """Values of one type to MessagePack and back, with their format's version in front."""
 
-    def __init__(self, fmt: Format, kind: Any) -> None:
+    def __init__(self, fmt: VersionedFormat, kind: Any) -> None:
         self.format = fmt
         self._decode = msgspec.msgpack.Decoder(tuple[int, kind]).decode
 
@@ -151,7 +151,7 @@ class _Versioned(msgspec.Struct):
 class JsonCodec(Generic[T]):
     """Values of one type to JSON objects and back; a field `version` of theirs is the format's."""
 
-    def __init__(self, fmt: Format, kind: type[T]) -> None:
+    def __init__(self, fmt: VersionedFormat, kind: type[T]) -> None:
         self.format = fmt
         self._version = msgspec.json.Decoder(_Versioned).decode
         self._decode = msgspec.json.Decoder(kind).decode

@@ -13,7 +13,7 @@ Outcome = Literal["held", "unchecked", "differs", "cannot", "done", "away"]
 statement at all. done: of a redrive. away: a part of the installation did not answer; a repetition may."""
 
 
-class Verdict(Struct, frozen=True, omit_defaults=True):
+class ProgramVerdict(Struct, frozen=True, omit_defaults=True):
     """Of one program's run."""
 
     outcome: Outcome
@@ -42,7 +42,7 @@ class Verdict(Struct, frozen=True, omit_defaults=True):
     """Where they went."""
 
 
-class Work(Struct, frozen=True):
+class AuditWork(Struct, frozen=True):
     """An audit or a redrive of a processor: the one that runs, or the last one that did. The last record of its key counts."""
 
     kind: Kind
@@ -56,6 +56,6 @@ class Work(Struct, frozen=True):
     began_ms: int
     told_ms: int
     """When that service last said so: of one that runs, again and again."""
-    verdict: Verdict | None = None
+    verdict: ProgramVerdict | None = None
     """Of the last one that has ended."""
     version: int = WORK.version

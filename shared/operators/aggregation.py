@@ -17,7 +17,7 @@ from tidemark.shared.operators import general_group, typed_group
 from tidemark.shared.operators.base import PART, POS, RAW, REST, TS, WEND, WSTART, Out
 from tidemark.shared.operators.batches import ARROW_TYPES, engine_columns, is_engine, one_batch, select, with_column
 from tidemark.shared.operators.context import NOWHERE, TaskContext
-from tidemark.shared.operators.dead_letters import Failure, dead_letters
+from tidemark.shared.operators.dead_letters import RowFailure, dead_letters
 from tidemark.shared.operators.encoded import encoded
 from tidemark.shared.operators.frame import Frame
 from tidemark.shared.operators.program import through
@@ -109,7 +109,7 @@ def _thins(plan: WindowPlan, rows: pa.RecordBatch, left: pa.RecordBatch) -> bool
     return left.num_rows != rows.num_rows or any(isinstance(stage, Unwind) for stage in plan.before)
 
 
-def _once(rows: pa.RecordBatch, failures: list[Failure]) -> list[Failure]:
+def _once(rows: pa.RecordBatch, failures: list[RowFailure]) -> list[RowFailure]:
     """A row that fails in several windows is one dead letter; the rows that `$unwind` makes of a record, at one place, are several.
 
     So of one place there are as many letters as in the window where most failed.
@@ -120,7 +120,7 @@ def _once(rows: pa.RecordBatch, failures: list[Failure]) -> list[Failure]:
     places = list(zip(*(rows.column(n).to_pylist() for n in names), strict=True))
     windows = list(zip(rows.column(WSTART).to_pylist(), rows.column(WEND).to_pylist(), strict=True))
     before: Counter[tuple[object, ...]] = Counter()
-    seen: dict[tuple[object, ...], Failure] = {}
+    seen: dict[tuple[object, ...], RowFailure] = {}
     for failure in failures:
         same = (*places[failure.row], failure.path, failure.reason)
         within = (*windows[failure.row], *same)

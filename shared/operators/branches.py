@@ -18,7 +18,7 @@ from tidemark.shared.language.kernels.cells import lengths
 from tidemark.shared.language.stages.trees import (
     Branch,
     Computed,
-    Values,
+    TreeValues,
     add_to_value,
     computes,
     include_value,
@@ -39,7 +39,7 @@ def added(name: str, tree: Branch, frame: Frame) -> Cells:
     """A field with what `$addFields` computes into it."""
     before = _field(name, frame)
     return _changed(
-        before, tree, frame, _added, lambda env: add_to_value(tree, env.root.get(name, MISSING), Values(env))
+        before, tree, frame, _added, lambda env: add_to_value(tree, env.root.get(name, MISSING), TreeValues(env))
     )
 
 
@@ -47,13 +47,15 @@ def included(name: str, tree: Branch, frame: Frame) -> Cells:
     """A field with what `$project` keeps of it and computes into it."""
     before = _field(name, frame)
     return _changed(
-        before, tree, frame, _included, lambda env: include_value(tree, env.root.get(name, MISSING), Values(env))
+        before, tree, frame, _included, lambda env: include_value(tree, env.root.get(name, MISSING), TreeValues(env))
     )
 
 
 def included_documents(tree: Branch, frame: Frame) -> Cells:
     """Whole documents, with what `$project` keeps of them and computes into them."""
-    return _changed(frame.root().values, tree, frame, _included, lambda env: include_value(tree, env.root, Values(env)))
+    return _changed(
+        frame.root().values, tree, frame, _included, lambda env: include_value(tree, env.root, TreeValues(env))
+    )
 
 
 def _field(name: str, frame: Frame) -> pa.BinaryArray:

@@ -13,11 +13,11 @@ from tidemark.shared.model.time import MAX_TIME, MIN_TIME
 from tidemark.shared.operators.base import Operator, OperatorError, Out
 from tidemark.shared.operators.compute import ComputeOperator
 from tidemark.shared.operators.context import NOWHERE, TaskContext
-from tidemark.shared.operators.dedupe import Distinct
+from tidemark.shared.operators.dedupe import DistinctIds
 from tidemark.shared.operators.in_order import InOrder
 from tidemark.shared.operators.join import JoinOperator
 from tidemark.shared.operators.partial import PartialAggregate
-from tidemark.shared.operators.passing import Branch, ComputationRows, KeyBy, StatelessStages, Tap
+from tidemark.shared.operators.passing import BranchOrdinals, ComputationRows, KeyBy, StatelessStages, Tap
 from tidemark.shared.operators.read_ahead import without_read
 from tidemark.shared.operators.specs import (
     BranchSpec,
@@ -37,7 +37,7 @@ from tidemark.shared.operators.step_operator import StepOperator
 
 
 @dataclass(slots=True)
-class Chain:
+class OperatorChain:
     """Operators in order; with none, everything passes through."""
 
     operators: tuple[Operator, ...]
@@ -183,7 +183,7 @@ def build_operator(spec: OperatorSpec, context: TaskContext = NOWHERE) -> Operat
         case InOrderSpec():
             return InOrder(spec, context)
         case DistinctSpec():
-            return Distinct(spec, context)
+            return DistinctIds(spec, context)
         case StatelessSpec():
             return StatelessStages(spec, context)
         case KeyBySpec():
@@ -199,7 +199,7 @@ def build_operator(spec: OperatorSpec, context: TaskContext = NOWHERE) -> Operat
         case TapSpec():
             return Tap(spec, context)
         case BranchSpec():
-            return Branch(spec)
+            return BranchOrdinals(spec)
         case FrontSpec():
             raise OperatorError("a source's front takes records, not batches")
 
@@ -213,6 +213,6 @@ def build_operators(specs: Sequence[OperatorSpec], context: TaskContext = NOWHER
     return operators
 
 
-def build_chain(specs: Sequence[OperatorSpec], context: TaskContext = NOWHERE) -> Chain:
+def build_chain(specs: Sequence[OperatorSpec], context: TaskContext = NOWHERE) -> OperatorChain:
     """A vertex's chain; for a source without its front."""
-    return Chain(tuple(build_operators([spec for spec in specs if not isinstance(spec, FrontSpec)], context)))
+    return OperatorChain(tuple(build_operators([spec for spec in specs if not isinstance(spec, FrontSpec)], context)))

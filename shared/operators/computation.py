@@ -37,7 +37,7 @@ from tidemark.shared.computation.base import Computation
 from tidemark.shared.computation.problems import DeathError, TimerError
 from tidemark.shared.computation.records import Order, Record, Timer
 from tidemark.shared.computation.state import StateCodec
-from tidemark.shared.computation.timers import Pending
+from tidemark.shared.computation.timers import PendingTimer
 from tidemark.shared.language.limits import DEFAULTS, Limits
 from tidemark.shared.language.values import (
     canonical_key,
@@ -52,7 +52,7 @@ from tidemark.shared.model.time import MAX_TIME, MIN_TIME
 from tidemark.shared.model.values import Document
 from tidemark.shared.operators.base import OperatorError
 from tidemark.shared.operators.computation_calls import Calls, Timed
-from tidemark.shared.operators.computation_keys import Cooling, Due, Key, Keys
+from tidemark.shared.operators.computation_keys import Cooling, Due, Key, KeyedStates
 from tidemark.shared.operators.computation_rows import (
     BELOW,
     KEY,
@@ -61,7 +61,7 @@ from tidemark.shared.operators.computation_rows import (
     VALUE,
     KeyRows,
     OrderKey,
-    Rows,
+    RowsToApply,
     WaitingRows,
     arrived,
     numbers,
@@ -178,7 +178,7 @@ class KeyedComputation:
         self._by_event_time = order == "eventTime"
         self._limits = limits
         codec = StateCodec(computation, limits.state_bytes_max)
-        self._keys = Keys(codec, groups, limits.timers_max, self._waiting, cooling)
+        self._keys = KeyedStates(codec, groups, limits.timers_max, self._waiting, cooling)
         self.watermark_ms = MIN_TIME
         """All that was due below it has been applied."""
         self._due = Due()
@@ -341,7 +341,7 @@ class KeyedComputation:
         for at in rows.last(count):
             self._record(key, rows.of, at, done)
 
-    def _record(self, key: Key, rows: Rows, at: int, done: CallResults) -> None:
+    def _record(self, key: Key, rows: RowsToApply, at: int, done: CallResults) -> None:
         """Apply the row of this place."""
         self.counters.records += 1
         time_ms = rows.times[at]
@@ -356,7 +356,7 @@ class KeyedComputation:
         if error is not None:
             self._fail(CallbackFailure(key.value, error, record=record, order=rows.order(at)), done)
 
-    def _timer(self, key: Key, pending: Pending, output_ms: int, done: CallResults) -> None:
+    def _timer(self, key: Key, pending: PendingTimer, output_ms: int, done: CallResults) -> None:
         """Fire a timer. It is pending no more, even if it fails."""
         timer = Timer(pending.name, pending.time_ms, pending.domain)
         self._keys.changed(key)
@@ -372,7 +372,7 @@ class KeyedComputation:
         if error is not None:
             self._fail(CallbackFailure(key.value, error, timer=timer), done)
 
-    def _give_up(self, key: Key, pending: Pending, done: CallResults) -> None:
+    def _give_up(self, key: Key, pending: PendingTimer, done: CallResults) -> None:
         key.timers.take(pending)
         self._keys.changed(key)
         error = TimerError(
@@ -441,7 +441,7 @@ class KeyedComputation:
                 self._fire_once(key, pending, least_ms, done)
                 self._note(key)
 
-    def _fire_once(self, key: Key, pending: Sequence[Pending], least_ms: int, done: CallResults) -> None:
+    def _fire_once(self, key: Key, pending: Sequence[PendingTimer], least_ms: int, done: CallResults) -> None:
         others = set(key.timers.all()).difference(pending)
         for timer in pending:
             if key.timers.is_pending(timer):  # not cancelled or set anew by one before it

@@ -28,12 +28,12 @@ import pyarrow as pa
 
 from tidemark.shared.computation.problems import StateError
 from tidemark.shared.computation.state import StateCodec
-from tidemark.shared.computation.timers import Pending, Timers
+from tidemark.shared.computation.timers import PendingTimer, Timers
 from tidemark.shared.language.values import decode_value, encode_value
 from tidemark.shared.model.formats import COMPUTATION_STATE, WAITING_ROWS, Codec, FormatError
 from tidemark.shared.model.ids import KeyGroup, StatePart, key_group_part
 from tidemark.shared.model.time import MAX_TIME, MIN_TIME
-from tidemark.shared.operators.computation_parts import Parts, Runs, by_group, lacks_whole, waiting_rows
+from tidemark.shared.operators.computation_parts import Runs, StateParts, by_group, lacks_whole, waiting_rows
 from tidemark.shared.operators.computation_rows import STORED, OrderKey, WaitingRows
 from tidemark.shared.operators.keygroups import groups_of_keys, key_group
 
@@ -139,7 +139,7 @@ class _KeySnapshot(msgspec.Struct, array_like=True):
     state: bytes | None
     output_ms: int
     sequence: int
-    timers: list[Pending]
+    timers: list[PendingTimer]
     waiting: list[tuple[int, OrderKey, bytes]] = []
     """Of rows that wait the time in ms, the order key and the encoded document: before version 4, which has them in runs."""
     highest: int = 0
@@ -195,7 +195,7 @@ class Key:
         self.entry: bytes | None = None
         """Its bytes in a snapshot, where it is kept for its state or timers, and has not changed since."""
         self.dirty_in = -1
-        """The number of the snapshot that it is to be in, where `Keys` knows that already."""
+        """The number of the snapshot that it is to be in, where `KeyedStates` knows that already."""
         self._codec = codec
         self._state: Any = None
         self._packed: bytes | None = None
@@ -256,7 +256,7 @@ class Key:
         return self.output_ms != MIN_TIME and self.output_ms >= passed_ms
 
 
-class Keys:
+class KeyedStates:
     """All keys of a task by key group, and which changed since the last snapshot."""
 
     def __init__(
@@ -277,7 +277,7 @@ class Keys:
         self._dirty: dict[KeyGroup, set[bytes]] = {}
         self._number = 0
         """Of the next snapshot."""
-        self._parts = Parts()
+        self._parts = StateParts()
         self._runs = Runs()
         self._fresh = codec.encode(codec.fresh())
         self._cooling = cooling

@@ -71,7 +71,7 @@ class _Group:
     """Names of their keys, packed: they may be as many as half of the keys, most of which lie on a disk."""
 
 
-class Parts:
+class StateParts:
     """Which parts the snapshot of a task has."""
 
     def __init__(self) -> None:
@@ -128,7 +128,7 @@ _ROWS: Final[Codec[StoredRows]] = Codec(WAITING_ROWS, StoredRows)
 
 
 @dataclass(frozen=True, slots=True)
-class _Run:
+class _KeyRun:
     parts: tuple[StatePart, ...]
     since: int
     """The number from which on it has the rows that waited, up to those of the next run."""
@@ -139,7 +139,7 @@ class Runs:
     """Which runs of waiting rows the snapshot of a task has."""
 
     def __init__(self) -> None:
-        self._runs: list[_Run] = []
+        self._runs: list[_KeyRun] = []
         self._number = 0
         self._arrived = 0
         """Rows below this number lie in runs."""
@@ -159,7 +159,7 @@ class Runs:
         if rows.num_rows:
             written = self._written(rows, groups)
             parts |= written
-            self._runs.append(_Run(tuple(written), since, rows.num_rows))
+            self._runs.append(_KeyRun(tuple(written), since, rows.num_rows))
         self._restored, self._arrived = (), waiting.arrived
         return parts
 

@@ -199,7 +199,7 @@ class KeyRows:
         return self.of.batch(self._begin, self._end)
 
 
-class Rows:
+class RowsToApply:
     """Rows to be applied, by their places from 0 on."""
 
     def __init__(self, times: list[int], packed: list[bytes], ordinals: Int64s, positions: Int64s) -> None:
@@ -214,13 +214,13 @@ class Rows:
         return int(self._ordinals[at]), int(self._positions[at])
 
 
-def arrived(rows: pa.RecordBatch) -> Rows:
+def arrived(rows: pa.RecordBatch) -> RowsToApply:
     """Rows as they came in, columns as in `ROWS`."""
     times, packed = rows.column(TIME).to_pylist(), rows.column(PACKED).to_pylist()
-    return Rows(times, packed, numbers(rows, ORDINAL), numbers(rows, POSITION))
+    return RowsToApply(times, packed, numbers(rows, ORDINAL), numbers(rows, POSITION))
 
 
-class ReachedRows(Rows):
+class ReachedRows(RowsToApply):
     """Rows of some chunks, key by key (CR2)."""
 
     def __init__(self, batches: Sequence[pa.RecordBatch]) -> None:

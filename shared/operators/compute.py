@@ -19,7 +19,7 @@ from tidemark.shared.operators.batches import batch_of, batch_of_encoded
 from tidemark.shared.operators.computation import CallbackFailure, CallResults, KeyedComputation, Row
 from tidemark.shared.operators.computation_rows import OrderKey
 from tidemark.shared.operators.context import TaskContext
-from tidemark.shared.operators.dead_letters import LATE, LATE_CODE, Failure, dead_letters
+from tidemark.shared.operators.dead_letters import LATE, LATE_CODE, RowFailure, dead_letters
 from tidemark.shared.operators.specs import ComputeSpec
 
 _FAILED = "ComputationFailed"
@@ -121,7 +121,7 @@ class ComputeOperator(Operator):
             outs.append(Out(OUT, "rows", batch_of_encoded(packed, _engine(times, sequence))))
         if applied.late:
             batch = batch_of_encoded([r.packed for r in applied.late], _ordered(applied.late))
-            failures = [Failure(i, LATE, LATE_CODE) for i in range(len(applied.late))]
+            failures = [RowFailure(i, LATE, LATE_CODE) for i in range(len(applied.late))]
             outs += dead_letters(batch, failures, self._operator, self._context)
         if applied.failures:
             outs += self._failed(applied.failures)
@@ -143,7 +143,7 @@ class ComputeOperator(Operator):
 
     def _letters(self, batch: pa.RecordBatch, failed: Sequence[CallbackFailure]) -> Sequence[Out]:
         reasons = [
-            Failure(i, f"{type(f.error).__name__}: {f.error}", _FAILED, path=f"{self._spec.stage.path}.class")
+            RowFailure(i, f"{type(f.error).__name__}: {f.error}", _FAILED, path=f"{self._spec.stage.path}.class")
             for i, f in enumerate(failed)
         ]
         return dead_letters(batch, reasons, self._operator, self._context)

@@ -32,7 +32,7 @@ _HEADS: Final = [encode_value(dict.fromkeys(map(str, range(n))))[:1] for n in ra
 """The first byte of an encoded object of n fields."""
 
 
-class Failure(NamedTuple):
+class RowFailure(NamedTuple):
     """Why a row of a batch cannot go on."""
 
     row: int
@@ -70,10 +70,10 @@ class Failures:
         """How many."""
         return len(self.rows)
 
-    def __iter__(self) -> Iterator[Failure]:
+    def __iter__(self) -> Iterator[RowFailure]:
         """Row and cause of each."""
         for row, place in zip(self.rows.tolist(), self.places.tolist(), strict=True):
-            yield Failure(row, *self.causes[place])
+            yield RowFailure(row, *self.causes[place])
 
     @classmethod
     def alike(cls, rows: npt.NDArray[np.int64], cause: Cause) -> "Failures":
@@ -81,7 +81,7 @@ class Failures:
         return cls(rows, (cause,), np.zeros(len(rows), dtype=np.int64))
 
     @classmethod
-    def of(cls, failures: Sequence[Failure]) -> "Failures":
+    def of(cls, failures: Sequence[RowFailure]) -> "Failures":
         """Failures that were found one by one."""
         causes: dict[Cause, int] = {}
         places = [causes.setdefault(Cause(f.reason, f.code, f.path), len(causes)) for f in failures]
@@ -134,7 +134,7 @@ class Origin:
 
 def dead_letters(
     batch: pa.RecordBatch,
-    failures: Sequence[Failure] | Failures,
+    failures: Sequence[RowFailure] | Failures,
     operator: str,
     context: TaskContext,
     origin: Origin | None = None,

@@ -46,7 +46,7 @@ class Bad(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
+class RefusedRecords:
     """Records that are no documents of the schema, as columns of one length n, in the order of the records."""
 
     rows: Int64s
@@ -69,7 +69,7 @@ class Decoded:
     """Shape (n,): the record of each row of `batch`."""
     batch: pa.RecordBatch
     """Typed columns and RAW."""
-    bad: Refused
+    bad: RefusedRecords
 
 
 def decode(values: pa.BinaryArray, schema: Schema, ahead: Sequence[Path] = ()) -> Decoded:
@@ -108,14 +108,14 @@ class _Misfits:
         """Where a cause stands."""
         return self.causes.setdefault(cause, len(self.causes))
 
-    def refused(self, values: pa.BinaryArray, documents: Mapping[int, bytes | None]) -> Refused:
+    def refused(self, values: pa.BinaryArray, documents: Mapping[int, bytes | None]) -> RefusedRecords:
         """The records; these were rendered (None: no object), the reader has read the others."""
         rows = np.flatnonzero(self.places >= 0)
         texts = values.take(pa.array(rows))
         if documents:
             rendered = np.isin(rows, list(documents))
             texts = pc.replace_with_mask(texts, pa.array(rendered), pa.array(documents.values(), texts.type))
-        return Refused(rows, tuple(self.causes), self.places[rows], texts)
+        return RefusedRecords(rows, tuple(self.causes), self.places[rows], texts)
 
 
 def _with_rendered(

@@ -17,7 +17,7 @@ from tidemark.shared.model.values import Date
 from tidemark.shared.operators.batches import column_field
 from tidemark.shared.operators.cells import encoded_cells
 from tidemark.shared.operators.context import Topics
-from tidemark.shared.operators.dead_letters import Cause, Failure, Failures
+from tidemark.shared.operators.dead_letters import Cause, Failures, RowFailure
 from tidemark.shared.operators.decode import TYPE_NAMES, instants
 from tidemark.shared.operators.frame import Cells, evaluated
 from tidemark.shared.operators.windows import EVENT_TIME_LIMIT_MS
@@ -88,7 +88,7 @@ def _texts(batch: pa.RecordBatch, expr: Expr) -> pa.Array | None:
     return None if found is None or found.null_count else found
 
 
-def rows_of(failures: Sequence[Failure] | Failures, count: int) -> npt.NDArray[np.bool_]:
+def rows_of(failures: Sequence[RowFailure] | Failures, count: int) -> npt.NDArray[np.bool_]:
     """A mask, shape (count,), of the rows that failed."""
     mask = np.zeros(count, dtype=np.bool_)
     mask[failures.rows if isinstance(failures, Failures) else [f.row for f in failures]] = True

@@ -32,7 +32,7 @@ from tidemark.shared.operators.base import ARRIVAL, PART, POS, TS
 from tidemark.shared.operators.batches import TAGGED_FIELD, values_of
 from tidemark.shared.operators.cells import encoded_cells
 from tidemark.shared.operators.context import Topics
-from tidemark.shared.operators.dead_letters import Failure
+from tidemark.shared.operators.dead_letters import RowFailure
 from tidemark.shared.operators.frame import Cells, Frame
 from tidemark.shared.operators.grouping import Groups, Merge, groups_of, together
 from tidemark.shared.operators.window_plan import WindowPlan
@@ -44,7 +44,7 @@ NULL: Final = encode_value(None)
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
+class ValueColumn:
     """Values of the language, one a row: as a column, or one for all rows."""
 
     cells: Cells | None = None
@@ -90,7 +90,7 @@ def members(
     extras: Mapping[str, Merge],
     topic: Topics,
     accumulators: Sequence[AnyImplementation],
-) -> tuple[Members, list[Failure]]:
+) -> tuple[Members, list[RowFailure]]:
     """The groups of rows with their windows (columns `window`), and the rows that are in none (GC1).
 
     places: the parts of the rows' order keys, shape (n,) each. extras: further columns, and how they merge.
@@ -105,7 +105,7 @@ def members(
     for at, (accumulator, field) in enumerate(zip(accumulators, group.fields, strict=True)):
         if field.accumulator.op in _REFUSING:
             inputs[at] = _refused(accumulator, inputs[at], places, errors)
-    failures = [Failure(row, e.reason, e.code, e.path or group.path) for row, e in sorted(errors.items())]
+    failures = [RowFailure(row, e.reason, e.code, e.path or group.path) for row, e in sorted(errors.items())]
     groups = groups_of([rows.column(name) for name in window] + _coded(key.values(), rows.num_rows), rows.num_rows)
     order = np.lexsort(places[::-1]) if ordered else np.arange(rows.num_rows)
     if errors:
@@ -156,19 +156,19 @@ def _exprs(group: Group) -> Iterable[Expr]:
     yield from (field.accumulator.input for field in group.fields)
 
 
-def _key(expr: Expr, frame: Frame, errors: dict[int, ExpressionError]) -> dict[str, Column]:
+def _key(expr: Expr, frame: Frame, errors: dict[int, ExpressionError]) -> dict[str, ValueColumn]:
     """The parts of `_id` by name, "" for one that is all of it."""
     if isinstance(expr, ObjectExpr) and expr.fields and len(dict(expr.fields)) == len(expr.fields):
         return {name: _column(item, frame, errors) for name, item in expr.fields}
     return {"": _column(expr, frame, errors)}
 
 
-def _column(expr: Expr, frame: Frame, errors: dict[int, ExpressionError]) -> Column:
+def _column(expr: Expr, frame: Frame, errors: dict[int, ExpressionError]) -> ValueColumn:
     if isinstance(expr, Literal):
-        return Column(constant=expr.value)
+        return ValueColumn(constant=expr.value)
     cells = frame.computed(expr)
     _note(cells.errors, errors)
-    return Column(cells)
+    return ValueColumn(cells)
 
 
 def _note(found: Mapping[int, ExpressionError], errors: dict[int, ExpressionError]) -> None:
@@ -176,17 +176,17 @@ def _note(found: Mapping[int, ExpressionError], errors: dict[int, ExpressionErro
         errors.setdefault(row, error)
 
 
-def _input(accumulator: Accumulator, frame: Frame, errors: dict[int, ExpressionError]) -> Column:
+def _input(accumulator: Accumulator, frame: Frame, errors: dict[int, ExpressionError]) -> ValueColumn:
     """The values that an accumulator adds, row by row (`accumulator_input`)."""
     if accumulator.n_of_key is not None:
         cells = frame.each(lambda env: accumulator_input(accumulator, env))
         _note(cells.errors, errors)
-        return Column(cells)
+        return ValueColumn(cells)
     last = _column(accumulator.input, frame, errors)
     if not accumulator.sort_by:
         return last
     rows = np.arange(frame.size)
-    return Column(
+    return ValueColumn(
         Cells(TAGGED_FIELD, tuples(_sort_values(accumulator.sort_by, frame), last.encoded(rows).fill_null(NULL)))
     )
 
@@ -205,12 +205,12 @@ def _sort_values(keys: tuple[SortKey, ...], frame: Frame) -> pa.BinaryArray:
 
 
 def _refused(
-    accumulator: AnyImplementation, column: Column, places: Sequence[Int64s], errors: dict[int, ExpressionError]
-) -> Column:
+    accumulator: AnyImplementation, column: ValueColumn, places: Sequence[Int64s], errors: dict[int, ExpressionError]
+) -> ValueColumn:
     """The column, encoded. Note the rows with a value that an accumulator refuses, whatever its other values."""
     cells = column.encoded(np.arange(len(places[0])))
     suspects = refusable(accumulator, cells)
-    found = Column(Cells(TAGGED_FIELD, cells))
+    found = ValueColumn(Cells(TAGGED_FIELD, cells))
     orders = zip(*(place[suspects].tolist() for place in places), strict=True)
     for row, value, order in zip(suspects.tolist(), found.values(suspects), orders, strict=True):
         try:
@@ -225,7 +225,7 @@ def _refused(
 # --- rows -------------------------------------------------------------------------------------------------------------
 
 
-def _coded(columns: Iterable[Column], size: int) -> list[pa.Array]:
+def _coded(columns: Iterable[ValueColumn], size: int) -> list[pa.Array]:
     """Columns that tell keys apart: the same cells are the same key; other ones may be equal, too (GC3)."""
     found = []
     for column in columns:

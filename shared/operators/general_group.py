@@ -20,7 +20,7 @@ from tidemark.shared.operators.base import KEY, WEND, WSTART, OperatorError
 from tidemark.shared.operators.batches import TAGGED_FIELD, batch_of, is_engine, one_batch, select, values_of
 from tidemark.shared.operators.cells import canonical_cells
 from tidemark.shared.operators.context import Topics
-from tidemark.shared.operators.dead_letters import Failure
+from tidemark.shared.operators.dead_letters import RowFailure
 from tidemark.shared.operators.general_columns import NULL, Int64s, Members, first_rows, members, places_of
 from tidemark.shared.operators.grouping import Groups, Merge, groups_of, one_array, together
 from tidemark.shared.operators.sessions import assign_sessions
@@ -28,7 +28,7 @@ from tidemark.shared.operators.typed_group import ROWS
 from tidemark.shared.operators.window_plan import ID, ORDER, SESSION, SESSION_KEY, WindowPlan, state_column
 
 
-def partials(plan: WindowPlan, rows: pa.RecordBatch, topic: Topics = None) -> tuple[pa.Table, list[Failure]]:
+def partials(plan: WindowPlan, rows: pa.RecordBatch, topic: Topics = None) -> tuple[pa.Table, list[RowFailure]]:
     """Rows with their windows aggregated by window and key.
 
     Rows on which an expression fails, or that an accumulator refuses, are left out of all accumulators and handed back.
@@ -54,7 +54,7 @@ def partials(plan: WindowPlan, rows: pa.RecordBatch, topic: Topics = None) -> tu
 
 def _grouped(
     group: Group, rows: pa.RecordBatch, window: Sequence[str], places: Sequence[Int64s], extras: Mapping[str, Merge], topic: Topics
-) -> tuple[Members, list[pa.BinaryArray], list[Failure]]:  # fmt: skip
+) -> tuple[Members, list[pa.BinaryArray], list[RowFailure]]:  # fmt: skip
     """The groups, their states by accumulator, and the rows that are in none."""
     accumulators = _accumulators(group)
     groups, failures = members(group, rows, window, places, extras, topic, accumulators)
@@ -66,7 +66,7 @@ def _grouped(
 
 def regrouped(
     group: Group, rows: pa.RecordBatch, window: str, places: Sequence[Int64s], topic: Topics
-) -> tuple[Int64s, list[pa.BinaryArray], list[Failure]]:
+) -> tuple[Int64s, list[pa.BinaryArray], list[RowFailure]]:
     """A `$group` of all rows of some windows, which a column numbers: (the window of each row, its columns, the failures).
 
     Rows come in the order of the first row of each group; the columns are those of `finish`.

@@ -55,7 +55,7 @@ from tidemark.shared.operators.batches import int64s, select
 from tidemark.shared.operators.context import NOWHERE, TaskContext
 from tidemark.shared.operators.dead_letters import LATE, LATE_CODE, Cause, Failures, dead_letters
 from tidemark.shared.operators.encoded import encoded
-from tidemark.shared.operators.join_rows import Arrived, Found, JoinRows
+from tidemark.shared.operators.join_rows import Arrived, JoinedRows, JoinRows
 from tidemark.shared.operators.join_runs import RowsSnapshot
 from tidemark.shared.operators.join_slots import LEFT, RIGHT, Side
 from tidemark.shared.operators.keygroups import murmur2_column
@@ -164,7 +164,7 @@ class JoinOperator(Operator):
 
     # --- documents out ------------------------------------------------------------------------------------------------------
 
-    def _outs(self, found: Found) -> Sequence[Out]:
+    def _outs(self, found: JoinedRows) -> Sequence[Out]:
         slots = self._rows.slots
         rows, keys = slots.ordered(found.rows, found.keys)  # J5
         alone = [int((rows[:, side] < 0).sum()) for side in (joining.LEFT, joining.RIGHT)]

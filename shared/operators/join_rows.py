@@ -40,11 +40,11 @@ from tidemark.shared.operators.join_runs import (
     NUMBERS,
     Bools,
     ByTime,
+    DiskRun,
     Int64s,
-    Rows,
     RowsSnapshot,
-    Run,
-    Written,
+    SnapshotRows,
+    WrittenRun,
     cuts,
     groups_of,
     merged,
@@ -84,7 +84,7 @@ class Arrived:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class JoinedRows:
     """The rows and pairs that a watermark lets out."""
 
     rows: Int64s
@@ -101,7 +101,7 @@ class Found:
 class _Copied:
     """Applied rows of a run that are in memory for a piece."""
 
-    run: Run
+    run: DiskRun
     side: Side
     places: Int64s
     slots: Int64s
@@ -142,7 +142,7 @@ class JoinRows:
         """By key group: rows of runs below this wait no more."""
         self._run = 0
         """Number of the next run."""
-        self._written: tuple[list[Written], ...] = ([], [], [])
+        self._written: tuple[list[WrittenRun], ...] = ([], [], [])
         """Of the rows that wait, and of either side's applied ones; in the order of their numbers."""
         self._run_of = NONE
         """By slot: the number of the run that it is written in; -1: none."""
@@ -185,10 +185,10 @@ class JoinRows:
 
     # --- rows are due -------------------------------------------------------------------------------------------------------
 
-    def advance(self, watermark_ms: int, most: int, items_max: int = MAX_TIME) -> Found | None:
+    def advance(self, watermark_ms: int, most: int, items_max: int = MAX_TIME) -> JoinedRows | None:
         """Apply the rows waiting below the watermark, drop those that no later row can match; None if that gives more than `most`.
 
-        items_max: of some more rows or documents than these only the first; `Found.reached_ms` tells to which watermark that goes.
+        items_max: of some more rows or documents than these only the first; `JoinedRows.reached_ms` tells to which watermark that goes.
         """
         due = self._due_rows(watermark_ms, items_max)
         copied, some = self._copy(due, items_max)
@@ -223,7 +223,7 @@ class JoinRows:
             return None
         numbers = np.unique(self.slots.rows[np.concatenate((due, *gone)), KEY])
         self.changed.update(np.unique(self.slots.groups[numbers]).tolist())
-        return Found(found, np.concatenate(gone), numbers, reached_ms)
+        return JoinedRows(found, np.concatenate(gone), numbers, reached_ms)
 
     def _due_rows(self, watermark_ms: int, items_max: int) -> Int64s:
         """The rows to apply next, in their order: those that the last piece has left, or those of some `items_max` rows."""
@@ -243,7 +243,7 @@ class JoinRows:
             self._due, self._due_below_ms = self.slots.in_order(slots), below_ms
         return self._due
 
-    def drop(self, found: Found) -> None:
+    def drop(self, found: JoinedRows) -> None:
         """Forget the rows given out, and the keys that have no row left."""
         self._run_of[found.gone] = -1
         self.slots.forget(found.gone, found.keys)
@@ -329,7 +329,7 @@ class JoinRows:
         return copied, some
 
     def _copies(
-        self, side: Side, wanted: Sequence[tuple[Run, Int64s, Int64s]], keys: pa.BinaryArray, bounds: Int64s
+        self, side: Side, wanted: Sequence[tuple[DiskRun, Int64s, Int64s]], keys: pa.BinaryArray, bounds: Int64s
     ) -> list[_Copied]:
         """Load rows, given as (run, which key, place), that have the key and a time from its bound on."""
         orders = [np.argsort(places, kind="stable") for _, _, places in wanted]
@@ -469,15 +469,15 @@ class JoinRows:
         if not len(slots):
             return {}
         slots = slots[np.lexsort((rows[slots, NUMBER], rows[slots, TIME]))]
-        run = Run(self._run, list(self.slots.cold(slots)))
+        run = DiskRun(self._run, list(self.slots.cold(slots)))
         self._run += 1
         self._run_of[slots] = run.number
         made = {part_of(group, run): stored for group, stored in parts_of(run, waits=which == 0)}
-        written.append(Written(run.number, slots, groups_of(run.batches), frozenset(made)))
+        written.append(WrittenRun(run.number, slots, groups_of(run.batches), frozenset(made)))
         self.changed.update(np.unique(written[-1].groups).tolist())
         return made
 
-    def _met(self, run: Written) -> Bools:
+    def _met(self, run: WrittenRun) -> Bools:
         """Of its rows, shape (n,): whether they have found a match or are gone."""
         met: Bools = (self.slots.rows[run.slots, MATCHED] != 0) | (self._run_of[run.slots] != run.number)
         return met
@@ -531,7 +531,7 @@ class JoinRows:
         shelve = self._shelve or pa.RecordBatchReader.read_all
         found: dict[int, list[tuple[StatePart, pa.RecordBatch]]] = {}
         for group, part, stored in parts:
-            rows = Rows.of(stored)
+            rows = SnapshotRows.of(stored)
             which = 0 if rows.waits[0] else 1 + int(rows.numbers[0, NUMBERS.index("side")])
             found.setdefault(which, []).append((part, rows.cold(group)))
         for which, pieces in sorted(found.items()):
@@ -551,7 +551,7 @@ class JoinRows:
             run for queue in self._kept for run in queue.cold if group in run.groups and run.number in stored.met
         ):
             take_met(run, group, stored.met[run.number])
-        found = Rows.of(stored)
+        found = SnapshotRows.of(stored)
         slots = self._laid(found.documents.cast(pa.binary()))
         numbers = self.slots.numbers_of(found.keys, np.full(len(slots), group, dtype=np.int64))
         self._fill(slots, numbers, [found.numbers[:, at] for at in range(len(NUMBERS))])
@@ -584,7 +584,7 @@ class JoinRows:
 
     def _warm(self, which: int) -> None:
         """Rows of the snapshot's runs come into memory as far as it has room for them, those of the latest run first."""
-        queue, warm = self._queues[which], list[tuple[Run, Int64s]]()
+        queue, warm = self._queues[which], list[tuple[DiskRun, Int64s]]()
         while queue.cold and queue.cold[-1].stored:
             run = queue.cold[-1]
             if self.slots.size_bytes + run.size_bytes + ROW_BYTES * len(run) > self._memory_bytes:
@@ -602,7 +602,7 @@ class JoinRows:
                 if run.met is not None:
                     self.slots.rows[slots, MATCHED] = run.met
                 joining.prepend(slots, self.slots.rows, self.slots.keys)
-            self._written[which].insert(0, Written(run.number, slots, groups_of([batch]), run.stored))
+            self._written[which].insert(0, WrittenRun(run.number, slots, groups_of([batch]), run.stored))
             warm.append((run, slots))
         for _, slots in reversed(warm):
             times = self.slots.rows[slots, TIME]
@@ -616,5 +616,5 @@ _ALONE: Final = (
 )  # fmt: skip
 
 
-def _unread(runs: list[Run]) -> list[Run]:
+def _unread(runs: list[DiskRun]) -> list[DiskRun]:
     return [run for run in runs if run.at < len(run)]

@@ -50,7 +50,7 @@ class ByTime:
     __slots__ = ("_number", "_runs", "_runs_max", "cold")
 
     def __init__(self) -> None:
-        self.cold: list[Run] = []
+        self.cold: list[DiskRun] = []
         """Those that are not yet read to their end, in the order of their numbers."""
         self._runs: list[tuple[int, int, Int64s, Int64s]] = []
         """A heap of (first time, number, times, slots)."""
@@ -191,7 +191,7 @@ def cuts(sizes: Int64s) -> Iterator[slice]:
 
 
 @dataclass(slots=True, eq=False)
-class Run:
+class DiskRun:
     """Rows on the disk; a row's place is its number in the run."""
 
     number: int
@@ -290,7 +290,7 @@ def _numbers(batch: pa.RecordBatch, column: int) -> Int64s:
     return found
 
 
-def write_run(number: int, batches: Iterable[pa.RecordBatch], shelve: Shelve, *, applied: bool, outer: bool) -> Run:
+def write_run(number: int, batches: Iterable[pa.RecordBatch], shelve: Shelve, *, applied: bool, outer: bool) -> DiskRun:
     """A run of these rows, by time, of the schema COLD; `shelve` puts them on the disk. ScratchUnavailable where there is no room."""
     hashes: list[Words] = []
     met: list[Int64s] = []
@@ -315,7 +315,7 @@ def write_run(number: int, batches: Iterable[pa.RecordBatch], shelve: Shelve, *,
         columns = [pa.array(all_hashes[order]), pa.array(order)]
         listed = shelve(pa.Table.from_arrays(columns, schema=_INDEX).to_reader()).combine_chunks()
         index = listed.column("hash").chunk(0).to_numpy(), listed.column("place").chunk(0).to_numpy()
-    run = Run(number, table.to_batches(), index, np.concatenate(met) != 0 if applied and outer else None)
+    run = DiskRun(number, table.to_batches(), index, np.concatenate(met) != 0 if applied and outer else None)
     run.groups, run.size_bytes = frozenset(groups), size
     return run
 
@@ -328,7 +328,7 @@ _WAITS, _STORED_KEY, _STORED_SIZE = 7, 8, 9
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
+class WrittenRun:
     """A run of the snapshot whose rows are in memory (JR4)."""
 
     number: int
@@ -339,7 +339,7 @@ class Written:
     parts: frozenset[StatePart]
 
 
-def part_of(group: int, run: Run) -> StatePart:
+def part_of(group: int, run: DiskRun) -> StatePart:
     """Of a key group of a run (JR3)."""
     return StatePart(f"{key_group_part(group)}#{run.number}")
 
@@ -368,7 +368,7 @@ def stored_rows(numbers: Sequence[Int64s], waits: Bools, keys: Int64s, sizes: In
 
 
 @dataclass(frozen=True, slots=True)
-class Rows:
+class SnapshotRows:
     """Rows of a snapshot, taken apart."""
 
     numbers: Int64s
@@ -377,7 +377,7 @@ class Rows:
     documents: pa.LargeBinaryArray
 
     @classmethod
-    def of(cls, stored: RowsSnapshot) -> "Rows":
+    def of(cls, stored: RowsSnapshot) -> "SnapshotRows":
         """ValueError for bytes that are no rows."""
         rows = np.frombuffer(stored.rows, dtype="<i8").reshape(-1, STORED_ROW).astype(np.int64)
         ends = np.cumsum(rows[:, _STORED_SIZE])
@@ -424,7 +424,7 @@ def merged(batches: Sequence[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         yield from table.take(pa.array(order[some])).combine_chunks().to_batches()
 
 
-def parts_of(run: Run, *, waits: bool) -> Iterator[tuple[int, RowsSnapshot]]:
+def parts_of(run: DiskRun, *, waits: bool) -> Iterator[tuple[int, RowsSnapshot]]:
     """Key group and rows of each part of a run."""
     pieces: dict[int, list[pa.RecordBatch]] = {}
     for _, batch in run.read(0, len(run)):
@@ -465,7 +465,7 @@ def met_bits(groups: Words16, met: Bools) -> Iterator[tuple[int, bytes]]:
         yield group, np.packbits(met[begin:end]).tobytes()
 
 
-def take_met(run: Run, group: int, data: bytes) -> None:
+def take_met(run: DiskRun, group: int, data: bytes) -> None:
     """Mark rows of a key group as met, by the bits of its part. ValueError for bits of other rows."""
     if run.met is None:
         return

@@ -15,8 +15,7 @@ from tidemark.shared.language.expressions.ast import FieldPath
 from tidemark.shared.language.expressions.environment import Environment
 from tidemark.shared.language.expressions.errors import ExpressionError
 from tidemark.shared.language.stages import Lookup
-from tidemark.shared.language.stages.base import Failure as Failed
-from tidemark.shared.language.stages.base import Passed
+from tidemark.shared.language.stages.base import Failure, Passed
 from tidemark.shared.language.stages.looking_up import Asking, Looker, Narrowing, Wanted, key_of, looked_up, together
 from tidemark.shared.language.values import encode_docs, encode_value
 from tidemark.shared.model.plan import OUT
@@ -24,7 +23,7 @@ from tidemark.shared.model.values import Document, Found
 from tidemark.shared.operators.base import RAW, REST, Out
 from tidemark.shared.operators.batches import TAGGED_FIELD, documents_of, engine_columns, is_engine
 from tidemark.shared.operators.context import NOWHERE, TaskContext
-from tidemark.shared.operators.dead_letters import Failure, dead_letters
+from tidemark.shared.operators.dead_letters import RowFailure, dead_letters
 from tidemark.shared.operators.frame import Frame, partial_documents
 from tidemark.shared.operators.grouping import Groups, groups_of
 from tidemark.shared.operators.pieces import COPIED_BYTES, ranges, row_bytes
@@ -43,7 +42,7 @@ class Looking:
     """(row, environment, keys) of those that can be looked up."""
     wanted: dict[bytes, Wanted] = field(default_factory=dict)
     """The distinct ones of all rows, by key."""
-    failures: list[Failure] = field(default_factory=list)
+    failures: list[RowFailure] = field(default_factory=list)
     by_value: Groups | None = None
     """The rows by the value of the field that decides; then `rows` has one row for each different value."""
 
@@ -80,7 +79,7 @@ class LookupRows:
             except ExpressionError as error:
                 if by_value is not None:
                     return self._begin(batch, None)  # a letter is a row's, not a value's
-                looking.failures.append(Failure(row, error.reason, error.code, error.path or self._stage.path))
+                looking.failures.append(RowFailure(row, error.reason, error.code, error.path or self._stage.path))
                 continue
             looking.wanted.update(wanted)
             looking.rows.append((row, env, list(wanted)))
@@ -105,7 +104,7 @@ class LookupRows:
                 places += [row] * len(outcome.documents)
                 documents += outcome.documents
             else:
-                failures.append(Failure(row, outcome.reason, outcome.code, outcome.path))
+                failures.append(RowFailure(row, outcome.reason, outcome.code, outcome.path))
         self.failed += len(failures)
         outs: list[Out] = []
         encoded = encode_docs(documents)
@@ -117,7 +116,7 @@ class LookupRows:
             outs.append(Out(OUT, "rows", pa.RecordBatch.from_pydict(columns)))
         return outs + dead_letters(looking.batch, failures, self._stage.name, self._context)
 
-    def _outcomes(self, looking: Looking, buckets: Buckets) -> Asking[list[Passed | Failed]]:
+    def _outcomes(self, looking: Looking, buckets: Buckets) -> Asking[list[Passed | Failure]]:
         tasks = [looked_up(self.looker, env.root, candidates(keys, buckets), env) for _, env, keys in looking.rows]
         return (yield from together(tasks))
 

@@ -159,7 +159,7 @@ BRANCHES_MAX: Final = 2**11
 """Streams that may flow together."""
 
 
-class Branch(Passing):
+class BranchOrdinals(Passing):
     """An `Operator` without state."""
 
     def __init__(self, spec: BranchSpec) -> None:

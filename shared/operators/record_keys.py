@@ -15,7 +15,7 @@ from tidemark.shared.language.stages import KeyFormat
 from tidemark.shared.language.values import ExtendedJsonError, parse_json
 from tidemark.shared.model.values import Binary, Value, long
 from tidemark.shared.operators.context import KeyedTopics, Topics
-from tidemark.shared.operators.dead_letters import Failure
+from tidemark.shared.operators.dead_letters import RowFailure
 
 _SIZES: Final = {"int": 4, "long": 8, "double": 8}
 _PATH: Final = "config.keyFormat"
@@ -35,17 +35,17 @@ def shown_key(topics: Topics, key: bytes) -> Value:
         return Binary(key)
 
 
-def unfit_keys(keys: pa.BinaryArray, key_format: KeyFormat) -> Sequence[Failure]:
+def unfit_keys(keys: pa.BinaryArray, key_format: KeyFormat) -> Sequence[RowFailure]:
     """The rows that have a key which is not of the format. Of a schema registry's keys, and a plug-in's, the connector has said it."""
     if key_format in ("binData", "schemaRegistry", "plugin") or _all_fit(keys, key_format):
         return ()
-    found: list[Failure] = []
+    found: list[RowFailure] = []
     for row, key in enumerate(keys.to_pylist()):
         try:
             if key is not None:
                 _value_of(key, key_format)
         except _NoKey as why:
-            found.append(Failure(row, f"The record's key is no {key_format}: {why}.", "DecodeFailure", _PATH))
+            found.append(RowFailure(row, f"The record's key is no {key_format}: {why}.", "DecodeFailure", _PATH))
     return found
 
 

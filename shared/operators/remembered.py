@@ -112,7 +112,7 @@ CODEC: Final[Codec[StoredPart]] = Codec(RECORD_IDS, StoredPart)
 
 
 @dataclass(slots=True)
-class _Run:
+class _RowRun:
     places: Places
     """Shape (n,), ascending: key group · 2³² + hash."""
     ids: pa.BinaryArray
@@ -126,8 +126,8 @@ class _Run:
     def __post_init__(self) -> None:
         self.size_bytes = _size(self.ids)
 
-    def rows(self, wanted: npt.NDArray[np.intp], level: int) -> "_Run":
-        return _Run(self.places[wanted], self.ids.take(pa.array(wanted)), self.buckets[wanted], level)
+    def rows(self, wanted: npt.NDArray[np.intp], level: int) -> "_RowRun":
+        return _RowRun(self.places[wanted], self.ids.take(pa.array(wanted)), self.buckets[wanted], level)
 
 
 @dataclass(slots=True)
@@ -141,8 +141,8 @@ class Remembered:
     """Beyond so many bytes of ids; None: all of them lie in memory."""
     size_bytes: int = 0
     """Of the ids, as they lie in memory or on the disk."""
-    _stored: list[_Run] = field(default_factory=list)
-    _fresh: list[_Run] = field(default_factory=list)
+    _stored: list[_RowRun] = field(default_factory=list)
+    _fresh: list[_RowRun] = field(default_factory=list)
     """Those since the last snapshot."""
     _filter: Bloom = field(default_factory=Bloom)
     _oldest: int = MIN_TIME
@@ -205,7 +205,7 @@ class Remembered:
             return
         places = self._places(hashes[rows])
         order = np.argsort(places, kind="stable")
-        run = _Run(places[order], ids.take(pa.array(rows[order])), buckets[rows[order]])
+        run = _RowRun(places[order], ids.take(pa.array(rows[order])), buckets[rows[order]])
         self._fresh.append(run)
         self.size_bytes += run.size_bytes
         self._noted(hashes[rows])
@@ -284,7 +284,7 @@ class Remembered:
             places = self._places(hashes)
             order = np.argsort(places, kind="stable")
             buckets = np.concatenate([buckets for _, buckets in found])[order]
-            run = _Run(places[order], ids.take(pa.array(order)), buckets, RESTORED_LEVEL + len(self._stored))
+            run = _RowRun(places[order], ids.take(pa.array(order)), buckets, RESTORED_LEVEL + len(self._stored))
             run.parts = frozenset(kept) if most <= PARTS_A_GROUP_MAX else frozenset()
             self._stored.append(run)
             self.size_bytes += run.size_bytes
@@ -299,7 +299,7 @@ def _still(there: Places, wanted: Places, at: npt.NDArray[np.intp], left: npt.ND
     return still
 
 
-def _merge_alike(runs: list[_Run]) -> None:
+def _merge_alike(runs: list[_RowRun]) -> None:
     """RI2, from the newest run on."""
     while len(runs) >= RUNS_ALIKE and runs[-1].level == runs[-RUNS_ALIKE].level:
         alike = runs[-RUNS_ALIKE:]
@@ -308,17 +308,17 @@ def _merge_alike(runs: list[_Run]) -> None:
         runs[-RUNS_ALIKE:] = [_merged(alike, alike[0].level + 1)]
 
 
-def _merged(runs: list[_Run], level: int) -> _Run:
+def _merged(runs: list[_RowRun], level: int) -> _RowRun:
     if len(runs) == 1:
         runs[0].level = level
         return runs[0]
     places = np.concatenate([run.places for run in runs])
     order = np.argsort(places, kind="stable")
     ids = pa.concat_arrays([run.ids for run in runs]).take(pa.array(order))
-    return _Run(places[order], ids, np.concatenate([run.buckets for run in runs])[order], level)
+    return _RowRun(places[order], ids, np.concatenate([run.buckets for run in runs])[order], level)
 
 
-def _unexpired(run: _Run, oldest: int) -> _Run | None:
+def _unexpired(run: _RowRun, oldest: int) -> _RowRun | None:
     """The run as it is while most of its ids count; else without the expired ones."""
     rows = np.flatnonzero(run.buckets >= oldest)
     if not len(rows):
@@ -330,7 +330,7 @@ def _size(ids: pa.BinaryArray) -> int:
     return int(pc.sum(pc.binary_length(ids)).as_py() or 0) + 20 * len(ids)
 
 
-def _encoded(run: _Run) -> Iterable[tuple[int, bytes]]:
+def _encoded(run: _RowRun) -> Iterable[tuple[int, bytes]]:
     groups = run.places >> _HASH_BITS
     found, begins = np.unique(groups, return_index=True)
     ends = [*begins[1:].tolist(), len(groups)]

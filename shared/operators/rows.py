@@ -57,7 +57,7 @@ def environments(batch: pa.RecordBatch, documents: Sequence[Document], topic: To
     """One environment a row: `$$NOW` is the record's arrival, `$meta` comes from the engine's columns."""
     names = batch.schema.names
     arrivals = batch.column(ARRIVAL).to_pylist() if ARRIVAL in names else [None] * len(documents)
-    columns = _Columns(batch)
+    columns = _MetaColumns(batch)
     return [
         Environment(
             document,
@@ -77,7 +77,7 @@ def walk(
     left: the units that each row may still spend.
     """
     arrivals = batch.column(ARRIVAL).to_pylist() if ARRIVAL in batch.schema.names else [None] * len(documents)
-    columns = _Columns(batch)
+    columns = _MetaColumns(batch)
     env, check = Environment({}), until_abandoned()
     for number, (document, arrival, units) in enumerate(zip(documents, arrivals, left, strict=True)):
         check()
@@ -88,7 +88,7 @@ def walk(
         yield env
 
 
-class _Columns:
+class _MetaColumns:
     """The engine's columns that `$meta` reads, as lists; made when the first row is asked for."""
 
     def __init__(self, batch: pa.RecordBatch) -> None:
@@ -100,7 +100,7 @@ class _Columns:
         return {name: self._batch.column(name).to_pylist() for name in _META if name in names}
 
 
-def _meta(columns: _Columns, number: int, topic: Topics) -> Document:
+def _meta(columns: _MetaColumns, number: int, topic: Topics) -> Document:
     """The `$meta` of a row."""
     row = {name: cells[number] for name, cells in columns.lists.items()}
     meta: dict[str, Any] = {} if row.get(META) is None else decode_doc(row[META])
@@ -115,7 +115,7 @@ def _meta(columns: _Columns, number: int, topic: Topics) -> Document:
     return meta
 
 
-def _identity(columns: _Columns, number: int) -> bytes | None:
+def _identity(columns: _MetaColumns, number: int) -> bytes | None:
     """The bytes that no other row of a task's records has: of its split, its place and stream, and which of its record's rows it is."""
     lists = columns.lists
     part = lists[PART][number] if PART in lists else None

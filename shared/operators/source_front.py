@@ -40,7 +40,7 @@ from tidemark.shared.model.time import MIN_TIME
 from tidemark.shared.operators.base import ARRIVAL, AWAY, GROUP, KEY, PART, POS, RAW, SRCKEY, TS, WM, OperatorError, Out
 from tidemark.shared.operators.batches import int64s, select, with_column
 from tidemark.shared.operators.context import NOWHERE, TaskContext
-from tidemark.shared.operators.dead_letters import Cause, Failure, Failures, Origin, binaries, dead_letters
+from tidemark.shared.operators.dead_letters import Cause, Failures, Origin, RowFailure, binaries, dead_letters
 from tidemark.shared.operators.decode import Decoded, decode
 from tidemark.shared.operators.dedupe import SplitIds, check_size, record_ids
 from tidemark.shared.operators.event_time import event_times, rows_of
@@ -70,7 +70,7 @@ _CODEC: Final[Codec[SplitState]] = Codec(SPLIT_STATE, SplitState)
 
 
 @dataclass(slots=True)
-class _Judged:
+class _Judges:
     """The clock and the ids by which a split's records are judged."""
 
     ordinal: int
@@ -95,7 +95,7 @@ class SourceFront:
 
     spec: FrontSpec
     context: TaskContext = NOWHERE
-    _splits: dict[SplitId, _Judged] = field(default_factory=dict)
+    _splits: dict[SplitId, _Judges] = field(default_factory=dict)
     _counts: dict[str, int] = field(default_factory=lambda: dict.fromkeys(_COUNTS, 0))
     _restored: dict[StatePart, bytes] = field(default_factory=dict)
 
@@ -142,7 +142,7 @@ class SourceFront:
         return [*([Out(OUT, "rows", batch)] if batch.num_rows else []), *letters]
 
     def _judged(
-        self, splits: Sequence[SplitId], held: Sequence[_Judged], batch: pa.RecordBatch, away: Collection[SplitId]
+        self, splits: Sequence[SplitId], held: Sequence[_Judges], batch: pa.RecordBatch, away: Collection[SplitId]
     ) -> pa.RecordBatch:
         """With the split's watermark before each row, and a mark on rows of splits that are away."""
         times = batch.column(TS).to_numpy()
@@ -209,7 +209,7 @@ class SourceFront:
         return batch if own.all() else select(batch, own)
 
     def _believed(
-        self, held: Sequence[_Judged], batch: pa.RecordBatch, origin: Origin | None
+        self, held: Sequence[_Judges], batch: pa.RecordBatch, origin: Origin | None
     ) -> tuple[pa.RecordBatch, list[Out]]:
         jump_ms = self.spec.source.max_event_time_jump_ms
         if jump_ms is None:
@@ -225,14 +225,14 @@ class SourceFront:
         return select(batch, taken), dead_letters(batch, failures, _OPERATOR, self.context, origin)
 
     def _distinct(
-        self, held: Sequence[_Judged], batch: pa.RecordBatch, origin: Origin | None
+        self, held: Sequence[_Judges], batch: pa.RecordBatch, origin: Origin | None
     ) -> tuple[pa.RecordBatch, list[Out]]:
         if self.spec.source.record_id is None:
             return batch, []
         if self.spec.key_groups:
             return self._with_ids(self.spec.source.record_id, batch, origin)
         kept = np.ones(batch.num_rows, dtype=np.bool_)
-        failures: list[Failure] = []
+        failures: list[RowFailure] = []
         for each, (begin, end) in zip(held, _runs(batch, len(held)), strict=True):
             if each.ids is not None and begin < end:
                 kept[begin:end], failed = each.ids.told_apart(batch.slice(begin, end - begin))
@@ -309,10 +309,10 @@ class SourceFront:
         state = SplitState(ordinal, SplitClock()) if stored is None else _CODEC.decode(stored)
         if self.spec.source.from_ms is not None:
             raise_to(state.clock, self.spec.source.from_ms)
-        self._splits[split] = _Judged(state.ordinal, state.clock, ids)
+        self._splits[split] = _Judges(state.ordinal, state.clock, ids)
         return state
 
-    def _held(self, split: SplitId) -> _Judged:
+    def _held(self, split: SplitId) -> _Judges:
         held = self._splits.get(split)
         if held is None:
             raise OperatorError(f"records of split {split}, which this task was not assigned: {sorted(self._splits)}")

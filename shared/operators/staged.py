@@ -24,8 +24,7 @@ from tidemark.shared.operators.batches import (
 )
 from tidemark.shared.operators.cells import encoded_cells
 from tidemark.shared.operators.context import TaskContext
-from tidemark.shared.operators.dead_letters import Failure as Failed
-from tidemark.shared.operators.dead_letters import Failures, dead_letters
+from tidemark.shared.operators.dead_letters import Failures, RowFailure, dead_letters
 from tidemark.shared.operators.frame import Cells, Frame
 from tidemark.shared.operators.rows import environments
 
@@ -144,7 +143,7 @@ def without_errors(
 
 def add_letters(stage: Stateless, staged: Staged, context: TaskContext, failed: Sequence[tuple[int, Failure]]) -> None:
     """Dead letters of rows of the batch as it came to the stage."""
-    add_failures(stage, staged, context, Failures.of([Failed(row, f.reason, f.code, f.path) for row, f in failed]))
+    add_failures(stage, staged, context, Failures.of([RowFailure(row, f.reason, f.code, f.path) for row, f in failed]))
 
 
 def add_failures(stage: Stateless, staged: Staged, context: TaskContext, failures: Failures) -> None:

@@ -39,7 +39,7 @@ _ORDERED: Final[frozenset[FieldTypeName]] = frozenset({"string", "int", "long", 
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
+class PartialColumn:
     """A column of partials: made from a batch (n rows) and merged by `how`."""
 
     name: str
@@ -55,7 +55,7 @@ class Aggregate:
     """One output field: the columns it needs, and the function that makes it of them."""
 
     name: str
-    columns: tuple[Column, ...]
+    columns: tuple[PartialColumn, ...]
     kind: Literal["rows", "sum", "wide_sum", "average", "extreme"]
     factor: int = 1
     """Of `rows`: `$sum` of a constant."""
@@ -155,7 +155,7 @@ def _aggregate(index: int, field: GroupField, schema: Schema) -> Aggregate | Non
             return None
         how: Merge = "min" if acc.op == "$min" else "max"
         kind = ARROW_TYPES[source.type]
-        column = Column(f"__a{index}", kind, how, source.name, _cells(source.name))
+        column = PartialColumn(f"__a{index}", kind, how, source.name, _cells(source.name))
         return Aggregate(field.name, (column,), "extreme")
     return None
 
@@ -165,15 +165,15 @@ def _numeric(index: int, name: str, op: str, expr: Expr, schema: Schema) -> Aggr
     if source is None:
         return None
     if source.type == "int":
-        total = Column(f"__a{index}", pa.int64(), "sum", source.name, _widened(source.name))
+        total = PartialColumn(f"__a{index}", pa.int64(), "sum", source.name, _widened(source.name))
         if op == "$sum":
             return Aggregate(name, (total,), "sum")
-        count = Column(f"__a{index}n", pa.int64(), "sum", source.name, _counted(source.name))
+        count = PartialColumn(f"__a{index}n", pa.int64(), "sum", source.name, _counted(source.name))
         return Aggregate(name, (total, count), "average")
     if op == "$avg" or source.optional:
         return None
-    high = Column(f"__a{index}h", pa.int64(), "sum", source.name, _high(source.name))
-    low = Column(f"__a{index}l", pa.int64(), "sum", source.name, _low(source.name))
+    high = PartialColumn(f"__a{index}h", pa.int64(), "sum", source.name, _high(source.name))
+    low = PartialColumn(f"__a{index}l", pa.int64(), "sum", source.name, _low(source.name))
     return Aggregate(name, (high, low), "wide_sum")
 
 

@@ -16,7 +16,7 @@ from tidemark.shared.language.stages import HoppingWindow, SessionWindow
 from tidemark.shared.model.time import MAX_TIME, MIN_TIME
 from tidemark.shared.operators.base import ARRIVAL, TS, WEND, WM, WSTART
 from tidemark.shared.operators.batches import with_column
-from tidemark.shared.operators.dead_letters import LATE, LATE_CODE, Failure
+from tidemark.shared.operators.dead_letters import LATE, LATE_CODE, RowFailure
 from tidemark.shared.operators.pieces import ranges, row_bytes
 from tidemark.shared.operators.window_plan import FIRST, LAST, WindowPlan
 
@@ -76,12 +76,12 @@ class Entered:
         rows = np.flatnonzero(self.there)
         return _each(rows, self.firsts[rows], self.lasts[rows], self.hop_ms)
 
-    def failures(self, path: str) -> list[Failure]:
+    def failures(self, path: str) -> list[RowFailure]:
         """One late document a row that missed a window."""
         rows = np.flatnonzero(self.late)
         ends = np.minimum(self.opens, self.lasts + self.hop_ms)
         return [
-            Failure(row, LATE, LATE_CODE, path, tuple(range(first, end, self.hop_ms)))
+            RowFailure(row, LATE, LATE_CODE, path, tuple(range(first, end, self.hop_ms)))
             for row, first, end in zip(rows.tolist(), self.firsts[rows].tolist(), ends[rows].tolist(), strict=True)
         ]
 

@@ -21,7 +21,7 @@ from tidemark.shared.plugins.interface import Format
 from tidemark.shared.plugins.messagepack import MessagePack
 from tidemark.shared.ports.http import HttpClient
 from tidemark.shared.process.allowed import Allowed, below, read_allowed
-from tidemark.shared.process.values import Values
+from tidemark.shared.process.values import SecretValues
 from tidemark.shared.runtime.plugged import PluggedFormat
 from tidemark.shared.runtime.settings import RuntimeSettings
 
@@ -81,7 +81,7 @@ class Connections:
         """`clients_max`: Kafka clusters, or identities at one. `allowed`, `values`: the process' own, else. ProcessSettingsError."""
         self._place = place
         self._allowed = read_allowed(os.environ) if allowed is None else allowed
-        self.values = Values.of(os.environ, self._allowed) if values is None else values
+        self.values = SecretValues.of(os.environ, self._allowed) if values is None else values
         """The values that `${NAME}` stands for."""
         self._clients_max = clients_max
         # By all settings, secrets too: another password makes another client, even under the same name.

@@ -12,7 +12,7 @@ from typing import Final
 from google.protobuf.descriptor_pb2 import FileDescriptorProto, FileDescriptorSet
 from google.protobuf.message import DecodeError
 
-from tidemark.shared.language.protobuf import SchemaError
+from tidemark.shared.language.protobuf import ProtobufSchemaError
 from tidemark.shared.language.protobuf.messages import Messages, messages_of
 
 _COMPILE_S_MAX: Final = 30
@@ -60,7 +60,9 @@ def compiled(text: str, imports: Mapping[str, str]) -> Messages:
         for name, content in {**files, own: text}.items():
             path = PurePosixPath(name)
             if path.is_absolute() or ".." in path.parts or "\0" in name or not path.name:
-                raise SchemaError(f"a schema imports {name!r:.100}: expected a path below the schema's own folder")
+                raise ProtobufSchemaError(
+                    f"a schema imports {name!r:.100}: expected a path below the schema's own folder"
+                )
             if (file := _parsed(content)) is not None:
                 file.name = name
                 parsed.file.append(file)
@@ -81,11 +83,13 @@ def compiled(text: str, imports: Mapping[str, str]) -> Messages:
                 cwd=folder,
             )
         except subprocess.TimeoutExpired:
-            raise SchemaError(f"the compiler of Protobuf took more than {_COMPILE_S_MAX} s") from None
+            raise ProtobufSchemaError(f"the compiler of Protobuf took more than {_COMPILE_S_MAX} s") from None
         if done.returncode != 0:
             lines = done.stderr.decode(errors="replace").replace(f"{folder}/", "").splitlines()
             words = "; ".join(line.strip() for line in lines if line.strip() and not _LOGGED.match(line))
-            raise SchemaError(words[:_WORDS_MAX] or f"the compiler of Protobuf ended with status {done.returncode}")
+            raise ProtobufSchemaError(
+                words[:_WORDS_MAX] or f"the compiler of Protobuf ended with status {done.returncode}"
+            )
         return messages_of(out.read_bytes())
 
 

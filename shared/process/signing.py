@@ -10,7 +10,7 @@ from tidemark.shared.adapters.kafka_log import KafkaLog
 from tidemark.shared.adapters.kafka_settings import KafkaSettings
 from tidemark.shared.process.settings import ProcessSettings, ProcessSettingsError, kafka_settings
 from tidemark.shared.runtime.sealed_log import SealedLog
-from tidemark.shared.wire.seals import Keys
+from tidemark.shared.wire.seals import SealKeys
 
 VARIABLE: Final = "TIDEMARK_SIGNING_KEYS"
 FILE_VARIABLE: Final = f"{VARIABLE}_FILE"
@@ -18,7 +18,7 @@ _KEY_BYTES: Final = 32
 """Length of a new key, as HMAC-SHA256 uses it."""
 
 
-def read_keys(environment: Mapping[str, str]) -> Keys:
+def read_keys(environment: Mapping[str, str]) -> SealKeys:
     """The keys that the environment holds, or the file that it names, which is made where it is not there. ProcessSettingsError."""
     text, place = environment.get(VARIABLE, ""), VARIABLE
     if not text and (name := environment.get(FILE_VARIABLE, "")):
@@ -30,7 +30,7 @@ def read_keys(environment: Mapping[str, str]) -> Keys:
         )
         raise ProcessSettingsError(message)
     try:
-        return Keys.of(text)
+        return SealKeys.of(text)
     except ValueError as error:
         message = f"{place}: {error}"
         raise ProcessSettingsError(message) from error
@@ -55,7 +55,7 @@ def _from_file(path: Path) -> str:
         raise ProcessSettingsError(message) from error
 
 
-def sealed_log(kafka: KafkaSettings, keys: Keys, prefix: str = "tidemark") -> SealedLog:
+def sealed_log(kafka: KafkaSettings, keys: SealKeys, prefix: str = "tidemark") -> SealedLog:
     """The log of a cluster, with topics below the prefix sealed. LogError as `KafkaLog`."""
     return SealedLog(KafkaLog(kafka), keys, prefix)
 

@@ -20,16 +20,16 @@ _BYTES_MAX: Final = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Values(Mapping[str, str]):
+class SecretValues(Mapping[str, str]):
     """By name, read when it is asked for: a secret that is replaced counts from the next use on."""
 
     environment: Mapping[str, str]
     opened: tuple[str, ...]
 
     @staticmethod
-    def of(environment: Mapping[str, str], allowed: Allowed | None = None) -> "Values":
+    def of(environment: Mapping[str, str], allowed: Allowed | None = None) -> "SecretValues":
         """Of a process. ProcessSettingsError."""
-        return Values(environment, (allowed or read_allowed(environment)).variables)
+        return SecretValues(environment, (allowed or read_allowed(environment)).variables)
 
     def __getitem__(self, name: str) -> str:
         """KeyError for a name that is neither; ProcessSettingsError for a secret that cannot be read."""

@@ -33,7 +33,7 @@ from tidemark.shared.runtime.mirror import MirrorWriter, read_mirrors
 from tidemark.shared.runtime.reading import end_of, followed, key_of, patiently, unreadable_measure
 from tidemark.shared.runtime.storing import Write, carry_out
 from tidemark.shared.runtime.sweeping import Sweeper, mark_of
-from tidemark.shared.runtime.telling import Doubt, Teller, Told
+from tidemark.shared.runtime.telling import Doubt, Teller, ToldChanges
 from tidemark.shared.runtime.upkeep import Trimmer, Undecided, create, delete
 from tidemark.shared.wire.messages import decode_report, encode_message
 
@@ -100,7 +100,7 @@ class CoordinatorDriver:
         self._waits_for = "the store and the brokers"
         self._undecided = Undecided(outside)
         self._teller = Teller(outside, store, holder, self._undecided.decided, self._broken, self._away)
-        self._told = Told(outside)
+        self._told = ToldChanges(outside)
         self._doubt = Doubt(outside.clock, self._lease_ms)
 
     # --- life -----------------------------------------------------------------------------------------------------------

@@ -48,7 +48,7 @@ class Edgewise:
 
 
 @dataclass(frozen=True, slots=True)
-class _Found:
+class _Sample:
     header: Header
     body: Body
 
@@ -81,11 +81,11 @@ async def sample_edge(
 
 async def _newest(
     outside: Outside, binding: EdgeBinding, partition: int, generation: Generation, limit: int
-) -> Sequence[_Found]:
+) -> Sequence[_Sample]:
     """The last bodies that have so many rows together, undecoded."""
     at = TopicPartition(binding.topic, partition)
     begin, end = (await outside.log.begin_offsets([at]))[at], (await outside.log.end_offsets([at]))[at]
-    found: deque[_Found] = deque()  # As few bodies as have `limit` rows.
+    found: deque[_Sample] = deque()  # As few bodies as have `limit` rows.
     count = 0
     until_ms = outside.clock.monotonic_ms() + WAIT_MS
     async with reading(outside.log) as reader:
@@ -105,7 +105,7 @@ async def _newest(
                     or header.generation != generation
                 ):
                     continue  # Of tasks that are gone: it may have been rolled back.
-                found += (_Found(header, body) for body in frame.bodies)
+                found += (_Sample(header, body) for body in frame.bodies)
                 count += sum(body.rows for body in frame.bodies)
                 while count - found[0].body.rows >= limit:
                     count -= found.popleft().body.rows
@@ -126,7 +126,7 @@ def _first(data: bytes, limit: int) -> pa.RecordBatch:
     return next(file.iter_batches(batch_size=limit, use_threads=False), pa.RecordBatch.from_pylist([]))
 
 
-def _shown(found: _Found, batch: pa.RecordBatch, partition: int) -> list[bytes]:
+def _shown(found: _Sample, batch: pa.RecordBatch, partition: int) -> list[bytes]:
     partial = found.body.content == "partials"
     time = WSTART if partial else TS
     times = batch.column(time).to_pylist() if time in batch.schema.names else [None] * batch.num_rows

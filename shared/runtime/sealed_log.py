@@ -23,14 +23,14 @@ from tidemark.shared.ports.log import (
 )
 from tidemark.shared.runtime.reading import Unreadable
 from tidemark.shared.runtime.topics import MARKERS_PREFIX
-from tidemark.shared.wire.seals import HEADER, Keys
+from tidemark.shared.wire.seals import HEADER, SealKeys
 
 
 @dataclass(frozen=True, slots=True)
 class Sealing:
     """Of which topics, with which keys."""
 
-    keys: Keys
+    keys: SealKeys
     prefix: str
     unreadable: Unreadable
 
@@ -124,7 +124,7 @@ class SealedTransactionalWriter:
 class SealedLog:
     """`Log` in front of another."""
 
-    def __init__(self, inner: Log, keys: Keys, prefix: str, unreadable: Unreadable | None = None) -> None:
+    def __init__(self, inner: Log, keys: SealKeys, prefix: str, unreadable: Unreadable | None = None) -> None:
         """`prefix`: of the installation's topics. `unreadable`: where records that are skipped are counted."""
         self.inner = inner
         self.unreadable = unreadable or Unreadable()

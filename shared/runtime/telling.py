@@ -61,7 +61,7 @@ class Doubt:
 _log = structlog.get_logger()
 
 
-class Told:
+class ToldChanges:
     """In the registry, which keeps it, and in commands, on which others act at once; each look reads on from where the last ended."""
 
     def __init__(self, outside: Outside) -> None:

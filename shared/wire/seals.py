@@ -38,14 +38,14 @@ SEALS: Final[Codec[Seal]] = Codec(SEAL, Seal)
 
 
 @dataclass(frozen=True, slots=True)
-class Keys:
+class SealKeys:
     """The keys of an installation: the first seals, all are taken. Two at a time let it change its key while it runs."""
 
     _secrets: tuple[bytes, ...] = field(repr=False)
     _by_id: Mapping[bytes, bytes] = field(repr=False)
 
     @staticmethod
-    def of(text: str) -> "Keys":
+    def of(text: str) -> "SealKeys":
         """Keys separated by commas or white space. ValueError where there is none, or a short one; none is shown."""
         found = text.replace(",", " ").split()
         if not found:
@@ -56,7 +56,7 @@ class Keys:
                 message = f"key {number}: expected at least {KEY_CHARACTERS_MIN} characters, found {len(key)}"
                 raise ValueError(message)
         secrets = tuple(key.encode() for key in found)
-        return Keys(secrets, {_id(secret): secret for secret in secrets})
+        return SealKeys(secrets, {_id(secret): secret for secret in secrets})
 
     def seal(self, place: tuple[str, int], key: bytes | None, value: bytes | None, headers: Headers) -> bytes:
         """The seal of a record at (topic, partition) with these headers, which are all but the seal's own."""

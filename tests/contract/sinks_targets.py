@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Literal
 from tidemark_shelf import ShelfSink
 
 from tests.harness.registry import MemoryRegistry
-from tidemark.services.library.release_world import Inline
+from tidemark.services.library.release_world import InlineSpawner
 from tidemark.services.sink.connectors.destination import LocalDestination, sha256
 from tidemark.services.sink.connectors.filerows import CatalogTable, Encoding
 from tidemark.services.sink.connectors.files import FileSink, FileSinkSettings
@@ -74,7 +74,7 @@ class PluginWorld:
     def __init__(self, folder: Path) -> None:
         self.file = folder / "shelf.db"
         self.blobs = MemoryBlobs()
-        self.executor: Executor = Inline()
+        self.executor: Executor = InlineSpawner()
         self.attempts = itertools.count()
         self.needs = ""
 
@@ -102,7 +102,7 @@ class FilesWorld:
         self.encoding = Encoding(format_, partition_by, table=CatalogTable("lake/out", catalog))
         self.settings = FileSinkSettings(buffer_bytes_max=1, handle_bytes_max=handle_bytes_max, volume_manifests=1)
         self.attempts = itertools.count()
-        self.executor: Executor = Inline()
+        self.executor: Executor = InlineSpawner()
 
     def sink(self) -> SinkPort:
         attempt = f"a{next(self.attempts)}"
@@ -122,7 +122,7 @@ class ObjectsWorld:
         separate: Any = type("Separate", (MemoryFileSystem,), {"store": {}, "pseudo_dirs": [""], "cachable": False})
         self.filesystem = separate()
         self.attempts = itertools.count()
-        self.executor: Executor = Inline()
+        self.executor: Executor = InlineSpawner()
 
     def destination(self) -> ObjectDestination:
         return ObjectDestination(self.filesystem, "memory://bucket/out")
@@ -221,7 +221,7 @@ class KafkaWorld:
         self.takes = Takes(new_topic_partitions=partitions)
         self.stage = KafkaEmit(path="$emit", connection_name="c", topic=expression(topic), key=expression("$name"))
         self.attempts = itertools.count()
-        self.executor: Executor = Inline()
+        self.executor: Executor = InlineSpawner()
         self.clock: Clock = SystemClock()
 
     def sink(self) -> KafkaSink:
@@ -278,7 +278,7 @@ class AvroWorld(KafkaWorld):
 
     def sink(self) -> KafkaSink:
         store = PartStore(self.blobs, names_for(f"a{next(self.attempts)}"), inline_bytes_max=700)
-        forms = RegisteredForms(self.registry, self.stage, Inline())
+        forms = RegisteredForms(self.registry, self.stage, InlineSpawner())
         return KafkaSink(
             RecordMaker(self.stage, self.takes, forms), self.log, store, SystemClock(), self.executor, self.settings
         )
@@ -390,7 +390,7 @@ class MongoWorld:
             self.collection.create_index("id", unique=True)
         self.settings = MongoSinkSettings(part_bytes_max=part_bytes, answer_ms=answer_ms)
         self.attempts = itertools.count()
-        self.executor: Executor = Inline()
+        self.executor: Executor = InlineSpawner()
 
     def sink(self) -> SinkPort:
         from tidemark.services.sink.connectors.mongodb import MongoSink
@@ -428,7 +428,7 @@ class SqlWorld:
         self.stage = Merge(path="$merge", connection_name="c", table="rows", on=("id",), **options)
         self.settings = SqlSinkSettings(part_bytes_max=part_bytes, lock_wait_ms=200)
         self.attempts = itertools.count()
-        self.executor: Executor = Inline()
+        self.executor: Executor = InlineSpawner()
 
     def sink(self) -> SqlSink:
         store = PartStore(self.blobs, names_for(f"a{next(self.attempts)}"), inline_bytes_max=100)

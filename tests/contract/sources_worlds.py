@@ -19,7 +19,7 @@ from tests.harness.mongodb.streaming import StreamingServer
 from tests.harness.raw_log import LogRawReader
 from tests.harness.registry import MemoryRegistry
 from tidemark.services.gateway.writing import BatchWriter
-from tidemark.services.library.release_world import Inline
+from tidemark.services.library.release_world import InlineSpawner
 from tidemark.services.source.connectors.changestream import ChangeStream
 from tidemark.services.source.connectors.deltatable import DeltaVersions
 from tidemark.services.source.connectors.files import FileConnector, FileSourceSettings
@@ -124,7 +124,7 @@ class AvroLanes(KafkaLanes):
 
     def source(self) -> KafkaConnector:
         records = RegisteredRecords(
-            self.registry, Inline(), 1024, keys=True, keys_must=self.stage.key_format_error == "dlq"
+            self.registry, InlineSpawner(), 1024, keys=True, keys_must=self.stage.key_format_error == "dlq"
         )
         return KafkaConnector(self.settings, self.log, LogRawReader(self.log), CLOCK, records)
 
@@ -173,7 +173,7 @@ class FileLanes:
             types={"n": "int"},
             poll_ms=1,
         )
-        return FileConnector(settings, LocalFileSystem(), Inline(), CLOCK)
+        return FileConnector(settings, LocalFileSystem(), InlineSpawner(), CLOCK)
 
     async def add(self, lane: int, numbers: Sequence[int]) -> None:
         file = len(self.files) - 1 if self.ordered and lane == 0 and self.files else lane
@@ -205,7 +205,7 @@ class TableLanes:
 
     def source(self) -> TableConnector:
         versions = table_at(self.root, self.kind)
-        return TableConnector(versions, Inline(), CLOCK, ordered=self.ordered, follow=self.grows, poll_ms=1)
+        return TableConnector(versions, InlineSpawner(), CLOCK, ordered=self.ordered, follow=self.grows, poll_ms=1)
 
     async def add(self, lane: int, numbers: Sequence[int]) -> None:
         del lane
@@ -245,7 +245,7 @@ class PluginLanes:
         return PluginConnector(
             lambda: make_of("shelf", self.plugin, {"follow": self.follow}, {"file": self.file}),
             "a plug-in",
-            Inline(),
+            InlineSpawner(),
             CLOCK,
         )
 

@@ -24,7 +24,7 @@ from tidemark.services.audit.tables import (
     stages_into,
     table_output,
 )
-from tidemark.services.library.release_world import IDENTITY, JOB, Inline, row_of
+from tidemark.services.library.release_world import IDENTITY, JOB, InlineSpawner, row_of
 from tidemark.services.sink.connectors.sql import MARKERS_TABLE, SqlSink, engine_of
 from tidemark.services.sink.connectors.staging import PartStore, StagingSettings
 from tidemark.shared.adapters.blobs import MemoryBlobs
@@ -61,7 +61,7 @@ class Target:
         kinds = {"bytes": "BLOB", "json": "JSON"} if sqlite else {"bytes": "BYTEA", "json": "JSONB"}
         columns = ", ".join(f'"{name}" {kind.format(**kinds)}' for name, kind in TYPES.items())
         self.execute(f'CREATE TABLE "Rows" ({columns})')
-        self.blobs = MemoryBlobs(Inline())
+        self.blobs = MemoryBlobs(InlineSpawner())
         self.stage = Merge(path="$merge", connection_name="c", table="Rows", on=("id",), **options)
         self.commits: list[Commit] = []
         self.done: list[EpochDone] = []
@@ -77,7 +77,7 @@ class Target:
         """An epoch. again: what the audit computes, if not the same."""
         epoch, before = Epoch(len(self.commits) + 1), Epoch(len(self.commits))
         parts = PartStore(self.blobs, lambda e: f"part-{e}", self.inline_bytes_max, self.handle_bytes_max)
-        sink = SqlSink(self.stage, self.engine, parts, Inline())
+        sink = SqlSink(self.stage, self.engine, parts, InlineSpawner())
         await sink.open(IDENTITY, before)
         assert not await sink.accept(batch_of(list(documents)))
         staged = await sink.stage(epoch, before)

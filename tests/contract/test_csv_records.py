@@ -13,10 +13,10 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from tidemark.services.library.release_world import Inline
+from tidemark.services.library.release_world import InlineSpawner
 from tidemark.services.sink.connecting import forms_of
 from tidemark.services.sink.connectors.formatted import FormattedForms
-from tidemark.services.sink.connectors.registered import NotWritten
+from tidemark.services.sink.connectors.registered import RecordRefused
 from tidemark.services.source.connecting import records_of
 from tidemark.services.source.connectors.formatted import FormattedRecords
 from tidemark.shared.language.documents import InvalidDocument, Processor, parse
@@ -99,8 +99,8 @@ def _ends(processor: Processor) -> tuple[FormattedRecords, FormattedForms]:
     assert isinstance(emit, KafkaEmit)
     connections = Connections("w")
     records, forms = (
-        records_of(connections, processor, source, Inline()),
-        forms_of(connections, processor, emit, Inline()),
+        records_of(connections, processor, source, InlineSpawner()),
+        forms_of(connections, processor, emit, InlineSpawner()),
     )
     assert isinstance(records, FormattedRecords)
     assert isinstance(forms, FormattedForms)
@@ -126,7 +126,7 @@ async def test_a_topic_of_lines_is_read_and_written() -> None:
     }
     await forms.prepare("u")
     assert forms.value({"id": "a;b", "at": Date(0)}, lambda: b"", "u") == b'"a;b";1970-01-01T00:00:00Z;'
-    with pytest.raises(NotWritten, match="no cell for the field 'more'"):
+    with pytest.raises(RecordRefused, match="no cell for the field 'more'"):
         forms.value({"more": 1}, lambda: b"", "u")
 
 
@@ -192,7 +192,7 @@ def test_many_documents_are_written_as_each_alone(documents: list[dict[str, Any]
         if many is not None and many[row].is_valid:
             assert many[row].as_py() == plain.encode(document)
         elif "more" in document:
-            with pytest.raises(NotWritten, match="no cell for the field 'more'"):
+            with pytest.raises(RecordRefused, match="no cell for the field 'more'"):
                 forms.value(document, lambda: b"", "u")
         else:
             assert forms.value(document, lambda: b"", "u") == plain.encode(document)

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidemark.plugins import NoConfig
-from tidemark.services.library.release_world import Inline
+from tidemark.services.library.release_world import InlineSpawner
 from tidemark.services.sink.connectors.formatted import FormattedForms
 from tidemark.services.source.connectors.formatted import FormattedRecords
 from tidemark.shared.language.documents import InvalidDocument, parse
@@ -120,7 +120,7 @@ async def test_what_messagepack_has_no_type_for_is_as_in_json() -> None:
     }
     places = np.zeros(1, dtype=np.int64)
     batch = RawBatch(SplitId("t-0"), 0, places, places, pa.array([form().encode(document)], pa.binary()))
-    found = await FormattedRecords(PluggedFormat(form, FORM), None, Inline(), 1_000).decoded(batch)
+    found = await FormattedRecords(PluggedFormat(form, FORM), None, InlineSpawner(), 1_000).decoded(batch)
     assert parse_json(found.values[0].as_py()) == document
 
 
@@ -130,11 +130,11 @@ async def test_a_topic_of_records_is_read_and_written() -> None:
     sent = [msgpack.packb({"a": 1, "t": msgpack.Timestamp(1)}), None, b"\xc1"]
     places = np.arange(3, dtype=np.int64)
     batch = RawBatch(SplitId("t-0"), 0, places, places, pa.array(sent, pa.binary()))
-    found = await FormattedRecords(plugged, None, Inline(), 1_000).decoded(batch)
+    found = await FormattedRecords(plugged, None, InlineSpawner(), 1_000).decoded(batch)
     assert found.values.to_pylist() == [b'{"a":1,"t":{"$date":{"$numberLong":"1000"}}}', None, b"\xc1"]
     assert found.unread.keys() == {2}
     assert found.unread[2].startswith("$source.format, format messagePack: ")
-    forms = FormattedForms(plugged, None, Inline())
+    forms = FormattedForms(plugged, None, InlineSpawner())
     await forms.prepare("t")
     assert msgpack.unpackb(forms.value({"a": Date(1_000)}, lambda: b"", "t"), timestamp=0) == {
         "a": msgpack.Timestamp(1)

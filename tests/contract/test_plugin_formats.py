@@ -15,7 +15,7 @@ from tidemark_shelf import Labels
 from tests.contract.sinks_targets import KafkaWorld
 from tests.harness.registry import MemoryRegistry
 from tidemark.plugins import Document, Format, NoConfig
-from tidemark.services.library.release_world import IDENTITY, Inline, batch_of, row_of
+from tidemark.services.library.release_world import IDENTITY, InlineSpawner, batch_of, row_of
 from tidemark.services.sink.connectors.formatted import FormattedForms
 from tidemark.services.sink.connectors.kafka import KafkaSink
 from tidemark.services.sink.connectors.kafkarecords import RecordMaker, Takes
@@ -77,7 +77,7 @@ def _made(plugin: type[Format[Any]]) -> Format[Any]:
 async def _decoded(plugin: type[Format[Any]], values: list[bytes | None]) -> RawBatch:
     places = np.arange(len(values), dtype=np.int64)
     batch = RawBatch(SplitId("t-0"), 0, places, places, pa.array(values, pa.binary()), unread={9: "before"})
-    return await FormattedRecords(PluggedFormat(lambda: _made(plugin), FORM), None, Inline(), 60).decoded(batch)
+    return await FormattedRecords(PluggedFormat(lambda: _made(plugin), FORM), None, InlineSpawner(), 60).decoded(batch)
 
 
 async def test_records_become_json_and_what_is_none_stays_with_the_reason() -> None:
@@ -103,7 +103,7 @@ async def test_documents_become_records_and_what_has_none_is_rejected() -> None:
     """The bytes are staged; the key and the topic are as ever."""
     world = KafkaWorld()
     stage = KafkaEmit(path="$emit", connection_name="c", topic=world.stage.topic, key=world.stage.key, format=FORM)
-    forms = FormattedForms(PluggedFormat(lambda: _made(Odd), FORM), None, Inline())
+    forms = FormattedForms(PluggedFormat(lambda: _made(Odd), FORM), None, InlineSpawner())
     parts = PartStore(world.blobs, lambda epoch: f"a/{epoch}", inline_bytes_max=700)
     executor = AsyncExecutor()
     sink = KafkaSink(RecordMaker(stage, world.takes, forms), world.log, parts, SystemClock(), executor, world.settings)
@@ -129,9 +129,9 @@ async def test_a_format_that_does_not_load_fails_the_task() -> None:
 
     batch = RawBatch(SplitId("t-0"), 0, np.zeros(1, np.int64), np.zeros(1, np.int64), pa.array([b"x"], pa.binary()))
     with pytest.raises(PluginError):
-        await FormattedRecords(PluggedFormat(fail, FORM), None, Inline(), 60).decoded(batch)
+        await FormattedRecords(PluggedFormat(fail, FORM), None, InlineSpawner(), 60).decoded(batch)
     with pytest.raises(PluginError):
-        await FormattedForms(PluggedFormat(fail, FORM), None, Inline()).prepare("t")
+        await FormattedForms(PluggedFormat(fail, FORM), None, InlineSpawner()).prepare("t")
 
 
 KEY_FORM = PluginFormat("$source.config.keyFormat", "labels")
@@ -154,9 +154,9 @@ async def _through(keys: list[Any], beside: str) -> None:
     registry, by_registry, from_registry = MemoryRegistry(), None, None
     if beside == "registry":
         stage = replace(stage, registry="r", value_schema=RegisteredSchema(type="json", text="{}", name="T"))
-        by_registry = RegisteredForms(registry, stage, Inline())
-        from_registry = RegisteredRecords(registry, Inline(), 1_000)
-    forms = FormattedForms(value, key, Inline(), by_registry)
+        by_registry = RegisteredForms(registry, stage, InlineSpawner())
+        from_registry = RegisteredRecords(registry, InlineSpawner(), 1_000)
+    forms = FormattedForms(value, key, InlineSpawner(), by_registry)
     maker = RecordMaker(stage, Takes(), forms)
     batch = documents_batch([{"n": n} if each is None else {"n": n, "key": each} for n, each in enumerate(keys)])
     if any(each is not None and isinstance(each, dict) for each in keys):
@@ -173,7 +173,7 @@ async def _through(keys: list[Any], beside: str) -> None:
     places = np.arange(len(written), dtype=np.int64)
     columns = [pa.array([getattr(record, name) for _, record in written], pa.binary()) for name in ("value", "key")]
     raw = RawBatch(SplitId("t-0"), 0, places, places, columns[0], columns[1])
-    read = await FormattedRecords(value, key, Inline(), 1_000, registered=from_registry).decoded(raw)
+    read = await FormattedRecords(value, key, InlineSpawner(), 1_000, registered=from_registry).decoded(raw)
     assert read.keys is not None
     topics = topics_told(("t",), "plugin")
     shown = [None if each is None else shown_key(topics, each) for each in read.keys.to_pylist()]
@@ -201,7 +201,7 @@ async def test_a_key_that_is_none_of_the_format_is_told_or_passed_on(must: bool)
     places = np.arange(3, dtype=np.int64)
     raw = RawBatch(SplitId("t-0"), 0, places, places, pa.array([b"{}"] * 3), pa.array(keys, pa.binary()))
     key = PluggedFormat(lambda: _made(Labels), KEY_FORM)
-    found = await FormattedRecords(None, key, Inline(), 1_000, keys_must=must).decoded(raw)
+    found = await FormattedRecords(None, key, InlineSpawner(), 1_000, keys_must=must).decoded(raw)
     assert found.values.to_pylist() == [b"{}"] * 3
     assert found.keys is not None
     assert found.keys.to_pylist() == [b'{"a":"1"}', b"none", None]
@@ -219,7 +219,9 @@ async def test_a_key_of_a_format_and_a_value_of_a_registry_are_told_apart() -> N
     places = np.arange(4, dtype=np.int64)
     raw = RawBatch(SplitId("t-0"), 0, places, places, pa.array(values, pa.binary()), pa.array(keys, pa.binary()))
     key = PluggedFormat(lambda: _made(Labels), KEY_FORM)
-    reader = FormattedRecords(None, key, Inline(), 1_000, registered=RegisteredRecords(registry, Inline(), 1_000))
+    reader = FormattedRecords(
+        None, key, InlineSpawner(), 1_000, registered=RegisteredRecords(registry, InlineSpawner(), 1_000)
+    )
     with pytest.raises(LogUnavailable):
         await reader.decoded(raw)
     found = await reader.decoded(raw)

@@ -15,7 +15,7 @@ from tidemark_shelf.file import Place, ShelfFile
 from tests.harness.plugins import package
 from tidemark.plugins import Away, Document, Found, Refused, Value, to_json
 from tidemark.services.coordinator.planning import plan_for_coordinator
-from tidemark.services.library.release_world import Inline
+from tidemark.services.library.release_world import InlineSpawner
 from tidemark.services.library.trying import try_out
 from tidemark.services.operator.tables.plugin import PluggedTable
 from tidemark.shared.language.documents import InvalidDocument, parse
@@ -130,7 +130,7 @@ def table(tmp_path: Path) -> PluggedTable:
     fill(tmp_path / "t.db", [{"k": "a"}, {"k": "b"}])
     return PluggedTable(
         lambda: make_of("acting", Acting, {"shelf": "in"}, {"file": str(tmp_path / "t.db")}),
-        "a plug-in", Inline(), LookupSettings(rows_max=3),
+        "a plug-in", InlineSpawner(), LookupSettings(rows_max=3),
     )  # fmt: skip
 
 

@@ -13,7 +13,7 @@ from tidemark_shelf.file import Place, ShelfFile
 from tests.contract.sinks_targets import PluginWorld
 from tests.harness.opening import open_splits
 from tidemark.plugins import Batch, Document, Found, Value
-from tidemark.services.library.release_world import Inline, Task, World
+from tidemark.services.library.release_world import InlineSpawner, Task, World
 from tidemark.services.operator.tables.plugin import PluggedTable
 from tidemark.services.source.connectors.plugin import PluginConnector
 from tidemark.shared.adapters.clock import SystemClock
@@ -113,7 +113,7 @@ async def test_a_sinks_object_is_closed_behind_a_cancelled_write(tmp_path: Path)
     await cancelled(task.release(), task.sink.close())
     assert gate.done == ["write begins", "write ends", "closed"]
     await executor.close()
-    target.executor = Inline()
+    target.executor = InlineSpawner()
     await Task(world).start()
     await world.complete()
 

@@ -15,14 +15,14 @@ from tidemark.services.audit.sources import TopicsRead
 from tidemark.services.cli import connected
 from tidemark.services.cli.connected import refused_by_what_is_there
 from tidemark.services.control.outside import refused_by_registries
-from tidemark.services.library.release_world import Inline, Task, World, batch_of
+from tidemark.services.library.release_world import InlineSpawner, Task, World, batch_of
 from tidemark.services.sink.connectors.kafkarecords import RecordMaker
 from tidemark.services.sink.connectors.registered import RegisteredForms, Unregistered
 from tidemark.services.source.connectors.registered import RegisteredRecords
 from tidemark.shared.adapters.registry import RegistrySettings, RestRegistry
 from tidemark.shared.language.documents import InvalidDocument, parse
 from tidemark.shared.language.forms import RegisteredSchema
-from tidemark.shared.language.protobuf import SchemaError
+from tidemark.shared.language.protobuf import ProtobufSchemaError
 from tidemark.shared.language.stages import KafkaEmit
 from tidemark.shared.model.checkpoint import MirrorRow, SplitStand
 from tidemark.shared.model.ids import FIRST_OFFSET, NO_EPOCH, Epoch, Generation, JobId, Offset, SplitId, VertexId
@@ -148,7 +148,7 @@ async def test_a_schema_that_does_not_compile_makes_its_records_unreadable() -> 
     world.registry.content.add("broken", "message A { optional B b = 1; }", "PROTOBUF")
     assert '"B" is not defined' in (await all_of(world)).unread[2]
     for name in ("../evil.proto", "/etc/evil.proto"):
-        with pytest.raises(SchemaError, match="a path below the schema's own folder"):
+        with pytest.raises(ProtobufSchemaError, match="a path below the schema's own folder"):
             compiled("", {name: "message A {}"})
 
 
@@ -156,7 +156,7 @@ async def test_an_audit_reads_records_again_by_the_schema_of_each() -> None:
     """The product's own reader makes the same JSON, and an outage of the registry is waited out."""
     world = await lanes()
     world.registry.content.away = 1
-    made = RegisteredRecords(world.registry, Inline(), 1024, keys=True)
+    made = RegisteredRecords(world.registry, InlineSpawner(), 1024, keys=True)
     read = TopicsRead(VertexId("source"), world.stage, world.log, made, several=False)
     split, end = SplitId("in-0"), Offset(2)
     stands = {split: SplitStand(split, end, FIRST_OFFSET, "finished")}
@@ -323,7 +323,7 @@ async def test_rows_become_the_same_records_at_once_as_one_by_one(kind: Literal[
         {"id": 4.0, "name": None, "even": True},
         {"id": Decimal(5), "even": False}, {"id": 6, "name": "dead", "even": True, "dead": True}, {"id": 7, "even": True, "other": 1},
     ]  # fmt: skip
-    forms = RegisteredForms(MemoryRegistry(), stage, Inline())
+    forms = RegisteredForms(MemoryRegistry(), stage, InlineSpawner())
     maker, batch = RecordMaker(stage, forms=forms), documents_batch([{"dead": False, **row} for row in rows])
     with pytest.raises(Unregistered):
         maker.runs(batch)
@@ -345,7 +345,7 @@ async def test_half_of_a_pair_is_no_text_of_a_record(text: Literal["avro", "prot
     message = 'syntax = "proto3"; message Row { string name = 1; }'
     schema = RegisteredSchema(type=text, text=json.dumps(tree) if text == "avro" else message, name="Row")
     stage = KafkaEmit(path="$emit", connection_name="c", topic=expression("out"), registry="r", value_schema=schema)
-    forms = RegisteredForms(MemoryRegistry(), stage, Inline())
+    forms = RegisteredForms(MemoryRegistry(), stage, InlineSpawner())
     await forms.ask("out")
     runs, rejected = RecordMaker(stage, forms=forms).runs(
         documents_batch([{"name": "a"}, {"name": "\ud800"}, {"name": "b"}])

@@ -22,7 +22,7 @@ from tests.contract.sinks_targets import (
     SqlWorld,
 )
 from tests.harness.mongodb.servers import Servers
-from tidemark.services.library.release_world import Inline, Task, World
+from tidemark.services.library.release_world import InlineSpawner, Task, World
 from tidemark.shared.adapters.executor import AsyncExecutor, Spawner
 
 T = TypeVar("T")
@@ -68,7 +68,7 @@ class Changing(Spawner):
 
     def __init__(self) -> None:
         super().__init__()
-        self.now: Any = Inline()
+        self.now: Any = InlineSpawner()
 
     def blocking(self, work: Callable[..., T], *args: Any) -> Awaitable[T]:
         """See `Executor.blocking`."""
@@ -135,7 +135,7 @@ async def test_S5_a_cancelled_step_neither_loses_nor_repeats_rows(target: Any, s
             await step()
         executor.now = stopping = Stopping(chooser.choice([1, 1, 2, 3, 4]), int(10 ** chooser.uniform(0, 3.5)))
         await cancelled(getattr(old, phase)(), stopping)
-        target.executor = Inline()
+        target.executor = InlineSpawner()
         await world.check()
         new = Task(world)
         await new.start()

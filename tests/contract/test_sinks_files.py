@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.contract.sinks_targets import FilesWorld, ObjectsWorld
-from tidemark.services.library.release_world import IDENTITY, JOB, Inline, Task, World, batch_of, row_of
+from tidemark.services.library.release_world import IDENTITY, JOB, InlineSpawner, Task, World, batch_of, row_of
 from tidemark.services.sink.connectors.destination import LocalDestination
 from tidemark.services.sink.connectors.filerows import Encoding
 from tidemark.services.sink.connectors.files import FileSink
@@ -75,7 +75,7 @@ class FailingWorld(FilesWorld):
         if self.failing is None:
             return super().sink()
         destination, self.failing = self.failing, None
-        return FileSink(destination, self.encoding, "failing", Inline(), self.settings)
+        return FileSink(destination, self.encoding, "failing", InlineSpawner(), self.settings)
 
 
 async def insist(step: object) -> None:
@@ -465,7 +465,7 @@ def test_an_object_store_that_overwrites_is_refused() -> None:
 async def test_errors_of_the_file_system_say_whether_waiting_helps(tmp_path: Path) -> None:
     """A full disk is waited for; a folder that cannot be a folder is refused, naming the place."""
     (tmp_path / "file").write_text("")
-    sink = FileSink(LocalDestination(tmp_path / "file" / "out", "a"), Encoding("json"), "a", Inline())
+    sink = FileSink(LocalDestination(tmp_path / "file" / "out", "a"), Encoding("json"), "a", InlineSpawner())
     with pytest.raises(TargetRefused, match="file/out"):
         await sink.open(IDENTITY, Epoch(0))
     destination = LocalDestination(tmp_path / "out", "a")

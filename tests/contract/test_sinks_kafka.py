@@ -15,7 +15,7 @@ from tests.contract.sinks_targets import KafkaWorld, expression
 from tidemark.services.library.release_world import IDENTITY, Task, World, batch_of, row_of
 from tidemark.services.sink.connectors.kafkamarkers import Marker, MarkerReading, last_marker, marker_record, markers_of
 from tidemark.services.sink.connectors.kafkarecords import RecordMaker, Takes
-from tidemark.services.sink.connectors.kafkaruns import Run, joined, size_of, sizes_of
+from tidemark.services.sink.connectors.kafkaruns import TopicRun, joined, size_of, sizes_of
 from tidemark.services.sink.connectors.staging import BlobPart, InlinePart, blobs_of, decode_handle
 from tidemark.shared.adapters.clock import SystemClock
 from tidemark.shared.adapters.faults import Fault, Faults
@@ -475,7 +475,7 @@ def test_runs_of_a_topic_join_with_and_without_keys_and_headers() -> None:
     plain, rich, other = (
         [NewRecord(b"1", timestamp_ms=1), NewRecord(None)], [NewRecord(b"3", b"k", (("h", b"v"),), 3)], [NewRecord(b"9", timestamp_ms=9)],
     )  # fmt: skip
-    runs = [Run(topic, RecordColumns.of(records)) for topic, records in (("a", plain), ("b", other), ("a", rich))]
+    runs = [TopicRun(topic, RecordColumns.of(records)) for topic, records in (("a", plain), ("b", other), ("a", rich))]
     assert [(run.topic, list(run.columns)) for run in joined(runs)] == [("a", plain + rich), ("b", other)]
 
 

@@ -10,7 +10,7 @@ import pytest
 import s3fs
 
 from tests.contract.sinks_s3 import Store, s3
-from tidemark.services.library.release_world import Inline, Task, World, crash_after, haunt
+from tidemark.services.library.release_world import InlineSpawner, Task, World, crash_after, haunt
 from tidemark.services.sink.connectors.filerows import Encoding
 from tidemark.services.sink.connectors.files import FileSink
 from tidemark.services.sink.connectors.objects import ObjectDestination
@@ -36,7 +36,7 @@ class S3World:
         return ObjectDestination(self.filesystem, "s3://bucket/out")
 
     def sink(self) -> SinkPort:
-        return FileSink(self.destination(), Encoding("json"), f"a{next(self.attempts)}", Inline())
+        return FileSink(self.destination(), Encoding("json"), f"a{next(self.attempts)}", InlineSpawner())
 
     async def visible(self) -> list[int]:
         files = released_files(self.destination())

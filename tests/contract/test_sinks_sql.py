@@ -16,7 +16,7 @@ import pytest
 import sqlalchemy as sa
 
 from tests.contract.sinks_targets import SqlWorld
-from tidemark.services.library.release_world import IDENTITY, Inline, Task, World, crash_after, haunt, row_of
+from tidemark.services.library.release_world import IDENTITY, InlineSpawner, Task, World, crash_after, haunt, row_of
 from tidemark.services.sink.connectors.sql import MARKERS_TABLE, SqlSink, engine_of
 from tidemark.services.sink.connectors.staging import Part, PartStore
 from tidemark.shared.adapters.executor import AsyncExecutor
@@ -177,7 +177,7 @@ async def test_S5_a_cancelled_release_ends_before_its_connection_is_another_ones
         go_on.set()
         await asyncio.wait({release})
         await executor.close()
-        target.executor = Inline()
+        target.executor = InlineSpawner()
         await target.sink().open(IDENTITY, Epoch(0))
         assert target.table() == []
         await merged(target, NEW, OTHER)

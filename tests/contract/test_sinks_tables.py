@@ -17,7 +17,7 @@ from deltalake import DeltaTable
 from pyiceberg.catalog import load_catalog
 
 from tests.contract.sinks_targets import FilesWorld
-from tidemark.services.library.release_world import IDENTITY, JOB, Inline, Task, World, batch_of, row_of
+from tidemark.services.library.release_world import IDENTITY, JOB, InlineSpawner, Task, World, batch_of, row_of
 from tidemark.services.sink.connectors import delta
 from tidemark.services.sink.connectors.destination import LocalDestination, sha256
 from tidemark.services.sink.connectors.filerows import Encoding
@@ -461,7 +461,7 @@ async def test_S4_C12_output_of_an_earlier_version_that_a_listing_lacks_is_not_r
 
 async def test_json_lines_lie_under_visible_names_once_they_are_released(tmp_path: Path) -> None:
     """Nothing of the output is below a name that begins with `_`; older output is given its names."""
-    sink = FileSink(LocalDestination(tmp_path, "a"), Encoding("json"), "a", Inline())
+    sink = FileSink(LocalDestination(tmp_path, "a"), Encoding("json"), "a", InlineSpawner())
     await sink.open(IDENTITY, Epoch(0))
     await sink.accept(batch_of([1, 2]))
     staged = await sink.stage(Epoch(1), Epoch(0))

@@ -23,7 +23,7 @@ from tests.harness.mongodb.story import STEPS, Story
 from tests.harness.mongodb.streaming import order
 from tests.property.language_strategies import VALUES
 from tidemark.services.source.connectors.changestream import SPLIT, ChangeStream, StreamRefused, _Answers
-from tidemark.services.source.connectors.mongosync import CollectionReader, Copied
+from tidemark.services.source.connectors.mongosync import CollectionReader, CopyPosition
 from tidemark.shared.adapters.mongodb import async_client_at, from_bson, to_bson
 from tidemark.shared.model.ids import Offset
 from tidemark.shared.model.values import Date, Document, Regex, Timestamp
@@ -58,7 +58,7 @@ async def stand() -> AsyncIterator[Stand]:
 async def copied(source: ChangeStream) -> list[Document]:
     """All documents, and no change."""
     found: list[Document] = []
-    while isinstance(source._place, Copied) and not source._place.done:
+    while isinstance(source._place, CopyPosition) and not source._place.done:
         found += documents(await piece(source))
     return found
 
@@ -404,7 +404,7 @@ def test_documents_of_a_server_that_has_its_own_order(
             client = async_client_at(url, 10_000, _Answers(), readConcernLevel="majority")
             reader = CollectionReader(client, db, ["none", "c"])
             found: list[str] = []
-            place, ops = Copied(1_700_000_000, 1, 0), iter(steps)
+            place, ops = CopyPosition(1_700_000_000, 1, 0), iter(steps)
             while not place.done:
                 rows, places, place = await reader.read(place, len(found), 1, None)
                 found += [repr(bson.decode(row.raw, _DATES)["documentKey"]["_id"]) for row in rows]
@@ -442,7 +442,7 @@ def test_a_restart_behind_each_document_of_another_server(
     async def story() -> None:
         client = async_client_at(url, 10_000, _Answers(), readConcernLevel="majority")
         reader = CollectionReader(client, db, [])
-        rows, places, behind = await reader.read(Copied(1_700_000_000, 1, 0), 0, 1 << 20, None)
+        rows, places, behind = await reader.read(CopyPosition(1_700_000_000, 1, 0), 0, 1 << 20, None)
         assert behind.done
         for count, place in enumerate(places):
             rest, _, _ = await CollectionReader(client, db, []).read(place, 0, 1 << 20, None)

@@ -14,7 +14,7 @@ from fsspec.implementations.local import LocalFileSystem
 
 from tests.contract.sources_worlds import CLOCK
 from tests.harness.opening import open_splits
-from tidemark.services.library.release_world import Inline
+from tidemark.services.library.release_world import InlineSpawner
 from tidemark.services.source.connectors.files import SEQUENCE, FileConnector, FileSourceSettings
 from tidemark.shared.language.values import parse_json
 from tidemark.shared.model.ids import Offset, SplitId
@@ -32,7 +32,7 @@ def source_of(root: Path, format_: str, *, ordered: bool = False, follow: bool =
         types=types,
         poll_ms=1,
     )
-    return FileConnector(settings, LocalFileSystem(), Inline(), CLOCK)
+    return FileConnector(settings, LocalFileSystem(), InlineSpawner(), CLOCK)
 
 
 async def read(source: SourcePort, fetches: int = 5) -> list[object]:
@@ -322,7 +322,7 @@ async def test_files_are_bounded_in_number(tmp_path: Path) -> None:
         (tmp_path / f"{name}.json").write_text("")
     settings = FileSourceSettings(glob=f"{tmp_path}/*.json", format="json", ordered=False, types={}, files_max=2)
     with pytest.raises(LogError, match="3 files match, but files_max is 2"):
-        await FileConnector(settings, LocalFileSystem(), Inline(), CLOCK).splits()
+        await FileConnector(settings, LocalFileSystem(), InlineSpawner(), CLOCK).splits()
 
 
 def write_numbers(path: Path, numbers: range) -> None:

@@ -29,14 +29,14 @@ from tests.contract.sinks_targets import FilesWorld
 from tests.contract.sources_worlds import CLOCK, catalog_in, table_at
 from tests.contract.test_sinks_iceberg_others import Lake
 from tests.harness.opening import open_splits
-from tidemark.services.library.release_world import Inline, Task, World
+from tidemark.services.library.release_world import InlineSpawner, Task, World
 from tidemark.services.sink.connectors.files import FileSinkSettings
 from tidemark.services.sink.connectors.objects import ObjectDestination
 from tidemark.services.source.connectors.files import FileConnector
 from tidemark.services.source.connectors.icebergtable import IcebergVersions
 from tidemark.services.source.connectors.parquetcells import texts_of
 from tidemark.services.source.connectors.tables import TableConnector
-from tidemark.services.source.connectors.tableversions import TableRefused
+from tidemark.services.source.connectors.tableversions import VersionRefused
 from tidemark.services.source.filesources import NothingYet, file_source
 from tidemark.shared.adapters.clock import SystemClock
 from tidemark.shared.adapters.executor import AsyncExecutor
@@ -180,7 +180,7 @@ class Reader:
 
     def connector(self) -> TableConnector:
         versions = table_at(self.life.place, self.life.kind)
-        return TableConnector(versions, Inline(), CLOCK, ordered=self.ordered, follow=self.follow, poll_ms=1)
+        return TableConnector(versions, InlineSpawner(), CLOCK, ordered=self.ordered, follow=self.follow, poll_ms=1)
 
     async def start(self, tasks: int) -> None:
         """A generation, from the last snapshot: what was read since is read again. The first task lists the splits, once."""
@@ -256,7 +256,7 @@ async def test_D20_a_version_is_read_as_the_library_reads_it(tmp_path: Path, see
             if draw.random() < 0.5:
                 await reader.start(draw.randrange(1, 4))
         await reader.rest(draw)
-    except TableRefused as error:
+    except VersionRefused as error:
         refused = str(error)
     read = reader.covered + reader.since
     assert ("Start without state" in refused and vacuumed and not read - held) if refused else read == held
@@ -290,7 +290,7 @@ async def test_D20_a_table_that_is_followed_gives_each_row_once(tmp_path: Path, 
     await reader.close()
     life.do("overwrite", rows.some(draw), draw)
     await reader.start(1)
-    with pytest.raises(TableRefused, match="takes away or changes rows that were read"):
+    with pytest.raises(VersionRefused, match="takes away or changes rows that were read"):
         await reader.read(3, draw)
     await reader.close()
 
@@ -310,7 +310,7 @@ def source_at(folder: Path, path: str, **options: Any) -> Coroutine[Any, Any, Fi
 class Beside:
     """Where sources run here."""
 
-    executor: Executor = field(default_factory=Inline)
+    executor: Executor = field(default_factory=InlineSpawner)
     clock: SystemClock = CLOCK
 
 
@@ -367,7 +367,7 @@ async def test_a_path_to_a_table_is_the_table(tmp_path: Path, path: str) -> None
 async def test_parts_of_a_table_are_refused(tmp_path: Path, path: str, *, ordered: bool) -> None:
     """Files that are picked from it may be no part of it."""
     write_deltalake(tmp_path / "t", pa.table({"n": [1, 2], "lane": ["a", "b"]}), partition_by=["lane"])
-    with pytest.raises(TableRefused, match="part of the Delta Lake table"):
+    with pytest.raises(VersionRefused, match="part of the Delta Lake table"):
         await read_all(await source_at(tmp_path, path, ordered=ordered))
 
 
@@ -376,7 +376,7 @@ async def test_the_files_of_an_iceberg_table_are_refused(tmp_path: Path, path: s
     """Only its catalog knows which of them are part of it."""
     life, rows, draw = IcebergLife(tmp_path, []), Rows(), random.Random(1)
     life.do("append", rows.some(draw), draw)
-    with pytest.raises(TableRefused, match="part of the Iceberg table"):
+    with pytest.raises(VersionRefused, match="part of the Iceberg table"):
         await read_all(await source_at(tmp_path, path))
 
 
@@ -388,7 +388,7 @@ async def test_a_folder_that_becomes_a_table_is_not_read_on(tmp_path: Path) -> N
     await open_splits(source)
     assert [value for batch in await source.fetch(100, 1) for value in batch.values.to_pylist()] == [b'{"n":1}']
     write_deltalake(tmp_path / "t", pa.table({"n": [2]}))
-    with pytest.raises(TableRefused, match="start without state"):
+    with pytest.raises(VersionRefused, match="start without state"):
         await source.fetch(100, 1)
 
 
@@ -411,7 +411,7 @@ async def test_what_would_give_wrong_rows_is_refused(tmp_path: Path, feature: st
         if "metaData" in line and feature == "columnMapping":
             _map_columns(line["metaData"])
     entry.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    with pytest.raises(TableRefused, match=feature) as refused:
+    with pytest.raises(VersionRefused, match=feature) as refused:
         await read_all(await source_at(tmp_path, "t"))
     assert str(tmp_path / "t") in str(refused.value)
 
@@ -472,7 +472,7 @@ async def test_a_table_of_the_sink_is_read_as_it_is_told(tmp_path: Path, format_
         if format_ == "iceberg":
             assert target.encoding.table is not None
             versions: Any = IcebergVersions(("lake", "out"), target.encoding.table.catalog, lambda _: None)
-            found = await read_all(TableConnector(versions, Inline(), CLOCK))
+            found = await read_all(TableConnector(versions, InlineSpawner(), CLOCK))
         else:
             found = await read_all(await source_at(tmp_path, "out"))
         assert sorted(json.loads(each)["id"] for each in found.elements()) == list(range(world.committed_rows))
@@ -488,7 +488,7 @@ async def test_rows_that_marks_delete_do_not_come(tmp_path: Path) -> None:
     assert lake.target.encoding.table is not None
     for ordered in (False, True):
         versions = IcebergVersions(("lake", "out"), lake.target.encoding.table.catalog, lambda _: None)
-        found = await read_all(TableConnector(versions, Inline(), CLOCK, ordered=ordered))
+        found = await read_all(TableConnector(versions, InlineSpawner(), CLOCK, ordered=ordered))
         assert sorted(json.loads(each)["id"] for each in found.elements()) == [1, 3, 4]
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from tidemark.services.cli.demo import ALERTS, LATE, NAME
 from tidemark.services.cli.installation import Installation
-from tidemark.services.cli.view import Seen
+from tidemark.services.cli.view import SeenReports
 from tidemark.shared.adapters.clock import SystemClock
 from tidemark.shared.model.messages import ProcessorStatus
 from tidemark.shared.ports.log import TopicPartition
@@ -47,7 +47,7 @@ class Reader:
     manifests: dict[str, bytes] = field(default_factory=dict)
     changed: list[str] = field(default_factory=list)
 
-    async def run(self, installed: Installation, _seen: Seen) -> None:
+    async def run(self, installed: Installation, _seen: SeenReports) -> None:
         """Read until cancelled."""
         await asyncio.gather(*(self._topic(installed, topic) for topic in (ALERTS, LATE)), self._files(installed))
 

@@ -16,7 +16,7 @@ from tidemark.deploy.pipelines.departures.data import Gap, departures
 from tidemark.services.audit.check import AuditFailed, audit_local
 from tidemark.services.cli.demo import ALERTS, LATE, NAME, DemoSettings, demo
 from tidemark.services.cli.installation import Installation
-from tidemark.services.cli.view import Seen
+from tidemark.services.cli.view import SeenReports
 from tidemark.services.local.supervisor import LocalCluster, LocalSettings
 from tidemark.shared.adapters.kafka_log import KafkaLog
 from tidemark.shared.adapters.kafka_settings import KafkaSettings
@@ -56,7 +56,7 @@ class Faults:
         if sent > self.held_back_from:
             await self.go_on.wait()
 
-    async def __call__(self, installed: Installation, seen: Seen) -> None:
+    async def __call__(self, installed: Installation, seen: SeenReports) -> None:
         """Ends when every fault has struck."""
         reading = asyncio.create_task(self.reader.run(installed, seen))
         try:

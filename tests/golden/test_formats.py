@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from tests.harness.formats import FORMS, Example, made, recorded, shown
 from tidemark.services.sink.connectors.kafkamarkers import Marker
 from tidemark.shared.model import formats
-from tidemark.shared.model.formats import FORMATS, Format, FormatError, JsonCodec
+from tidemark.shared.model.formats import FORMATS, FormatError, JsonCodec, VersionedFormat
 from tidemark.shared.model.ids import Epoch
 from tidemark.shared.ports.sink import TargetRefused
 from tidemark.shared.wire.limits import WireError
@@ -24,13 +24,13 @@ REFUSED = (FormatError, WireError, TargetRefused)
 RECORDED = [(fmt, version) for fmt in FORMATS for version in fmt.reads]
 
 
-def named(fmt: Format) -> str:
+def named(fmt: VersionedFormat) -> str:
     return fmt.name.replace(" ", "-")
 
 
 def test_every_format_is_in_the_table_and_has_examples() -> None:
     """There is no format without an example, and no version that is read without a recorded one."""
-    declared = {value for value in vars(formats).values() if isinstance(value, Format)}
+    declared = {value for value in vars(formats).values() if isinstance(value, VersionedFormat)}
     assert declared == set(FORMATS) == set(FORMS)
     assert len({fmt.name for fmt in FORMATS}) == len(FORMATS)
     for fmt in FORMATS:
@@ -40,7 +40,7 @@ def test_every_format_is_in_the_table_and_has_examples() -> None:
 
 
 @pytest.mark.parametrize("fmt", FORMATS, ids=named)
-def test_what_is_written_is_what_was_recorded(fmt: Format) -> None:
+def test_what_is_written_is_what_was_recorded(fmt: VersionedFormat) -> None:
     """Other bytes are another version; a field that readers of this one may ignore is recorded beside what is there."""
     known = {example.data for example in recorded(fmt, fmt.version)}
     for example in made(fmt):
@@ -53,7 +53,7 @@ def test_what_is_written_is_what_was_recorded(fmt: Format) -> None:
 @pytest.mark.parametrize(
     ("fmt", "version"), RECORDED, ids=lambda value: str(value) if isinstance(value, int) else named(value)
 )
-def test_what_was_recorded_is_read(fmt: Format, version: int) -> None:
+def test_what_was_recorded_is_read(fmt: VersionedFormat, version: int) -> None:
     """Every recorded value of every version, and every field that it had."""
     for example in recorded(fmt, version):
         assert holds(shown(FORMS[fmt].decode(example.data)), example.value), example.case
@@ -69,7 +69,7 @@ def holds(found: Any, value: Any) -> bool:
 
 
 @pytest.mark.parametrize("fmt", FORMATS, ids=named)
-def test_a_later_version_is_refused_in_a_sentence(fmt: Format) -> None:
+def test_a_later_version_is_refused_in_a_sentence(fmt: VersionedFormat) -> None:
     """Format, version found, versions read; nobody takes it for one that it knows, whatever lies behind the number."""
     later = fmt.version + 1
     known = recorded(fmt, fmt.version)[0].data
@@ -82,7 +82,7 @@ def test_a_later_version_is_refused_in_a_sentence(fmt: Format) -> None:
 
 
 @pytest.mark.parametrize("fmt", FORMATS, ids=named)
-def test_bytes_without_a_version_are_refused(fmt: Format) -> None:
+def test_bytes_without_a_version_are_refused(fmt: VersionedFormat) -> None:
     """A map, as before there were versions, or nothing at all; other versions, too."""
     for data, word in (
         (b"\x81\xa1a\x01", "no version|do not decode"),
@@ -108,7 +108,7 @@ def test_a_field_that_is_not_known_is_ignored() -> None:
     assert shown(FORMS[formats.ANSWER].decode(grown)) == answer.value
 
 
-def examples() -> st.SearchStrategy[tuple[Format, Example]]:
+def examples() -> st.SearchStrategy[tuple[VersionedFormat, Example]]:
     known = [(fmt, example) for fmt, version in RECORDED for example in recorded(fmt, version)]
     return st.sampled_from(known)
 
@@ -123,7 +123,7 @@ CHANGES = st.lists(
 
 
 @contextlib.contextmanager
-def naming(fmt: Format) -> Iterator[None]:
+def naming(fmt: VersionedFormat) -> Iterator[None]:
     """What is refused in the block is said of this format."""
     try:
         yield
@@ -135,7 +135,7 @@ def naming(fmt: Format) -> Iterator[None]:
 
 @given(examples(), CHANGES)
 def test_F6_any_damage_is_an_error_that_names_the_format_or_another_value(
-    known: tuple[Format, Example], changes: list[tuple[str, int, bytes]]
+    known: tuple[VersionedFormat, Example], changes: list[tuple[str, int, bytes]]
 ) -> None:
     """Whatever becomes of the bytes, no other exception comes out."""
     fmt, example = known

@@ -22,13 +22,13 @@ from tidemark.services.backup.parts import COPIES, Copied
 from tidemark.services.operator.deaths import _Said
 from tidemark.services.sink.connectors.kafkamarkers import Marker
 from tidemark.services.sink.connectors.manifests import Manifest, Volume, encode_manifest
-from tidemark.services.sink.connectors.mergechanges import ROWS, Change
+from tidemark.services.sink.connectors.mergechanges import ROWS, StagedChange
 from tidemark.services.sink.connectors.staging import FILES, Part, StagedFile, decode_handle, encode_handle
 from tidemark.services.source.body import SplitPosition
 from tidemark.shared.computation.bundle import Module
 from tidemark.shared.model import formats
 from tidemark.shared.model.checkpoint import CommitRow, MirrorRow, SplitStand
-from tidemark.shared.model.formats import Codec, Format, JsonCodec
+from tidemark.shared.model.formats import Codec, JsonCodec, VersionedFormat
 from tidemark.shared.model.frames import BarrierFrame, DataFrame, EndFrame, Header, Inline, Segment, WatermarkFrame
 from tidemark.shared.model.ids import Epoch, Generation, Incarnation, JobId, Seq, TaskId, VertexId
 from tidemark.shared.model.messages import (
@@ -42,7 +42,7 @@ from tidemark.shared.model.messages import (
     Sampled,
 )
 from tidemark.shared.model.processors import ProcessorRow
-from tidemark.shared.model.verdicts import Work
+from tidemark.shared.model.verdicts import AuditWork
 from tidemark.shared.operators.computation_keys import _KeySnapshot
 from tidemark.shared.operators.computation_parts import StoredRows
 from tidemark.shared.operators.join_runs import RowsSnapshot
@@ -65,7 +65,7 @@ from tidemark.shared.wire.messages import (
     encode_stands,
 )
 from tidemark.shared.wire.seals import SEALS, Seal
-from tidemark.spark_stages.manifest import Manifest as SparkManifest
+from tidemark.spark_stages.manifest import StageManifest
 
 FOLDER: Final = Path("tests/golden/formats")
 _INT_MAX: Final = 1000
@@ -90,7 +90,7 @@ class Example:
     """As JSON has it."""
 
 
-def _coded(fmt: Format, kind: Any) -> Form:
+def _coded(fmt: VersionedFormat, kind: Any) -> Form:
     codec: Codec[Any] = Codec(fmt, kind)
     return Form((kind,), codec.encode, codec.decode)
 
@@ -100,10 +100,10 @@ _markers: Final = JsonCodec(formats.MARKER, Marker)
 _manifests: Final = JsonCodec(formats.MANIFEST, Manifest)
 _volumes: Final = JsonCodec(formats.VOLUME, Volume)
 _redriven: Final = JsonCodec(formats.REDRIVEN, Redriven)
-_works: Final = JsonCodec(formats.WORK, Work)
+_works: Final = JsonCodec(formats.WORK, AuditWork)
 _backups: Final = JsonCodec(formats.BACKUP, Backup)
 
-FORMS: Final[dict[Format, Form]] = {
+FORMS: Final[dict[VersionedFormat, Form]] = {
     formats.FRAME: Form((), encode_frame, decode_frame),
     formats.COMMAND: Form(get_args(Command), encode_message, decode_command),
     formats.REPORT: Form((*get_args(Report), *get_args(Request)), encode_message, decode_report),
@@ -127,19 +127,19 @@ FORMS: Final[dict[Format, Form]] = {
     formats.WAITING_ROWS: _coded(formats.WAITING_ROWS, StoredRows),
     formats.JOIN_STATE: _coded(formats.JOIN_STATE, RowsSnapshot),
     formats.STEP_STATE: _coded(formats.STEP_STATE, StoredStep),
-    formats.SPARK_STATE: _coded(formats.SPARK_STATE, SparkManifest),
+    formats.SPARK_STATE: _coded(formats.SPARK_STATE, StageManifest),
     formats.CALLS_NOTE: _coded(formats.CALLS_NOTE, _Said),
     formats.STAGED_HANDLE: Form(
         tuple(types.GenericAlias(tuple, (part, ...)) for part in get_args(Part)), encode_handle, decode_handle
     ),
     formats.STAGED_RECORDS: _coded(formats.STAGED_RECORDS, list[tuple[str, bytes]]),
-    formats.STAGED_ROWS: Form((list[bytes], list[Change]), ROWS.encode, ROWS.decode),
+    formats.STAGED_ROWS: Form((list[bytes], list[StagedChange]), ROWS.encode, ROWS.decode),
     formats.FILE_LIST: Form((tuple[StagedFile, ...],), FILES.encode, FILES.decode),
     formats.MANIFEST: Form((Manifest,), encode_manifest, _manifests.decode),
     formats.VOLUME: Form((Volume,), _volumes.encode, _volumes.decode),
     formats.MARKER: Form((Marker,), _markers.encode, _markers.decode),
     formats.REDRIVEN: Form((Redriven,), _redriven.encode, _redriven.decode),
-    formats.WORK: Form((Work,), _works.encode, _works.decode),
+    formats.WORK: Form((AuditWork,), _works.encode, _works.decode),
     formats.AUDIT_CHECKPOINT: Form((AuditCheckpoint,), CHECKPOINTS.encode, CHECKPOINTS.decode),
     formats.BACKUP: Form((Backup,), _backups.encode, _backups.decode),
     formats.TOPIC_COPY: Form((list[Copied],), COPIES.encode, COPIES.decode),
@@ -158,7 +158,7 @@ def _frames() -> Iterator[tuple[str, Any]]:
     yield "end", EndFrame(head)
 
 
-def made(fmt: Format) -> Iterator[Example]:
+def made(fmt: VersionedFormat) -> Iterator[Example]:
     """Examples of the version that is written."""
     form = FORMS[fmt]
     values = _frames() if fmt is formats.FRAME else ((_named(kind), _value(kind, "", fmt)) for kind in form.kinds)
@@ -171,7 +171,7 @@ def shown(value: Any) -> Any:
     return json.loads(msgspec.json.encode(value, enc_hook=str))
 
 
-def recorded(fmt: Format, version: int) -> list[Example]:
+def recorded(fmt: VersionedFormat, version: int) -> list[Example]:
     """What is recorded of a version."""
     path = _path(fmt, version)
     lines = path.read_text().splitlines() if path.exists() else []
@@ -191,7 +191,7 @@ def record() -> None:
                     out.write(json.dumps(line) + "\n")
 
 
-def _path(fmt: Format, version: int) -> Path:
+def _path(fmt: VersionedFormat, version: int) -> Path:
     name = next(name for name, value in vars(formats).items() if value is fmt)
     return FOLDER / f"{name.lower()}.v{version}.jsonl"
 
@@ -200,7 +200,7 @@ def _named(kind: Any) -> str:
     return kind.__name__ if isinstance(kind, type) and not get_args(kind) else str(kind).replace("typing.", "")
 
 
-def _value(kind: Any, name: str, fmt: Format) -> Any:
+def _value(kind: Any, name: str, fmt: VersionedFormat) -> Any:
     """A value of a type with something in each field, told apart by the fields' names."""
     while isinstance(kind, NewType):
         kind = kind.__supertype__

@@ -20,7 +20,7 @@ from tests.harness.sealing import KEYS
 from tidemark.services.control.agents import check_expires
 from tidemark.services.control.commands import Command
 from tidemark.services.gateway.batch import Shape, records_of
-from tidemark.services.library.release_world import Inline
+from tidemark.services.library.release_world import InlineSpawner
 from tidemark.services.operator.requests import Requests
 from tidemark.services.source.connectors.registered import RegisteredRecords, _reader_of
 from tidemark.shared.adapters.kafka_batches import BrokenBatch, PartitionAnswer
@@ -229,7 +229,7 @@ def a_registered_record(chooser: random.Random) -> None:
     """Of a topic, by schemas of each type: a document, or the reason beside the record, and the others come."""
     keys, values = (pa.array([_of_registry(chooser) for _ in range(4)], pa.binary()) for _ in range(2))
     batch = RawBatch(SplitId("t-0"), 0, np.arange(4), np.arange(4), values, keys)
-    reading = RegisteredRecords(_Known(), Inline(), 1 << 20, keys=True).decoded(batch)
+    reading = RegisteredRecords(_Known(), InlineSpawner(), 1 << 20, keys=True).decoded(batch)
     try:
         reading.send(None)
     except StopIteration as done:

@@ -12,19 +12,19 @@ from tidemark.shared.language.schema import Schema
 from tidemark.shared.model.values import MISSING, Value
 from tidemark.shared.operators.base import RAW, REST
 from tidemark.shared.operators.batches import ARROW_TYPES, column_of, documents_of, engine_columns, rest_of
-from tidemark.shared.operators.dead_letters import Failure
+from tidemark.shared.operators.dead_letters import RowFailure
 
 
-def evaluate_rows(expr: Expr, environments: Sequence[Environment]) -> tuple[list[Value], list[Failure]]:
+def evaluate_rows(expr: Expr, environments: Sequence[Environment]) -> tuple[list[Value], list[RowFailure]]:
     """The value for each row, MISSING where it failed; and the failures."""
     values: list[Value] = []
-    failures: list[Failure] = []
+    failures: list[RowFailure] = []
     for row, env in enumerate(environments):
         try:
             values.append(evaluate(expr, env))
         except ExpressionError as e:
             values.append(MISSING)
-            failures.append(Failure(row, e.reason, e.code, e.path))
+            failures.append(RowFailure(row, e.reason, e.code, e.path))
     return values, failures
 
 

@@ -22,7 +22,7 @@ from tidemark.shared.model.time import MAX_TIME, MIN_TIME
 from tidemark.shared.model.values import Document
 from tidemark.shared.operators.base import GROUP, TS, Out
 from tidemark.shared.operators.batches import documents_of
-from tidemark.shared.operators.build import Chain, build_chain
+from tidemark.shared.operators.build import OperatorChain, build_chain
 from tidemark.shared.operators.context import TaskContext
 from tidemark.shared.operators.specs import FrontSpec
 from tidemark.shared.planning import plan_processor
@@ -51,7 +51,7 @@ class Task:
 
     vertex: Vertex
     index: int
-    chain: Chain
+    chain: OperatorChain
     front: Fronted | None = None
     positions: dict[SplitId, int] = field(default_factory=dict)
     inputs: dict[Channel, InputProgress] = field(default_factory=dict)

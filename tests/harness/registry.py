@@ -12,8 +12,8 @@ from typing import Any
 from aiohttp import web
 
 from tests.harness.drawn_jobs.servers import Weather, failed
-from tidemark.shared.language.avro import SchemaError, parse_text, writer_of
-from tidemark.shared.language.protobuf import SchemaError as NoProtobuf
+from tidemark.shared.language.avro import AvroSchemaError, parse_text, writer_of
+from tidemark.shared.language.protobuf import ProtobufSchemaError as NoProtobuf
 from tidemark.shared.model.schemas import SchemaReference
 from tidemark.shared.ports.registry import (
     KnownSchema,
@@ -147,7 +147,7 @@ class Registry:
                 writer_of(parse_text(body["schema"], self._imports(body.get("references", ())).values()))
             if kind == "PROTOBUF":
                 compiled(tree, self._imports(body.get("references", ())))
-        except (SchemaError, NoProtobuf, ValueError) as error:
+        except (AvroSchemaError, NoProtobuf, ValueError) as error:
             return str(error)
         return ""
 

@@ -22,7 +22,7 @@ from tidemark.shared.model.time import MAX_TIME, MIN_TIME
 from tidemark.shared.model.values import Document
 from tidemark.shared.operators.base import Out
 from tidemark.shared.operators.batches import documents_of
-from tidemark.shared.operators.build import Chain, build_chain
+from tidemark.shared.operators.build import OperatorChain, build_chain
 from tidemark.shared.operators.context import TaskContext
 from tidemark.shared.operators.specs import FrontSpec, OperatorSpec, StepSpec
 from tidemark.shared.operators.step_operator import StepOperator
@@ -39,7 +39,7 @@ class Task:
     chain_specs: tuple[OperatorSpec, ...]
     splits: dict[SplitId, int]
     front: Fronted = field(init=False)
-    chain: Chain = field(init=False)
+    chain: OperatorChain = field(init=False)
     positions: dict[SplitId, int] = field(init=False)
     channel: deque[Out | int] = field(default_factory=deque)
     received_ms: int = MIN_TIME

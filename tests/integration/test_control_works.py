@@ -19,7 +19,7 @@ from tidemark.shared.adapters.memory_broker import MemoryBroker
 from tidemark.shared.adapters.memory_log import MemoryLog
 from tidemark.shared.model.ids import Epoch, Generation, JobId, ProcessorName
 from tidemark.shared.model.messages import ProcessorStatus
-from tidemark.shared.model.verdicts import Verdict, Work
+from tidemark.shared.model.verdicts import AuditWork, ProgramVerdict
 from tidemark.shared.ports.log import Log, NewRecord, TopicPartition
 from tidemark.shared.runtime.topics import LATEST_CONFIG, Topics
 from tidemark.shared.wire.messages import encode_message
@@ -110,8 +110,16 @@ async def test_each_service_tells_the_verdict_and_one_begins_again_what_another_
 ) -> None:
     """One that has gone ran an audit: nobody speaks for it any more. Its last verdict is shown until there is another."""
     now_ms = CLOCK.now_ms()
-    left = Work(
-        "audit", NAME, JOB, Epoch(3), True, "gone", now_ms - 60_000, now_ms - 60_000, Verdict("held", epoch=Epoch(3))
+    left = AuditWork(
+        "audit",
+        NAME,
+        JOB,
+        Epoch(3),
+        True,
+        "gone",
+        now_ms - 60_000,
+        now_ms - 60_000,
+        ProgramVerdict("held", epoch=Epoch(3)),
     )
     await put(MemoryLog(broker), TOPICS.works, f"audit/{NAME}", _CODEC.encode(left))
     async with services(broker, tmp_path, 2) as (first, second):
@@ -129,7 +137,9 @@ async def test_a_dropped_processor_leaves_no_verdict_and_another_job_shows_none(
     """A name that comes again is another processor; and a record that is none is passed over."""
     log, now_ms = MemoryLog(broker), CLOCK.now_ms()
     for name, job in ((NAME, "another job"), ("dropped", JOB)):
-        work = Work("audit", ProcessorName(name), JobId(job), Epoch(3), False, "x", now_ms, now_ms, Verdict("held"))
+        work = AuditWork(
+            "audit", ProcessorName(name), JobId(job), Epoch(3), False, "x", now_ms, now_ms, ProgramVerdict("held")
+        )
         await put(log, TOPICS.works, f"audit/{name}", _CODEC.encode(work))
     await put(log, TOPICS.works, "audit/junk", b"{}")
     async with services(broker, tmp_path, 1) as (service,):

@@ -24,7 +24,7 @@ from tidemark.shared.model.records import RawBatch
 from tidemark.shared.model.time import MAX_TIME, MIN_TIME
 from tidemark.shared.operators.base import GROUP, Out
 from tidemark.shared.operators.batches import documents_of
-from tidemark.shared.operators.build import Chain, build_chain
+from tidemark.shared.operators.build import OperatorChain, build_chain
 from tidemark.shared.operators.context import TaskContext
 from tidemark.shared.planning.physical import plan_processor
 from tidemark.shared.planning.specs import ReadHead
@@ -42,7 +42,7 @@ class Task:
         self.inputs = [MIN_TIME] * max(senders, 1)
         self.stored: dict[StatePart, bytes] = {}
         self.front: Fronted | None = None
-        self.chain = Chain(())
+        self.chain = OperatorChain(())
         self.start()
 
     def start(self) -> None:

@@ -14,7 +14,7 @@ from tests.harness.installation import NAME
 from tests.oracle.check_demo import feed_of
 from tidemark.services.audit.corrections import (
     CannotRedrive,
-    Records,
+    ReadRecords,
     before,
     corrections,
     late_places,
@@ -164,7 +164,7 @@ def test_a_year_of_departures_gains_its_late_flights() -> None:
     ]
     stands = {s.split: Stand(len(p), "finished") for s, p in zip(splits, year.partitions, strict=True)}
     part, path = windowed(parse(DOCUMENT.read_text()))
-    records = Records(splits, stands, "departures")
+    records = ReadRecords(splits, stands, "departures")
     released, missed = windows_of(part, path, records, frozenset())
     assert len(missed) == 226
     with_them, still_late = windows_of(part, path, records, missed)
@@ -204,11 +204,11 @@ def test_a_window_that_was_open_at_a_redrive_is_corrected_by_the_next() -> None:
     then = {splits[0].split: Stand(3, "active"), splits[1].split: Stand(1, "active")}
     now = {split.split: Stand(len(at), "finished") for split, at in zip(splits, times_ms, strict=True)}
     late = frozenset({(0, 2)})
-    first = Records(splits, then, "p")
+    first = ReadRecords(splits, then, "p")
     old, missed = before(part, path, first, None, frozenset())
     assert missed == late
     assert corrections(old, windows_of(part, path, first, late)[0]) == []
-    second = Records(splits, now, "p")
+    second = ReadRecords(splits, now, "p")
     old, missed = before(part, path, second, then, late)
     assert missed == late
     found = corrections(old, windows_of(part, path, second, late)[0])

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from tidemark.shared.adapters import kafka_batches, kafka_unpacking
 from tidemark.shared.adapters.kafka_batches import BrokenBatch, PartitionAnswer
-from tidemark.shared.adapters.kafka_reader import PASSED, Fetched
+from tidemark.shared.adapters.kafka_reader import PASSED, FetchedRecords
 from tidemark.shared.compiled import kafka
 
 Record = tuple[int, int, bytes | None, bytes | None, list[tuple[str, bytes]]]
@@ -253,7 +253,7 @@ def test_in_the_place_of_what_unpacks_to_much_stands_a_record(
         large = codec in (1, 3, 4) and len(built(records, 0)) - kafka.HEADER_BYTES > most
         expected += [(theirs_next(part) - 1, -1, None, b"")] if large else theirs(part)
     with bounded(most, 64):
-        fetched = Fetched()
+        fetched = FetchedRecords()
         fetched[at] = FetchResult(at, assignment=None, partition_records=opened(b"".join(parts), at, begin), backoff=0)
         found = list(fetched[at]._partition_records)
     shown = [

@@ -26,7 +26,7 @@ from tidemark.shared.model.time import MIN_TIME
 from tidemark.shared.model.values import Document
 from tidemark.shared.operators.computation import KeyedComputation, Row, Yielded, row_of
 from tidemark.shared.operators.computation_keys import Cooling
-from tidemark.shared.operators.computation_parts import Parts, by_group
+from tidemark.shared.operators.computation_parts import StateParts, by_group
 from tidemark.shared.operators.keygroups import key_group
 from tidemark.shared.ports.blobs import BlobError
 from tidemark.shared.runtime.state import StateBounds, StateStore, blobs_of, load_parts, with_parts
@@ -248,7 +248,7 @@ def test_CP1_CP2_CP3_state_is_that_of_the_last_commit_whatever_parts_it_lies_in(
 
 def test_CP2_what_is_written_follows_what_changed() -> None:
     """Of 1,024 keys two change for each of 512 snapshots: on the average fewer than 32 entries are written, and 1 KiB is none of them."""
-    parts, written, there = Parts(), 0, set[StatePart]()
+    parts, written, there = StateParts(), 0, set[StatePart]()
     group = KeyGroup(0)
     whole = parts.next(group, [b"%d" % key for key in range(1_024)])
     assert whole.keys is None

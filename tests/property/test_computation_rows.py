@@ -13,7 +13,15 @@ from tidemark.shared.model.values import Document
 from tidemark.shared.operators.computation import Row, batch_of_rows
 from tidemark.shared.operators.computation_calls import Columns
 from tidemark.shared.operators.computation_rows import KEY as NAME
-from tidemark.shared.operators.computation_rows import ORDINAL, PACKED, POSITION, TIME, OrderKey, Rows, WaitingRows
+from tidemark.shared.operators.computation_rows import (
+    ORDINAL,
+    PACKED,
+    POSITION,
+    TIME,
+    OrderKey,
+    RowsToApply,
+    WaitingRows,
+)
 
 ROWS = st.builds(
     lambda key, at, part, position, n: Row(canonical_key(key), key, encode_doc({"n": n}), at, (part, position)),
@@ -24,7 +32,7 @@ ROWS = st.builds(
 Stored = tuple[int, OrderKey, bytes]
 
 
-def stored_in(rows: Rows, places: range) -> list[Stored]:
+def stored_in(rows: RowsToApply, places: range) -> list[Stored]:
     """(time, order key, document) of rows by their places."""
     return [(rows.times[at], rows.order(at), rows.packed[at]) for at in places]
 

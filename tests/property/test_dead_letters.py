@@ -12,7 +12,7 @@ from tidemark.shared.model.values import Binary, Date, long
 from tidemark.shared.operators.base import PART, POS, REST, SRCKEY, TS
 from tidemark.shared.operators.batches import batch_of, documents_of
 from tidemark.shared.operators.context import TaskContext
-from tidemark.shared.operators.dead_letters import Cause, Failure, Failures, dead_letters
+from tidemark.shared.operators.dead_letters import Cause, Failures, RowFailure, dead_letters
 
 LONGER = st.sampled_from([253, 254, 255, 256, 65_533, 65_534, 65_535]).map(lambda size: b"k" * size)
 """Around the lengths at which the encoding of a length changes."""
@@ -26,7 +26,7 @@ def test_a_letter_has_the_key_of_its_record(keys: list[bytes | None]) -> None:
     """As the codec writes each alone, whatever lengths stand beside each other."""
     places = pa.array(range(len(keys)), pa.int64())
     batch = batch_of([{}] * len(keys), {TS: places, POS: places, SRCKEY: pa.array(keys, pa.binary())})
-    failures = [Failure(row, "why", "Code") for row in range(len(keys))]
+    failures = [RowFailure(row, "why", "Code") for row in range(len(keys))]
     (out,) = dead_letters(batch, failures, "$source", TaskContext("p", topic="t", letter_bytes_max=1_000_000))
     letters = documents_of(out.batch)
     assert [letter["_stream_meta"]["source"].get("key") for letter in letters] == [
@@ -66,7 +66,7 @@ def test_a_letter_is_among_others_what_it_is_alone(
 
     def letters(at: int, count: int) -> list[bytes]:
         failures = [
-            Failure(row - at, reasons[row], "Code", paths[row], document=given_documents[row])
+            RowFailure(row - at, reasons[row], "Code", paths[row], document=given_documents[row])
             for row in range(at, at + count)
         ]
         (out,) = dead_letters(batch.slice(at, count), failures, "$match", context)
@@ -118,7 +118,7 @@ def test_letters_made_as_columns_are_those_made_as_documents(
     rows = pa.array(range(6), pa.int64())
     times = pa.array([row * 1_000 for row in range(6)], pa.int64())
     batch = batch_of([{"n": row} for row in range(6)], {TS: times, POS: rows, PART: pa.array(parts, pa.int32())})
-    failures = [Failure(row, *cause, missed, given_document) for row, cause, given_document, missed in failed]
+    failures = [RowFailure(row, *cause, missed, given_document) for row, cause, given_document, missed in failed]
     (out,) = dead_letters(batch, failures, "$match", TaskContext("p", "i", "t"))
     ordered = sorted(failed, key=lambda each: each[0])
     wanted = [plain_letter(row, cause, document, missed, parts[row]) for row, cause, document, missed in ordered]
@@ -133,7 +133,7 @@ def test_columns_of_failures_say_what_failures_one_by_one_say(rows: list[int], d
     places = data.draw(st.lists(st.integers(0, len(causes) - 1), min_size=len(rows), max_size=len(rows)))
     columns = Failures(np.array(rows), causes, np.array(places))
     batch = batch_of([{"n": row} for row in range(6)], {TS: pa.array(range(6), pa.int64())})
-    one_by_one = [Failure(row, *causes[place]) for row, place in zip(rows, places, strict=True)]
+    one_by_one = [RowFailure(row, *causes[place]) for row, place in zip(rows, places, strict=True)]
     assert list(columns) == one_by_one
     letters = [dead_letters(batch, each, "$match", TaskContext("p"))[0].batch for each in (columns, one_by_one)]
     assert letters[0] == letters[1]

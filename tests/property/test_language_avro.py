@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tidemark.shared.language.avro import AvroError, SchemaError, parse_schema, reader_of, writer_of
-from tidemark.shared.language.avro.many import ManyReader
-from tidemark.shared.language.avro.many_writing import ManyWriter
+from tidemark.shared.language.avro import AvroError, AvroSchemaError, parse_schema, reader_of, writer_of
+from tidemark.shared.language.avro.many import ManyAvroReader
+from tidemark.shared.language.avro.many_writing import ManyAvroWriter
 from tidemark.shared.language.values import encode_value, parse_json
 from tidemark.shared.model.values import INT32_MAX, INT32_MIN, INT64_MAX, INT64_MIN, Binary, Date, long
 
@@ -128,7 +128,7 @@ def test_many_records_at_once_are_what_each_is(case: tuple[Any, Any], more: byte
     schema = parse_schema(tree)
     whole, read = writer_of(schema)(document), reader_of(schema)
     records = [whole, more, whole[:at], whole + more, whole[:at] + bytes([byte]) + whole[at + 1 :], whole]
-    texts, sure = ManyReader(schema).read(pa.array(records, pa.binary()))
+    texts, sure = ManyAvroReader(schema).read(pa.array(records, pa.binary()))
     for data, text, known in zip(records, texts.to_pylist(), sure.tolist(), strict=True):
         if known:
             assert text == _one(read, data)
@@ -185,7 +185,7 @@ def test_many_documents_written_at_once_are_what_each_is(case: tuple[Any, Any], 
         {"value": data.draw(_VALUES)},
         document,
     ]
-    records, sure = ManyWriter(schema).write(pa.array([encode_value(value) for value in values], pa.binary()))
+    records, sure = ManyAvroWriter(schema).write(pa.array([encode_value(value) for value in values], pa.binary()))
     write = writer_of(schema)
     for value, record, known in zip(values, records.to_pylist(), sure.tolist(), strict=True):
         assert record == (_written(write, value) if known else b""), value
@@ -211,7 +211,7 @@ def test_unions_take_many_values_as_each(union: Any, values: list[Any]) -> None:
     """Branches are tried in the same order, and a value that none takes is the plain writer's to refuse."""
     schema = parse_schema({"type": "record", "name": "Root", "fields": [{"name": "value", "type": union}]})
     documents: list[Any] = [{"value": value} for value in values]
-    records, sure = ManyWriter(schema).write(pa.array([encode_value(each) for each in documents], pa.binary()))
+    records, sure = ManyAvroWriter(schema).write(pa.array([encode_value(each) for each in documents], pa.binary()))
     for value, record, known in zip(documents, records.to_pylist(), sure.tolist(), strict=True):
         assert record == (_written(writer_of(schema), value) if known else b""), value
 
@@ -222,7 +222,7 @@ def test_documents_inside_of_themselves_are_written_at_once() -> None:
     schema = parse_schema(link)
     document: Any = {"next": None}
     for depth in range(70):
-        records, sure = ManyWriter(schema).write(pa.array([encode_value(document)], pa.binary()))
+        records, sure = ManyAvroWriter(schema).write(pa.array([encode_value(document)], pa.binary()))
         assert (records[0].as_py() if sure[0] else None) == _written(writer_of(schema), document)
         assert bool(sure[0]) == (depth < 64)
         document = {"next": document}
@@ -231,7 +231,7 @@ def test_documents_inside_of_themselves_are_written_at_once() -> None:
     for _ in range(62):
         lists, value = {"type": "array", "items": lists}, [value]
     schema = parse_schema(lists)
-    assert ManyWriter(schema).write(pa.array([encode_value(value)]))[0].to_pylist() == [writer_of(schema)(value)]
+    assert ManyAvroWriter(schema).write(pa.array([encode_value(value)]))[0].to_pylist() == [writer_of(schema)(value)]
 
 
 def test_a_record_inside_of_itself_is_read_at_once() -> None:
@@ -246,7 +246,7 @@ def test_a_record_inside_of_itself_is_read_at_once() -> None:
     for depth in range(70):
         document = {"next": document, "n": long(depth)}
         data = writer_of(schema)(document) if depth < 64 else b"\x02" * depth + b"\x00" * (depth + 1)
-        texts, sure = ManyReader(schema).read(pa.array([data], pa.binary()))
+        texts, sure = ManyAvroReader(schema).read(pa.array([data], pa.binary()))
         assert (texts[0].as_py() if sure[0] else None) == _one(reader_of(schema), data)
         assert bool(sure[0]) == (depth < 64)
 
@@ -363,7 +363,7 @@ def test_a_missing_field_is_its_default_or_null() -> None:
 )
 def test_wrong_schemas_are_named(tree: Any, said: str) -> None:
     """A schema that is none has its place and what was expected."""
-    with pytest.raises(SchemaError, match=said):
+    with pytest.raises(AvroSchemaError, match=said):
         writer_of(parse_schema(tree))
 
 

@@ -11,9 +11,9 @@ from google.protobuf import descriptor_pb2, json_format
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidemark.shared.language.protobuf import ProtobufError, SchemaError
-from tidemark.shared.language.protobuf.many import ManyReader
-from tidemark.shared.language.protobuf.many_writing import ManyWriter
+from tidemark.shared.language.protobuf import ProtobufError, ProtobufSchemaError
+from tidemark.shared.language.protobuf.many import ManyProtobufReader
+from tidemark.shared.language.protobuf.many_writing import ManyProtobufWriter
 from tidemark.shared.language.protobuf.messages import message_class
 from tidemark.shared.language.protobuf.reading import reader_of
 from tidemark.shared.language.protobuf.writing import writer_of
@@ -256,9 +256,12 @@ def test_an_extension_is_a_field_by_its_full_name() -> None:
     assert writer_of(messages, "")(given) == record
     with pytest.raises(ProtobufError, match=r"\[p.u\]: p.M has no such field"):
         writer_of(messages, "")({"[p.u]": 1})
-    assert ManyReader(messages).read(pa.array([record, b"\x00\x08\x05"], pa.binary()))[1].tolist() == [False, True]
+    assert ManyProtobufReader(messages).read(pa.array([record, b"\x00\x08\x05"], pa.binary()))[1].tolist() == [
+        False,
+        True,
+    ]
     packed = pa.array([encode_value(given), encode_value({"n": 5})], pa.binary())
-    assert ManyWriter(messages, "").write(packed)[1].tolist() == [False, True]
+    assert ManyProtobufWriter(messages, "").write(packed)[1].tolist() == [False, True]
 
 
 def test_a_text_that_is_none_is_unreadable() -> None:
@@ -282,7 +285,7 @@ def test_a_text_that_is_none_is_unreadable() -> None:
 )
 def test_a_schema_that_is_none_has_the_compilers_words(text: str, name: str, said: str) -> None:
     """With place and name, and without the folder in which it was compiled."""
-    with pytest.raises(SchemaError, match=said) as told:
+    with pytest.raises(ProtobufSchemaError, match=said) as told:
         writer_of(compiled(text, {}), name)
     assert "/tmp" not in str(told.value)
 

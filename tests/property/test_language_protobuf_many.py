@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from tests.harness.drawn_messages import drawn_records, drawn_schema, varint
 from tidemark.shared.language.protobuf import ProtobufError
-from tidemark.shared.language.protobuf.many import ManyReader
+from tidemark.shared.language.protobuf.many import ManyProtobufReader
 from tidemark.shared.language.protobuf.messages import Messages, indexes_in, message_class
 from tidemark.shared.language.protobuf.reading import reader_of
 from tidemark.shared.process.protobuf_compiler import compiled
@@ -33,7 +33,7 @@ def plainly(messages: Messages, records: list[bytes]) -> list[bytes | str]:
 
 def compare(messages: Messages, records: list[bytes]) -> list[bool]:
     """All that is read is what the plain reader gives; which are read."""
-    texts, sure = ManyReader(messages).read(pa.array(records, pa.binary()))
+    texts, sure = ManyProtobufReader(messages).read(pa.array(records, pa.binary()))
     for data, text, known, plain in zip(
         records, texts.to_pylist(), sure.tolist(), plainly(messages, records), strict=True
     ):
@@ -117,9 +117,9 @@ def compiled_map(kind: str) -> Messages:
 def test_no_records_and_missing_ones() -> None:
     """A column may be empty, and a cell of it null."""
     messages = compiled(LINK, {})
-    texts, sure = ManyReader(messages).read(pa.array([], pa.binary()))
+    texts, sure = ManyProtobufReader(messages).read(pa.array([], pa.binary()))
     assert (texts.to_pylist(), sure.tolist()) == ([], [])
-    _, sure = ManyReader(messages).read(pa.array([None, b"\x00"], pa.binary()))
+    _, sure = ManyProtobufReader(messages).read(pa.array([None, b"\x00"], pa.binary()))
     assert sure.tolist() == [False, True]
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tests.harness.drawn_messages import drawn_records, drawn_schema
 from tidemark.shared.language.protobuf import ProtobufError
-from tidemark.shared.language.protobuf.many_writing import ManyWriter
+from tidemark.shared.language.protobuf.many_writing import ManyProtobufWriter
 from tidemark.shared.language.protobuf.messages import Messages, indexes_in
 from tidemark.shared.language.protobuf.reading import reader_of
 from tidemark.shared.language.protobuf.writing import writer_of
@@ -101,7 +101,9 @@ def changed(chance: random.Random, value: Value) -> Value:
 
 def compare(messages: Messages, name: str, documents: list[Value]) -> list[tuple[bool, bool]]:
     """All that is written is what the plain writer makes; whether each is written at once, and whether it can be written."""
-    records, sure = ManyWriter(messages, name).write(pa.array([encode_value(each) for each in documents], pa.binary()))
+    records, sure = ManyProtobufWriter(messages, name).write(
+        pa.array([encode_value(each) for each in documents], pa.binary())
+    )
     write, found = writer_of(messages, name), []
     for document, record, known in zip(documents, records.to_pylist(), sure.tolist(), strict=True):
         try:

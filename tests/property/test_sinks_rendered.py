@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from tests.property import test_compiled_documents as documents
 from tests.property.language_strategies import DOCUMENTS
-from tidemark.services.sink.connectors.kafkaruns import HeldRuns, Run, decode_runs, encode_runs, sizes_of
+from tidemark.services.sink.connectors.kafkaruns import HeldRuns, TopicRun, decode_runs, encode_runs, sizes_of
 from tidemark.shared.language.stages import DateFormat, OutputFormat
 from tidemark.shared.language.values import ExtendedJsonError, encode_value, parse_json, render_json, written
 from tidemark.shared.model.values import Document, Long
@@ -119,7 +119,7 @@ def test_parts_have_every_record_once_and_in_order(texts: list[list[bytes]], rec
     """Within the bounds, but for a single record that exceeds them."""
     held = HeldRuns()
     for number, values in enumerate(texts):
-        held.add(Run(f"t{number}", RecordColumns.of([NewRecord(value) for value in values])))
+        held.add(TopicRun(f"t{number}", RecordColumns.of([NewRecord(value) for value in values])))
     found: list[tuple[str, bytes | None]] = []
     while held.count:
         runs = held.first(records_max, bytes_max)

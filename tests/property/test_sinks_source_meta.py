@@ -10,8 +10,8 @@ from tests.contract.sinks_targets import expression
 from tidemark.services.sink.connectors.filerows import Encoding, RowBuffer
 from tidemark.services.sink.connectors.kafkacells import key_bytes
 from tidemark.services.sink.connectors.kafkarecords import RecordMaker
-from tidemark.services.sink.connectors.kafkaruns import Run
-from tidemark.services.sink.connectors.mergechanges import Change, changes
+from tidemark.services.sink.connectors.kafkaruns import TopicRun
+from tidemark.services.sink.connectors.mergechanges import StagedChange, changes
 from tidemark.shared.language.stages import KafkaEmit, KeyFormat, Merge
 from tidemark.shared.model.values import Document
 from tidemark.shared.operators.base import PART, POS, SRCKEY, TS
@@ -33,7 +33,7 @@ PLACE: Any = {
 }
 
 
-def keys_of(run: Run) -> list[Any]:
+def keys_of(run: TopicRun) -> list[Any]:
     """Of each of its records."""
     assert run.columns.keys is not None
     return list(run.columns.keys.to_pylist())
@@ -67,4 +67,4 @@ def test_a_sink_sees_the_source_of_a_row_as_a_stage_does(
     assert {file.folder for file in buffer.files()} == set(wanted)
 
     merge = Merge(path="$merge", connection_name="c", table=place, on=("n",))
-    assert [each.table if isinstance(each, Change) else each for each in changes(merge, batch, told)] == wanted
+    assert [each.table if isinstance(each, StagedChange) else each for each in changes(merge, batch, told)] == wanted

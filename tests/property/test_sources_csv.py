@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tidemark.services.source.connectors import filereaders
 from tidemark.services.source.connectors.csvlines import CsvMany
-from tidemark.services.source.connectors.filereaders import CsvRecords, Rows
+from tidemark.services.source.connectors.filereaders import CsvRecords, FileRecords
 from tidemark.shared.ports.log import LogError
 
 _HEADER = {
@@ -93,7 +93,7 @@ def _read(content: bytes, size: int, *, grows: bool, most: int, plain: bool) -> 
             patched.setattr(filereaders, "CsvMany", _Nothing)
         while not found or (not isinstance(found[-1], str) and not found[-1][3]):
             try:
-                rows: Rows = reader.read(io.BytesIO(content), "a.csv", position, size, grows=grows)
+                rows: FileRecords = reader.read(io.BytesIO(content), "a.csv", position, size, grows=grows)
                 position = rows.next_position
                 found.append(astuple(rows))
             except LogError as error:

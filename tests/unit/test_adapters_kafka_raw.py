@@ -9,7 +9,7 @@ from aiokafka.consumer.fetcher import PartitionRecords
 from aiokafka.record.default_records import DefaultRecordBatchBuilder
 from aiokafka.record.memory_records import MemoryRecords
 
-from tidemark.shared.adapters.kafka_batches import BrokenBatch, Records
+from tidemark.shared.adapters.kafka_batches import BatchRecords, BrokenBatch
 from tidemark.shared.adapters.kafka_raw import answer_of
 
 
@@ -30,7 +30,7 @@ def take(
     start: int = 0,
     aborted: tuple[tuple[int, int], ...] = (),
     committed_only: bool = True,
-) -> tuple[Records | None, int]:
+) -> tuple[BatchRecords | None, int]:
     theirs = PartitionRecords(
         TheirPartition("t", 0),
         MemoryRecords(bytes(b"".join(batches))),

@@ -11,10 +11,10 @@ import tidemark.services.operator.child
 from tidemark.shared.operators.base import ARRIVAL, PART, POS, TS
 from tidemark.shared.operators.batches import batch_of
 from tidemark.shared.operators.context import TaskContext
-from tidemark.shared.operators.dead_letters import LATE, LATE_CODE, Failure, dead_letters
+from tidemark.shared.operators.dead_letters import LATE, LATE_CODE, RowFailure, dead_letters
 
 cells = {name: pa.array([1], kind) for name, kind in ((TS, "int64"), (PART, "int32"), (POS, "int64"), (ARRIVAL, "int64"))}
-letters = dead_letters(batch_of([{"k": 1}], cells), [Failure(0, LATE, LATE_CODE)], "$compute", TaskContext("p", topic="t"))
+letters = dead_letters(batch_of([{"k": 1}], cells), [RowFailure(0, LATE, LATE_CODE)], "$compute", TaskContext("p", topic="t"))
 print(len(letters), *sys.modules)
 """
 ROOT = Path(__file__).parents[2]

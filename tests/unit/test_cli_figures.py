@@ -2,7 +2,7 @@
 
 from msgspec.structs import replace
 
-from tidemark.services.cli.view import Seen
+from tidemark.services.cli.view import SeenReports
 from tidemark.shared.model.ids import Epoch, Generation, JobId, ProcessorName, VertexId
 from tidemark.shared.model.messages import TaskBeat
 
@@ -15,7 +15,9 @@ def beat(vertex: str, **counters: int) -> TaskBeat:
 
 def test_late_documents_count_wherever_they_were_seen() -> None:
     """At the source, or in a window behind a join or a lookup."""
-    seen = Seen(beats={"source-1/0": beat("source-1", late=2), "window-1/0": beat("window-1", late=3, latePartials=1)})
+    seen = SeenReports(
+        beats={"source-1/0": beat("source-1", late=2), "window-1/0": beat("window-1", late=3, latePartials=1)}
+    )
     assert seen.late() == 6
 
 
@@ -27,12 +29,12 @@ def test_what_a_target_refuses_is_not_written() -> None:
         "dlq/0": beat("dlq", inRows=26, rows=26),
     }
     services = {VertexId(vertex): "sink" for vertex in ("emit-1", "emit-2", "dlq")}
-    assert Seen(beats=beats, services=services).written() == 413
+    assert SeenReports(beats=beats, services=services).written() == 413
 
 
 def test_figures_are_of_one_generation_and_say_so() -> None:
     """Tasks count from 0 after a failure: what older ones said is neither added nor called the whole run's."""
-    seen = Seen()
+    seen = SeenReports()
     seen.hear(beat("source-1", records=5, late=2))
     assert (seen.since(), seen.late()) == ("in this run", 2)
     seen.hear(replace(beat("window-1", late=1), generation=Generation(2)))

@@ -16,7 +16,7 @@ from tidemark.shared.process.allowed import read_allowed
 from tidemark.shared.process.settings import ProcessSettings, read_settings
 from tidemark.shared.process.signing import FILE_VARIABLE
 from tidemark.shared.process.signing import VARIABLE as VARIABLE_OF_KEYS
-from tidemark.shared.process.values import FOLDER_VARIABLE, Values
+from tidemark.shared.process.values import FOLDER_VARIABLE, SecretValues
 from tidemark.shared.protocol.coordinator.settings import CoordinatorSettings
 
 ROOT: Final = Path(__file__).resolve().parents[2]
@@ -193,7 +193,7 @@ class _Asked(dict[str, str]):
 def settings_of(service: str, given: Mapping[str, str] | None = None) -> tuple[ProcessSettings, set[str]]:
     environment = _Asked(environment_of(service, given))
     settings = read_settings(environment)
-    assert "KAFKA" in Values.of(environment, read_allowed(environment))
+    assert "KAFKA" in SecretValues.of(environment, read_allowed(environment))
     assert environment.get(FILE_VARIABLE) is not None
     assert audit_settings(environment).held_bytes_max > 0  # of the programs that control starts
     return settings, environment.names | {VARIABLE_OF_KEYS, FOLDER_VARIABLE}

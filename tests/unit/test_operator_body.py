@@ -23,7 +23,7 @@ from tidemark.shared.model.ids import Epoch, StatePart, VertexId
 from tidemark.shared.model.messages import RunningPlan
 from tidemark.shared.operators.base import Out
 from tidemark.shared.operators.batches import batch_of
-from tidemark.shared.operators.build import Chain, build_chain
+from tidemark.shared.operators.build import OperatorChain, build_chain
 from tidemark.shared.operators.context import TaskContext
 from tidemark.shared.operators.join import JoinOperator
 from tidemark.shared.operators.specs import JoinSpec, StatelessSpec
@@ -86,7 +86,7 @@ class Costly(JoinOperator):
         return (() if self.left else super().on_watermark(watermark_ms)), self.left > 0
 
 
-def body_of(chain: Chain, beside_rows: int = 1_000, clock: Any = None) -> OperatorBody:
+def body_of(chain: OperatorChain, beside_rows: int = 1_000, clock: Any = None) -> OperatorBody:
     vertex = VertexId("join-1")
     plan = RunningPlan(1, "", {vertex: 1}, ())
     outside = SimpleNamespace(blobs=None, executor=AsyncExecutor(), clock=clock or clock_at_0())
@@ -99,7 +99,7 @@ def body_of(chain: Chain, beside_rows: int = 1_000, clock: Any = None) -> Operat
 async def test_the_loop_goes_on_while_a_watermark_is_worked_on() -> None:
     """What a heartbeat asks for is answered meanwhile, with what was true before the call."""
     slow = Slow()
-    body = body_of(Chain((slow,)))
+    body = body_of(OperatorChain((slow,)))
     slow.went_on.set()
     await body.advance(10)
     slow.went_on.clear()
@@ -127,7 +127,7 @@ async def test_the_loop_goes_on_while_a_watermark_is_worked_on() -> None:
 async def test_the_loop_goes_on_whatever_the_chain_is_asked_for(call: Callable[[OperatorBody], Awaitable[Any]]) -> None:
     """A user's timer of processing time, a step of windows, or the bytes of much state may take as long as a watermark."""
     slow = Slow()
-    body = body_of(Chain((slow,)))
+    body = body_of(OperatorChain((slow,)))
     calling = asyncio.ensure_future(call(body))
     await asyncio.to_thread(slow.began.wait, 5)
     slow.went_on.set()
@@ -165,7 +165,7 @@ async def test_a_watermark_is_worked_on_in_pieces_that_suit_the_cost_of_an_item(
     """
     clock = clock_at_0()
     costly = Costly(clock, 10_000 if item_ms < 40 else 40, item_ms)
-    body = body_of(Chain((costly,)), clock=clock)
+    body = body_of(OperatorChain((costly,)), clock=clock)
     calls = 0
     while not calls or body.unfinished():
         assert body.output_watermark() < 1_000
@@ -184,7 +184,7 @@ async def test_what_a_call_costs_alone_makes_no_pieces_smaller(call_ms: int, ite
     """A slow machine, or a process to be asked: in all it takes a few times what the items take, however long a call is."""
     clock = clock_at_0()
     costly = Costly(clock, items, item_ms, call_ms)
-    body = body_of(Chain((costly,)), clock=clock)
+    body = body_of(OperatorChain((costly,)), clock=clock)
     while not costly.pieces or body.unfinished():
         await body.advance(1_000)
     assert clock.spent_ms <= 40 * call_ms + 5 * (round(items * item_ms) + len(costly.pieces))
@@ -194,7 +194,7 @@ async def test_an_operator_behind_one_that_works_in_pieces_follows_it() -> None:
     """It is told no watermark before the first has reached it; the chain is done when both are."""
     clock = clock_at_0()
     first, second = Costly(clock, 40, 0), Costly(clock, 100, 0)
-    chain = Chain((first, second))
+    chain = OperatorChain((first, second))
     while chain.on_watermark_piece(1_000, 16)[1]:
         assert not (second.pieces and first.left)
     assert (first.pieces, second.pieces) == ([16, 16, 8], [16] * 6 + [4])

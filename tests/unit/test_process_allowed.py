@@ -16,7 +16,7 @@ from tidemark.shared.language.stages import Connection
 from tidemark.shared.process.allowed import Allowed, NotAllowed, below, read_allowed
 from tidemark.shared.process.connections import Connections
 from tidemark.shared.process.settings import ProcessSettingsError
-from tidemark.shared.process.values import Values
+from tidemark.shared.process.values import SecretValues
 from tidemark.shared.runtime.coordinator import PlanRefusal
 
 HERE = (
@@ -192,7 +192,7 @@ def test_values_are_secrets_and_open_variables(tmp_path: Path) -> None:
         "TIDEMARK_SECRETS": str(tmp_path), "TIDEMARK_SECRET_KEPT": "from a variable", "KAFKA": "host:1", "OTHER": "x",
         "TIDEMARK_STORE": "postgresql://u:word@h/db",
     }  # fmt: skip
-    values = Values.of(environment)
+    values = SecretValues.of(environment)
     assert dict(values) == {"FILED": "from a file", "KEPT": "from a variable", "KAFKA": "host:1"}
     for name in ("OTHER", "TIDEMARK_STORE", "TIDEMARK_SECRET_KEPT", "TIDEMARK_SECRETS"):
         assert name not in values

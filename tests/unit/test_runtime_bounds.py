@@ -23,7 +23,7 @@ from tidemark.shared.model.values import Binary
 from tidemark.shared.operators.base import PART, POS, SRCKEY, TS, Out
 from tidemark.shared.operators.batches import batch_of, documents_of
 from tidemark.shared.operators.context import TaskContext
-from tidemark.shared.operators.dead_letters import Failure, dead_letters
+from tidemark.shared.operators.dead_letters import RowFailure, dead_letters
 from tidemark.shared.ports.log import NewRecord, TopicPartition
 from tidemark.shared.protocol.coordinator.settings import CoordinatorSettings
 from tidemark.shared.protocol.task.start import TaskLimits
@@ -133,7 +133,7 @@ def _letter(document: Mapping[str, Any] | Binary, reason: str = "why", key: byte
     columns = {TS: pa.array([5], pa.int64()), PART: pa.array([1], pa.int32()), POS: pa.array([7], pa.int64())}
     batch = batch_of([{}], {**columns, SRCKEY: pa.array([key], pa.binary())})
     context = TaskContext("p", topic="t", letter_bytes_max=1_000)
-    failure = Failure(0, reason, "Code", document=document)  # type: ignore[arg-type]
+    failure = RowFailure(0, reason, "Code", document=document)  # type: ignore[arg-type]
     (out,) = dead_letters(batch, [failure], "$source", context)
     (letter,) = documents_of(out.batch)
     return letter

@@ -24,7 +24,7 @@ from tidemark.shared.model.plan import DLQ, OUT, Edge
 from tidemark.shared.operators.base import PART, POS, TS, Out
 from tidemark.shared.operators.batches import batch_of
 from tidemark.shared.operators.context import NOWHERE
-from tidemark.shared.operators.dead_letters import Failure, Origin, dead_letters
+from tidemark.shared.operators.dead_letters import Origin, RowFailure, dead_letters
 from tidemark.shared.ports.blobs import BlobError, BlobStore, BlobUnavailable
 from tidemark.shared.protocol.coordinator.retention import parse_blob_name
 from tidemark.shared.protocol.task.events import Emission
@@ -181,7 +181,7 @@ def test_P2_an_executors_segment_survives_a_loss_of_power(tmp_path: Path, monkey
 
 async def test_dead_letters_without_a_queue_leave_a_trace(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a document without `options.dlq` the log tells reason and place of some, and how many there were; with one, none."""
-    failures = [Failure(0, "The event time is a date, found null.", "NoEventTime")]
+    failures = [RowFailure(0, "The event time is a date, found null.", "NoEventTime")]
     rows = batch_of([{"v": 1}], {TS: pa.array([7]), PART: pa.array([2], pa.int32()), POS: pa.array([40])})
     letters = dead_letters(rows, failures, "$source", NOWHERE, Origin("/in/a.csv", 30))
     queue = OutEdge(Edge(EdgeId("read>dlq"), VertexId("read"), VertexId("dlq"), port=DLQ), 1)

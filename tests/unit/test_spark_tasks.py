@@ -30,7 +30,7 @@ from tidemark.shared.process.settings import ProcessSettings, ProcessSettingsErr
 from tidemark.shared.runtime.body import Announced
 from tidemark.shared.wire.arrow import encode_batch
 from tidemark.spark_stages.executing import Order
-from tidemark.spark_stages.manifest import Manifest, StageState, StateSegment, StepBounds, joined, share
+from tidemark.spark_stages.manifest import StageManifest, StageState, StateSegment, StepBounds, joined, share
 from tidemark.spark_stages.step import OutputSegment, SparkResult, SparkStep
 
 DOCUMENT = (
@@ -358,11 +358,13 @@ def segment(name: str, only: tuple[int, int] | None = None) -> StateSegment:
     return StateSegment(name, 10, 100, name, 0, 3_600_000, only)
 
 
-def manifest(segments: Sequence[StateSegment], groups: tuple[int, int] | None = None, closed_ms: int = 0) -> Manifest:
-    return Manifest(StageState(tuple(segments), closed_ms, MIN_TIME, 7), closed_ms, 5, closed_ms, groups)
+def manifest(
+    segments: Sequence[StateSegment], groups: tuple[int, int] | None = None, closed_ms: int = 0
+) -> StageManifest:
+    return StageManifest(StageState(tuple(segments), closed_ms, MIN_TIME, 7), closed_ms, 5, closed_ms, groups)
 
 
-def rescaled(manifests: Sequence[Manifest], tasks: int) -> list[Manifest]:
+def rescaled(manifests: Sequence[StageManifest], tasks: int) -> list[StageManifest]:
     """What so many tasks have of what others had."""
     found = []
     for index in range(tasks):
@@ -434,7 +436,7 @@ def test_R4_key_groups_that_stood_at_a_lower_watermark_catch_up_before_they_are_
         stub = Stub()
         body = body_of(world, blobs, stub, generation=3, last=1)
         behind, ahead = manifest([segment("a")], (0, 64), 100), manifest([segment("b")], (64, 128), 200)
-        codec: Codec[Manifest] = Codec(SPARK_STATE, Manifest)
+        codec: Codec[StageManifest] = Codec(SPARK_STATE, StageManifest)
         parts = {groups_part(range(*each.groups)): codec.encode(each) for each in (ahead, behind) if each.groups}
         await body.open(parts)
         assert body.output_watermark() == 100

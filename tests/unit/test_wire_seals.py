@@ -12,7 +12,7 @@ from tidemark.shared.adapters.virtual import VirtualWorld, run_virtual
 from tidemark.shared.model.ids import Offset
 from tidemark.shared.ports.log import Log, NewRecord, TopicPartition
 from tidemark.shared.wire.limits import WireError
-from tidemark.shared.wire.seals import HEADER, SEALS, Keys, Seal
+from tidemark.shared.wire.seals import HEADER, SEALS, Seal, SealKeys
 
 OLD, NEW = "old-key-of-more-than-32-characters", "new-key-of-more-than-32-characters"
 PLACE = ("tidemark.commands", 0)
@@ -21,7 +21,7 @@ OWN, THEIRS = TopicPartition("tidemark.commands", 0), TopicPartition("letters", 
 
 def test_F10_a_seal_is_of_one_record_at_one_place() -> None:
     """Any other topic, partition, key, value, header or key of an installation is refused; the record itself is not."""
-    keys = Keys.of(OLD)
+    keys = SealKeys.of(OLD)
     headers = (("tidemark-leader", b"3"), ("x", b""))
     seal = keys.seal(PLACE, b"k", b"v", headers)
     whole = (*headers, (HEADER, seal))
@@ -46,13 +46,13 @@ def test_F10_a_seal_is_of_one_record_at_one_place() -> None:
         with pytest.raises(WireError):
             keys.check(place, key, value, found)
     with pytest.raises(WireError, match="not among this installation's"):
-        Keys.of(NEW).check(PLACE, b"k", b"v", whole)
+        SealKeys.of(NEW).check(PLACE, b"k", b"v", whole)
 
 
 @pytest.mark.parametrize("bit", range(0, 8 * 60, 7))
 def test_F10_a_seal_that_was_changed_is_none(bit: int) -> None:
     """Each bit of it counts."""
-    keys = Keys.of(OLD)
+    keys = SealKeys.of(OLD)
     seal = bytearray(keys.seal(PLACE, None, b"v", ()))
     seal[bit // 8 % len(seal)] ^= 1 << bit % 8
     with pytest.raises(WireError):
@@ -65,12 +65,12 @@ def test_F10_a_seal_that_was_changed_is_none(bit: int) -> None:
 def test_F10_bytes_that_are_no_seal_are_refused(data: bytes) -> None:
     """Whatever stands in the header."""
     with pytest.raises(WireError):
-        Keys.of(OLD).check(PLACE, None, b"v", ((HEADER, data),))
+        SealKeys.of(OLD).check(PLACE, None, b"v", ((HEADER, data),))
 
 
 def test_F10_keys_are_changed_one_process_after_the_other() -> None:
     """Old alone, old and new, new and old, new alone: neighbours in this order read each other, whoever is first."""
-    steps = [Keys.of(text) for text in (OLD, f"{OLD},{NEW}", f"{NEW}\n{OLD}\n", NEW)]
+    steps = [SealKeys.of(text) for text in (OLD, f"{OLD},{NEW}", f"{NEW}\n{OLD}\n", NEW)]
     for a, b in itertools.pairwise(steps):
         for writer, reader in ((a, b), (b, a)):
             reader.check(PLACE, None, b"v", ((HEADER, writer.seal(PLACE, None, b"v", ())),))
@@ -82,9 +82,9 @@ def test_F10_keys_are_changed_one_process_after_the_other() -> None:
 def test_a_key_that_is_none_is_said_and_not_shown(text: str) -> None:
     """How many characters, and no key of them."""
     with pytest.raises(ValueError, match="expected") as raised:
-        Keys.of(text)
+        SealKeys.of(text)
     assert "short" not in str(raised.value)
-    assert OLD not in f"{raised.value}{Keys.of(OLD)!r}"
+    assert OLD not in f"{raised.value}{SealKeys.of(OLD)!r}"
 
 
 async def values(log: Log, partition: TopicPartition) -> list[bytes | None]:

@@ -28,7 +28,7 @@ from tidemark.shared.language.stages import FileSource
 from tidemark.shared.model.frames import Inline
 from tidemark.shared.model.ids import Epoch
 from tidemark.shared.operators.base import Out
-from tidemark.shared.operators.build import Chain
+from tidemark.shared.operators.build import OperatorChain
 from tidemark.shared.operators.join import JoinOperator
 from tidemark.shared.operators.source_front import SourceFront
 from tidemark.shared.operators.specs import JoinSpec
@@ -204,7 +204,8 @@ async def test_a_stop_waits_so_long_for_a_call_and_no_longer() -> None:
 
     closed: list[bool] = []
     body = body_of(
-        Chain((Endless(JoinSpec("pipeline[1].$join", "inner", 0, 0, "right")),)), OperatorSettings(close_wait_ms=1)
+        OperatorChain((Endless(JoinSpec("pipeline[1].$join", "inner", 0, 0, "right")),)),
+        OperatorSettings(close_wait_ms=1),
     )
     stores: Any = SimpleNamespace(close=lambda: closed.append(True))
     body._users = UsersCode(stores=stores)

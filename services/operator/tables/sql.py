@@ -42,7 +42,7 @@ def engine_of(url: str, config: Mapping[str, Any], wait_ms: int) -> sa.Engine:
 
 
 @dataclass(frozen=True, slots=True)
-class _Columns:
+class _TableColumns:
     """The table as the database describes it."""
 
     table: sa.Table
@@ -58,7 +58,7 @@ class SqlTable:
         self._name = name
         self._executor = executor
         self._settings = settings
-        self._columns: _Columns | None = None
+        self._columns: _TableColumns | None = None
         self._places = itertools.count()
 
     async def find(self, columns: Sequence[Names], wanted: Sequence[tuple[Any, ...]]) -> Sequence[Found]:
@@ -92,20 +92,20 @@ class SqlTable:
         """The names of its columns. TableRefused, TableDenied, TableUnavailable."""
         return (await self._executor.blocking(self._described)).readers.keys()
 
-    def _described(self) -> _Columns:
+    def _described(self) -> _TableColumns:
         try:
             return self._describe()
         except exc.DBAPIError as error:
             raise self._failure(error) from error
 
-    def _describe(self) -> _Columns:
+    def _describe(self) -> _TableColumns:
         schema, _, name = self._name.rpartition(".")
         try:
             table = sa.Table(name, sa.MetaData(), schema=schema or None, autoload_with=self._engine)
         except exc.NoSuchTableError as error:
             raise TableRefused(f"table {self._name}: no such table or view in {self._engine.url!r}") from error
         parameters = {c.name: parameter_of(c, self._engine.dialect.name) for c in table.columns}
-        return _Columns(
+        return _TableColumns(
             table,
             {
                 "".join(c.name): cell_reader(wide=isinstance(c.type, sa.BigInteger)) for c in table.columns
@@ -114,7 +114,7 @@ class SqlTable:
         )
 
     def _condition(
-        self, known: _Columns, columns: tuple[Names, ...], wanted: Sequence[tuple[Any, ...]]
+        self, known: _TableColumns, columns: tuple[Names, ...], wanted: Sequence[tuple[Any, ...]]
     ) -> tuple[sa.ColumnElement[bool] | None, bool]:
         """The condition that rows have to meet, None if no row can; and whether any column narrows."""
         asked = [(i, names[0]) for i, names in enumerate(columns) if len(names) == 1 and names[0] in known.parameters]
@@ -129,7 +129,7 @@ class SqlTable:
         parts = [_either(cells, nulls, list(dict.fromkeys(rows))) for nulls, rows in by_nulls.items()]
         return (sa.or_(*parts) if parts else None), True
 
-    def _document(self, known: _Columns, row: sa.Row[Any]) -> Document:
+    def _document(self, known: _TableColumns, row: sa.Row[Any]) -> Document:
         return {name: read(cell) for (name, read), cell in zip(known.readers.items(), row, strict=True)}
 
     def _failure(self, error: exc.DBAPIError) -> Exception:

@@ -30,7 +30,7 @@ _COLUMNS, _NAME_BYTES = 64, 1024
 
 def csv_bytes(documents: pa.ChunkedArray, delimiter: str = ",") -> bytes:
     """A header and a line a document; columns in the order in which fields first appear in this file. documents: encoded."""
-    columns = _Columns.of(documents)
+    columns = _CsvHeader.of(documents)
     header = _line(columns.names, delimiter)
     return b"".join([header, *(_lines(chunk, columns, delimiter) for chunk in documents.chunks)])
 
@@ -41,7 +41,7 @@ def csv_records(documents: pa.BinaryArray, fields: Sequence[str], delimiter: str
     documents: encoded.
     """
     head = pa.array([encode_value(dict.fromkeys(fields))], pa.binary())
-    columns = _Columns.of(pa.chunked_array([head, documents]))
+    columns = _CsvHeader.of(pa.chunked_array([head, documents]))
     if len(columns.names) > len(fields):
         return None
     out, offsets, sure = _written(documents, columns, delimiter)
@@ -65,14 +65,14 @@ def _line(cells: Sequence[str], delimiter: str) -> bytes:
 
 
 @dataclass(frozen=True, slots=True)
-class _Columns:
+class _CsvHeader:
     """The names of a file's columns, and the table by which they are found."""
 
     names: list[str]
     tables: tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64], npt.NDArray[np.int64]]
 
     @classmethod
-    def of(cls, documents: pa.ChunkedArray, room: int = 1) -> "_Columns":
+    def of(cls, documents: pa.ChunkedArray, room: int = 1) -> "_CsvHeader":
         """Of all documents; with twice the room where it is not enough."""
         text, ends = np.empty(room * _NAME_BYTES, np.uint8), np.empty(room * _COLUMNS, np.int64)
         slots, count = np.zeros(2 * room * _COLUMNS, np.int64), 0
@@ -85,7 +85,7 @@ class _Columns:
         return cls(names, (text, ends, slots))
 
 
-def _written(documents: pa.BinaryArray, columns: _Columns, delimiter: str) -> tuple[Any, Any, Any]:
+def _written(documents: pa.BinaryArray, columns: _CsvHeader, delimiter: str) -> tuple[Any, Any, Any]:
     """(lines one behind the other, where they begin and the last one ends, which of them the compiled code has written)."""
     text, bounds = buffers(documents)
     count, width = len(documents), len(columns.names)
@@ -99,12 +99,12 @@ def _written(documents: pa.BinaryArray, columns: _Columns, delimiter: str) -> tu
     return out, offsets, sure
 
 
-def _lines(documents: pa.BinaryArray, columns: _Columns, delimiter: str) -> bytes:
+def _lines(documents: pa.BinaryArray, columns: _CsvHeader, delimiter: str) -> bytes:
     return b"".join(_pieces(documents, columns, delimiter, *_written(documents, columns, delimiter)))
 
 
 def _pieces(
-    documents: pa.BinaryArray, columns: _Columns, delimiter: str, out: Any, offsets: Any, sure: Any
+    documents: pa.BinaryArray, columns: _CsvHeader, delimiter: str, out: Any, offsets: Any, sure: Any
 ) -> list[bytes]:
     """The compiled lines, with those of `line_of` between them."""
     pieces: list[bytes] = []

@@ -11,7 +11,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from tidemark.services.sink.connectors.csvlines import csv_records
-from tidemark.services.sink.connectors.registered import NotWritten, RegisteredForms, Unregistered
+from tidemark.services.sink.connectors.registered import RecordRefused, RegisteredForms, Unregistered
 from tidemark.shared.language.values import type_name
 from tidemark.shared.model.values import Document, Value
 from tidemark.shared.plugins.csvline import CsvLine
@@ -87,7 +87,7 @@ class FormattedForms:
         """A key's record. Unregistered, NotWritten."""
         assert self._keys is not None, "the caller looks at has_keys"
         if type(value) is not dict and not self._keys.form.own:
-            raise NotWritten(
+            raise RecordRefused(
                 f"{self._keys.place}: expected a key that is a document, found a value of type {type_name(value)}"
             )
         return self._record(self._keys, value, topic)
@@ -98,7 +98,7 @@ class FormattedForms:
         try:
             found = plugged.loaded().encode(document)
         except Exception as error:
-            raise NotWritten(f"{plugged.place}: {type(error).__name__}: {error}") from error
+            raise RecordRefused(f"{plugged.place}: {type(error).__name__}: {error}") from error
         if not isinstance(found, bytes):
-            raise NotWritten(f"{plugged.place}: expected bytes, found {type(found).__name__}")
+            raise RecordRefused(f"{plugged.place}: expected bytes, found {type(found).__name__}")
         return found

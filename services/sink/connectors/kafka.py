@@ -32,7 +32,7 @@ from tidemark.services.sink.connectors.kafkamarkers import (
     ranges_of,
 )
 from tidemark.services.sink.connectors.kafkarecords import Made, RecordMaker
-from tidemark.services.sink.connectors.kafkaruns import HeldRuns, Run, decode_runs, encode_runs
+from tidemark.services.sink.connectors.kafkaruns import HeldRuns, TopicRun, decode_runs, encode_runs
 from tidemark.services.sink.connectors.kafkatopics import TopicLimits
 from tidemark.services.sink.connectors.markers import check_open, is_due
 from tidemark.services.sink.connectors.registered import Unregistered
@@ -79,7 +79,7 @@ class KafkaSinkSettings:
 
 
 @dataclass(frozen=True, slots=True)
-class _Open:
+class _FullTransaction:
     """A transaction that has all that it is to commit, the marker as its last record."""
 
     transaction: Transaction
@@ -108,7 +108,7 @@ class MarkedParts(ABC):
         """Which part is being released, from 1."""
         self._until_trim = _TRIM_EVERY
         """Transactions until older markers are looked at."""
-        self._ahead: _Open | None = None
+        self._ahead: _FullTransaction | None = None
         """Written before its commit."""
         self._using = asyncio.Lock()
         """Of the producer: it has one transaction at a time."""
@@ -186,7 +186,7 @@ class MarkedParts(ABC):
                     opened = await self._write(writer, next_marker, records)
                 await self._commit(opened)
 
-    async def _taken_ahead(self, marker: Marker, *, usable: bool) -> _Open | None:
+    async def _taken_ahead(self, marker: Marker, *, usable: bool) -> _FullTransaction | None:
         """The transaction that was written ahead, if it is of this marker; another is aborted."""
         ahead, self._ahead = self._ahead, None
         if ahead is None or (usable and ahead.is_of(marker)):
@@ -206,7 +206,7 @@ class MarkedParts(ABC):
 
     async def _write(
         self, writer: TransactionalWriter, marker: Marker, records: dict[TopicPartition, list[RecordColumns]]
-    ) -> _Open:
+    ) -> _FullTransaction:
         """One transaction: records, then the marker."""
         identity = self._identity
         assert identity is not None
@@ -218,9 +218,9 @@ class MarkedParts(ABC):
         if records:
             marker = structs.replace(marker, written=ranges_of(await transaction.written()))
         await transaction.send_batch(place, [marker_record(marker)])
-        return _Open(transaction, marker)
+        return _FullTransaction(transaction, marker)
 
-    async def _commit(self, opened: _Open) -> None:
+    async def _commit(self, opened: _FullTransaction) -> None:
         identity = self._identity
         assert identity is not None
         place = markers_of(identity)
@@ -348,7 +348,7 @@ class KafkaSink(MarkedParts):
         except BaseException:
             self._accepting.forget()
             raise
-        taken: list[Run] = []
+        taken: list[TopicRun] = []
         for rows, run in made:
             refused = dict.fromkeys(range(len(rows)), missing[run.topic]) if run.topic in missing else {}
             refused = refused or self._accepting.refused(run)
@@ -426,7 +426,7 @@ class KafkaSink(MarkedParts):
                 await opened.transaction.written()
             self._expiring = self._executor.spawn(self._expire(opened), f"{self.place} expiry", self._not_ahead)
 
-    async def _expire(self, opened: _Open) -> None:
+    async def _expire(self, opened: _FullTransaction) -> None:
         """Abort it, if its commit does not come."""
         await self._clock.sleep_ms(self._settings.ahead_ms_max)
         async with self._using:
@@ -435,7 +435,7 @@ class KafkaSink(MarkedParts):
                 async with self._on_target(f"letting go of checkpoint {opened.marker.epoch}"):
                     await self._taken_ahead(opened.marker, usable=False)
 
-    async def _taken_ahead(self, marker: Marker, *, usable: bool) -> _Open | None:
+    async def _taken_ahead(self, marker: Marker, *, usable: bool) -> _FullTransaction | None:
         if self._expiring is not None and self._ahead is not None:
             self._expiring.cancel()
         return await super()._taken_ahead(marker, usable=usable)

@@ -13,15 +13,15 @@ import pyarrow.compute as pc
 from tidemark.services.sink.connectors.formatted import FormattedForms
 from tidemark.services.sink.connectors.kafkacells import (
     Bools,
-    Refused,
+    CellRefused,
     conditions_of,
     header_cells,
     header_pairs,
     headers_of,
     keys_of,
 )
-from tidemark.services.sink.connectors.kafkaruns import Int64s, Run, sizes_of
-from tidemark.services.sink.connectors.registered import NotWritten, RegisteredForms
+from tidemark.services.sink.connectors.kafkaruns import Int64s, TopicRun, sizes_of
+from tidemark.services.sink.connectors.registered import RecordRefused, RegisteredForms
 from tidemark.shared.adapters.kafka_settings import KafkaSettings
 from tidemark.shared.compiled.columns import with_rows
 from tidemark.shared.language.expressions.ast import Expr, FieldPath, Literal, ObjectExpr
@@ -65,7 +65,7 @@ class Takes:
         )
 
 
-Made = tuple[list[tuple[Int64s, Run]], list[Rejected]]
+Made = tuple[list[tuple[Int64s, TopicRun]], list[Rejected]]
 """Runs with the rows that their records come from, and the rows that are none."""
 
 
@@ -177,7 +177,7 @@ class RecordMaker:
         """The headers that a value says; none, and the rows at these places are refused, where it says none or too many."""
         try:
             found, reason = header_pairs(value), ""
-        except Refused as error:
+        except CellRefused as error:
             found, reason = [], str(error)
         if len(found) > self.takes.headers_max:
             reason = f"$emit.config.headers: expected at most {self.takes.headers_max} headers, found {len(found)}"
@@ -260,7 +260,7 @@ class _Rows:
         """The result of `how`; None, and the row is refused, where a schema does not have it."""
         try:
             return how()
-        except NotWritten as error:
+        except RecordRefused as error:
             self.refuse({row: str(error)})
             return None
 
@@ -277,15 +277,15 @@ def _numbered(found: Cells) -> tuple[list[str], Int64s]:
     return list(names), np.array(places, np.int64)
 
 
-def _by_topic(rows: _Rows, topics: list[str], places: Int64s, columns: RecordColumns) -> list[tuple[Int64s, Run]]:
+def _by_topic(rows: _Rows, topics: list[str], places: Int64s, columns: RecordColumns) -> list[tuple[Int64s, TopicRun]]:
     """The records of each topic, in order."""
     if len(topics) == 1 and not rows.refused:
-        return [(np.arange(rows.count), Run(topics[0], columns))]
+        return [(np.arange(rows.count), TopicRun(topics[0], columns))]
     kept = np.array(rows.kept(), np.int64)
     order = kept[np.argsort(places[kept], kind="stable")]
     bounds = np.searchsorted(places[order], np.arange(len(topics) + 1))
     parts = [(topic, order[bounds[n] : bounds[n + 1]]) for n, topic in enumerate(topics)]
-    return [(own, Run(topic, columns.take(own))) for topic, own in parts if len(own)]
+    return [(own, TopicRun(topic, columns.take(own))) for topic, own in parts if len(own)]
 
 
 def _may_be_topic(name: str) -> bool:

@@ -29,7 +29,7 @@ _KINDS: Final = {_KEY: pa.binary(), _TIME: pa.int64(), _HEADERS: HEADERS}
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class TopicRun:
     """Records of one topic, n ≥ 1."""
 
     topic: str
@@ -38,14 +38,14 @@ class Run:
     def __len__(self) -> int:
         return len(self.columns)
 
-    def part(self, begin: int, end: int) -> "Run":
+    def part(self, begin: int, end: int) -> "TopicRun":
         """Records begin … end - 1."""
-        return Run(self.topic, self.columns[begin:end])
+        return TopicRun(self.topic, self.columns[begin:end])
 
-    def without(self, rows: Collection[int]) -> "Run | None":
+    def without(self, rows: Collection[int]) -> "TopicRun | None":
         """All but these records; None if there are no others."""
         kept = np.setdiff1d(np.arange(len(self), dtype=np.int64), np.fromiter(rows, np.int64, len(rows)))
-        return Run(self.topic, self.columns.take(kept)) if len(kept) else None
+        return TopicRun(self.topic, self.columns.take(kept)) if len(kept) else None
 
     def by_partition(self, count: int, turn: int) -> Iterator[tuple[int, RecordColumns]]:
         """The records for each of `count` partitions, in order: by Kafka's hash of the key; without one in turn, beginning at `turn`."""
@@ -88,12 +88,12 @@ def _lengths(column: pa.Array) -> Int64s:
     return np.where(column.is_valid().to_numpy(zero_copy_only=False), found, 0) if column.null_count else found
 
 
-def joined(runs: Sequence[Run]) -> list[Run]:
+def joined(runs: Sequence[TopicRun]) -> list[TopicRun]:
     """One run a topic, in the order in which topics first come; the records of each in order."""
     by_topic: dict[str, list[RecordColumns]] = {}
     for run in runs:
         by_topic.setdefault(run.topic, []).append(run.columns)
-    return [Run(topic, several[0] if len(several) == 1 else _one(several)) for topic, several in by_topic.items()]
+    return [TopicRun(topic, several[0] if len(several) == 1 else _one(several)) for topic, several in by_topic.items()]
 
 
 def _one(several: Sequence[RecordColumns]) -> RecordColumns:
@@ -111,7 +111,7 @@ def _one(several: Sequence[RecordColumns]) -> RecordColumns:
 _CODEC: Final[Codec[list[tuple[str, bytes]]]] = Codec(STAGED_RECORDS, list[tuple[str, bytes]])
 
 
-def encode_runs(runs: Sequence[Run]) -> bytes:
+def encode_runs(runs: Sequence[TopicRun]) -> bytes:
     """A part's bytes: of each run the topic, and its columns as an IPC stream."""
     return _CODEC.encode([(run.topic, encode_batch(_batch(run.columns))) for run in runs])
 
@@ -121,11 +121,11 @@ def _batch(columns: RecordColumns) -> pa.RecordBatch:
     return pa.RecordBatch.from_pydict({_VALUE: columns.values, **{n: c for n, c in others.items() if c is not None}})
 
 
-def decode_runs(data: bytes) -> list[Run]:
+def decode_runs(data: bytes) -> list[TopicRun]:
     """The runs of a part. TargetRefused if the bytes are none."""
     try:
         limits = replace(DEFAULT, batch_bytes_max=max(1, len(data)))
-        return [Run(topic, _columns(decode_batch(ipc, limits))) for topic, ipc in _CODEC.decode(data)]
+        return [TopicRun(topic, _columns(decode_batch(ipc, limits))) for topic, ipc in _CODEC.decode(data)]
     except (FormatError, WireError) as error:
         raise TargetRefused(str(error)) from error
 
@@ -141,18 +141,18 @@ class HeldRuns:
 
     count: int = 0
     size_bytes: int = 0
-    _runs: list[tuple[Run, Int64s]] = field(default_factory=list)
+    _runs: list[tuple[TopicRun, Int64s]] = field(default_factory=list)
 
-    def add(self, run: Run) -> None:
+    def add(self, run: TopicRun) -> None:
         """Records behind those that are held."""
         sizes = sizes_of(run.columns)
         self._runs.append((run, sizes))
         self.count += len(sizes)
         self.size_bytes += int(sizes.sum())
 
-    def first(self, records_max: int, bytes_max: int) -> list[Run]:
+    def first(self, records_max: int, bytes_max: int) -> list[TopicRun]:
         """The first records that make a part, a run a topic: at least one, and as many as the bounds let in."""
-        found: list[Run] = []
+        found: list[TopicRun] = []
         count = size = 0
         for run, sizes in self._runs:
             reached = size + np.cumsum(sizes)
@@ -166,7 +166,7 @@ class HeldRuns:
                 break
         return joined(found)
 
-    def drop(self, runs: Sequence[Run]) -> None:
+    def drop(self, runs: Sequence[TopicRun]) -> None:
         """The first records, which `first` gave, are in a part."""
         gone = sum(len(run) for run in runs)
         left, self._runs = self._runs, []

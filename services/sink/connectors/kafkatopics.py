@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidemark.services.sink.connectors.kafkarecords import Takes
-from tidemark.services.sink.connectors.kafkaruns import OVERHEAD_BYTES, Run, sizes_of
+from tidemark.services.sink.connectors.kafkaruns import OVERHEAD_BYTES, TopicRun, sizes_of
 from tidemark.shared.ports.log import Log, LogDenied, LogError, LogUnavailable, RecordColumns, TopicRules
 
 _CLOCKS_APART_MS: Final = 60_000
@@ -68,7 +68,7 @@ class TopicLimits:
             return _not_ours(topic)
         return ""
 
-    def refused(self, run: Run) -> dict[int, str]:
+    def refused(self, run: TopicRun) -> dict[int, str]:
         """Records of a run that its topic would refuse, with the reason. The topic is one that `missing` was asked for."""
         rules = self._rules.get(run.topic, _FREE)
         found: dict[int, str] = {}

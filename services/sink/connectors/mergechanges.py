@@ -32,7 +32,7 @@ PIPELINE: Final = "pipeline"
 _NOW: Final = "NOW"
 
 
-class Change(msgspec.Struct, frozen=True, array_like=True):
+class StagedChange(msgspec.Struct, frozen=True, array_like=True):
     """A staged document with its table and actions."""
 
     document: bytes
@@ -55,7 +55,7 @@ class Change(msgspec.Struct, frozen=True, array_like=True):
         return Environment({}, now=now if isinstance(now, Date) else None, variables=variables)
 
 
-StagedRow = bytes | Change
+StagedRow = bytes | StagedChange
 """A document of a stage that does the same with all; or one with its own table and actions."""
 ROWS: Final[Codec[list[StagedRow]]] = Codec(STAGED_ROWS, list[StagedRow])
 
@@ -77,7 +77,7 @@ def changes(stage: Merge, batch: pa.RecordBatch, source_topics: Topics) -> list[
     return found
 
 
-def _change(stage: Merge, env: Environment) -> Change:
+def _change(stage: Merge, env: Environment) -> StagedChange:
     table = _text(stage.table, env, "into", "the name of a table")
     variables: Document = {}
     if isinstance(stage.when_matched, tuple):
@@ -89,7 +89,7 @@ def _change(stage: Merge, env: Environment) -> Change:
     else:
         matched = _word(stage.when_matched, env, "whenMatched", get_args(WhenMatched))
     not_matched = _word(stage.when_not_matched, env, "whenNotMatched", get_args(WhenNotMatched))
-    return Change(encode_doc(env.root), table, matched, not_matched, encode_doc(variables))
+    return StagedChange(encode_doc(env.root), table, matched, not_matched, encode_doc(variables))
 
 
 def _text(what: str | Expr, env: Environment, place: str, expected: str) -> str:
@@ -163,7 +163,7 @@ def staged_rows(data: bytes) -> list[StagedRow]:
 
 def document_of(row: StagedRow) -> Document:
     """The document of a staged row. CodecError."""
-    return decode_doc(row.document if isinstance(row, Change) else row)
+    return decode_doc(row.document if isinstance(row, StagedChange) else row)
 
 
 def place_of(stage: Merge) -> str:

@@ -23,9 +23,9 @@ from pymongo.write_concern import WriteConcern
 
 from tidemark.services.sink.connectors.markers import check_open, is_due
 from tidemark.services.sink.connectors.mergechanges import (
-    Change,
     HeldRows,
     NoChange,
+    StagedChange,
     StagedRow,
     changes,
     document_of,
@@ -33,7 +33,7 @@ from tidemark.services.sink.connectors.mergechanges import (
     staged_rows,
 )
 from tidemark.services.sink.connectors.mongodbsettings import MongoSinkSettings
-from tidemark.services.sink.connectors.mongodbwrites import CollectionWriter, Refused
+from tidemark.services.sink.connectors.mongodbwrites import CollectionWriter, DocumentRefused
 from tidemark.services.sink.connectors.staging import Part, PartStore
 from tidemark.shared.adapters.mongodb import Client, NoBson, has_transactions, is_denied, is_passing, stored
 from tidemark.shared.language.expressions.ast import Call, Literal
@@ -144,9 +144,9 @@ class MongoSink:
 
     def _writer(self, row: StagedRow) -> CollectionWriter:
         """How a row is written. TargetRefused, TargetUnavailable."""
-        key = (row.table, row.when_matched, row.when_not_matched) if isinstance(row, Change) else ("", "", "")
+        key = (row.table, row.when_matched, row.when_not_matched) if isinstance(row, StagedChange) else ("", "", "")
         if key not in self._writers:
-            stage = row.resolved(self._stage) if isinstance(row, Change) else self._stage
+            stage = row.resolved(self._stage) if isinstance(row, StagedChange) else self._stage
             with self._errors(f"looking at {stage.table}"):
                 self._check(stage)
                 database, _, collection = str(stage.table).partition(".")
@@ -179,7 +179,7 @@ class MongoSink:
             try:
                 if isinstance(row, NoChange):
                     raise row
-                if isinstance(row, Change):
+                if isinstance(row, StagedChange):
                     self._writer(row)
                 taken.append(self._named(row))
             except (NoChange, NoBson, TargetRefused) as why:
@@ -192,7 +192,7 @@ class MongoSink:
         if self._stage.on == (_ID,) and _ID not in document:
             document = {_ID: _new_id(), **document}
             data = encode_doc(document)
-            row = Change(data, *_rest(row)) if isinstance(row, Change) else data
+            row = StagedChange(data, *_rest(row)) if isinstance(row, StagedChange) else data
         stored(document)
         for name in self._stage.on:
             value = document.get(name)
@@ -267,7 +267,7 @@ class MongoSink:
                         self._marked = {**self._marked, **after}
                     else:
                         self._look(identity)
-            except Refused as error:
+            except DocumentRefused as error:
                 if skipped is None:
                     raise TargetRefused(f"{self.place}: commit {row.epoch}, record {error.number}: {error}") from error
                 refused.add(error.number)
@@ -378,5 +378,5 @@ def _new_id() -> ObjectId:
     return ObjectId(bson.ObjectId().binary)
 
 
-def _rest(change: Change) -> tuple[str, str, str, bytes]:
+def _rest(change: StagedChange) -> tuple[str, str, str, bytes]:
     return change.table, change.when_matched, change.when_not_matched, change.variables

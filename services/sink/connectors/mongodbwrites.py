@@ -7,7 +7,7 @@ from pymongo import DeleteOne, InsertOne, ReplaceOne, UpdateOne, errors
 from pymongo.client_session import ClientSession
 from pymongo.collection import Collection
 
-from tidemark.services.sink.connectors.mergechanges import Change, StagedRow, document_of
+from tidemark.services.sink.connectors.mergechanges import StagedChange, StagedRow, document_of
 from tidemark.shared.adapters.mongodb import Bson, NoBson, from_bson, is_passing, stored, to_bson
 from tidemark.shared.language.stages import Merge
 from tidemark.shared.language.stages.base import Failure, Passed, apply_stages
@@ -20,7 +20,7 @@ _KEYS_MAX: Final = 1000
 """Documents that one question asks for."""
 
 
-class Refused(Exception):
+class DocumentRefused(Exception):
     """Why a record cannot be written, with its number in the commit."""
 
     def __init__(self, number: int, why: str) -> None:
@@ -48,9 +48,9 @@ class CollectionWriter:
             if is_passing(error):
                 raise
             first = error.details["writeErrors"][0]
-            raise Refused(writes[first["index"]][0], str(first.get("errmsg", error))) from error
+            raise DocumentRefused(writes[first["index"]][0], str(first.get("errmsg", error))) from error
         except errors.DocumentTooLarge as error:
-            raise Refused(writes[0][0], str(error)) from error
+            raise DocumentRefused(writes[0][0], str(error)) from error
 
     def _blindly(self, rows: Numbered) -> list[tuple[int, Write]]:
         """Operations that give the same when they are repeated."""
@@ -83,7 +83,7 @@ class CollectionWriter:
             try:
                 write, after = self._decided(document, there.get(key), row)
             except (NoBson, ValueError) as error:
-                raise Refused(number, str(error)) from error
+                raise DocumentRefused(number, str(error)) from error
             if after is None:
                 there.pop(key, None)
             else:
@@ -103,7 +103,7 @@ class CollectionWriter:
                 raise ValueError("the document is not there, and whenNotMatched is fail")
             return (InsertOne(stored(document)), document) if not_matched == "insert" else (None, None)
         if isinstance(matched, tuple):
-            assert isinstance(row, Change), "a pipeline's rows are staged with its variables"
+            assert isinstance(row, StagedChange), "a pipeline's rows are staged with its variables"
             after = self._made(before, row)
             return ReplaceOne(found, stored(after)), after
         if matched == "fail":
@@ -114,7 +114,7 @@ class CollectionWriter:
             return None, before
         return self._one(document, upsert=False), {**before, **document} if matched == "merge" else document
 
-    def _made(self, before: Document, row: Change) -> Document:
+    def _made(self, before: Document, row: StagedChange) -> Document:
         """A document after the pipeline of whenMatched."""
         pipeline = self._stage.when_matched
         assert isinstance(pipeline, tuple)

@@ -38,7 +38,7 @@ PART_ROWS_MAX: Final = 10_000
 
 
 @dataclass(slots=True)
-class _Writer:
+class _OpenSink:
     """An open object of the plug-in, and the marker that it found or wrote last."""
 
     sink: Sink[Any, Any]
@@ -67,7 +67,7 @@ class PluginSink:
         self._identity: Identity | None = None
         self._judge: Sink[Any, Any] | None = None
         """Never opened: it looks at documents, while another object writes."""
-        self._writer: _Writer | None = None
+        self._writer: _OpenSink | None = None
         self._part = 0
         """Which part is being released, from 1."""
 
@@ -86,7 +86,7 @@ class PluginSink:
         await self._throw_away()
         return await self._on_newest(lambda writer: self._taken_over(writer, identity, restored_from, joins=joins))
 
-    async def _taken_over(self, writer: _Writer, identity: Identity, restored_from: Epoch, *, joins: bool) -> Epoch:
+    async def _taken_over(self, writer: _OpenSink, identity: Identity, restored_from: Epoch, *, joins: bool) -> Epoch:
         marker = writer.marker
         check_open(identity, None if marker is None else marker.epoch, restored_from, self._place, joins=joins)
         if marker is None or (joins and marker.released < restored_from):
@@ -95,11 +95,11 @@ class PluginSink:
             await self._write(writer, [], marker)
         return marker.released
 
-    async def _opened(self, identity: Identity) -> _Writer:
+    async def _opened(self, identity: Identity) -> _OpenSink:
         """The object that writes, with the marker that is the last one there."""
         if self._writer is None:
             sink = await self._ask(self._executor, "loading", self._make)
-            self._writer = writer = _Writer(sink, OneByOne(self._executor))
+            self._writer = writer = _OpenSink(sink, OneByOne(self._executor))
             await self._ask(writer.calls, "opening", sink.open)
             writer.data = await self._ask(writer.calls, "reading the marker", sink.marker, str(identity))
             writer.marker = None if writer.data is None else decode_marker(self._place, writer.data)
@@ -146,7 +146,7 @@ class PluginSink:
         """`passed`: the numbers of parts that are left out."""
         await self._on_newest(lambda writer: self._written(writer, row, staged, passed))
 
-    async def _on_newest(self, work: Callable[[_Writer], Awaitable[T]]) -> T:
+    async def _on_newest(self, work: Callable[[_OpenSink], Awaitable[T]]) -> T:
         """Work behind the last marker, wherever that stands: another holder of the identity may write the same commits.
 
         After any error, the object that writes is thrown away.
@@ -174,7 +174,7 @@ class PluginSink:
                 await self._throw_away()
                 raise
 
-    async def _written(self, writer: _Writer, row: MirrorRow, staged: bytes, passed: frozenset[int]) -> None:
+    async def _written(self, writer: _OpenSink, row: MirrorRow, staged: bytes, passed: frozenset[int]) -> None:
         identity = self._identity
         assert identity is not None
         if writer.marker is None:
@@ -192,7 +192,7 @@ class PluginSink:
             )  # fmt: skip
             await self._write(writer, [document_of(each) for each in rows], marker)
 
-    async def _write(self, writer: _Writer, documents: Sequence[Document], marker: Marker) -> None:
+    async def _write(self, writer: _OpenSink, documents: Sequence[Document], marker: Marker) -> None:
         data = encode_marker(marker)
         await self._ask(writer.calls, "writing", writer.sink.write, marker.identity, documents, data, writer.data)
         writer.data, writer.marker = data, marker

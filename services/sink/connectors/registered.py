@@ -14,11 +14,10 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidemark.shared.language.avro import AvroError, parse_text, writer_of
-from tidemark.shared.language.avro import SchemaError as AvroSchemaError
-from tidemark.shared.language.avro.many_writing import ManyWriter
+from tidemark.shared.language.avro import AvroError, AvroSchemaError, parse_text, writer_of
+from tidemark.shared.language.avro.many_writing import ManyAvroWriter
 from tidemark.shared.language.forms import RegisteredSchema
-from tidemark.shared.language.protobuf import ProtobufError, SchemaError
+from tidemark.shared.language.protobuf import ProtobufError, ProtobufSchemaError
 from tidemark.shared.language.stages import KafkaEmit
 from tidemark.shared.language.values import render_json
 from tidemark.shared.model.values import Document, Value
@@ -43,7 +42,7 @@ _Many: TypeAlias = Callable[[pa.BinaryArray], tuple[pa.BinaryArray, npt.NDArray[
 
 
 @dataclass(frozen=True, slots=True)
-class _Writer:
+class _FromValues:
     """Of values, to records behind the schema's number."""
 
     one: Callable[[Value], bytes]
@@ -59,7 +58,7 @@ class Unregistered(Exception):
         self.topic = topic
 
 
-class NotWritten(Exception):
+class RecordRefused(Exception):
     """Why a row cannot become a record."""
 
 
@@ -76,7 +75,7 @@ class RegisteredForms:
         self._path = stage.path
         found: dict[Part, RegisteredSchema | None] = {"key": stage.key_schema, "value": stage.value_schema}
         self._schemas = {part: schema for part, schema in found.items() if schema is not None}
-        self._write: dict[Part, _Writer] = {}
+        self._write: dict[Part, _FromValues] = {}
         self._headers: dict[str, bytes] = {}
         """By subject."""
         self._unknown: dict[str, str] = {}
@@ -105,14 +104,14 @@ class RegisteredForms:
                     self._write[part] = await self._writer(schema, place)
                 await self._number(schema.subject(topic, part), schema, place)
 
-    async def _writer(self, schema: RegisteredSchema, place: str) -> _Writer:
+    async def _writer(self, schema: RegisteredSchema, place: str) -> _FromValues:
         try:
             known = await self._registry.referenced(schema.references) if schema.references else ()
             imports = {each.name: each.text for each in known}
             return await self._executor.blocking(_writer_of, schema, imports)
         except OSError as error:
             raise TargetUnavailable(f"{self._path}: the schema cannot be compiled now: {error}") from error
-        except (SchemaError, AvroSchemaError, SchemaUnknown, RecursionError) as error:
+        except (ProtobufSchemaError, AvroSchemaError, SchemaUnknown, RecursionError) as error:
             raise TargetRefused(f"{place}: {error}") from error
 
     async def _number(self, subject: str, schema: RegisteredSchema, place: str) -> None:
@@ -173,7 +172,7 @@ class RegisteredForms:
         subject = self._schemas[part].subject(topic, part)
         header = self._headers.get(subject)
         if header is None and subject in self._unknown:
-            raise NotWritten(
+            raise RecordRefused(
                 f"{self._path}.schemaRegistry: {self._unknown[subject]}; register it, or set autoRegisterSchemas"
             )
         if header is None:
@@ -181,7 +180,7 @@ class RegisteredForms:
         try:
             return header + (self._write[part].one(value) if text is None else text())
         except (AvroError, ProtobufError, UnicodeEncodeError) as error:
-            raise NotWritten(f"{self._path}.schemaRegistry.{part}Schema: {error}") from error
+            raise RecordRefused(f"{self._path}.schemaRegistry.{part}Schema: {error}") from error
 
 
 @contextmanager
@@ -194,19 +193,21 @@ def _as_of_target() -> Iterator[None]:
         raise TargetDenied(str(error)) from error
 
 
-def _writer_of(schema: RegisteredSchema, imports: Mapping[str, str]) -> _Writer:
+def _writer_of(schema: RegisteredSchema, imports: Mapping[str, str]) -> _FromValues:
     """From a value to its record behind the schema's number. SchemaError."""
     match schema.type:
         case "avro":
             known = parse_text(schema.text, imports.values())
-            return _Writer(writer_of(known), ManyWriter(known).write)
+            return _FromValues(writer_of(known), ManyAvroWriter(known).write)
         case "protobuf":
             # Loaded where it is needed: few pipelines write such records.
-            from tidemark.shared.language.protobuf.many_writing import ManyWriter as ManyMessages  # noqa: PLC0415
+            from tidemark.shared.language.protobuf.many_writing import ManyProtobufWriter  # noqa: PLC0415
             from tidemark.shared.language.protobuf.writing import writer_of as message_writer_of  # noqa: PLC0415
             from tidemark.shared.process.protobuf_compiler import compiled  # noqa: PLC0415
 
             messages = compiled(schema.text, imports)
-            return _Writer(message_writer_of(messages, schema.name), ManyMessages(messages, schema.name).write)
+            return _FromValues(
+                message_writer_of(messages, schema.name), ManyProtobufWriter(messages, schema.name).write
+            )
         case "json":
-            return _Writer(render_json)
+            return _FromValues(render_json)

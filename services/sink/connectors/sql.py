@@ -24,16 +24,16 @@ from sqlalchemy.schema import CreateTable
 
 from tidemark.services.sink.connectors.markers import check_open, is_due
 from tidemark.services.sink.connectors.mergechanges import (
-    Change,
     HeldRows,
     NoChange,
+    StagedChange,
     StagedRow,
     changes,
     place_of,
     staged_rows,
 )
 from tidemark.services.sink.connectors.sqlpipelines import PipelineWriter
-from tidemark.services.sink.connectors.sqlrows import RowMaker, Rows, documents_array
+from tidemark.services.sink.connectors.sqlrows import RowMaker, SqlRows, documents_array
 from tidemark.services.sink.connectors.sqltable import target_table
 from tidemark.services.sink.connectors.sqlwrites import MergeWriter, Unwanted
 from tidemark.services.sink.connectors.staging import Part, PartStore
@@ -123,7 +123,7 @@ def _roll_back(connection: Any, _record: Any, _state: Any) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class _Target:
+class _WrittenTable:
     """A table, and how its rows are written."""
 
     stage: Merge
@@ -132,8 +132,8 @@ class _Target:
 
     def data(self, row: StagedRow) -> bytes:
         """The encoded fields of a row that are written, or that find the existing row."""
-        if not isinstance(row, Change) or self.stage.when_not_matched == "insert":
-            return row.document if isinstance(row, Change) else row
+        if not isinstance(row, StagedChange) or self.stage.when_not_matched == "insert":
+            return row.document if isinstance(row, StagedChange) else row
         if self.stage.when_matched in ("replace", "merge"):
             return row.document
         return encode_doc({name: value for name, value in decode_doc(row.document).items() if name in self.stage.on})
@@ -169,7 +169,7 @@ class SqlSink:
         self._identity: Identity | None = None
         self._marker = Epoch(0)
         self._tables: dict[str, sa.Table] = {}
-        self._targets: dict[tuple[str, str, str], _Target] = {}
+        self._targets: dict[tuple[str, str, str], _WrittenTable] = {}
 
     async def open(self, identity: Identity, restored_from: Epoch, *, joins: bool = False) -> Epoch:
         """See `Sink.open`. TargetRefused if the table is not there, or `on` is no unique key of it."""
@@ -212,11 +212,11 @@ class SqlSink:
             self._tables[name] = target_table(self._engine, stage)
         return self._tables[name]
 
-    def _target(self, row: StagedRow) -> _Target:
+    def _target(self, row: StagedRow) -> _WrittenTable:
         """Where a row goes. TargetRefused, TargetUnavailable."""
-        key = (row.table, row.when_matched, row.when_not_matched) if isinstance(row, Change) else ("", "", "")
+        key = (row.table, row.when_matched, row.when_not_matched) if isinstance(row, StagedChange) else ("", "", "")
         if key not in self._targets:
-            stage = row.resolved(self._stage) if isinstance(row, Change) else self._stage
+            stage = row.resolved(self._stage) if isinstance(row, StagedChange) else self._stage
             with self._errors(f"looking at {stage.table}"):
                 table = self._table(stage)
                 maker = RowMaker(table, stage.on, self._engine.dialect, inserts=stage.when_not_matched == "insert")
@@ -227,7 +227,7 @@ class SqlSink:
                         if piped
                         else MergeWriter(connection, table, stage)
                     )
-            self._targets[key] = _Target(stage, maker, writer)
+            self._targets[key] = _WrittenTable(stage, maker, writer)
         return self._targets[key]
 
     def _make_markers(self) -> None:
@@ -406,7 +406,7 @@ class SqlSink:
     ) -> None:
         """Each row by the pipeline of whenMatched; a refused row leaves nothing behind (S6)."""
         for number, change in enumerate(staged, first):
-            assert isinstance(change, Change), "a pipeline's rows are staged with its variables"
+            assert isinstance(change, StagedChange), "a pipeline's rows are staged with its variables"
             try:
                 with self._savepoint(connection, f"{commit}, record {number}"):
                     writer.write(connection, change)
@@ -419,7 +419,7 @@ class SqlSink:
         self,
         connection: sa.Connection,
         commit: str,
-        target: _Target,
+        target: _WrittenTable,
         staged: Sequence[StagedRow],
         first: int,
         skipped: list[int] | None,
@@ -442,7 +442,7 @@ class SqlSink:
         connection: sa.Connection,
         commit: str,
         writer: MergeWriter,
-        rows: Rows,
+        rows: SqlRows,
         numbers: list[int],
         skipped: list[int] | None,
     ) -> None:

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import sqlalchemy as sa
 
-from tidemark.services.sink.connectors.mergechanges import Change
+from tidemark.services.sink.connectors.mergechanges import StagedChange
 from tidemark.services.sink.connectors.sqlrows import RowMaker, documents_array
 from tidemark.services.sink.connectors.sqlvalues import Misfit, is_computed
 from tidemark.services.sink.connectors.sqlwrites import MergeWriter, Unwanted
@@ -30,7 +30,7 @@ class PipelineWriter:
             "".join(column.name): cell_reader(wide=isinstance(column.type, sa.BigInteger)) for column in table.columns
         }
 
-    def write(self, connection: sa.Connection, change: Change) -> None:
+    def write(self, connection: sa.Connection, change: StagedChange) -> None:
         """Write the columns that the pipeline changes.
 
         Raises:

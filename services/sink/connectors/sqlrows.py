@@ -40,7 +40,7 @@ _LARGEST: Final = 2**63 - 1
 
 
 @dataclass(frozen=True, slots=True)
-class Rows:
+class SqlRows:
     """n rows by column. None in `values` is null; a column that a row does not name has no say."""
 
     values: Mapping[str, Objects]
@@ -49,11 +49,11 @@ class Rows:
     """Shape (n,) each: which rows name the column."""
     size: int
 
-    def taken(self, rows: Any) -> "Rows":
+    def taken(self, rows: Any) -> "SqlRows":
         """Some of the rows, by numbers, slice or mask."""
         values = {name: column[rows] for name, column in self.values.items()}
         named = {name: column[rows] for name, column in self.named.items()}
-        return Rows(values, named, len(np.arange(self.size)[rows]))
+        return SqlRows(values, named, len(np.arange(self.size)[rows]))
 
 
 # --- values that a column takes for certain ----------------------------------------------------------------------------
@@ -251,7 +251,7 @@ class RowMaker:
                 found[row] = misfit
         return found
 
-    def rows(self, documents: pa.BinaryArray) -> tuple[Rows, dict[int, Misfit | CodecError]]:
+    def rows(self, documents: pa.BinaryArray) -> tuple[SqlRows, dict[int, Misfit | CodecError]]:
         """Encoded documents as rows, and those that are none, by number: their rows mean nothing."""
         read = self._read(documents)
         values = {name: self._objects(name, cells) for name, cells in read.sure.items()}
@@ -267,7 +267,7 @@ class RowMaker:
                 if name not in values:
                     values[name], named[name] = np.full(len(documents), None), read.named[name]
                 values[name][row] = self._for_driver(name, value)
-        return Rows(values, named, len(documents)), refused
+        return SqlRows(values, named, len(documents)), refused
 
     def _for_driver(self, name: str, value: Any) -> Any:
         process = self._driver[name]

@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import sqlalchemy as sa
 
-from tidemark.services.sink.connectors.sqlrows import Rows, array_literal
+from tidemark.services.sink.connectors.sqlrows import SqlRows, array_literal
 from tidemark.services.sink.connectors.sqltable import types_of
 from tidemark.services.sink.connectors.sqlvalues import is_computed
 from tidemark.shared.compiled.columns import Bools, Int64s
@@ -39,7 +39,7 @@ class MergeWriter:
         ]
         self._exact = all(_is_exact(table.c[name]) for name in stage.on)
 
-    def write(self, connection: sa.Connection, rows: Rows) -> None:
+    def write(self, connection: sa.Connection, rows: SqlRows) -> None:
         """Write rows. An error is about all of them together: to find the row, write fewer.
 
         Raises:
@@ -53,10 +53,10 @@ class MergeWriter:
             if some.size:
                 self._write(connection, some)
 
-    def _write(self, connection: sa.Connection, rows: Rows) -> None:
+    def _write(self, connection: sa.Connection, rows: SqlRows) -> None:
         matched, unmatched = self._stage.when_matched, self._stage.when_not_matched
         assert isinstance(matched, str), "pipelines and expressions have been looked at before"
-        keys = Keys.of(rows, self._stage.on)
+        keys = RowKeys.of(rows, self._stage.on)
         once = keys.folded(rows, matched)
         if unmatched == "insert" and matched in ("replace", "merge", "keepExisting"):
             self._insert(connection, once, upsert=True)
@@ -76,7 +76,7 @@ class MergeWriter:
         if unmatched == "insert":
             self._insert(connection, once.taken(~there), upsert=False)
 
-    def _insert(self, connection: sa.Connection, rows: Rows, *, upsert: bool) -> None:
+    def _insert(self, connection: sa.Connection, rows: SqlRows, *, upsert: bool) -> None:
         for names, some in shapes(rows):
             self._statements.insert(connection, some, names, self._changed(names) if upsert else None)
 
@@ -90,12 +90,12 @@ class MergeWriter:
             case _:
                 return ()
 
-    def _update(self, connection: sa.Connection, rows: Rows) -> None:
+    def _update(self, connection: sa.Connection, rows: SqlRows) -> None:
         """Update existing rows. Replacing sets columns that the document does not name to null."""
         if self._stage.when_matched == "replace":
             absent = np.full(rows.size, None)
             values = {name: rows.values.get(name, absent) for name in (*self._stage.on, *self._others)}
-            self._statements.update(connection, Rows(values, {}, rows.size), self._others)
+            self._statements.update(connection, SqlRows(values, {}, rows.size), self._others)
             return
         for names, some in shapes(rows):
             self._statements.update(connection, some, [name for name in names if name in self._others])
@@ -107,7 +107,7 @@ def _is_exact(column: sa.Column[Any]) -> bool:
     return plain and getattr(kind, "collation", None) is None
 
 
-def shapes(rows: Rows) -> list[tuple[list[str], Rows]]:
+def shapes(rows: SqlRows) -> list[tuple[list[str], SqlRows]]:
     """The rows that name the same columns together, with these, in the order in which such rows first come."""
     names = list(rows.named)
     whole = [name for name in names if bool(rows.named[name].all())]
@@ -128,7 +128,7 @@ def shapes(rows: Rows) -> list[tuple[list[str], Rows]]:
 
 
 @dataclass(frozen=True, slots=True)
-class Keys:
+class RowKeys:
     """Which rows have the same key; k different keys, in the order of their last rows."""
 
     place: Int64s
@@ -139,7 +139,7 @@ class Keys:
     """How many rows each key has, shape (k,)."""
 
     @classmethod
-    def of(cls, rows: Rows, on: Sequence[str]) -> "Keys":
+    def of(cls, rows: SqlRows, on: Sequence[str]) -> "RowKeys":
         """By the columns `on`."""
         keys = list(zip(*(rows.values[name].tolist() for name in on), strict=True))
         last = {key: row for row, key in enumerate(keys)}
@@ -151,7 +151,7 @@ class Keys:
         place = np.fromiter((numbers[last[key]] for key in keys), np.int64, rows.size)
         return cls(place, lasts, np.bincount(place, minlength=len(lasts)))
 
-    def folded(self, rows: Rows, when_matched: str) -> Rows:
+    def folded(self, rows: SqlRows, when_matched: str) -> SqlRows:
         """One row a key: the first if existing rows are kept, the last if they are replaced; a merged one names the columns of all."""
         if len(self.lasts) == rows.size:
             return rows
@@ -167,7 +167,7 @@ class Keys:
             np.maximum.at(newest, self.place[there], there)
             named[name] = newest >= 0
             values[name] = rows.values[name][newest]
-        return Rows(values, named, len(self.lasts))
+        return SqlRows(values, named, len(self.lasts))
 
 
 class _Statements:
@@ -183,7 +183,7 @@ class _Statements:
         self._on = on
 
     def insert(
-        self, connection: sa.Connection, rows: Rows, names: Sequence[str], changed: Sequence[str] | None
+        self, connection: sa.Connection, rows: SqlRows, names: Sequence[str], changed: Sequence[str] | None
     ) -> None:
         """Insert rows; of those that are there change these columns, None: there are none such."""
         marks = f"({', '.join('?' for _ in names)})"
@@ -194,7 +194,7 @@ class _Statements:
             words += ["ON CONFLICT", f"({self._listed(self._on)})", "DO", f"UPDATE SET {sets}" if sets else "NOTHING"]
         self._run(connection, words, rows, names)
 
-    def update(self, connection: sa.Connection, rows: Rows, names: Sequence[str]) -> None:
+    def update(self, connection: sa.Connection, rows: SqlRows, names: Sequence[str]) -> None:
         """Set columns of rows that are there."""
         if not names or not rows.size:
             return
@@ -203,13 +203,13 @@ class _Statements:
         words = ["UPDATE", self._table, "AS t SET", sets, *self._from("FROM", given), "WHERE", self._same(len(names))]
         self._run(connection, words, rows, given)
 
-    def delete(self, connection: sa.Connection, rows: Rows) -> None:
+    def delete(self, connection: sa.Connection, rows: SqlRows) -> None:
         """Delete rows that are there."""
         if rows.size:
             words = ["DELETE FROM", self._table, "AS t", *self._from("USING", self._on), "WHERE", self._same(0)]
             self._run(connection, words, rows, self._on)
 
-    def there(self, connection: sa.Connection, rows: Rows) -> Bools:
+    def there(self, connection: sa.Connection, rows: SqlRows) -> Bools:
         """Which rows' keys the table has, shape (n,)."""
         found = np.zeros(rows.size, dtype=np.bool_)
         if self._arrays:
@@ -223,7 +223,7 @@ class _Statements:
             found[row] = connection.exec_driver_sql(query, key).first() is not None
         return found
 
-    def _run(self, connection: sa.Connection, words: Sequence[str], rows: Rows, names: Sequence[str]) -> None:
+    def _run(self, connection: sa.Connection, words: Sequence[str], rows: SqlRows, names: Sequence[str]) -> None:
         given: Any = self._literals(rows, names) if self._arrays else self._tuples(rows, names)
         connection.exec_driver_sql(" ".join(words), given)
 
@@ -249,8 +249,8 @@ class _Statements:
         relation = f"unnest({arrays}){ordinality} AS u ({columns}{number})"
         return f"(SELECT {cast}{number} FROM {relation}) AS v"  # noqa: S608 - names are quoted
 
-    def _literals(self, rows: Rows, names: Sequence[str]) -> tuple[str, ...]:
+    def _literals(self, rows: SqlRows, names: Sequence[str]) -> tuple[str, ...]:
         return tuple(array_literal(pa.array(rows.values[name], pa.string())) for name in names)
 
-    def _tuples(self, rows: Rows, names: Sequence[str]) -> list[tuple[Any, ...]]:
+    def _tuples(self, rows: SqlRows, names: Sequence[str]) -> list[tuple[Any, ...]]:
         return list(zip(*(rows.values[name].tolist() for name in names), strict=True))

@@ -32,7 +32,7 @@ from pymongo import errors
 from pymongo.asynchronous.change_stream import AsyncChangeStream
 from pymongo.monitoring import CommandFailedEvent, CommandListener, CommandStartedEvent, CommandSucceededEvent
 
-from tidemark.services.source.connectors.mongosync import CollectionReader, Copied
+from tidemark.services.source.connectors.mongosync import CollectionReader, CopyPosition
 from tidemark.shared.adapters.mongodb import AsyncClient, async_client_at, from_bson, is_denied, is_passing, to_bson
 from tidemark.shared.language.stages import ChangeStreamSource
 from tidemark.shared.language.values import parse_json, render_json
@@ -73,7 +73,7 @@ _UNAUTHORIZED: Final = 13
 Time = tuple[int, int]
 """An operation time: seconds and increment."""
 Token = Mapping[str, Any]
-Place = Token | Copied
+Place = Token | CopyPosition
 """In a stream, or in the collections that are read in front of it."""
 
 
@@ -108,7 +108,7 @@ class _Answers(CommandListener):
 
 
 @dataclass(frozen=True, slots=True)
-class _Piece:
+class _EventsRead:
     """Events that were read at once: the place behind each."""
 
     before: int
@@ -135,7 +135,7 @@ class ChangeStream:
     _place: Place | None = None
     """In front of `_next`; None: at the beginning."""
     _documents: CollectionReader | None = None
-    _pieces: deque[_Piece] = field(default_factory=lambda: deque(maxlen=_REMEMBERED))
+    _pieces: deque[_EventsRead] = field(default_factory=lambda: deque(maxlen=_REMEMBERED))
     _noted_s: int = 0
     """The time of the last token that a snapshot gets, s."""
     _at_end: bool = False
@@ -245,7 +245,7 @@ class ChangeStream:
         if self._next is None:
             return self._known
         place = self._place_at(position)
-        if isinstance(place, Copied):
+        if isinstance(place, CopyPosition):
             return {_SYNC: msgspec.json.encode(place).decode()}
         found = {} if place is None else {_AFTER: render_json(from_bson(dict(place)), canonical=True).decode()}
         return {**found, _ENDED: self._ended} if self._ended and position == self._next else found
@@ -269,10 +269,10 @@ class ChangeStream:
             self._ended = self._known.get(_ENDED, "")
             self._committed = self._next
         elif _SYNC in self._known:
-            self._place = msgspec.json.decode(self._known[_SYNC], type=Copied)
+            self._place = msgspec.json.decode(self._known[_SYNC], type=CopyPosition)
         elif self.stage.initial_sync and (time := _time_at(self._next)).time:
-            self._place = Copied(time.time, time.inc, self._next)
-        self._pieces.append(_Piece(self._next - 1, [self._place]))
+            self._place = CopyPosition(time.time, time.inc, self._next)
+        self._pieces.append(_EventsRead(self._next - 1, [self._place]))
 
     async def fetch(self, max_bytes: int, timeout_ms: int) -> Sequence[RawBatch]:
         """See `Source.fetch`. SourceReplaced if events were lost, or none can follow; StreamRefused."""
@@ -282,7 +282,7 @@ class ChangeStream:
         if self._ended:
             raise SourceReplaced(self._ended)
         began = self._next
-        copies = isinstance(self._place, Copied) and not self._place.done
+        copies = isinstance(self._place, CopyPosition) and not self._place.done
         events, places = await (self._copy(max_bytes) if copies else self._read(max_bytes, timeout_ms))
         if not events:
             return []
@@ -296,7 +296,7 @@ class ChangeStream:
     async def _copy(self, max_bytes: int) -> tuple[list[RawBSONDocument], Sequence[Place]]:
         """Events of the collections' next documents with the places behind them; then the state stands behind them."""
         assert self._next is not None, "it is open"
-        assert isinstance(self._place, Copied), "documents are read"
+        assert isinstance(self._place, CopyPosition), "documents are read"
         assert self.stage.db is not None, "the language has seen to it"
         if self._documents is None:
             self._documents = CollectionReader(self._connected(), self.stage.db, self.stage.coll)
@@ -362,7 +362,7 @@ class ChangeStream:
     def _go_to(self, places: Sequence[Place]) -> None:
         """Stand behind so many positions."""
         assert self._next is not None, "it is open"
-        self._pieces.append(_Piece(self._next, places))
+        self._pieces.append(_EventsRead(self._next, places))
         self._next, self._place = Offset(self._next + len(places)), places[-1]
         self._noted_s = self._time_of(places[-1])[0]
 
@@ -380,7 +380,7 @@ class ChangeStream:
         assert self._next is not None, "it is open"
         token = self._place if self._answers.token is None else _plain(self._answers.token)
         assert token is not None, "an answer has ended the stream"
-        assert not isinstance(token, Copied), "an answer has ended the stream"
+        assert not isinstance(token, CopyPosition), "an answer has ended the stream"
         self._go_to([token])  # a snapshot has it, though the document's pipeline may have left out the event
         seconds, increment = self._time_of(token)
         said = render_json(from_bson(dict(token)), canonical=True).decode()
@@ -448,7 +448,7 @@ class ChangeStream:
         stage = self.stage
         at: Any = stage.start_at_operation_time
         after: Any = to_bson(stage.start_after) if place is None and stage.start_after is not None else place
-        if isinstance(place, Copied):
+        if isinstance(place, CopyPosition):
             after, at = None, Timestamp(place.seconds, place.increment)
         elif after is None and at is None and position is not None:
             at = _time_at(position)
@@ -474,7 +474,7 @@ class ChangeStream:
         return await client[stage.db][stage.coll[0]].watch(**asked)
 
     def _time_of(self, token: Place) -> Time:
-        if isinstance(token, Copied):
+        if isinstance(token, CopyPosition):
             return token.seconds, token.increment
         found = _TIME_OF_TOKEN.match(str(token.get("_data")))
         if found is None:
@@ -483,8 +483,8 @@ class ChangeStream:
             )
         return int(found[1], 16), int(found[2], 16)
 
-    def _errors(self) -> "_Errors":
-        return _Errors(self._what)
+    def _errors(self) -> "_MongoErrors":
+        return _MongoErrors(self._what)
 
     async def _close_stream(self) -> None:
         documents, self._documents = self._documents, None
@@ -535,7 +535,7 @@ def _documents(events: Sequence[RawBSONDocument], alone: bool) -> tuple[list[byt
     return values, unread
 
 
-class _Errors:
+class _MongoErrors:
     """Errors of the driver as those of a source."""
 
     def __init__(self, what: str) -> None:

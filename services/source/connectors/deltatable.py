@@ -15,7 +15,7 @@ import deltalake
 import pyarrow as pa
 from deltalake.exceptions import DeltaError, DeltaProtocolError, TableNotFoundError
 
-from tidemark.services.source.connectors.tableversions import Batches, TableFile, TableRefused, gone, taken_away
+from tidemark.services.source.connectors.tableversions import Batches, TableFile, VersionRefused, gone, taken_away
 from tidemark.shared.adapters.filesystems import unreachable
 from tidemark.shared.ports.log import LogUnavailable
 
@@ -62,7 +62,7 @@ class DeltaVersions:
                 f"{self.place}: no version of the Delta table is there yet; it is tried again"
             ) from error
         except DeltaError as error:
-            raise TableRefused(f"{self.place}: the Delta table cannot be read: {error}") from error
+            raise VersionRefused(f"{self.place}: the Delta table cannot be read: {error}") from error
         except unreachable() as error:
             raise LogUnavailable(f"{self.place}: {error}; it is tried again") from error
 
@@ -78,7 +78,7 @@ class DeltaVersions:
     def _at(self, version: int) -> deltalake.DeltaTable:
         try:
             return self._open(version)
-        except TableRefused as error:
+        except VersionRefused as error:
             self.newest()  # if the present version can be read, the table is whole
             raise gone(self.place, version, "its log is not whole any more") from error
 
@@ -102,8 +102,8 @@ class DeltaVersions:
             changed_ms = 0 if modified is None else int(modified.timestamp() * 1_000)
         return TableFile(fragment.path, changed_ms, fragment.count_rows, partial(_rows, fragment, columns))
 
-    def _refused(self, version: int, why: str) -> TableRefused:
-        return TableRefused(
+    def _refused(self, version: int, why: str) -> VersionRefused:
+        return VersionRefused(
             f"{self.place}: version {version} cannot be read: {why}. Let its writers rewrite it without them (REORG TABLE … APPLY (PURGE),"
             " ALTER TABLE … DROP FEATURE), or read a copy"
         )

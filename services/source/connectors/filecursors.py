@@ -16,7 +16,7 @@ from functools import partial
 from itertools import accumulate
 from typing import Any, Final, Protocol
 
-from tidemark.services.source.connectors.filereaders import FileReader, Rows
+from tidemark.services.source.connectors.filereaders import FileReader, FileRecords
 from tidemark.services.source.connectors.tablefolders import TableFolders
 from tidemark.shared.adapters.filesystems import unreachable
 from tidemark.shared.ports.log import LogError, LogUnavailable
@@ -76,7 +76,7 @@ class Files:
             self.tables.check(list(sizes))
         return sizes
 
-    def read(self, reader: FileReader, name: str, position: int, max_bytes: int, *, grows: bool) -> Rows:
+    def read(self, reader: FileReader, name: str, position: int, max_bytes: int, *, grows: bool) -> FileRecords:
         """Records of one file from a position."""
         try:
             opening = partial(self.filesystem.open, name, "rb")
@@ -167,7 +167,7 @@ class Origins:
 class Piece:
     """Records of one file."""
 
-    rows: Rows
+    rows: FileRecords
     file: str
     begin: int = 0
     """Where the file begins among the orders."""

@@ -4,8 +4,8 @@ Positions: the byte at which a record begins (JSON lines, CSV), or the row's num
 after a restart. Functions block. A record that is not complete yet (a last line without its end, an open quote) is one only if the file
 no longer grows.
 
-A record that cannot be read comes out all the same, as its bytes with the reason (`Rows.unread`). It becomes a dead letter, and the records
-behind it are read. LogError is for a wrong file: of another kind than stated, without a header, without the end of a line.
+A record that cannot be read comes out all the same, as its bytes with the reason (`FileRecords.unread`). It becomes a dead letter, and
+the records behind it are read. LogError is for a wrong file: of another kind than stated, without a header, without the end of a line.
 """
 
 import csv
@@ -39,7 +39,7 @@ _OTHER_KINDS: Final = {
 
 
 @dataclass(frozen=True, slots=True)
-class Rows:
+class FileRecords:
     """Consecutive records of a file."""
 
     positions: list[int]
@@ -58,7 +58,7 @@ Opening = Callable[[], Any]
 class FileReader(Protocol):
     """Reads files."""
 
-    def read(self, opening: Opening, name: str, position: int, max_bytes: int, *, grows: bool) -> Rows:
+    def read(self, opening: Opening, name: str, position: int, max_bytes: int, *, grows: bool) -> FileRecords:
         """Records from a position, about `max_bytes` of them and at least one if there is one. LogError for bytes that are no record."""
         ...
 
@@ -70,7 +70,7 @@ class FileReader(Protocol):
 class _ReadsOpen(Protocol):
     """Reads a file that is handed in, positioned anywhere."""
 
-    def read(self, file: Any, name: str, position: int, max_bytes: int, *, grows: bool) -> Rows:
+    def read(self, file: Any, name: str, position: int, max_bytes: int, *, grows: bool) -> FileRecords:
         """See `FileReader.read`."""
         ...
 
@@ -81,7 +81,7 @@ class _Afresh:
     def __init__(self, reader: _ReadsOpen) -> None:
         self._reader = reader
 
-    def read(self, opening: Opening, name: str, position: int, max_bytes: int, *, grows: bool) -> Rows:
+    def read(self, opening: Opening, name: str, position: int, max_bytes: int, *, grows: bool) -> FileRecords:
         """See `FileReader.read`."""
         with closing(opening()) as file:
             return self._reader.read(file, name, position, max_bytes, grows=grows)
@@ -96,7 +96,7 @@ class JsonLines:
     def __init__(self, record_bytes_max: int = DEFAULTS.record_bytes_max) -> None:
         self._record_bytes_max = record_bytes_max
 
-    def read(self, file: Any, name: str, position: int, max_bytes: int, *, grows: bool) -> Rows:
+    def read(self, file: Any, name: str, position: int, max_bytes: int, *, grows: bool) -> FileRecords:
         """See `FileReader.read`."""
         _check_place(file, name, position)
         _check_kind(file, name, position)
@@ -128,7 +128,7 @@ class JsonLines:
         file.seek(next_position)
         # A line that has begun is nothing yet in a file that grows.
         left = file.read(1)
-        return Rows(positions, values, next_position, at_end=not left or (grows and ended == 0))
+        return FileRecords(positions, values, next_position, at_end=not left or (grows and ended == 0))
 
     def _check(self, line: bytes, name: str, position: int) -> None:
         if len(line) > self._record_bytes_max:
@@ -139,7 +139,7 @@ class JsonLines:
 
 
 @dataclass(frozen=True, slots=True)
-class _Unread:
+class _BrokenRecord:
     """A record that is none: its bytes, and where the next one begins."""
 
     data: bytes
@@ -164,13 +164,13 @@ class CsvRecords:
         # The library's own bound of a field is the process': it must not be below that of a record.
         csv.field_size_limit(max(csv.field_size_limit(), record_bytes_max))
 
-    def read(self, file: Any, name: str, position: int, max_bytes: int, *, grows: bool) -> Rows:
+    def read(self, file: Any, name: str, position: int, max_bytes: int, *, grows: bool) -> FileRecords:
         """See `FileReader.read`."""
         _check_place(file, name, position)
         _check_kind(file, name, position)
         header, start = self._header(file, name, grows=grows)
         if header is None:
-            return Rows([], [], position, at_end=True)
+            return FileRecords([], [], position, at_end=True)
         lines = CsvLines(file, self._record_bytes_max, name, max(position, start))
         start = lines.at
         positions: list[int] = []
@@ -188,8 +188,8 @@ class CsvRecords:
                 continue
             record = self._next(records, lines, len(header), grows=grows)
             if record is None:
-                return Rows(positions, values, begin, at_end=True, unread=unread)
-            if isinstance(record, _Unread):
+                return FileRecords(positions, values, begin, at_end=True, unread=unread)
+            if isinstance(record, _BrokenRecord):
                 positions.append(begin)
                 unread[len(values)] = record.reason
                 values.append(record.data)
@@ -198,20 +198,20 @@ class CsvRecords:
             elif record:
                 positions.append(begin)
                 values.append(render_json(self._document(header, record)))
-        return Rows(positions, values, lines.at, at_end=False, unread=unread)
+        return FileRecords(positions, values, lines.at, at_end=False, unread=unread)
 
     def _header(self, file: Any, name: str, *, grows: bool) -> tuple[list[str] | None, int]:
         """The names of the fields, None if there are none yet; and where the records begin."""
         lines = CsvLines(file, self._record_bytes_max, name)
         found = self._next(self._records(lines), lines, None, grows=grows)
-        if isinstance(found, _Unread):
+        if isinstance(found, _BrokenRecord):
             raise LogError(f"{name}: byte 0: not CSV in UTF-8: {found.reason}")
         _check_names(name, found or ())
         return found, lines.at
 
     def _next(
         self, records: Iterator[list[str]], lines: CsvLines, fields_max: int | None, *, grows: bool
-    ) -> list[str] | _Unread | None:
+    ) -> list[str] | _BrokenRecord | None:
         """The next whole record; None at the end, and for a record that is not whole yet."""
         lines.begin_record()
         try:
@@ -220,13 +220,13 @@ class CsvRecords:
             # An open quote at the end of a file that grows may yet be closed.
             if grows and (lines.ended or not lines.complete):
                 return None
-            return _Unread(lines.between(lines.first_end), lines.first_end, f"its quotes are no CSV: {error}")
+            return _BrokenRecord(lines.between(lines.first_end), lines.first_end, f"its quotes are no CSV: {error}")
         if record is None or (grows and not lines.complete):
             return None
         if lines.undecodable:
-            return _Unread(lines.between(lines.at), lines.at, f"it is not UTF-8: {lines.undecodable}")
+            return _BrokenRecord(lines.between(lines.at), lines.at, f"it is not UTF-8: {lines.undecodable}")
         if fields_max is not None and len(record) > fields_max:
-            return _Unread(
+            return _BrokenRecord(
                 lines.between(lines.at), lines.at, f"it has {len(record)} fields, but the header names {fields_max}"
             )
         return record
@@ -273,14 +273,14 @@ class ParquetRows:
         self._begun: dict[tuple[str, int], _Begun] = {}
         """By the file and the row to go on with, in the order in which they were read."""
 
-    def read(self, opening: Opening, name: str, position: int, max_bytes: int, *, grows: bool) -> Rows:
+    def read(self, opening: Opening, name: str, position: int, max_bytes: int, *, grows: bool) -> FileRecords:
         """See `FileReader.read`. A Parquet file is complete or none: it does not grow."""
         begun = self._begun.pop((name, position), None)
         goes_on = begun is not None
         try:
             begun = begun or self._begin(opening(), name, position)
             if begun is None:
-                return Rows([], [], position, at_end=True)
+                return FileRecords([], [], position, at_end=True)
             try:
                 values = self._values(begun, max_bytes)
             except BaseException:
@@ -296,7 +296,7 @@ class ParquetRows:
             begun.file.close()
         # A file that was written again, with more rows, is seen when it is opened again.
         at_end = next_position >= begun.rows and not goes_on
-        return Rows(list(range(position, next_position)), values, next_position, at_end)
+        return FileRecords(list(range(position, next_position)), values, next_position, at_end)
 
     def close(self) -> None:
         """See `FileReader.close`."""

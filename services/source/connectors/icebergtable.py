@@ -26,7 +26,7 @@ from pyiceberg.manifest import DataFileContent, ManifestEntry
 from pyiceberg.table import FileScanTask, Table
 from pyiceberg.table.snapshots import Operation, Snapshot
 
-from tidemark.services.source.connectors.tableversions import Batches, TableFile, TableRefused, gone, taken_away
+from tidemark.services.source.connectors.tableversions import Batches, TableFile, VersionRefused, gone, taken_away
 from tidemark.shared.adapters.filesystems import unreachable
 from tidemark.shared.adapters.tablelibraries import open_catalog
 from tidemark.shared.ports.log import LogUnavailable
@@ -76,7 +76,7 @@ class IcebergVersions:
                 f"{self.place}: the catalog has no table of this name; correct the path in $source, which names it as namespace/table"
             ) from error
         except _REFUSALS as error:
-            raise TableRefused(f"{self.place}: {error}") from error
+            raise VersionRefused(f"{self.place}: {error}") from error
         except unreachable(RESTError, sqlalchemy.exc.SQLAlchemyError) as error:
             raise LogUnavailable(f"{self.place}: {error}; it is tried again") from error
 
@@ -109,8 +109,8 @@ class IcebergVersions:
         try:
             with self._in_words():
                 yield
-        except TableRefused as error:
-            raise TableRefused(
+        except VersionRefused as error:
+            raise VersionRefused(
                 f"{self.place}: version {version} cannot be read: {error.__cause__}. Let its writers rewrite it without what is not read"
                 " here (rewrite_data_files takes deletes away), or read a copy"
             ) from error

@@ -28,7 +28,7 @@ from tidemark.shared.ports.log import Log, LogError, LogUnavailable, OffsetOutOf
 from tidemark.shared.ports.source import SourceMissing, SourceOvertaken, SourceReplaced
 
 
-class RawReader(Protocol):
+class ReadsPartitions(Protocol):
     """Reads assigned partitions as columns. Committed records only. Errors are those of the log."""
 
     async def assign(self, positions: Mapping[TopicPartition, Offset]) -> None:
@@ -152,7 +152,7 @@ class KafkaConnector:
         self,
         settings: KafkaSourceSettings,
         log: Log,
-        reader: RawReader,
+        reader: ReadsPartitions,
         clock: Clock,
         records: RegisteredRecords | FormattedRecords | None = None,
     ) -> None:

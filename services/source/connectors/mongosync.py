@@ -33,7 +33,7 @@ _BATCH_DOCUMENTS: Final = 1000
 """Of an answer at most; a server sends 16 MiB at most."""
 
 
-class Copied(msgspec.Struct, frozen=True, omit_defaults=True):
+class CopyPosition(msgspec.Struct, frozen=True, omit_defaults=True):
     """How far the collections are read, as a checkpoint has it."""
 
     seconds: int
@@ -61,14 +61,14 @@ class CollectionReader:
     _session: AsyncClientSession | None = None
 
     async def read(
-        self, place: Copied, position: int, max_bytes: int, count_max: int | None
-    ) -> tuple[list[RawBSONDocument], list[Copied], Copied]:
+        self, place: CopyPosition, position: int, max_bytes: int, count_max: int | None
+    ) -> tuple[list[RawBSONDocument], list[CopyPosition], CopyPosition]:
         """Events of the next documents, about so many bytes, with the place behind each; and the place behind all that was looked at.
 
         It goes on behind the place of the last call that has succeeded, or of any other after `close`. SourceReplaced.
         """
         events: list[RawBSONDocument] = []
-        places: list[Copied] = []
+        places: list[CopyPosition] = []
         size = 0
         while not place.done and size < max_bytes and len(events) != count_max:
             if self._cursor is None:
@@ -85,7 +85,7 @@ class CollectionReader:
             size += len(events[-1].raw)
         return events, places, place
 
-    async def _open(self, place: Copied) -> Copied:
+    async def _open(self, place: CopyPosition) -> CopyPosition:
         """Ask for what is behind a place. It is another one in front of the first collection."""
         if place.coll is None:
             return await self._next(place)
@@ -99,7 +99,7 @@ class CollectionReader:
         self._cursor = found.sort("_id", 1).hint([("_id", 1)])
         return place
 
-    async def _next(self, place: Copied) -> Copied:
+    async def _next(self, place: CopyPosition) -> CopyPosition:
         """In front of the next collection, or behind the last one."""
         rest = sorted(await self._names()) if not self.colls else list(dict.fromkeys(self.colls))
         if place.coll is not None and self.colls:
@@ -119,7 +119,7 @@ class CollectionReader:
         names = await self.client[self.db].list_collection_names(filter={"type": "collection"})
         return [each for each in names if not each.startswith("system.")]
 
-    def _event(self, document: RawBSONDocument, place: Copied, position: int) -> RawBSONDocument:
+    def _event(self, document: RawBSONDocument, place: CopyPosition, position: int) -> RawBSONDocument:
         """An insert with the time at which the stream begins: no change that follows is older."""
         time = Timestamp(place.seconds, place.increment)
         told = {

@@ -81,7 +81,7 @@ _ADAPTED: Final = _Adapted()
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
+class RelationColumn:
     """A column of a relation; `key`: it is one of the replica identity."""
 
     name: str
@@ -93,7 +93,7 @@ class Column:
 class _Relation:
     table: tuple[str, str]
     """Schema and name."""
-    columns: tuple[Column, ...]
+    columns: tuple[RelationColumn, ...]
     oid: int = 0
 
     @property
@@ -102,7 +102,7 @@ class _Relation:
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class RowChange:
     """One event of a transaction, and the time at which that was committed, ms since 1970."""
 
     event: Document
@@ -125,7 +125,7 @@ class Begun:
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
+class TransactionEnd:
     """A transaction ends; this LSN is behind its commit's record."""
 
     end_lsn: int
@@ -189,9 +189,9 @@ class Decoder:
     _index: int = 0
     _xid: int = 0
     _texts: list[dict[str, str]] = field(default_factory=list)
-    """Of the message's rows, see `Change.keys`."""
+    """Of the message's rows, see `RowChange.keys`."""
 
-    def decode(self, data: bytes) -> Iterator[Begun | Change | Ended]:
+    def decode(self, data: bytes) -> Iterator[Begun | RowChange | TransactionEnd]:
         """A message, decoded. UnreadMessage."""
         rest = _Bytes(data)
         self._texts = []
@@ -205,7 +205,7 @@ class Decoder:
             case "C":
                 rest.take("B")
                 rest.take("Q")
-                yield Ended(rest.take("Q"))
+                yield TransactionEnd(rest.take("Q"))
             case "R":
                 self._relation(rest)
             case "I" | "U" | "D" | "T" if self._commit_lsn < self.from_lsn:
@@ -251,7 +251,7 @@ class Decoder:
             key = bool(rest.take("B") & 1)
             column = rest.text()
             oid_of_type = rest.take("I")
-            columns.append(Column(column, self.domains.get(oid_of_type, oid_of_type), key))
+            columns.append(RelationColumn(column, self.domains.get(oid_of_type, oid_of_type), key))
             rest.take("i")
         self._relations[oid] = _Relation(table, tuple(columns), oid)
 
@@ -262,7 +262,7 @@ class Decoder:
         self._texts.append(texts := dict(self._texts[-1]) if self._texts else {})
         return [self._cell(rest, column, texts) for column in relation.columns]
 
-    def _cell(self, rest: _Bytes, column: Column, texts: dict[str, str]) -> Any:
+    def _cell(self, rest: _Bytes, column: RelationColumn, texts: dict[str, str]) -> Any:
         match rest.letter():
             case "n":
                 return None
@@ -286,12 +286,12 @@ class Decoder:
     def row(
         self,
         table: tuple[str, str],
-        columns: Sequence[Column],
+        columns: Sequence[RelationColumn],
         cells: Sequence[bytes | None],
         lsn: int,
         index: int,
         time_ms: int,
-    ) -> Change:
+    ) -> RowChange:
         """A row that was read from its table, as an insert of its own; the LSN is where its changes begin."""
         self._commit_lsn, self._index, self._time_ms = lsn, index, time_ms
         values = [
@@ -301,7 +301,7 @@ class Decoder:
         found.event["_id"]["snapshot"] = True
         return found
 
-    def _update(self, rest: _Bytes) -> Change:
+    def _update(self, rest: _Bytes) -> RowChange:
         relation = self._of(rest.take("I"))
         kind = self._expect(rest, "K", "O", "N")
         old = None
@@ -312,7 +312,7 @@ class Decoder:
 
     def _change(
         self, kind: str, relation: _Relation, old: tuple[str, list[Any]] | None, new: list[Any] | None
-    ) -> Change:
+    ) -> RowChange:
         columns = relation.columns
         before = None if old is None else old[1]
         if old is not None and new is not None:
@@ -340,7 +340,7 @@ class Decoder:
             fields["updateDescription"] = {"notSent": missed}
         return self._event(kind, relation, fields)
 
-    def _event(self, kind: str, relation: _Relation, fields: Mapping[str, Any]) -> Change:
+    def _event(self, kind: str, relation: _Relation, fields: Mapping[str, Any]) -> RowChange:
         event: Document = {
             "_id": {"lsn": lsn_text(self._commit_lsn), "index": self._index},
             "operationType": kind,
@@ -350,10 +350,10 @@ class Decoder:
             **fields,
         }
         self._index += 1
-        return Change(event, self._time_ms, relation.table, relation.oid, self._xid, tuple(self._texts))
+        return RowChange(event, self._time_ms, relation.table, relation.oid, self._xid, tuple(self._texts))
 
 
-def _document(columns: Sequence[Column], cells: Sequence[Any]) -> Document:
+def _document(columns: Sequence[RelationColumn], cells: Sequence[Any]) -> Document:
     return {column.name: cell for column, cell in zip(columns, cells, strict=True) if cell is not _NOT_SENT}
 
 

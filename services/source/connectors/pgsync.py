@@ -20,7 +20,7 @@ import msgspec
 import psycopg
 from psycopg import sql
 
-from tidemark.services.source.connectors.pgoutput import Change, Column, Decoder
+from tidemark.services.source.connectors.pgoutput import Decoder, RelationColumn, RowChange
 from tidemark.shared.language.values import render_json
 from tidemark.shared.model.failures import Lasting
 from tidemark.shared.ports.log import LogError, LogUnavailable
@@ -65,7 +65,7 @@ class SyncRefused(LogError, Lasting):
     """The tables cannot be read as they are."""
 
 
-class Segment(msgspec.Struct, frozen=True, array_like=True):
+class TableScan(msgspec.Struct, frozen=True, array_like=True):
     """The part that one transaction reads: from behind this key of this table on."""
 
     table: int
@@ -87,7 +87,7 @@ class Synced(msgspec.Struct, frozen=True):
     """Of all rows: no change that is given has an earlier one."""
     tables: tuple[tuple[str, str, int], ...] = ()
     """Schemas, names and numbers (oid): a table may have had another name in its earlier changes."""
-    segments: tuple[Segment, ...] = ()
+    segments: tuple[TableScan, ...] = ()
     table: int = 0
     """The present one; behind the last one all are read."""
     after: Key | None = None
@@ -105,7 +105,7 @@ class Synced(msgspec.Struct, frozen=True):
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
+class PublishedTable:
     """A published table: what is read of it, and by what it is ordered."""
 
     name: tuple[str, str]
@@ -149,7 +149,7 @@ class Table:
 
 
 @dataclass(frozen=True, slots=True)
-class _Piece:
+class _RowsRead:
     """Rows that were read at once: where a checkpoint within them goes on."""
 
     before: int
@@ -176,10 +176,10 @@ class TableReader:
     start: int
     """The position from which it reads."""
     state: Synced
-    _pieces: tuple[_Piece, ...] = ()
+    _pieces: tuple[_RowsRead, ...] = ()
     _done_at: int | None = None
     _session: psycopg.Connection[Any] | None = None
-    _table: Table | None = None
+    _table: PublishedTable | None = None
     _open_below: int | None = None
     """The first look's: all transactions below have to end before rows are read."""
     _begun: Synced = field(init=False)
@@ -232,7 +232,7 @@ class TableReader:
                 self._table = None
                 self.state = msgspec.structs.replace(self.state, table=self.state.table + 1, after=None)
                 continue
-            columns = [Column(name, result.ftype(n), key) for n, (name, key) in enumerate(table.columns)]
+            columns = [RelationColumn(name, result.ftype(n), key) for n, (name, key) in enumerate(table.columns)]
             names = tuple(name for name, _, _ in table.key)
             places = [[name for name, _ in table.columns].index(name) for name in names]
             for number in range(result.ntuples):
@@ -245,7 +245,7 @@ class TableReader:
                 yield row.time_ms, value
             self.state = msgspec.structs.replace(self.state, after=dict(zip(names, keys[-1][2], strict=True)))
         if keys:
-            self._pieces = (*self._pieces[1 - _REMEMBERED :], _Piece(next_, self.state, keys))
+            self._pieces = (*self._pieces[1 - _REMEMBERED :], _RowsRead(next_, self.state, keys))
         if self.state.done:
             connection.execute("ROLLBACK")
             self._session = None
@@ -279,7 +279,7 @@ class TableReader:
         row = connection.execute("SELECT pg_current_snapshot()::text").fetchone()
         end = connection.execute("SELECT pg_current_wal_insert_lsn() - '0/0'").fetchone()
         assert row is not None and end is not None, "they have no condition"  # noqa: PT018
-        own = Segment(state.table, state.after, row[0], int(end[0]))
+        own = TableScan(state.table, state.after, row[0], int(end[0]))
         earlier = tuple(each for each in state.segments if (each.table, each.after) != (own.table, own.after))
         self.state = msgspec.structs.replace(state, segments=(*earlier, own))
         self._session = connection
@@ -312,7 +312,7 @@ class TableReader:
         )
 
 
-def described(connection: psycopg.Connection[Any], publication: str, name: tuple[str, str]) -> Table:
+def described(connection: psycopg.Connection[Any], publication: str, name: tuple[str, str]) -> PublishedTable:
     """A published table as it is. SyncRefused if it has no key, or may not be read."""
     where = f"table {'.'.join(name)} of publication {publication}"
     row = connection.execute(_TABLE, (publication, *name)).fetchone()
@@ -343,10 +343,10 @@ def described(connection: psycopg.Connection[Any], publication: str, name: tuple
             f"{where}: initialSync expected the key's columns to be published, found that {', '.join(missing)} is not."
             " Add it to the publication's list of columns"
         )
-    return Table(name, partitioned, tuple(kept), tuple(map(tuple, key)), condition)
+    return PublishedTable(name, partitioned, tuple(kept), tuple(map(tuple, key)), condition)
 
 
-def tables_of(connection: psycopg.Connection[Any], publication: str) -> list[Table]:
+def tables_of(connection: psycopg.Connection[Any], publication: str) -> list[PublishedTable]:
     """All tables of a publication. SyncRefused."""
     names = connection.execute(_NAMES, (publication,)).fetchall()
     return [described(connection, publication, (schema, name)) for schema, name, _ in names]
@@ -373,11 +373,11 @@ class Seam:
     state: Synced
     publication: str
     _snapshots: dict[str, _Snapshot] = field(default_factory=dict)
-    _tables: dict[int, Table] = field(default_factory=dict)
+    _tables: dict[int, PublishedTable] = field(default_factory=dict)
     _places: dict[tuple[int, tuple[str, ...]], int] = field(default_factory=dict)
     """Of keys: the segments in which they lie."""
 
-    def look(self, changes: Sequence[Change], connection: psycopg.Connection[Any]) -> None:
+    def look(self, changes: Sequence[RowChange], connection: psycopg.Connection[Any]) -> None:
         """Ask the server for the segments of these changes' keys, at once: `due` takes no others."""
         asked: dict[int, dict[tuple[str, ...], None]] = {}
         for change in changes:
@@ -391,7 +391,7 @@ class Seam:
             if found:
                 self._ask(table, list(found), connection)
 
-    def due(self, change: Change) -> Change | None:
+    def due(self, change: RowChange) -> RowChange | None:
         """The change as it is to be given; None if the rows have it. SyncRefused."""
         table, seen = self._seen(change)
         if table is None or all(seen) or not any(seen):
@@ -406,7 +406,7 @@ class Seam:
             return None if after else change
         return _as_delete(change) if after else _as_insert(change)
 
-    def _seen(self, change: Change) -> tuple[int | None, Sequence[bool]]:
+    def _seen(self, change: RowChange) -> tuple[int | None, Sequence[bool]]:
         """The change's table if its rows were read, and whether the snapshots of its segments saw the transaction."""
         tables = self.state.tables
         same = [n for n, (*_, oid) in enumerate(tables) if oid == change.oid]
@@ -415,9 +415,9 @@ class Seam:
             return None, ()
         return same[0], [self._saw(segment, change.xid) for segment in self._segments(same[0])]
 
-    def _segments(self, table: int) -> list[Segment]:
+    def _segments(self, table: int) -> list[TableScan]:
         """Those in which rows of a table were read: the one that came to it, and those that begin within it, by their keys."""
-        found: list[Segment] = []
+        found: list[TableScan] = []
         for each in self.state.segments:
             if (each.table, each.after) == (table, None) or each.table < table:
                 found = [each]
@@ -425,7 +425,7 @@ class Seam:
                 found.append(each)
         return found
 
-    def _saw(self, segment: Segment, xid: int) -> bool:
+    def _saw(self, segment: TableScan, xid: int) -> bool:
         if segment.snapshot not in self._snapshots:
             self._snapshots[segment.snapshot] = _Snapshot(segment.snapshot)
         return self._snapshots[segment.snapshot].saw(xid)
@@ -434,7 +434,7 @@ class Seam:
         """The columns of the key by which a table was read in several segments."""
         return next(list(each.after) for each in self._segments(table)[1:] if each.after is not None)
 
-    def _place(self, change: Change, table: int, key: Key) -> int:
+    def _place(self, change: RowChange, table: int, key: Key) -> int:
         """The segment in which a key lies. SyncRefused if the change does not tell it."""
         names = self._names(table)
         missing = [name for name in names if name not in key]
@@ -468,7 +468,7 @@ class Seam:
         self._places.update(((table, key), place) for key, (place,) in zip(keys, rows, strict=True))
 
 
-def _as_delete(change: Change) -> Change:
+def _as_delete(change: RowChange) -> RowChange:
     """A key that was read has gone to where the row was read under its new one."""
     event = dict(change.event)
     key = event.pop("documentKeyBeforeChange", None) or event["fullDocumentBeforeChange"]
@@ -477,7 +477,7 @@ def _as_delete(change: Change) -> Change:
     return replace(change, event={**event, "operationType": "delete", "documentKey": key})
 
 
-def _as_insert(change: Change) -> Change:
+def _as_insert(change: RowChange) -> RowChange:
     """A key that was read nowhere has come to where keys had been read before."""
     event = dict(change.event)
     if "updateDescription" in event:

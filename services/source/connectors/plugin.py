@@ -35,7 +35,7 @@ class SourceRefused(LogError, Lasting):
 
 
 @dataclass(slots=True)
-class _Open:
+class _OpenSplit:
     """A split that is read."""
 
     ordinal: int
@@ -67,7 +67,7 @@ class PluginConnector:
         self._ends_now = ends_now
         self._plugged = Plugged(make, place, executor, LogUnavailable, SourceRefused)
         self._splits: dict[str, Split] = {}
-        self._open: dict[SplitId, _Open] = {}
+        self._open: dict[SplitId, _OpenSplit] = {}
         self._turn = 0
         self._committed: dict[str, int] = {}
 
@@ -121,7 +121,7 @@ class PluginConnector:
     async def open(self, positions: Mapping[SplitId, Offset]) -> None:
         """See `Source.open`."""
         for name, position in positions.items():
-            self._open.setdefault(name, _Open(self._splits[name].ordinal, position))
+            self._open.setdefault(name, _OpenSplit(self._splits[name].ordinal, position))
         if self._ends_now:
             self.end_at({name: end for name, end in (await self.ends(positions)).items() if end is not None})
 

@@ -27,7 +27,14 @@ import psycopg
 import pyarrow as pa
 from psycopg import errors, sql
 
-from tidemark.services.source.connectors.pgoutput import Begun, Change, Decoder, Ended, UnreadMessage, lsn_text
+from tidemark.services.source.connectors.pgoutput import (
+    Begun,
+    Decoder,
+    RowChange,
+    TransactionEnd,
+    UnreadMessage,
+    lsn_text,
+)
 from tidemark.services.source.connectors.pgsync import Seam, Synced, TableReader, tables_of
 from tidemark.shared.adapters.sql_denied import says_denied
 from tidemark.shared.language.values import render_json
@@ -122,7 +129,7 @@ class _Peek:
 
 
 @dataclass(slots=True)
-class _Reader:
+class _Connection:
     """One connection that reads on from a position. Not for two threads at once."""
 
     settings: PostgresSettings
@@ -262,23 +269,23 @@ class _Reader:
                 " the slot stands; let nobody else read this slot"
             )
 
-    def _events(self, peek: _Peek, decoded: Sequence[Begun | Change | Ended]) -> list[Change]:
+    def _events(self, peek: _Peek, decoded: Sequence[Begun | RowChange | TransactionEnd]) -> list[RowChange]:
         """The events of messages that are due, and anchors at ends of transactions."""
-        found: list[Change] = []
+        found: list[RowChange] = []
         if peek.seam is not None:
-            peek.seam.look([each for each in decoded if isinstance(each, Change)], self._connected())
+            peek.seam.look([each for each in decoded if isinstance(each, RowChange)], self._connected())
         for each in decoded:
             match each:
                 case Begun(commit_lsn) if self.end_lsn is not None and commit_lsn >= self.end_lsn:
                     self.over, peek.counts = True, False
                 case Begun(commit_lsn):
                     peek.counts, peek.began = commit_lsn >= peek.anchor, peek.events
-                case Change() if peek.counts:
+                case RowChange() if peek.counts:
                     due = each if peek.seam is None else peek.seam.due(each)
                     peek.events += due is not None
                     if due is not None and peek.events > peek.skip:
                         found.append(due)
-                case Ended(end_lsn) if peek.counts and peek.events > peek.began and peek.events >= peek.skip:
+                case TransactionEnd(end_lsn) if peek.counts and peek.events > peek.began and peek.events >= peek.skip:
                     self._add_anchor(self.next + len(found), end_lsn, quiet=False)
                 case _:
                     pass
@@ -394,7 +401,7 @@ class PostgresConnector:
     settings: PostgresSettings
     executor: Executor
     clock: Clock
-    _reader: _Reader | None = None
+    _reader: _Connection | None = None
     _until: Offset | None = None
     _known: Mapping[str, str] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
@@ -421,7 +428,7 @@ class PostgresConnector:
         return await self.executor.blocking(self._look)
 
     def _look(self) -> _State:
-        with _Errors(self.settings), _connect(self.settings) as connection:
+        with _PostgresErrors(self.settings), _connect(self.settings) as connection:
             found = _state(connection, self.settings)
             if self.settings.initial_sync and self._reader is None:
                 tables_of(connection, self.settings.publication)
@@ -441,10 +448,10 @@ class PostgresConnector:
 
     def _end(self, position: int) -> int:
         """Counted by a reader of its own. An empty stretch at the end counts no position: no record has it."""
-        with self._lock, _Errors(self.settings):
+        with self._lock, _PostgresErrors(self.settings):
             own = self._reader or self._reader_at(position)
             end = max(position, own.next)
-            reader = _Reader(self.settings, end, list(own.anchors), own.tables)
+            reader = _Connection(self.settings, end, list(own.anchors), own.tables)
             try:
                 if own.tables is not None and not own.tables.is_done():
                     return _BY_LSN + reader.log_end()
@@ -479,8 +486,8 @@ class PostgresConnector:
             if self._finished():
                 await self.executor.blocking(self._follow, self._reader)
 
-    def _follow(self, reader: _Reader) -> None:
-        with self._lock, _Errors(self.settings):
+    def _follow(self, reader: _Connection) -> None:
+        with self._lock, _PostgresErrors(self.settings):
             reader.follow()
 
     async def open(self, positions: Mapping[SplitId, Offset]) -> None:
@@ -488,7 +495,7 @@ class PostgresConnector:
         if SPLIT in positions and self._reader is None:
             self._reader = self._reader_at(positions[SPLIT])
 
-    def _reader_at(self, position: int) -> _Reader:
+    def _reader_at(self, position: int) -> _Connection:
         """One that goes on where a snapshot is. Without one the position is the beginning, which is the slot's LSN."""
         state = None
         if _SYNC in self._known:
@@ -499,8 +506,8 @@ class PostgresConnector:
         if state is not None:
             tables = TableReader(self.settings.publication, self.settings.fetch_messages, position, state)
             if not state.done:
-                return _Reader(self.settings, position, [], tables)
-        return _Reader(self.settings, position, _anchors(self._known, position), tables)
+                return _Connection(self.settings, position, [], tables)
+        return _Connection(self.settings, position, _anchors(self._known, position), tables)
 
     async def fetch(self, max_bytes: int, timeout_ms: int) -> Sequence[RawBatch]:
         """See `Source.fetch`. SourceReplaced if changes were lost; SourceMissing, SlotRefused."""
@@ -518,9 +525,9 @@ class PostgresConnector:
         columns = np.array(positions, dtype=np.int64), np.array(times, dtype=np.int64), pa.array(values, pa.binary())
         return [RawBatch(SPLIT, 0, *columns)]
 
-    def _read(self, reader: _Reader, max_bytes: int) -> tuple[list[int], list[int], list[bytes]]:
+    def _read(self, reader: _Connection, max_bytes: int) -> tuple[list[int], list[int], list[bytes]]:
         before = reader.next
-        with self._lock, _Errors(self.settings):
+        with self._lock, _PostgresErrors(self.settings):
             try:
                 return reader.read(max_bytes)
             except BaseException:
@@ -571,7 +578,7 @@ def _lsn(text: str) -> int:
     return (int(high, 16) << 32) | int(low, 16)
 
 
-class _Errors:
+class _PostgresErrors:
     """Errors of the driver as those of a source."""
 
     def __init__(self, settings: PostgresSettings) -> None:

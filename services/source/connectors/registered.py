@@ -15,8 +15,8 @@ import pyarrow.compute as pc
 
 from tidemark.shared.compiled.documents import buffers
 from tidemark.shared.language import protobuf
-from tidemark.shared.language.avro import AvroError, SchemaError, parse_text, reader_of
-from tidemark.shared.language.avro.many import ManyReader
+from tidemark.shared.language.avro import AvroError, AvroSchemaError, parse_text, reader_of
+from tidemark.shared.language.avro.many import ManyAvroReader
 from tidemark.shared.model.records import RawBatch
 from tidemark.shared.ports.clock import Executor
 from tidemark.shared.ports.log import LogDenied, LogUnavailable
@@ -39,7 +39,7 @@ _Many: TypeAlias = Callable[[pa.BinaryArray], tuple[pa.BinaryArray, npt.NDArray[
 
 
 @dataclass(frozen=True, slots=True)
-class _Reader:
+class _ToJson:
     """Of a schema's records, without their header, to JSON."""
 
     one: _One
@@ -69,17 +69,17 @@ class RegisteredRecords:
         self._keys_must = keys_must
         self._executor = executor
         self._record_bytes_max = record_bytes_max
-        self._readers: dict[int, _Reader | str] = {}
+        self._readers: dict[int, _ToJson | str] = {}
         """By schema; the reason where its records cannot be read."""
 
     async def decoded(self, batch: RawBatch) -> RawBatch:
         """The same records, values (and keys) as JSON. LogUnavailable, LogDenied: nothing was taken, ask again."""
         columns = [batch.values, batch.keys] if self._keys and batch.keys is not None else [batch.values]
         numbers = {number for column in columns for number in np.unique(_numbers(column)).tolist() if number >= 0}
-        readers: Mapping[int, _Reader | str] = {number: await self._reader(number) for number in sorted(numbers)}
+        readers: Mapping[int, _ToJson | str] = {number: await self._reader(number) for number in sorted(numbers)}
         return await self._executor.blocking(self._read, batch, readers)
 
-    async def _reader(self, number: int) -> _Reader | str:
+    async def _reader(self, number: int) -> _ToJson | str:
         if number in self._readers:
             return self._readers[number]
         try:
@@ -98,7 +98,7 @@ class RegisteredRecords:
             raise LogUnavailable(f"schema {number} of the registry cannot be compiled now: {error}") from error
         return found
 
-    def _read(self, batch: RawBatch, readers: Mapping[int, _Reader | str]) -> RawBatch:
+    def _read(self, batch: RawBatch, readers: Mapping[int, _ToJson | str]) -> RawBatch:
         values, unread = self._column(batch.values, readers)
         keys = batch.keys
         if self._keys and keys is not None:
@@ -108,7 +108,7 @@ class RegisteredRecords:
         return replace(batch, values=values, keys=keys, unread={**unread, **batch.unread})
 
     def _column(
-        self, column: pa.BinaryArray, readers: Mapping[int, _Reader | str]
+        self, column: pa.BinaryArray, readers: Mapping[int, _ToJson | str]
     ) -> tuple[pa.BinaryArray, dict[int, str]]:
         """The records as JSON, and why some stay as they are."""
         unread: dict[int, str] = {}
@@ -138,7 +138,7 @@ class RegisteredRecords:
         places[np.concatenate(order)] = np.arange(sum(map(len, order)))
         return pa.concat_arrays(pieces).take(pa.array(places, mask=places < 0)), unread
 
-    def _one(self, data: bytes, readers: Mapping[int, _Reader | str]) -> bytes:
+    def _one(self, data: bytes, readers: Mapping[int, _ToJson | str]) -> bytes:
         number = _number(data)
         if number is None:
             raise _NoRecord(
@@ -182,25 +182,25 @@ def _numbers(column: pa.BinaryArray) -> npt.NDArray[np.int64]:
     return numbers
 
 
-def _reader_of(known: KnownSchema, number: int) -> _Reader | str:
+def _reader_of(known: KnownSchema, number: int) -> _ToJson | str:
     """The reader of a schema's records, or why there is none."""
     match known.type:
         case "JSON":
-            return _Reader(lambda data: data, lambda records: (records, np.ones(len(records), np.bool_)))
+            return _ToJson(lambda data: data, lambda records: (records, np.ones(len(records), np.bool_)))
         case "AVRO":
             try:
                 schema = parse_text(known.text, (each.text for each in known.references))
-                return _Reader(reader_of(schema), ManyReader(schema).read)
-            except (SchemaError, ValueError, RecursionError) as error:
+                return _ToJson(reader_of(schema), ManyAvroReader(schema).read)
+            except (AvroSchemaError, ValueError, RecursionError) as error:
                 return f"schema {number} of the registry: {error}"
         case "PROTOBUF":
             # Loaded where it is needed: few pipelines have such records.
-            from tidemark.shared.language.protobuf.many import ManyReader as ManyMessages  # noqa: PLC0415
+            from tidemark.shared.language.protobuf.many import ManyProtobufReader  # noqa: PLC0415
             from tidemark.shared.language.protobuf.reading import reader_of as message_reader_of  # noqa: PLC0415
             from tidemark.shared.process.protobuf_compiler import compiled  # noqa: PLC0415
 
             try:
                 messages = compiled(known.text, {each.name: each.text for each in known.references})
-                return _Reader(message_reader_of(messages), ManyMessages(messages).read)
-            except (protobuf.SchemaError, RecursionError) as error:
+                return _ToJson(message_reader_of(messages), ManyProtobufReader(messages).read)
+            except (protobuf.ProtobufSchemaError, RecursionError) as error:
                 return f"schema {number} of the registry: {error}"

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Any, Final, Literal
 
-from tidemark.services.source.connectors.tableversions import TableRefused
+from tidemark.services.source.connectors.tableversions import VersionRefused
 from tidemark.shared.adapters.filesystems import unreachable
 from tidemark.shared.ports.log import LogUnavailable
 
@@ -94,7 +94,7 @@ class TableFolders:
     def _escaped(path: str) -> str:
         return re.sub(r"([*?\[])", r"[\1]", path)
 
-    def _refused(self, table: TableFolder, found: str) -> TableRefused:
+    def _refused(self, table: TableFolder, found: str) -> VersionRefused:
         how = (
             f"give path: {table.path} alone, pick rows with $match, and read several tables with $union; where its files were read as they"
             " lay until now, start without state"
@@ -102,7 +102,7 @@ class TableFolders:
             else "give format: iceberg, a connection with its catalog, and the table's name as path"
         )
         name = {"delta": "Delta Lake", "iceberg": "Iceberg"}[table.kind]
-        return TableRefused(
+        return VersionRefused(
             f"$source.path {self._glob}: {found} is part of the {name} table {table.path}, and files in it may be no part of it any more:"
             f" {how}"
         )

@@ -20,8 +20,8 @@ from tidemark.services.source.connectors.parquetcells import texts_of
 from tidemark.services.source.connectors.tableversions import (
     Batches,
     TableFile,
-    TableRefused,
     TableVersions,
+    VersionRefused,
     gone,
     reading,
 )
@@ -59,7 +59,7 @@ def _stand(told: Mapping[str, str], version: int) -> _Stand:
     return _Stand(int(told[_VERSION]), int(told[_BEGIN]) if _BEGIN in told else None)
 
 
-class _Cursor:
+class _SplitReader:
     """One split: its files, one behind the other. Functions block."""
 
     def __init__(
@@ -224,7 +224,7 @@ class TableConnector:
         self._ordered = ordered
         self._follow = follow
         self._poll_ms = poll_ms
-        self._splits: CursorSplits[_Cursor] = CursorSplits()
+        self._splits: CursorSplits[_SplitReader] = CursorSplits()
         self._origins: dict[SplitId, Mapping[str, str]] = {}
         self._turn = 0
         self._checked = False
@@ -235,7 +235,7 @@ class TableConnector:
 
     def _present(self) -> Mapping[SplitId, int]:
         if self._follow and not self._ordered:
-            raise TableRefused(
+            raise VersionRefused(
                 f"{self._versions.place}: a table that is followed is read version by version, as one split: leave ordered: false away"
             )
         version = self._versions.newest()
@@ -302,11 +302,11 @@ class TableConnector:
             if split not in self._splits:
                 self._splits[split] = CursorSplit(self._ordinal(split), self._cursor(split, position))
 
-    def _cursor(self, split: SplitId, position: int) -> _Cursor:
+    def _cursor(self, split: SplitId, position: int) -> _SplitReader:
         name, _, version = split.rpartition("@")
         stand = _stand(self.origins(split, Offset(position)), int(version))
         file = "" if self._ordered else name
-        return _Cursor(self._versions, int(version), file, stand, position, follow=self._follow)
+        return _SplitReader(self._versions, int(version), file, stand, position, follow=self._follow)
 
     async def fetch(self, max_bytes: int, timeout_ms: int) -> Sequence[RawBatch]:
         """See `Source.fetch`."""
@@ -333,7 +333,7 @@ class TableConnector:
         return batches
 
     def _batch(
-        self, name: SplitId, split: CursorSplit[_Cursor], file: TableFile, begin: int, texts: Sequence[bytes]
+        self, name: SplitId, split: CursorSplit[_SplitReader], file: TableFile, begin: int, texts: Sequence[bytes]
     ) -> RawBatch:
         count = len(texts) if split.until is None else max(0, min(len(texts), split.until - begin))
         return RawBatch(

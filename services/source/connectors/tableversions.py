@@ -18,7 +18,7 @@ from tidemark.shared.ports.log import LogError, LogUnavailable
 Batches = Iterator[pa.RecordBatch]
 
 
-class TableRefused(LogError, Lasting):
+class VersionRefused(LogError, Lasting):
     """Rows of the table would be wrong, or cannot be read any more: which table and version, why, and what to do."""
 
 
@@ -67,17 +67,17 @@ class TableVersions(Protocol):
         ...
 
 
-def gone(place: str, version: int, what: str) -> TableRefused:
+def gone(place: str, version: int, what: str) -> VersionRefused:
     """A version cannot be read to its end."""
-    return TableRefused(
+    return VersionRefused(
         f"{place}: version {version} is read, and {what}: others have deleted what only earlier versions need (VACUUM, expired snapshots)."
         " Start without state, to read the present version; let such deletions wait for longer than a version is read"
     )
 
 
-def taken_away(place: str, version: int, operation: str) -> TableRefused:
+def taken_away(place: str, version: int, operation: str) -> VersionRefused:
     """A version has other rows than the one before it, and not only more."""
-    return TableRefused(
+    return VersionRefused(
         f"{place}: version {version} ({operation or 'an unnamed operation'}) takes away or changes rows that were read: a table with"
         " follow: true may only grow, and nothing that was given out is taken back. Start without state, to read the table as it is from"
         " there on; or leave follow away, to read one version"

@@ -16,8 +16,8 @@ from tidemark.shared.language.accumulators.base import AnyImplementation
 from tidemark.shared.language.accumulators.bulk_base import Bools, Form, Given, Int64s, Sure, groups_of, numbered
 from tidemark.shared.language.accumulators.bulk_kept import KEPT
 from tidemark.shared.language.accumulators.bulk_sketches import SKETCHES
-from tidemark.shared.language.accumulators.extremes import Counted
-from tidemark.shared.language.accumulators.numbers import Count, DeviationOf, TotalOf
+from tidemark.shared.language.accumulators.extremes import CountedByKey
+from tidemark.shared.language.accumulators.numbers import CountOf, DeviationOf, TotalOf
 from tidemark.shared.language.values.codec import decode_value, encode_docs
 from tidemark.shared.language.values.totals import Total
 from tidemark.shared.model.values import Binary
@@ -130,7 +130,7 @@ def _without_n(cells: pa.BinaryArray) -> tuple[Int64s, pa.BinaryArray]:
     return np.array([n for n, _ in decoded]), pa.array([bytes(state) for _, state in decoded], pa.binary())
 
 
-def _of_key(accumulator: Counted, given: Given) -> Sure:
+def _of_key(accumulator: CountedByKey, given: Given) -> Sure:
     counts, items = values.items(given.cells)
     at = np.cumsum(counts) - counts
     inner = items.take(pa.array(at + 1, mask=counts == 1))
@@ -142,28 +142,28 @@ def _of_key(accumulator: Counted, given: Given) -> Sure:
     return _each_n(values.read(items.take(pa.array(at))).numbers, given.bounds, add)
 
 
-def _of_key_merged(accumulator: Counted, cells: pa.BinaryArray, bounds: Int64s) -> Sure:
+def _of_key_merged(accumulator: CountedByKey, cells: pa.BinaryArray, bounds: Int64s) -> Sure:
     ns, inner = _without_n(cells)
     return _each_n(
         ns, bounds, lambda n, rows, of: _with_n(n, merged(accumulator.of(n), inner.take(pa.array(rows)), of))
     )
 
 
-def _of_key_finished(accumulator: Counted, cells: pa.BinaryArray) -> Sure:
+def _of_key_finished(accumulator: CountedByKey, cells: pa.BinaryArray) -> Sure:
     ns, inner = _without_n(cells)
     one_each = np.arange(len(cells) + 1)
     return _each_n(ns, one_each, lambda n, rows, _: finished(accumulator.of(n), inner.take(pa.array(rows))).to_pylist())
 
 
 _FORMS: Final[Mapping[type, Form]] = {
-    Count: Form(lambda _, given: (numbered(np.diff(given.bounds)), None), _counted, lambda _, cells: (cells, None)),
+    CountOf: Form(lambda _, given: (numbered(np.diff(given.bounds)), None), _counted, lambda _, cells: (cells, None)),
     TotalOf: Form(_total, lambda _, cells, bounds: totals.merge(cells, bounds, deviation=False), _total_finished),
     DeviationOf: Form(
         lambda _, given: totals.add(given.tagged, given.bounds, deviation=True),
         lambda _, cells, bounds: totals.merge(cells, bounds, deviation=True),
         None,
     ),
-    Counted: Form(_of_key, _of_key_merged, _of_key_finished),
+    CountedByKey: Form(_of_key, _of_key_merged, _of_key_finished),
     **KEPT,
     **SKETCHES,
 }

@@ -48,7 +48,7 @@ _Ranked: TypeAlias = npt.NDArray[Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Entries:
+class EntryColumns:
     """What may be kept, group after group; n of them."""
 
     groups: Int64s
@@ -68,10 +68,10 @@ class Entries:
         """The parts of the order keys where entries may stand otherwise; rows come in that order."""
         return () if self.whole is None else self.places
 
-    def take(self, rows: Int64s) -> "Entries":
+    def take(self, rows: Int64s) -> "EntryColumns":
         """Some of them."""
         at = pa.array(rows)
-        return Entries(
+        return EntryColumns(
             self.groups[rows], self.values.take(at), [place[rows] for place in self.places],
             None if self.keys is None else self.keys.take(at), [last[rows] for last in self.lasts],
             None if self.whole is None else self.whole.take(at),
@@ -79,18 +79,18 @@ class Entries:
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class KeptForm:
     """How one accumulator keeps entries."""
 
-    enter: Callable[[Any, Given], Entries | None]
+    enter: Callable[[Any, Given], EntryColumns | None]
     """The entries of rows; None where a row is not taken."""
-    pack: Callable[[Entries], pa.BinaryArray]
+    pack: Callable[[EntryColumns], pa.BinaryArray]
     """The bytes of entries in a state."""
-    unpack: Callable[[pa.BinaryArray, Int64s], Entries]
+    unpack: Callable[[pa.BinaryArray, Int64s], EntryColumns]
     """Entries of their bytes, with their groups."""
-    choose: Callable[[Any, Entries, int], Entries]
+    choose: Callable[[Any, EntryColumns, int], EntryColumns]
     """Those that are kept, of so many groups, as a state has them."""
-    finish: Callable[[Any, Int64s, Entries], pa.BinaryArray]
+    finish: Callable[[Any, Int64s, EntryColumns], pa.BinaryArray]
     """The values of states that have so many entries each."""
 
     def form(self) -> Form:
@@ -108,7 +108,7 @@ class Kept:
         entries = self.unpack(found, np.repeat(groups_of(bounds), counts))
         return self._state(self.choose(accumulator, replace(entries, whole=found), count), count)
 
-    def _state(self, entries: Entries, count: int) -> Sure:
+    def _state(self, entries: EntryColumns, count: int) -> Sure:
         whole = self.pack(entries) if entries.whole is None else entries.whole
         return lists(np.bincount(entries.groups, minlength=count), whole), None
 
@@ -120,7 +120,7 @@ class Kept:
 # --- the order of entries ---------------------------------------------------------------------------------------------
 
 
-def _ordered(entries: Entries, *columns: _Ranked) -> Int64s:
+def _ordered(entries: EntryColumns, *columns: _Ranked) -> Int64s:
     """The entries, group after group, in the order of these columns; equal ones as they stood."""
     told = [column for column in columns if len(column) and (column != column[0]).any()]
     if not told:
@@ -135,22 +135,22 @@ def _in_groups(groups: Int64s, count: int) -> tuple[Int64s, Int64s]:
     return place, counts[groups] - 1 - place
 
 
-def _first(rows: Int64s, entries: Entries, count: int, most: int) -> Entries:
+def _first(rows: Int64s, entries: EntryColumns, count: int, most: int) -> EntryColumns:
     """The first of each group."""
     return entries.take(rows[_in_groups(entries.groups[rows], count)[0] < most])
 
 
-def _last(rows: Int64s, entries: Entries, count: int, most: int) -> Entries:
+def _last(rows: Int64s, entries: EntryColumns, count: int, most: int) -> EntryColumns:
     return entries.take(rows[_in_groups(entries.groups[rows], count)[1] < most])
 
 
-def _sorted_outputs(accumulator: Any, counts: Int64s, entries: Entries) -> pa.BinaryArray:
+def _sorted_outputs(accumulator: Any, counts: Int64s, entries: EntryColumns) -> pa.BinaryArray:
     """The values in the order of their keys."""
     found = entries.values.take(pa.array(_ordered(entries, *entries.places)))
     return alone(counts, found) if getattr(accumulator, "alone", False) else lists(counts, found)
 
 
-def _outputs(accumulator: Any, counts: Int64s, entries: Entries) -> pa.BinaryArray:
+def _outputs(accumulator: Any, counts: Int64s, entries: EntryColumns) -> pa.BinaryArray:
     """The values as they stand."""
     return alone(counts, entries.values) if accumulator.alone else lists(counts, entries.values)
 
@@ -158,15 +158,15 @@ def _outputs(accumulator: Any, counts: Int64s, entries: Entries) -> pa.BinaryArr
 # --- the least and the greatest ---------------------------------------------------------------------------------------
 
 
-def _entered_extremes(_: Extremes, given: Given) -> Entries:
+def _entered_extremes(_: Extremes, given: Given) -> EntryColumns:
     kinds = given.tagged.tags
     rows = np.flatnonzero((kinds != tags.MISSING) & (kinds != tags.NULL))
     if len(rows) == len(kinds):
-        return Entries(given.groups, given.cells)
-    return Entries(given.groups[rows], given.cells.take(pa.array(rows)))
+        return EntryColumns(given.groups, given.cells)
+    return EntryColumns(given.groups[rows], given.cells.take(pa.array(rows)))
 
 
-def _extremes(accumulator: Extremes, entries: Entries, count: int) -> Entries:
+def _extremes(accumulator: Extremes, entries: EntryColumns, count: int) -> EntryColumns:
     column = values.read(entries.values)
     classes, numbers = total_order(entries.values, column)
     if accumulator.greatest:
@@ -210,12 +210,12 @@ def _of_bytes(cells: pa.BinaryArray, column: Tagged) -> Int64s:
 # --- the first and last of a sort -------------------------------------------------------------------------------------
 
 
-def _entered_top(_: Top, given: Given) -> Entries:
+def _entered_top(_: Top, given: Given) -> EntryColumns:
     sort_values, outputs = parts_of(given.cells, 2)
-    return Entries(given.groups, outputs, given.places, sort_values)
+    return EntryColumns(given.groups, outputs, given.places, sort_values)
 
 
-def _top(accumulator: Top, entries: Entries, count: int) -> Entries:
+def _top(accumulator: Top, entries: EntryColumns, count: int) -> EntryColumns:
     assert entries.keys is not None
     parts = parts_of(entries.keys, len(accumulator.keys))
     columns = [column for part, key in zip(parts, accumulator.keys, strict=True) for column in _of_sort(part, key)]
@@ -230,47 +230,47 @@ def _of_sort(cells: pa.BinaryArray, key: SortKey) -> tuple[_Ranked, _Ranked]:
     return (~classes, ~numbers) if key.descending else (classes, numbers)
 
 
-def _packed_top(entries: Entries) -> pa.BinaryArray:
+def _packed_top(entries: EntryColumns) -> pa.BinaryArray:
     assert entries.keys is not None
     return tuples(entries.keys, orders(entries.places), entries.values)
 
 
-def _unpacked_top(cells: pa.BinaryArray, groups: Int64s) -> Entries:
+def _unpacked_top(cells: pa.BinaryArray, groups: Int64s) -> EntryColumns:
     sort_values, order, outputs = parts_of(cells, 3)
-    return Entries(groups, outputs, places_of(order), sort_values)
+    return EntryColumns(groups, outputs, places_of(order), sort_values)
 
 
 # --- by the order key -------------------------------------------------------------------------------------------------
 
 
-def _packed_orders(entries: Entries) -> pa.BinaryArray:
+def _packed_orders(entries: EntryColumns) -> pa.BinaryArray:
     return tuples(orders(entries.places), entries.values)
 
 
-def _unpacked_orders(cells: pa.BinaryArray, groups: Int64s) -> Entries:
+def _unpacked_orders(cells: pa.BinaryArray, groups: Int64s) -> EntryColumns:
     order, found = parts_of(cells, 2)
-    return Entries(groups, found, places_of(order))
+    return EntryColumns(groups, found, places_of(order))
 
 
-def _entered_ends(_: Ends, given: Given) -> Entries:
-    return Entries(given.groups, given.cells.fill_null(NULL), given.places)
+def _entered_ends(_: Ends, given: Given) -> EntryColumns:
+    return EntryColumns(given.groups, given.cells.fill_null(NULL), given.places)
 
 
-def _ends(accumulator: Ends, entries: Entries, count: int) -> Entries:
+def _ends(accumulator: Ends, entries: EntryColumns, count: int) -> EntryColumns:
     rows = _ordered(entries, *entries.unordered)
     return (_last if accumulator.last else _first)(rows, entries, count, accumulator.most)
 
 
-def _entered(accumulator: Any, given: Given) -> Entries | None:
+def _entered(accumulator: Any, given: Given) -> EntryColumns | None:
     """All values but the missing ones; the items of arrays where the accumulator takes such."""
-    found = Entries(given.groups, given.cells, given.places)
+    found = EntryColumns(given.groups, given.cells, given.places)
     if not accumulator.of_items:
         return found if not given.cells.null_count else found.take(_there(given.cells))
     counts, items = values.items(given.cells)
     if bool((counts < 0).any()) and len(_there(given.cells)) > np.count_nonzero(counts >= 0):
         return None
     rows = np.repeat(np.arange(len(counts)), np.maximum(counts, 0))
-    return Entries(given.groups[rows], items, [place[rows] for place in given.places])
+    return EntryColumns(given.groups[rows], items, [place[rows] for place in given.places])
 
 
 def _there(cells: pa.BinaryArray) -> Int64s:
@@ -288,14 +288,14 @@ def refusable(accumulator: Any, cells: pa.BinaryArray) -> Int64s:
     return np.flatnonzero(~np.isin(kinds, taken) | (counts > accumulator.values_max))
 
 
-def _within(accumulator: Any, entries: Entries, count: int) -> Entries:
+def _within(accumulator: Any, entries: EntryColumns, count: int) -> EntryColumns:
     """The entries. TooManyValues where a group has too many."""
     kept = np.bincount(entries.groups, minlength=count)
     bounded(int(kept.max(initial=0)), accumulator.values_max, accumulator.name)
     return entries
 
 
-def _different(accumulator: AddToSet, entries: Entries, count: int) -> Entries:
+def _different(accumulator: AddToSet, entries: EntryColumns, count: int) -> EntryColumns:
     """Of equal values the one with the least order key."""
     codes = told_apart(entries.values).dictionary_encode().indices.to_numpy()
     rows = np.lexsort((*entries.unordered[::-1], codes, entries.groups))
@@ -305,16 +305,16 @@ def _different(accumulator: AddToSet, entries: Entries, count: int) -> Entries:
 # --- fields -----------------------------------------------------------------------------------------------------------
 
 
-def _entered_fields(_: MergeObjects, given: Given) -> Entries | None:
+def _entered_fields(_: MergeObjects, given: Given) -> EntryColumns | None:
     if not given.tagged.all(tags.MISSING, tags.NULL, tags.OBJECT):
         return None
     counts, names, found = fields(given.cells)
     rows = np.repeat(np.arange(len(counts)), np.maximum(counts, 0))
     places = [place[rows] for place in given.places]
-    return Entries(given.groups[rows], found, places, names, places)
+    return EntryColumns(given.groups[rows], found, places, names, places)
 
 
-def _fields(accumulator: MergeObjects, entries: Entries, count: int) -> Entries:
+def _fields(accumulator: MergeObjects, entries: EntryColumns, count: int) -> EntryColumns:
     """Of the fields of one name: the first and the last place, and the value at the last, where the field of the first place stands."""
     assert entries.keys is not None
     codes = entries.keys.dictionary_encode().indices.to_numpy()
@@ -326,17 +326,17 @@ def _fields(accumulator: MergeObjects, entries: Entries, count: int) -> Entries:
     return _within(accumulator, replace(kept, places=firsts, whole=None).take(np.argsort(rows[starts])), count)
 
 
-def _packed_fields(entries: Entries) -> pa.BinaryArray:
+def _packed_fields(entries: EntryColumns) -> pa.BinaryArray:
     assert entries.keys is not None
     return tuples(entries.keys, orders(entries.places), orders(entries.lasts), entries.values)
 
 
-def _unpacked_fields(cells: pa.BinaryArray, groups: Int64s) -> Entries:
+def _unpacked_fields(cells: pa.BinaryArray, groups: Int64s) -> EntryColumns:
     names, firsts, lasts, found = parts_of(cells, 4)
-    return Entries(groups, found, places_of(firsts), names, places_of(lasts))
+    return EntryColumns(groups, found, places_of(firsts), names, places_of(lasts))
 
 
-def _object(_: MergeObjects, counts: Int64s, entries: Entries) -> pa.BinaryArray:
+def _object(_: MergeObjects, counts: Int64s, entries: EntryColumns) -> pa.BinaryArray:
     """Objects of the fields, in the order in which they were first seen."""
     assert entries.keys is not None
     rows = pa.array(_ordered(entries, *entries.places))
@@ -356,20 +356,20 @@ def _head(count: int) -> bytes:
     return b"\xde" + count.to_bytes(2) if count < 2**16 else b"\xdf" + count.to_bytes(4)
 
 
-def _value_alone(cells: pa.BinaryArray, groups: Int64s) -> Entries:
-    return Entries(groups, cells)
+def _value_alone(cells: pa.BinaryArray, groups: Int64s) -> EntryColumns:
+    return EntryColumns(groups, cells)
 
 
 _BY_ORDER: Final = (_packed_orders, _unpacked_orders)
-_PUSH: Final = Kept(_entered, *_BY_ORDER, _within, _sorted_outputs)
-_SET: Final = Kept(_entered, *_BY_ORDER, _different, _sorted_outputs)
+_PUSH: Final = KeptForm(_entered, *_BY_ORDER, _within, _sorted_outputs)
+_SET: Final = KeptForm(_entered, *_BY_ORDER, _different, _sorted_outputs)
 KEPT: Final[Mapping[type, Form]] = {
-    Extremes: Kept(_entered_extremes, lambda e: e.values, _value_alone, _extremes, _outputs).form(),
-    Top: Kept(_entered_top, _packed_top, _unpacked_top, _top, _outputs).form(),
-    Ends: Kept(_entered_ends, *_BY_ORDER, _ends, _sorted_outputs).form(),
+    Extremes: KeptForm(_entered_extremes, lambda e: e.values, _value_alone, _extremes, _outputs).form(),
+    Top: KeptForm(_entered_top, _packed_top, _unpacked_top, _top, _outputs).form(),
+    Ends: KeptForm(_entered_ends, *_BY_ORDER, _ends, _sorted_outputs).form(),
     Push: _PUSH.form(),
     ConcatArrays: _PUSH.form(),
     AddToSet: _SET.form(),
     SetUnion: _SET.form(),
-    MergeObjects: Kept(_entered_fields, _packed_fields, _unpacked_fields, _fields, _object).form(),
+    MergeObjects: KeptForm(_entered_fields, _packed_fields, _unpacked_fields, _fields, _object).form(),
 }

@@ -109,7 +109,7 @@ State: TypeAlias = tuple[int, Any] | None
 """n and the state of the accumulator with that n; None before the first document."""
 
 
-class Counted(Implementation[State]):
+class CountedByKey(Implementation[State]):
     """An accumulator that `add` is given `[n, value]` for, of a missing value `[n]`."""
 
     def __init__(self, of: Callable[[int], AnyImplementation]) -> None:

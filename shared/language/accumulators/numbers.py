@@ -100,7 +100,7 @@ class DeviationOf(_Exact[Deviation]):
             raise CodecError(f"no deviation: {e}") from e
 
 
-class Count(Implementation[int]):
+class CountOf(Implementation[int]):
     """`$count`: how many were added."""
 
     empty = int

@@ -129,7 +129,7 @@ EXACT_MAX: Final = 2048
 
 
 @dataclass(slots=True)
-class Distinct:
+class DistinctSketch:
     """Hashes, or registers once there were too many."""
 
     hashes: set[int] = field(default_factory=set)
@@ -186,18 +186,18 @@ def digest(key: bytes) -> bytes:
     return hashlib.blake2b(key, digest_size=8).digest()
 
 
-class ApproxCountDistinct(Implementation[Distinct]):
+class ApproxCountDistinct(Implementation[DistinctSketch]):
     """`$approxCountDistinct`: how many different values; missing does not count."""
 
-    empty = Distinct
+    empty = DistinctSketch
 
-    def add(self, state: Distinct, value: Value, order_key: OrderKey) -> Distinct:
+    def add(self, state: DistinctSketch, value: Value, order_key: OrderKey) -> DistinctSketch:
         """One more value."""
         if value is not MISSING:
             state.put(hash_of(value))
         return state
 
-    def merge(self, left: Distinct, right: Distinct) -> Distinct:
+    def merge(self, left: DistinctSketch, right: DistinctSketch) -> DistinctSketch:
         """Both together."""
         if right.registers is not None and left.registers is None:
             left, right = right, left
@@ -207,20 +207,20 @@ class ApproxCountDistinct(Implementation[Distinct]):
             left.put(hashed)
         return left
 
-    def finish(self, state: Distinct) -> Value:
+    def finish(self, state: DistinctSketch) -> Value:
         """A long."""
         return long(state.count())
 
-    def encode(self, state: Distinct) -> bytes:
+    def encode(self, state: DistinctSketch) -> bytes:
         """Hashes or registers."""
         if state.registers is not None:
             return encode_value(Binary(bytes(state.registers), 1))
         return encode_value(Binary(b"".join(h.to_bytes(8, "big") for h in sorted(state.hashes)), 0))
 
-    def decode(self, data: bytes) -> Distinct:
+    def decode(self, data: bytes) -> DistinctSketch:
         """Hashes or registers again."""
         content = decode_value(data)
         assert isinstance(content, Binary)
         if content.subtype == 1:
-            return Distinct(registers=bytearray(content))
-        return Distinct({int.from_bytes(content[i : i + 8], "big") for i in range(0, len(content), 8)})
+            return DistinctSketch(registers=bytearray(content))
+        return DistinctSketch({int.from_bytes(content[i : i + 8], "big") for i in range(0, len(content), 8)})

@@ -5,8 +5,8 @@ from dataclasses import replace
 from typing import Final
 
 from tidemark.shared.language.accumulators.base import Accumulator, AnyImplementation
-from tidemark.shared.language.accumulators.extremes import Counted, Extremes, Top, sort_values
-from tidemark.shared.language.accumulators.numbers import Count, DeviationOf, TotalOf
+from tidemark.shared.language.accumulators.extremes import CountedByKey, Extremes, Top, sort_values
+from tidemark.shared.language.accumulators.numbers import CountOf, DeviationOf, TotalOf
 from tidemark.shared.language.accumulators.ordered import AddToSet, ConcatArrays, Ends, MergeObjects, Push, SetUnion
 from tidemark.shared.language.accumulators.parse import whole_n
 from tidemark.shared.language.accumulators.sketches import ApproxCountDistinct, Percentiles
@@ -39,7 +39,7 @@ def _ends(accumulator: Accumulator) -> AnyImplementation:
 _IMPLEMENTATIONS: Final[dict[str, Callable[[Accumulator], AnyImplementation]]] = {
     "$sum": lambda _: TotalOf(Total.sum),
     "$avg": lambda _: TotalOf(Total.average),
-    "$count": lambda _: Count(),
+    "$count": lambda _: CountOf(),
     "$stdDevPop": lambda _: DeviationOf(Deviation.population),
     "$stdDevSamp": lambda _: DeviationOf(Deviation.sample),
     **dict.fromkeys(("$min", "$max", "$minN", "$maxN"), _extremes),
@@ -60,7 +60,7 @@ def implementation(accumulator: Accumulator) -> AnyImplementation:
     """How an accumulator adds, merges and finishes."""
     if accumulator.n_of_key is not None:
         make = _IMPLEMENTATIONS[accumulator.op]
-        return Counted(lambda n: make(replace(accumulator, n=n, n_of_key=None)))
+        return CountedByKey(lambda n: make(replace(accumulator, n=n, n_of_key=None)))
     return _IMPLEMENTATIONS[accumulator.op](accumulator)
 
 

@@ -9,7 +9,23 @@
 """
 
 from tidemark.shared.language.avro.reading import reader_of
-from tidemark.shared.language.avro.schema import AvroError, Schema, SchemaError, parse_alone, parse_schema, parse_text
+from tidemark.shared.language.avro.schema import (
+    AvroError,
+    AvroSchema,
+    AvroSchemaError,
+    parse_alone,
+    parse_schema,
+    parse_text,
+)
 from tidemark.shared.language.avro.writing import writer_of
 
-__all__ = ["AvroError", "Schema", "SchemaError", "parse_alone", "parse_schema", "parse_text", "reader_of", "writer_of"]
+__all__ = [
+    "AvroError",
+    "AvroSchema",
+    "AvroSchemaError",
+    "parse_alone",
+    "parse_schema",
+    "parse_text",
+    "reader_of",
+    "writer_of",
+]

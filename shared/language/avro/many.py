@@ -10,16 +10,16 @@ from tidemark.shared.compiled import avro
 from tidemark.shared.compiled.documents import buffers
 from tidemark.shared.compiled.rendering import room_to_work
 from tidemark.shared.language.avro.schema import (
-    Array,
-    Enumeration,
-    Fixed,
-    Map,
-    Named,
-    Primitive,
-    Record,
-    Schema,
+    ArrayType,
+    AvroSchema,
+    EnumType,
+    FixedType,
+    MapType,
+    NamedType,
+    PrimitiveType,
+    RecordType,
     Type,
-    Union,
+    UnionType,
 )
 from tidemark.shared.language.values import render_json
 
@@ -35,10 +35,10 @@ PLAIN: Final = {
 }  # fmt: skip
 
 
-class ManyReader:
+class ManyAvroReader:
     """The reader of a schema's records."""
 
-    def __init__(self, schema: Schema) -> None:
+    def __init__(self, schema: AvroSchema) -> None:
         self._schema = schema
         self._nodes: list[tuple[int, int, int]] = []
         self._fields: list[tuple[int, int, int]] = []
@@ -69,43 +69,43 @@ class ManyReader:
 
     def _node(self, kind: Type) -> int:
         """The place of a type's node; those of records are made once, so that a record may be inside of itself."""
-        if isinstance(kind, Named):
+        if isinstance(kind, NamedType):
             known = self._records.get(kind.name)
             return self._node(self._schema.named[kind.name]) if known is None else known
         place = len(self._nodes)
         self._nodes.append((0, 0, 0))
-        if isinstance(kind, Record):
+        if isinstance(kind, RecordType):
             self._records[kind.name] = place
         self._nodes[place] = self._made(kind)
         return place
 
     def _made(self, kind: Type) -> tuple[int, int, int]:
         match kind:
-            case Primitive("bytes", "decimal", _, scale):
+            case PrimitiveType("bytes", "decimal", _, scale):
                 return avro.DECIMAL, scale, -1
-            case Primitive("long", "ms" | "us" | "ns" as unit):
+            case PrimitiveType("long", "ms" | "us" | "ns" as unit):
                 return avro.INSTANT, TICKS[unit], 0
-            case Primitive("int", "date"):
+            case PrimitiveType("int", "date"):
                 return avro.DAYS, 0, 0
-            case Primitive():
+            case PrimitiveType():
                 return PLAIN[kind.kind], 0, -1
-            case Fixed() if kind.logical == "decimal":
+            case FixedType() if kind.logical == "decimal":
                 return avro.DECIMAL, kind.scale, kind.size_bytes
-            case Fixed():
+            case FixedType():
                 return avro.UUID if kind.logical == "uuid" else avro.BINARY, 0, kind.size_bytes
-            case Enumeration():
+            case EnumType():
                 first = len(self._symbols)
                 self._symbols += [self._written(render_json(symbol)) for symbol in kind.symbols]
                 return avro.ENUM, first, len(kind.symbols)
-            case Array():
+            case ArrayType():
                 return avro.ARRAY, self._node(kind.items), 0
-            case Map():
+            case MapType():
                 return avro.MAP, self._node(kind.values), 0
-            case Union():
+            case UnionType():
                 branches = [self._node(branch) for branch in kind.branches]
                 self._branches += branches
                 return avro.UNION, len(self._branches) - len(branches), len(branches)
-            case Record():
+            case RecordType():
                 fields = [(*self._written(render_json(f.name) + b":"), self._node(f.type)) for f in kind.fields]
                 self._fields += fields
                 return avro.RECORD, len(self._fields) - len(fields), len(fields)

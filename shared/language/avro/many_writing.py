@@ -12,16 +12,16 @@ from tidemark.shared.compiled.documents import buffers
 from tidemark.shared.compiled.values import binary_of
 from tidemark.shared.language.avro.many import PLAIN, TICKS
 from tidemark.shared.language.avro.schema import (
-    Array,
-    Enumeration,
-    Fixed,
-    Map,
-    Named,
-    Primitive,
-    Record,
-    Schema,
+    ArrayType,
+    AvroSchema,
+    EnumType,
+    FixedType,
+    MapType,
+    NamedType,
+    PrimitiveType,
+    RecordType,
     Type,
-    Union,
+    UnionType,
 )
 from tidemark.shared.language.avro.writing import Writers, orders_of
 from tidemark.shared.model.values import Binary, Date, Long
@@ -38,10 +38,10 @@ _WITH_PARTS: Final = (tags.OBJECT, tags.ARRAY)
 _Row = tuple[int, ...]
 
 
-class ManyWriter:
+class ManyAvroWriter:
     """The writer of a schema's records. SchemaError for a wrong default."""
 
-    def __init__(self, schema: Schema) -> None:
+    def __init__(self, schema: AvroSchema) -> None:
         self._schema, self._writers = schema, Writers(schema)
         self._nodes: list[_Row] = []
         self._fields: list[_Row] = []
@@ -73,45 +73,45 @@ class ManyWriter:
 
     def _node(self, kind: Type) -> int:
         """The place of a type's node; those of records are made once, so that a record may be inside of itself."""
-        if isinstance(kind, Named):
+        if isinstance(kind, NamedType):
             known = self._records.get(kind.name)
             return self._node(self._schema.named[kind.name]) if known is None else known
         place = len(self._nodes)
         self._nodes.append((0, 0, 0, 0))
-        if isinstance(kind, Record):
+        if isinstance(kind, RecordType):
             self._records[kind.name] = place
         self._nodes[place] = self._made(kind)
         return place
 
     def _made(self, kind: Type) -> _Row:
         match kind:
-            case Primitive("bytes", "decimal", digits, scale):
+            case PrimitiveType("bytes", "decimal", digits, scale):
                 return avro.DECIMAL, scale, -1, digits
-            case Primitive("long", "ms" | "us" | "ns" as unit):
+            case PrimitiveType("long", "ms" | "us" | "ns" as unit):
                 return avro.INSTANT, TICKS[unit], 0, 0
-            case Primitive("int", "date"):
+            case PrimitiveType("int", "date"):
                 return avro.DAYS, 0, 0, 0
-            case Primitive():
+            case PrimitiveType():
                 return PLAIN[kind.kind], 0, -1, 0
-            case Fixed() if kind.logical == "decimal":
+            case FixedType() if kind.logical == "decimal":
                 return avro.DECIMAL, kind.scale, kind.size_bytes, kind.precision
-            case Fixed():
+            case FixedType():
                 return avro.BINARY, 0, kind.size_bytes, 0
-            case Enumeration():
+            case EnumType():
                 first = len(self._symbols)
                 self._symbols += [self._written(symbol.encode()) for symbol in kind.symbols]
                 return avro.ENUM, first, len(kind.symbols), 0
-            case Array():
+            case ArrayType():
                 return avro.ARRAY, self._node(kind.items), 0, 0
-            case Map():
+            case MapType():
                 return avro.MAP, self._node(kind.values), 0, 0
-            case Union():
+            case UnionType():
                 return avro.UNION, self._union(kind), 0, 0
-            case Record():
+            case RecordType():
                 return avro.RECORD, self._record(kind), len(kind.fields), 0
         raise AssertionError(kind)
 
-    def _record(self, kind: Record) -> int:
+    def _record(self, kind: RecordType) -> int:
         """The first of a record's fields."""
         rows = []
         for field in kind.fields:
@@ -124,7 +124,7 @@ class ManyWriter:
         self._lookup += [place for _, place in by_name]
         return first
 
-    def _union(self, kind: Union) -> int:
+    def _union(self, kind: UnionType) -> int:
         """The first of a union's rows: the branches that are tried for a value of each type."""
         nodes, orders = [self._node(branch) for branch in kind.branches], orders_of(kind, self._schema)
         rows = []

@@ -11,17 +11,17 @@ import msgspec
 
 from tidemark.shared.language.avro.schema import (
     DEPTH_MAX,
-    Array,
+    ArrayType,
     AvroError,
-    Enumeration,
-    Fixed,
-    Map,
-    Named,
-    Primitive,
-    Record,
-    Schema,
+    AvroSchema,
+    EnumType,
+    FixedType,
+    MapType,
+    NamedType,
+    PrimitiveType,
+    RecordType,
     Type,
-    Union,
+    UnionType,
 )
 from tidemark.shared.language.values.numbers import DECIMAL
 from tidemark.shared.model.values import INT32_MAX, INT32_MIN, INT64_MAX, INT64_MIN
@@ -98,7 +98,7 @@ class _Cursor:
 _Read: TypeAlias = Callable[[_Cursor], Any]
 
 
-def reader_of(schema: Schema) -> Callable[[bytes], bytes]:
+def reader_of(schema: AvroSchema) -> Callable[[bytes], bytes]:
     """From a record's bytes to its JSON. It raises AvroError for bytes that are no record of the schema."""
     readers = _Readers(schema)
     root = readers.of(schema.root)
@@ -121,38 +121,38 @@ def reader_of(schema: Schema) -> Callable[[bytes], bytes]:
 class _Readers:
     """A function for each type; those of records are found by name, so that a record may be inside of itself."""
 
-    def __init__(self, schema: Schema) -> None:
+    def __init__(self, schema: AvroSchema) -> None:
         self._schema = schema
         self._named: dict[str, _Read] = {}
 
     def of(self, kind: Type) -> _Read:
         match kind:
-            case Primitive():
+            case PrimitiveType():
                 return _primitive(kind)
-            case Fixed():
+            case FixedType():
                 return _fixed(kind)
-            case Enumeration():
+            case EnumType():
                 return _enumeration(kind)
-            case Array():
+            case ArrayType():
                 return _array(self.of(kind.items))
-            case Map():
+            case MapType():
                 return _map(self.of(kind.values))
-            case Union():
+            case UnionType():
                 return _union(tuple(self.of(branch) for branch in kind.branches))
-            case Named():
+            case NamedType():
                 return self._by_name(kind.name)
-            case Record():
+            case RecordType():
                 return self._record(kind)
 
     def _by_name(self, name: str) -> _Read:
         kind = self._schema.named[name]
-        if not isinstance(kind, Record):
+        if not isinstance(kind, RecordType):
             return self.of(kind)
         if name not in self._named:
             self._record(kind)
         return self._named[name]
 
-    def _record(self, kind: Record) -> _Read:
+    def _record(self, kind: RecordType) -> _Read:
         self._named[kind.name] = lambda cursor: read(cursor)  # noqa: PLW0108 - it is not made yet
         made = [(each.name, self.of(each.type)) for each in kind.fields]
 
@@ -165,14 +165,14 @@ class _Readers:
         return read
 
 
-def _primitive(kind: Primitive) -> _Read:
+def _primitive(kind: PrimitiveType) -> _Read:
     match kind:
-        case Primitive("bytes", "decimal", _, scale):
+        case PrimitiveType("bytes", "decimal", _, scale):
             return lambda cursor: _decimal(cursor, cursor.take(cursor.long()), scale)
-        case Primitive("long", "ms" | "us" | "ns" as unit):
+        case PrimitiveType("long", "ms" | "us" | "ns" as unit):
             ticks = _TICKS[unit]
             return lambda cursor: {"$date": {"$numberLong": str(cursor.long() // ticks)}}
-        case Primitive("int", "date"):
+        case PrimitiveType("int", "date"):
             return lambda cursor: {"$date": {"$numberLong": str(_int(cursor) * _DAY_MS)}}
     return _PLAIN[kind.kind]
 
@@ -232,7 +232,7 @@ _PLAIN: Final[dict[str, _Read]] = {
 }
 
 
-def _fixed(kind: Fixed) -> _Read:
+def _fixed(kind: FixedType) -> _Read:
     size = kind.size_bytes
     if kind.logical == "decimal":
         scale = kind.scale
@@ -241,7 +241,7 @@ def _fixed(kind: Fixed) -> _Read:
     return lambda cursor: _binary(cursor.take(size), subtype)
 
 
-def _enumeration(kind: Enumeration) -> _Read:
+def _enumeration(kind: EnumType) -> _Read:
     symbols = kind.symbols
 
     def read(cursor: _Cursor) -> str:

@@ -8,19 +8,19 @@ from typing import Any, Final, TypeAlias
 
 from tidemark.shared.language.avro.schema import (
     DEPTH_MAX,
-    Array,
+    ArrayType,
     AvroError,
-    Enumeration,
-    Fixed,
-    Map,
-    Named,
-    Primitive,
-    Record,
+    AvroSchema,
+    AvroSchemaError,
+    EnumType,
+    FixedType,
+    MapType,
+    NamedType,
+    PrimitiveType,
     RecordField,
-    Schema,
-    SchemaError,
+    RecordType,
     Type,
-    Union,
+    UnionType,
 )
 from tidemark.shared.language.values.fitting import double_of, whole_of
 from tidemark.shared.language.values.types import type_name
@@ -44,7 +44,7 @@ _Write: TypeAlias = Callable[[_Out, Value, str], None]
 """Appends a value, given with its place."""
 
 
-def writer_of(schema: Schema) -> Callable[[Value], bytes]:
+def writer_of(schema: AvroSchema) -> Callable[[Value], bytes]:
     """From a value, mostly a document, to its record. It raises AvroError for one that does not fit. SchemaError for a wrong default."""
     root = Writers(schema).of(schema.root)
 
@@ -77,39 +77,39 @@ def _put_bytes(out: bytearray, data: bytes) -> None:
 class Writers:
     """A function for each type; those of records are found by name, so that a record may be inside of itself."""
 
-    def __init__(self, schema: Schema) -> None:
+    def __init__(self, schema: AvroSchema) -> None:
         self._schema = schema
         self._named: dict[str, _Write] = {}
 
     def of(self, kind: Type) -> _Write:
         """The function of a type."""
         match kind:
-            case Primitive():
+            case PrimitiveType():
                 return _primitive(kind)
-            case Fixed():
+            case FixedType():
                 return _fixed(kind)
-            case Enumeration():
+            case EnumType():
                 return _enumeration(kind)
-            case Array():
+            case ArrayType():
                 return _array(self.of(kind.items))
-            case Map():
+            case MapType():
                 return _map(self.of(kind.values))
-            case Union():
+            case UnionType():
                 return self._union(kind)
-            case Named():
+            case NamedType():
                 return self._by_name(kind.name)
-            case Record():
+            case RecordType():
                 return self._record(kind)
 
     def _by_name(self, name: str) -> _Write:
         kind = self._schema.named[name]
-        if not isinstance(kind, Record):
+        if not isinstance(kind, RecordType):
             return self.of(kind)
         if name not in self._named:
             self._record(kind)
         return self._named[name]
 
-    def _record(self, kind: Record) -> _Write:
+    def _record(self, kind: RecordType) -> _Write:
         self._named[kind.name] = lambda out, value, at: write(out, value, at)  # noqa: PLW0108 - it is not made yet
         parts = [(each.name, self.of(each.type), self.absent(each)) for each in kind.fields]
         names = frozenset(each.name for each in kind.fields)
@@ -141,8 +141,12 @@ class Writers:
             out = bytearray()
             self._put_default(out, kind, each.default, each.name)
             return bytes(out)
-        nulls = [i for i, b in enumerate(kind.branches) if b == Primitive("null")] if isinstance(kind, Union) else []
-        if kind == Primitive("null"):
+        nulls = (
+            [i for i, b in enumerate(kind.branches) if b == PrimitiveType("null")]
+            if isinstance(kind, UnionType)
+            else []
+        )
+        if kind == PrimitiveType("null"):
             return b""
         return bytes([nulls[0] * 2]) if nulls else None
 
@@ -150,47 +154,47 @@ class Writers:
         """A default is JSON: bytes as text of Latin 1, and of a union the first type."""
         kind = self._schema.resolved(kind)
         match kind, value:
-            case Union(branches), _:
+            case UnionType(branches), _:
                 out.append(0)
                 self._put_default(out, branches[0], value, at)
-            case Record(_, fields), dict():
+            case RecordType(_, fields), dict():
                 for each in fields:
                     if each.name not in value and not each.has_default:
-                        raise SchemaError(f"{at}: the default lacks {each.name}")
+                        raise AvroSchemaError(f"{at}: the default lacks {each.name}")
                     self._put_default(out, each.type, value.get(each.name, each.default), f"{at}.{each.name}")
-            case Array(items), list():
+            case ArrayType(items), list():
                 if value:
                     _put_long(out, len(value))
                     for item in value:
                         self._put_default(out, items, item, at)
                 out.append(0)
-            case Map(values), dict():
+            case MapType(values), dict():
                 if value:
                     _put_long(out, len(value))
                     for key, item in value.items():
                         _put_bytes(out, key.encode())
                         self._put_default(out, values, item, at)
                 out.append(0)
-            case Enumeration(_, symbols), str() if value in symbols:
+            case EnumType(_, symbols), str() if value in symbols:
                 _put_long(out, symbols.index(value))
-            case Primitive("null"), None:
+            case PrimitiveType("null"), None:
                 return
-            case Primitive("boolean"), bool():
+            case PrimitiveType("boolean"), bool():
                 out.append(value)
-            case (Primitive("int"), int()) | (Primitive("long"), int()) if abs(value) <= INT64_MAX:
+            case (PrimitiveType("int"), int()) | (PrimitiveType("long"), int()) if abs(value) <= INT64_MAX:
                 _put_long(out, int(value))
-            case Primitive("float" | "double" as width), int() | float():
+            case PrimitiveType("float" | "double" as width), int() | float():
                 out += struct.pack("<f" if width == "float" else "<d", value)
-            case Primitive("string"), str():
+            case PrimitiveType("string"), str():
                 _put_bytes(out, value.encode())
-            case Primitive("bytes"), str() if value.isascii() or max(value) <= "\xff":
+            case PrimitiveType("bytes"), str() if value.isascii() or max(value) <= "\xff":
                 _put_bytes(out, value.encode("latin-1"))
-            case Fixed(_, size), str() if len(value) == size and max(value, default="") <= "\xff":
+            case FixedType(_, size), str() if len(value) == size and max(value, default="") <= "\xff":
                 out += value.encode("latin-1")
             case _:
-                raise SchemaError(f"{at}: the default {value!r:.60} is none of its type")
+                raise AvroSchemaError(f"{at}: the default {value!r:.60} is none of its type")
 
-    def _union(self, kind: Union) -> _Write:
+    def _union(self, kind: UnionType) -> _Write:
         writes = [self.of(branch) for branch in kind.branches]
         orders = orders_of(kind, self._schema)
         expected = " or ".join(dict.fromkeys(_words_of(kind, self._schema)))
@@ -213,7 +217,7 @@ class Writers:
         return write
 
 
-def orders_of(kind: Union, schema: Schema) -> Mapping[type, tuple[int, ...]]:
+def orders_of(kind: UnionType, schema: AvroSchema) -> Mapping[type, tuple[int, ...]]:
     """Which branches of a union are tried, in which order, for a value of each type."""
     words, orders = _words_of(kind, schema), {}
     for value_type, wanted in _PREFERRED.items():
@@ -222,7 +226,7 @@ def orders_of(kind: Union, schema: Schema) -> Mapping[type, tuple[int, ...]]:
     return orders
 
 
-def _words_of(kind: Union, schema: Schema) -> list[str]:
+def _words_of(kind: UnionType, schema: AvroSchema) -> list[str]:
     return [_words(schema.resolved(branch)) for branch in kind.branches]
 
 
@@ -232,8 +236,8 @@ def _below(at: str, name: str) -> str:
 
 def _words(kind: Type) -> str:
     match kind:
-        case Primitive(word, logical) | Fixed(word, _, logical):
-            return logical or (word if isinstance(kind, Primitive) else "fixed")
+        case PrimitiveType(word, logical) | FixedType(word, _, logical):
+            return logical or (word if isinstance(kind, PrimitiveType) else "fixed")
         case _:
             return type(kind).__name__.lower()
 
@@ -256,15 +260,15 @@ _PREFERRED: Final[Mapping[type, tuple[str, ...]]] = {
 """Which types of a union are tried for a value, in which order."""
 
 
-def _primitive(kind: Primitive) -> _Write:
+def _primitive(kind: PrimitiveType) -> _Write:
     match kind:
-        case Primitive("bytes", "decimal"):
+        case PrimitiveType("bytes", "decimal"):
             return _decimal(kind.precision, kind.scale, None)
-        case Primitive("long", "ms" | "us" | "ns" as unit):
+        case PrimitiveType("long", "ms" | "us" | "ns" as unit):
             return _instant(_TICKS[unit])
-        case Primitive("int", "date"):
+        case PrimitiveType("int", "date"):
             return _day
-        case Primitive("string", "uuid"):
+        case PrimitiveType("string", "uuid"):
             return _uuid_text
     return _PLAIN[kind.kind]
 
@@ -384,7 +388,7 @@ def _unscaled(value: Value, scale: int) -> int | None:
     return -found if sign else found
 
 
-def _fixed(kind: Fixed) -> _Write:
+def _fixed(kind: FixedType) -> _Write:
     if kind.logical == "decimal":
         return _decimal(kind.precision, kind.scale, kind.size_bytes)
 
@@ -396,7 +400,7 @@ def _fixed(kind: Fixed) -> _Write:
     return write
 
 
-def _enumeration(kind: Enumeration) -> _Write:
+def _enumeration(kind: EnumType) -> _Write:
     numbers = {symbol: number for number, symbol in enumerate(kind.symbols)}
 
     def write(out: _Out, value: Value, at: str) -> None:

@@ -65,7 +65,7 @@ _SOURCE_FIELDS: Final = ("_ts", "_stream_meta")
 
 
 @dataclass(frozen=True, slots=True)
-class _Found:
+class _PlacedExpression:
     """An expression as it stands in a stage."""
 
     expr: Expr
@@ -83,10 +83,10 @@ def foretell(pipeline: Iterable[Stage], tree: Any, problems: Problems) -> None:
         _source_fields(found, made, problems)
 
 
-def _expressions(part: Any, path: str, *, each: bool) -> Iterator[_Found]:
+def _expressions(part: Any, path: str, *, each: bool) -> Iterator[_PlacedExpression]:
     """The outermost expressions of stages, with the place of the stage or call around them."""
     if isinstance(part, _EXPRESSIONS):
-        yield _Found(part, path, each)
+        yield _PlacedExpression(part, path, each)
     elif isinstance(part, tuple):
         for item in part:
             yield from _expressions(item, path, each=each)
@@ -296,7 +296,7 @@ def _names_made(tree: Any) -> frozenset[str]:
     return frozenset(found)
 
 
-def _source_fields(found: _Found, made: frozenset[str], problems: Problems) -> None:
+def _source_fields(found: _PlacedExpression, made: frozenset[str], problems: Problems) -> None:
     """Records have no `_ts` and no `_stream_meta` unless their producer wrote them: `$meta` tells, and says where a name is wrong."""
     waiting, path = [(found.expr, found.path)], found.path
     while waiting:

@@ -89,7 +89,7 @@ def load_all(text: str) -> Loaded:
         raise _invalid(f"not YAML: {e}") from e
     if node is None:
         raise _invalid("the document is empty; it needs pipeline: a list of stages that begins with $source")
-    reader = _Reader()
+    reader = _NodeReader()
     tree = reader.read(node, "", 0)
     return Loaded(tree, reader.lines, tuple(reader.errors), tuple(reader.warnings))
 
@@ -158,7 +158,7 @@ def _two_meanings(text: str) -> str:
     return f"{text} is 8-based for some readers of YAML and 10-based for others: write it without the zeros{eighth}, or in quotes"
 
 
-class _Reader:
+class _NodeReader:
     """Walks YAML nodes, counting them."""
 
     def __init__(self) -> None:

@@ -14,7 +14,7 @@ from tidemark.shared.language.expressions.library.convert import target_of
 from tidemark.shared.language.expressions.library.date_format import reader_of, write_date
 from tidemark.shared.language.expressions.library.dates import calendar_of
 from tidemark.shared.language.expressions.library.strings import program_of
-from tidemark.shared.language.expressions.registry import ABSENT, Named, Operator
+from tidemark.shared.language.expressions.registry import ABSENT, ExpressionOperator, Named
 from tidemark.shared.language.expressions.scope import Scope
 from tidemark.shared.language.problems import join
 
@@ -44,7 +44,7 @@ _AT: Final[dict[tuple[str, str], Check]] = {
 }
 
 
-def _pattern(operator: Operator, args: tuple[Expr | None, ...]) -> None:
+def _pattern(operator: ExpressionOperator, args: tuple[Expr | None, ...]) -> None:
     """A constant regular expression with its options, if they are constant, too."""
     _, regex, options = args
     if isinstance(regex, Literal) and (options is None or isinstance(options, Literal)):
@@ -53,7 +53,7 @@ def _pattern(operator: Operator, args: tuple[Expr | None, ...]) -> None:
         program_of(operator.name, regex.value, ABSENT)
 
 
-def _quantiles(operator: Operator, args: tuple[Expr | None, ...]) -> None:
+def _quantiles(operator: ExpressionOperator, args: tuple[Expr | None, ...]) -> None:
     """The method, and the points as far as they are constant."""
     *_, method = args
     if isinstance(method, Literal):
@@ -62,7 +62,7 @@ def _quantiles(operator: Operator, args: tuple[Expr | None, ...]) -> None:
         check_points(args[1].value)
 
 
-def _zip(_: Operator, args: tuple[Expr | None, ...]) -> None:
+def _zip(_: ExpressionOperator, args: tuple[Expr | None, ...]) -> None:
     """There are inputs, and defaults stand beside useLongestLength alone."""
     inputs, longest, defaults = args
     if isinstance(inputs, Literal) and inputs.value == []:
@@ -71,13 +71,13 @@ def _zip(_: Operator, args: tuple[Expr | None, ...]) -> None:
         raise fail("defaults of $zip need useLongestLength: true")
 
 
-def _calendar(operator: Operator, args: tuple[Expr | None, ...]) -> None:
+def _calendar(operator: ExpressionOperator, args: tuple[Expr | None, ...]) -> None:
     """The parts of a date are those of one calendar."""
     assert isinstance(operator.signature, Named)
     calendar_of([name for name, arg in zip(operator.signature.names, args, strict=True) if arg is not None])
 
 
-_TOGETHER: Final[dict[str, tuple[str, Callable[[Operator, tuple[Expr | None, ...]], None]]]] = {
+_TOGETHER: Final[dict[str, tuple[str, Callable[[ExpressionOperator, tuple[Expr | None, ...]], None]]]] = {
     **dict.fromkeys(("$regexMatch", "$regexFind", "$regexFindAll"), ("regex", _pattern)),
     **dict.fromkeys(("$median", "$percentile"), ("", _quantiles)),
     "$dateFromParts": ("", _calendar),
@@ -86,7 +86,7 @@ _TOGETHER: Final[dict[str, tuple[str, Callable[[Operator, tuple[Expr | None, ...
 """Checks of several arguments at once, and the argument to name."""
 
 
-def check_constants(operator: Operator, args: tuple[Expr | None, ...], path: str, scope: Scope) -> None:
+def check_constants(operator: ExpressionOperator, args: tuple[Expr | None, ...], path: str, scope: Scope) -> None:
     """Note the constant arguments of a call that the operator would refuse for every document; null never is."""
     if not isinstance(operator.signature, Named):
         return

@@ -32,7 +32,7 @@ from tidemark.shared.language.expressions.errors import NO_BRANCH, SIZE, TYPE, V
 from tidemark.shared.language.expressions.library import OPERATORS
 from tidemark.shared.language.expressions.library.bindata import UUID_SUBTYPE
 from tidemark.shared.language.expressions.paths import read_path
-from tidemark.shared.language.expressions.registry import ABSENT, Named, Operator
+from tidemark.shared.language.expressions.registry import ABSENT, ExpressionOperator, Named
 from tidemark.shared.language.expressions.sorting import sort_array
 from tidemark.shared.language.values.types import is_integral, truth, type_name
 from tidemark.shared.model.values import MISSING, Binary, Value
@@ -153,7 +153,7 @@ def _call(expr: Call, env: Environment) -> Value:
         raise
 
 
-def applied(operator: Operator, args: Sequence[Value], env: Environment) -> Value:
+def applied(operator: ExpressionOperator, args: Sequence[Value], env: Environment) -> Value:
     """The value of an operator that is not lazy, for values of its arguments; what it reads and gives is taken from the budget.
 
     args: as the operator's signature says; up to the first null where it goes `until_null`. ExpressionError where it has no value.

@@ -16,7 +16,7 @@ from tidemark.shared.language.expressions.ast import (
 from tidemark.shared.language.expressions.checks import check_constants
 from tidemark.shared.language.expressions.forms import FORMS
 from tidemark.shared.language.expressions.library import OPERATORS
-from tidemark.shared.language.expressions.registry import LEFT_OUT, Named, Operator, Positional
+from tidemark.shared.language.expressions.registry import LEFT_OUT, ExpressionOperator, Named, Positional
 from tidemark.shared.language.expressions.scope import SYSTEM_VARIABLES, Scope
 from tidemark.shared.language.problems import join
 from tidemark.shared.language.values.extended_json import SPECIAL, ExtendedJsonError, from_json
@@ -132,7 +132,7 @@ def _operator(tree: dict[str, Any], operators: list[str], path: str, scope: Scop
     return Call(name, args if decides is None else (decides,), place)
 
 
-def _arguments(operator: Operator, tree: Any, path: str, scope: Scope) -> tuple[Expr | None, ...]:
+def _arguments(operator: ExpressionOperator, tree: Any, path: str, scope: Scope) -> tuple[Expr | None, ...]:
     signature = operator.signature
     if isinstance(signature, Positional):
         return _positional(operator.name, signature, tree, path, scope)

@@ -47,7 +47,7 @@ class Named:
 
 
 @dataclass(frozen=True, slots=True)
-class Operator:
+class ExpressionOperator:
     """An operator of the language."""
 
     name: str
@@ -62,7 +62,7 @@ class Operator:
 
 ALL: Final = 2**31
 """As many arguments as there are."""
-OPERATORS: Final[dict[str, Operator]] = {}
+OPERATORS: Final[dict[str, ExpressionOperator]] = {}
 """All operators that take expressions as arguments; forms that bind variables are in `parse`."""
 
 LEFT_OUT: Final[dict[str, str]] = {
@@ -137,7 +137,7 @@ def _declare(
         assert name not in OPERATORS, f"{name} is declared twice"
         lines = (doc or function.__doc__ or "").strip().splitlines()
         assert lines, f"{name} has no documentation"
-        OPERATORS[name] = Operator(name, signature, function, lazy, until_null, null, lines[0], glances)
+        OPERATORS[name] = ExpressionOperator(name, signature, function, lazy, until_null, null, lines[0], glances)
         return function
 
     return register

@@ -11,7 +11,7 @@ SYSTEM_VARIABLES = frozenset({"ROOT", "CURRENT", "NOW", "REMOVE"})
 
 
 @dataclass(slots=True)
-class Told:
+class KnownMetadata:
     """Metadata that the engine can tell of the documents at a place."""
 
     metadata: set[str] = field(default_factory=set)
@@ -34,7 +34,7 @@ class Scope:
     stages: Mapping[str, Any] = field(default_factory=dict)
     connections: Mapping[str, str] = field(default_factory=dict)
     """Types of the connections that are known, by name."""
-    told: Told = field(default_factory=Told)
+    told: KnownMetadata = field(default_factory=KnownMetadata)
     """Facts about the documents at the place: they change while a pipeline is read, from its first stage to its last."""
     processor: str = ""
     """The document's name; "" where it has none."""

@@ -20,7 +20,7 @@ from tidemark.shared.language.expressions.environment import RESULT_UNITS_MAX, B
 from tidemark.shared.language.expressions.errors import ExpressionError
 from tidemark.shared.language.expressions.interpreter import applied
 from tidemark.shared.language.expressions.library import OPERATORS
-from tidemark.shared.language.expressions.registry import ABSENT, Named, Operator
+from tidemark.shared.language.expressions.registry import ABSENT, ExpressionOperator, Named
 from tidemark.shared.language.kernels.arrays import Bound
 from tidemark.shared.language.kernels.base import ARROW, Bools, Column, Rows, Unvectorised, doubted, either
 from tidemark.shared.language.kernels.cells import (
@@ -96,7 +96,7 @@ class _Arguments:
     """Those that are handed on as functions."""
 
     @staticmethod
-    def of(operator: Operator, expr: Call, rows: Rows, of: Of, places: Int64s) -> "_Arguments":
+    def of(operator: ExpressionOperator, expr: Call, rows: Rows, of: Of, places: Int64s) -> "_Arguments":
         constants: dict[int, Any] = {}
         columns: dict[int, Column] = {}
         for at, arg in enumerate(expr.args):
@@ -143,7 +143,7 @@ def _itself(value: Value) -> Value:
     return value
 
 
-def _called(operator: Operator, arguments: _Arguments, rows: Rows, places: Int64s) -> Column:
+def _called(operator: ExpressionOperator, arguments: _Arguments, rows: Rows, places: Int64s) -> Column:
     """The operator's results for the rows at these places."""
     left = rows.left[places]
     found = different(arguments.columns.values(), len(places))
@@ -161,7 +161,7 @@ def _called(operator: Operator, arguments: _Arguments, rows: Rows, places: Int64
     return column
 
 
-def _one_by_one(operator: Operator, arguments: _Arguments, rows: Rows, left: Int64s) -> tuple[Column, Int64s]:
+def _one_by_one(operator: ExpressionOperator, arguments: _Arguments, rows: Rows, left: Int64s) -> tuple[Column, Int64s]:
     """(the results, doubt where there is none; the units that each took) of rows with so many units left."""
     count = len(left)
     budget = Budget()
@@ -197,11 +197,11 @@ def _to_null(args: tuple[Any, ...]) -> tuple[Any, ...]:
     return args
 
 
-class _Failed:
+class _NoResult:
     """The mark of a row without a result: of a type that no column has."""
 
 
-_FAILED: Final = _Failed()
+_FAILED: Final = _NoResult()
 
 
 def _column_of(found: list[Any]) -> Column:

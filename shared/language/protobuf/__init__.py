@@ -12,7 +12,7 @@ The bytes are decoded and encoded by Google's library, whose bounds hold: depth,
 """
 
 
-class SchemaError(Exception):
+class ProtobufSchemaError(Exception):
     """A schema that is none, or lacks what it names."""
 
 

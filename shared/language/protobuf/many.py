@@ -90,7 +90,7 @@ def how_of(field: FieldDescriptor) -> tuple[int, FieldDescriptor, int]:
     return protobuf.DEFAULT, field, 0
 
 
-class ManyReader:
+class ManyProtobufReader:
     """The reader of a schema's records."""
 
     def __init__(self, messages: Messages) -> None:

@@ -30,7 +30,7 @@ _ODD: Final = (protobuf_values.ODD, 0, 0, 0)
 _Row = tuple[int, ...]
 
 
-class ManyWriter:
+class ManyProtobufWriter:
     """The writer of a message's records. SchemaError for a name."""
 
     def __init__(self, messages: Messages, name: str) -> None:

@@ -8,7 +8,7 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from google.protobuf.descriptor import Descriptor, FieldDescriptor, FileDescriptor
 from google.protobuf.message import Message
 
-from tidemark.shared.language.protobuf import ProtobufError, SchemaError
+from tidemark.shared.language.protobuf import ProtobufError, ProtobufSchemaError
 
 TIMESTAMP_NAME: Final = "google.protobuf.Timestamp"
 DECIMAL_NAME: Final = "confluent.type.Decimal"
@@ -55,7 +55,7 @@ class Messages:
             if name in ("", found.full_name):
                 return found, indexes
         names = ", ".join(found.full_name for _, found in there) or "none"
-        raise SchemaError(f"the schema has no message {name}; it has {names}")
+        raise ProtobufSchemaError(f"the schema has no message {name}; it has {names}")
 
 
 def _all(there: Sequence[Descriptor], at: list[int]) -> list[tuple[list[int], Descriptor]]:
@@ -77,7 +77,7 @@ def messages_of(compiled: bytes) -> Messages:
         return Messages(made, tuple(made.message_types_by_name[each.name] for each in files[-1].message_type))
     except Exception as error:
         # The library raises TypeError, KeyError and its own for files that do not fit together.
-        raise SchemaError(f"no compiled schema: {error}") from error
+        raise ProtobufSchemaError(f"no compiled schema: {error}") from error
 
 
 def message_class(kind: Descriptor) -> type[Message]:

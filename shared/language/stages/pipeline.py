@@ -4,7 +4,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from tidemark.shared.language.expressions.ast import CreateUuid, FilterArray, MapArray, ReduceArray
-from tidemark.shared.language.expressions.scope import Scope, Told
+from tidemark.shared.language.expressions.scope import KnownMetadata, Scope
 from tidemark.shared.language.kinds import Kind, read_stage
 from tidemark.shared.language.stages import https
 from tidemark.shared.language.stages.base import Stage
@@ -21,7 +21,7 @@ NESTING_MAX: Final = 10
 def read_pipeline(tree: Any, path: str, scope: Scope) -> tuple[Stage, ...]:
     """A whole pipeline: one source first, then any stages; errors are noted."""
     problems = scope.problems
-    told, around = Told(), scope.told
+    told, around = KnownMetadata(), scope.told
     scope = replace(scope, told=told)
     if type(tree) is not list or not tree:
         problems.add(path, "a pipeline is a list of stages that begins with $source")

@@ -10,7 +10,7 @@ from tidemark.shared.language.kinds import StageSpec
 from tidemark.shared.language.schema import Schema
 from tidemark.shared.language.stages.base import Outcome, Passed
 from tidemark.shared.language.stages.reading_trees import FIELDS_SCHEMA, projection
-from tidemark.shared.language.stages.trees import ByFields, Values, exclude, include, kept_or_copied
+from tidemark.shared.language.stages.trees import ByFields, TreeValues, exclude, include, kept_or_copied
 from tidemark.shared.model.values import Document
 
 
@@ -23,7 +23,7 @@ class Project(ByFields):
     def _apply(self, document: Document, env: Environment) -> Outcome:
         if self.mode == "exclusion":
             return Passed((exclude(self.fields, document),))
-        return Passed((include(self.fields, document, Values(env)),))
+        return Passed((include(self.fields, document, TreeValues(env)),))
 
     @property
     def shows_others(self) -> bool:

@@ -61,7 +61,7 @@ def exclude_value(tree: Branch, value: Value) -> Value:
     return value
 
 
-class Values:
+class TreeValues:
     """The values of a tree's expressions for one document: each is computed once, and takes of the budget whenever it is written."""
 
     def __init__(self, env: Environment) -> None:
@@ -78,7 +78,7 @@ class Values:
         return found
 
 
-def include(tree: Branch, document: Document, values: Values) -> Document:
+def include(tree: Branch, document: Document, values: TreeValues) -> Document:
     """The kept fields, in the order of the document, then the computed ones, in the order of the tree."""
     actions = dict(tree.fields)
     result: Document = {}
@@ -100,7 +100,7 @@ def include(tree: Branch, document: Document, values: Values) -> Document:
     return result
 
 
-def include_value(tree: Branch, value: Value, values: Values) -> Value:
+def include_value(tree: Branch, value: Value, values: TreeValues) -> Value:
     """A branch on a value: arrays item by item; scalars are left out, unless fields are computed into them."""
     if type(value) is dict:
         return include(tree, value, values)
@@ -115,7 +115,7 @@ def computes(tree: Branch) -> bool:
     return any(isinstance(a, Computed) or (isinstance(a, Branch) and computes(a)) for _, a in tree.fields)
 
 
-def add_fields(tree: Branch, document: Document, values: Values) -> Document:
+def add_fields(tree: Branch, document: Document, values: TreeValues) -> Document:
     """The document with the computed fields; expressions see the document that came to the stage."""
     result = dict(document)
     for name, action in tree.fields:
@@ -130,7 +130,7 @@ def add_fields(tree: Branch, document: Document, values: Values) -> Document:
     return result
 
 
-def add_to_value(tree: Branch, value: Any, values: Values) -> Value:
+def add_to_value(tree: Branch, value: Any, values: TreeValues) -> Value:
     """Fields added inside a value: to each item of an array; a scalar gives way to a document."""
     if type(value) is dict:
         return add_fields(tree, value, values)

@@ -35,7 +35,7 @@ class _OfOperation(_At):
 
 
 @dataclass(frozen=True, slots=True)
-class _Failed(_OfOperation):
+class _FailureEvent(_OfOperation):
     reason: str
 
 
@@ -97,7 +97,7 @@ class StoreAway(_OfOperation):
 
 
 @dataclass(frozen=True, slots=True)
-class StoreFull(_Failed):
+class StoreFull(_FailureEvent):
     """There is no room for the rows that a request adds; nothing was changed. `reason` is for the user."""
 
 
@@ -163,7 +163,7 @@ class PlanMade(_OfOperation):
 
 
 @dataclass(frozen=True, slots=True)
-class PlanRefused(_Failed):
+class PlanRefused(_FailureEvent):
     """Answer to `MakePlan`: the document cannot run, or its state cannot be kept."""
 
 
@@ -173,7 +173,7 @@ class TopicsReady(_OfOperation):
 
 
 @dataclass(frozen=True, slots=True)
-class TopicsFailed(_Failed):
+class TopicsFailed(_FailureEvent):
     """Answer to `CreateTopics`. `permanent`: the broker refuses, waiting does not help."""
 
     permanent: bool = False
@@ -187,7 +187,7 @@ class BlobsWritten(_OfOperation):
 
 
 @dataclass(frozen=True, slots=True)
-class BlobsFailed(_Failed):
+class BlobsFailed(_FailureEvent):
     """Answer to `WriteBlobs`: tried again under other names."""
 
 
@@ -197,7 +197,7 @@ class Deleted(_OfOperation):
 
 
 @dataclass(frozen=True, slots=True)
-class DeletionFailed(_Failed):
+class DeletionFailed(_FailureEvent):
     """Answer to the Delete commands: tried again later."""
 
 

@@ -39,9 +39,9 @@ from tidemark.shared.protocol.coordinator.splits import SOURCE, own_splits, unli
 from tidemark.shared.protocol.coordinator.state import (
     HOSTED,
     Began,
-    Counted,
     Doom,
     Ended,
+    FailureCounted,
     GenerationRun,
     Phase,
     ProcessorState,
@@ -374,7 +374,7 @@ def settle(p: ProcessorState, doom: Doom, now_ms: int) -> None:
         reason = f"{failures} generations in a row ended without a checkpoint; the last one: {doom.reason}"
         return end(p, "FAILED", reason, failures)
     row = structs.replace(p.row, failures=failures, state="STARTING", reason=doom.reason)
-    return p.change_row(p.next_kept(), Counted(), row)
+    return p.change_row(p.next_kept(), FailureCounted(), row)
 
 
 def counted(p: ProcessorState, now_ms: int) -> None:

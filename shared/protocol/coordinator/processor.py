@@ -54,10 +54,10 @@ from tidemark.shared.protocol.coordinator.state import (
     Began,
     Committed,
     Context,
-    Counted,
     Doom,
     Dropped,
     Ended,
+    FailureCounted,
     GenerationRun,
     Learned,
     Phase,
@@ -188,7 +188,7 @@ class ProcessorMachine:
                 running.committed(p, commit, now_ms)
             case Learned():
                 pass  # `splits` goes on with it
-            case Counted():
+            case FailureCounted():
                 generation.counted(p, now_ms)
             case Ended():
                 generation.ended(p, now_ms)

@@ -189,7 +189,7 @@ class Learned:
 
 
 @dataclass(frozen=True, slots=True)
-class Counted:
+class FailureCounted:
     """A failed generation has been counted; the next begins after a while (C10)."""
 
 
@@ -210,7 +210,7 @@ class Dropped:
     """The row is gone."""
 
 
-Then = Reserved | Began | Committed | Learned | Counted | Ended | Applied | Dropped
+Then = Reserved | Began | Committed | Learned | FailureCounted | Ended | Applied | Dropped
 
 
 @dataclass(frozen=True, slots=True)

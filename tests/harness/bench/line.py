@@ -24,7 +24,7 @@ from tidemark.shared.model.time import MAX_TIME
 from tidemark.shared.model.values import Document
 from tidemark.shared.operators.base import Operator, Out
 from tidemark.shared.operators.batches import documents_of
-from tidemark.shared.operators.build import Chain, build_operators
+from tidemark.shared.operators.build import OperatorChain, build_operators
 from tidemark.shared.operators.context import TaskContext
 from tidemark.shared.operators.source_front import SourceFront
 from tidemark.shared.operators.specs import FrontSpec
@@ -97,7 +97,7 @@ class Line:
     def _through(self, vertex: Vertex, records: RawBatch) -> list[Out]:
         specs = [spec for spec in vertex.chain if not isinstance(spec, FrontSpec)]
         operators = build_operators(specs, CONTEXT)
-        chain = Chain(tuple(cast("Operator", _Metered(operator, self.spent)) for operator in operators))
+        chain = OperatorChain(tuple(cast("Operator", _Metered(operator, self.spent)) for operator in operators))
         outs: list[Out] = []
         front = next((spec for spec in vertex.chain if isinstance(spec, FrontSpec)), None)
         entering = self._waiting[vertex.id] if front is None else [("", out) for out in self._read(front, records)]

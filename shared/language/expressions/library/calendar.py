@@ -136,7 +136,7 @@ def weekday_of(name: str, value: Value) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Parts:
+class DateParts:
     """An instant as a wall clock shows it; `days` from 1970-01-01, local; `offset` ms ahead of UTC."""
 
     days: int
@@ -174,13 +174,13 @@ class Parts:
         return year, (self.days - monday) // 7 + 1, weekday
 
 
-def parts_of(ms: int, zone: tzinfo) -> Parts:
+def parts_of(ms: int, zone: tzinfo) -> DateParts:
     """The parts of an instant in a zone."""
     offset = offset_ms(zone, ms)
     days, rest = divmod(ms + offset, DAY_MS)
     year, month, day = date_of(days)
     seconds, milli = divmod(rest, 1000)
-    return Parts(days, year, month, day, seconds // 3600, seconds // 60 % 60, seconds % 60, milli, offset)
+    return DateParts(days, year, month, day, seconds // 3600, seconds // 60 % 60, seconds % 60, milli, offset)
 
 
 def add_units(ms: int, unit: str, amount: int, zone: tzinfo) -> int:

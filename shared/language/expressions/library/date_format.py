@@ -6,7 +6,7 @@ from datetime import UTC, tzinfo
 from typing import Final
 
 from tidemark.shared.language.expressions.errors import CONVERSION, VALUE, fail
-from tidemark.shared.language.expressions.library.calendar import Offset, Parts, checked, to_utc, zone_named
+from tidemark.shared.language.expressions.library.calendar import DateParts, Offset, checked, to_utc, zone_named
 from tidemark.shared.language.values.instants import DAY_MS, days_in_month, days_of, parse_iso
 from tidemark.shared.model.values import Date
 
@@ -23,12 +23,12 @@ def _year(year: int) -> str:
     return f"{year:04d}"
 
 
-def _offset(parts: Parts) -> str:
+def _offset(parts: DateParts) -> str:
     minutes = abs(parts.offset) // 60_000
     return f"{'-' if parts.offset < 0 else '+'}{minutes // 60:02d}{minutes % 60:02d}"
 
 
-WRITE: Final[dict[str, Callable[[Parts], str]]] = {
+WRITE: Final[dict[str, Callable[[DateParts], str]]] = {
     "b": lambda p: MONTH_NAMES[p.month - 1][:3],
     "B": lambda p: MONTH_NAMES[p.month - 1],
     "d": lambda p: f"{p.day:02d}",
@@ -51,7 +51,7 @@ WRITE: Final[dict[str, Callable[[Parts], str]]] = {
 """The text of each specifier."""
 
 
-def write_date(parts: Parts, form: str) -> str:
+def write_date(parts: DateParts, form: str) -> str:
     """The text of an instant's parts; ExpressionError for an unknown specifier."""
     out: list[str] = []
     i = 0

@@ -7,7 +7,7 @@ from typing import Any, Final
 from tidemark.shared.language.expressions.errors import CONVERSION, TYPE, VALUE, ExpressionError, fail
 from tidemark.shared.language.expressions.library.arithmetic import is_null
 from tidemark.shared.language.expressions.library.calendar import (
-    Parts,
+    DateParts,
     add_units,
     checked,
     hours_between,
@@ -27,7 +27,7 @@ from tidemark.shared.language.values.types import is_integral, type_name
 from tidemark.shared.model.values import INT64_MAX, Timestamp, Value, long
 
 
-def _part(name: str, doc: str, read: Callable[[Parts], Any]) -> None:
+def _part(name: str, doc: str, read: Callable[[DateParts], Any]) -> None:
     def apply(date: Value, timezone: Value) -> Value:
         return read(parts_of(instant(name, date), zone_of(timezone)))
 

@@ -3,7 +3,7 @@
 import json
 from typing import Any, Final
 
-from tidemark.shared.language.avro import SchemaError, parse_alone, parse_schema, writer_of
+from tidemark.shared.language.avro import AvroSchemaError, parse_alone, parse_schema, writer_of
 from tidemark.shared.language.expressions.scope import Scope
 from tidemark.shared.language.forms import RegisteredSchema
 from tidemark.shared.language.kinds import (
@@ -117,7 +117,7 @@ def _name(found: Read, schema: Any, path: str, scope: Scope) -> str:
             return parse_alone(schema, others).name
         read = parse_schema(schema)
         writer_of(read)
-    except SchemaError as error:
+    except AvroSchemaError as error:
         scope.problems.add(path, f"no schema of Avro: {error}")
         return ""
     return read.name
