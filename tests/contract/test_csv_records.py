@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from tidemark.services.library.release_world import InlineSpawner
 from tidemark.services.sink.connecting import forms_of
 from tidemark.services.sink.connectors.formatted import FormattedForms
-from tidemark.services.sink.connectors.registered import RecordRefused
+from tidemark.services.sink.connectors.kafkacells import RecordRefused
 from tidemark.services.source.connecting import records_of
 from tidemark.services.source.connectors.formatted import FormattedRecords
 from tidemark.shared.language.documents import InvalidDocument, Processor, parse

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tests.contract.sinks_targets import expression
 from tests.property.language_strategies import SCALARS, VALUES
-from tidemark.services.sink.connectors.kafkacells import CellRefused, header_pairs, key_bytes
+from tidemark.services.sink.connectors.kafkacells import RecordRefused, header_pairs, key_bytes
 from tidemark.services.sink.connectors.kafkarecords import RecordMaker, Takes
 from tidemark.shared.language.expressions.ast import Expr
 from tidemark.shared.language.expressions.environment import Environment
@@ -55,7 +55,7 @@ def alone(stage: KafkaEmit, document: Document, now: int | None) -> tuple[str, N
             return "$emit.config.tombstoneWhen: expected true or false"
         if gone and key is None:
             return "$emit.config.tombstoneWhen: a record without a value needs a key, found none"
-    except CellRefused as error:
+    except RecordRefused as error:
         return str(error)
     except ExpressionError as error:
         return f"$emit: {error}"

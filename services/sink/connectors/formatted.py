@@ -11,7 +11,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from tidemark.services.sink.connectors.csvlines import csv_records
-from tidemark.services.sink.connectors.registered import RecordRefused, RegisteredForms, Unregistered
+from tidemark.services.sink.connectors.kafkacells import RecordRefused
+from tidemark.services.sink.connectors.registered import RegisteredForms, Unregistered
 from tidemark.shared.language.values import type_name
 from tidemark.shared.model.values import Document, Value
 from tidemark.shared.plugins.csvline import CsvLine

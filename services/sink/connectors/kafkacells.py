@@ -32,7 +32,7 @@ _BINARY: Final = b'{"$binary"'
 _SIZES: Final = {"int": ">i4", "long": ">i8", "double": ">f8"}
 
 
-class CellRefused(Exception):
+class RecordRefused(Exception):
     """Why a row cannot become a record."""
 
 
@@ -137,7 +137,7 @@ def _with_others(found: Cells, made: pa.BinaryArray, done: Bools, one: Any) -> t
     for row, value in zip(rows.tolist(), _values(found, rows), strict=True):
         try:
             cells.append(one(value))
-        except CellRefused as error:
+        except RecordRefused as error:
             refused[row] = str(error)
             cells.append(None)
     mask = np.zeros(len(done), np.bool_)
@@ -157,7 +157,7 @@ def _values(found: Cells, rows: npt.NDArray[np.int64]) -> list[Value]:
 
 
 def key_bytes(value: Any, key_format: KeyFormat) -> bytes | None:
-    """A key's bytes in a format; None for null and missing. `CellRefused` if the value's type is not the format's."""
+    """A key's bytes in a format; None for null and missing. `RecordRefused` if the value's type is not the format's."""
     if value is None or value is MISSING:
         return None
     kind = type(value)
@@ -175,11 +175,13 @@ def key_bytes(value: Any, key_format: KeyFormat) -> bytes | None:
         case "double" if kind is float:
             return struct.pack(">d", value)
         case _:
-            raise CellRefused(f"$emit.config.key: keyFormat is {key_format}, found a value of type {type_name(value)}")
+            raise RecordRefused(
+                f"$emit.config.key: keyFormat is {key_format}, found a value of type {type_name(value)}"
+            )
 
 
 def header_pairs(value: Any) -> list[tuple[str, bytes]]:
-    """The headers that a document {name: value} says, or an array of {k, v}. `CellRefused` for anything else but null and missing."""
+    """The headers that a document {name: value} says, or an array of {k, v}. `RecordRefused` for anything else but null and missing."""
     if value is None or value is MISSING:
         return []
     match value:
@@ -190,7 +192,7 @@ def header_pairs(value: Any) -> list[tuple[str, bytes]]:
         ):
             pairs = [(item["k"], item["v"]) for item in value]
         case _:
-            raise CellRefused(
+            raise RecordRefused(
                 f"$emit.config.headers: expected a document, or an array of {{k, v}}, found type {type_name(value)}"
             )
     return [(name, header_bytes(item)) for name, item in pairs]

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from tidemark.services.sink.connectors.formatted import FormattedForms
 from tidemark.services.sink.connectors.kafkacells import (
     Bools,
-    CellRefused,
+    RecordRefused,
     conditions_of,
     header_cells,
     header_pairs,
@@ -21,7 +21,7 @@ from tidemark.services.sink.connectors.kafkacells import (
     keys_of,
 )
 from tidemark.services.sink.connectors.kafkaruns import Int64s, TopicRun, sizes_of
-from tidemark.services.sink.connectors.registered import RecordRefused, RegisteredForms
+from tidemark.services.sink.connectors.registered import RegisteredForms
 from tidemark.shared.adapters.kafka_settings import KafkaSettings
 from tidemark.shared.compiled.columns import with_rows
 from tidemark.shared.language.expressions.ast import Expr, FieldPath, Literal, ObjectExpr
@@ -177,7 +177,7 @@ class RecordMaker:
         """The headers that a value says; none, and the rows at these places are refused, where it says none or too many."""
         try:
             found, reason = header_pairs(value), ""
-        except CellRefused as error:
+        except RecordRefused as error:
             found, reason = [], str(error)
         if len(found) > self.takes.headers_max:
             reason = f"$emit.config.headers: expected at most {self.takes.headers_max} headers, found {len(found)}"

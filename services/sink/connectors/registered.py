@@ -14,6 +14,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tidemark.services.sink.connectors.kafkacells import RecordRefused
 from tidemark.shared.language.avro import AvroError, AvroSchemaError, parse_text, writer_of
 from tidemark.shared.language.avro.many_writing import ManyAvroWriter
 from tidemark.shared.language.forms import RegisteredSchema
@@ -56,10 +57,6 @@ class Unregistered(Exception):
     def __init__(self, topic: str) -> None:
         super().__init__(topic)
         self.topic = topic
-
-
-class RecordRefused(Exception):
-    """Why a row cannot become a record."""
 
 
 class RegisteredForms:
