@@ -38,7 +38,7 @@ from tidemark.services.audit.recompute import Recomputed, SplitRecords, Stand, r
 from tidemark.services.audit.report import NOTHING, Audited
 from tidemark.services.audit.rowsums import NO_ROWS, RowSum
 from tidemark.services.audit.settings import audit_settings
-from tidemark.services.audit.sources import SourceRead, refused, source_records, sources_of
+from tidemark.services.audit.sources import SourceRead, or_compacted, refused, source_records, sources_of
 from tidemark.services.audit.tables import TableRead, Unread, compare, table_output, tables_of
 from tidemark.services.sink.connecting import stage_of
 from tidemark.services.sink.connectors.registered import Unregistered
@@ -209,16 +209,13 @@ async def _audited(
     moments = (last is not None and last.moments) or _has_moments(plan, sources, splits, known)
     by_epoch = _is_function_of_positions(processor, sources) and not moments
     unchecked = [f"{table.vertex}: {table.why}" for table in tables.values() if isinstance(table, Unread)]
-    judged = await _judged(done, outputs, commits, expected, by_epoch=by_epoch, part=until is not None)
+    async with or_compacted(sources, splits, known, after):
+        judged = await _compared(
+            done, outputs, commits, expected, read, by_epoch=by_epoch, kept=kept, part=until is not None
+        )
     if judged is None:
         return None
     unchecked += judged
-    for table in read:
-        if table.vertex not in done.chance:
-            compare(
-                table, done.epochs, outputs[table.vertex], commits, by_epoch=by_epoch, keep=kept, part=until is not None
-            )
-    unchecked += [why for table in read for why in table.unchecked]
     notes = tuple(note for table in read for note in table.notes)
     vouched = {vertex: output for vertex, output in outputs.items() if not done.reasons(vertex)}
     covered = NOTHING if last is None else last.covered
@@ -281,6 +278,27 @@ async def _recomputed(again: Callable[[], Recomputed], expected: Mapping[VertexI
             if not any(asked):
                 message = f"topic {missing.topic}: there are more topics than an audit keeps numbers of schemas for"
                 raise NotAuditable(message) from missing
+
+
+async def _compared(
+    done: Recomputed,
+    outputs: Mapping[VertexId, Output],
+    commits: Sequence[Commit],
+    expected: Mapping[VertexId, ExpectedOutput],
+    read: Sequence[TableRead],
+    *,
+    by_epoch: bool,
+    kept: Epoch,
+    part: bool,
+) -> list[str] | None:
+    """As `_judged`, and then the tables."""
+    judged = await _judged(done, outputs, commits, expected, by_epoch=by_epoch, part=part)
+    if judged is None:
+        return None
+    for table in read:
+        if table.vertex not in done.chance:
+            compare(table, done.epochs, outputs[table.vertex], commits, by_epoch=by_epoch, keep=kept, part=part)
+    return [*judged, *(why for table in read for why in table.unchecked)]
 
 
 async def _judged(

@@ -8,6 +8,7 @@ from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import pairwise, takewhile
 from typing import Final
 
@@ -24,13 +25,13 @@ from tidemark.services.audit.history import (
     ReleaseStep,
     released_steps,
 )
-from tidemark.services.audit.reading import HeldRecords, committed_records
+from tidemark.services.audit.reading import HeldRecords, committed_records, patiently
 from tidemark.services.audit.rowsums import NO_ROWS, RowSum
 from tidemark.services.sink.connectors.kafkamarkers import TOPIC_PREFIX, Marker, WrittenRange, decode_marker, markers_of
 from tidemark.shared.language.expressions.ast import Literal
 from tidemark.shared.language.stages import KafkaEmit
 from tidemark.shared.model.ids import FIRST_OFFSET, NO_EPOCH, Epoch, JobId, Offset, VertexId
-from tidemark.shared.ports.log import Log, LogError, LogRecord, TopicPartition
+from tidemark.shared.ports.log import Log, LogError, LogRecord, TopicPartition, TopicRules
 from tidemark.shared.ports.sink import Identity as ReleaseIdentity
 from tidemark.shared.ports.sink import TargetRefused
 from tidemark.shared.runtime.exchange import digest_of
@@ -215,8 +216,9 @@ async def topic_output(log: Log, stage: KafkaEmit, what: VertexReleases) -> Outp
     judged = named if output.tells else set()
     for topic, found in records.items():
         begins = await _begins(log, topic)
+        rules = (await patiently(partial(log.topic_rules, [topic])))[topic] if begins else TopicRules()
         foreign = output.theirs if topic in judged else None
-        _assign(output, what.vertex, topic, found, begins, foreign, encoding_of(stage))
+        _assign(output, what.vertex, topic, found, begins, foreign, encoding_of(stage), compacted=rules.needs_key)
     return output
 
 
@@ -330,8 +332,10 @@ def _assign(
     begins: Mapping[int, int],
     foreign: Sequence[WrittenRange] | None,
     encoding: str,
+    *,
+    compacted: bool,
 ) -> None:
-    """Each record to the epoch of the range that it lies in; each range is full, but for records that retention has taken.
+    """Each record to the epoch of the range that it lies in; each range is full, but for records that retention or compaction has taken.
 
     foreign: the ranges of others; None: records that are in no range are left alone. So are those in front of all that this job wrote
     into their partition: others may have written them, or an earlier job, together with which its markers went.
@@ -369,6 +373,12 @@ def _assign(
         if written.first < begin:
             output.gone.setdefault(
                 epoch, f"topic {written.topic} partition {written.partition}: records below offset {begin} are gone"
+            )
+        elif compacted and counts[written] < written.count:
+            output.gone.setdefault(
+                epoch,
+                f"topic {written.topic} partition {written.partition} is compacted: records from offset {written.first} on gave way to"
+                " later ones of their keys",
             )
         elif counts[written] != written.count:
             message = (

@@ -157,7 +157,11 @@ async def _records(row: ProcessorRow, processor: Processor, installed: AuditedIn
     if not commits:
         message = f"{row.name} has committed nothing yet"
         raise CannotRedrive(message)
-    splits = await source_records(sources_of(row, processor, installed), commits)
+    sources = sources_of(row, processor, installed)
+    splits = await source_records(sources, commits)
+    for each in sources:
+        if why := await each.compacted(splits, commits, None):
+            raise CannotRedrive(why)
     final = commits[-1].row.final
     stands = {
         split: Stand(stand.next, "finished" if final or stand.status == "finished" else "active")

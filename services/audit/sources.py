@@ -6,7 +6,9 @@ where that is not what is read now, nothing can be said of what followed.
 """
 
 from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, fields, is_dataclass, replace
+from functools import partial
 from typing import Any, Final, TypeAlias
 
 import numpy as np
@@ -95,6 +97,22 @@ async def source_records(
     return [split for source in sources for split in await source.records(commits, after)]
 
 
+@asynccontextmanager
+async def or_compacted(
+    sources: "Sequence[SourceRead]", splits: Sequence[SplitRecords], commits: Sequence[Commit], after: Commit | None
+) -> AsyncIterator[None]:
+    """What is compared within is no difference where topics have let go of records for later ones of their keys: NotAuditable."""
+    try:
+        yield
+    except NotAuditable:
+        raise
+    except AuditFailed as error:
+        for source in sources:
+            if why := await source.compacted(splits, commits, after):
+                raise NotAuditable(f"{why}; what was found: {error}") from error
+        raise
+
+
 def _own(source: VertexId, commit: Commit, *, several: bool) -> list[tuple[SplitId, SplitId]]:
     """The splits of a source in a commit, in order: each as the source names it, and as the audit does."""
     front = name_of_split(source, SplitId(""), several=several)
@@ -161,6 +179,20 @@ class TopicsRead:
             as_listed(row, names[split], known, commits)
         left = left_in_topics(row, self.log, self.stage, listed, names, commits)
         return tuple([what async for what in left])
+
+    async def compacted(self, splits: Sequence[SplitRecords], commits: Sequence[Commit], after: Commit | None) -> str:
+        """Why more may have been read than is there: compaction leaves offsets without a record, as ends of transactions do; "" if not."""
+        for own, split in _own(self.vertex, commits[-1], several=self.several):
+            topic, _, number = own.rpartition("-")
+            at = None if after is None else after.stands.get(split)
+            first, end = first_offset(commits, split) if at is None else at.next, commits[-1].stands[split].next
+            there = sum(len(batch.positions) for each in splits if each.split == split for batch in each.batches)
+            if there < end - first and (await patiently(partial(self.log.topic_rules, [topic])))[topic].needs_key:
+                return (
+                    f"topic {topic} partition {number} is compacted, and {end - first - there} of the offsets from {first} to {end} have"
+                    " no record any more: what followed from them cannot be computed again"
+                )
+        return ""
 
 
 async def _still_there(
@@ -320,6 +352,10 @@ class PortRead:
             f"{self.stage.path}: {place}: {why}; epoch {commit.epoch}, and what came out behind it, cannot be computed again"
             " and is not judged"
         )
+
+    async def compacted(self, splits: Sequence[SplitRecords], commits: Sequence[Commit], after: Commit | None) -> str:
+        """Files and tables have checks of their own."""
+        return ""
 
     async def unread(self, row: ProcessorRow, commits: Sequence[Commit]) -> tuple[str, ...]:
         """See `TopicsRead.unread`."""

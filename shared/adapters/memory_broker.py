@@ -87,6 +87,8 @@ class MemoryBroker:
         self._held_bytes = 0
         self._topics: dict[str, list[_Partition]] = {}
         self._ids: dict[str, str] = {}
+        self.compacted: set[str] = set()
+        """Topics that say so of themselves: whoever names one here takes its records away."""
         self._made = 0
         """Topics ever."""
         self._identities: dict[str, _Identity] = {}

@@ -294,9 +294,9 @@ class MemoryLog:
         return {topic: TopicFound(self._broker.topic_id(topic), there[topic]) for topic in topics if topic in there}
 
     async def topic_rules(self, topics: Sequence[str]) -> dict[str, TopicRules]:
-        """Nothing is refused in memory."""
+        """Nothing is refused in memory, but for records without a key where a topic is compacted."""
         self._answer(await self._ask("admin"), "admin")
-        return dict.fromkeys(topics, TopicRules())
+        return {topic: TopicRules(needs_key=topic in self._broker.compacted) for topic in topics}
 
     async def begin_offsets(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, Offset]:
         """The first offset that is still there."""

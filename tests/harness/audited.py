@@ -62,7 +62,7 @@ def document(out: Path) -> dict[str, Any]:
                 }
             },
             {"$emit": {"connectionName": "out", "path": "usage", "format": "parquet"}},
-            {"$emit": {"connectionName": "broker", "topic": "usage"}},
+            {"$emit": {"connectionName": "broker", "topic": "usage", "config": {"key": "$_id", "keyFormat": "string"}}},
             {"$emit": {"connectionName": "out", "path": "lines", "format": "json"}},
         ],
         "options": {

@@ -526,6 +526,39 @@ def test_what_retention_took_from_an_output_is_told(saved: Saved) -> None:
     assert sum(bool(epoch.gone) for epoch in found.epochs) == 1
 
 
+def test_what_compaction_took_from_the_source_is_no_difference(saved: Saved) -> None:
+    """What is lacking in a compacted topic may have been read: no statement. Where nothing is lacking, or not compacted, all is as ever."""
+
+    async def then(told: Story) -> None:
+        told.broker.compacted.add("readings")
+        assert (await told.audit()).records == len(READINGS) + 15
+        told.rewrite("readings", 3, None)
+        with pytest.raises(
+            NotAuditable, match=r"topic readings partition 0 is compacted, and 1 of the offsets from 0 to"
+        ):
+            await told.audit()
+        told.broker.compacted.clear()
+        with pytest.raises(AuditFailed) as found:
+            await told.audit()
+        assert not isinstance(found.value, NotAuditable)
+
+    run(saved, then)
+
+
+def test_what_compaction_took_from_an_output_is_told(saved: Saved) -> None:
+    """The epoch is named and not compared; the others are."""
+
+    async def then(told: Story) -> Audited:
+        told.broker.compacted.add("usage")
+        told.rewrite("usage", told.records("usage")[0].offset, None)
+        return await told.audit()
+
+    found: Audited = run(saved, then)
+    assert len(found.gone) == 1
+    assert found.gone[0].startswith("topic usage partition 0 is compacted: records from offset 0 on gave way")
+    assert sum(bool(epoch.gone) for epoch in found.epochs) == 1
+
+
 def test_a_restore_names_a_snapshot_that_was_changed(tmp_path: Path) -> None:
     """A stopped processor does not start on state of another digest: it fails, and says which blob of which task it was."""
 

@@ -155,6 +155,19 @@ def test_what_cannot_be_redriven_is_refused_with_the_reason(change: dict[str, An
         windowed(parse({**document, **change}))
 
 
+def test_a_compacted_source_that_lacks_records_is_not_redriven(saved: Saved) -> None:
+    """Its windows as they came out would be others: corrections would be wrong."""
+
+    async def then(told: Story) -> None:
+        told.broker.compacted.add("readings")
+        told.rewrite("readings", 3, None)
+        with pytest.raises(CannotRedrive, match="topic readings partition 0 is compacted"):
+            await ask(told)
+        assert corrected(told) == []
+
+    run(saved, then)
+
+
 def test_a_year_of_departures_gains_its_late_flights() -> None:
     """226 flights of 2013 missed their hour: the corrections add exactly these, and touch no other hour."""
     year = feed_of()
