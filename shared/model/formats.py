@@ -49,10 +49,10 @@ class VersionedFormat:
         raise FormatError(f"expected {self.name} of version {versions}, found {what} in {size_bytes} bytes")
 
 
-def unknown_part(of: VersionedFormat, part: str, known: str) -> FormatError:
+def unknown_part(of: str, part: str, known: str) -> FormatError:
     """For a part of a snapshot with a name that this version gives to none: it is state, so it cannot be passed over."""
     return FormatError(
-        f"expected {known}, the parts of {of.name}, found {part}: a later version of Tidemark wrote it; read it with that one"
+        f"expected {known}, the parts of {of}, found {part}: a later version of Tidemark wrote it; read it with that one"
     )
 
 

@@ -138,7 +138,7 @@ class Operator(ABC):
         return {}
 
     def restore(self, parts: MutableMapping[StatePart, bytes]) -> None:  # noqa: B027 - without state there is nothing to do
-        """Take the state from these parts; called once, before anything else. They may be taken out of the mapping."""
+        """Take the state from these parts, out of the mapping; called once, before anything else. A part that stays in it is refused."""
 
     def counters(self) -> Mapping[str, int]:
         """Totals since the task's start, by name: late, duplicates, dead letters, …; for `stats`."""

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
 
+from tidemark.shared.model.formats import unknown_part
 from tidemark.shared.model.frames import Content
 from tidemark.shared.model.held import Hold
 from tidemark.shared.model.ids import StatePart
@@ -106,11 +107,16 @@ class OperatorChain:
         }
 
     def restore(self, parts: MutableMapping[StatePart, bytes]) -> None:
-        """Each operator gets its parts; they are taken out of the mapping, so that no more than they hold stays in memory."""
+        """Each operator gets its parts; they are taken out of the mapping, so that no more than they hold stays in memory.
+
+        OperatorError for a part that an operator does not take: state that would be passed over without a word.
+        """
         for i, operator in enumerate(self.operators):
             prefix = self._names[i]
-            own = [part for part in parts if part.startswith(prefix)]
-            operator.restore({StatePart(part[len(prefix) :]): parts.pop(part) for part in own})
+            own = {StatePart(part[len(prefix) :]): parts.pop(part) for part in [*parts] if part.startswith(prefix)}
+            operator.restore(own)
+            for part in own:
+                raise OperatorError(str(unknown_part(f"the state of {prefix[:-1]}", part, "what this version writes")))
 
     def counters(self) -> Mapping[str, int]:
         """Sums by name over the operators."""

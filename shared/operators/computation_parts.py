@@ -213,7 +213,7 @@ def by_group(parts: Iterable[StatePart]) -> dict[KeyGroup, GroupParts]:
     for part in parts:
         name = _NAME.fullmatch(part)
         if name is None:
-            raise unknown_part(COMPUTATION_STATE, part, "kg:G, kg:G#N or kg:G#wN")
+            raise unknown_part(COMPUTATION_STATE.name, part, "kg:G, kg:G#N or kg:G#wN")
         group, is_run, number = name.groups()
         own = found.setdefault(KeyGroup(int(group)), GroupParts([], []))
         if is_run:

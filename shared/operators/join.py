@@ -222,7 +222,7 @@ def _placed(part: StatePart) -> tuple[int, int | None]:
     """The key group, and the run where it is a part of one. FormatError for another name."""
     name = _PART.fullmatch(part)
     if name is None:
-        raise unknown_part(JOIN_STATE, part, "kg:G or kg:G#N")
+        raise unknown_part(JOIN_STATE.name, part, "kg:G or kg:G#N")
     return int(name[1]), int(name[2]) if name[2] else None
 
 

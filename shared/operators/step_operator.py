@@ -4,7 +4,7 @@ It steps whenever the watermark or processing time moves, and before a barrier; 
 part (`task`): with this engine a stage has one task.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -171,9 +171,9 @@ class StepOperator(Operator):
         )
         return {TASK_PART: _CODEC.encode(stored)}
 
-    def restore(self, parts: Mapping[StatePart, bytes]) -> None:
+    def restore(self, parts: MutableMapping[StatePart, bytes]) -> None:
         """Open windows as they were."""
-        data = parts.get(TASK_PART)
+        data = parts.pop(TASK_PART, None)
         if data is None:
             return
         stored = _CODEC.decode(data)
