@@ -149,7 +149,7 @@ class World:
         for task in self.tasks:
             task.restore()
         self._step = StepOperator(self._step_spec, CONTEXT)
-        self._step.restore(self._step_parts)
+        self._step.restore(dict(self._step_parts))
         self._fresh += self._step.on_watermark(self._input())
 
     def finish(self) -> None:
