@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 import pyarrow as pa
 
 from tidemark.services.library.documents import to_language
-from tidemark.services.source.connectors.parquetcells import documents_of_batch
-from tidemark.shared.language.values import from_json
+from tidemark.services.source.connectors.parquetcells import texts_of
+from tidemark.shared.language.values import ExtendedJsonError, from_json, parse_json
 from tidemark.shared.language.values.extended_json import DEPTH_MAX
 from tidemark.shared.model.values import Date, Document
 
@@ -78,9 +78,18 @@ def _of_arrow(rows: Any) -> list[Document]:
     if not table.column_names:
         return [{} for _ in range(table.num_rows)]
     try:
-        return [document for batch in table.to_batches() for document in documents_of_batch(batch)]
+        texts = [text for batch in table.to_batches() for text in texts_of(batch)]
     except TypeError as error:
         raise TypeError(f"rows: {error}") from None
+    return [_read(text, f"rows[{number}]") for number, text in enumerate(texts)]
+
+
+def _read(text: bytes, place: str) -> Document:
+    try:
+        found: Document = parse_json(text)
+    except ExtendedJsonError as error:
+        raise NoRow(f"{place}: {error}") from None
+    return found
 
 
 def _of_frame(frame: "pd.DataFrame") -> Iterable[dict[str, Any]]:

@@ -8,7 +8,6 @@
 """
 
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, TypeAlias
 
@@ -239,7 +238,8 @@ def _one(text: bytes | None, schema: Schema) -> Document | Bad:
         return Bad(Cause(f"The record does not decode: {e}", "DecodeFailure"), None)
     if type(value) is not dict:
         return Bad(Cause(f"The record is no document but {type(value).__name__}.", "DecodeFailure"), None)
-    fitted = fit(_exact(_whole(value, schema), text, schema), schema)
+    exact = _exact(_whole(value, schema), text, schema)
+    fitted = exact if isinstance(exact, SchemaMismatch) else fit(exact, schema)
     if isinstance(fitted, SchemaMismatch):
         return Bad(Cause(fitted.reason, MISMATCH, fitted.path), render_json(value, canonical=True))
     return fitted
@@ -248,18 +248,23 @@ def _one(text: bytes | None, schema: Schema) -> Document | Bad:
 _NO_VALUE: Final = Bad(Cause("The record has no value.", "NoValue"), None)
 
 
-def _exact(document: Document, text: bytes, schema: Schema) -> Document:
-    """JSON's numbers are decimals, digit by digit (34 of them), where a decimal is declared: a double would not have all of them."""
-    names = [f.name for f in schema.fields if f.type == "decimal" and type(document.get(f.name)) is float]
-    if not names:
+def _exact(document: Document, text: bytes, schema: Schema) -> Document | SchemaMismatch:
+    """JSON's numbers are decimals, digit by digit, where a decimal is declared: a double would not have all of them.
+
+    A number that no decimal has does not fit: rounded, it would be another one.
+    """
+    fields = [f for f in schema.fields if f.type == "decimal" and type(document.get(f.name)) is float]
+    if not fields:
         return document
     raw = msgspec.json.decode(text, type=dict[str, msgspec.Raw])
     found: Document = {}
-    for name in names:
-        digits = bytes(raw[name]) if name in raw else b"{"
+    for field in fields:
+        digits = bytes(raw[field.name]) if field.name in raw else b"{"
         if not digits.startswith(b"{"):
-            with suppress(ExtendedJsonError):  # beyond a decimal's exponents: the double is judged
-                found[name] = from_json({"$numberDecimal": digits.decode()})
+            try:
+                found[field.name] = from_json({"$numberDecimal": digits.decode()})
+            except ExtendedJsonError:
+                return misfit(field, "a number of more than 34 digits, or beyond a decimal's exponents")
     return {**document, **found}
 
 

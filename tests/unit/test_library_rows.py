@@ -129,6 +129,11 @@ IN_ITSELF.append(IN_ITSELF)
         ([{"\ud800": 1}], tidemark.TryOutFailed, r"rows\[0\]: '\\ud800' is no text"),
         ([{"a": Decimal("0." + "1" * 35)}], tidemark.TryOutFailed, r"rows\[0\]\.a: a decimal has at most 34 digits"),
         ([{"a": Decimal("1E+7000")}], tidemark.TryOutFailed, r"rows\[0\]\.a: a decimal has .* an exponent within 6144"),
+        (
+            pa.table({"a": pa.array([Decimal("1" * 40)], pa.decimal256(40))}),
+            tidemark.TryOutFailed,
+            r"rows\[0\]: \$numberDecimal takes a decimal of at most 34 digits",
+        ),
         ([{"a": 10**400}], tidemark.TryOutFailed, r"rows\[0\]\.a: int too large"),
         ([{"a": IN_ITSELF}], tidemark.TryOutFailed, r"rows\[0\]: deeper than 180 levels, or within itself"),
         ([{"a": deep(200)}], tidemark.TryOutFailed, r"rows\[0\]: nested too deeply"),

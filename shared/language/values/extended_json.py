@@ -95,10 +95,14 @@ def _double(value: Any) -> float:
 
 
 def _decimal(value: Any) -> Decimal:
+    text = str(value)
     try:
-        return decimal_of(DECIMAL.create_decimal(str(value)))
-    except (InvalidOperation, ArithmeticError):
+        found = DECIMAL.create_decimal(text)
+        if not found.is_nan() and found != Decimal(text):
+            raise InvalidOperation  # rounded, it would be another number
+    except ArithmeticError:
         raise ExtendedJsonError(f"$numberDecimal takes a decimal of at most 34 digits, found {value!r}") from None
+    return decimal_of(found)
 
 
 def _oid(value: Any) -> ObjectId:
