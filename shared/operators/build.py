@@ -14,7 +14,7 @@ from tidemark.shared.model.time import MAX_TIME, MIN_TIME
 from tidemark.shared.operators.base import Operator, OperatorError, Out
 from tidemark.shared.operators.compute import ComputeOperator
 from tidemark.shared.operators.context import NOWHERE, TaskContext
-from tidemark.shared.operators.dedupe import DistinctIds
+from tidemark.shared.operators.dedupe import Distinct
 from tidemark.shared.operators.in_order import InOrder
 from tidemark.shared.operators.join import JoinOperator
 from tidemark.shared.operators.partial import PartialAggregate
@@ -189,7 +189,7 @@ def build_operator(spec: OperatorSpec, context: TaskContext = NOWHERE) -> Operat
         case InOrderSpec():
             return InOrder(spec, context)
         case DistinctSpec():
-            return DistinctIds(spec, context)
+            return Distinct(spec, context)
         case StatelessSpec():
             return StatelessStages(spec, context)
         case KeyBySpec():

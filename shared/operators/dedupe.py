@@ -130,7 +130,7 @@ class SplitIds:
         self._ids.restore({part: data for part, data in parts.items() if part != head})
 
 
-class DistinctIds(Passing):
+class Distinct(Passing):
     """The ids of a source (DD2): an `Operator` whose rows carry KEY, null where there is no id, and GROUP, in the order of `in_order`."""
 
     def __init__(self, spec: DistinctSpec, context: TaskContext = NOWHERE) -> None:

@@ -30,7 +30,7 @@ from tidemark.shared.operators.base import GROUP, KEY, POS, TS, WM, OperatorErro
 from tidemark.shared.operators.base import PART as PARTITION
 from tidemark.shared.operators.batches import batch_of
 from tidemark.shared.operators.context import NOWHERE, TaskContext
-from tidemark.shared.operators.dedupe import BUCKET_MS, POSITIONS_A_BUCKET, DistinctIds, SplitIds
+from tidemark.shared.operators.dedupe import BUCKET_MS, POSITIONS_A_BUCKET, Distinct, SplitIds
 from tidemark.shared.operators.in_order import InOrder
 from tidemark.shared.operators.keygroups import key_groups, murmur2_column
 from tidemark.shared.operators.remembered import Bloom, Remembered
@@ -319,7 +319,7 @@ class Tasks:
             else NOWHERE
         )
         self.each = [
-            (InOrder(InOrderSpec("$source")), DistinctIds(DistinctSpec("", HORIZON, GROUPS), context))
+            (InOrder(InOrderSpec("$source")), Distinct(DistinctSpec("", HORIZON, GROUPS), context))
             for _ in range(count)
         ]
         for number, (_, distinct) in enumerate(self.each):

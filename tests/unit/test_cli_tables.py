@@ -20,7 +20,7 @@ PROCESSOR = {
 OPERATOR = {
     "name": "operator-12", "service": "operator", "inputMessageCount": 330_066_123_456, "outputMessageCount": 330_066_123_456,
     "dlqMessageCount": 12_345_678, "stateSize": 123_456_789_012, "executionTimeSecs": 1_234_567.8,
-    "executionMicrosPerMessage": 1_234_567.89,
+    "executionMicrosPerMessage": 1_234_567.89, "quotaBytesPerSecond": 123_456_789.0, "heldByQuotaSecs": 1_234_567.8,
 }  # fmt: skip
 STEP = {
     "vertex": "source-1", "task": 0, "split": "orders-11", "watermark": PROCESSOR["watermark"], "keepsMillis": 18_000_000,

@@ -239,9 +239,17 @@ def _words(kind: Type) -> str:
         case PrimitiveType(word, logical) | FixedType(word, _, logical):
             return logical or (word if isinstance(kind, PrimitiveType) else "fixed")
         case _:
-            return type(kind).__name__.lower()
+            return _NAMES[type(kind)]
 
 
+_NAMES: Final[Mapping[type, str]] = {
+    ArrayType: "array",
+    EnumType: "enum",
+    MapType: "map",
+    NamedType: "record",
+    RecordType: "record",
+    UnionType: "union",
+}
 _INSTANT: Final = ("ms", "us", "ns", "date")
 _PREFERRED: Final[Mapping[type, tuple[str, ...]]] = {
     type(None): ("null",),
@@ -251,7 +259,7 @@ _PREFERRED: Final[Mapping[type, tuple[str, ...]]] = {
     Long: ("long", "int", "double", "float", "decimal"),
     float: ("double", "float", "decimal", "long", "int"),
     Decimal: ("decimal", "double", "float", "long", "int"),
-    str: ("string", "uuid", "enumeration"),
+    str: ("string", "uuid", "enum"),
     Date: _INSTANT,
     Binary: ("bytes", "fixed", "uuid"),
     list: ("array",),
