@@ -326,7 +326,7 @@ class Login:
         )
 
     async def _claims(self, token: str, nonce: str) -> dict[str, Any]:
-        """Of a token that was given for this login alone. Refused, IssuerAway."""
+        """Of a token that was given for this login alone. TokenRefused, IssuerAway."""
         if not token:
             raise TokenRefused("there is no ID token in it")
         claims = await self.vouching.claims(token.encode(), at_once=True)

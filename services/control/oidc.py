@@ -96,7 +96,7 @@ class Vouching:
         return Problem(UNAUTHORIZED, "header Authorization", expectation, finding, headers=headers)
 
     async def claims(self, token: bytes, *, at_once: bool = False) -> dict[str, Any]:
-        """The claims that the issuer has signed. at_once: see `IssuerKeys.find`. Refused, IssuerAway."""
+        """The claims that the issuer has signed. at_once: see `IssuerKeys.find`. TokenRefused, IssuerAway."""
         most, allowed = self.settings.token_bytes_max, self.settings.algorithms
         if len(token) > most:
             raise TokenRefused(f"the token has {len(token)} bytes, and at most {most} are read")
@@ -148,7 +148,7 @@ class Vouching:
             raise kind(f"the token's {error.claim} is {expected}") from error
 
     def user(self, claims: dict[str, Any]) -> User:
-        """The user of these claims. Refused; Problem: 403 where they give no right."""
+        """The user of these claims. TokenRefused; Problem: 403 where they give no right."""
         settings = self.settings
         name = claims.get(settings.user_claim)
         if not isinstance(name, str) or not 0 < len(name) <= settings.name_characters_max or not name.isprintable():
@@ -165,7 +165,7 @@ class Vouching:
         return User(user, rights, until_ms=1000 * (claims["exp"] + settings.leeway_s))
 
     def _told(self, claims: dict[str, Any]) -> list[Grant]:
-        """Rights as a file of users has them. Refused where one is wrong: to take the others would give more, or less, than was meant."""
+        """Rights as a file of users has them. TokenRefused where one is wrong: the others would give more, or less, than was meant."""
         try:
             return [grant for text in _texts(claims, self.settings.rights_claim) for grant in read_rights(text)]
         except ValueError as error:

@@ -76,7 +76,7 @@ class BatchWriter:
     async def write(
         self, topic: str, partitions: int, records: Sequence[NewRecord], placed_by: PlacedBy = attrgetter("key")
     ) -> None:
-        """All of them or none, acknowledged by every replica. NotWritten, NotKnown, Refused."""
+        """All of them or none, acknowledged by every replica. NotWritten, NotKnown, TopicRefused."""
         number = await self._free.get()
         try:
             await self._write(number, self._divided(topic, partitions, records, placed_by))

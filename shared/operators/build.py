@@ -115,8 +115,10 @@ class OperatorChain:
             prefix = self._names[i]
             own = {StatePart(part[len(prefix) :]): parts.pop(part) for part in [*parts] if part.startswith(prefix)}
             operator.restore(own)
-            for part in own:
-                raise OperatorError(str(unknown_part(f"the state of {prefix[:-1]}", part, "what this version writes")))
+            if own:
+                raise OperatorError(
+                    str(unknown_part(f"the state of {prefix[:-1]}", min(own), "what this version writes"))
+                )
 
     def counters(self) -> Mapping[str, int]:
         """Sums by name over the operators."""

@@ -49,7 +49,7 @@ def compiled(text: str, imports: Mapping[str, str]) -> Messages:
     are there.
 
     Raises:
-        SchemaError: the compiler's words.
+        ProtobufSchemaError: the compiler's words.
     """
     files = {**_CONFLUENT, **imports}
     own = _OWN

@@ -62,7 +62,7 @@ class FormattedForms:
         self._ready = True
 
     def value(self, document: Document, text: Callable[[], bytes], topic: str) -> bytes:
-        """A document's record; `text` gives its JSON. Unregistered before the formats are loaded; NotWritten."""
+        """A document's record; `text` gives its JSON. Unregistered before the formats are loaded; RecordRefused."""
         if self._registered is not None:
             return self._registered.value(document, text, topic)
         return text() if self._values is None else self._record(self._values, document, topic)
@@ -85,7 +85,7 @@ class FormattedForms:
         return None
 
     def key(self, value: Value, topic: str) -> bytes:
-        """A key's record. Unregistered, NotWritten."""
+        """A key's record. Unregistered, RecordRefused."""
         assert self._keys is not None, "the caller looks at has_keys"
         if type(value) is not dict and not self._keys.form.own:
             raise RecordRefused(

@@ -128,7 +128,7 @@ def _commonest(found: Cells) -> tuple[str | None, pa.Array, Bools]:
 
 
 def _with_others(found: Cells, made: pa.BinaryArray, done: Bools, one: Any) -> tuple[pa.BinaryArray, dict[int, str]]:
-    """The cells that were made at once, with those that `one` makes of each other value; and the rows for which it raises Refused."""
+    """The cells that were made at once, with those that `one` makes of each other value; and the rows for which it raises RecordRefused."""
     rows = _left(found, done)
     refused: dict[int, str] = {}
     if not len(rows):

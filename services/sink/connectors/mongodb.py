@@ -277,7 +277,7 @@ class MongoSink:
             return moved
 
     def _written(self, rows: list[tuple[int, StagedRow]], marker: Marked, step: Marked) -> bool:
-        """Whether the marker stood there; then the rows are written, and it has moved. Refused, with the number of a row."""
+        """Whether the marker stood there; then the rows are written, and it has moved. DocumentRefused, with the number of a row."""
         markers = self._markers()
         if not self._transactions:
             if markers.find_one(marker) is None:

@@ -38,7 +38,7 @@ class CollectionWriter:
         self._looks = matched not in ("replace", "merge", "keepExisting") or not_matched == "fail"
 
     def write(self, rows: Numbered, session: ClientSession | None) -> None:
-        """Write rows, with their numbers. Refused for the first that the server refuses, or that `fail` is said of; PyMongoError."""
+        """Write numbered rows. DocumentRefused for the first that the server refuses, or that `fail` is said of; PyMongoError."""
         writes = self._after_a_look(rows, session) if self._looks else self._blindly(rows)
         if not writes:
             return

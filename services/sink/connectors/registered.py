@@ -129,11 +129,11 @@ class RegisteredForms:
             self._headers[subject] = header_of(number)
 
     def key(self, value: Value, topic: str) -> bytes:
-        """A key's record. Unregistered, NotWritten."""
+        """A key's record. Unregistered, RecordRefused."""
         return self._record("key", value, topic)
 
     def value(self, document: Document, text: Callable[[], bytes], topic: str) -> bytes:
-        """A document's record; `text` gives its JSON. Unregistered, NotWritten."""
+        """A document's record; `text` gives its JSON. Unregistered, RecordRefused."""
         schema = self._schemas.get("value")
         if schema is None:
             return text()
@@ -191,7 +191,7 @@ def _as_of_target() -> Iterator[None]:
 
 
 def _writer_of(schema: RegisteredSchema, imports: Mapping[str, str]) -> _FromValues:
-    """From a value to its record behind the schema's number. SchemaError."""
+    """From a value to its record behind the schema's number. AvroSchemaError, ProtobufSchemaError."""
     match schema.type:
         case "avro":
             known = parse_text(schema.text, imports.values())

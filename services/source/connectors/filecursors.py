@@ -59,7 +59,7 @@ class Files:
         return plain[: plain.rfind("/") + 1]
 
     def names(self) -> list[str]:
-        """All that match now, sorted. LogError if there are more than `files_max`; TableRefused if one is part of a table."""
+        """All that match now, sorted. LogError if there are more than `files_max`; VersionRefused if one is part of a table."""
         return list(self.sizes())
 
     def sizes(self) -> dict[str, int | None]:

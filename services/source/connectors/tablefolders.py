@@ -48,7 +48,7 @@ class TableFolders:
         self._names: list[str] = []
 
     def delta_table(self) -> str | None:
-        """The folder of the Delta table that the glob names; None if it names files. TableRefused where it names parts of a table."""
+        """The folder of the Delta table that the glob names; None if it names files. VersionRefused where it names parts of a table."""
         fixed = fixed_folder(self._glob)
         table = self._above(fixed.rstrip("/"))
         if table is None:
@@ -58,7 +58,7 @@ class TableFolders:
         raise self._refused(table, self._glob)
 
     def check(self, names: list[str]) -> None:
-        """TableRefused for files that are part of a table: it came since, or the glob reaches into it."""
+        """VersionRefused for files that are part of a table: it came since, or the glob reaches into it."""
         if names == self._names:
             return
         fixed = fixed_folder(self._glob).rstrip("/")

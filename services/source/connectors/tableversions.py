@@ -37,7 +37,7 @@ class TableFile:
 
 
 class TableVersions(Protocol):
-    """One table. Functions block; LogUnavailable where waiting may help, TableRefused."""
+    """One table. Functions block; LogUnavailable where waiting may help, VersionRefused."""
 
     place: str
     """For messages."""
@@ -55,7 +55,7 @@ class TableVersions(Protocol):
         ...
 
     def next(self, version: int) -> int | None:
-        """The next version; None: there is none yet. TableRefused where it takes rows away that were there."""
+        """The next version; None: there is none yet. VersionRefused where it takes rows away that were there."""
         ...
 
     def added(self, version: int) -> Sequence[TableFile]:

@@ -39,7 +39,7 @@ _Row = tuple[int, ...]
 
 
 class ManyAvroWriter:
-    """The writer of a schema's records. SchemaError for a wrong default."""
+    """The writer of a schema's records. AvroSchemaError for a wrong default."""
 
     def __init__(self, schema: AvroSchema) -> None:
         self._schema, self._writers = schema, Writers(schema)

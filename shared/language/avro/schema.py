@@ -226,7 +226,7 @@ class _TypesRead:
 
 
 def parse_schema(tree: Any, *, known: tuple[AvroSchema, ...] = ()) -> AvroSchema:
-    """A schema from its JSON, already loaded. known: schemas that it refers to by name. SchemaError."""
+    """A schema from its JSON, already loaded. known: schemas that it refers to by name. AvroSchemaError."""
     reading = _TypesRead()
     for other in known:
         reading.named |= other.named
@@ -236,7 +236,7 @@ def parse_schema(tree: Any, *, known: tuple[AvroSchema, ...] = ()) -> AvroSchema
 
 
 def parse_text(text: str, others: Iterable[str] = ()) -> AvroSchema:
-    """A schema from its text; `others`: those that it refers to, each behind those that it refers to itself. SchemaError."""
+    """A schema from its text; `others`: those that it refers to, each behind those that it refers to itself. AvroSchemaError."""
     known: tuple[AvroSchema, ...] = ()
     for other in dict.fromkeys(others):  # one may be there under the names of several of its types
         known += (parse_schema(_tree(other), known=known),)
@@ -251,7 +251,7 @@ def _tree(text: str) -> Any:
 
 
 def parse_alone(tree: Any, names: Iterable[str]) -> AvroSchema:
-    """A schema whose types of these names are not known yet: they are records without fields here. SchemaError."""
+    """A schema whose types of these names are not known yet: they are records without fields here. AvroSchemaError."""
     named = {name: RecordType(name, ()) for name in names}
     return parse_schema(tree, known=(AvroSchema(PrimitiveType("null"), named),))
 

@@ -45,7 +45,7 @@ _Write: TypeAlias = Callable[[_Out, Value, str], None]
 
 
 def writer_of(schema: AvroSchema) -> Callable[[Value], bytes]:
-    """From a value, mostly a document, to its record. It raises AvroError for one that does not fit. SchemaError for a wrong default."""
+    """From a value, mostly a document, to its record. It raises AvroError for a misfit. AvroSchemaError for a wrong default."""
     root = Writers(schema).of(schema.root)
 
     def write(value: Value) -> bytes:

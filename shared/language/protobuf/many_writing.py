@@ -31,7 +31,7 @@ _Row = tuple[int, ...]
 
 
 class ManyProtobufWriter:
-    """The writer of a message's records. SchemaError for a name."""
+    """The writer of a message's records. ProtobufSchemaError for a name."""
 
     def __init__(self, messages: Messages, name: str) -> None:
         kind, indexes = messages.named(name)

@@ -49,7 +49,7 @@ class Messages:
         return found
 
     def named(self, name: str) -> tuple[Descriptor, list[int]]:
-        """A message by its full name, and its place; the file's first for "". SchemaError."""
+        """A message by its full name, and its place; the file's first for "". ProtobufSchemaError."""
         there = [(indexes, found) for indexes, found in _all(self.top, []) if not found.GetOptions().map_entry]
         for indexes, found in there:
             if name in ("", found.full_name):
@@ -67,7 +67,7 @@ def _all(there: Sequence[Descriptor], at: list[int]) -> list[tuple[list[int], De
 
 
 def messages_of(compiled: bytes) -> Messages:
-    """Of a set of compiled files (a serialized `FileDescriptorSet`, each behind those that it imports), the last one's. SchemaError."""
+    """Of a set of compiled files (a `FileDescriptorSet`, each behind those that it imports), the last one's. ProtobufSchemaError."""
     pool = descriptor_pool.DescriptorPool()
     try:
         files = descriptor_pb2.FileDescriptorSet.FromString(compiled).file

@@ -39,7 +39,7 @@ _Fill: TypeAlias = Callable[[Any, Value, str, int], None]
 
 
 def writer_of(messages: Messages, name: str) -> Callable[[Value], bytes]:
-    """From a document to a record behind its schema's number. It raises ProtobufError for one that does not fit. SchemaError for a name.
+    """From a document to a record behind its schema's number. It raises ProtobufError for a misfit. ProtobufSchemaError for a name.
 
     name: the message's full name; "": the file's first.
     """
