@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 from tidemark.shared.language.expressions.ast import FieldPath
 from tidemark.shared.language.fields import Path
 from tidemark.shared.language.stages.base import Discarded, Failure, Passed, Stateless, ValidationStop
+from tidemark.shared.model.failures import Lasting
 from tidemark.shared.model.values import Document
 from tidemark.shared.operators.base import RAW, REST, OperatorError, Out
 from tidemark.shared.operators.batches import (
@@ -65,9 +66,13 @@ def applied(stage: Stateless, document: Document, env: Any) -> Passed | Discarde
     return outcome
 
 
-def stopped(stop: ValidationStop) -> OperatorError:
+class InvalidInput(OperatorError, Lasting):
+    """A document that `validationAction: error` refuses: it comes again with each generation."""
+
+
+def stopped(stop: ValidationStop) -> InvalidInput:
     """The end of the processor."""
-    return OperatorError(
+    return InvalidInput(
         f"{stop.path}: {stop.reason} validationAction is error: mend the document's source or the validator"
     )
 

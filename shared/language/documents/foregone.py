@@ -37,8 +37,8 @@ from tidemark.shared.language.expressions.forms import META_NAMES
 from tidemark.shared.language.expressions.interpreter import evaluate
 from tidemark.shared.language.expressions.library import OPERATORS
 from tidemark.shared.language.expressions.registry import Named
-from tidemark.shared.language.problems import Problems, join, nearest_of
-from tidemark.shared.language.query.ast import All, AnyOf, Compare, Not, OnField
+from tidemark.shared.language.problems import Problems, nearest_of
+from tidemark.shared.language.query.ast import All, AnyOf, Not
 from tidemark.shared.language.stages import Lookup, Stage
 from tidemark.shared.language.values.types import is_nan, is_number
 from tidemark.shared.model.values import INT32_MAX, INT32_MIN, Binary, Date, ObjectId, Regex, Timestamp
@@ -59,13 +59,15 @@ _WORDS: Final = frozenset(
     {"unit", "startOfWeek", "timezone", "format", "byteOrder", "to", "options", "method", "regex"}
 )
 """Arguments that take one of some words, or a text of a form of its own: samples tell nothing of them."""
+_BY_FORMAT: Final = frozenset({"$dateFromString", "$convert"})
+"""With a format they read texts that no sample has."""
 _LAZY: Final = frozenset({"$and", "$or", "$cond", "$ifNull"})
 _EXPRESSIONS: Final = get_args(Expr)
 _SOURCE_FIELDS: Final = ("_ts", "_stream_meta")
 
 
 @dataclass(frozen=True, slots=True)
-class _PlacedExpression:
+class PlacedExpression:
     """An expression as it stands in a stage."""
 
     expr: Expr
@@ -78,25 +80,25 @@ def foretell(pipeline: Iterable[Stage], tree: Any, problems: Problems) -> None:
     """Note the errors that can be foretold of the stages of a document; `tree` is its text as it was read."""
     trials = _Trials(problems)
     made = _names_made(tree)
-    for found in _expressions(tuple(pipeline), "", each=True):
+    for found in expressions_in(tuple(pipeline), "", each=True):
         trials.look(found.expr, found.path, each=found.each)
         _source_fields(found, made, problems)
 
 
-def _expressions(part: Any, path: str, *, each: bool) -> Iterator[_PlacedExpression]:
+def expressions_in(part: Any, path: str, *, each: bool) -> Iterator[PlacedExpression]:
     """The outermost expressions of stages, with the place of the stage or call around them."""
     if isinstance(part, _EXPRESSIONS):
-        yield _PlacedExpression(part, path, each)
+        yield PlacedExpression(part, path, each)
     elif isinstance(part, tuple):
         for item in part:
-            yield from _expressions(item, path, each=each)
+            yield from expressions_in(item, path, each=each)
     elif is_dataclass(part) and not isinstance(part, type):
         if isinstance(part, Stage | Accumulator):
             path = part.path
         short = isinstance(part, All | AnyOf | Not)
         for field in fields(part):
             inner = each and not short and not (isinstance(part, Lookup) and field.name == "pipeline")
-            yield from _expressions(getattr(part, field.name), path, each=inner)
+            yield from expressions_in(getattr(part, field.name), path, each=inner)
 
 
 class _Trials:
@@ -146,6 +148,10 @@ class _Trials:
         if not unknown:
             return self._outcome(trial, trial.args) or "", False
         if len(unknown) > _MANY_ARGUMENTS or any(trial.names and trial.names[n] in _WORDS for n in unknown):
+            return "", False
+        if trial.op in _BY_FORMAT and any(
+            trial.names[n] == "format" and arg not in (None, NULL) for n, arg in enumerate(trial.args)
+        ):
             return "", False
         reason, passes_null = "", False
         samples = _SAMPLES if len(unknown) <= 2 else _FEW  # noqa: PLR2004 - squares are cheap, cubes are not
@@ -255,32 +261,6 @@ def _inside(expr: Expr) -> Iterator[tuple[Expr, bool]]:
             return
 
 
-def hardly_meant(pipeline: Iterable[Stage], problems: Problems) -> None:
-    """Note texts of queries that begin with a dollar, where another field was meant."""
-    for stage in pipeline:
-        _in_stage(stage, stage.path, problems)
-
-
-def _in_stage(part: Any, path: str, problems: Problems) -> None:
-    if isinstance(part, tuple):
-        if part and all(isinstance(item, Stage) for item in part):
-            hardly_meant(part, problems)
-            return
-        for item in part:
-            _in_stage(item, path, problems)
-    elif isinstance(part, OnField) and isinstance(part.test, Compare) and _is_reference(part.test.value):
-        place = join(path, ".".join(part.names))
-        what = f"compares with the text {part.test.value!r}; two fields are compared by $expr"
-        problems.warn(place, f"{what}, {{$expr: {{{part.test.op}: ['${'.'.join(part.names)}', '{part.test.value}']}}}}")
-    elif is_dataclass(part) and not isinstance(part, type) and not isinstance(part, _EXPRESSIONS):
-        for field in fields(part):
-            _in_stage(getattr(part, field.name), path, problems)
-
-
-def _is_reference(value: Any) -> bool:
-    return type(value) is str and value.startswith("$") and is_bare_name(value.lstrip("$"))
-
-
 def _names_made(tree: Any) -> frozenset[str]:
     """Every name that a document writes as the name of a field: in schemas, in its own documents, as the output of a stage."""
     found: set[str] = set()
@@ -296,7 +276,7 @@ def _names_made(tree: Any) -> frozenset[str]:
     return frozenset(found)
 
 
-def _source_fields(found: _PlacedExpression, made: frozenset[str], problems: Problems) -> None:
+def _source_fields(found: PlacedExpression, made: frozenset[str], problems: Problems) -> None:
     """Records have no `_ts` and no `_stream_meta` unless their producer wrote them: `$meta` tells, and says where a name is wrong."""
     waiting, path = [(found.expr, found.path)], found.path
     while waiting:
@@ -307,7 +287,7 @@ def _source_fields(found: _PlacedExpression, made: frozenset[str], problems: Pro
         names = (
             expr.names if isinstance(expr, FieldPath) or (isinstance(expr, Variable) and expr.name == "ROOT") else ()
         )
-        wanted = _meant(names[0]) if names else None
+        wanted = meta_meant(names[0]) if names else None
         if wanted is None or names[0] in made:
             continue
         written = "$" + ".".join(names)
@@ -317,7 +297,7 @@ def _source_fields(found: _PlacedExpression, made: frozenset[str], problems: Pro
         problems.warn(path, f"{written} is null unless the records themselves have a field {names[0]}; {known}")
 
 
-def _meant(name: str) -> str | None:
+def meta_meant(name: str) -> str | None:
     """Which of the two a name is, or nearly is."""
     if name in _SOURCE_FIELDS:
         return name

@@ -43,6 +43,10 @@ class Unwind(Stateless):
         """The array's, and the index's."""
         return frozenset((self.names[0], *(self.include_array_index or ())[:1]))
 
+    def written(self, names: Fields) -> Fields:
+        """The index's besides."""
+        return None if names is None else names | self.named()
+
     def declared(self, schema: Schema) -> Schema:
         """The others."""
         return Schema(tuple(field for field in schema if field.name not in self.named()))

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final, Literal, TypeAlias
 
-from tidemark.shared.language.expressions.ast import Expr, constant
+from tidemark.shared.language.expressions.ast import ArrayExpr, Expr, FieldPath, ObjectExpr, constant
 from tidemark.shared.language.expressions.ast import Literal as Constant
 from tidemark.shared.language.expressions.parse import parse_expression
 from tidemark.shared.language.expressions.scope import Scope
@@ -166,7 +166,23 @@ def _time(tree: Any, path: str, scope: Scope) -> Expr:
         scope.problems.add(path, f"timeField is {constant(expr.value)}, which is no date")
     elif isinstance(expr, Constant):
         scope.problems.warn(path, "timeField is a constant: all records have one event time")
+    elif isinstance(expr, ArrayExpr | ObjectExpr):
+        kind = "an array" if isinstance(expr, ArrayExpr) else "a document"
+        scope.problems.add(path, f"timeField is {kind}, which is no date; found {tree!r}")
     return expr
+
+
+def _check_time(found: Read, path: str, scope: Scope) -> None:
+    """A field that is declared to be of another type is a date in no record."""
+    match found.get("timeField"), found.get("schema"):
+        case FieldPath((name,)), Schema() as schema if (field := schema.get(name)) and field.type != "date":
+            way = f"; {{$toDate: ${name}}} makes one of it" if field.type in _TO_DATE else ""
+            what = f"timeField is ${name}, which schema declares as {field.declared}, and no date{way}"
+            scope.problems.add(join(path, "timeField"), what)
+
+
+_TO_DATE: Final = frozenset({"string", "long", "double", "decimal"})
+"""Declared types that `$toDate` takes."""
 
 
 def _id(tree: Any, path: str, scope: Scope) -> Expr:
@@ -226,5 +242,6 @@ class SourceKind:
         before = len(scope.problems.errors)
         found = read_options(tree, path, scope, self.options)
         _check_ids(found, path, scope)
+        _check_time(found, path, scope)
         self.check(tree, found, path, scope)
         return None if len(scope.problems.errors) > before else self.made(path=path, **found.fields)
