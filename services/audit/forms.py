@@ -39,7 +39,8 @@ class TargetForms:
 
     path: str
     forms: RegisteredForms | FormattedForms
-    reader: RegisteredRecords | FormattedRecords
+    reader: RegisteredRecords | FormattedRecords | None
+    """Of values; None where they are JSON as it stands."""
     _asked: set[str] = field(default_factory=set)
 
     async def ask(self, topic: str) -> bool:
@@ -61,6 +62,8 @@ class TargetForms:
     async def read(self, texts: Sequence[str]) -> tuple[list[str], Mapping[int, str]]:
         """Records as JSON; those that are none stay as they are, with the reason, by row. LogError."""
         found, unread = list[str](), dict[int, str]()
+        if self.reader is None:
+            return [*texts], unread
         for first in range(0, len(texts), ROWS_AT_ONCE):
             some = texts[first : first + ROWS_AT_ONCE]
             raw = raw_batch(SplitId(""), 0, [(n, 0, text.encode("latin-1"), None) for n, text in enumerate(some)])
@@ -78,8 +81,11 @@ def forms_at(processor: Processor, stage: KafkaEmit, installed: AuditedInstallat
         forms = forms_of(reach, processor, stage, executor, registers=False)
         if forms is None:
             return None
-        if stage.registry is None:
-            values = reach.format_of(stage.format)
-            return TargetForms(stage.path, forms, FormattedRecords(values, None, executor, _JSON_BYTES_MAX))
-        registry = reach.registry(reach.get(processor, stage.registry))
-        return TargetForms(stage.path, forms, RegisteredRecords(registry, executor, _JSON_BYTES_MAX))
+        values = reach.format_of(stage.format)
+        reader: RegisteredRecords | FormattedRecords | None = None
+        if values is not None:
+            reader = FormattedRecords(values, None, executor, _JSON_BYTES_MAX)
+        elif stage.registry is not None and stage.value_schema is not None:
+            registry = reach.registry(reach.get(processor, stage.registry))
+            reader = RegisteredRecords(registry, executor, _JSON_BYTES_MAX)
+        return TargetForms(stage.path, forms, reader)

@@ -116,7 +116,9 @@ def records_of(
     if stage.registry is not None:
         registry = connections.registry(connections.get(processor, stage.registry))
         too = stage.key_format == "schemaRegistry"
-        registered = RegisteredRecords(registry, executor, bytes_max, keys=too, keys_must=keys_must)
+        registered = RegisteredRecords(
+            registry, executor, bytes_max, values=values is None, keys=too, keys_must=keys_must
+        )
     if values is None and keys is None:
         return registered
     return FormattedRecords(values, keys, executor, bytes_max, keys_must=keys_must, registered=registered)

@@ -235,6 +235,56 @@ async def test_a_key_of_a_format_and_a_value_of_a_registry_are_told_apart() -> N
     ]
 
 
+async def test_values_of_a_format_stand_beside_keys_of_a_registry() -> None:
+    """Written and read: each part is told apart, and the registry is asked for nothing of values."""
+    registry = MemoryRegistry()
+    key_schema = RegisteredSchema(type="avro", text='"string"', name="")
+    stage = replace(KafkaWorld().stage, key=FieldPath(("key",)), registry="r", key_schema=key_schema, format=FORM)
+    value = PluggedFormat(lambda: _made(Told), FORM)
+    forms = FormattedForms(value, None, InlineSpawner(), RegisteredForms(registry, stage, InlineSpawner()))
+    await forms.prepare("out")
+    batch = documents_batch([{"n": 0, "key": "a"}, {"n": 1}, {"n": 2, "key": 7}, {"key": "b"}, {"n": 4, "key": "c"}])
+    runs, rejected = RecordMaker(stage, Takes(), forms).runs(batch)
+    assert [(each.row, each.reason.split(":")[0]) for each in sorted(rejected, key=lambda each: each.row)] == [
+        (2, "$emit.schemaRegistry.keySchema"),
+        (3, "$source.format, plug-in labels"),
+    ]
+    written = [record for _, run in runs for record in run.columns]
+    assert [(record.key, record.value) for record in written] == [
+        (header_of(1) + b"\x02a", b"0"), (None, b"1"), (header_of(1) + b"\x02c", b"4"),
+    ]  # fmt: skip
+    keys = [*(record.key for record in written), b"none", b"none"]
+    values = [*(record.value for record in written), b"5", b"no number"]
+    places = np.arange(5, dtype=np.int64)
+    raw = RawBatch(SplitId("t-0"), 0, places, places, pa.array(values, pa.binary()), pa.array(keys, pa.binary()))
+    by_registry = RegisteredRecords(registry, InlineSpawner(), 1_000, values=False, keys=True)
+    reader = FormattedRecords(value, None, InlineSpawner(), 1_000, registered=by_registry)
+    registry.content.away = 1
+    with pytest.raises(LogUnavailable):
+        await reader.decoded(raw)
+    found = await reader.decoded(raw)
+    assert found.keys is not None
+    assert found.keys.to_pylist()[:3] == [b'"a"', None, b'"c"']
+    assert [parse_json(each)["n"] for each in found.values.to_pylist()[:4]] == [0, 1, 4, 5]
+    assert {row: why.split(":")[0] for row, why in found.unread.items()} == {
+        3: "its key",
+        4: "$source.format, plug-in labels",
+    }
+    assert set(registry.content.subjects) == {"out-key"}
+
+
+def test_values_of_a_format_may_stand_beside_keys_of_a_registry() -> None:
+    """On either side; a registry that would have neither keys nor values is an error."""
+    registry = {"connectionName": "r"}
+    source = {"format": "messagePack", "schemaRegistry": registry, "config": {"keyFormat": "schemaRegistry"}}
+    emit = {"format": "messagePack", "schemaRegistry": {**registry, "keySchema": SCHEMA}, "config": {"key": "$k"}}
+    stages = parse(_document(source, emit)).pipeline
+    assert [stage.format is not None and stage.registry for stage in stages] == ["r", "r"]  # type: ignore[attr-defined]
+    for config in ({"keyFormat": "json"}, {}):
+        with pytest.raises(InvalidDocument, match="not of both"):
+            parse(_document({**source, "config": config}, emit))
+
+
 def test_keys_of_a_format_may_stand_beside_a_registry() -> None:
     """Of values, on either side."""
     config = {"keyFormat": {"plugin": "x"}}

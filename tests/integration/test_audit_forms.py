@@ -265,6 +265,38 @@ def test_keys_of_a_plugin_beside_values_of_a_registry_are_written_again() -> Non
     run_virtual(lambda world: ran(world, {**AVRO, "config": config}, then))
 
 
+KEYS_ALONE = {"connectionName": "registry", "keySchema": {"type": "avro", "schema": "string"}}
+
+
+@pytest.mark.parametrize(
+    ("form", "same"),
+    [
+        ({}, (b":", b" : ")),
+        ({"format": {"plugin": "labels"}}, (b"n=", b"n=")),
+        ({"format": "messagePack"}, (b"\xa1n", b"\xd9\x01n")),
+    ],
+    ids=["json", "plug-in", "MessagePack"],
+)
+def test_keys_of_a_registry_beside_values_of_any_form_are_written_again(
+    form: dict[str, Any], same: tuple[bytes, bytes]
+) -> None:
+    """By keys tombstones are told apart; a value is compared by what it holds, whatever letters it has. same: other bytes of the same."""
+    config = {"key": "$id", "tombstoneWhen": {"$eq": ["$gone", "yes"]}}
+    project = {"$project": {"_id": 0, "n": "Ąmok", "id": 1, "gone": 1}}
+
+    async def then(run: Run) -> None:
+        found = await run.audit()
+        assert (found.records, found.dead_letters, sum(found.outputs.values())) == (COUNT, 0, COUNT)
+        records = [each.record for each in run.it.broker._topics["out"][0].stored if each.record is not None]
+        assert {(record.key or b"")[:1] for record in records} == {b"\0"}
+        assert sum(record.value is None for record in records) > 0
+        await run.with_value(lambda values: values.__setitem__(0, values[0].replace(*same)))
+        with pytest.raises(AuditFailed, match="does not follow"):
+            await run.with_value(lambda values: values.__setitem__(0, values[0].replace("Ą".encode(), "ä".encode())))
+
+    run_virtual(lambda world: ran(world, {**form, "schemaRegistry": KEYS_ALONE, "config": config}, then, (project,)))
+
+
 def test_other_bytes_of_the_same_content_are_no_discrepancy() -> None:
     """A later release may write a document in other bytes: by another schema, say, which reads as the same."""
 

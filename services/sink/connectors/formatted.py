@@ -1,6 +1,6 @@
 """Documents, and keys that are documents, as records of plug-ins' formats. They are staged as bytes: a release asks no plug-in.
 
-Keys of a format may stand beside values of a schema registry.
+Keys of a format may stand beside values of a schema registry, and values of a format beside its keys.
 """
 
 from collections.abc import Callable, Sequence
@@ -30,7 +30,7 @@ class FormattedForms:
         executor: Executor,
         registered: RegisteredForms | None = None,
     ) -> None:
-        """registered: writes the values."""
+        """registered: writes what no format does."""
         self._registered = registered
         self._values = values
         self._keys = keys
@@ -40,7 +40,7 @@ class FormattedForms:
     @property
     def has_keys(self) -> bool:
         """Whether `key` makes the keys."""
-        return self._keys is not None
+        return self._keys is not None or (self._registered is not None and self._registered.has_keys)
 
     async def prepare(self, topic: str) -> None:
         """Load the formats."""
@@ -63,9 +63,9 @@ class FormattedForms:
 
     def value(self, document: Document, text: Callable[[], bytes], topic: str) -> bytes:
         """A document's record; `text` gives its JSON. Unregistered before the formats are loaded; RecordRefused."""
-        if self._registered is not None:
-            return self._registered.value(document, text, topic)
-        return text() if self._values is None else self._record(self._values, document, topic)
+        if self._values is not None:
+            return self._record(self._values, document, topic)
+        return text() if self._registered is None else self._registered.value(document, text, topic)
 
     def values(
         self,
@@ -75,10 +75,9 @@ class FormattedForms:
         places: npt.NDArray[np.int64],
     ) -> pa.BinaryArray | None:
         """See `RegisteredForms.values`."""
-        if self._registered is not None:
-            return self._registered.values(documents, texts, topics, places)
         if self._values is None:
-            return texts()
+            by_registry = self._registered
+            return texts() if by_registry is None else by_registry.values(documents, texts, topics, places)
         form = self._values.loaded() if self._ready else None
         if isinstance(form, CsvLine):
             return csv_records(documents(), form.config.fields, form.config.delimiter)
@@ -86,7 +85,9 @@ class FormattedForms:
 
     def key(self, value: Value, topic: str) -> bytes:
         """A key's record. Unregistered, RecordRefused."""
-        assert self._keys is not None, "the caller looks at has_keys"
+        if self._keys is None:
+            assert self._registered is not None, "the caller looks at has_keys"
+            return self._registered.key(value, topic)
         if type(value) is not dict and not self._keys.form.own:
             raise RecordRefused(
                 f"{self._keys.place}: expected a key that is a document, found a value of type {type_name(value)}"

@@ -1,6 +1,6 @@
 """Records of plug-ins' formats as the JSON that sources read. One that is none stays as it is, with the reason.
 
-Keys of a format may stand beside values of a schema registry.
+Keys of a format may stand beside values of a schema registry, and values of a format beside its keys.
 """
 
 from collections.abc import Mapping
@@ -32,7 +32,7 @@ class FormattedRecords:
         keys_must: bool = True,
         registered: RegisteredRecords | None = None,
     ) -> None:
-        """keys_must: a record with a key that is not of the format is none. registered: reads the values."""
+        """keys_must: a record with a key that is not of the format is none. registered: reads what no format does."""
         self._values = values
         self._keys = keys
         self._executor = executor
@@ -42,20 +42,23 @@ class FormattedRecords:
 
     async def decoded(self, batch: RawBatch) -> RawBatch:
         """The same records, values and keys as JSON. PluginError; as `RegisteredRecords.decoded`."""
+        before = batch.unread
         if self._registered is not None:
             batch = await self._registered.decoded(batch)
-        return await self._executor.blocking(self._read, batch)
+        return await self._executor.blocking(self._read, batch, before)
 
-    def _read(self, batch: RawBatch) -> RawBatch:
+    def _read(self, batch: RawBatch, before: Mapping[int, str]) -> RawBatch:
+        """before: records that were none when they came."""
         values, keys, unread = batch.values, batch.keys, dict[int, str]()
         if self._keys is not None and keys is not None:
             keys, wrong = self._column(keys, self._keys)
             if self._keys_must:
                 unread = {row: f"its key: {why}" for row, why in wrong.items()}
+        unread |= batch.unread
         if self._values is not None:
             values, wrong = self._column(values, self._values)
             unread |= wrong
-        return replace(batch, values=values, keys=keys, unread={**unread, **batch.unread})
+        return replace(batch, values=values, keys=keys, unread={**unread, **before})
 
     def _column(self, column: pa.BinaryArray, plugged: PluggedFormat) -> tuple[pa.BinaryArray, dict[int, str]]:
         """The records as JSON, and why some stay as they are."""

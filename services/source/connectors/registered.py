@@ -60,11 +60,13 @@ class RegisteredRecords:
         executor: Executor,
         record_bytes_max: int,
         *,
+        values: bool = True,
         keys: bool = False,
         keys_must: bool = True,
     ) -> None:
-        """keys: they are of the registry, too. keys_must: a record with a key that is not is none."""
+        """values, keys: which of them are of the registry. keys_must: a record with a key that is not is none."""
         self._registry = registry
+        self._values = values
         self._keys = keys
         self._keys_must = keys_must
         self._executor = executor
@@ -73,8 +75,9 @@ class RegisteredRecords:
         """By schema; the reason where its records cannot be read."""
 
     async def decoded(self, batch: RawBatch) -> RawBatch:
-        """The same records, values (and keys) as JSON. LogUnavailable, LogDenied: nothing was taken, ask again."""
-        columns = [batch.values, batch.keys] if self._keys and batch.keys is not None else [batch.values]
+        """The same records, values, keys or both as JSON. LogUnavailable, LogDenied: nothing was taken, ask again."""
+        columns = [batch.values] if self._values else []
+        columns += [batch.keys] if self._keys and batch.keys is not None else []
         numbers = {number for column in columns for number in np.unique(_numbers(column)).tolist() if number >= 0}
         readers: Mapping[int, _ToJson | str] = {number: await self._reader(number) for number in sorted(numbers)}
         return await self._executor.blocking(self._read, batch, readers)
@@ -99,8 +102,9 @@ class RegisteredRecords:
         return found
 
     def _read(self, batch: RawBatch, readers: Mapping[int, _ToJson | str]) -> RawBatch:
-        values, unread = self._column(batch.values, readers)
-        keys = batch.keys
+        values, keys, unread = batch.values, batch.keys, dict[int, str]()
+        if self._values:
+            values, unread = self._column(values, readers)
         if self._keys and keys is not None:
             keys, wrong = self._column(keys, readers)
             if self._keys_must:

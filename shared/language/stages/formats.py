@@ -88,9 +88,9 @@ def key_format(*names: str) -> Kind:
     return Kind(read, {"anyOf": [word.schema, _PLUGIN.schema]})
 
 
-def check_format(tree: Any, found: Read, path: str, scope: Scope) -> None:
+def check_format(tree: Any, found: Read, path: str, scope: Scope, *, registry_has_keys_alone: bool) -> None:
     """Note options of a topic that have no meaning beside a format, and take a plug-in's format of keys apart."""
-    if "format" in found and "schemaRegistry" in tree:
+    if "format" in found and "schemaRegistry" in tree and not registry_has_keys_alone:
         what = "values are of a schema registry, or of another format, not of both; of keys config.keyFormat has the format"
         scope.problems.add(join(path, "format"), what)
     if isinstance(form := found.fields.get("key_format"), PluginFormat):

@@ -105,7 +105,7 @@ def read(tree: Any, path: str, scope: Scope) -> KafkaEmit | None:
     if isinstance(topic, Constant) and (type(topic.value) is not str or not topic.value):
         scope.problems.add(join(path, "topic"), "a topic's name, or an expression that gives one")
     check_schemas(tree, o, path, scope)
-    check_format(tree, o, path, scope)
+    check_format(tree, o, path, scope, registry_has_keys_alone="value_schema" not in o.fields)
     return None if len(scope.problems.errors) > before else KafkaEmit(path=path, **o.fields)
 
 

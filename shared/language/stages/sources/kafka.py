@@ -139,7 +139,11 @@ _REGISTRY: Final = closed(Option("connectionName", STRING, "the registry's conne
 _KAFKA: Final = (
     _CONNECTION,
     Option("topic", one_or_more(STRING), "a topic, or a list of them", required=True, into="topics"),
-    Option("schemaRegistry", _REGISTRY, "records are Avro, Protobuf or JSON by the schemas of a registry"),
+    Option(
+        "schemaRegistry",
+        _REGISTRY,
+        "records are Avro, Protobuf or JSON by the schemas of a registry; beside format: keys alone",
+    ),
     Option("format", FORMAT, "messagePack, csv with its fields, or a plug-in's format (default JSON)"),
     Option("config", _CONFIG, "how the topic is read"),
     Option("until", _position(("latest",), time=False), "latest, or offsets by partition: then the source ends"),
@@ -149,9 +153,10 @@ _KAFKA: Final = (
 
 
 def _check(tree: Any, found: Read, path: str, scope: Scope) -> None:
-    if found.fields.get("key_format") == "schemaRegistry" and "registry" not in found.fields:
+    keys_of_registry = found.fields.get("key_format") == "schemaRegistry"
+    if keys_of_registry and "registry" not in found.fields:
         scope.problems.add(join(path, "config.keyFormat"), "keys of a schema registry need $source.schemaRegistry")
-    check_format(tree, found, path, scope)
+    check_format(tree, found, path, scope, registry_has_keys_alone=keys_of_registry)
     form = found.fields.get("format")
     if form is not None and form.own and form.plugin == "csv":
         _check_cells(form.config["fields"], found, path, scope)
