@@ -76,8 +76,13 @@ def needed_by(name: str) -> set[str]:
     } - {normal(name)}
 
 
-def imported(module: str, path: Path) -> Iterator[str]:
+@cache
+def imported(path: Path) -> tuple[str, ...]:
     """Names of modules in a file's imports, those in functions too, and those that it names in a text to load them."""
+    return tuple(_imported(path))
+
+
+def _imported(path: Path) -> Iterator[str]:
     for node in ast.walk(ast.parse(path.read_text())):
         match node:
             case ast.Import(names):
@@ -108,7 +113,7 @@ def reached(starts: list[str]) -> dict[str, set[str]]:
             continue
         seen.add(module)
         starts.append(module.rpartition(".")[0])
-        for name in imported(module, path):
+        for name in imported(path):
             top = name.split(".")[0]
             if top == "tidemark":
                 starts.append(name)
@@ -168,16 +173,20 @@ def test_tables_and_plots_are_in_the_images_that_open_them() -> None:
     }
 
 
-@pytest.mark.parametrize("service", SERVICES)
-def test_a_service_loads_without_the_packages_that_its_image_lacks(service: str) -> None:
-    """All its modules, and all that are shared."""
-    lacking = PACKAGES.keys() - installed(service)
-    modules = {module for module, owners in packages_distributions().items() if lacking & {*map(normal, owners)}}
-    rooms = [
-        f"tidemark.services.{service}",
-        "tidemark.shared",
-        *(["tidemark.spark_stages"] if service == "spark" else []),
-    ]
+@pytest.mark.parametrize(
+    "services", [("coordinator", "gateway"), ("operator",), ("source", "sink"), ("control",), ("spark",)], ids="-".join
+)
+def test_services_load_without_the_packages_that_their_image_lacks(services: tuple[str, ...]) -> None:
+    """All their modules, and all that are shared."""
+    (having,) = {frozenset(installed(service)) for service in services}
+    modules = {
+        module
+        for module, owners in packages_distributions().items()
+        if (PACKAGES.keys() - having) & {*map(normal, owners)}
+    }
+    rooms = [f"tidemark.services.{service}" for service in services] + ["tidemark.shared"]
+    rooms += ["tidemark.spark_stages"] if "spark" in services else []
+    more = ["tidemark.services.local.watched", *(module for service in services for module in MORE.get(service, ()))]
     program = (
         "import sys\n"
         "class Lacking:\n"
@@ -191,7 +200,7 @@ def test_a_service_loads_without_the_packages_that_its_image_lacks(service: str)
         "    for module in pkgutil.walk_packages(room.__path__, f'{room.__name__}.'):\n"
         "        if not module.name.endswith('.__main__'):\n"
         "            importlib.import_module(module.name)\n"
-        f"for more in {['tidemark.services.local.watched', *MORE.get(service, ())]}:\n"
+        f"for more in {more}:\n"
         "    importlib.import_module(more)\n"
     )
     done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False)
