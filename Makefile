@@ -179,6 +179,10 @@ chaos: setup ## real processes under kills, pauses, cuts and full disks (MINUTES
 drawn: setup ## pipelines drawn at random as JOBS=100 jobs of a real installation, from SEED=1 on, beside one process; some 4 s each
 	$(BIN)/python -m tests.harness.drawn_jobs $(or $(SEED),1) $(or $(JOBS),100)
 
+.PHONY: upgrades
+upgrades: setup ## such jobs, JOBS=24 from SEED=1 on, begun by an older version (FROM=COMMIT), which ends or is killed: this one goes on with them
+	$(BIN)/python -m tests.harness.drawn_jobs.upgraded $(or $(FROM),$(error name the older version: FROM=COMMIT)) $(or $(SEED),1) $(or $(JOBS),24)
+
 .PHONY: many
 many: setup ## PROCESSORS=30 small ones in one installation: time until all have committed, processes, memory
 	$(BIN)/python -m tests.harness.many $(or $(PROCESSORS),30)

@@ -372,12 +372,15 @@ class Job:
             with psycopg.connect(self.places.postgresql, autocommit=True) as server:
                 server.execute("SELECT pg_drop_replication_slot(%s)", [self.table])
 
-    def parts(self) -> tuple[list[bytes], list[bytes]]:
-        """The records in front of the middle, and those behind it, with what comes again."""
+    def halves(self) -> tuple[list[bytes], list[bytes]]:
+        """The records of a history and of its topic, or those in front of the middle and those behind it, with what comes again."""
+        return self._overlapping() if self.origin == "history" else self._parts()
+
+    def _parts(self) -> tuple[list[bytes], list[bytes]]:
         return self.values[: self.middle], [*self.values[self.middle :], *(self.values[n] for n in self.repeats)]
 
-    def overlapping(self) -> tuple[list[bytes], list[bytes]]:
-        """What a history and a topic hold: both have the records near the middle, in which the history ends."""
+    def _overlapping(self) -> tuple[list[bytes], list[bytes]]:
+        # Both have the records near the middle, in which the history ends.
         overlap = self.middle // 3
         return self.values[: self.middle + overlap], self.values[self.middle - overlap :]
 

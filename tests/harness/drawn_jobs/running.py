@@ -27,6 +27,7 @@ from tidemark.shared.runtime.client import RequestRefused
 
 WORKERS: Final = {"coordinator": 1, "source": 1, "operator": 1, "sink": 1, "spark": 1, "control": 1}
 _SCALING: Final = {"scale_after_ms": 2_000, "scale_up_ms": 500, "scale_down_ms": 1_000, "scale_lag_ms": 100}
+SETTINGS: Final = {"TIDEMARK_EXTRA": json.dumps(_SCALING)}
 _FAULTS: Final = {"told": 0.03, "registry": 0.3, "mongodb": 0.5}
 """Of a hundred requests so many fail; a way to MongoDB breaks so often in a second."""
 _OF_REGISTRIES: Final = ("500", "429", "503", "half", "closed", "page", "missing")
@@ -40,32 +41,42 @@ _REQUEST: Final = 2_000_000
 
 async def run(there: Installation, folder: Path, job: Job) -> list[str]:
     """What differs; nothing where all is as it must be."""
+    await begin(there, job, disturbed=True)
+    return await finish(there, folder, job)
+
+
+async def begin(there: Installation, job: Job, *, disturbed: bool) -> None:
+    """The job runs, and has the records in front of its middle. disturbed: while things happen."""
     name = ProcessorName(job.name)
     topics = {f"{name}-in": job.partitions, f"{name}-others": 1, f"{name}-out": job.outputs, f"{name}-dlq": 1}
     for topic, partitions in topics.items():
         await there.log.create_topic(topic, partitions, {"retention.ms": "-1"})
     job.prepare()
-    first, second = job.overlapping() if job.origin == "history" else job.parts()
+    first, second = job.halves()
+    if job.origin in ("files", "history"):
+        job.put(0, first)
     if job.origin == "files":
-        job.put(0, first)
         job.put(1, second)
-    if job.origin == "history":
-        job.put(0, first)
     if job.origin == "changes":
         await asyncio.to_thread(job.insert, first)
-    bootstrap = there.cluster.bootstrap
-    async with aiokafka.AIOKafkaProducer(bootstrap_servers=bootstrap, max_request_size=_REQUEST, **job.settings) as out:
+    async with _producer(there, job) as out:
         if job.early and job.origin == "history":
             await _sent(out, f"{name}-in", job.sent(second), job.partitions)
         await there.ensure_started(name, json.dumps(job.document()), job.parallelism)
         await _sent(out, f"{name}-others", [json.dumps(each).encode() for each in job.others], 1)
-        await asyncio.gather(_come(out, job, first), _disturbed(there, job))
-        if job.origin in _TOPICS or (job.origin == "history" and not job.early):
+        await asyncio.gather(_come(out, job, first), *([_disturbed(there, job)] if disturbed else []))
+
+
+async def finish(there: Installation, folder: Path, job: Job) -> list[str]:
+    """The other records come, and the job drains: what differs."""
+    name, second = ProcessorName(job.name), job.halves()[1]
+    if job.origin in _TOPICS or (job.origin == "history" and not job.early):
+        async with _producer(there, job) as out:
             await _sent(out, f"{name}-in", job.sent(second), job.partitions)
-        if job.origin == "growing":
-            job.put(_PIECES, second)
-        if job.origin == "changes":
-            await asyncio.to_thread(job.insert, second)
+    if job.origin == "growing":
+        job.put(_PIECES, second)
+    if job.origin == "changes":
+        await asyncio.to_thread(job.insert, second)
     if await _until(there, name, "RUNNING", "FAILED", "FINISHED") == "RUNNING":
         # Files that were there at the start end by themselves, beside a second stream or just before they are told to.
         with contextlib.suppress(RequestRefused):
@@ -76,6 +87,11 @@ async def run(there: Installation, folder: Path, job: Job) -> list[str]:
     if status.state != "FINISHED":
         return [f"{status.state}: {status.reason}"]
     return await compared(there, folder, job)
+
+
+def _producer(there: Installation, job: Job) -> aiokafka.AIOKafkaProducer:
+    bootstrap = there.cluster.bootstrap
+    return aiokafka.AIOKafkaProducer(bootstrap_servers=bootstrap, max_request_size=_REQUEST, **job.settings)
 
 
 async def _come(out: aiokafka.AIOKafkaProducer, job: Job, values: list[bytes]) -> None:
@@ -158,15 +174,16 @@ async def jobs(seeds: Iterable[int], folder: Path, at_once: int, focus: str = ""
             await asyncio.to_thread(job.clear)
 
     async with (
-        _servers(targets) as places,
-        installation(folder, {"TIDEMARK_EXTRA": json.dumps(_SCALING)}, WORKERS) as there,
+        servers(targets) as places,
+        installation(folder, SETTINGS, WORKERS) as there,
     ):
         await asyncio.gather(*(one(there, seed, places) for seed in seeds))
     return wrong
 
 
 @contextlib.asynccontextmanager
-async def _servers(folder: Path) -> AsyncIterator[Places]:
+async def servers(folder: Path) -> AsyncIterator[Places]:
+    """What the jobs' connections name, each with faults of its own."""
     told = await Told(Weather(1, _FAULTS["told"])).start()
     registry = await Registry(weather=Weather(2, _FAULTS["registry"], _OF_REGISTRIES)).start()
     numbers = {form: registry.add("readings", schema, kind) for form, (kind, schema) in FORMS.items()}
