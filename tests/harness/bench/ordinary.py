@@ -22,6 +22,7 @@ import aiokafka
 import numpy as np
 
 from tests.harness.bench.machine import described
+from tests.harness.bench.traffic import EVEN, Traffic
 from tests.harness.bench.watching import Meter, Profiler
 from tidemark.services.cli.installation import Installation, installation, workers_of
 from tidemark.shared.language.documents import parse
@@ -66,6 +67,7 @@ class Case:
     profile_s: int = 0
     fields: int = 0
     """More fields of each record, of 36 characters."""
+    traffic: Traffic = EVEN
 
 
 @dataclass
@@ -92,26 +94,36 @@ def _more(fields: int) -> bytes:
 
 
 async def produce(asked: argparse.Namespace) -> None:
-    """Records number `first`, `first + step`, …: created at an even pace, each sent by itself to a partition drawn at random."""
+    """Records number `first`, `first + step`, …: created as their traffic says, each sent by itself to a partition drawn at random."""
+    traffic = Traffic(**json.loads(asked.traffic))
     producer = aiokafka.AIOKafkaProducer(
         bootstrap_servers=asked.bootstrap,
-        acks=1,
+        acks="all" if traffic.transaction_ms else 1,
         linger_ms=asked.linger,
         max_batch_size=16_384 if asked.pace else 1 << 17,
+        compression_type=traffic.compression,
+        transactional_id=f"{asked.topic}-{asked.first}" if traffic.transaction_ms else None,
     )
     await producer.start()
     draw = np.random.default_rng(asked.first)
+    weights = traffic.weights(asked.partitions)
     number, sent, began = asked.first, 0, time.monotonic()
     wanted, more = asked.count, _more(asked.fields)
     while sent < wanted:
-        due = min(wanted, int((time.monotonic() - began) * asked.pace)) if asked.pace else min(wanted, sent + 1_000)
-        places = draw.integers(0, asked.partitions, max(0, due - sent)).tolist()
-        for place in places:
-            record = _RECORD % (number, time.time_ns() // 1_000_000, more)
+        at_once = min(wanted, sent + 1_000)
+        due = traffic.due(time.monotonic() - began, asked.pace, wanted) if asked.pace else at_once
+        ends = time.monotonic() + traffic.transaction_ms / 1000
+        if traffic.transaction_ms:
+            await producer.begin_transaction()
+        for place in draw.choice(asked.partitions, max(0, due - sent), p=weights).tolist():
+            record = _RECORD % (number, time.time_ns() // 1_000_000, more + traffic.more(number))
             await producer.send(asked.topic, record, partition=place)
             number += asked.step
         sent = max(due, sent)
         await asyncio.sleep(_SLICE_S)
+        if traffic.transaction_ms:
+            await asyncio.sleep(max(0.0, ends - time.monotonic()))
+            await producer.commit_transaction()
     await producer.flush()
     await producer.stop()
 
@@ -129,7 +141,7 @@ async def consume(asked: argparse.Namespace) -> None:
         await consumer.position(each)
     print("ready", flush=True)
     delays = np.full(asked.count, -1, dtype=np.int64)
-    behind, more = _BEHIND[asked.stage], _more(asked.fields)
+    behind, fields, traffic = _BEHIND[asked.stage], _more(asked.fields), Traffic(**json.loads(asked.traffic))
     seen, first_s, last_s = 0, 0.0, time.time()
     while seen < asked.count and time.time() - last_s < _SILENCE_S:
         for records in (await consumer.getmany(timeout_ms=1_000, max_records=20_000)).values():
@@ -139,6 +151,7 @@ async def consume(asked: argparse.Namespace) -> None:
             for record in records:
                 value = record.value
                 number, made_ms = int(value[12:24]), int(value[31:44])
+                more = fields + traffic.more(number)
                 assert value == (_RECORD % (number, made_ms, more))[:-1] + behind, value
                 assert delays[number] < 0, f"record {number} came twice"
                 delays[number] = max(0, now_ms - made_ms)
@@ -146,8 +159,8 @@ async def consume(asked: argparse.Namespace) -> None:
     missing = np.flatnonzero(delays < 0)
     assert not len(missing), f"{len(missing)} of {asked.count} records did not come out, the first is {missing[0]}"
     # A little longer: what came twice comes behind.
-    more = await consumer.getmany(timeout_ms=300)
-    assert not more, "more records than were sent"
+    behind_all = await consumer.getmany(timeout_ms=300)
+    assert not behind_all, "more records than were sent"
     await consumer.stop()
     p50, p99 = np.percentile(delays[int(_WARM * asked.count) :], [50, 99])
     print(json.dumps({"p50": float(p50), "p99": float(p99), "first": first_s, "last": last_s}), flush=True)
@@ -192,6 +205,7 @@ async def _producers(bootstrap: str, topic: str, case: Case, count: int, pace: i
         await _client(
             "produce", bootstrap=bootstrap, topic=topic, linger=case.linger_ms, partitions=case.partitions,
             first=n, step=number, count=share, pace=pace / number, fields=case.fields,
+            traffic=json.dumps(asdict(case.traffic)),
         )
         for n, share in enumerate(shares)
     ]  # fmt: skip
@@ -224,6 +238,7 @@ async def measure(installed: Installation, case: Case, folder: Path) -> Found:
         count=count,
         stage=case.stage,
         fields=case.fields,
+        traffic=json.dumps(asdict(case.traffic)),
     )
     assert consumer.stdout is not None
     assert (await consumer.stdout.readline()).strip() == b"ready"
@@ -290,6 +305,7 @@ async def _main(asked: argparse.Namespace, folder: Path) -> None:
                 asked.preload,
                 asked.profile,
                 asked.fields,
+                Traffic(**json.loads(asked.traffic)),
             )
             for epoch in asked.epoch
             for partitions in asked.partitions
@@ -317,6 +333,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=15)
     for name, values in (("rate", [10_000]), ("linger", [1]), ("partitions", [4]), ("epoch", [0])):
         parser.add_argument(f"--{name}", type=int, nargs="+", default=values)
+    parser.add_argument("--traffic", default="{}", help="fields of Traffic, JSON")
     parser.add_argument("--stage", default="match", choices=sorted(_STAGES))
     parser.add_argument("--workers", default="{}", help="processes of a service, JSON")
     parser.add_argument("--folder", type=Path)
