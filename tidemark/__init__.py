@@ -9,7 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from tidemark.services.library.documents import explain, validate
+    from tidemark.services.library.documents import DocumentWarning, explain, validate
     from tidemark.services.library.running import Run, RunEnded, run
     from tidemark.services.library.trying import TryOutFailed, TryOutResult, try_out
     from tidemark.shared.computation import (
@@ -33,6 +33,7 @@ __all__ = [
     "ConfigError",
     "Date",
     "Document",
+    "DocumentWarning",
     "NoConfig",
     "NoState",
     "Record",
@@ -50,6 +51,7 @@ __all__ = [
     "validate",
 ]
 _LIBRARY = {
+    "DocumentWarning": "documents",
     "explain": "documents",
     "validate": "documents",
     "Run": "running",

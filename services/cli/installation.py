@@ -202,13 +202,14 @@ async def up(data_dir: Path, port: int, variables: Iterable[str], plugins: Itera
     ended, loop = asyncio.Event(), asyncio.get_running_loop()
     said = Console(stderr=True, soft_wrap=True)
     workers = {**dict.fromkeys(WORKERS, 0), CONTROL: 1}
-    async with installation(data_dir, {}, workers, port=port, variables=variables, plugins=plugins):
+    async with installation(data_dir, {}, workers, port=port, variables=variables, plugins=plugins) as installed:
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, ended.set)
         marker = data_dir / STAYS_FILE
         try:
             said.print(await console_address(data_dir), highlight=False)
             marker.write_text(str(os.getpid()))
+            said.print(f"broker: {installed.cluster.bootstrap} (${{LOCAL_KAFKA}} in documents)", highlight=False)
             said.print(
                 f"it stays until Ctrl-C; `tidemark run FILE --data {data_dir}` and `tidemark create` use it",
                 highlight=False,

@@ -90,6 +90,7 @@ def quiet(level: int = logging.CRITICAL) -> None:
             Repeats(SystemClock()),
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="%Y-%m-%d %H:%M:%S", utc=False),
+            structlog.processors.format_exc_info,  # plainly: the renderer's own form shows the values of variables, too
             structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty()),
         ],
         wrapper_class=structlog.make_filtering_bound_logger(level),

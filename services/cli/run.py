@@ -62,6 +62,8 @@ async def run(file: Path, data_dir: Path, parallelism: Mapping[str, int], port: 
     text = read_document(file)
     processor = parse(text)
     name = processor.name or ProcessorName(file.stem)
+    for doubt in processor.warnings:
+        Console(stderr=True, soft_wrap=True).print(f"warning: {doubt}", highlight=False, markup=False)
     async with installed_for(processor, data_dir, parallelism, port) as installed:
         telling = asyncio.create_task(_tell_address(data_dir))
         begun = await _begin(installed, name, text, parallelism, data_dir)

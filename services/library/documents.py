@@ -3,6 +3,7 @@
 import json
 import os
 import uuid
+import warnings
 from collections.abc import Mapping, Sequence
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
@@ -119,14 +120,23 @@ def text_of(document: AnyDocument) -> str:
     )
 
 
+class DocumentWarning(UserWarning):
+    """A part of a document that is valid, but hardly meant."""
+
+
 def validate(document: AnyDocument) -> list[str]:
-    """The reasons why `tidemark run` would refuse it, each `place: reason`; [] if none. Connects to nothing. Unreadable, TypeError."""
+    """The reasons why `tidemark run` would refuse it, each `place: reason`; [] if none. Connects to nothing. Unreadable, TypeError.
+
+    What is valid and hardly meant, such as a misspelt field, is a `DocumentWarning`.
+    """
     try:
         processor, _ = planned(text_of(document), "spark")
     except InvalidDocument as error:
         return [str(each) for each in error.errors]
     except PlanError as error:
         return [str(error)]
+    for doubt in processor.warnings:
+        warnings.warn(str(doubt), DocumentWarning, stacklevel=2)
     return [str(each) for each in refused_by_a_run(processor, {BROKER_VARIABLE: "", **os.environ})]
 
 

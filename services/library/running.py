@@ -45,14 +45,24 @@ class Run:
         self._ready = threading.Event()
         self._over = asyncio.Event()
         self._installed: Installation | None = None
+        self._starting: set[asyncio.Task[None]] = set()
+        """What is broken off where nobody waits for the start any more."""
         self._failure: BaseException | None = None
         self._beats: dict[TaskId, TaskBeat] = {}
         self.name: ProcessorName = _NAME
         """The document's name, or `pipeline`."""
 
     def __enter__(self) -> Self:
+        if self._thread.ident is not None:
+            raise RunEnded(
+                "a run is for one `with` block: `tidemark.run` makes another, which goes on on the same folder"
+            )
         self._thread.start()
-        self._ready.wait()
+        try:
+            self._ready.wait()
+        except BaseException:  # Ctrl-C while it starts: no block follows that would end its processes
+            self._end()
+            raise
         if self._failure is not None:
             self._thread.join()
             raise RunEnded(str(self._failure)) from self._failure
@@ -61,10 +71,23 @@ class Run:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        with contextlib.suppress(RunEnded):  # it has ended before, which `status` and `wait` tell
-            self.stop()
-        self._loop.call_soon_threadsafe(self._over.set)
+        try:
+            with contextlib.suppress(RunEnded):  # it has ended before, which `status` and `wait` tell
+                self.stop()
+        finally:  # also where Ctrl-C comes while it stops
+            self._end()
+
+    def _end(self) -> None:
+        """Let the installation go, and wait until its processes have ended. One that is still starting is broken off."""
+        end = self._over.set if self._ready.is_set() else self._break_off
+        with contextlib.suppress(RuntimeError):  # the loop is closed: the installation has ended by itself
+            self._loop.call_soon_threadsafe(end)
         self._thread.join()
+
+    def _break_off(self) -> None:
+        self._over.set()
+        for task in self._starting:
+            task.cancel()
 
     @property
     def folder(self) -> Path:
@@ -92,7 +115,11 @@ class Run:
 
     def wait(self, timeout_s: float | None = None) -> ProcessorStatus:
         """Until it has finished or was stopped. RunEnded, with the reason, if it fails; TimeoutError."""
-        status = self._ask(asyncio.wait_for(self._running().until_ended(self.name), timeout_s))
+        try:
+            status = self._ask(asyncio.wait_for(self._running().until_ended(self.name), timeout_s))
+        except TimeoutError:
+            now = self.status()
+            raise TimeoutError(f"{self.name}: {now.state} after {timeout_s:g} s {now.reason}".rstrip()) from None
         if status.state == "FAILED":
             raise RunEnded(f"{self.name}: {status.reason}")
         return status
@@ -131,7 +158,7 @@ class Run:
         asyncio.set_event_loop(self._loop)
         try:
             self._loop.run_until_complete(self._run())
-        except Exception as error:  # noqa: BLE001 - it is raised in the caller's thread
+        except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - it is raised in the caller's thread
             self._failure = error
         finally:
             self._installed = None
@@ -139,11 +166,15 @@ class Run:
             self._loop.close()
 
     async def _run(self) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._starting.add(task)
         processor = parse(self._text)
         self.name = processor.name or _NAME
         async with installed_for(processor, self._folder, self._parallelism) as installed:
             hearing = asyncio.create_task(self._hear(installed))
             await installed.ensure_started(self.name, self._text, self._parallelism)
+            self._starting.clear()
             self._installed = installed
             self._ready.set()
             await self._over.wait()

@@ -43,8 +43,15 @@ def load_computation(path: str, config: Mapping[str, Any] | None = None, code: b
 def make_computation(
     kind: type[Computation[Any, Any]], config: Mapping[str, Any] | None = None
 ) -> Computation[Any, Any]:
-    """A computation of this class; ConfigError for a config that does not fit, StateError for a State that does not serve."""
+    """A computation of this class.
+
+    ClassError where it has no `process`; ConfigError for a config that does not fit, StateError for a State that does not serve.
+    """
     name = f"{kind.__module__}:{kind.__qualname__}"
+    method = "process" if kind.batch_schema is None else "process_batch"
+    if getattr(kind, method) is getattr(Computation, method):
+        why = "" if kind.batch_schema is None else ", for it has a batch_schema"
+        raise ClassError(f"{name}: expected a class with the method {method}{why}, found none")
     try:
         computation = kind(config_of(config or {}, kind.Config, name))
     except ValueError as e:

@@ -89,7 +89,8 @@ def make_plugin(kind: Kind, name: str, config: Mapping[str, Any], settings: Mapp
 
 
 def make_of(where: str, kind: type[P], config: Mapping[str, Any], settings: Mapping[str, Any]) -> P:
-    """An object of the class. PluginError where it does not take what it is given."""
+    """An object of the class. PluginError where it does not take what it is given, or lacks a method."""
+    _check_methods(where, kind)
     try:
         return kind(config_of(config, kind.Config, where), config_of(settings, kind.Settings, where, _SETTINGS))
     except ConfigError as error:
@@ -98,12 +99,18 @@ def make_of(where: str, kind: type[P], config: Mapping[str, Any], settings: Mapp
         raise PluginError(f"{where}: config: {error}") from error
 
 
+def _check_methods(where: str, kind: type[Any]) -> None:
+    if lacking := sorted(getattr(kind, "__abstractmethods__", ())):
+        raise PluginError(f"{where}: expected the class {kind.__name__} to have {', '.join(lacking)}, found none")
+
+
 def check_plugin(kind: Kind, name: str, config: Mapping[str, Any], settings: Mapping[str, Any] | None) -> None:
     """PluginError as `make_plugin`. settings: None where they are not known here, and so are not looked at."""
     where, found = load_plugin(kind, name)
     if settings is not None:
         make_of(where, found, config, settings)
         return
+    _check_methods(where, found)
     try:
         config_of(config, found.Config, where)
     except ConfigError as error:

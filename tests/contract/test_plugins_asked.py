@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import structlog
 from tidemark_shelf.file import Place, ShelfFile
 
 from tests.harness.plugins import package
@@ -128,3 +129,49 @@ def test_a_try_out_for_others_asks_no_plugin(tmp_path: Path) -> None:
     tree["pipeline"][1:2] = [{"$union": {"pipelines": [other]}}]
     with pytest.raises(TryOutFailed, match=r"pipelines\[0\]\[0\]\.\$source: reaches outside"):
         tried({"document": json.dumps(tree), "rows": [{"k": 1}], "limit": 10})
+
+
+WRONG = """
+from tidemark.plugins import Batch, Record, Source, Split
+
+class AskedSource(Source):
+    api = 1
+    def splits(self): return {splits}
+    def read(self, split, position, max_bytes):
+        secret = "hidden"
+        return {read}
+    def end(self, split): return {end}
+"""
+RIGHT = {"splits": "[Split('a')]", "read": "Batch([], 0, 'nothing')", "end": "0"}
+
+
+@pytest.mark.parametrize(
+    ("wrong", "says"),
+    [
+        ({"splits": "['a']"}, r"plug-in asked: expected Split in splits\(\), found 'a'"),
+        ({"splits": "None"}, "plug-in asked, listing splits: the plug-in raises TypeError"),
+        ({"end": "None"}, r"plug-in asked: expected Integral from end\(\), found None"),
+        ({"read": "[{'a': 1}]", "end": "1"}, r"plug-in asked: expected Batch from read\(\), found \[\{'a': 1\}\]"),
+        ({"read": "Batch([{'a': 1}], 1)", "end": "1"}, r"expected Record in the batch of read\(\), found \{'a': 1\}"),
+        ({"read": "Batch([Record('0', {}, 0)], 1)", "end": "1"}, "expected Integral as a record's position, found '0'"),
+        ({"read": "Batch([Record(0, {}, '0')], 1)", "end": "1"}, "expected Integral as a record's timestamp_ms, found '0'"),
+    ],
+)  # fmt: skip
+def test_an_answer_of_another_type_is_told_of_the_plugin(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    wrong: dict[str, str],
+    says: str,
+) -> None:
+    """The method, what was expected and what came; and no value of a variable stands in the log."""
+    code = WRONG
+    for name, answer in {**RIGHT, **wrong}.items():
+        code = code.replace("{" + name + "}", answer)
+    entries = {"tidemark.sources": {"asked": "asking:AskedSource"}}
+    monkeypatch.syspath_prepend(str(package(tmp_path / "asking", "asking", entries, code)))
+    monkeypatch.delitem(sys.modules, "asking", raising=False)
+    structlog.reset_defaults()
+    with pytest.raises(TryOutFailed, match=says):
+        try_out({"pipeline": [{"$source": {"plugin": "asked"}}, {"$emit": {"path": "out", "format": "json"}}]})
+    assert "locals" not in capsys.readouterr().err

@@ -1,6 +1,7 @@
 """A pipeline run from Python, on processes of its own."""
 
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
@@ -27,6 +28,33 @@ def test_a_run_ends_with_its_result_and_its_processes(tmp_path: Path) -> None:
     assert sum(len(path.read_text().splitlines()) for path in written) == 500
     with pytest.raises(tidemark.RunEnded, match="nothing runs"):
         running.status()
+    with pytest.raises(tidemark.RunEnded, match="one `with` block"):
+        running.__enter__()
+
+
+def test_an_interrupt_while_it_starts_or_stops_leaves_no_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ctrl-C reaches the caller, and another run takes the folder at once; a wait that is over says how far it is."""
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "1.json").write_text('{"n": 1}\n', encoding="utf-8")
+    source = {"$source": {"path": str(tmp_path / "in" / "*.json"), "format": "json", "follow": True}}
+    document = {"pipeline": [source, {"$emit": {"path": str(tmp_path / "out"), "format": "json"}}]}
+
+    starts = tidemark.run(document, tmp_path / "run")
+    monkeypatch.setattr(starts._ready, "wait", _interrupted)  # as a signal in the middle of it
+    with pytest.raises(KeyboardInterrupt), starts:
+        pytest.fail("the block is not entered")
+    with pytest.raises(KeyboardInterrupt), tidemark.run(document, tmp_path / "run") as running:  # noqa: PT012 - in the block
+        with pytest.raises(TimeoutError, match=r"pipeline: .* after 0\.01 s"):
+            running.wait(0.01)
+        monkeypatch.setattr(running, "stop", _interrupted)
+    with tidemark.run(document, tmp_path / "run") as running:
+        assert running.stop(drain=True).state == "FINISHED"
+
+
+def _interrupted(*_: object, **__: object) -> NoReturn:
+    raise KeyboardInterrupt
 
 
 def test_what_cannot_run_is_said_before_the_block_begins(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from tidemark.shared.computation import (
@@ -18,6 +19,7 @@ from tidemark.shared.computation import (
     load_computation,
     make_computation,
 )
+from tidemark.shared.computation.problems import ClassError
 from tidemark.shared.computation.state import StateCodec
 from tidemark.shared.model.values import Date, Document
 
@@ -45,6 +47,17 @@ class Configured(Computation[Rich, Limits]):
         yield {"least": self.config.least}
 
 
+class Idle(Computation[Rich, Limits]):
+    State = Rich
+
+
+class Columns(Idle):
+    batch_schema = pa.schema([("v", pa.int64())])
+
+    def process(self, record: Record, state: Rich, timers: Timers) -> Iterator[Document]:
+        raise AssertionError("batches come")
+
+
 @pytest.mark.parametrize(
     ("path", "says"),
     [
@@ -58,6 +71,19 @@ def test_a_class_that_cannot_be_loaded_is_named(path: str, says: str) -> None:
     """The error quotes the path of the document, what was expected and what was found."""
     with pytest.raises(ComputationError, match=says):
         load_computation(path)
+
+
+@pytest.mark.parametrize(
+    ("kind", "says"),
+    [
+        (Idle, "Idle: expected a class with the method process, found none"),
+        (Columns, "Columns: expected a class with the method process_batch, for it has a batch_schema, found none"),
+    ],
+)
+def test_a_class_without_its_method_is_refused_before_it_runs(kind: type[Computation[Any, Any]], says: str) -> None:
+    """Each record would become a dead letter."""
+    with pytest.raises(ClassError, match=says):
+        make_computation(kind)
 
 
 def test_config_is_checked_against_its_type() -> None:
@@ -92,6 +118,9 @@ def test_state_that_does_not_fit_is_refused() -> None:
 
     class Bad(Computation[Needs, NoConfig]):
         State = Needs
+
+        def process(self, record: Record, state: Needs, timers: Timers) -> None:
+            """Nothing comes this far."""
 
     with pytest.raises(StateError, match="does not serve as state"):
         make_computation(Bad)

@@ -219,6 +219,21 @@ def test_validate_gives_all_that_is_wrong_and_explain_how_it_runs() -> None:
     assert "vertices and edges" in tidemark.explain(QUAKES)
 
 
+def test_what_is_hardly_meant_is_a_warning() -> None:
+    """Python hears what `tidemark validate` says."""
+    match = {"$match": {"shop": {"in": ["north"]}}}
+    document = {
+        "pipeline": [
+            {"$source": {"documents": [{"shop": "north"}]}},
+            match,
+            {"$emit": {"path": "out", "format": "json"}},
+        ]
+    }
+    with pytest.warns(tidemark.DocumentWarning, match=r"\$match.shop: .*the operator is written \$in") as said:
+        assert tidemark.validate(document) == []
+    assert said[0].filename == __file__
+
+
 def test_values_keep_their_types() -> None:
     """Dates, decimals, numpy's scalars and nested values reach the language as what they are, and come back."""
     row = {

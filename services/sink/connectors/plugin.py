@@ -102,6 +102,8 @@ class PluginSink:
             self._writer = writer = _OpenSink(sink, OneByOne(self._executor))
             await self._ask(writer.calls, "opening", sink.open)
             writer.data = await self._ask(writer.calls, "reading the marker", sink.marker, str(identity))
+            if not isinstance(writer.data, bytes | None):
+                raise PluginFailed(f"{self._place}: expected bytes or None from marker(), found {writer.data!r:.200}")
             writer.marker = None if writer.data is None else decode_marker(self._place, writer.data)
         return self._writer
 

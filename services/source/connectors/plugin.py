@@ -5,6 +5,7 @@ After any error the plug-in's object is thrown away; the next call begins with a
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from numbers import Integral
 from typing import Any, Final
 
 import numpy as np
@@ -80,7 +81,10 @@ class PluginConnector:
 
     async def splits(self) -> Mapping[SplitId, int]:
         """See `Source.splits`. PluginFailed where ordinals do not serve."""
-        found = {each.name: each for each in await self._plugged.ask("listing splits", lambda source: source.splits())}
+        answer = await self._plugged.ask("listing splits", lambda source: list(source.splits()))
+        for each in answer:
+            self._expect(each, Split, "in splits()")
+        found = {each.name: each for each in answer}
         ordinals = {each.ordinal for each in found.values()}
         if len(ordinals) < len(found) or not all(0 <= each <= ORDINAL_MAX for each in ordinals):
             raise PluginFailed(
@@ -116,6 +120,8 @@ class PluginConnector:
         if await self._ends_itself():
             return dict.fromkeys(positions)
         ends = await self._plugged.ask("asking for ends", lambda source: {name: source.end(name) for name in positions})
+        for end in ends.values():
+            self._expect(end, Integral, "from end()")
         return {name: Offset(max(position, ends[name])) for name, position in positions.items()}
 
     async def open(self, positions: Mapping[SplitId, Offset]) -> None:
@@ -166,7 +172,12 @@ class PluginConnector:
         )
 
     def _check(self, name: str, position: int, found: Batch) -> None:
-        """PluginFailed for positions that do not grow: a restore would repeat records, or leave some out."""
+        """PluginFailed for positions that do not grow: a restore would repeat records, or leave some out; and for what is no batch."""
+        self._expect(found, Batch, "from read()")
+        for record in found.records:
+            self._expect(record, Record, "in the batch of read()")
+            self._expect(record.position, Integral, "as a record's position")
+            self._expect(record.timestamp_ms, Integral, "as a record's timestamp_ms")
         last = position - 1
         for each in (*(record.position for record in found.records), found.next):
             if each <= last:
@@ -177,6 +188,11 @@ class PluginConnector:
             last = each
         if last > POSITION_MAX:
             raise PluginFailed(f"{self._place}: split {name}: expected positions up to {POSITION_MAX}, found {last}")
+
+    def _expect(self, found: object, kind: type, where: str) -> None:
+        """PluginFailed for what is of another type."""
+        if not isinstance(found, kind):
+            raise PluginFailed(f"{self._place}: expected {kind.__name__} {where}, found {found!r:.200}")
 
     def status(self) -> Sequence[SplitStatus]:
         """See `Source.status`."""
