@@ -106,12 +106,19 @@ AnyDocument: TypeAlias = Mapping[str, Any] | str | Path
 """A processor's document: as a mapping, as a text in YAML or JSON, or the path of its file."""
 
 
+_FILES: Final = (".yaml", ".yml", ".json")
+
+
 def text_of(document: AnyDocument) -> str:
     """The text of a document. Unreadable for a path without one; TypeError if it is no document."""
     match document:
         case Path():
             return read_document(document)
         case str():
+            if document.endswith(_FILES) and "\n" not in document:
+                raise TypeError(
+                    f"expected a document, found the text {document!r}: the path of a file is a pathlib.Path"
+                )
             return document
         case Mapping():
             return json.dumps(to_language(document, "document"))

@@ -87,6 +87,7 @@ def test_a_target_that_is_found_by_a_field_of_no_document_is_an_error() -> None:
         ),
         ({"$addFields": {"x": "$amount "}}, "did you mean amount?"),
         ({"$addFields": {"x": "$Paid"}}, "did you mean paid?"),
+        ({"$addFields": {"x": "$shop "}}, "reads 'shop ', a name with a blank at its end; did you mean shop?"),
         ({"$match": {"amount": "3"}}, "amount is declared decimal, and none is equal to, above or below '3'"),
         ({"$match": {"$expr": {"$gt": ["$amount", "3"]}}}, "amount is declared decimal"),
         ({"$addFields": {"x": "amount"}}, "is the constant 'amount' (the field is written $amount)"),
@@ -150,6 +151,7 @@ def test_an_operator_without_its_dollar_is_doubtful(stage: dict[str, Any], said:
     ("time", "said"),
     [
         (["$at"], "timeField is an array, which is no date"),
+        ({"$toDate": None}, r"timeField is \$toDate of null, which is no date"),
         ({"toDate": "$at"}, "timeField is a document, which is no date"),
         ("$at", r"timeField is \$at, which schema declares as string, and no date; {\$toDate: \$at} makes one of it"),
         ("$id", r"timeField is \$id, which schema declares as int, and no date$"),

@@ -219,6 +219,15 @@ def test_validate_gives_all_that_is_wrong_and_explain_how_it_runs() -> None:
     assert "vertices and edges" in tidemark.explain(QUAKES)
 
 
+def test_a_path_that_is_a_text_is_told_from_a_document() -> None:
+    """Whoever gives a file's name as a text hears of `pathlib.Path`."""
+    with pytest.raises(TypeError, match=r"found the text 'a/b\.yaml': the path of a file is a pathlib\.Path"):
+        tidemark.validate("a/b.yaml")
+    assert (
+        tidemark.validate("pipeline: [{$source: {documents: [{a: x.json}]}}, {$emit: {path: a, format: json}}]") == []
+    )
+
+
 def test_what_is_hardly_meant_is_a_warning() -> None:
     """Python hears what `tidemark validate` says."""
     match = {"$match": {"shop": {"in": ["north"]}}}

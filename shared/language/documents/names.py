@@ -146,6 +146,8 @@ class _Names:
         elif near := _near(name, here.known):
             what = f"reads {name!r}, which is neither declared nor written in front of it"
             self._problems.warn(place, f"{what}; did you mean {near}?")
+        elif name != name.strip():
+            self._problems.warn(place, f"reads {name!r}, a name with a blank at its end; did you mean {name.strip()}?")
 
 
 def _with(here: _Here, names: frozenset[str]) -> _Here:

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final, Literal, TypeAlias
 
-from tidemark.shared.language.expressions.ast import ArrayExpr, Expr, FieldPath, ObjectExpr, constant
+from tidemark.shared.language.expressions.ast import NULL, ArrayExpr, Call, Expr, FieldPath, ObjectExpr, constant
 from tidemark.shared.language.expressions.ast import Literal as Constant
 from tidemark.shared.language.expressions.parse import parse_expression
 from tidemark.shared.language.expressions.scope import Scope
@@ -169,6 +169,8 @@ def _time(tree: Any, path: str, scope: Scope) -> Expr:
     elif isinstance(expr, ArrayExpr | ObjectExpr):
         kind = "an array" if isinstance(expr, ArrayExpr) else "a document"
         scope.problems.add(path, f"timeField is {kind}, which is no date; found {tree!r}")
+    elif isinstance(expr, Call) and expr.args and all(arg == NULL for arg in expr.args if arg is not None):
+        scope.problems.add(path, f"timeField is {expr.op} of null, which is no date")
     return expr
 
 
