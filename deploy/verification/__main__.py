@@ -11,6 +11,9 @@
 With --upgrade-from COMMIT it tells the other story (`upgrade.py`): that version runs the job, each service is replaced by HEAD's, one
 after the other, then by the older one's again, and by HEAD's; the result is compared with the oracle and by `tidemark audit`.
 
+With --cluster KUBECONFIG it tells a third one (`cluster.py`), of the chart on a cluster that exists: installed with --values, scaled, its
+pods deleted and evicted, upgraded from the first of --tags to the second and rolled back. No engine is needed, but helm and kubectl.
+
 The year is fed all the while. Root, Debian's docker.io, docker-compose and debootstrap are needed where no engine runs; a network only to
 fetch packages.
 """
@@ -21,7 +24,7 @@ import time
 from pathlib import Path
 from typing import Final
 
-from tidemark.deploy.verification import story, upgrade
+from tidemark.deploy.verification import cluster, story, upgrade
 from tidemark.deploy.verification.context import ROOT, make_context
 from tidemark.deploy.verification.engine import own_engine
 from tidemark.deploy.verification.installation import ComposeProject, Wrong
@@ -47,37 +50,50 @@ def main() -> int:
     parser.add_argument(
         "--upgrade-from", metavar="COMMIT", help="the other story: from this version to HEAD's, and back"
     )
+    parser.add_argument("--cluster", metavar="KUBECONFIG", type=Path, help="another story: the chart on this cluster")
+    parser.add_argument("--values", type=Path, help="of the chart: where this cluster has Kafka, the store, volumes")
+    parser.add_argument("--tags", nargs=2, default=("before", "local"), help="of the images that this cluster has")
     options = parser.parse_args()
     work = options.work.resolve()
     work.mkdir(parents=True, exist_ok=True)
     record = RunLog(work / f"log-{time.strftime('%Y%m%d-%H%M%S')}.txt")
     try:
-        with own_engine(record, work / "engine") as address:
-            shell = Shell(record, work, {"DOCKER_HOST": address})
-            images = make_standins(shell, work / "roots")
-            settings = {
-                "DOCKER_HOST": address,
-                "COMPOSE_PROJECT_NAME": _PROJECT,
-                "PIP_NO_INDEX": "1",
-                "TIDEMARK_FEED_SECONDS": str(options.seconds),
-                **images,
-            }
-
-            def installation(version: str, commit: str) -> ComposeProject:
-                context = make_context(shell, work / f"context-{version}", work / "cache", commit)
-                environment = {**settings, "TIDEMARK_VERSION": version}
-                return ComposeProject(Shell(record, context, environment), options.compose.split())
-
-            after = installation("local", "HEAD")
-            if options.upgrade_from:
-                upgrade.tell(installation("before", options.upgrade_from), after, work / "result")
-            else:
-                story.tell(after, work / "result")
+        if options.cluster:
+            shell = Shell(record, work, {"KUBECONFIG": str(options.cluster.resolve())})
+            release = cluster.Release(shell, options.values.resolve(), work)
+            cluster.tell(release, (options.tags[0], options.tags[1]), work / "result", options.seconds)
+        else:
+            _by_compose(options, record, work)
     except (Wrong, CommandFailed) as error:
         record.say(f"WRONG: {error}")
         return 1
     record.say("all of it held")
     return 0
+
+
+def _by_compose(options: argparse.Namespace, record: RunLog, work: Path) -> None:
+    """The stories of the compose installation, in an engine of their own. Wrong, CommandFailed."""
+    with own_engine(record, work / "engine") as address:
+        shell = Shell(record, work, {"DOCKER_HOST": address})
+        images = make_standins(shell, work / "roots")
+        settings = {
+            "DOCKER_HOST": address,
+            "COMPOSE_PROJECT_NAME": _PROJECT,
+            "PIP_NO_INDEX": "1",
+            "TIDEMARK_FEED_SECONDS": str(options.seconds),
+            **images,
+        }
+
+        def installation(version: str, commit: str) -> ComposeProject:
+            context = make_context(shell, work / f"context-{version}", work / "cache", commit)
+            environment = {**settings, "TIDEMARK_VERSION": version}
+            return ComposeProject(Shell(record, context, environment), options.compose.split())
+
+        after = installation("local", "HEAD")
+        if options.upgrade_from:
+            upgrade.tell(installation("before", options.upgrade_from), after, work / "result")
+        else:
+            story.tell(after, work / "result")
 
 
 if __name__ == "__main__":

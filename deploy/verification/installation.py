@@ -1,7 +1,8 @@
-"""The compose installation as the verification handles it: commands of compose, running containers, progress of the job."""
+"""The installation as the verification handles it: how far the job is; commands of compose and running containers."""
 
 import json
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
@@ -26,10 +27,51 @@ def ensure(condition: object, message: str) -> None:
 
 
 @dataclass(slots=True)
-class ComposeProject:
-    """One compose project."""
+class Installation(ABC):
+    """Wherever its services run: the job, as commands of tidemark tell it."""
 
     shell: Shell
+
+    @abstractmethod
+    def cli(self, *words: str, told: bool = False, timeout_s: float = 300) -> str:
+        """`tidemark …`, where the control service runs."""
+
+    def status(self) -> dict[str, Any]:
+        """The job's, as the control service tells it; empty while it does not answer or does not know the job."""
+        try:
+            found: dict[str, Any] = json.loads(self.cli("status", JOB, "--json"))
+        except (CommandFailed, ValueError):
+            return {}
+        return found
+
+    def until(self, what: str, reached: Callable[[dict[str, Any]], object]) -> dict[str, Any]:
+        """Wait until the job is so. Wrong after a time, or when it has failed."""
+        began = time.monotonic()
+        status: dict[str, Any] = {}
+        while time.monotonic() < began + _WAIT_S:
+            status = self.status()
+            if status and reached(status):
+                self.shell.record.say(f"{what}: after {time.monotonic() - began:.1f} s {_line(status)}")
+                return status
+            ensure(status.get("state") != "FAILED", f"{what}: the job has failed: {status.get('reason')}")
+            time.sleep(_POLL_S)
+        raise Wrong(f"{what}: not so within {_WAIT_S:.0f} s; {_line(status)}")
+
+    def until_goes_on(self, what: str, more: int = 2) -> dict[str, Any]:
+        """Wait until the job runs, has committed so often since now, and has got further in the events that flow in."""
+        before = self.until("before", lambda s: s.get("watermark"))
+
+        def further(status: dict[str, Any]) -> bool:
+            on = bool((status.get("watermark") or "") > before["watermark"])
+            return on and status["state"] == "RUNNING" and bool(status["commits"] >= before["commits"] + more)
+
+        return self.until(what, further)
+
+
+@dataclass(slots=True)
+class ComposeProject(Installation):
+    """One compose project."""
+
     compose: Sequence[str]
     """The command: `docker-compose`, or `docker compose`."""
     scale: dict[str, int] = field(default_factory=dict)
@@ -70,37 +112,6 @@ class ComposeProject:
         """`tidemark …`, in the control service's container."""
         command = ("exec", "-T", "control", "tidemark", *words)
         return self.shell.run(*self.compose, *command, told=told, timeout_s=timeout_s)
-
-    def status(self) -> dict[str, Any]:
-        """The job's, as the control service tells it; empty while it does not answer or does not know the job."""
-        try:
-            found: dict[str, Any] = json.loads(self.cli("status", JOB, "--json"))
-        except (CommandFailed, ValueError):
-            return {}
-        return found
-
-    def until(self, what: str, reached: Callable[[dict[str, Any]], object]) -> dict[str, Any]:
-        """Wait until the job is so. Wrong after a time, or when it has failed."""
-        began = time.monotonic()
-        status: dict[str, Any] = {}
-        while time.monotonic() < began + _WAIT_S:
-            status = self.status()
-            if status and reached(status):
-                self.shell.record.say(f"{what}: after {time.monotonic() - began:.1f} s {_line(status)}")
-                return status
-            ensure(status.get("state") != "FAILED", f"{what}: the job has failed: {status.get('reason')}")
-            time.sleep(_POLL_S)
-        raise Wrong(f"{what}: not so within {_WAIT_S:.0f} s; {_line(status)}")
-
-    def until_goes_on(self, what: str, more: int = 2) -> dict[str, Any]:
-        """Wait until the job runs, has committed so often since now, and has got further in the events that flow in."""
-        before = self.until("before", lambda s: s.get("watermark"))
-
-        def further(status: dict[str, Any]) -> bool:
-            on = bool((status.get("watermark") or "") > before["watermark"])
-            return on and status["state"] == "RUNNING" and bool(status["commits"] >= before["commits"] + more)
-
-        return self.until(what, further)
 
     def ensure_fed(self) -> None:
         """Wrong, if no events flow in now; while Kafka was away the feed may have failed, and be about to start again."""

@@ -146,6 +146,48 @@ def test_a_pod_has_the_settings_that_its_service_takes(name: str) -> None:
         assert settings.extra["scratch"] in mounted
 
 
+def test_other_settings_make_other_pods() -> None:
+    """Variables count from a pod's start: the template of each pod has a digest of the ConfigMap and of the Secrets."""
+    digests = {
+        w["spec"]["template"]["metadata"].get("annotations", {}).get("tidemark/settings") for w in WORKLOADS.values()
+    }
+    (digest,) = digests
+    assert re.fullmatch("[0-9a-f]{64}", str(digest))
+    chart = (ROOT / "deploy" / "helm" / "templates" / "services.yaml").read_text()
+    assert '{{ include (print $.Template.BasePath "/settings.yaml") $ | sha256sum }}' in chart
+
+
+def test_state_outlives_a_release() -> None:
+    """`helm uninstall` takes no claim away: the store, which knows of that state, stays as well."""
+    for claim in of_kind("PersistentVolumeClaim").values():
+        assert claim["metadata"]["annotations"] == {"helm.sh/resource-policy": "keep"}
+
+
+def test_the_environment_of_a_pod_does_not_depend_on_services_beside_it() -> None:
+    """No Service of the namespace sets variables there, such as TIDEMARK_…, or what a document's connection names."""
+    assert all(w["spec"]["template"]["spec"].get("enableServiceLinks") is False for w in WORKLOADS.values())
+
+
+def test_commands_in_the_pod_of_control_ask_that_service() -> None:
+    """`kubectl exec deploy/control -- tidemark processors`."""
+    found = container("control")
+    (port,) = (port["containerPort"] for port in found["ports"] if port["name"] == "http")
+    assert {"name": "TIDEMARK_CONTROL", "value": f"http://127.0.0.1:{port}"} in found["env"]
+
+
+def test_a_drain_takes_pods_that_are_not_ready() -> None:
+    """While Kafka is away none is; by default a budget then refuses to let the last one go, and the node is never free."""
+    policies = {budget["spec"].get("unhealthyPodEvictionPolicy") for budget in of_kind("PodDisruptionBudget").values()}
+    assert policies == {"AlwaysAllow"}
+
+
+def test_pods_that_use_connections_take_further_volumes() -> None:
+    """Folders of connections, and the classes of documents: each of them of workers and of control."""
+    chart = (ROOT / "deploy" / "helm" / "templates" / "services.yaml").read_text()
+    for name in ("volumes", "volumeMounts"):
+        assert f"{{{{- range ternary $.Values.{name} (list) $reads }}}}" in chart
+
+
 def policies_of(name: str, kind: str) -> Iterator[dict[str, Any]]:
     """The rules, `ingress` or `egress`, of all policies that select a service's pods and say something about that direction."""
     labels = WORKLOADS[name]["spec"]["template"]["metadata"]["labels"]
