@@ -226,8 +226,9 @@ class Login:
             soon_s = min(settings.renew_s, life_s / _QUARTER)
             if session.refresh_token and (claims is None or claims["exp"] - now_s <= soon_s):
                 try:
-                    session = await self._renew(request, session)
-                    claims = await self._still(session.id_token)
+                    newer = await self._renew(request, session)
+                    if newer is not None:  # else another replica may have renewed it: the browser gets its cookie
+                        session, claims = newer, await self._still(newer.id_token)
                 except IssuerAway:
                     if claims is None:  # else the token counted when the request came
                         raise
@@ -259,8 +260,8 @@ class Login:
         except TokenRefused:
             return None
 
-    async def _renew(self, request: web.Request, session: Session) -> Session:
-        """A newer session, once for all requests that come with the same cookie. IssuerAway; web.HTTPFound, Problem where it has ended."""
+    async def _renew(self, request: web.Request, session: Session) -> Session | None:
+        """A newer session, once for all requests that come with the same cookie; None where it is not renewed any more. IssuerAway."""
         turn = self._renewing.setdefault(session.id, _Turn())
         turn.here += 1
         try:
@@ -270,9 +271,8 @@ class Login:
             turn.here -= 1
             if not turn.here:
                 del self._renewing[session.id]
-        if found is None:
-            self._nobody(request)
-        self.sessions.write(request, found)
+        if found is not None:
+            self.sessions.write(request, found)
         return found
 
     async def _renewed_of(self, session: Session, turn: _Turn) -> Session | None:

@@ -312,11 +312,29 @@ async def test_a_session_is_renewed_once_for_all_requests_before_its_token_ends(
         assert place.provider.refreshed == 1
 
 
+async def test_a_session_that_another_replica_has_renewed_goes_on(tmp_path: Path) -> None:
+    """A refresh token counts once: requests with the cookie of before end no session, and take no newer cookie away."""
+    async with place_of(tmp_path) as place:
+        place.provider.life_s = 1  # and the clocks' leeway
+        await place.login()
+        asked = place.provider.token_asked
+        before = {name: value for name, value in place.cookies().items() if "session" in name}
+        header = {"Cookie": "; ".join(f"{name}={value}" for name, value in before.items())}
+        place.provider.refresh_tokens.clear()  # the other one's request was there first
+        async with ClientSession(cookie_jar=DummyCookieJar()) as bare:
+            while place.provider.token_asked == asked:
+                async with bare.get(f"{place.url}/v1/processors", headers=header) as answer:
+                    assert (answer.status, "Set-Cookie" in answer.headers) == (200, False)
+            async with bare.get(f"{place.url}/v1/processors", headers=header) as answer:
+                assert (answer.status, "Set-Cookie" in answer.headers) == (200, False)
+        assert place.provider.token_asked == asked + 1
+
+
 @pytest.mark.parametrize("how", ["refused", "another user's", "without a token"])
 async def test_a_session_ends_where_it_is_not_renewed(tmp_path: Path, how: str) -> None:
-    """Refused, or answered with another user's token: pages go to the login, REST says 401, the cookie is taken away."""
-    async with place_of(tmp_path) as place:
-        place.provider.life_s = 1 if how != "without a token" else -59
+    """Refused, or answered with another user's token, once its own ends: pages go to the login, REST says 401, the cookie is taken away."""
+    async with place_of(tmp_path, leeway_s=0) as place:
+        place.provider.life_s = 2 if how != "without a token" else 1
         place.provider.gives_refresh = how != "without a token"
         await place.login()
         if how == "refused":
