@@ -85,10 +85,12 @@ def _made(kind: Callable[..., C], url: str, answer_ms: int, **options: Any) -> C
 
 
 def has_transactions(client: Client) -> bool:
-    """Whether a server is part of a replica set or of shards. Asks it; PyMongoError."""
-    client.admin.command("ping")
-    kinds = {server.server_type_name for server in client.topology_description.server_descriptions().values()}
-    return bool(kinds & {"RSPrimary", "RSSecondary", "Mongos", "LoadBalancer"})
+    """Whether a server is part of a replica set or of shards. Asks it; PyMongoError.
+
+    What the driver knows of it does not count: that is gone whenever a connection breaks.
+    """
+    told = client.admin.command("isMaster")
+    return "setName" in told or told.get("msg") == "isdbgrid"
 
 
 def is_denied(error: Exception) -> bool:

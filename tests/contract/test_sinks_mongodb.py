@@ -8,13 +8,14 @@ from decimal import Decimal
 from typing import Any
 
 import pytest
-from pymongo import errors
+from pymongo import MongoClient, errors
+from pymongo.monitoring import CommandFailedEvent, CommandListener, CommandStartedEvent, CommandSucceededEvent
 
 from tests.contract.sinks_targets import MongoWorld, expression
 from tests.harness.mongodb.servers import Passage, Servers
 from tidemark.services.library.release_world import IDENTITY, Task, World, row_of
 from tidemark.services.sink.connectors.mongodb import MARKERS
-from tidemark.shared.adapters.mongodb import is_denied, is_passing
+from tidemark.shared.adapters.mongodb import has_transactions, is_denied, is_passing
 from tidemark.shared.language.documents import parse
 from tidemark.shared.language.stages import Merge
 from tidemark.shared.language.values import canonical_key
@@ -173,6 +174,48 @@ async def test_a_pipeline_computes_the_document_that_is_there(replicas: Make) ->
     writing = Written(world)
     await writing.write([{"id": 1, "total": 1}, {"id": 1, "total": 2}, {"id": 2, "total": 5}, {"id": 2, "total": 5}])
     assert world.documents() == [{"id": 1, "total": 13}, {"id": 2, "total": 10}]
+
+
+class Beside(CommandListener):
+    """Another task: it asks on a connection of its own while an answer is on its way to who asked first."""
+
+    def __init__(self) -> None:
+        self.asks: Callable[[], object] | None = None
+
+    def started(self, event: CommandStartedEvent) -> None:
+        pass
+
+    def failed(self, event: CommandFailedEvent) -> None:
+        pass
+
+    def succeeded(self, event: CommandSucceededEvent) -> None:
+        asks, self.asks = self.asks, None
+        if asks is not None:
+            asks()
+
+
+async def test_a_way_that_breaks_makes_no_replica_set_a_server_that_stands_alone(
+    mongodb_servers: Servers, passage_to: Callable[[str], Passage]
+) -> None:
+    """The driver forgets what a server is when a connection of another task breaks; a job that needs transactions would fail for good."""
+    passage, beside = passage_to(mongodb_servers.replicas), Beside()
+    with closing(MongoClient[Mapping[str, Any]](passage.url, event_listeners=[beside])) as client:
+
+        def asks() -> None:
+            client.admin.command("ping")
+
+        def breaks() -> None:
+            passage.close()
+            with pytest.raises(errors.AutoReconnect):
+                client.admin.command("ping")
+            (server,) = client.topology_description.server_descriptions().values()
+            assert server.server_type_name == "Unknown"
+
+        beside.asks = asks
+        assert has_transactions(client)
+        beside.asks = breaks
+        assert has_transactions(client)
+        assert beside.asks is None
 
 
 async def test_S7_a_commit_whose_answer_was_lost_is_not_written_twice(
