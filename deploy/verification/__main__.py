@@ -53,6 +53,7 @@ def main() -> int:
     parser.add_argument("--cluster", metavar="KUBECONFIG", type=Path, help="another story: the chart on this cluster")
     parser.add_argument("--values", type=Path, help="of the chart: where this cluster has Kafka, the store, volumes")
     parser.add_argument("--tags", nargs=2, default=("before", "local"), help="of the images that this cluster has")
+    parser.add_argument("--broker", default="", metavar="NAMESPACE/STATEFULSET", help="its Kafka, to be taken away")
     options = parser.parse_args()
     work = options.work.resolve()
     work.mkdir(parents=True, exist_ok=True)
@@ -61,7 +62,7 @@ def main() -> int:
         if options.cluster:
             shell = Shell(record, work, {"KUBECONFIG": str(options.cluster.resolve())})
             release = cluster.Release(shell, options.values.resolve(), work)
-            cluster.tell(release, (options.tags[0], options.tags[1]), work / "result", options.seconds)
+            cluster.tell(release, (options.tags[0], options.tags[1]), work / "result", options.seconds, options.broker)
         else:
             _by_compose(options, record, work)
     except (Wrong, CommandFailed) as error:

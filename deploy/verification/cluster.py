@@ -26,6 +26,8 @@ _REST_S: Final = 120
 _AUDIT_S: Final = 1_800.0
 """How long an audit of the year may take, on a machine that does other work."""
 _POLL_S: Final = 2.0
+_AWAY_S: Final = 90.0
+"""Kafka stays away so long after pods are not ready: liveness probes would have restarted them, after 60 s."""
 _WORKERS: Final = ("source", "operator", "spark", "sink")
 _SECRETS: Final = {
     "coordinator": {"TIDEMARK_STORE", "TIDEMARK_SIGNING_KEYS"},
@@ -74,6 +76,14 @@ class Release(Installation):
             ensure(all(image.endswith(f":{tag}") for image in images if tag), f"{service}: runs {images}")
         self.shell.record.say(f"all pods {tag} are ready: after {time.monotonic() - began:.1f} s")
 
+    def states(self) -> dict[str, tuple[bool, int]]:
+        """Of each pod: whether it is ready, and how often its process was started again."""
+        found = {}
+        for pod in (pod for service in SERVICES for pod in self.pods(service)):
+            for state in pod["status"].get("containerStatuses", []):  # None yet of a pod that has no node.
+                found[pod["metadata"]["name"]] = state["ready"], state["restartCount"]
+        return found
+
     def apply(self, name: str, document: dict[str, Any]) -> None:
         """An object of the verification's own."""
         file = self.work / f"{name}.json"
@@ -82,7 +92,8 @@ class Release(Installation):
 
     def feed(self, image: str, seconds: int) -> None:
         """Feed what the topic does not hold yet of the year, by a job of the cluster."""
-        self.kubectl("delete", "job/feed", "--ignore-not-found", told=False)
+        # Two feeds would send the same events: its pod ends first.
+        self.kubectl("delete", "job/feed", "--ignore-not-found", "--cascade=foreground", told=False)
         secrets = [{"secretRef": {"name": name}} for name in ("tidemark", "tidemark-signing")]
         container = {
             "name": "feed",
@@ -115,15 +126,19 @@ class Release(Installation):
         self.kubectl("create", "--raw", path, "--filename", file)
 
 
-def tell(release: Release, tags: tuple[str, str], result: Path, seconds: int) -> None:
-    """All of it, from the first tag to the second and back. Wrong, CommandFailed."""
+def tell(release: Release, tags: tuple[str, str], result: Path, seconds: int, broker: str) -> None:
+    """All of it, from the first tag to the second and back. broker: may be taken away, NAMESPACE/STATEFULSET. Wrong, CommandFailed."""
     with _taken_down(release):
         _begin(release, tags[0], seconds)
         _ensure_secrets(release)
         _scale(release)
         _delete(release)
         _drain_node(release)
-        release.helm("upgrade", ROOT / "deploy" / "helm", "--values", release.values, "--set", f"image.tag={tags[1]}")
+        if broker:
+            lose_kafka(release, *broker.split("/"))
+        # What was scaled by kubectl is what the values say after an upgrade.
+        chosen = f"image.tag={tags[1]},services.operator.replicas=3"
+        release.helm("upgrade", ROOT / "deploy" / "helm", "--values", release.values, "--set", chosen)
         release.until_rolled_out(tags[1])
         release.until_goes_on("the job goes on after the upgrade")
         release.helm("rollback")
@@ -145,7 +160,7 @@ def _taken_down(release: Release) -> Iterator[None]:
         release.shell.record.say(f"what the pods said: {release.work / 'pods.txt'}")
         raise
     finally:
-        release.kubectl("delete", "job/feed", "--ignore-not-found")
+        release.kubectl("delete", "job/feed", "--ignore-not-found", "--cascade=foreground")
         release.helm("uninstall")
 
 
@@ -210,6 +225,31 @@ def _drain_node(release: Release) -> None:
     release.until_goes_on("the job goes on after operators were evicted")
 
 
+def lose_kafka(release: Release, namespace: str, name: str) -> None:
+    """Without Kafka no worker is ready, none is started again for it, and a drain takes pods nonetheless; then the job goes on."""
+
+    def scale(replicas: int) -> None:
+        scaled = (f"statefulset/{name}", f"--replicas={replicas}")
+        release.shell.run("kubectl", "--namespace", namespace, "scale", *scaled)
+
+    before = release.states()
+    scale(0)
+    began = time.monotonic()
+    while any(ready for pod, (ready, _) in release.states().items() if pod.rpartition("-")[0] in _WORKERS):
+        ensure(time.monotonic() < began + _WAIT_S, f"ready without Kafka: {release.states()}")
+        time.sleep(_POLL_S)
+    release.shell.record.say(f"no worker is ready: after {time.monotonic() - began:.1f} s")
+    release.evict("source-0")
+    time.sleep(_AWAY_S)
+    after = release.states()
+    ensure(all(after[pod][1] == before[pod][1] for pod in before), f"started again: {after}, before {before}")
+    ready = ", ".join(sorted(pod for pod, (ready, _) in after.items() if ready)) or "none"
+    release.shell.record.say(f"started again: none of {len(after)} pods; ready: {ready}")
+    scale(1)
+    release.until_rolled_out()
+    release.until_goes_on("the job goes on after Kafka was away")
+
+
 def _finish(release: Release) -> None:
     """The rest of the year is fed faster; then the input ends, windows close, everything is released."""
     release.feed(release.pods("control")[0]["spec"]["containers"][0]["image"], _REST_S)
@@ -225,7 +265,7 @@ def _compare(release: Release, result: Path) -> None:
     """What lies in ${OUT} is what the oracle derives from the raw data, and what an audit computes again from the topic."""
     shutil.rmtree(result, ignore_errors=True)
     folder = release.kubectl("exec", "sink-0", "--", "printenv", "OUT", told=False).strip()
-    release.kubectl("cp", f"sink-0:{folder.lstrip('/')}", result)
+    release.kubectl("cp", f"sink-0:{folder}", result)
     checked = Shell(release.shell.record, ROOT).run(sys.executable, "-m", "tests.oracle.check_demo", result)
     for line in checked.splitlines():
         release.shell.record.say(line)
