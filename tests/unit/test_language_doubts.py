@@ -24,6 +24,13 @@ def _closed(*stages: Any) -> list[str]:
     ]
 
 
+def _looked(foreign: str, *stages: Any) -> dict[str, Any]:
+    table = {"documents": [{"name": "ann", "age": 3}]}
+    return {
+        "$lookup": {"from": table, "localField": "user", "foreignField": foreign, "pipeline": list(stages), "as": "b"}
+    }
+
+
 def _topic(*stages: Any, **source: Any) -> dict[str, Any]:
     kafka = {"type": "kafka", "bootstrapServers": "localhost:9092"}
     return {
@@ -51,6 +58,8 @@ def _open(*stages: Any) -> list[str]:
         (_window(_TOTALS, {"$sort": {"totals": -1}}), "totals", "total"),
         ({"$lookup": {"from": {"documents": []}, "localField": "usr", "foreignField": "a", "as": "b"}}, "usr", "user"),
         ({"$compute": {"class": "a:B", "key": "$usr"}}, "usr", "user"),
+        (_looked("nmae"), "nmae", "name"),
+        (_looked("name", {"$project": {"nam": 1}}), "nam", "name"),
     ],
 )
 def test_a_field_that_no_document_has_is_named_with_the_nearest(stage: dict[str, Any], name: str, near: str) -> None:
@@ -127,6 +136,11 @@ def test_what_may_be_meant_is_not_doubted(stage: dict[str, Any]) -> None:
     [
         ({"$match": {"shop": {"in": ["a"]}}}, "the operator is written $in"),
         ({"$match": {"amount": {"gt": 0}}}, "the operator is written $gt"),
+        ({"$match": {"amount": {"$gt": {"$gt": 0}}}}, "in which $gt is no operator"),
+        ({"$match": {"shop": {"shop": {"$in": ["a"]}}}}, "in which $in is no operator"),
+        ({"$match": {"shop": [{"$in": ["a"]}]}}, "in which $in is no operator"),
+        ({"$match": {"shop": {}}}, "compares with an empty document"),
+        ({"$match": {"shop": '{"$in": ["a"]}'}}, "an operator stands there without quotes"),
         ({"$match": {"or": [{"a": 1}, {"b": 1}]}}, "the operator is written $or"),
         ({"$match": {"shop": {"$in": []}}}, "$in of no values is true of no record"),
         ({"$match": {"$expr": {"gt": ["$amount", 3]}}}, "each record goes through"),
@@ -161,6 +175,12 @@ def test_an_event_time_that_is_never_a_date_is_an_error(time: Any, said: str) ->
     """Each record would become a dead letter."""
     with pytest.raises(InvalidDocument, match=said):
         parse(_topic(schema=_SCHEMA, timeField=time))
+
+
+def test_a_new_root_that_is_an_array_is_an_error() -> None:
+    """As one that is a text: each record would become a dead letter."""
+    with pytest.raises(InvalidDocument, match="the new root must be a document, found array"):
+        parse(_topic({"$replaceRoot": {"newRoot": ["$a", {"b": 1}]}}))
 
 
 def test_a_format_is_not_doubted_because_no_sample_has_it() -> None:

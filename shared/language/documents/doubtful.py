@@ -91,10 +91,28 @@ def _test(part: OnField) -> Iterator[str]:
     elif type(value) is dict and value and _TESTS.issuperset(value):
         name = next(iter(value))
         yield f"compares with the document {to_json(value)}; the operator is written ${name}"
+    elif (name := _operator_in(value)) is not None:
+        yield f"compares with {to_json(value)}, in which {name} is no operator: operators stand directly under the field"
+    elif value == {}:
+        yield "compares with an empty document"
+    elif type(value) is str and _is_quoted(value):
+        yield f"compares with the text {value!r}; an operator stands there without quotes"
     elif part.names[0] in _AROUND and len(part.names) == 1 and type(value) in (list, dict):
         yield f"compares a field {written}; the operator is written ${written}"
     elif part.names[0] in _SCHEMA_WORDS and len(part.names) == 1 and type(value) in (list, dict):
         yield f"compares a field {written}; a JSON Schema stands under $jsonSchema"
+
+
+def _operator_in(value: Any) -> str | None:
+    """A name with a dollar within a constant: operators of queries and expressions have no meaning there."""
+    if type(value) is dict:
+        named = (name for name in value if name.startswith("$"))
+        return next(named, None) or next(filter(None, map(_operator_in, value.values())), None)
+    return next(filter(None, map(_operator_in, value)), None) if type(value) is list else None
+
+
+def _is_quoted(text: str) -> bool:
+    return text.lstrip().startswith(('{"$', "{$"))
 
 
 def _is_reference(value: Any) -> bool:
@@ -156,7 +174,7 @@ def _is_call(name: str, item: Expr) -> bool:
 
 def _written_as_text(expr: Expr) -> Iterator[str]:
     """Texts that are an expression within quotes."""
-    if isinstance(expr, Literal) and type(expr.value) is str and expr.value.lstrip().startswith(('{"$', "{$")):
+    if isinstance(expr, Literal) and type(expr.value) is str and _is_quoted(expr.value):
         yield expr.value
     for child in children(expr):
         yield from _written_as_text(child)

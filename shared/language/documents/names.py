@@ -30,6 +30,7 @@ from tidemark.shared.language.schema import NO_SCHEMA, Schema
 from tidemark.shared.language.stages import (
     DocumentsSource,
     Group,
+    InlineTable,
     Join,
     Lookup,
     Merge,
@@ -111,6 +112,7 @@ class _Names:
                 self._name(join(stage.path, "rightKey"), name, right)
             return _with(replace(here, schema=schema), frozenset({stage.as_}))
         if isinstance(stage, Lookup):
+            self._foreign(stage)
             return _with(replace(here, schema=schema), frozenset(stage.as_[:1]))
         if isinstance(stage, Union):
             others = [self.walk(pipeline, _Here()) for pipeline in stage.pipelines]
@@ -121,6 +123,14 @@ class _Names:
         closed = stage.written(here.closed)
         named = stage.named() if isinstance(stage, Inner) else frozenset()
         return _Here(closed, closed if closed is not None else here.known | named, schema)
+
+    def _foreign(self, stage: Lookup) -> None:
+        """What a lookup reads of documents that stand in the text."""
+        if isinstance(stage.from_, InlineTable) and stage.from_.documents:
+            names = frozenset[str]().union(*(document.keys() for document in stage.from_.documents))
+            if stage.foreign_field:
+                self._name(join(stage.path, "foreignField"), stage.foreign_field[0], _Here(names, names))
+            self.walk(stage.pipeline, _Here(names, names))
 
     def _read(self, stage: Stage, here: _Here) -> None:
         for place, name in _reads(stage):

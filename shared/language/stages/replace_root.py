@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Final
 
-from tidemark.shared.language.expressions.ast import Call, Expr, Literal, ObjectExpr, Variable, fields_used
+from tidemark.shared.language.expressions.ast import ArrayExpr, Call, Expr, Literal, ObjectExpr, Variable, fields_used
 from tidemark.shared.language.expressions.environment import Environment
 from tidemark.shared.language.expressions.errors import TYPE, ExpressionError
 from tidemark.shared.language.expressions.interpreter import evaluate_bounded
@@ -67,6 +67,9 @@ class ReplaceRoot(Stateless):
 def _made(expr: Expr, path: str, scope: Scope) -> ReplaceRoot | None:
     if isinstance(expr, Literal) and type(expr.value) is not dict:
         scope.problems.add(path, f"the new root must be a document, found {type_name(expr.value)}")
+        return None
+    if isinstance(expr, ArrayExpr):
+        scope.problems.add(path, "the new root must be a document, found array")
         return None
     return ReplaceRoot(path=path, new_root=expr)
 
