@@ -38,10 +38,11 @@ from tidemark.shared.language.documents import (
 )
 from tidemark.shared.language.documents.model import plugin_uses
 from tidemark.shared.language.expressions.ast import Literal
-from tidemark.shared.language.problems import DocumentError
+from tidemark.shared.language.problems import DocumentError, Problems
 from tidemark.shared.language.stages import FileEmit, HttpsEmit, KafkaEmit, Merge, PluginEmit
 from tidemark.shared.model.ids import ProcessorName
 from tidemark.shared.model.messages import ProcessorStatus, StopProcessor
+from tidemark.shared.model.plan import PhysicalPlan
 from tidemark.shared.planning import plan_processor
 from tidemark.shared.process.allowed import closed_values
 from tidemark.shared.process.foreseen import connection_names
@@ -110,6 +111,7 @@ async def installed_for(
             yield installed
         return
     plan = plan_processor(processor, engine=read_runtime(os.environ).engine)
+    _check_tasks(plan, parallelism)
     workers = workers_of(plan, parallelism, os.cpu_count() or 1)
     if not (data_dir / STORE).exists():
         await check_surroundings(processor)
@@ -120,6 +122,15 @@ async def installed_for(
     ) as installed:
         await installed.until_there(workers)
         yield installed
+
+
+def _check_tasks(plan: PhysicalPlan, parallelism: Mapping[str, int]) -> None:
+    """Numbers of tasks are of vertices and services that the plan has. InvalidDocument; the coordinator would say it, once all has started."""
+    names = sorted({vertex.id for vertex in plan.vertices} | {vertex.service for vertex in plan.vertices})
+    problems = Problems()
+    for name in parallelism.keys() - set(names):
+        problems.add("tasks", f"no vertex or service {name} in this pipeline", accepted=names, found=name)
+    problems.check()
 
 
 async def check_surroundings(processor: Processor) -> None:

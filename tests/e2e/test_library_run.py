@@ -61,4 +61,11 @@ def test_what_cannot_run_is_said_before_the_block_begins(tmp_path: Path) -> None
     """A document that is refused leaves no process behind."""
     with pytest.raises(tidemark.RunEnded, match="stage"), tidemark.run({"pipeline": [{"$nonsense": 1}]}, tmp_path):
         pass
+    document = {"pipeline": [{"$source": {"documents": [{"a": 1}]}}, {"$emit": {"path": "out", "format": "json"}}]}
+    misspelt = tidemark.run(document, tmp_path, tasks={"sorce": 2})
+    with (
+        pytest.raises(tidemark.RunEnded, match=r"no vertex or service sorce in this pipeline; did you mean source\?"),
+        misspelt,
+    ):
+        pass
     assert list(tmp_path.iterdir()) == []
