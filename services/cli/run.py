@@ -125,7 +125,7 @@ async def installed_for(
 
 
 def _check_tasks(plan: PhysicalPlan, parallelism: Mapping[str, int]) -> None:
-    """Numbers of tasks are of vertices and services that the plan has. InvalidDocument; the coordinator would say it, once all has started."""
+    """InvalidDocument for tasks of what the plan does not have: the coordinator would say so once all has started."""
     names = sorted({vertex.id for vertex in plan.vertices} | {vertex.service for vertex in plan.vertices})
     problems = Problems()
     for name in parallelism.keys() - set(names):
