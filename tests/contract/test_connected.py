@@ -20,7 +20,7 @@ from tidemark.shared.adapters.kafka_settings import KafkaSettings
 from tidemark.shared.language.documents import InvalidDocument, parse
 from tidemark.shared.language.problems import DocumentError
 
-_OWN: dict[str, Any] = {"$source": {"documents": [{"a": 1}]}}
+_OWN: dict[str, Any] = {"$source": {"documents": [{"a": 1, "id": 1, "name": "n"}]}}
 
 
 async def _found(connection: dict[str, Any], *stages: dict[str, Any], **options: Any) -> list[DocumentError]:

@@ -17,6 +17,9 @@ from tidemark.shared.computation import Computation, NoConfig, NoState
 
 class It(Computation[NoState, NoConfig]):
     version = {version}
+
+    def process(self, record, state, timers):
+        yield record.value
 """
 Write = Callable[[str, str], None]
 

@@ -375,14 +375,14 @@ def test_state_of_another_version_is_migrated_or_refused() -> None:
         State = Count
         state_version = 2
 
+        def process(self, record: Record, state: Count, timers: Timers) -> Iterator[Document]:
+            yield {"n": state.n}
+
     class V2Migrating(V2):
         @classmethod
         def migrate(cls, version: int, state: Any) -> Count:
             assert version == 1
             return Count(len(state["seen"]))
-
-        def process(self, record: Record, state: Count, timers: Timers) -> Iterator[Document]:
-            yield {"n": state.n}
 
     old = harness()
     old.record({"k": 1, "n": "a"}, 1)

@@ -179,7 +179,7 @@ def test_PA5_partials_and_rows_carry_their_group_where_the_stage_is_divided() ->
     assert all(GROUP in out.batch.schema.names for out in outs)
 
 
-MERGE = {"$merge": {"into": {"connectionName": "t", "table": "r"}, "on": ["a"]}}
+MERGE = {"$merge": {"into": {"connectionName": "t", "table": "r"}, "on": ["_id"]}}
 
 
 def test_a_keyed_sink_restores_the_order_behind_several_tasks_only() -> None:
