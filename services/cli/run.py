@@ -24,6 +24,7 @@ from tidemark.services.cli.installation import (
 )
 from tidemark.services.cli.reading import read_document
 from tidemark.services.cli.view import ProcessorView
+from tidemark.services.coordinator.planning import task_names
 from tidemark.services.local.broker_settings import FREE_PORT
 from tidemark.services.local.folders import BROKER_VARIABLE, STORE
 from tidemark.services.local.supervisor import CONTROL
@@ -126,10 +127,10 @@ async def installed_for(
 
 def _check_tasks(plan: PhysicalPlan, parallelism: Mapping[str, int]) -> None:
     """InvalidDocument for tasks of what the plan does not have: the coordinator would say so once all has started."""
-    names = sorted({vertex.id for vertex in plan.vertices} | {vertex.service for vertex in plan.vertices})
+    names = task_names(plan)
     problems = Problems()
-    for name in parallelism.keys() - set(names):
-        problems.add("tasks", f"no vertex or service {name} in this pipeline", accepted=names, found=name)
+    for name in sorted(parallelism.keys() - names):
+        problems.add("tasks", f"no vertex or service {name} in this pipeline", accepted=sorted(names), found=name)
     problems.check()
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
@@ -225,10 +225,18 @@ def tasks_of(vertex: Vertex, parallelism: Mapping[str, int]) -> int:
     return min(wanted, vertex.max_tasks or wanted)
 
 
+def task_names(plan: PhysicalPlan) -> frozenset[str]:
+    """What numbers of tasks may be of: its vertices, and services, those too of which it needs nothing."""
+    return frozenset({vertex.id for vertex in plan.vertices} | {vertex.service for vertex in plan.vertices} | _SERVICES)
+
+
+_SERVICES: Final = frozenset({"source", "operator", "spark", "sink"})
+
+
 def _check(plan: PhysicalPlan, parallelism: Mapping[str, int], tasks_max: int) -> None:
     names = {v.id for v in plan.vertices} | {v.service for v in plan.vertices}
     for name, tasks in parallelism.items():
-        if name not in names and name not in ("source", "operator", "spark", "sink"):
+        if name not in task_names(plan):
             message = f"parallelism.{name}: no such vertex or service; expected one of {', '.join(sorted(names))}"
             raise PlanRefusal(message)
         if not 1 <= tasks <= tasks_max:
