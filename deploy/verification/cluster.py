@@ -90,14 +90,14 @@ class Release(Installation):
         file.write_text(json.dumps(document))
         self.kubectl("apply", "--filename", file, told=False)
 
-    def feed(self, image: str, seconds: int) -> None:
+    def feed(self, seconds: int) -> None:
         """Feed what the topic does not hold yet of the year, by a job of the cluster."""
         # Two feeds would send the same events: its pod ends first.
         self.kubectl("delete", "job/feed", "--ignore-not-found", "--cascade=foreground", told=False)
         secrets = [{"secretRef": {"name": name}} for name in ("tidemark", "tidemark-signing")]
         container = {
             "name": "feed",
-            "image": image,
+            "image": self.pods("control")[0]["spec"]["containers"][0]["image"],
             "args": ["tidemark", "departures", "feed", "--seconds", str(seconds)],
             "envFrom": [{"configMapRef": {"name": "tidemark"}}, *secrets],
             "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
@@ -135,7 +135,7 @@ def tell(release: Release, tags: tuple[str, str], result: Path, seconds: int, br
         _delete(release)
         _drain_node(release)
         if broker:
-            lose_kafka(release, *broker.split("/"))
+            _lose_kafka(release, *broker.split("/"))
         # What was scaled by kubectl is what the values say after an upgrade.
         chosen = f"image.tag={tags[1]},services.operator.replicas=3"
         release.helm("upgrade", ROOT / "deploy" / "helm", "--values", release.values, "--set", chosen)
@@ -170,7 +170,7 @@ def _begin(release: Release, tag: str, seconds: int) -> None:
     release.helm("install", ROOT / "deploy" / "helm", *chosen)
     release.until_rolled_out(tag)
     release.cli("departures", "start", told=True)
-    release.feed(release.pods("control")[0]["spec"]["containers"][0]["image"], seconds)
+    release.feed(seconds)
     release.until("the job commits", lambda s: s["state"] == "RUNNING" and s["commits"] > 1)
 
 
@@ -225,7 +225,7 @@ def _drain_node(release: Release) -> None:
     release.until_goes_on("the job goes on after operators were evicted")
 
 
-def lose_kafka(release: Release, namespace: str, name: str) -> None:
+def _lose_kafka(release: Release, namespace: str, name: str) -> None:
     """Without Kafka no worker is ready, none is started again for it, and a drain takes pods nonetheless; then the job goes on."""
 
     def scale(replicas: int) -> None:
@@ -252,7 +252,7 @@ def lose_kafka(release: Release, namespace: str, name: str) -> None:
 
 def _finish(release: Release) -> None:
     """The rest of the year is fed faster; then the input ends, windows close, everything is released."""
-    release.feed(release.pods("control")[0]["spec"]["containers"][0]["image"], _REST_S)
+    release.feed(_REST_S)
     began = time.monotonic()
     while not release.fed():
         ensure(time.monotonic() < began + _REST_S + _WAIT_S, "the feed has not ended")

@@ -45,7 +45,7 @@ class Run:
         self._ready = threading.Event()
         self._over = asyncio.Event()
         self._installed: Installation | None = None
-        self._starting: set[asyncio.Task[None]] = set()
+        self._starting: asyncio.Task[None] | None = None
         """What is broken off where nobody waits for the start any more."""
         self._failure: BaseException | None = None
         self._beats: dict[TaskId, TaskBeat] = {}
@@ -86,8 +86,8 @@ class Run:
 
     def _break_off(self) -> None:
         self._over.set()
-        for task in self._starting:
-            task.cancel()
+        if self._starting is not None:
+            self._starting.cancel()
 
     @property
     def folder(self) -> Path:
@@ -166,15 +166,13 @@ class Run:
             self._loop.close()
 
     async def _run(self) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        self._starting.add(task)
+        self._starting = asyncio.current_task()
         processor = parse(self._text)
         self.name = processor.name or _NAME
         async with installed_for(processor, self._folder, self._parallelism) as installed:
             hearing = asyncio.create_task(self._hear(installed))
             await installed.ensure_started(self.name, self._text, self._parallelism)
-            self._starting.clear()
+            self._starting = None
             self._installed = installed
             self._ready.set()
             await self._over.wait()

@@ -3,7 +3,7 @@
 After any error the plug-in's object is thrown away; the next call begins with a new one, from the positions that are kept here.
 """
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Integral
 from typing import Any, Final
@@ -174,10 +174,9 @@ class PluginConnector:
     def _check(self, name: str, position: int, found: Batch) -> None:
         """PluginFailed for positions that do not grow: a restore would repeat records, or leave some out; and for what is no batch."""
         self._expect(found, Batch, "from read()")
-        for record in found.records:
-            self._expect(record, Record, "in the batch of read()")
-            self._expect(record.position, Integral, "as a record's position")
-            self._expect(record.timestamp_ms, Integral, "as a record's timestamp_ms")
+        self._expect_each(found.records, Record, "in the batch of read()")
+        self._expect_each((record.position for record in found.records), Integral, "as a record's position")
+        self._expect_each((record.timestamp_ms for record in found.records), Integral, "as a record's timestamp_ms")
         last = position - 1
         for each in (*(record.position for record in found.records), found.next):
             if each <= last:
@@ -188,6 +187,11 @@ class PluginConnector:
             last = each
         if last > POSITION_MAX:
             raise PluginFailed(f"{self._place}: split {name}: expected positions up to {POSITION_MAX}, found {last}")
+
+    def _expect_each(self, found: Iterable[object], kind: type, where: str) -> None:
+        """The same of many, one of each type: a check of each record takes as long as its reading."""
+        for each in {type(each): each for each in found}.values():
+            self._expect(each, kind, where)
 
     def _expect(self, found: object, kind: type, where: str) -> None:
         """PluginFailed for what is of another type."""

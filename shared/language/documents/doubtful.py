@@ -5,7 +5,7 @@ from dataclasses import fields, is_dataclass
 from typing import Any, Final, get_args
 
 from tidemark.shared.language.documents.foregone import expressions_in
-from tidemark.shared.language.expressions.ast import ArrayExpr, Expr, Literal, ObjectExpr, children, is_bare_name
+from tidemark.shared.language.expressions.ast import ArrayExpr, Expr, Literal, ObjectExpr, is_bare_name, walk
 from tidemark.shared.language.expressions.library import OPERATORS
 from tidemark.shared.language.expressions.registry import Named, Positional
 from tidemark.shared.language.problems import Problems, join
@@ -34,9 +34,7 @@ def hardly_meant(pipeline: Iterable[Stage], problems: Problems) -> None:
         _in_stage(stage, stage.path, problems)
     for found in expressions_in(stages, "", each=True):
         for name in _without_dollar(found.expr):
-            problems.warn(
-                found.path, f"{{{name}: …}} is a document with a field {name}; the operator is written ${name}"
-            )
+            problems.warn(found.path, _dollar(name))
         for text in _written_as_text(found.expr):
             problems.warn(
                 found.path, f"is the text {text!r} for every record; an expression stands there without quotes"
@@ -121,15 +119,14 @@ def _is_reference(value: Any) -> bool:
 
 def _without_dollar(expr: Expr) -> Iterator[str]:
     """The names of documents of one field that look like a call whose dollar was forgotten."""
-    match expr:
-        case ObjectExpr(((name, item),)) if _is_call(name, item):
-            yield name
-        case Literal(value) if type(value) is dict and len(value) == 1:
-            ((name, item),) = value.items()
-            if _is_call(name, Literal(item)):
+    for node in walk(expr):
+        match node:
+            case ObjectExpr(((name, item),)) if _is_call(name, item):
                 yield name
-    for child in children(expr):
-        yield from _without_dollar(child)
+            case Literal(value) if type(value) is dict and len(value) == 1:
+                ((name, item),) = value.items()
+                if _is_call(name, Literal(item)):
+                    yield name
 
 
 def _as_expression(leaf: Leaf) -> Expr:
@@ -174,7 +171,6 @@ def _is_call(name: str, item: Expr) -> bool:
 
 def _written_as_text(expr: Expr) -> Iterator[str]:
     """Texts that are an expression within quotes."""
-    if isinstance(expr, Literal) and type(expr.value) is str and _is_quoted(expr.value):
-        yield expr.value
-    for child in children(expr):
-        yield from _written_as_text(child)
+    for node in walk(expr):
+        if isinstance(node, Literal) and type(node.value) is str and _is_quoted(node.value):
+            yield node.value

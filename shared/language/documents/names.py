@@ -18,9 +18,9 @@ from tidemark.shared.language.expressions.ast import (
     Literal,
     ObjectExpr,
     Variable,
-    children,
     constant,
     is_bare_name,
+    walk,
 )
 from tidemark.shared.language.expressions.ast import Literal as Constant
 from tidemark.shared.language.fields import Fields
@@ -222,10 +222,11 @@ _EXPRESSIONS: Final = get_args(Expr)
 
 
 def _names(expr: Expr) -> set[str]:
-    found = {name for child in children(expr) for name in _names(child)}
-    if (isinstance(expr, FieldPath) or (isinstance(expr, Variable) and expr.name == "ROOT")) and expr.names:
-        found.add(expr.names[0])
-    return found
+    return {
+        node.names[0]
+        for node in walk(expr)
+        if (isinstance(node, FieldPath) or (isinstance(node, Variable) and node.name == "ROOT")) and node.names
+    }
 
 
 def _computed_names(stage: ByFields) -> set[str]:
