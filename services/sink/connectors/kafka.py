@@ -10,11 +10,10 @@
 """
 
 import asyncio
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
-from hashlib import sha256
 from typing import Final
 
 import pyarrow as pa
@@ -28,13 +27,13 @@ from tidemark.services.sink.connectors.kafkamarkers import (
     last_marker,
     marker_record,
     markers_of,
-    next_part,
     ranges_of,
 )
 from tidemark.services.sink.connectors.kafkarecords import Made, RecordMaker
 from tidemark.services.sink.connectors.kafkaruns import HeldRuns, TopicRun, decode_runs, encode_runs
 from tidemark.services.sink.connectors.kafkatopics import TopicLimits
-from tidemark.services.sink.connectors.markers import check_open, is_due
+from tidemark.services.sink.connectors.markers import is_due
+from tidemark.services.sink.connectors.parts import PartsSink, first_marker, part_markers
 from tidemark.services.sink.connectors.registered import Unregistered
 from tidemark.services.sink.connectors.staging import Part, PartStore, Staging
 from tidemark.shared.language.expressions.ast import Literal
@@ -90,22 +89,19 @@ class _FullTransaction:
         return structs.replace(self.marker, written=()) == marker
 
 
-class MarkedParts(ABC):
+class MarkedParts(PartsSink):
     """Staged parts released one after the other, each with a marker behind it in a topic of `log` (S2, S3).
 
     A sink says in `_released` what the release of a part is besides: records of the same transaction, or an effect before it.
     """
 
     def __init__(self, log: Log, parts: PartStore, settings: KafkaSinkSettings | None = None) -> None:
+        super().__init__(parts)
         self._settings = settings or KafkaSinkSettings()
         self._log = log
-        self._parts = parts
-        self._identity: Identity | None = None
         self._writer: TransactionalWriter | None = None
         self._marker: Marker | None = None
         self._fenced: Fenced | None = None
-        self._part = 0
-        """Which part is being released, from 1."""
         self._until_trim = _TRIM_EVERY
         """Transactions until older markers are looked at."""
         self._ahead: _FullTransaction | None = None
@@ -120,13 +116,11 @@ class MarkedParts(ABC):
             await self._throw_away()
             await self._log.create_topic(markers_of(identity).topic, 1, TOPIC_CONFIG)
             writer = await self._initialised(identity)
-            marker = self._marker
-            check_open(identity, None if marker is None else marker.epoch, restored_from, "kafka", joins=joins)
-            if marker is None or (joins and marker.released < restored_from):
-                before = None if marker is None else marker.released
-                marker = Marker(identity=str(identity), epoch=restored_from, predecessor=before)
-                await self._commit(await self._write(writer, marker, {}))
-        return marker.released
+            first = first_marker(self._marker, identity, restored_from, "kafka", joins=joins)
+            if first is not None:
+                await self._commit(await self._write(writer, first, {}))
+            assert self._marker is not None, "it was found, or written just now"
+        return self._marker.released
 
     async def _initialised(self, identity: Identity) -> TransactionalWriter:
         """A producer, with the markers read back after its initialisation (S3)."""
@@ -137,31 +131,8 @@ class MarkedParts(ABC):
             self._marker = await last_marker(self._log, markers_of(identity), self._settings.reading)
         return self._writer
 
-    async def release(self, row: MirrorRow, staged: bytes) -> None:
-        """See `Sink.release`. After TargetUnavailable it is called again: it goes on behind the last part that is written.
-
-        Raises:
-            Fenced: a newer holder of the identity releases; stop.
-        """
-        await self._release(row, staged, frozenset())
-
-    async def skip(self, row: MirrorRow, staged: bytes) -> int:
-        """See `Sink.skip`: a part of which something is refused is passed over whole; its marker is written alone."""
-        parts = self._parts.listed(staged)
-        passed: set[int] = set()
-        while True:
-            self._part = 0
-            try:
-                await self._release(row, staged, frozenset(passed))
-            except TargetRefused:
-                if self._part == 0 or self._part in passed:
-                    raise
-                passed.add(self._part)
-            else:
-                return sum(parts[number - 1].rows for number in passed)
-
     async def _release(self, row: MirrorRow, staged: bytes, passed: frozenset[int]) -> None:
-        """`passed`: the numbers of parts that are left out."""
+        """See `PartsSink._release`."""
         identity = self._identity
         if identity is None:
             raise ValueError("kafka sink: release before open")
@@ -172,17 +143,11 @@ class MarkedParts(ABC):
                 raise TargetRefused(f"kafka: the markers of {identity} are gone from {markers_of(identity).topic}")
             if not is_due(identity, marker.released, row, "kafka"):
                 return
-            parts = self._parts.listed(staged)
-            digest = sha256(staged).hexdigest()
-            total = max(1, len(parts))
             counts: dict[str, int] = {}
-            for number in range(next_part(marker, row, total, digest, "kafka"), total + 1):
-                self._part = number
-                next_marker = _marker(identity, row.epoch, row.predecessor, number, total, digest)
-                opened = await self._taken_ahead(next_marker, usable=number not in passed)
+            for next_marker, part in self._left(marker, row, staged, passed, "kafka"):
+                opened = await self._taken_ahead(next_marker, usable=next_marker.part not in passed)
                 if opened is None:
-                    left_out = not parts or number in passed
-                    records = {} if left_out else await self._released(row.epoch, parts[number - 1], number, counts)
+                    records = {} if part is None else await self._released(row.epoch, part, next_marker.part, counts)
                     opened = await self._write(writer, next_marker, records)
                 await self._commit(opened)
 
@@ -277,12 +242,6 @@ class MarkedParts(ABC):
     async def close(self) -> None:
         """See `Sink.close`."""
         await self._throw_away()
-
-
-def _marker(
-    identity: Identity, epoch: Epoch, predecessor: Epoch | None, number: int, total: int, digest: str
-) -> Marker:
-    return Marker(identity=str(identity), epoch=epoch, predecessor=predecessor, part=number, parts=total, digest=digest)
 
 
 @dataclass(frozen=True, slots=True)
@@ -410,18 +369,17 @@ class KafkaSink(MarkedParts):
     async def _write_ahead(self) -> None:
         """The first part of what the next commit will release, if all before it is released. After an error the release does it."""
         async with self._using:
-            staged, writer, marker, identity = self._next, self._writer, self._marker, self._identity
-            if staged is None or writer is None or marker is None or identity is None:
+            staged, writer, marker = self._next, self._writer, self._marker
+            if staged is None or writer is None or marker is None:
                 return
             if (marker.epoch, marker.part) != (staged.committed, marker.parts):
                 return  # an earlier commit comes first
             self._next = None
             async with self._on_target(f"writing checkpoint {staged.epoch} ahead"):
                 parts = self._parts.listed(staged.handle)
-                digest, total = sha256(staged.handle).hexdigest(), max(1, len(parts))
                 await self._taken_ahead(marker, usable=False)
                 records = await self._released(staged.epoch, parts[0], 1, {}) if parts else {}
-                wanted = _marker(identity, staged.epoch, staged.committed, 1, total, digest)
+                wanted = part_markers(marker.identity, staged.epoch, staged.committed, staged.handle, len(parts))[0]
                 self._ahead = opened = await self._write(writer, wanted, records)
                 await opened.transaction.written()
             self._expiring = self._executor.spawn(self._expire(opened), f"{self.place} expiry", self._not_ahead)

@@ -9,15 +9,15 @@
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from hashlib import sha256
 from typing import Any, Final, TypeVar
 
 import pyarrow as pa
 import structlog
 
-from tidemark.services.sink.connectors.kafkamarkers import Marker, decode_marker, encode_marker, next_part
-from tidemark.services.sink.connectors.markers import check_open, is_due
+from tidemark.services.sink.connectors.kafkamarkers import Marker, decode_marker, encode_marker
+from tidemark.services.sink.connectors.markers import is_due
 from tidemark.services.sink.connectors.mergechanges import HeldRows, document_of, staged_rows
+from tidemark.services.sink.connectors.parts import PartsSink, first_marker
 from tidemark.services.sink.connectors.staging import PartStore
 from tidemark.shared.language.values import encode_doc
 from tidemark.shared.model.checkpoint import MirrorRow
@@ -47,7 +47,7 @@ class _OpenSink:
     marker: Marker | None = None
 
 
-class PluginSink:
+class PluginSink(PartsSink):
     """`SinkPort` by a plug-in. `make` gives a new object of it, and blocks."""
 
     def __init__(
@@ -58,18 +58,15 @@ class PluginSink:
         executor: Executor,
         part_rows_max: int = PART_ROWS_MAX,
     ) -> None:
+        super().__init__(parts)
         self._make = make
         self._place = place
-        self._parts = parts
         self._executor = executor
         self._part_rows_max = part_rows_max
         self._held = self._nothing_held()
-        self._identity: Identity | None = None
         self._judge: Sink[Any, Any] | None = None
         """Never opened: it looks at documents, while another object writes."""
         self._writer: _OpenSink | None = None
-        self._part = 0
-        """Which part is being released, from 1."""
 
     def _nothing_held(self, restored_from: Epoch = NO_EPOCH) -> HeldRows:
         return HeldRows(self._parts, PART_BYTES_MAX, restored_from, self._part_rows_max)
@@ -87,13 +84,11 @@ class PluginSink:
         return await self._on_newest(lambda writer: self._taken_over(writer, identity, restored_from, joins=joins))
 
     async def _taken_over(self, writer: _OpenSink, identity: Identity, restored_from: Epoch, *, joins: bool) -> Epoch:
-        marker = writer.marker
-        check_open(identity, None if marker is None else marker.epoch, restored_from, self._place, joins=joins)
-        if marker is None or (joins and marker.released < restored_from):
-            before = None if marker is None else marker.released
-            marker = Marker(identity=str(identity), epoch=restored_from, predecessor=before)
-            await self._write(writer, [], marker)
-        return marker.released
+        first = first_marker(writer.marker, identity, restored_from, self._place, joins=joins)
+        if first is not None:
+            await self._write(writer, [], first)
+        assert writer.marker is not None, "it was found, or written just now"
+        return writer.marker.released
 
     async def _opened(self, identity: Identity) -> _OpenSink:
         """The object that writes, with the marker that is the last one there."""
@@ -125,27 +120,8 @@ class PluginSink:
         """See `Sink.stage`. May be repeated after TargetUnavailable."""
         return await self._held.handle(epoch, committed)
 
-    async def release(self, row: MirrorRow, staged: bytes) -> None:
-        """See `Sink.release`. After TargetUnavailable it is called again: it goes on behind the last part that is written."""
-        await self._release(row, staged, frozenset())
-
-    async def skip(self, row: MirrorRow, staged: bytes) -> int:
-        """See `Sink.skip`: a part of which something is refused is passed over whole; its marker is written alone."""
-        parts = self._parts.listed(staged)
-        passed: set[int] = set()
-        while True:
-            self._part = 0
-            try:
-                await self._release(row, staged, frozenset(passed))
-            except TargetRefused:
-                if self._part == 0 or self._part in passed:
-                    raise
-                passed.add(self._part)
-            else:
-                return sum(parts[number - 1].rows for number in passed)
-
     async def _release(self, row: MirrorRow, staged: bytes, passed: frozenset[int]) -> None:
-        """`passed`: the numbers of parts that are left out."""
+        """See `PartsSink._release`."""
         await self._on_newest(lambda writer: self._written(writer, row, staged, passed))
 
     async def _on_newest(self, work: Callable[[_OpenSink], Awaitable[T]]) -> T:
@@ -183,15 +159,8 @@ class PluginSink:
             raise TargetRefused(f"{self._place}: the marker of {identity} is gone")
         if not is_due(identity, writer.marker.released, row, self._place):
             return
-        parts = self._parts.listed(staged)
-        digest, total = sha256(staged).hexdigest(), max(1, len(parts))
-        for number in range(next_part(writer.marker, row, total, digest, self._place), total + 1):
-            self._part = number
-            left_out = not parts or number in passed
-            rows = [] if left_out else staged_rows(await self._parts.load(parts[number - 1]))
-            marker = Marker(
-                identity=str(identity), epoch=row.epoch, predecessor=row.predecessor, part=number, parts=total, digest=digest
-            )  # fmt: skip
+        for marker, part in self._left(writer.marker, row, staged, passed, self._place):
+            rows = [] if part is None else staged_rows(await self._parts.load(part))
             await self._write(writer, [document_of(each) for each in rows], marker)
 
     async def _write(self, writer: _OpenSink, documents: Sequence[Document], marker: Marker) -> None:

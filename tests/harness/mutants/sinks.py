@@ -9,7 +9,7 @@ BODY, MARKERS, STAGING = (
     "services/sink/connectors/staging.py",
 )
 KAFKA, READ_BACK = "services/sink/connectors/kafka.py", "services/sink/connectors/kafkamarkers.py"
-TOPICS = "services/sink/connectors/kafkatopics.py"
+PARTS, TOPICS = "services/sink/connectors/parts.py", "services/sink/connectors/kafkatopics.py"
 FILES, MANIFESTS = "services/sink/connectors/files.py", "services/sink/connectors/manifests.py"
 FOLDER, SQL = "services/sink/connectors/destination.py", "services/sink/connectors/sql.py"
 DELTA = "services/sink/connectors/delta.py"
@@ -67,7 +67,7 @@ SINKS = (
     Mutant("S3", "a plug-in's markers are those that it was made with", PLUGIN, "beaten = [] if self._writer is None else [self._writer.data]\n                await self._throw_away()\n", "beaten = []\n", ON_PLUGINS),
     Mutant("S6", "a plug-in's refusals are staged", PLUGIN, "if row not in refused]", "if True]", ON_PLUGINS),
     Mutant("C10", "a plug-in that is away has failed", PLUGIN, '        except Away as error:\n            raise TargetUnavailable(f"{where}: {error}") from error\n', "", ON_PLUGINS),
-    Mutant("S3", "the first part is the whole", KAFKA, "parts=total, digest", "parts=number, digest", ON_KAFKA),
+    Mutant("S3", "the first part is the whole", PARTS, "parts=total, digest", "parts=number, digest", ON_KAFKA),
     Mutant("S3", "a fenced holder takes its identity back", KAFKA, "        if self._fenced is not None:\n            raise self._fenced\n", "", ON_KAFKA),
     Mutant("S3", "the marker goes alone", KAFKA, "in records.items():\n", "in list(records.items())[:0]:\n", ON_KAFKA),
     Mutant("S3", "records go without their marker", KAFKA, "        await transaction.send_batch(place, [marker_record(marker)])\n", "", ON_KAFKA),
