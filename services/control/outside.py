@@ -8,6 +8,7 @@ from typing import Any, Final
 import sqlalchemy as sa
 
 from tidemark.shared.adapters.kafka_settings import KafkaSettings
+from tidemark.shared.adapters.sql import with_driver
 from tidemark.shared.language.documents import CollectionDlq, FileDlq, InvalidDocument, KafkaDlq, Processor, all_stages
 from tidemark.shared.language.problems import DocumentError, join
 from tidemark.shared.language.redaction import HIDDEN, redacted_line
@@ -181,8 +182,7 @@ def _is_there(connection: Connection, where: str) -> bool:
 
 def _asked(connection: Connection) -> str:
     """One statement, with the driver that sinks use."""
-    url = str(connection.settings["url"]).replace("postgresql://", "postgresql+psycopg://", 1)
-    engine = sa.create_engine(url, poolclass=sa.NullPool)
+    engine = sa.create_engine(with_driver(sa.make_url(str(connection.settings["url"]))), poolclass=sa.NullPool)
     with engine.connect() as found:
         found.execute(sa.text("select 1"))
     return f"the database answers ({engine.dialect.name})"

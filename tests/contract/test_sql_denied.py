@@ -3,6 +3,7 @@
 import psycopg
 import pytest
 import sqlalchemy as sa
+from psycopg import errors
 from sqlalchemy import exc
 
 from tests.contract.sinks_targets import SqlWorld
@@ -11,12 +12,12 @@ from tidemark.services.operator.tables.sql import SqlTable
 from tidemark.services.operator.tables.sql import engine_of as table_engine
 from tidemark.services.sink.connectors.sql import engine_of as sink_engine
 from tidemark.shared.adapters.executor import AsyncExecutor
-from tidemark.shared.adapters.sql_denied import is_denied
+from tidemark.shared.adapters.sql import is_denied
 from tidemark.shared.model.failures import is_lasting, is_outage
 from tidemark.shared.model.ids import Epoch
 from tidemark.shared.ports.log import LogDenied
 from tidemark.shared.ports.sink import TargetDenied
-from tidemark.shared.ports.tables import TableDenied
+from tidemark.shared.ports.tables import TableDenied, TableRefused, TableUnavailable
 from tidemark.shared.runtime.settings import LookupSettings
 
 FATAL = 'connection to server at "127.0.0.1", port 5432 failed: FATAL:  '
@@ -41,6 +42,24 @@ async def test_a_sink_and_a_table_are_told_that_they_may_not(postgres_url: str, 
         sink._engine.dispose()
         world.engine.dispose()
         await table.close()
+
+
+@pytest.mark.parametrize(
+    ("error", "outage"),
+    [
+        (exc.OperationalError("ask", None, errors.StatementTooComplex("stack depth limit exceeded")), False),
+        (exc.InternalError("ask", None, errors.ReadOnlySqlTransaction("a replica")), True),
+        (exc.OperationalError("ask", None, errors.QueryCanceled("statement timeout")), True),
+        (exc.OperationalError("ask", None, psycopg.OperationalError("connection refused")), True),
+        (exc.ProgrammingError("ask", None, errors.UndefinedColumn("no such column")), False),
+    ],
+    ids=lambda value: type(getattr(value, "orig", value)).__name__,
+)
+def test_a_lookup_waits_for_what_may_pass_by_the_servers_code(error: exc.DBAPIError, outage: bool) -> None:
+    """As a sink does: the driver calls some errors operational that no waiting mends, and others not that pass."""
+    engine = sa.create_engine("postgresql+psycopg://nobody@127.0.0.1:1/none")
+    failure = SqlTable(engine, "t", AsyncExecutor(), LookupSettings())._failure(error)
+    assert isinstance(failure, TableUnavailable if outage else TableRefused)
 
 
 @pytest.mark.parametrize(

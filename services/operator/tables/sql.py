@@ -7,23 +7,19 @@ order of the primary key, where there is one. A table that nothing narrows is re
 import itertools
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy import exc
 
 from tidemark.services.operator.tables.sqlvalues import NOTHING, Parameter, parameter_of
+from tidemark.shared.adapters.sql import DIALECTS, is_denied, is_passing, with_driver
 from tidemark.shared.adapters.sql_cells import read_all
-from tidemark.shared.adapters.sql_denied import is_denied
 from tidemark.shared.language.values.cells import cell_reader
 from tidemark.shared.model.values import Document, Found, Value
 from tidemark.shared.ports.clock import Executor
 from tidemark.shared.ports.tables import Names, TableDenied, TableRefused, TableUnavailable
 from tidemark.shared.runtime.settings import LookupSettings
-
-DIALECTS: Final = ("postgresql", "sqlite")
-_SQLITE_PASSING: Final = ("locked", "busy", "disk", "unable to open", "i/o")
-"""SQLite calls every error operational; those with these words may pass with time."""
 
 
 def engine_of(url: str, config: Mapping[str, Any], wait_ms: int) -> sa.Engine:
@@ -35,8 +31,9 @@ def engine_of(url: str, config: Mapping[str, Any], wait_ms: int) -> sa.Engine:
     seconds = max(2, wait_ms // 1000)
     if backend == "sqlite":
         return sa.create_engine(parsed, **{"connect_args": {"timeout": seconds}, **config})
-    parsed = parsed.set(drivername="postgresql+psycopg") if parsed.drivername == "postgresql" else parsed
-    engine = sa.create_engine(parsed, pool_pre_ping=True, **{"connect_args": {"connect_timeout": seconds}, **config})
+    engine = sa.create_engine(
+        with_driver(parsed), pool_pre_ping=True, **{"connect_args": {"connect_timeout": seconds}, **config}
+    )
     read_all(engine)
     return engine
 
@@ -136,10 +133,7 @@ class SqlTable:
         text = f"table {self._name}: {error.orig}"
         if is_denied(error):
             return TableDenied(f"{text}; correct the connection's url")
-        passing = isinstance(error, exc.OperationalError | exc.InterfaceError) or error.connection_invalidated
-        if self._engine.dialect.name == "sqlite":
-            passing = passing and any(word in text.lower() for word in _SQLITE_PASSING)
-        return TableUnavailable(text) if passing else TableRefused(text)
+        return TableUnavailable(text) if is_passing(error, self._engine.dialect.name) else TableRefused(text)
 
     async def close(self) -> None:
         """Give the connections back."""

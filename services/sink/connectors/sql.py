@@ -37,8 +37,8 @@ from tidemark.services.sink.connectors.sqlrows import RowMaker, SqlRows, documen
 from tidemark.services.sink.connectors.sqltable import target_table
 from tidemark.services.sink.connectors.sqlwrites import MergeWriter, Unwanted
 from tidemark.services.sink.connectors.staging import Part, PartStore
+from tidemark.shared.adapters.sql import DIALECTS, is_denied, is_passing, with_driver
 from tidemark.shared.adapters.sql_cells import read_all
-from tidemark.shared.adapters.sql_denied import is_denied
 from tidemark.shared.language.stages import Merge
 from tidemark.shared.language.values import decode_doc, encode_doc
 from tidemark.shared.model.checkpoint import MirrorRow
@@ -51,19 +51,12 @@ from tidemark.shared.ports.sink import Identity, Rejected, TargetDenied, TargetR
 from tidemark.shared.runtime.one_by_one import OneByOne
 
 MARKERS_TABLE: Final = "tidemark_released"
-DIALECTS: Final = ("postgresql", "sqlite")
 _RELEASED: Final = sa.Table(
     MARKERS_TABLE,
     sa.MetaData(),
     sa.Column("identity", sa.String(300), primary_key=True),
     sa.Column("released", sa.BigInteger, nullable=False),
 )
-_SQLITE_PASSING: Final = ("locked", "busy", "disk", "unable to open", "i/o")
-"""SQLite calls all its errors operational. Waiting may mend those with these words."""
-_POSTGRES_PASSING: Final = ("08", "25", "40", "53", "55006", "55P03", "57", "58", "HV", "XX")
-"""How PostgreSQL's codes for the same begin: connections, a transaction's state, conflicts, resources, locks, operators, the system, other
-servers. An error of the table or the statement itself has another code, though the driver calls some of them operational.
-"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,20 +83,21 @@ def engine_at(url: str, settings: SqlSinkSettings | None = None) -> sa.Engine:
     """An engine for a connection's url: PostgreSQL by the driver that is installed. TargetRefused for a url of another database."""
     expected = "the connection's url: expected postgresql://user:password@host/database or sqlite:///path"
     try:
-        backend = sa.make_url(url).get_backend_name()
+        address = sa.make_url(url)
     except exc.ArgumentError:
         raise TargetRefused(f"{expected}, found no address of a database; it is not shown here") from None
-    if backend not in DIALECTS:
-        raise TargetRefused(f"{expected}, found one of {backend}")
-    return engine_of(url.replace("postgresql://", "postgresql+psycopg://", 1), settings)
+    if address.get_backend_name() not in DIALECTS:
+        raise TargetRefused(f"{expected}, found one of {address.get_backend_name()}")
+    return engine_of(with_driver(address), settings)
 
 
-def engine_of(url: str, settings: SqlSinkSettings | None = None) -> sa.Engine:
+def engine_of(url: str | sa.URL, settings: SqlSinkSettings | None = None) -> sa.Engine:
     """An engine that waits for locks as the settings say and, on SQLite, writes every commit through to the disk."""
     settings = settings or SqlSinkSettings()
     wait_s = settings.lock_wait_ms / 1000
     pool = {"pool_size": settings.connections_max, "max_overflow": 0, "pool_timeout": wait_s}
-    if not url.startswith("sqlite"):
+    url = sa.make_url(url)
+    if url.get_backend_name() != "sqlite":
         engine = sa.create_engine(url, pool_pre_ping=True, **pool)
         read_all(engine)
     else:
@@ -503,23 +497,13 @@ class SqlSink:
             sentence = f"{self.place}: {doing}: {str(error.orig).strip()}"
             if is_denied(error):
                 raise TargetDenied(f"{sentence}; correct the connection's url") from error
-            if self._is_permanent(error):
-                raise TargetRefused(sentence) from error
-            raise TargetUnavailable(sentence) from error
+            raise (TargetUnavailable if is_passing(error, self._engine.dialect.name) else TargetRefused)(
+                sentence
+            ) from error
         except exc.TimeoutError as error:
             raise TargetUnavailable(f"{self.place}: {doing}: {error}") from error
         except exc.StatementError as error:
             raise TargetRefused(f"{self.place}: {doing}: {error}") from error
-
-    def _is_permanent(self, error: exc.DBAPIError) -> bool:
-        if error.connection_invalidated:
-            return False
-        if self._engine.dialect.name == "sqlite" and isinstance(error, exc.OperationalError):
-            return not any(word in str(error.orig).lower() for word in _SQLITE_PASSING)
-        code = getattr(error.orig, "sqlstate", None)
-        if code is not None:
-            return not code.startswith(_POSTGRES_PASSING)
-        return isinstance(error, (exc.IntegrityError, exc.DataError, exc.ProgrammingError, exc.NotSupportedError))
 
     @property
     def place(self) -> str:

@@ -36,7 +36,7 @@ from tidemark.services.source.connectors.pgoutput import (
     lsn_text,
 )
 from tidemark.services.source.connectors.pgsync import Seam, Synced, TableReader, tables_of
-from tidemark.shared.adapters.sql_denied import says_denied
+from tidemark.shared.adapters.sql import says_denied
 from tidemark.shared.language.values import render_json
 from tidemark.shared.model.checkpoint import KnownSplit
 from tidemark.shared.model.failures import Lasting
