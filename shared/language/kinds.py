@@ -11,11 +11,11 @@ from keyword import iskeyword
 from typing import Any, Final, TypeAlias
 
 from tidemark.shared.language.expressions.parse import parse_expression
-from tidemark.shared.language.expressions.scope import Scope
+from tidemark.shared.language.expressions.scope import Scope, read_value
 from tidemark.shared.language.leftout import STAGES_LEFT_OUT, why_left_out
 from tidemark.shared.language.problems import join
 from tidemark.shared.language.query.parse import parse_predicate
-from tidemark.shared.language.values.extended_json import ExtendedJsonError, from_json
+from tidemark.shared.language.values.extended_json import value_if_any
 from tidemark.shared.language.values.types import is_integral
 from tidemark.shared.model.values import Date
 
@@ -128,7 +128,7 @@ def integer(least: int, most: int = 2**53) -> Kind:
     def read(tree: Any, path: str, scope: Scope) -> int | None:
         value = tree
         if type(tree) is dict and len(tree) == 1 and set(tree) <= _NUMBERS:
-            value = _extended(tree)
+            value = value_if_any(tree)
         if is_integral(value) and least <= value <= most:
             return int(value)
         _wrong(tree, path, scope, f"a whole number from {least} to {most}")
@@ -138,13 +138,6 @@ def integer(least: int, most: int = 2**53) -> Kind:
 
 
 _NUMBERS: Final = frozenset({"$numberInt", "$numberLong", "$numberDouble", "$numberDecimal"})
-
-
-def _extended(tree: Any) -> Any:
-    try:
-        return from_json(tree)
-    except ExtendedJsonError:
-        return None
 
 
 def fraction() -> Kind:
@@ -225,26 +218,18 @@ EXPRESSION: Final = Kind(parse_expression, {"$ref": "#/$defs/expression"})
 PREDICATE: Final = Kind(parse_predicate, {"$ref": "#/$defs/query"})
 
 
-def _value(tree: Any, path: str, scope: Scope) -> Any:
-    try:
-        return from_json(tree)
-    except ExtendedJsonError as e:
-        scope.problems.add(path, str(e))
-        return None
-
-
 def _document(tree: Any, path: str, scope: Scope) -> Any:
     if type(tree) is not dict:
         _wrong(tree, path, scope, "an object")
         return None
-    return _value(tree, path, scope)
+    return read_value(tree, path, scope)[0]
 
 
 DOCUMENT: Final = Kind(_document, {"type": "object"})
 
 
 def _date(tree: Any, path: str, scope: Scope) -> Any:
-    value = _value(tree, path, scope) if type(tree) is dict else None
+    value = read_value(tree, path, scope)[0] if type(tree) is dict else None
     if type(value) is Date:
         return value
     _wrong(tree, path, scope, "a date, {$date: …}")

@@ -12,7 +12,7 @@ from tidemark.shared.language.expressions.parse import parse_expression
 from tidemark.shared.language.expressions.registry import LEFT_OUT
 from tidemark.shared.language.expressions.scope import Scope
 from tidemark.shared.language.problems import join
-from tidemark.shared.language.values.extended_json import ExtendedJsonError, from_json
+from tidemark.shared.language.values.extended_json import value_if_any
 from tidemark.shared.language.values.types import is_finite, is_integral, is_number
 from tidemark.shared.model.values import Value
 
@@ -98,14 +98,6 @@ def _top(name: str, tree: Any, path: str, scope: Scope) -> Accumulator | None:
     return Accumulator(name, parse_expression(tree["output"], join(path, "output"), scope), path, sort_by=keys, **n)
 
 
-def _plain_value(tree: Any) -> Value:
-    """The value of a constant, None if the tree is none."""
-    try:
-        return from_json(tree)
-    except ExtendedJsonError:
-        return None
-
-
 def _percentile(name: str, tree: Any, path: str, scope: Scope) -> Accumulator | None:
     required = ("input", "p", "method") if name == "$percentile" else ("input", "method")
     if not _arguments(name, tree, path, scope, required):
@@ -114,7 +106,7 @@ def _percentile(name: str, tree: Any, path: str, scope: Scope) -> Accumulator | 
         scope.problems.add(
             join(path, "method"), f"the method is approximate, found {tree['method']!r}", accepted=("approximate",)
         )
-    points = _plain_value(tree["p"]) if name == "$percentile" else [0.5]
+    points = value_if_any(tree["p"]) if name == "$percentile" else [0.5]
     good = type(points) is list and 1 <= len(points) <= PERCENTILES_MAX
     if not good or not all(is_number(p) and is_finite(p) and 0 <= p <= 1 for p in points):
         scope.problems.add(join(path, "p"), f"p is a list of numbers from 0 to 1, found {points!r}")

@@ -20,9 +20,9 @@ from tidemark.shared.language.expressions.ast import (
     Switch,
     Variable,
 )
-from tidemark.shared.language.expressions.scope import Scope
+from tidemark.shared.language.expressions.scope import Scope, read_value
 from tidemark.shared.language.problems import join
-from tidemark.shared.language.values.extended_json import ExtendedJsonError, from_json
+from tidemark.shared.language.values.extended_json import from_json, value_if_any
 from tidemark.shared.language.values.types import is_number
 
 Parse = Callable[[Any, str, Scope], Expr]
@@ -78,11 +78,7 @@ def _variable(name: Any, path: str, scope: Scope) -> str:
 
 def _literal(tree: Any, path: str, scope: Scope, _: Parse) -> Expr:
     """`$literal`: the value as it is written, dollars and all."""
-    try:
-        return Literal(from_json(tree))
-    except ExtendedJsonError as e:
-        scope.problems.add(path, str(e))
-        return NULL
+    return Literal(read_value(tree, path, scope)[0])
 
 
 def _let(tree: Any, path: str, scope: Scope, parse: Parse) -> Expr:
@@ -164,10 +160,7 @@ def _reduce(tree: Any, path: str, scope: Scope, parse: Parse) -> Expr:
 
 def _is_direction(tree: Any) -> bool:
     """1 or -1, as a number of any type."""
-    try:
-        value = from_json(tree)
-    except ExtendedJsonError:
-        return False
+    value = value_if_any(tree)
     return is_number(value) and value in (1, -1)
 
 

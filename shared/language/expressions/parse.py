@@ -17,9 +17,9 @@ from tidemark.shared.language.expressions.checks import check_constants
 from tidemark.shared.language.expressions.forms import FORMS
 from tidemark.shared.language.expressions.library import OPERATORS
 from tidemark.shared.language.expressions.registry import LEFT_OUT, ExpressionOperator, Named, Positional
-from tidemark.shared.language.expressions.scope import SYSTEM_VARIABLES, Scope
+from tidemark.shared.language.expressions.scope import SYSTEM_VARIABLES, Scope, read_value
 from tidemark.shared.language.problems import join
-from tidemark.shared.language.values.extended_json import SPECIAL, ExtendedJsonError, from_json
+from tidemark.shared.language.values.extended_json import SPECIAL
 from tidemark.shared.language.values.types import truth
 from tidemark.shared.model.values import MISSING
 
@@ -54,11 +54,7 @@ def parse_expression(tree: Any, path: str, scope: Scope) -> Expr:
 
 
 def _constant(tree: Any, path: str, scope: Scope) -> Expr:
-    try:
-        return Literal(from_json(tree))
-    except ExtendedJsonError as e:
-        scope.problems.add(path, str(e))
-        return NULL
+    return Literal(read_value(tree, path, scope)[0])
 
 
 def _string(text: str, path: str, scope: Scope) -> Expr:

@@ -6,6 +6,8 @@ from typing import Any
 
 from tidemark.shared.language.limits import DEFAULTS, Limits
 from tidemark.shared.language.problems import Problems
+from tidemark.shared.language.values.extended_json import ExtendedJsonError, from_json
+from tidemark.shared.model.values import Value
 
 SYSTEM_VARIABLES = frozenset({"ROOT", "CURRENT", "NOW", "REMOVE"})
 
@@ -46,3 +48,12 @@ class Scope:
     def deeper(self) -> "Scope":
         """One level further in."""
         return replace(self, depth=self.depth + 1)
+
+
+def read_value(tree: Any, path: str, scope: Scope) -> tuple[Value, bool]:
+    """The value that a constant's extended JSON stands for, and whether there is one."""
+    try:
+        return from_json(tree), True
+    except ExtendedJsonError as e:
+        scope.problems.add(path, str(e))
+        return None, False

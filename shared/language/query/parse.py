@@ -7,7 +7,7 @@ from tidemark.shared.language.expressions.forms import FORMS
 from tidemark.shared.language.expressions.library import OPERATORS
 from tidemark.shared.language.expressions.parse import parse_expression
 from tidemark.shared.language.expressions.registry import LEFT_OUT
-from tidemark.shared.language.expressions.scope import Scope
+from tidemark.shared.language.expressions.scope import Scope, read_value
 from tidemark.shared.language.patterns import BadPattern, compile_pattern
 from tidemark.shared.language.problems import join
 from tidemark.shared.language.query.ast import (
@@ -33,22 +33,13 @@ from tidemark.shared.language.query.ast import (
     TypeIs,
 )
 from tidemark.shared.language.query.parse_schema import parse_json_schema
-from tidemark.shared.language.values.extended_json import SPECIAL, ExtendedJsonError, from_json
+from tidemark.shared.language.values.extended_json import SPECIAL
 from tidemark.shared.language.values.types import TYPE_NUMBERS, is_finite, is_integral, is_number
 from tidemark.shared.model.values import INT64_MAX, INT64_MIN, Binary, Regex, Value
 
 _BY_NUMBER: Final = {number: alias for alias, number in TYPE_NUMBERS.items()}
 _BITS_MAX: Final = 2**31
 """Places of bits, as the manual has them."""
-
-
-def constant(tree: Any, path: str, scope: Scope) -> tuple[Value, bool]:
-    """The value of a constant, and whether there is one."""
-    try:
-        return from_json(tree), True
-    except ExtendedJsonError as e:
-        scope.problems.add(path, str(e))
-        return None, False
 
 
 def comparison(op: Comparison, value: Value) -> Compare:
@@ -66,7 +57,7 @@ def regex_test(value: Regex, path: str, scope: Scope) -> RegexTest | None:
 
 
 def _compare(op: str, tree: Any, path: str, scope: Scope) -> Test | None:
-    value, ok = constant(tree, path, scope)
+    value, ok = read_value(tree, path, scope)
     if ok and type(value) is Regex and op != "$eq":
         scope.problems.add(path, f"{op} does not take a regular expression")
         return None
@@ -83,7 +74,7 @@ def _in(op: str, tree: Any, path: str, scope: Scope) -> Test | None:
         if type(item) is dict and item and next(iter(item)) in ("$regex", "$gt", "$eq", "$in", "$elemMatch"):
             scope.problems.add(place, f"{op} takes values, not operators")
             continue
-        value, ok = constant(item, place, scope)
+        value, ok = read_value(item, place, scope)
         if ok and type(value) is Regex:
             pattern = regex_test(value, place, scope)
             patterns.extend([pattern] if pattern is not None else [])
@@ -95,7 +86,7 @@ def _in(op: str, tree: Any, path: str, scope: Scope) -> Test | None:
 def _type(op: str, tree: Any, path: str, scope: Scope) -> Test | None:
     aliases = []
     for item in tree if type(tree) is list else [tree]:
-        value, _ = constant(item, path, scope)
+        value, _ = read_value(item, path, scope)
         alias = _BY_NUMBER.get(int(value)) if is_integral(value) else value
         if alias != "number" and alias not in list(TYPE_NUMBERS):
             accepted = ("number", *TYPE_NUMBERS)
@@ -108,7 +99,7 @@ def _type(op: str, tree: Any, path: str, scope: Scope) -> Test | None:
 
 
 def _mod(op: str, tree: Any, path: str, scope: Scope) -> Test | None:
-    values = [constant(item, path, scope)[0] for item in tree] if type(tree) is list else []
+    values = [read_value(item, path, scope)[0] for item in tree] if type(tree) is list else []
     if len(values) != 2 or not all(  # noqa: PLR2004
         is_number(v) and is_finite(v) and INT64_MIN <= v <= INT64_MAX for v in values
     ):
@@ -122,7 +113,7 @@ def _mod(op: str, tree: Any, path: str, scope: Scope) -> Test | None:
 
 
 def _size(op: str, tree: Any, path: str, scope: Scope) -> Test | None:
-    value, ok = constant(tree, path, scope)
+    value, ok = read_value(tree, path, scope)
     if not ok or not is_integral(value) or value < 0:
         scope.problems.add(path, f"{op} takes a whole number from 0")
         return None
@@ -130,7 +121,7 @@ def _size(op: str, tree: Any, path: str, scope: Scope) -> Test | None:
 
 
 def _bits(op: str, tree: Any, path: str, scope: Scope) -> Test | None:
-    value, ok = constant(tree, path, scope)
+    value, ok = read_value(tree, path, scope)
     positions: list[int] | None = None
     if type(value) is list and all(is_integral(v) and 0 <= v < _BITS_MAX for v in value):
         positions = [int(v) for v in value]
@@ -237,7 +228,7 @@ def _field(name: str, tree: Any, path: str, scope: Scope) -> list[Predicate]:
 
 
 def _equality(tree: Any, path: str, scope: Scope) -> Test | None:
-    value, ok = constant(tree, path, scope)
+    value, ok = read_value(tree, path, scope)
     if not ok:
         return None
     return regex_test(value, path, scope) if type(value) is Regex else comparison("$eq", value)
@@ -279,7 +270,7 @@ def _test(op: str, tree: Any, around: dict[str, Any], path: str, scope: Scope) -
 
 
 def _regex(tree: Any, options: Any, path: str, scope: Scope) -> Test | None:
-    value, ok = constant(tree, path, scope)
+    value, ok = read_value(tree, path, scope)
     if not ok:
         return None
     if type(value) is str:
@@ -334,7 +325,7 @@ def _as_test(part: Predicate) -> Test:
 
 
 def _ne(names: tuple[str, ...], tree: Any, path: str, scope: Scope) -> Predicate | None:
-    value, ok = constant(tree, path, scope)
+    value, ok = read_value(tree, path, scope)
     if ok and type(value) is Regex:
         scope.problems.add(path, "$ne does not take a regular expression ($not does)")
         return None
@@ -350,7 +341,7 @@ def _not(names: tuple[str, ...], tree: Any, path: str, scope: Scope) -> Predicat
     if _is_operators(tree):
         parts = _operators(names, tree, path, scope)
         return Not(All(tuple(parts)))
-    value, ok = constant(tree, path, scope)
+    value, ok = read_value(tree, path, scope)
     if ok and type(value) is Regex:
         test = regex_test(value, path, scope)
         return None if test is None else Not(OnField(names, test))
@@ -359,7 +350,7 @@ def _not(names: tuple[str, ...], tree: Any, path: str, scope: Scope) -> Predicat
 
 
 def _exists(names: tuple[str, ...], tree: Any, path: str, scope: Scope) -> Predicate | None:
-    value, ok = constant(tree, path, scope)
+    value, ok = read_value(tree, path, scope)
     if not ok:
         return None
     there = OnField(names, Exists())

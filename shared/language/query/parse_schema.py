@@ -7,11 +7,10 @@ int`). An unknown keyword is an error.
 from collections.abc import Callable
 from typing import Any, Final
 
-from tidemark.shared.language.expressions.scope import Scope
+from tidemark.shared.language.expressions.scope import Scope, read_value
 from tidemark.shared.language.patterns import BadPattern, compile_pattern
 from tidemark.shared.language.problems import join
 from tidemark.shared.language.query.ast import SchemaNode
-from tidemark.shared.language.values.extended_json import ExtendedJsonError, from_json
 from tidemark.shared.language.values.order import sort_key
 from tidemark.shared.language.values.types import TYPE_NUMBERS, is_finite, is_integral, is_number
 
@@ -82,16 +81,8 @@ def _json_types(tree: Any, path: str, scope: Scope) -> tuple[str, ...]:
     return tuple(_TYPES.get(str(name), "null") for name in names)
 
 
-def _value(tree: Any, path: str, scope: Scope) -> Any:
-    try:
-        return from_json(tree)
-    except ExtendedJsonError as e:
-        scope.problems.add(path, str(e))
-        return None
-
-
 def _number(tree: Any, path: str, scope: Scope) -> Any:
-    value = _value(tree, path, scope)
+    value, _ = read_value(tree, path, scope)
     if not is_number(value):
         _wrong(path, scope, "a number", tree)
     return value
@@ -105,7 +96,7 @@ def _positive(tree: Any, path: str, scope: Scope) -> Any:
 
 
 def _count(tree: Any, path: str, scope: Scope) -> int | None:
-    value = _value(tree, path, scope)
+    value, _ = read_value(tree, path, scope)
     if not is_integral(value) or value < 0:
         _wrong(path, scope, "a whole number from 0", tree)
         return None
@@ -122,7 +113,7 @@ def _enum(tree: Any, path: str, scope: Scope) -> tuple[Any, ...]:
     if type(tree) is not list or not tree:
         _wrong(path, scope, "a list of at least one value", tree)
         return ()
-    values = tuple(_value(item, f"{path}[{i}]", scope) for i, item in enumerate(tree))
+    values = tuple(read_value(item, f"{path}[{i}]", scope)[0] for i, item in enumerate(tree))
     if len({sort_key(value) for value in values}) < len(values):
         _wrong(path, scope, "different values", tree)
     return values

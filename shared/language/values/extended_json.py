@@ -192,15 +192,22 @@ def _big(value: int) -> float:
         raise ExtendedJsonError("a number beyond the range of a double") from None
 
 
-def parse_json(text: str | bytes, max_bytes: int = SIZE_MAX_BYTES, depth_max: int = DEPTH_MAX) -> Value:
+def value_if_any(tree: Any) -> Value:
+    """The value of an extended JSON tree; None, too, for a tree that stands for none."""
+    with contextlib.suppress(ExtendedJsonError):
+        return from_json(tree)
+    return None
+
+
+def parse_json(text: str | bytes) -> Value:
     """The value of an extended JSON text; ExtendedJsonError with the place if it is none."""
-    if len(text) > max_bytes:
-        raise ExtendedJsonError(f"{len(text)} bytes of JSON, at most {max_bytes} are allowed")
+    if len(text) > SIZE_MAX_BYTES:
+        raise ExtendedJsonError(f"{len(text)} bytes of JSON, at most {SIZE_MAX_BYTES} are allowed")
     try:
         tree = msgspec.json.decode(text)
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as e:
         raise ExtendedJsonError(f"not JSON: {e}") from e
-    return from_json(tree, depth_max)
+    return from_json(tree)
 
 
 def _date_json(value: Date, canonical: bool) -> Any:  # noqa: FBT001 - one signature for the table below

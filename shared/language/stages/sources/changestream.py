@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Final, Literal
 
-from tidemark.shared.language.expressions.scope import Scope
+from tidemark.shared.language.expressions.scope import Scope, read_value
 from tidemark.shared.language.kinds import (
     BOOLEAN,
     DOCUMENT,
@@ -21,7 +21,6 @@ from tidemark.shared.language.kinds import (
 from tidemark.shared.language.problems import join
 from tidemark.shared.language.stages.base import ConnectionNeed
 from tidemark.shared.language.stages.sources.base import TIMING, SourceBase, SourceKind
-from tidemark.shared.language.values import ExtendedJsonError, from_json
 from tidemark.shared.model.values import Date, Document, Timestamp
 
 
@@ -70,10 +69,8 @@ def _stage(tree: Any, path: str, scope: Scope) -> Any:
 
 def _start(tree: Any, path: str, scope: Scope) -> Timestamp | None:
     """A date has milliseconds, which an operation time has not: its whole second is read."""
-    try:
-        value = from_json(tree)
-    except ExtendedJsonError as error:
-        scope.problems.add(path, str(error))
+    value, there = read_value(tree, path, scope)
+    if not there:
         return None
     if type(value) is Date and 0 <= value < 1000 << 32:
         return Timestamp(int(value) // 1000, 0)
