@@ -1,7 +1,6 @@
 """Settings of the commands themselves (TIDEMARK_CLI, JSON): a command is a process, and here it reads its environment."""
 
 import os
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 from tidemark.shared.model.settings import check_positive, knob
@@ -26,7 +25,6 @@ class CliSettings:
         check_positive(self, "")
 
 
-def cli_settings(environment: Mapping[str, str] | None = None) -> CliSettings:
+def cli_settings() -> CliSettings:
     """The settings of this command. ProcessSettingsError names the setting, the expected and the found value."""
-    env = os.environ if environment is None else environment
-    return settings_of(read_table(env, "CLI"), CliSettings, "TIDEMARK_CLI")
+    return settings_of(read_table(os.environ, "CLI"), CliSettings, "TIDEMARK_CLI")

@@ -169,7 +169,7 @@ def _sha256(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def relock(lock: Path = LOCK_PATH) -> int:
+def relock() -> int:
     """Resolve ``ENDPOINT`` with all it needs and write the lock. Returns the number of jars."""
     import jgo  # noqa: PLC0415 - as above
 
@@ -182,8 +182,7 @@ def relock(lock: Path = LOCK_PATH) -> int:
         "# The jars of the local Kafka broker and their digests. Written by: python -m tidemark.services.local.jars --relock\n"
         f"# From: {ENDPOINT}\n"
     )
-    lock.parent.mkdir(parents=True, exist_ok=True)
-    lock.write_text(head + "\n".join(rows) + "\n", encoding="utf-8")
+    LOCK_PATH.write_text(head + "\n".join(rows) + "\n", encoding="utf-8")
     return len(rows)
 
 

@@ -52,7 +52,6 @@ class RawReader:
     """
 
     def __init__(self, settings: KafkaSettings, *, committed_only: bool = True, with_keys: bool = True) -> None:
-        self._settings = settings
         self._reader = KafkaReader(settings, committed_only=committed_only)
         self._with_keys = with_keys
         self._used: dict[Any, Any] = {}

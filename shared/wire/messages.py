@@ -100,6 +100,6 @@ def encode_stands(stands: tuple[SplitStand, ...]) -> bytes:
     return _stands.encode(stands)
 
 
-def decode_stands(data: bytes, limits: WireLimits = DEFAULT) -> tuple[SplitStand, ...]:
+def decode_stands(data: bytes) -> tuple[SplitStand, ...]:
     """Where a source task's splits stood at a barrier."""
-    return _decode(_stands, data, limits)
+    return _decode(_stands, data, DEFAULT)

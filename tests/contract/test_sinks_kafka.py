@@ -15,7 +15,7 @@ from tests.contract.sinks_targets import KafkaWorld, expression
 from tidemark.services.library.release_world import IDENTITY, Task, World, batch_of, row_of
 from tidemark.services.sink.connectors.kafkamarkers import Marker, MarkerReading, last_marker, marker_record, markers_of
 from tidemark.services.sink.connectors.kafkarecords import RecordMaker, Takes
-from tidemark.services.sink.connectors.kafkaruns import TopicRun, joined, size_of, sizes_of
+from tidemark.services.sink.connectors.kafkaruns import TopicRun, joined, sizes_of
 from tidemark.services.sink.connectors.staging import BlobPart, InlinePart, blobs_of, decode_handle
 from tidemark.shared.adapters.clock import SystemClock
 from tidemark.shared.adapters.faults import Fault, Faults
@@ -482,5 +482,6 @@ def test_runs_of_a_topic_join_with_and_without_keys_and_headers() -> None:
 def test_a_record_has_one_size_alone_and_among_others() -> None:
     """What is refused alone is what is counted of it in a part."""
     records = [NewRecord(b"1"), NewRecord(None, b"key", (("h", b"v"), ("ü", b"")), 2), NewRecord(b"333", b"k")]
-    assert sizes_of(RecordColumns.of(records)).tolist() == [size_of(record) for record in records]
-    assert size_of(records[1]) == 128 + len(b"key") + 1 + 1 + 8 + 2 + 8
+    sizes = sizes_of(RecordColumns.of(records)).tolist()
+    assert sizes == [size for record in records for size in sizes_of(RecordColumns.of([record])).tolist()]
+    assert sizes[1] == 128 + len(b"key") + 1 + 1 + 8 + 2 + 8

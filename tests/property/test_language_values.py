@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from tests.property.language_strategies import DOCUMENTS, NUMBERS, VALUES
 from tidemark.shared.compiled import values as compiled_values
 from tidemark.shared.language.values import (
-    append_field,
     canonical_key,
     compare,
     decode_doc,
@@ -53,16 +52,6 @@ def test_codec_returns_every_document_as_it_was(document: dict[str, Any]) -> Non
     """Documents come back with their fields in order."""
     assert identical(decode_doc(encode_doc(document)), document)
     assert identical(decode_own_doc(encode_doc(document)), document)
-
-
-@given(DOCUMENTS, VALUES, st.sampled_from([0, 11, 12, 13, 2**16 - 5, 2**16 - 1]))
-def test_a_field_put_behind_encoded_bytes_is_as_if_encoded_with_them(
-    document: dict[str, Any], value: Any, more: int
-) -> None:
-    """Whatever the number of fields, the bytes are those of the whole document."""
-    document = {**document, **{f"more {i}": None for i in range(more)}}
-    document.pop("as", None)
-    assert append_field(encode_doc(document), "as", encode_value(value)) == encode_doc({**document, "as": value})
 
 
 @given(VALUES)

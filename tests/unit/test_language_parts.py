@@ -14,6 +14,7 @@ from tidemark.shared.language.stages.looking_up import apply_lookup, lookup_keys
 from tidemark.shared.language.values import (
     CodecError,
     ExtendedJsonError,
+    codec,
     decode_doc,
     encode_value,
     parse_json,
@@ -199,10 +200,11 @@ def test_bytes_that_are_no_document_are_refused(data: bytes) -> None:
         decode_doc(data)
 
 
-def test_codec_bounds_sizes() -> None:
+def test_codec_bounds_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
     """A value beyond the bound is refused on both sides."""
     data = encode_value(["x" * 1000])
+    monkeypatch.setattr(codec, "SIZE_MAX_BYTES", 100)
     with pytest.raises(CodecError, match="at most 100"):
-        encode_value(["x" * 1000], 100)
+        encode_value(["x" * 1000])
     with pytest.raises(CodecError, match="at most 100"):
-        decode_doc(data, 100)
+        decode_doc(data)

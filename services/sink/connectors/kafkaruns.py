@@ -14,7 +14,7 @@ import pyarrow as pa
 from tidemark.shared.compiled.documents import buffers
 from tidemark.shared.model.formats import STAGED_RECORDS, Codec, FormatError
 from tidemark.shared.operators.keygroups import key_groups
-from tidemark.shared.ports.log import HEADERS, NewRecord, RecordColumns
+from tidemark.shared.ports.log import HEADERS, RecordColumns
 from tidemark.shared.ports.sink import TargetRefused
 from tidemark.shared.wire.arrow import decode_batch, encode_batch
 from tidemark.shared.wire.limits import DEFAULT, WireError
@@ -62,11 +62,6 @@ class TopicRun:
         for place in range(count):
             if bounds[place] < bounds[place + 1]:
                 yield place, self.columns.take(order[bounds[place] : bounds[place + 1]])
-
-
-def size_of(record: NewRecord) -> int:
-    """The size of one record as the broker counts it, about; bytes."""
-    return int(sizes_of(RecordColumns.of([record]))[0])
 
 
 def sizes_of(columns: RecordColumns) -> Int64s:

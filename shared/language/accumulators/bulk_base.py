@@ -45,11 +45,6 @@ class Given:
         """The group of each row, shape (n,)."""
         return groups_of(self.bounds)
 
-    def any_row(self, rows: Bools) -> Bools:
-        """The groups that have one of these rows, shape (m,)."""
-        found: Bools = np.bincount(self.groups[rows], minlength=len(self.bounds) - 1) > 0
-        return found
-
     def listed(self, begin: int, end: int) -> list[Value]:
         """The values of some rows, MISSING included."""
         return [MISSING if cell is None else decode_value(cell) for cell in self.cells[begin:end].to_pylist()]

@@ -19,17 +19,8 @@ __all__ = [
     "column_of",
     "is_vectorised",
     "predicate_is_vectorised",
-    "type_of",
     "verdict_of",
 ]
-
-
-def type_of(expr: Expr, schema: Schema) -> str | None:
-    """The type that an expression's kernel gives (`null`: nothing but nulls); None if it has no kernel, or if its values say which."""
-    try:
-        return column_of(expr, no_rows(schema)).type
-    except Unvectorised:
-        return None
 
 
 def is_vectorised(expr: Expr, schema: Schema) -> bool:

@@ -2,7 +2,6 @@
 
 from tidemark.shared.language.values.codec import (
     CodecError,
-    append_field,
     decode_doc,
     decode_own_doc,
     decode_value,
@@ -21,7 +20,6 @@ from tidemark.shared.language.values.written import written
 __all__ = [
     "CodecError",
     "ExtendedJsonError",
-    "append_field",
     "canonical_key",
     "compare",
     "decode_doc",

@@ -10,7 +10,6 @@ Decoding is bounded in size and nesting and never runs anything that it reads.
 import struct
 from collections.abc import Callable, Iterable
 from decimal import Decimal, InvalidOperation
-from functools import lru_cache
 from typing import Any, Final
 
 import msgpack
@@ -113,7 +112,7 @@ def _packer() -> msgpack.Packer:
     return msgpack.Packer(default=_tag, strict_types=True, unicode_errors="surrogatepass")
 
 
-def encoder(max_bytes: int = SIZE_MAX_BYTES) -> Callable[[Value], bytes]:
+def encoder() -> Callable[[Value], bytes]:
     """`encode_value` with a buffer of its own, for one thread."""
     pack = _packer().pack
 
@@ -122,16 +121,16 @@ def encoder(max_bytes: int = SIZE_MAX_BYTES) -> Callable[[Value], bytes]:
             data: bytes = pack(value)
         except (ValueError, OverflowError, TypeError, struct.error) as e:
             raise CodecError(f"cannot be encoded: {e}") from e
-        if len(data) > max_bytes:
-            raise CodecError(f"{len(data)} bytes encoded, at most {max_bytes} are allowed")
+        if len(data) > SIZE_MAX_BYTES:
+            raise CodecError(f"{len(data)} bytes encoded, at most {SIZE_MAX_BYTES} are allowed")
         return data
 
     return encode
 
 
-def encode_value(value: Value, max_bytes: int = SIZE_MAX_BYTES) -> bytes:
-    """The bytes of any value but MISSING; CodecError beyond `max_bytes` or if it is no value."""
-    return encoder(max_bytes)(value)
+def encode_value(value: Value) -> bytes:
+    """The bytes of any value but MISSING; CodecError beyond `SIZE_MAX_BYTES` or if it is no value."""
+    return encoder()(value)
 
 
 def is_tagged(data: bytes) -> bool:
@@ -139,10 +138,10 @@ def is_tagged(data: bytes) -> bool:
     return _BIN_8 in data or _BIN_16 in data or _BIN_32 in data
 
 
-def decode_value(data: bytes, max_bytes: int = SIZE_MAX_BYTES) -> Value:
+def decode_value(data: bytes) -> Value:
     """The value of these bytes; CodecError for bytes that `encode_value` cannot have made."""
-    if len(data) > max_bytes:
-        raise CodecError(f"{len(data)} bytes to decode, at most {max_bytes} are allowed")
+    if len(data) > SIZE_MAX_BYTES:
+        raise CodecError(f"{len(data)} bytes to decode, at most {SIZE_MAX_BYTES} are allowed")
     tagged = is_tagged(data)  # a hook for each map would be half of the time
     try:
         value = msgpack.unpackb(
@@ -161,12 +160,12 @@ def decode_value(data: bytes, max_bytes: int = SIZE_MAX_BYTES) -> Value:
     return value
 
 
-def encode_doc(document: Document, max_bytes: int = SIZE_MAX_BYTES) -> bytes:
+def encode_doc(document: Document) -> bytes:
     """The bytes of a document; as `encode_value`."""
-    return encode_value(document, max_bytes)
+    return encode_value(document)
 
 
-def encode_docs(documents: Iterable[Document], max_bytes: int = SIZE_MAX_BYTES) -> list[bytes]:
+def encode_docs(documents: Iterable[Document]) -> list[bytes]:
     """The bytes of each document; as `encode_value`."""
     packer = _packer()
     try:
@@ -174,14 +173,14 @@ def encode_docs(documents: Iterable[Document], max_bytes: int = SIZE_MAX_BYTES) 
     except (ValueError, OverflowError, TypeError, struct.error) as e:
         raise CodecError(f"cannot be encoded: {e}") from e
     longest = max(map(len, found), default=0)
-    if longest > max_bytes:
-        raise CodecError(f"{longest} bytes encoded, at most {max_bytes} are allowed")
+    if longest > SIZE_MAX_BYTES:
+        raise CodecError(f"{longest} bytes encoded, at most {SIZE_MAX_BYTES} are allowed")
     return found
 
 
-def decode_doc(data: bytes, max_bytes: int = SIZE_MAX_BYTES) -> Document:
+def decode_doc(data: bytes) -> Document:
     """The document of these bytes; CodecError for anything else."""
-    value = decode_value(data, max_bytes)
+    value = decode_value(data)
     if type(value) is not dict:
         raise CodecError(f"expected an encoded document, found {type(value).__name__}")
     return value
@@ -207,34 +206,3 @@ def _untag_within(value: Any) -> None:
             value[place] = _untag(item)
         elif kind is dict or kind is list:
             _untag_within(item)
-
-
-def append_field(document: bytes, name: str, value: bytes) -> bytes:
-    """The encoded document with one more field, which it must not have yet; `value` is encoded. Nothing is decoded."""
-    count, body = _map_header(document)
-    count += 1
-    if count < 16:  # noqa: PLR2004 - the forms of a map's header
-        header = bytes([0x80 | count])
-    elif count < 2**16:
-        header = b"\xde" + count.to_bytes(2)
-    else:
-        header = b"\xdf" + count.to_bytes(4)
-    return b"".join((header, memoryview(document)[body:], _packed_name(name), value))
-
-
-@lru_cache(maxsize=256)
-def _packed_name(name: str) -> bytes:
-    packed: bytes = msgpack.packb(name, unicode_errors="surrogatepass")
-    return packed
-
-
-def _map_header(document: bytes) -> tuple[int, int]:
-    """(number of fields, where the first begins) of an encoded document; CodecError if it is none."""
-    first = document[0] if document else 0
-    if first & 0xF0 == 0x80:  # noqa: PLR2004 - the forms of a map's header
-        return first & 0x0F, 1
-    if first == 0xDE:  # noqa: PLR2004
-        return int.from_bytes(document[1:3]), 3
-    if first == 0xDF:  # noqa: PLR2004
-        return int.from_bytes(document[1:5]), 5
-    raise CodecError(f"expected an encoded document, found {document[:1]!r}")
