@@ -41,7 +41,7 @@ def _work(session: SparkSession, folder: str) -> None:
 
 def _end(session: SparkSession) -> None:
     """The session's JVM ends when nobody writes to it any more, and not before it has written its archive."""
-    gateway: Any = session.sparkContext._gateway  # noqa: SLF001
+    gateway: Any = session.sparkContext._gateway
     session.stop()
     gateway.shutdown()
     gateway.proc.stdin.close()

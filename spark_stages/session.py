@@ -107,29 +107,29 @@ def forget_ended() -> str:
     That is this process' JVM; or, in a JVM that lives, the application, where a cluster's master was lost, or has ended it, or has taken
     its last executor away. PySpark would give out the dead one for ever, also one that ended while its session was being started.
     """
-    gateway: Any = SparkContext._gateway  # noqa: SLF001 - PySpark tells of its JVM's process nowhere else
+    gateway: Any = SparkContext._gateway  # PySpark tells of its JVM's process nowhere else
     if gateway is None:  # none yet, or of Spark Connect
         return ""
-    context: Any = SparkContext._active_spark_context  # noqa: SLF001
+    context: Any = SparkContext._active_spark_context
     if gateway.proc.poll() is None:
         if context is None or not is_lost(context):
             return ""
         context.stop()
-        SparkSession._instantiatedSession = SparkSession._activeSession = None  # noqa: SLF001
+        SparkSession._instantiatedSession = SparkSession._activeSession = None
         return "the application on the cluster"
     gateway.proc.stdin.close()  # by this pipe the JVM would hear of our end
     if context is not None:
-        context._jsc = None  # noqa: SLF001 - a stop would ask the JVM
+        context._jsc = None  # a stop would ask the JVM
         context.stop()
-    with SparkContext._lock:  # noqa: SLF001 - what PySpark keeps for the process' next context
-        SparkContext._gateway, SparkContext._jvm = None, None  # noqa: SLF001
-    SparkSession._instantiatedSession = SparkSession._activeSession = None  # noqa: SLF001
+    with SparkContext._lock:  # what PySpark keeps for the process' next context
+        SparkContext._gateway, SparkContext._jvm = None, None
+    SparkSession._instantiatedSession = SparkSession._activeSession = None
     return "Spark's JVM (killed, or out of memory)"
 
 
 def is_lost(context: Any) -> bool:
     """Whether an application has been stopped, or has no executor on its cluster any more: a master that was started anew gives it none."""
-    java = context._jsc  # noqa: SLF001 - PySpark tells of neither
+    java = context._jsc  # PySpark tells of neither
     if java is None or java.sc().isStopped():
         return True
     with_driver = java.sc().statusTracker().getExecutorInfos()
@@ -138,5 +138,5 @@ def is_lost(context: Any) -> bool:
 
 def end_application(context: Any) -> None:
     """End it while others work with it; `forget_ended` finds it ended."""
-    if context._jsc is not None:  # noqa: SLF001 - PySpark would forget the session with it, and say so to nobody
-        context._jsc.sc().stop()  # noqa: SLF001
+    if context._jsc is not None:  # PySpark would forget the session with it, and say so to nobody
+        context._jsc.sc().stop()

@@ -42,7 +42,7 @@ Port = Annotated[int, typer.Option("--port", min=0, max=65535, help="The broker'
 _NO_STATEMENT = 3
 
 
-def _say_version(asked: bool) -> None:  # noqa: FBT001 - typer hands it over
+def _say_version(asked: bool) -> None:
     if asked:
         sys.stdout.write(f"tidemark {version('tidemark')}\n")
         raise typer.Exit
@@ -50,7 +50,7 @@ def _say_version(asked: bool) -> None:  # noqa: FBT001 - typer hands it over
 
 @app.callback()
 def options(
-    _: Annotated[  # noqa: FBT002 - a flag of the command line
+    _: Annotated[
         bool, typer.Option("--version", callback=_say_version, is_eager=True, help="Show the version, and end.")
     ] = False,
 ) -> None:
@@ -62,11 +62,11 @@ def demo_command(
     out: Annotated[Path, typer.Option(help="Where the results go; emptied first.")] = Path("out/demo"),
     data: DataDir = DEMO,
     seconds: Annotated[float, typer.Option(min=0, help="How long the year takes to be fed.")] = 25.0,
-    tasks: Tasks = [],  # noqa: B006 - typer reads it, nothing changes it
+    tasks: Tasks = [],
     port: Port = 0,
     workers: Annotated[
         list[str], typer.Option("--workers", help="Processes of a service: operator=3; may be repeated.")
-    ] = [],  # noqa: B006
+    ] = [],
 ) -> None:
     """Stream a year of New York departures through every part; find the blizzard; check nothing was lost."""
     from tidemark.services.cli.demo import DemoSettings, demo
@@ -89,7 +89,7 @@ def demo_command(
 def run_command(
     file: Annotated[Path, typer.Argument(help="The processor's document, YAML or JSON.")],
     data: DataDir = RUN,
-    tasks: Tasks = [],  # noqa: B006 - typer reads it, nothing changes it
+    tasks: Tasks = [],
     port: Port = 0,
 ) -> None:
     """Run a pipeline on this machine until it ends or Ctrl-C; run again on the same folder, it goes on where it was."""
@@ -105,10 +105,10 @@ def up_command(
     port: Port = 0,
     variables: Annotated[
         list[str], typer.Option("--variable", help="Of the environment, that documents may name; may be repeated.")
-    ] = [],  # noqa: B006 - typer reads it, nothing changes it
+    ] = [],
     plugins: Annotated[
         list[str], typer.Option("--plugin", help="A plug-in that documents may use; may be repeated.")
-    ] = [],  # noqa: B006 - as above
+    ] = [],
 ) -> None:
     """Start an installation that stays, and show its console's address; run uses it, and ends nothing of others when it ends."""
     from tidemark.services.cli.installation import up
@@ -127,7 +127,7 @@ def process_command(
         Path | None, typer.Option(help="Many pipelines, a JSON object with id and pipeline a line.")
     ] = None,
     out: Annotated[Path | None, typer.Option(help="With --cases: where the results go, a line each.")] = None,
-    verbose: Annotated[bool, typer.Option("--verbose", help="Log what the services do.")] = False,  # noqa: FBT002
+    verbose: Annotated[bool, typer.Option("--verbose", help="Log what the services do.")] = False,
 ) -> None:
     """Try a pipeline out, in this process, without a broker: output as JSON lines, dead letters on standard error."""
     from tidemark.services.cli.process import process
@@ -138,7 +138,7 @@ def process_command(
 @app.command("validate")
 def validate_command(
     file: Annotated[Path, typer.Argument(help="The processor's document, YAML or JSON.")],
-    here: Annotated[bool, typer.Option(help="Also what a run on this machine refuses: variables, classes.")] = True,  # noqa: FBT002
+    here: Annotated[bool, typer.Option(help="Also what a run on this machine refuses: variables, classes.")] = True,
     *,
     as_json: control.AsJson = False,
 ) -> None:
@@ -151,7 +151,7 @@ def validate_command(
 @app.command("check")
 def check_command(
     file: Annotated[Path, typer.Argument(help="The processor's document, YAML or JSON.")],
-    connect: Annotated[bool, typer.Option(help="Look at topics, tables, columns, keys, files and folders.")] = True,  # noqa: FBT002
+    connect: Annotated[bool, typer.Option(help="Look at topics, tables, columns, keys, files and folders.")] = True,
     *,
     as_json: control.AsJson = False,
 ) -> None:
@@ -165,7 +165,7 @@ def check_command(
 def explain_command(
     file: Annotated[Path, typer.Argument(help="The processor's document, YAML or JSON.")],
     engine: Annotated[Literal["local", "spark"], typer.Option(help="What runs the windows.")] = "spark",
-    mermaid: Annotated[bool, typer.Option("--mermaid", help="The physical plan as a mermaid diagram.")] = False,  # noqa: FBT002
+    mermaid: Annotated[bool, typer.Option("--mermaid", help="The physical plan as a mermaid diagram.")] = False,
     *,
     as_json: control.AsJson = False,
 ) -> None:
@@ -192,9 +192,9 @@ def _exit_with(status: int) -> None:
 def audit_command(
     name: Annotated[str, typer.Argument(help="The processor.")],
     data: KnownDir = None,
-    as_json: Annotated[bool, typer.Option("--json", help="As JSON, with every epoch.")] = False,  # noqa: FBT002 - a flag of the command line
-    every_epoch: Annotated[bool, typer.Option("--epochs", help="Show every epoch.")] = False,  # noqa: FBT002 - a flag of the command line
-    resume: Annotated[bool, typer.Option("--resume", help="Go on where the last audit ended.")] = False,  # noqa: FBT002 - a flag of the command line
+    as_json: Annotated[bool, typer.Option("--json", help="As JSON, with every epoch.")] = False,
+    every_epoch: Annotated[bool, typer.Option("--epochs", help="Show every epoch.")] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on where the last audit ended.")] = False,
 ) -> None:
     """Check that every record was counted once, epoch by epoch, from the source topic and the bytes of the outputs.
 
@@ -230,7 +230,7 @@ def redrive_command(
     topic: Annotated[
         str | None, typer.Option(help="Where corrections go; the queue's with .corrections if not named.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="As JSON.")] = False,  # noqa: FBT002 - a flag of the command line
+    as_json: Annotated[bool, typer.Option("--json", help="As JSON.")] = False,
 ) -> None:
     """Take late records through the windows that they missed: corrections with old and new values, each once."""
     import msgspec
@@ -252,7 +252,7 @@ def redrive_command(
 @app.command("ps")
 def ps_command(
     data: KnownDir = None,
-    as_json: Annotated[bool, typer.Option("--json", help="As JSON.")] = False,  # noqa: FBT002 - a flag of the command line
+    as_json: Annotated[bool, typer.Option("--json", help="As JSON.")] = False,
 ) -> None:
     """List the processes that run on a folder, with service, tasks and process id."""
     from tidemark.services.cli.ps import processes

@@ -19,7 +19,7 @@ app = typer.Typer(help="The year of departures on an installation elsewhere.", n
 def start_command(
     tasks: Annotated[
         list[str], typer.Option("--tasks", help="Tasks of a service or vertex: operator=3; may be repeated.")
-    ] = [],  # noqa: B006 - typer reads it, nothing changes it
+    ] = [],
 ) -> None:
     """Make the topics, register the processor, start it."""
     from tidemark.services.cli.departures import start

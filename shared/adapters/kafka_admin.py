@@ -201,7 +201,7 @@ class KafkaAdmin:
 
         async def make(admin: Any) -> None:
             await self._require_controller(admin)
-            brokers = len(admin._client.cluster.brokers())  # noqa: SLF001
+            brokers = len(admin._client.cluster.brokers())
             replicas = self._settings.replication or max(1, min(_REPLICAS, brokers))
             new = NewTopic(topic, partitions, replicas, topic_configs=dict(config or {}))
             answer = await admin.create_topics([new], self._settings.request_timeout_ms)
@@ -214,7 +214,7 @@ class KafkaAdmin:
             if code not in (0, errors.TopicAlreadyExistsError.errno):
                 raise errors.for_code(code)(rest[0] if rest else "")
             await self._await_leaders(admin, topic)
-            found = (await require_topics(admin._client, [topic], self._settings.topic_wait_ms))[topic]  # noqa: SLF001
+            found = (await require_topics(admin._client, [topic], self._settings.topic_wait_ms))[topic]
             if found != partitions:
                 raise LogError(
                     f"topic {topic}: expected {partitions} partitions, found {found}; delete it or use another name"
@@ -224,9 +224,9 @@ class KafkaAdmin:
 
     async def _require_controller(self, admin: Any) -> None:
         """While the brokers elect one, the library would fail on its absence."""
-        cluster = admin._client.cluster  # noqa: SLF001
+        cluster = admin._client.cluster
         if cluster.controller is None:
-            await admin._client.force_metadata_update()  # noqa: SLF001
+            await admin._client.force_metadata_update()
         if cluster.controller is None:
             raise LogUnavailable("the brokers have no controller now; try again")
 
@@ -275,7 +275,7 @@ class KafkaAdmin:
         """Those of these topics that exist, with their ids."""
 
         async def describe(admin: Any) -> dict[str, TopicFound]:
-            return await describe_topics(admin._client, topics)  # noqa: SLF001
+            return await describe_topics(admin._client, topics)
 
         return await self._with_admin(describe, f"asking for topics {', '.join(topics)}")
 
@@ -298,7 +298,7 @@ class KafkaAdmin:
         """Let go of records below these offsets."""
 
         async def delete(admin: Any) -> None:
-            await self._require(admin._client, list(before))  # noqa: SLF001
+            await self._require(admin._client, list(before))
             await admin.delete_records({theirs(at): RecordsToDelete(offset) for at, offset in before.items()})
 
         if before:

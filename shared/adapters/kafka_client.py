@@ -144,7 +144,7 @@ def find_moved_brokers(client: Any) -> None:
 
     The library asks only those that it knows: were all of them moved during an outage, it would look for them for ever.
     """
-    original = client._metadata_update  # noqa: SLF001
+    original = client._metadata_update
 
     async def update(cluster: Any, topics: Any) -> bool:
         if await original(cluster, topics):
@@ -155,7 +155,7 @@ def find_moved_brokers(client: Any) -> None:
             return False
         return bool(await original(cluster, topics))
 
-    client._metadata_update = update  # noqa: SLF001
+    client._metadata_update = update
 
 
 class Heard:
@@ -197,20 +197,20 @@ def seal(producer: Any, error: LogError) -> None:
 
     producer.client.send = refuse
     producer.client.ready = refuse
-    accumulator = producer._message_accumulator  # noqa: SLF001
-    batches = [b for waiting in accumulator._batches.values() for b in waiting]  # noqa: SLF001
-    batches += accumulator._pending_batches  # noqa: SLF001
+    accumulator = producer._message_accumulator
+    batches = [b for waiting in accumulator._batches.values() for b in waiting]
+    batches += accumulator._pending_batches
     accumulator.fail_all(errors.ProducerClosed(str(error)))
     for batch in batches:
         # Seen here, so that nobody is warned of an error that nobody waits for.
         if batch.future.done() and not batch.future.cancelled():
             batch.future.exception()
-        if batch._drain_waiter.done() and not batch._drain_waiter.cancelled():  # noqa: SLF001
-            batch._drain_waiter.exception()  # noqa: SLF001
-    task = producer._sender.sender_task  # noqa: SLF001
+        if batch._drain_waiter.done() and not batch._drain_waiter.cancelled():
+            batch._drain_waiter.exception()
+    task = producer._sender.sender_task
     if task is not None:
         # The library's own work at its end is done above; without a transaction its callback fails.
-        task.remove_done_callback(producer._sender._fail_all)  # noqa: SLF001
+        task.remove_done_callback(producer._sender._fail_all)
         task.cancel()
 
 
@@ -234,11 +234,11 @@ async def apart(closing: Coroutine[Any, Any, None]) -> None:
 
 async def discard(producer: Any) -> None:
     """Throw a sealed producer away, in bounded time, in any state of it and of the broker."""
-    producer._closed = True  # noqa: SLF001 - `stop` would wait for what cannot be sent
+    producer._closed = True  # `stop` would wait for what cannot be sent
     client = producer.client
-    for connection in list(client._conns.values()):  # noqa: SLF001
+    for connection in list(client._conns.values()):
         connection.close()
-    task = producer._sender.sender_task  # noqa: SLF001
+    task = producer._sender.sender_task
     for _ in range(2):
         if task is not None and not task.done():
             task.cancel()
@@ -254,13 +254,13 @@ async def stop_consumer(consumer: Any) -> None:
     while not (await asyncio.wait({stopping}, timeout=_CANCEL_AGAIN_S))[0]:
         # Where an assignment has just changed, the library's fetching routine takes its own cancellation for that
         # of a request that it awaits, and goes on: `stop` would wait for ever.
-        fetching = getattr(consumer._fetcher, "_fetch_task", None)  # noqa: SLF001
+        fetching = getattr(consumer._fetcher, "_fetch_task", None)
         if fetching is not None:
             fetching.cancel()
     if stopping.cancelled() or stopping.exception() is not None:
         # A fetch that was waiting to be tried again ends the library's `stop` half way: the rest by hand.
-        consumer._closed = True  # noqa: SLF001
-        await apart(consumer._client.close())  # noqa: SLF001
+        consumer._closed = True
+        await apart(consumer._client.close())
 
 
 class LogLid(logging.Filter):

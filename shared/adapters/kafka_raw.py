@@ -34,10 +34,10 @@ def answer_of(theirs: Any) -> PartitionAnswer:
     It has an iterator that knows it, which the library lets go at its end. Here nobody iterates: it is let go now. Else every fetched
     buffer, megabytes each, would lie in a cycle until the collector comes to its oldest generation, which is seldom.
     """
-    theirs._records_iterator = None  # noqa: SLF001
-    data, begin = theirs._records.__reduce__()[2]  # noqa: SLF001 - the library shows them to pickle alone
-    committed = theirs._isolation_level == READ_COMMITTED  # noqa: SLF001
-    aborted = theirs._aborted_transactions or ()  # noqa: SLF001
+    theirs._records_iterator = None
+    data, begin = theirs._records.__reduce__()[2]  # the library shows them to pickle alone
+    committed = theirs._isolation_level == READ_COMMITTED
+    aborted = theirs._aborted_transactions or ()
     return PartitionAnswer(data, begin, theirs.next_fetch_offset, aborted, committed_only=committed)
 
 
@@ -64,21 +64,21 @@ class RawReader:
     async def start(self) -> None:
         """Connect; LogUnavailable if no broker answers."""
         await self._reader.start()
-        self._fetcher._records = {}  # noqa: SLF001 - what unpacks to much is not passed here, but given out in parts
+        self._fetcher._records = {}  # what unpacks to much is not passed here, but given out in parts
         # While records of one partition lie here, the library asks their broker for the other partitions, and for this one only after the
         # broker has answered, which may be long. Here it asks for all together, when `_let_fetch` says so.
-        self._fetcher._prefetch_backoff = _UNTIL_TAKEN_S  # noqa: SLF001
+        self._fetcher._prefetch_backoff = _UNTIL_TAKEN_S
         self._hear_of_looks()
 
     def _hear_of_looks(self) -> None:
         """Know when requests without a wait are answered: the library tells of answers with records alone."""
-        fetcher, usual_ms = self._fetcher, self._fetcher._fetch_max_wait_ms  # noqa: SLF001
-        process = fetcher._proc_fetch_request  # noqa: SLF001
+        fetcher, usual_ms = self._fetcher, self._fetcher._fetch_max_wait_ms
+        process = fetcher._proc_fetch_request
 
         async def processed(assignment: Any, node: Any, request: Any) -> bool:
             # The requests to all brokers are made together, before the first of them is sent.
-            fetcher._fetch_max_wait_ms = usual_ms  # noqa: SLF001
-            looks = self._looking and not request._max_wait_ms  # noqa: SLF001
+            fetcher._fetch_max_wait_ms = usual_ms
+            looks = self._looking and not request._max_wait_ms
             self._looks += looks
             try:
                 return bool(await process(assignment, node, request)) or looks
@@ -86,7 +86,7 @@ class RawReader:
                 self._looks -= looks
                 self._looking = self._looking and (not looks or self._looks > 0)
 
-        fetcher._proc_fetch_request = processed  # noqa: SLF001
+        fetcher._proc_fetch_request = processed
 
     async def assign(self, positions: Mapping[TopicPartition, Offset]) -> None:
         """Read these partitions from these offsets; replaces the last assignment. LogError names a partition that does not exist."""
@@ -145,14 +145,14 @@ class RawReader:
         if self._used:
             self._looking = not waits
             if self._looking:
-                self._fetcher._fetch_max_wait_ms = 0  # noqa: SLF001
+                self._fetcher._fetch_max_wait_ms = 0
             self._ask_again()
         while True:
             found = await self._take(max_bytes)
             left_s = deadline - time.monotonic()
             if found or left_s <= 0 or not (waits or self._looking):
                 break
-            waiter = self._fetcher._create_fetch_waiter()  # noqa: SLF001
+            waiter = self._fetcher._create_fetch_waiter()
             await asyncio.wait({waiter}, timeout=left_s)
             waiter.cancel()
             self._reader.check_open()
@@ -162,7 +162,7 @@ class RawReader:
 
     @property
     def _fetcher(self) -> Any:
-        return self._reader.consumer._fetcher  # noqa: SLF001
+        return self._reader.consumer._fetcher
 
     async def _take(self, max_bytes: int) -> list[RawPartition]:
         found: list[RawPartition] = []
@@ -175,7 +175,7 @@ class RawReader:
 
     async def _take_into(self, found: list[RawPartition], max_bytes: int) -> None:
         taken_bytes = 0
-        fetched = self._fetcher._records  # noqa: SLF001
+        fetched = self._fetcher._records
         for at in list(fetched):
             if self._used.get(at) is fetched[at]:
                 continue
@@ -198,13 +198,13 @@ class RawReader:
         if taken_bytes >= _MUCH_BYTES or any(self._used.get(at) is not result for at, result in fetched.items()):
             # A partition whose records were taken is fetched anew while the others are worked on, not only when all are used up.
             for result in fetched.values():
-                result._backoff = 0  # noqa: SLF001
+                result._backoff = 0
             self._ask_again()
 
     def _take_partition(self, at: Any, max_bytes: int) -> tuple[BatchRecords | None, int]:
         """Take of a partition's fetched batches, and move its position behind them: records, if it has any, and bytes of batches."""
         fetcher = self._fetcher
-        result = fetcher._records[at]  # noqa: SLF001
+        result = fetcher._records[at]
         if not isinstance(result, FetchResult):
             self._let_fetch(at)
             result.check_raise()
@@ -212,9 +212,9 @@ class RawReader:
         if not result.check_assignment(at):
             self._let_fetch(at)
             return None, 0
-        fetched = result._partition_records  # noqa: SLF001
+        fetched = result._partition_records
         if not isinstance(fetched, PartitionAnswer):
-            fetched = result._partition_records = answer_of(fetched)  # noqa: SLF001
+            fetched = result._partition_records = answer_of(fetched)
         more = False
         try:
             taken = fetched.take(max_bytes, with_keys=self._with_keys) if fetched.more else (None, 0)
@@ -224,9 +224,9 @@ class RawReader:
                 f"topic {at.topic} partition {at.partition}: the batch at offset {error.base_offset} {error.reason}"
             ) from error
         finally:
-            result._update_position()  # noqa: SLF001
+            result._update_position()
             if not more:
-                result._partition_records = None  # noqa: SLF001
+                result._partition_records = None
                 self._used[at] = result
         return taken
 
@@ -234,14 +234,14 @@ class RawReader:
         """Ask for more of the partitions that are used up."""
         used, self._used = self._used, {}
         for at, result in used.items():
-            if self._fetcher._records.get(at) is result:  # noqa: SLF001
+            if self._fetcher._records.get(at) is result:
                 self._let_fetch(at)
 
     def _let_fetch(self, at: Any) -> None:
         """Drop the records of a partition that lie here, so that more are fetched."""
         fetcher = self._fetcher
-        del fetcher._records[at]  # noqa: SLF001
-        fetcher._notify(fetcher._wait_consume_future)  # noqa: SLF001
+        del fetcher._records[at]
+        fetcher._notify(fetcher._wait_consume_future)
 
     async def close(self) -> None:
         """Let go of connections; idempotent."""

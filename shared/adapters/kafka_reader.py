@@ -49,7 +49,7 @@ class FetchedRecords(dict[Any, Any]):
     def __setitem__(self, partition: Any, result: Any) -> None:
         records = getattr(result, "_partition_records", None)
         if records is not None:
-            records._records = Batches(records._records, partition)  # noqa: SLF001 - no hook of the library comes before it unpacks
+            records._records = Batches(records._records, partition)  # no hook of the library comes before it unpacks
         super().__setitem__(partition, result)
 
 
@@ -136,7 +136,7 @@ class KafkaReader:
     @property
     def client(self) -> Any:
         """The library's client of this reader."""
-        return self._consumer._client  # noqa: SLF001
+        return self._consumer._client
 
     @property
     def consumer(self) -> Any:
@@ -147,7 +147,7 @@ class KafkaReader:
         """Connect; LogUnavailable if no broker answers, LogDenied if one refuses."""
         try:
             await self._consumer.start()
-            self._consumer._fetcher._records = FetchedRecords()  # noqa: SLF001
+            self._consumer._fetcher._records = FetchedRecords()
         except BaseException as error:
             await self.close()
             if isinstance(error, KAFKA_ERRORS):
@@ -211,7 +211,7 @@ class KafkaReader:
         """The library's state of an assigned partition: its public `position` is a coroutine without need."""
         if partition not in self._assigned:
             raise LogError(f"reader: {partition_name(partition)} is not assigned")
-        return self._consumer._subscription.subscription.assignment.state_value(theirs(partition))  # noqa: SLF001
+        return self._consumer._subscription.subscription.assignment.state_value(theirs(partition))
 
     def pause(self, partitions: Sequence[TopicPartition]) -> None:
         """Return nothing of these until `resume`."""

@@ -172,7 +172,7 @@ class KafkaTransactionalWriter:
             await self._producer.raw.begin_transaction()
             for partition in partitions:
                 await self._producer.admit(partition, has_content=True)
-                self._producer.raw._txn_manager.maybe_add_partition_to_txn(theirs(partition))  # noqa: SLF001
+                self._producer.raw._txn_manager.maybe_add_partition_to_txn(theirs(partition))
         except KAFKA_ERRORS as error:
             raise self.refused(error, f"{self._producer.name}: beginning a transaction") from error
         except LogError as error:
@@ -191,7 +191,7 @@ class KafkaTransactionalWriter:
         cause: a newer holder of the identity, for one, must be known as such.
         """
         if isinstance(error, IllegalOperation | AssertionError):
-            ending = self._producer.raw._txn_manager.wait_for_transaction_end()  # noqa: SLF001
+            ending = self._producer.raw._txn_manager.wait_for_transaction_end()
             if ending is not None and ending.done() and not ending.cancelled():
                 error = ending.exception() or error
         return self.fail(translated(error, doing))
