@@ -15,6 +15,7 @@ import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlencode
@@ -35,7 +36,6 @@ _SECONDS_MAX: Final = 86_400
 """Of a time that a provider names: a day is longer than any of these codes count."""
 _TROUBLE: Final = (408, 429)
 """Statuses, beside those from 500, of a server that may answer later."""
-_SERVERS: Final = 500
 _RENEW_S: Final = 60
 """A token is renewed so long before its end: a command has it for one request after another."""
 _ANSWER_MAX: Final = 1 << 20
@@ -228,7 +228,7 @@ def _send(url: str, form: dict[str, str]) -> ServerAnswer:
 
 
 def _failed(url: str, answer: ServerAnswer) -> LoginFailed:
-    if answer.status in _TROUBLE or answer.status >= _SERVERS:
+    if answer.status in _TROUBLE or answer.status >= HTTPStatus.INTERNAL_SERVER_ERROR:
         return _Away(f"{url} answered with {answer.said()}")
     try:
         said = answer.found()

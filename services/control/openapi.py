@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 
 from tidemark.services.control.routes import Route
+from tidemark.shared.process.web import BAD_REQUEST
 
 _PARAMETER = re.compile(r"\{(\w+)\}")
 _ERROR = {
@@ -108,7 +109,7 @@ def _answers(route: Route) -> dict[int, str]:
 
 
 def _answer(route: Route, status: int, text: str) -> dict[str, Any]:
-    if status >= 400:  # noqa: PLR2004 - where errors begin
+    if status >= BAD_REQUEST:
         error = {"application/json": {"schema": {"$ref": "#/components/schemas/Error"}}}
         # A page says in words what its handler finds; what is refused before it is JSON.
         page: dict[str, Any] = {route.content: {}} if route.content == "text/html" else {}

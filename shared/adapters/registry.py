@@ -7,6 +7,7 @@ import json
 from base64 import b64encode
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from http import HTTPStatus
 from typing import Annotated, Any, Final, TypeVar
 from urllib.parse import quote, urlsplit
 
@@ -93,9 +94,9 @@ class _RegistryAnswer:
 
         Success that is no JSON, or "not found" without a registry's code.
         """
-        if self.status == 404:  # noqa: PLR2004 - not found
+        if self.status == HTTPStatus.NOT_FOUND:
             return self.code not in _NOT_FOUND
-        return self.status == 200 and self.page  # noqa: PLR2004 - well
+        return self.status == HTTPStatus.OK and self.page
 
     @property
     def code(self) -> int:
@@ -149,7 +150,7 @@ class RestRegistry:
         """See `SchemaRegistry.schema`."""
         if number not in self._schemas:
             answer = await self._ask("GET", f"schemas/ids/{number}")
-            if answer.status == 404:  # noqa: PLR2004 - not found
+            if answer.status == HTTPStatus.NOT_FOUND:
                 raise SchemaUnknown(f"the schema registry {self.place} has no schema {number}: {answer.reason}")
             self._keep(self._schemas, number, await self._known(self._well(answer, _Schema), _Trail()))
         return self._schemas[number]
@@ -173,7 +174,7 @@ class RestRegistry:
             inner = trail.further(each)
             place = f"subjects/{quote(each.subject, safe='')}/versions/{each.version}"
             answer = await self._ask("GET", place)
-            if answer.status == 404:  # noqa: PLR2004 - not found
+            if answer.status == HTTPStatus.NOT_FOUND:
                 what = f"version {each.version} of {each.subject}, which a schema refers to as {each.name!r}"
                 raise SchemaUnknown(f"the schema registry {self.place} does not have {what}: {answer.reason}")
             known = await self._known(self._well(answer, _Schema), inner)
@@ -188,11 +189,11 @@ class RestRegistry:
         if key not in self._numbers:
             place = f"subjects/{quote(subject, safe='')}" + ("/versions" if register else "")
             answer = await self._ask("POST", place, _schema_body(kind, text, references))
-            if not register and answer.status == 404:  # noqa: PLR2004 - not found
+            if not register and answer.status == HTTPStatus.NOT_FOUND:
                 raise SchemaUnknown(
                     f"the schema registry {self.place} has no such schema under {subject}: {answer.reason}"
                 )
-            if answer.status in (409, 422):
+            if answer.status in (HTTPStatus.CONFLICT, HTTPStatus.UNPROCESSABLE_ENTITY):
                 raise SchemaRefused(
                     f"the schema registry {self.place} refuses the schema under {subject}: {answer.reason}"
                 )
@@ -205,9 +206,9 @@ class RestRegistry:
         """See `SchemaRegistry.refused`."""
         place = f"compatibility/subjects/{quote(subject, safe='')}/versions/latest?verbose=true"
         answer = await self._ask("POST", place, _schema_body(kind, text, references))
-        if answer.status == 404:  # noqa: PLR2004 - the subject's first schema
+        if answer.status == HTTPStatus.NOT_FOUND:  # the subject's first schema
             return ""
-        if answer.status == 422:  # noqa: PLR2004 - no schema at all
+        if answer.status == HTTPStatus.UNPROCESSABLE_ENTITY:  # no schema at all
             return answer.reason
         judged = self._well(answer, _Compatibility)
         if judged.is_compatible:
@@ -224,7 +225,10 @@ class RestRegistry:
             except (aiohttp.ClientError, TimeoutError, OSError) as error:
                 failed = f"{type(error).__name__}: {error}".replace(f"{urlsplit(url).netloc.rpartition('@')[0]}@", "")
                 continue
-            if answer.status < 500 and answer.status not in _LATER and not answer.is_of_others:  # noqa: PLR2004 - a server's trouble
+            trouble = (
+                answer.status >= HTTPStatus.INTERNAL_SERVER_ERROR or answer.status in _LATER or answer.is_of_others
+            )
+            if not trouble:
                 return answer
             failed = f"expected an answer of a schema registry, found status {answer.status}: {answer.reason}"
         raise RegistryUnavailable(f"schema registry {self.place}: {failed}")
@@ -250,7 +254,7 @@ class RestRegistry:
     def _well(self, answer: _RegistryAnswer, form: type[_Form]) -> _Form:
         """The body of an answer that is none of the foreseen refusals. RegistryDenied."""
         why = answer.reason
-        if answer.status == 200:  # noqa: PLR2004 - well
+        if answer.status == HTTPStatus.OK:
             try:
                 return msgspec.convert(answer.body, form)
             except msgspec.ValidationError as error:

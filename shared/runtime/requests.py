@@ -6,6 +6,7 @@ the caller gives.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from http import HTTPStatus
 from typing import Any, Final
 from urllib.parse import quote, urlencode
 
@@ -206,7 +207,9 @@ class Asking:
                 answer = await self._client.ask(request)
                 attempt += answer.status not in _LATER
                 why = f"the server answers with status {answer.status}"
-                if answer.status not in _LATER and (answer.status < 500 or attempt >= _ATTEMPTS):  # noqa: PLR2004
+                if answer.status not in _LATER and (
+                    answer.status < HTTPStatus.INTERNAL_SERVER_ERROR or attempt >= _ATTEMPTS
+                ):
                     self._judge(row, answer, passing=passing)
                     return
             except ServerAway as error:
@@ -226,7 +229,7 @@ class Asking:
             wait_ms = min(2 * wait_ms, self._settings.retry_ms_max)
 
     def _judge(self, row: Asked, answer: HttpAnswer, *, passing: bool) -> None:
-        if 200 <= answer.status < 300:  # noqa: PLR2004 - success
+        if HTTPStatus.OK <= answer.status < HTTPStatus.MULTIPLE_CHOICES:
             row.answer = answer
         elif answer.status in _BY_DOCUMENT:
             self.refuse(row, f"the server answers with status {answer.status}: {_shown(answer.body)}", passing=passing)

@@ -6,6 +6,7 @@ single precision rounds a double.
 """
 
 import datetime as dt
+import math
 import re
 import uuid
 from collections.abc import Callable, Sequence
@@ -108,7 +109,7 @@ def _double(value: Any) -> float:
 
 def _sqlite_double(value: Any) -> float:
     number = _double(value)
-    if number != number:  # noqa: PLR0124 - only NaN is not itself
+    if math.isnan(number):
         raise Misfit("expected a number, found NaN, which SQLite takes as null")
     return number
 

@@ -18,7 +18,7 @@ from typing import Any, Final
 from tidemark.shared.language.accumulators.base import Implementation, OrderKey
 from tidemark.shared.language.values.codec import decode_value, encode_value
 from tidemark.shared.language.values.keys import canonical_key
-from tidemark.shared.language.values.types import is_number
+from tidemark.shared.language.values.types import is_nan, is_number
 from tidemark.shared.model.values import MISSING, Binary, Value, long
 
 LEVELS: Final = ((0, 4096), (42, 16_384), (46, 16_384), (49, 16_384), (52, 16_384))
@@ -93,7 +93,7 @@ class Percentiles(Implementation[Quantiles]):
 
     def add(self, state: Quantiles, value: Value, order_key: OrderKey) -> Quantiles:
         """Numbers count, as doubles; NaN and the rest do not."""
-        if is_number(value) and value == value:  # noqa: PLR0124 - NaN
+        if is_number(value) and not is_nan(value):
             state.put(float(value) + 0.0, 1)
         return state
 

@@ -43,7 +43,7 @@ from tidemark.shared.language.kernels.base import (
     filled,
     without,
 )
-from tidemark.shared.language.values.instants import DAY_MS, days_of
+from tidemark.shared.language.values.instants import DAY_MS, MONTH_DAYS, days_of
 from tidemark.shared.language.values.types import is_integral
 
 Int64s = npt.NDArray[np.int64]
@@ -318,7 +318,7 @@ Bytes: TypeAlias = npt.NDArray[np.uint8]
 _WIDTHS: Final = {"d": 2, "H": 2, "M": 2, "S": 2, "m": 2, "Y": 4, "L": 3, "b": 3, "z": 5}
 _MONTHS: Final = np.array([int.from_bytes(name[:3].encode()) for name in MONTH_NAMES], dtype=np.int64)
 _BY_MONTH: Final = np.argsort(_MONTHS)
-_DAYS: Final = np.array([31, 28, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31], dtype=np.int64)
+_DAYS: Final = np.array(MONTH_DAYS, dtype=np.int64)
 _TEXT_MAX: Final = 64
 """Bytes of a date that the kernel reads; longer ones are interpreted."""
 

@@ -1,5 +1,6 @@
 """`$jsonSchema` on columns: which documents conform, keyword by keyword; schemas of properties that it does not name take documents."""
 
+import math
 from typing import Final
 
 import numpy as np
@@ -276,5 +277,5 @@ def _number(schema: SchemaNode, column: Column) -> Mask:
 def _exact(bound: object) -> bool:
     """Whether a bound is the same as a double: whole numbers up to 2⁵³, and doubles that are numbers."""
     if isinstance(bound, float):
-        return bound == bound  # noqa: PLR0124 - NaN
+        return not math.isnan(bound)
     return isinstance(bound, int) and -_EXACT <= bound <= _EXACT

@@ -217,7 +217,7 @@ def _date_json(value: Date, canonical: bool) -> Any:  # noqa: FBT001 - one signa
 
 def _float_json(value: float, canonical: bool) -> Any:  # noqa: FBT001 - as above
     if not math.isfinite(value):  # NaN and infinities are no JSON
-        return {"$numberDouble": "NaN" if value != value else "Infinity" if value > 0 else "-Infinity"}  # noqa: PLR0124
+        return {"$numberDouble": "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"}
     return {"$numberDouble": repr(value)} if canonical else value
 
 

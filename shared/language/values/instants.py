@@ -11,7 +11,7 @@ _ISO: Final = re.compile(
     r"(\d{4})-(\d\d)-(\d\d)"
     r"(?:[T ](\d\d):(\d\d)(?::(\d\d)(?:[.,](\d{1,9}))?)?\s?(Z|z|[+-]\d\d(?::?\d\d)?)?)?"
 )
-_MONTH_DAYS: Final = (31, 28, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31)
+MONTH_DAYS: Final = (31, 28, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31)
 FEBRUARY: Final = 2
 
 
@@ -43,7 +43,28 @@ def is_leap(year: int) -> bool:
 
 def days_in_month(year: int, month: int) -> int:
     """28 to 31."""
-    return 29 if month == FEBRUARY and is_leap(year) else _MONTH_DAYS[month - 1]
+    return 29 if month == FEBRUARY and is_leap(year) else MONTH_DAYS[month - 1]
+
+
+def is_date(year: int, month: int, day: int) -> bool:
+    """Whether the calendar has this date."""
+    return 1 <= month <= len(MONTH_DAYS) and 1 <= day <= days_in_month(year, month)
+
+
+def days_of_week_date(year: int, week: int, day: int) -> int:
+    """Days from 1970-01-01 to a date of ISO 8601's weeks: the first one has January 4, and days go from Monday, 1."""
+    fourth = days_of(year, 1, 4)
+    return fourth - (fourth + 3) % 7 + (week - 1) * 7 + day - 1
+
+
+def is_time(hour: int, minute: int, second: int) -> bool:
+    """Whether a clock shows this time; none has leap seconds here."""
+    return hour < 24 and minute < 60 and second < 60  # noqa: PLR2004 - the clock
+
+
+def ms_of_time(hour: int, minute: int, second: int) -> int:
+    """From midnight to a time of day."""
+    return ((hour * 60 + minute) * 60 + second) * 1000
 
 
 def parse_iso(text: str) -> int | None:
@@ -53,9 +74,9 @@ def parse_iso(text: str) -> int | None:
         return None
     year, month, day = int(found[1]), int(found[2]), int(found[3])
     hour, minute, second = int(found[4] or 0), int(found[5] or 0), int(found[6] or 0)
-    if not (1 <= month <= 12 and 1 <= day <= days_in_month(year, month) and hour < 24 and minute < 60 and second < 60):  # noqa: PLR2004
+    if not is_date(year, month, day) or not is_time(hour, minute, second):
         return None
-    ms = days_of(year, month, day) * DAY_MS + ((hour * 60 + minute) * 60 + second) * 1000
+    ms = days_of(year, month, day) * DAY_MS + ms_of_time(hour, minute, second)
     ms += int(((found[7] or "") + "000")[:3])
     offset = found[8]
     if offset and offset not in "Zz":

@@ -66,7 +66,7 @@ _extreme("$min", "The least operand; null and missing do not count.", min)
 
 def _numbers(value: Value) -> list[float]:
     items = value if type(value) is list else [value]
-    return sorted(float(item) for item in items if is_number(item) and item == item)  # noqa: PLR0124 - NaN
+    return sorted(float(item) for item in items if is_number(item) and not is_nan(item))
 
 
 def check_method(name: str, method: Value) -> None:

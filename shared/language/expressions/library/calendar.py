@@ -9,7 +9,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from tidemark.shared.language.expressions.errors import OVERFLOW, TYPE, VALUE, UnknownName, fail
 from tidemark.shared.language.expressions.registry import ABSENT
-from tidemark.shared.language.values.instants import DAY_MS, date_of, days_in_month, days_of
+from tidemark.shared.language.values.instants import DAY_MS, date_of, days_in_month, days_of, days_of_week_date
 from tidemark.shared.language.values.types import type_name
 from tidemark.shared.model.values import INT64_MAX, INT64_MIN, Date, ObjectId, Timestamp, Value
 
@@ -169,9 +169,7 @@ class DateParts:
         """ISO 8601's (year, week, weekday 1 Monday to 7)."""
         weekday = (self.weekday + 6) % 7 + 1
         year, _, _ = date_of(self.days + THURSDAY - weekday)
-        first = days_of(year, 1, 4)
-        monday = first - (first + 3) % 7
-        return year, (self.days - monday) // 7 + 1, weekday
+        return year, (self.days - days_of_week_date(year, 1, 1)) // 7 + 1, weekday
 
 
 def parts_of(ms: int, zone: tzinfo) -> DateParts:

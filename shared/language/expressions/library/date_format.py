@@ -7,7 +7,15 @@ from typing import Final
 
 from tidemark.shared.language.expressions.errors import CONVERSION, VALUE, fail
 from tidemark.shared.language.expressions.library.calendar import DateParts, Offset, checked, to_utc, zone_named
-from tidemark.shared.language.values.instants import DAY_MS, days_in_month, days_of, parse_iso
+from tidemark.shared.language.values.instants import (
+    DAY_MS,
+    days_of,
+    days_of_week_date,
+    is_date,
+    is_time,
+    ms_of_time,
+    parse_iso,
+)
 from tidemark.shared.model.values import Date
 
 MONTH_NAMES: Final = (
@@ -127,9 +135,9 @@ def read_date(text: str, form: str, zone: tzinfo) -> Date:
     fields = {key: value for key, value in found.groupdict().items() if value is not None}
     days = _days(fields)
     hour, minute, second = (int(fields.get(key, "0")) for key in "HMS")
-    if hour > 23 or minute > 59 or second > 59:  # noqa: PLR2004 - the clock
+    if not is_time(hour, minute, second):
         raise fail(f"{text[:60]!r} has no valid time of day", CONVERSION)
-    ms = days * DAY_MS + ((hour * 60 + minute) * 60 + second) * 1000 + int(fields.get("L", "0").ljust(3, "0"))
+    ms = days * DAY_MS + ms_of_time(hour, minute, second) + int(fields.get("L", "0").ljust(3, "0"))
     if "z" in fields or "Z" in fields:
         if zone is not UTC:
             raise fail("a date that says its offset takes no timezone", CONVERSION)
@@ -141,8 +149,7 @@ def read_date(text: str, form: str, zone: tzinfo) -> Date:
 
 def _days(fields: dict[str, str]) -> int:
     if "G" in fields:
-        first = days_of(int(fields["G"]), 1, 4)
-        return first - (first + 3) % 7 + (int(fields.get("V", "1")) - 1) * 7 + int(fields.get("u", "1")) - 1
+        return days_of_week_date(int(fields["G"]), int(fields.get("V", "1")), int(fields.get("u", "1")))
     named_month = fields.get("b") or fields.get("B")
     if "Y" not in fields or not ("j" in fields or ("d" in fields and ("m" in fields or named_month))):
         raise fail(
@@ -155,7 +162,7 @@ def _days(fields: dict[str, str]) -> int:
         )  # MongoDB counts from 0 here, though `$dateToString` counts from 1
     month = _month(named_month) if named_month else int(fields["m"])
     day = int(fields["d"])
-    if not 1 <= month <= 12 or not 1 <= day <= days_in_month(year, month):  # noqa: PLR2004
+    if not is_date(year, month, day):
         raise fail(f"there is no day {year}-{month}-{day}", CONVERSION)
     return days_of(year, month, day)
 
@@ -210,9 +217,9 @@ def _local_ms(by: Mapping[str, str]) -> int | None:
         if not 1 <= hour <= _NOON:
             return None
         hour = hour % _NOON + (_NOON if by["half"] in "pP" else 0)
-    if not 1 <= month <= 12 or not 1 <= day <= days_in_month(year, month) or hour > 23 or minute > 59 or second > 59:  # noqa: PLR2004
+    if not is_date(year, month, day) or not is_time(hour, minute, second):
         return None
-    ms = ((hour * 60 + minute) * 60 + second) * 1000 + int((by.get("L", "") + "000")[:3])
+    ms = ms_of_time(hour, minute, second) + int((by.get("L", "") + "000")[:3])
     return days_of(year, month, day) * DAY_MS + ms
 
 

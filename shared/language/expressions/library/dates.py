@@ -22,7 +22,7 @@ from tidemark.shared.language.expressions.library.calendar import (
 )
 from tidemark.shared.language.expressions.library.date_format import parse_date, read_date, write_date
 from tidemark.shared.language.expressions.registry import ABSENT, Absent, Deferred, named, positional
-from tidemark.shared.language.values.instants import DAY_MS, days_of
+from tidemark.shared.language.values.instants import DAY_MS, days_of, days_of_week_date, ms_of_time
 from tidemark.shared.language.values.types import is_integral, type_name
 from tidemark.shared.model.values import INT64_MAX, Timestamp, Value, long
 
@@ -140,12 +140,11 @@ def _date_from_parts(  # noqa: PLR0913, PLR0917 - the reference's arguments
     if not 1 <= y <= 9999:  # noqa: PLR2004 - MongoDB's range
         raise fail(f"the year of $dateFromParts is from 1 to 9999, found {y}", VALUE)
     if iso:
-        first = days_of(y, 1, 4)
-        days = first - (first + 3) % 7 + (middle - 1) * 7 + last - 1
+        days = days_of_week_date(y, middle, last)
     else:
         months = y * 12 + middle - 1
         days = days_of(months // 12, months % 12 + 1, 1) + last - 1
-    return checked(to_utc(zone_of(timezone), days * DAY_MS + ((h * 60 + m) * 60 + s) * 1000 + ms))
+    return checked(to_utc(zone_of(timezone), days * DAY_MS + ms_of_time(h, m, s) + ms))
 
 
 @named("$dateToParts", "date", "timezone iso8601", null=3)
