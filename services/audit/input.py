@@ -60,19 +60,18 @@ async def left_in_topics(
     over = row.state == "FINISHED"
     for place in places:
         begin, end = begins[place], ends[place]
-        name = f"topic {place.topic} partition {place.partition}"
         split = SplitId(f"{place.topic}-{place.partition}")
         known = listed.get(split)
         if known is None:
             if end > begin:
-                yield f"{name}: all of it, {_offsets(begin, end)}: it came after the job had found its partitions"
+                yield f"{place}: all of it, {_offsets(begin, end)}: it came after the job had found its partitions"
             continue
         if known.begin > begin:
-            yield f"{name}: {_offsets(begin, known.begin)}, in front of where the job began"
+            yield f"{place}: {_offsets(begin, known.begin)}, in front of where the job began"
         stand = commits[-1].stands.get(names[split])
         reached = known.begin if stand is None else stand.next
         if end > reached:
-            yield f"{name}: {_offsets(reached, end)}, {'behind its end' if over else 'which no commit covers yet'}"
+            yield f"{place}: {_offsets(reached, end)}, {'behind its end' if over else 'which no commit covers yet'}"
 
 
 def _offsets(begin: Offset, end: Offset) -> str:

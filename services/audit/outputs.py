@@ -354,7 +354,7 @@ def _assign(
     owners = _Owners([*own, *((written, None) for written in others)])
     counts: dict[WrittenRange, int] = defaultdict(int)
     for record in records:
-        place = f"topic {record.topic} partition {record.partition} offset {record.offset}"
+        place = f"{TopicPartition(record.topic, record.partition)} offset {record.offset}"
         owner = owners.find(record)
         if owner is None and (foreign is None or record.offset < begun.get(record.partition, record.offset + 1)):
             continue
@@ -371,18 +371,16 @@ def _assign(
     for written, epoch in own:
         begin = begins.get(written.partition, 0)
         if written.first < begin:
-            output.gone.setdefault(
-                epoch, f"topic {written.topic} partition {written.partition}: records below offset {begin} are gone"
-            )
+            output.gone.setdefault(epoch, f"{written.place}: records below offset {begin} are gone")
         elif compacted and counts[written] < written.count:
             output.gone.setdefault(
                 epoch,
-                f"topic {written.topic} partition {written.partition} is compacted: records from offset {written.first} on gave way to"
+                f"{written.place} is compacted: records from offset {written.first} on gave way to"
                 " later ones of their keys",
             )
         elif counts[written] != written.count:
             message = (
-                f"epoch {epoch}, {vertex}: topic {written.topic} partition {written.partition}: expected {written.count} records "
+                f"epoch {epoch}, {vertex}: {written.place}: expected {written.count} records "
                 f"from offset {written.first}, found {counts[written]}"
             )
             raise AuditFailed(message)

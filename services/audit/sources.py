@@ -202,18 +202,17 @@ async def _still_there(
     last = commits[-1].stands[split].next
     begin = (await log.begin_offsets([partition]))[partition]
     end = (await log.end_offsets([partition]))[partition]
-    place = f"topic {partition.topic} partition {partition.partition}"
     if begin > first and last > first:
         lost = [c.epoch for c in commits if split in c.stands and c.stands[split].next <= begin]
         what = f"epochs {lost[0]} to {lost[-1]}" if lost else f"a part of epoch {commits[0].epoch}"
         message = (
-            f"{place}: the job read from offset {first}, and records below {begin} are gone: retention has overtaken {what}; "
+            f"{partition}: the job read from offset {first}, and records below {begin} are gone: retention has overtaken {what}; "
             "what followed from them cannot be computed again"
         )
         raise PastGone(message)
     if end < last:
         message = (
-            f"{place}: it ends at offset {end}, but commit {commits[-1].epoch} covers what is below {last}: records "
+            f"{partition}: it ends at offset {end}, but commit {commits[-1].epoch} covers what is below {last}: records "
             "were lost"
         )
         raise AuditFailed(message)

@@ -136,7 +136,7 @@ class Api:
 
     async def processor(self, request: web.Request, _body: Any) -> web.Response:
         """One, with its document."""
-        status = self._status(request)
+        status = self.status_of(request)
         shown = self._shown(status) | {
             "document": await self.executor.blocking(_document, status.document),
             "parallelism": status.parallelism,
@@ -146,19 +146,19 @@ class Api:
 
     async def stats(self, request: web.Request, _body: Any) -> web.Response:
         """Atlas' fields."""
-        status = self._status(request)
+        status = self.status_of(request)
         verbose, scale = _flag(request, "verbose"), _number(request, "scale", 1, SCALE_MAX)
         now_ms = self.clock.now_ms()
         return self._told({"stats": stats_of(status, self.model.tasks(status), now_ms, verbose=verbose, scale=scale)})
 
     async def watermark(self, request: web.Request, _body: Any) -> web.Response:
         """From the sinks to the split that is furthest behind."""
-        status = self._status(request)
+        status = self.status_of(request)
         return self._told({"watermark": shown_watermark(explain_watermark(status, self.model.tasks(status)))})
 
     async def sample(self, request: web.Request, _body: Any) -> web.Response:
         """Some output, or rows of an edge."""
-        status = self._status(request)
+        status = self.status_of(request)
         if reason := self.model.away():
             raise broker_away(reason)
         limit, edge = _number(request, "limit", 10, self.settings.sample_max), request.query.get("edge", "")
@@ -170,7 +170,7 @@ class Api:
 
     async def logs(self, request: web.Request, _body: Any) -> web.Response:
         """Lines about the processor."""
-        status = self._status(request)
+        status = self.status_of(request)
         if not self.settings.logs:
             remedy = "look at what the services' containers have printed"
             raise Problem(NOT_FOUND, "logs", "the services' log files on this machine", "they are not here", remedy)
@@ -180,11 +180,11 @@ class Api:
 
     async def plan(self, request: web.Request, _body: Any) -> web.Response:
         """Vertices, edges, figures."""
-        return self._told(await self._plan(self._status(request)))
+        return self._told(await self._plan(self.status_of(request)))
 
     async def checkpoints(self, request: web.Request, _body: Any) -> web.Response:
         """Those of which this process has heard."""
-        status = self._status(request)
+        status = self.status_of(request)
         limit = _number(request, "limit", 100, CHECKPOINTS_MAX)
         found = reversed(self.model.history.of(status.job).checkpoints.values())
         return self._told({"checkpoints": [each.shown(status.released) for each in islice(found, limit)]})
@@ -198,13 +198,13 @@ class Api:
                 "sourceWatermark": None if point.source_ms is None else shown_time(point.source_ms),
                 "processingTimeLagMillis": point.lag_ms,
             }
-            for point in self.model.history.of(self._status(request).job).points
+            for point in self.model.history.of(self.status_of(request).job).points
         ]
         return self._told({"points": points})
 
     async def letters(self, request: web.Request, _body: Any) -> web.Response:
         """Those written last, the newest first, and how many of them have each code."""
-        status = self._status(request)
+        status = self.status_of(request)
         limit, code = _number(request, "limit", 100, self.settings.log_lines_max), request.query.get("code", "")
         processor, connections = await self.commands.check(status.document), self.commands.connect_briefly()
         try:
@@ -240,8 +240,8 @@ class Api:
 
     async def live(self, request: web.Request, _body: Any) -> web.StreamResponse:
         """The plan, as long as the client listens and the processor is there."""
-        self._status(request)
-        return await self._stream(request, lambda: self._plan(self._status(request)))
+        self.status_of(request)
+        return await self._stream(request, lambda: self._plan(self.status_of(request)))
 
     async def live_all(self, request: web.Request, _body: Any) -> web.StreamResponse:
         """The list, as long as the client listens."""
@@ -289,7 +289,7 @@ class Api:
         if not body.against:
             return answer({"valid": True})
         allow(request[USER], Rule(processor=body.against))
-        status = self.status_of(body.against)
+        status = self.status_named(body.against)
         changes = await self.executor.blocking(_changes, status.document, body.document)
         return answer({"valid": True, "changes": changes})
 
@@ -400,10 +400,11 @@ class Api:
                 await self.clock.sleep_ms(self.settings.look_ms)
         return stream
 
-    def _status(self, request: web.Request) -> ProcessorStatus:
-        return self.status_of(request.match_info["name"])
+    def status_of(self, request: web.Request) -> ProcessorStatus:
+        """Of the processor that the path names. Problem."""
+        return self.status_named(request.match_info["name"])
 
-    def status_of(self, text: str) -> ProcessorStatus:
+    def status_named(self, text: str) -> ProcessorStatus:
         """Of a processor that is there. Problem."""
         self._known()
         name = ProcessorName(text)

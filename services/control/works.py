@@ -268,13 +268,13 @@ class WorkRoutes:
     """Handlers, by the names that the routes give."""
 
     works: Works
-    status_of: Callable[[str], ProcessorStatus]
+    status_of: Callable[[web.Request], ProcessorStatus]
     """Of a processor that is there. Problem."""
     answer: Callable[..., web.Response]
 
     async def work_audit(self, request: web.Request, _body: Any) -> web.Response:
         """Begin one."""
-        status = self._status(request)
+        status = self.status_of(request)
         self.works.begin("audit", status)
         return self.answer(
             {"answers": "the audit runs; its verdict will be shown here", **self._shown("audit", status)}, 202
@@ -282,7 +282,7 @@ class WorkRoutes:
 
     async def work_redrive(self, request: web.Request, _body: Any) -> web.Response:
         """Carry one out, and wait for it."""
-        status = self._status(request)
+        status = self.status_of(request)
         await self.works.begin("redrive", status).join()
         work = self.works.of("redrive", status)
         verdict = None if work is None else work.verdict
@@ -295,14 +295,11 @@ class WorkRoutes:
 
     async def work_audit_state(self, request: web.Request, _body: Any) -> web.Response:
         """The last audit."""
-        return self.answer(self._shown("audit", self._status(request)))
+        return self.answer(self._shown("audit", self.status_of(request)))
 
     async def work_redrive_state(self, request: web.Request, _body: Any) -> web.Response:
         """The last redrive."""
-        return self.answer(self._shown("redrive", self._status(request)))
-
-    def _status(self, request: web.Request) -> ProcessorStatus:
-        return self.status_of(request.match_info["name"])
+        return self.answer(self._shown("redrive", self.status_of(request)))
 
     def _shown(self, kind: Kind, status: ProcessorStatus) -> dict[str, Any]:
         work = self.works.of(kind, status)

@@ -30,7 +30,7 @@ from aiokafka.protocol.types import (
 
 from tidemark.shared.adapters.kafka_client import KAFKA_ERRORS, apart, require_topics, some_node, translated
 from tidemark.shared.adapters.kafka_denied import why_not
-from tidemark.shared.adapters.kafka_reader import KafkaReader, partition_name, theirs
+from tidemark.shared.adapters.kafka_reader import KafkaReader, theirs
 from tidemark.shared.adapters.kafka_settings import KafkaSettings
 from tidemark.shared.model.ids import Offset
 from tidemark.shared.ports.log import LogError, LogUnavailable, TopicFound, TopicPartition, TopicRules
@@ -302,7 +302,7 @@ class KafkaAdmin:
             await admin.delete_records({theirs(at): RecordsToDelete(offset) for at, offset in before.items()})
 
         if before:
-            await self._with_admin(delete, f"deleting records of {', '.join(map(partition_name, before))}")
+            await self._with_admin(delete, f"deleting records of {', '.join(map(str, before))}")
 
     async def offsets(self, partitions: Sequence[TopicPartition], *, end: bool) -> dict[TopicPartition, Offset]:
         """First offsets, or high watermarks: asked without isolation, which would give the last stable offset."""
@@ -315,16 +315,14 @@ class KafkaAdmin:
             found = await ask([theirs(partition) for partition in partitions])
         except KAFKA_ERRORS as error:
             await self.close()
-            raise translated(error, f"offsets of {', '.join(map(partition_name, partitions))}") from error
+            raise translated(error, f"offsets of {', '.join(map(str, partitions))}") from error
         return {partition: Offset(found[theirs(partition)]) for partition in partitions}
 
     async def _require(self, client: Any, partitions: Sequence[TopicPartition]) -> None:
         counts = await require_topics(client, {p.topic for p in partitions}, self._settings.topic_wait_ms)
         for partition in partitions:
             if not 0 <= partition.partition < counts[partition.topic]:
-                raise LogError(
-                    f"{partition_name(partition)} does not exist: the topic has {counts[partition.topic]} partitions"
-                )
+                raise LogError(f"{partition} does not exist: the topic has {counts[partition.topic]} partitions")
 
     async def _open_reader(self) -> KafkaReader:
         async with self._opening:

@@ -102,11 +102,6 @@ class _InPlace:
         return self._records
 
 
-def partition_name(partition: TopicPartition) -> str:
-    """As messages name it."""
-    return f"topic {partition.topic} partition {partition.partition}"
-
-
 def theirs(partition: TopicPartition) -> Any:
     """The library's type for the same."""
     return aiokafka.TopicPartition(partition.topic, partition.partition)
@@ -175,9 +170,7 @@ class KafkaReader:
             raise translated(error, "reader: looking topics up") from error
         for partition in partitions:
             if not 0 <= partition.partition < counts[partition.topic]:
-                raise LogError(
-                    f"{partition_name(partition)} does not exist: the topic has {counts[partition.topic]} partitions"
-                )
+                raise LogError(f"{partition} does not exist: the topic has {counts[partition.topic]} partitions")
 
     async def seek(self, partition: TopicPartition, offset: Offset) -> None:
         """Go on from here in one partition; records fetched ahead of it are discarded."""
@@ -210,7 +203,7 @@ class KafkaReader:
     def state(self, partition: TopicPartition) -> Any:
         """The library's state of an assigned partition: its public `position` is a coroutine without need."""
         if partition not in self._assigned:
-            raise LogError(f"reader: {partition_name(partition)} is not assigned")
+            raise LogError(f"reader: {partition} is not assigned")
         return self._consumer._subscription.subscription.assignment.state_value(theirs(partition))
 
     def pause(self, partitions: Sequence[TopicPartition]) -> None:
@@ -262,9 +255,7 @@ class KafkaReader:
         for partition in self._assigned:
             if cluster.leader_for_partition(theirs(partition)) in (None, -1) and not self._paused(partition):
                 self.client.force_metadata_update()
-                raise LogUnavailable(
-                    f"{partition_name(partition)} has no leader now, or was deleted; try again, or see the broker"
-                )
+                raise LogUnavailable(f"{partition} has no leader now, or was deleted; try again, or see the broker")
 
     def _paused(self, partition: TopicPartition) -> bool:
         return bool(self.state(partition).paused)
@@ -278,9 +269,9 @@ class KafkaReader:
             begin = await self._consumer.beginning_offsets([partition])
             end = await self._consumer.end_offsets([partition])
         except KAFKA_ERRORS as outage:
-            return translated(outage, f"{partition_name(partition)}: position {position} is out of range")
+            return translated(outage, f"{partition}: position {position} is out of range")
         return OffsetOutOfRange(
-            f"{partition_name(partition)}: position {position} is not in the log, which has {begin[partition]} to"
+            f"{partition}: position {position} is not in the log, which has {begin[partition]} to"
             f" {end[partition]}; resume from a later checkpoint, or start without state"
         )
 

@@ -15,7 +15,7 @@ from aiokafka.errors import IllegalOperation
 
 from tidemark.shared.adapters.kafka_client import KAFKA_ERRORS, translated
 from tidemark.shared.adapters.kafka_packed import PackedBatch, packed
-from tidemark.shared.adapters.kafka_reader import partition_name, theirs
+from tidemark.shared.adapters.kafka_reader import theirs
 from tidemark.shared.adapters.kafka_writer import Producer
 from tidemark.shared.compiled.documents import buffers
 from tidemark.shared.model.ids import Offset
@@ -39,7 +39,7 @@ class KafkaTransaction:
         self._check()
         if not records:
             return
-        doing = f"{self._producer.name}: writing to {partition_name(partition)}"
+        doing = f"{self._producer.name}: writing to {partition}"
         columns = RecordColumns.of(records)
         async with self._lanes.setdefault(partition, asyncio.Lock()):
             self._producer.check()
@@ -68,7 +68,7 @@ class KafkaTransaction:
         limit, size = self._producer.settings.message_bytes_max, int(sizes.max())
         if size > limit:
             raise LogError(
-                f"{partition_name(partition)}: a record of {size} bytes exceeds message_bytes_max {limit}; split it,"
+                f"{partition}: a record of {size} bytes exceeds message_bytes_max {limit}; split it,"
                 " or raise the limit here and at the topic"
             )
         empty = columns.values.is_null() if keys is None else pc.and_(columns.values.is_null(), keys.is_null())

@@ -16,7 +16,6 @@ from aiokafka.partitioner import murmur2
 
 from tidemark.shared.adapters.kafka_client import KAFKA_ERRORS, discard, require_topics, seal, translated
 from tidemark.shared.adapters.kafka_denied import why_not
-from tidemark.shared.adapters.kafka_reader import partition_name
 from tidemark.shared.adapters.kafka_settings import KafkaSettings
 from tidemark.shared.model.ids import Offset
 from tidemark.shared.ports.log import LogError, LogUnavailable, NewRecord, TopicPartition
@@ -80,16 +79,14 @@ class Producer:
     async def admit(self, partition: TopicPartition, *, has_content: bool) -> None:
         """Raise LogError if a record can not be written there: no such partition, neither key nor value."""
         if not has_content:
-            raise LogError(f"{self.name}: {partition_name(partition)}: a record needs a key or a value")
+            raise LogError(f"{self.name}: {partition}: a record needs a key or a value")
         known = self._known.get(partition.topic, 0)
         if partition.partition >= known:
             self._known |= await require_topics(self.raw.client, [partition.topic], self.settings.topic_wait_ms)
             if known:  # some may have been added, of which the library learns in minutes
                 await self.raw.client.force_metadata_update()
         if not 0 <= partition.partition < self._known[partition.topic]:
-            raise LogError(
-                f"{partition_name(partition)} does not exist: the topic has {self._known[partition.topic]} partitions"
-            )
+            raise LogError(f"{partition} does not exist: the topic has {self._known[partition.topic]} partitions")
 
     async def close(self) -> None:
         """Throw it away; idempotent."""
@@ -112,7 +109,7 @@ class KafkaWriter:
 
     async def send(self, partition: TopicPartition, record: NewRecord) -> Awaitable[Offset]:
         """Hand over a record; waits only for room in the buffer. The result is its offset, once all replicas have it."""
-        doing = f"{self._producer.name}: writing to {partition_name(partition)}"
+        doing = f"{self._producer.name}: writing to {partition}"
         async with self._lanes.setdefault(partition, asyncio.Lock()):
             await self._room()
             self._producer.check()

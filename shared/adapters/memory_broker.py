@@ -146,9 +146,7 @@ class MemoryBroker:
         """Delete the records below an offset."""
         partition = self._partition(at)
         if before > partition.end:
-            raise LogError(
-                f"{_name(at)}: cannot delete records below {before}, its end is {partition.end}; ask for less"
-            )
+            raise LogError(f"{at}: cannot delete records below {before}, its end is {partition.end}; ask for less")
         if before > partition.start:
             gone = partition.stored[: before - partition.start]
             del partition.stored[: before - partition.start]
@@ -165,7 +163,7 @@ class MemoryBroker:
         partition = self._partition(at)
         if not partition.start <= position <= partition.end:
             raise OffsetOutOfRange(
-                f"{_name(at)}: position {position} is not in the log, which has {partition.start} to"
+                f"{at}: position {position} is not in the log, which has {partition.start} to"
                 f" {partition.end}; resume from a later checkpoint, or start without state"
             )
         last = partition.stable if committed_only else partition.end
@@ -201,7 +199,7 @@ class MemoryBroker:
         size = _bytes(record.key, record.value)
         if size > self._record_bytes_max:
             raise RecordTooLarge(
-                f"{_name(at)}: a record of {size} bytes exceeds the limit of {self._record_bytes_max};"
+                f"{at}: a record of {size} bytes exceeds the limit of {self._record_bytes_max};"
                 " split it, or raise the limit"
             )
 
@@ -255,7 +253,7 @@ class MemoryBroker:
         if partitions is None:
             raise LogError(f"topic {at.topic} does not exist; create it first")
         if not 0 <= at.partition < len(partitions):
-            raise LogError(f"{_name(at)} does not exist: the topic has {len(partitions)} partitions")
+            raise LogError(f"{at} does not exist: the topic has {len(partitions)} partitions")
         return partitions[at.partition]
 
     def _holder(self, identity: str, epoch: int) -> _Identity:
@@ -319,10 +317,6 @@ class MemoryBroker:
             )[0]
             for number, partition in enumerate(self._topics[topic])
         }
-
-
-def _name(at: TopicPartition) -> str:
-    return f"topic {at.topic} partition {at.partition}"
 
 
 def _bytes(key: bytes | None, value: bytes | None) -> int:

@@ -60,7 +60,7 @@ class MemoryReader:
     def position(self, partition: TopicPartition) -> Offset:
         """The offset that `fetch` goes on from."""
         if partition not in self._positions:
-            raise LogError(f"reader: topic {partition.topic} partition {partition.partition} is not assigned")
+            raise LogError(f"reader: {partition} is not assigned")
         return self._positions[partition]
 
     def pause(self, partitions: Sequence[TopicPartition]) -> None:

@@ -48,6 +48,10 @@ class TopicPartition(NamedTuple):
     topic: str
     partition: int
 
+    def __str__(self) -> str:
+        """As messages name it."""
+        return f"topic {self.topic} partition {self.partition}"
+
 
 @dataclass(frozen=True, slots=True)
 class LogRecord:

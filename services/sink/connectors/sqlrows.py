@@ -32,6 +32,7 @@ from tidemark.shared.compiled.columns import Bools, Int64s, Tagged
 from tidemark.shared.compiled.documents import read_packed
 from tidemark.shared.language.values import CodecError, decode_doc
 from tidemark.shared.language.values.instants import DAY_MS
+from tidemark.shared.language.values.ranks import are_whole
 from tidemark.shared.model.values import Document
 from tidemark.shared.operators.encoded import field_counts
 
@@ -62,11 +63,6 @@ Sure = tuple[pa.Array, Bools]
 """The values, null where there is none, and which cells are certain, shape (n,)."""
 
 
-def _whole(cells: Tagged) -> Bools:
-    found: Bools = (cells.tags == tags.INT) | (cells.tags == tags.LONG)
-    return found
-
-
 def _between(cells: Tagged, there: Bools, low: int, high: int) -> Bools:
     found: Bools = there & (cells.numbers >= low) & (cells.numbers <= high)
     return found
@@ -78,7 +74,7 @@ def _numbers(values: npt.NDArray[Any], there: Bools, kind: pa.DataType) -> Sure:
 
 def _integers(cells: Tagged, bits: int) -> Sure:
     high = 2 ** (bits - 1) - 1
-    return _numbers(cells.numbers, _between(cells, _whole(cells), -high - 1, high), pa.int64())
+    return _numbers(cells.numbers, _between(cells, are_whole(cells), -high - 1, high), pa.int64())
 
 
 def _decimals(cells: Tagged, kind: sa.Numeric[Any]) -> Sure | None:
@@ -87,13 +83,13 @@ def _decimals(cells: Tagged, kind: sa.Numeric[Any]) -> Sure | None:
         return None
     digits = None if kind.precision is None else max(0, kind.precision - (kind.scale or 0))
     most = _LARGEST if digits is None else min(_LARGEST, 10**digits - 1)
-    return _numbers(cells.numbers, _between(cells, _whole(cells), -most, most), pa.int64())
+    return _numbers(cells.numbers, _between(cells, are_whole(cells), -most, most), pa.int64())
 
 
 def _doubles(cells: Tagged, *, nan: bool) -> Sure:
     doubles, is_double = cells.numbers.view(np.float64), cells.tags == tags.DOUBLE
     there = is_double if nan else is_double & ~np.isnan(doubles)
-    there = there | _between(cells, _whole(cells), -EXACT, EXACT)
+    there = there | _between(cells, are_whole(cells), -EXACT, EXACT)
     return _numbers(np.where(is_double, doubles, cells.numbers.astype(np.float64)), there, pa.float64())
 
 

@@ -384,14 +384,13 @@ class KafkaConnector:
 
 
 def _check_in_log(partition: TopicPartition, position: Offset, begin: Offset, end: Offset) -> None:
-    place = f"topic {partition.topic} partition {partition.partition}"
     if position < begin:
         raise SourceOvertaken(
-            f"{place}: offset {position} is to be read next, but the log begins at {begin}: {begin - position} offsets were deleted"
+            f"{partition}: offset {position} is to be read next, but the log begins at {begin}: {begin - position} offsets were deleted"
             " before they were read. Retention of the topic must outlast every stop; going on needs a start without state"
         )
     if position > end:
         raise OffsetOutOfRange(
-            f"{place}: offset {position} is to be read next, but the log ends at {end}: the topic was made anew or has lost"
+            f"{partition}: offset {position} is to be read next, but the log ends at {end}: the topic was made anew or has lost"
             " records; going on needs a start without state"
         )

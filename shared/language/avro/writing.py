@@ -22,6 +22,7 @@ from tidemark.shared.language.avro.schema import (
     Type,
     UnionType,
 )
+from tidemark.shared.language.problems import join
 from tidemark.shared.language.values.fitting import double_of, whole_of
 from tidemark.shared.language.values.types import type_name
 from tidemark.shared.model.values import INT32_MAX, INT32_MIN, INT64_MAX, INT64_MIN, MISSING, Binary, Date, Long, Value
@@ -122,14 +123,14 @@ class Writers:
             if not value.keys() <= names:
                 other = next(name for name in value if name not in names)
                 raise AvroError(
-                    f"{_below(at, other)}: {kind.name} has no such field; project it away, or add it to the schema"
+                    f"{join(at, other)}: {kind.name} has no such field; project it away, or add it to the schema"
                 )
             out.depth += 1
             for name, part, absent in parts:
                 if name not in value and absent is not None:
                     out.extend(absent)
                 else:
-                    part(out, value.get(name, MISSING), _below(at, name))
+                    part(out, value.get(name, MISSING), join(at, name))
             out.depth -= 1
 
         return write
@@ -228,10 +229,6 @@ def orders_of(kind: UnionType, schema: AvroSchema) -> Mapping[type, tuple[int, .
 
 def _words_of(kind: UnionType, schema: AvroSchema) -> list[str]:
     return [_words(schema.resolved(branch)) for branch in kind.branches]
-
-
-def _below(at: str, name: str) -> str:
-    return f"{at}.{name}" if at else name
 
 
 def _words(kind: Type) -> str:
@@ -440,7 +437,7 @@ def _map(part: _Write) -> _Write:
             _put_long(out, len(value))
             for key, each in value.items():
                 _put_bytes(out, key.encode())
-                part(out, each, _below(at, key))
+                part(out, each, join(at, key))
         out.append(0)
 
     return write

@@ -7,6 +7,7 @@ from typing import Any, Final, TypeAlias
 
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 
+from tidemark.shared.language.problems import join
 from tidemark.shared.language.protobuf import ProtobufError
 from tidemark.shared.language.protobuf.messages import (
     DECIMAL_NAME,
@@ -98,12 +99,12 @@ class _Writers:
             for name, item in value.items():
                 part = parts.get(name)
                 if part is None:
-                    where = _below(at, name)
+                    where = join(at, name)
                     raise ProtobufError(
                         f"{where}: {kind.full_name} has no such field; project it away, or add it to the schema"
                     )
                 if item is not None:
-                    part(message, item, _below(at, name), depth)
+                    part(message, item, join(at, name), depth)
 
         return write
 
@@ -140,7 +141,7 @@ class _Writers:
                 raise _wrong(at, "an object, for a map", value)
             entries = getattr(message, name)
             for text, item in value.items():
-                where = _below(at, text)
+                where = join(at, text)
                 key = key_of(text, where)
                 if inner is not None:
                     inner(entries[key], item, where, depth + 1)
@@ -160,10 +161,6 @@ def _each(put: Callable[[Any, Value, str, int], None], of: Callable[[Any], Any])
             put(values, item, f"{at}[{number}]", depth)
 
     return fill
-
-
-def _below(at: str, name: str) -> str:
-    return f"{at}.{name}" if at else name
 
 
 def _timestamp(message: Any, value: Value, at: str, _depth: int) -> None:

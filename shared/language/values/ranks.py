@@ -48,7 +48,7 @@ def order_of(cells: Tagged) -> tuple[Uint8s, Int64s] | None:
     classes = _classes(cells)
     found = np.where((cells.tags == tags.MISSING) | (cells.tags == tags.NULL), 0, ranks(cells))
     if cells.has(tags.DOUBLE):
-        whole, doubles = _whole(cells), cells.numbers.view(np.float64)
+        whole, doubles = are_whole(cells), cells.numbers.view(np.float64)
         if _beyond(cells):
             return None
         numbers = np.where(whole, cells.numbers.astype(np.float64), doubles) + 0.0  # both zeros are one
@@ -91,14 +91,15 @@ def _classes(cells: Tagged) -> Uint8s:
     return np.array([_CLASSES.get(tag, 0) for tag in range(tags.COUNT)], np.uint8)[cells.tags]
 
 
-def _whole(cells: Tagged) -> Bools:
+def are_whole(cells: Tagged) -> Bools:
+    """Which values are ints or longs, shape (n,)."""
     found: Bools = (cells.tags == tags.INT) | (cells.tags == tags.LONG)
     return found
 
 
 def _beyond(cells: Tagged) -> bool:
     """Whether a double does not tell all whole numbers apart."""
-    return bool((_whole(cells) & ((cells.numbers > _EXACT) | (cells.numbers < -_EXACT))).any())
+    return bool((are_whole(cells) & ((cells.numbers > _EXACT) | (cells.numbers < -_EXACT))).any())
 
 
 def _sorted(cells: pa.BinaryArray) -> Int64s:
