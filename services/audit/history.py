@@ -53,7 +53,7 @@ class Commit:
 
     @property
     def epoch(self) -> Epoch:
-        """Its number."""
+        """The checkpoint's number."""
         return self.row.epoch
 
     @property

@@ -18,7 +18,7 @@ class RowSum(Struct, frozen=True, array_like=True):
 
     @staticmethod
     def of(lines: Iterable[str]) -> "RowSum":
-        """Of these."""
+        """The sum of these lines."""
         rows, total = 0, 0
         for rows, line in enumerate(lines, 1):  # noqa: B007 - counts them
             total += int.from_bytes(hashlib.sha256(line.encode()).digest())

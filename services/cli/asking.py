@@ -58,7 +58,7 @@ class ServerAnswer:
 
 class _Straight(urllib.request.HTTPRedirectHandler):
     def redirect_request(self, *_args: Any) -> None:
-        """Follow none."""
+        """Follow no redirect."""
 
 
 def shown(text: Any) -> str:

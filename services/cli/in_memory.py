@@ -93,15 +93,15 @@ class StepClock:
     set_ms: int | None = None
 
     def now_ms(self) -> int:
-        """UTC, ms."""
+        """The time that a step has set; before that the inner clock's. UTC, ms."""
         return self.inner.now_ms() if self.set_ms is None else self.set_ms
 
     def monotonic_ms(self) -> int:
-        """Virtual, ms."""
+        """The inner clock's virtual time, ms."""
         return self.inner.monotonic_ms()
 
     async def sleep_ms(self, duration_ms: int) -> None:
-        """Virtual, ms."""
+        """Wait on the inner clock, in virtual ms."""
         await self.inner.sleep_ms(duration_ms)
 
     def set(self, time_ms: int) -> None:

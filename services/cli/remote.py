@@ -28,11 +28,11 @@ class Remote:
     token: str
 
     def get(self, path: str) -> Any:
-        """Read."""
+        """Read what is at a path."""
         return self._ask("GET", path, None)
 
     def send(self, method: str, path: str, body: Any = None) -> Any:
-        """Change."""
+        """Change what is at a path."""
         return self._ask(method, path, {} if body is None and method in ("POST", "PATCH") else body)
 
     def _ask(self, method: str, path: str, body: Any) -> Any:

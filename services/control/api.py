@@ -62,7 +62,7 @@ CHANGES_MAX: Final = 2_000
 
 
 def answer(value: Any, status: int = 200, headers: dict[str, str] | None = None) -> web.Response:
-    """JSON."""
+    """A response whose body is a value as JSON."""
     return web.Response(
         status=status, body=msgspec.json.encode(value), content_type="application/json", headers=headers or {}
     )
@@ -98,7 +98,7 @@ class Api:
     # --- about the service ------------------------------------------------------------------------------------------------
 
     async def liveness(self, _request: web.Request, _body: Any) -> web.Response:
-        """It lives."""
+        """Answers as long as the process does."""
         return answer({"alive": True})
 
     async def readiness(self, _request: web.Request, _body: Any) -> web.Response:
@@ -145,7 +145,7 @@ class Api:
         return self._told(shown)
 
     async def stats(self, request: web.Request, _body: Any) -> web.Response:
-        """Atlas' fields."""
+        """A processor's figures, under the names that Atlas gives them."""
         status = self.status_of(request)
         verbose, scale = _flag(request, "verbose"), _number(request, "scale", 1, SCALE_MAX)
         now_ms = self.clock.now_ms()
@@ -319,7 +319,7 @@ class Api:
         return answer({"request": done}, 201, {"Location": f"/v1/processors/{body.name}"})
 
     async def modify(self, request: web.Request, body: routes.ModifyBody) -> web.Response:
-        """Another document."""
+        """Give a processor another document."""
         command = do.Modify(
             name=request.match_info["name"],
             request=_request_id(request),
@@ -330,16 +330,16 @@ class Api:
         return answer({"request": await self.commands.carry_out(command, request[USER])})
 
     async def drop(self, request: web.Request, _body: Any) -> web.Response:
-        """Forget it."""
+        """Forget a processor that is stopped."""
         return await self._do(do.DropStopped(name=request.match_info["name"], request=_request_id(request)))
 
     async def start(self, request: web.Request, body: routes.StartBody) -> web.Response:
-        """Start it."""
+        """Start a processor."""
         name, request_id = request.match_info["name"], _request_id(request)
         return await self._do(do.Start(name=name, request=request_id, resume=body.resume))
 
     async def stop(self, request: web.Request, body: routes.StopBody) -> web.Response:
-        """Stop it."""
+        """Stop a processor."""
         name, request_id = request.match_info["name"], _request_id(request)
         return await self._do(do.Stop(name=name, request=request_id, drain=body.drain, until=body.until))
 

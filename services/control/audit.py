@@ -39,7 +39,7 @@ class Audit:
     deeds: deque[dict[str, Any]] = field(default_factory=lambda: deque(maxlen=DEEDS_MAX))
 
     def note(self, user: str, role: str, what: str, processor: str, **facts: Any) -> None:
-        """One deed."""
+        """Write down what a user did."""
         user, what, processor = user[:TEXT_MAX], what[:TEXT_MAX], processor[:TEXT_MAX]
         facts = {key: value[:TEXT_MAX] if isinstance(value, str) else value for key, value in facts.items()}
         deed = {

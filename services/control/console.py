@@ -45,11 +45,11 @@ class Console:
     api: Api
 
     async def asset_css(self, _request: web.Request, _body: Any) -> web.Response:
-        """The style."""
+        """The style sheet of all pages."""
         return _asset("console.css")
 
     async def asset_js(self, _request: web.Request, _body: Any) -> web.Response:
-        """The script."""
+        """The script of all pages."""
         return _asset("console.js")
 
     async def asset_completion_js(self, _request: web.Request, _body: Any) -> web.Response:
@@ -89,7 +89,7 @@ class Console:
         return await self._page(request, "Audit", pages.verdict, *asked, stream=_own(request))
 
     async def page_logs(self, request: web.Request, _body: Any) -> web.Response:
-        """Log lines."""
+        """The page with a processor's log lines."""
         return await self._page(request, "Logs", pages.logs, self.api.logs)
 
     async def page_document(self, request: web.Request, _body: Any) -> web.Response:
@@ -97,11 +97,11 @@ class Console:
         return await self._page(request, "Document", pages.document, self.api.processor)
 
     async def page_connections(self, request: web.Request, _body: Any) -> web.Response:
-        """The registry."""
+        """The page with the registry of connections."""
         return await self._page(request, "Connections", pages.connections, self.api.connections)
 
     async def page_workers(self, request: web.Request, _body: Any) -> web.Response:
-        """The workers."""
+        """The page with the workers and what they host."""
         return await self._page(request, "Workers", pages.workers, self.api.workers, stream=_ALL)
 
     async def page_audit(self, request: web.Request, _body: Any) -> web.Response:
@@ -137,7 +137,7 @@ class Console:
 
 
 def whole(title: str, *body: Html, scripts: Sequence[str] = ("console.js", "completion.js")) -> str:
-    """A page."""
+    """A page from its head to its end."""
     head = tag(
         "head",
         tag("meta", charset="utf-8"),

@@ -51,7 +51,7 @@ class Events:
         ]
 
     def tell(self, kind: str, event_id: str, processor: str, **facts: Any) -> None:
-        """One event."""
+        """Put an event into the queue of those to send; the oldest makes room where it is full."""
         if len(self._waiting) >= self.settings.events_max:
             self._waiting.popleft()
             self._lost += 1

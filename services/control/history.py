@@ -136,7 +136,7 @@ class Job:
 
 @dataclass(slots=True)
 class History:
-    """By job."""
+    """The measured points of all jobs."""
 
     jobs: OrderedDict[JobId, Job] = field(default_factory=OrderedDict)
 

@@ -8,7 +8,7 @@ Value: TypeAlias = str | float | bool | None
 
 
 class Html(str):
-    """Markup."""
+    """Text that is markup already, and so is not escaped again."""
 
     __slots__ = ()
 
@@ -73,7 +73,7 @@ def rate(value: float | None) -> str:
 
 
 def share(value: float | None) -> str:
-    """A fraction."""
+    """A fraction as percent."""
     return NONE if value is None else f"{100 * value:.0f} %"
 
 
@@ -88,7 +88,7 @@ def span(ms: float | None) -> str:
 
 
 def size(count: float | None) -> str:
-    """Bytes."""
+    """A number of bytes, in the unit that suits it."""
     if count is None:
         return NONE
     for name in ("B", "KiB", "MiB", "GiB"):

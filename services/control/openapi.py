@@ -30,7 +30,7 @@ _ERROR = {
 
 
 def describe(routes: Sequence[Route]) -> dict[str, Any]:
-    """OpenAPI 3.1."""
+    """The OpenAPI 3.1 document of these routes."""
     bodies = [route.body for route in routes if route.body is not None]
     schemas, components = msgspec.json.schema_components(bodies, ref_template="#/components/schemas/{name}")
     by_route = dict(zip((id(r) for r in routes if r.body is not None), schemas, strict=True))

@@ -292,7 +292,7 @@ def _json(document: Any, about: str = "") -> Html:
 
 
 def letters(view: PageContext, found: Answer) -> Drawn:
-    """By code."""
+    """Dead letters, which can be narrowed to one code."""
     options = [
         tag("option", f"{code} ({count})", value=code, selected=code == view.query.get("code"))
         for code, count in found["codes"].items()
@@ -326,7 +326,7 @@ def _arrival(letter: Answer) -> str:
 
 
 def logs(_view: PageContext, found: Answer) -> Drawn:
-    """Newest first."""
+    """Log lines, the newest first."""
     own = ("timestamp", "level", "event")
     rows = (
         (
@@ -400,7 +400,7 @@ def workers(_view: PageContext, found: Answer) -> Drawn:
 
 
 def audit(_view: PageContext, found: Answer) -> Drawn:
-    """Newest first."""
+    """What users did, the newest first."""
     rows = (
         (
             moment(d["time"]),

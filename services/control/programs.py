@@ -22,7 +22,7 @@ OUTPUT_BYTES_MAX: Final = 8 * 1024 * 1024
 
 @dataclass(slots=True)
 class Programs:
-    """Runs them."""
+    """Runs commands as programs of their own, and ends them with the service."""
 
     executor: Executor
     under_way: int = 0

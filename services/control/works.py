@@ -273,7 +273,7 @@ class WorkRoutes:
     answer: Callable[..., web.Response]
 
     async def work_audit(self, request: web.Request, _body: Any) -> web.Response:
-        """Begin one."""
+        """Begin an audit."""
         status = self.status_of(request)
         self.works.begin("audit", status)
         return self.answer(

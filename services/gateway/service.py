@@ -102,7 +102,7 @@ class GatewayService:
             raise self._error
 
     def stop(self) -> None:
-        """End `run`."""
+        """Let `run` end."""
         self._stopped.set()
 
     def unready(self) -> str:

@@ -132,6 +132,6 @@ class BatchWriter:
         return found
 
     async def close(self) -> None:
-        """Let go."""
+        """Close the writers of all partitions."""
         for number in list(self._open):
             await self._throw_away(number)

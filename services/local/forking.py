@@ -37,11 +37,11 @@ class ForkedProcess:
         return self.returncode or 0
 
     def terminate(self) -> None:
-        """SIGTERM."""
+        """Send SIGTERM."""
         self._signal(signal.SIGTERM)
 
     def kill(self) -> None:
-        """SIGKILL."""
+        """Send SIGKILL."""
         self._signal(signal.SIGKILL)
 
     def _signal(self, number: int) -> None:

@@ -72,7 +72,7 @@ class Started(Protocol):
 
     @property
     def pid(self) -> int:
-        """Its id."""
+        """The process' id."""
         ...
 
     @property

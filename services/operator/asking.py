@@ -66,10 +66,10 @@ ALLOWED = msgpack.Decoder(CallAllowed)
 
 
 class Sends(Protocol):
-    """Either end."""
+    """What either end of the connection sends by."""
 
     def __call__(self, message: bytes | memoryview) -> None:
-        """One message."""
+        """Send a message."""
         ...
 
 

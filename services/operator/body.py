@@ -60,7 +60,7 @@ class Enrichment(Protocol):
         ...
 
     async def close(self) -> None:
-        """Let go."""
+        """Close connections."""
         ...
 
 

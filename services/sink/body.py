@@ -284,11 +284,11 @@ class SinkBody(ReceivingBody):
         return Copied(blobs=blobs_of(staged, self._settings.staging.handle_bytes_max) if staged else (), staged=staged)
 
     def output_watermark(self) -> int:
-        """Ms."""
+        """The watermark of the input, ms: a sink holds none back."""
         return self._watermark_ms
 
     def next_processing_ms(self) -> int:
-        """Never."""
+        """Never: a sink waits for no time."""
         return MAX_TIME
 
     def counters(self) -> Mapping[str, int]:

@@ -32,7 +32,7 @@ class Machine(Protocol):
 
     @property
     def clock(self) -> Clock:
-        """Of waits."""
+        """The clock that waits go by."""
         ...
 
 

@@ -183,7 +183,7 @@ class SparkBody(ReceivingBody):
         return ()
 
     async def flush(self, epoch: Epoch) -> Sequence[Out | Announced]:
-        """The step."""
+        """Run the epoch's step."""
         return await self._run(epoch)
 
     async def copy(self, epoch: Epoch, committed: Epoch) -> Copied:

@@ -58,7 +58,7 @@ class KafkaGroups:
             await stop_consumer(consumer)
 
     async def close(self) -> None:
-        """Let go."""
+        """Close the consumers of all groups."""
         for group in list(self._consumers):
             await self._drop(group)
 

@@ -51,11 +51,11 @@ class PackedBatch:
         return self._built
 
     def size(self) -> int:
-        """Bytes."""
+        """The batch's size, bytes."""
         return len(self._built) if self._built is not None else _HEADER.size + len(self._records)
 
     def record_count(self) -> int:
-        """Records."""
+        """How many records it has."""
         return self._count
 
     def closed(self) -> bool:
@@ -63,7 +63,7 @@ class PackedBatch:
         return True
 
     def close(self) -> None:
-        """It is."""
+        """Nothing to do: a packed batch takes no more records."""
 
 
 class _Pieces(NamedTuple):

@@ -182,7 +182,7 @@ class MemoryBroker:
             self._waiting.setdefault(at, {})[event] = None
 
     def forget(self, event: asyncio.Event, partitions: Iterable[TopicPartition]) -> None:
-        """Stop awaiting."""
+        """Set this event no longer when any of these changes."""
         for at in partitions:
             self._waiting.get(at, {}).pop(event, None)
 

@@ -104,11 +104,11 @@ class FewHops(aiosqlite.Connection):
 
     @property
     def raw(self) -> sqlite3.Connection:
-        """The driver's."""
+        """The driver's own connection."""
         return self._conn
 
     def cursor(self) -> _ReadyCursor:  # type: ignore[override]
-        """At once."""
+        """A cursor without a wait for the connection's thread."""
         return _ReadyCursor(self)
 
     async def rollback(self) -> None:
@@ -118,7 +118,7 @@ class FewHops(aiosqlite.Connection):
 
 
 def connect(database: str, **options: Any) -> FewHops:
-    """As `aiosqlite.connect`."""
+    """A connection, as `aiosqlite.connect` gives it."""
     connection = FewHops(
         lambda: sqlite3.connect(database, **{**options, "check_same_thread": False}), iter_chunk_size=64
     )

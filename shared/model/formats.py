@@ -157,7 +157,7 @@ class JsonCodec(Generic[T]):
         self._decode = msgspec.json.Decoder(kind).decode
 
     def encode(self, value: T) -> bytes:
-        """The bytes."""
+        """A value's bytes."""
         return msgspec.json.encode(value)
 
     def decode(self, data: bytes | str) -> T:

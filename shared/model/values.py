@@ -91,7 +91,7 @@ class Binary(bytes):
 
 @dataclass(frozen=True, slots=True)
 class ObjectId:
-    """Twelve bytes."""
+    """BSON's object id: twelve bytes."""
 
     data: bytes
 

@@ -96,7 +96,7 @@ class CommitStore(Protocol):
         ...
 
     async def processors(self) -> list[ProcessorRow]:
-        """All rows."""
+        """The rows of all processors."""
         ...
 
     async def create(self, row: ProcessorRow) -> None:
@@ -145,5 +145,5 @@ class CommitStore(Protocol):
         ...
 
     async def close(self) -> None:
-        """Let go."""
+        """Close the connections."""
         ...

@@ -20,7 +20,7 @@ class ServerRefused(Lasting):
 
 @dataclass(frozen=True, slots=True)
 class HttpRequest:
-    """A request."""
+    """A request, whole."""
 
     method: str
     url: str
@@ -49,5 +49,5 @@ class HttpClient(Protocol):
         ...
 
     async def close(self) -> None:
-        """Let go."""
+        """Close the connections."""
         ...

@@ -43,7 +43,7 @@ class Fenced(LogError):
 
 
 class TopicPartition(NamedTuple):
-    """A partition."""
+    """A partition of a topic."""
 
     topic: str
     partition: int

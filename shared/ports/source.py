@@ -111,5 +111,5 @@ class SourcePort(Protocol):
         ...
 
     async def close(self) -> None:
-        """Let go."""
+        """Close files and connections."""
         ...

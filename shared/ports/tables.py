@@ -34,5 +34,5 @@ class Table(Protocol):
         ...
 
     async def close(self) -> None:
-        """Let go."""
+        """Close files and connections."""
         ...

@@ -100,7 +100,7 @@ class HealthServer:
         self.url = address_of(self._runner, tls)
 
     async def stop(self) -> None:
-        """Let go."""
+        """Listen no longer."""
         if self._runner is not None:
             await self._runner.cleanup()
 

@@ -104,7 +104,7 @@ ADMIN: Final = User(OWN, (Grant("admin"),))
 
 
 class Users:
-    """All users."""
+    """The users that an installation knows."""
 
     def __init__(self, token: str, file: str = "") -> None:
         """`token`: the service's own. `file`: of the others; "": there are none. ProcessSettingsError."""

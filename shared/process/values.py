@@ -68,5 +68,5 @@ class SecretValues(Mapping[str, str]):
         return iter(sorted(names))
 
     def __len__(self) -> int:
-        """How many."""
+        """How many names there are."""
         return sum(1 for _ in self)

@@ -46,7 +46,7 @@ class Problem(Exception):
     headers: Mapping[str, str] = field(default_factory=dict)
 
     def answer(self) -> web.Response:
-        """As JSON."""
+        """The response, as JSON."""
         body: dict[str, Any] = {"place": self.place, "expectation": self.expectation, "finding": self.finding}
         if self.remedy:
             body["remedy"] = self.remedy

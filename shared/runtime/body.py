@@ -64,7 +64,7 @@ class TaskBody(ABC):
 
     @abstractmethod
     def output_watermark(self) -> int:
-        """ms; W1."""
+        """The watermark of the output, ms (W1)."""
 
     @abstractmethod
     def next_processing_ms(self) -> int:

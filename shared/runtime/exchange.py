@@ -207,5 +207,5 @@ async def load_body(blobs: BlobStore, body: Body, wire: WireLimits = DEFAULT) ->
 
 
 def digest_of(data: bytes) -> str:
-    """SHA-256, hex."""
+    """The SHA-256, in hexadecimal."""
     return hashlib.sha256(data).hexdigest()

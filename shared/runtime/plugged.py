@@ -28,7 +28,7 @@ class PluggedFormat:
 
     @property
     def place(self) -> str:
-        """For messages."""
+        """How messages name it."""
         return f"{self.form.path}, {'format' if self.form.own else 'plug-in'} {self.form.plugin}"
 
     def loaded(self) -> Format[Any]:
@@ -109,7 +109,7 @@ class Plugged(Generic[P]):
             raise
 
     async def close(self) -> None:
-        """Let go."""
+        """Close the plug-in's object, if there is one."""
         await self._thrown_away().close()
 
     def _thrown_away(self) -> _Object[P]:

@@ -39,7 +39,7 @@ def measurements(days: int | None = None) -> list[dict[str, Any]]:
 
 
 def main(arguments: list[str]) -> int:
-    """The command."""
+    """Write the files; arguments are the folder and the days."""
     if not 1 <= len(arguments) <= 2:  # noqa: PLR2004 - FOLDER [DAYS]
         sys.stderr.write("expected FOLDER [DAYS]\n")
         return 2

@@ -233,7 +233,7 @@ class ManifestStore:
         return epoch_of(names[-1])
 
     def get(self, name: str) -> Manifest:
-        """One manifest."""
+        """A manifest by its name."""
         if name not in self._read:
             data = self._destination.read(name)
             if data is None:

@@ -156,7 +156,7 @@ class ChangeStream:
         return f"connection {stage.connection_name}: {names if stage.db else 'the whole cluster'}"
 
     async def splits(self) -> Mapping[SplitId, int]:
-        """One."""
+        """There is one: the stream."""
         return {SPLIT: 0}
 
     async def check(self, known: Mapping[SplitId, KnownSplit]) -> None:

@@ -56,7 +56,7 @@ Opening = Callable[[], Any]
 
 
 class FileReader(Protocol):
-    """Reads files."""
+    """Reads records of files of one format."""
 
     def read(self, opening: Opening, name: str, position: int, max_bytes: int, *, grows: bool) -> FileRecords:
         """Records from a position, about `max_bytes` of them and at least one if there is one. LogError for bytes that are no record."""

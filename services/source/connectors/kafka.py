@@ -63,7 +63,7 @@ class ReadsPartitions(Protocol):
         ...
 
     async def close(self) -> None:
-        """Let go."""
+        """Close the connections."""
         ...
 
 
@@ -117,7 +117,7 @@ class _Split:
 
 
 def split_of(partition: TopicPartition) -> SplitId:
-    """`topic-3`."""
+    """The name of a partition as a split, such as `topic-3`."""
     return SplitId(f"{partition.topic}-{partition.partition}")
 
 

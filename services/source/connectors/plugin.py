@@ -216,7 +216,7 @@ class PluginConnector:
         self._committed |= {str(name): int(position) for name, position in positions.items()}
 
     async def close(self) -> None:
-        """Let go."""
+        """Close the plug-in's object."""
         await self._plugged.close()
 
 

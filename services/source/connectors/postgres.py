@@ -407,7 +407,7 @@ class PostgresConnector:
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     async def splits(self) -> Mapping[SplitId, int]:
-        """One."""
+        """There is one: the slot."""
         return {SPLIT: 0}
 
     async def check(self, known: Mapping[SplitId, KnownSplit]) -> None:

@@ -63,7 +63,7 @@ class SampleConnector:
         return Offset(self._clock.now_ms() // PERIOD_MS)
 
     async def splits(self) -> Mapping[SplitId, int]:
-        """One."""
+        """There is one."""
         return {SPLIT: 0}
 
     async def check(self, known: Mapping[SplitId, KnownSplit]) -> None:

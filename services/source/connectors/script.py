@@ -20,7 +20,7 @@ from tidemark.shared.ports.clock import Clock
 
 
 def split_of(partition: int) -> SplitId:
-    """`script-0`."""
+    """The name of a script's partition as a split, such as `script-0`."""
     return SplitId(f"script-{partition}")
 
 
@@ -52,7 +52,7 @@ class ScriptConnector:
         return {split: KnownSplit(self._ordinals[split], "", FIRST_OFFSET) for split in splits}
 
     async def ends(self, positions: Mapping[SplitId, Offset]) -> Mapping[SplitId, Offset | None]:
-        """By itself."""
+        """A script ends by itself, behind its last step."""
         return dict.fromkeys(positions)
 
     async def open(self, positions: Mapping[SplitId, Offset]) -> None:

@@ -63,7 +63,7 @@ class TableVersions(Protocol):
         ...
 
     def close(self) -> None:
-        """Let go."""
+        """Close files and connections."""
         ...
 
 

@@ -94,7 +94,7 @@ class KeptForm:
     """The values of states that have so many entries each."""
 
     def form(self) -> Form:
-        """In columns."""
+        """The accumulator's form in columns."""
         return Form(self._add, self._merge, self._finish)
 
     def _add(self, accumulator: Any, given: Given) -> Sure | None:

@@ -118,7 +118,7 @@ class CountedByKey(Implementation[State]):
         self.ordered = of(1).ordered  # type: ignore[misc]
 
     def init(self) -> State:
-        """None yet."""
+        """No value has come yet."""
         return None
 
     def add(self, state: State, value: Value, order_key: OrderKey) -> State:
@@ -129,13 +129,13 @@ class CountedByKey(Implementation[State]):
         return n, accumulator.add(known, some[0] if some else MISSING, order_key)
 
     def merge(self, left: State, right: State) -> State:
-        """Both together."""
+        """The state of both inputs together."""
         if left is None or right is None:
             return right if left is None else left
         return left[0], self.of(left[0]).merge(left[1], right[1])
 
     def finish(self, state: State) -> Value:
-        """The array."""
+        """The array of values."""
         return [] if state is None else self.of(state[0]).finish(state[1])
 
     def encode(self, state: State) -> bytes:

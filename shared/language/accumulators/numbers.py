@@ -49,7 +49,7 @@ class _Exact(Implementation[G]):
         return state
 
     def merge(self, left: G, right: G) -> G:
-        """Both together."""
+        """The state of both inputs together."""
         left.merge(right)
         return left
 
@@ -110,7 +110,7 @@ class CountOf(Implementation[int]):
         return state + 1
 
     def merge(self, left: int, right: int) -> int:
-        """Both together."""
+        """The count of both inputs together."""
         return left + right
 
     def finish(self, state: int) -> Value:

@@ -87,19 +87,19 @@ class Push(Entries):
         self.values_max = values_max
 
     def add(self, state: list[Entry], value: Value, order_key: OrderKey) -> list[Entry]:
-        """One more."""
+        """Take a value that is not missing."""
         if value is not MISSING:
             state.append((order_key, value))
             bounded(len(state), self.values_max, self.name)
         return state
 
     def keep(self, state: list[Entry]) -> list[Entry]:
-        """All."""
+        """Keep all values, within the bound."""
         bounded(len(state), self.values_max, self.name)
         return state
 
     def finish(self, state: list[Entry]) -> Value:
-        """The array."""
+        """The values as an array, in order."""
         return [value for _, value in sorted(state, key=_by_order)]
 
 
@@ -159,7 +159,7 @@ class AddToSet(Implementation[dict[bytes, Entry]]):
         return left
 
     def finish(self, state: dict[bytes, Entry]) -> Value:
-        """The array."""
+        """The values as an array, in order."""
         return [value for _, value in sorted(state.values(), key=_by_order)]
 
     def encode(self, state: dict[bytes, Entry]) -> bytes:

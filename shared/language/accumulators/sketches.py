@@ -198,7 +198,7 @@ class ApproxCountDistinct(Implementation[DistinctSketch]):
         return state
 
     def merge(self, left: DistinctSketch, right: DistinctSketch) -> DistinctSketch:
-        """Both together."""
+        """The sketch of both inputs together."""
         if right.registers is not None and left.registers is None:
             left, right = right, left
         if left.registers is not None and right.registers is not None:
@@ -208,7 +208,7 @@ class ApproxCountDistinct(Implementation[DistinctSketch]):
         return left
 
     def finish(self, state: DistinctSketch) -> Value:
-        """A long."""
+        """The estimate, as a long."""
         return long(state.count())
 
     def encode(self, state: DistinctSketch) -> bytes:

@@ -49,7 +49,7 @@ class KafkaDlq:
     topic: str
 
     def needs(self) -> Iterator[ConnectionNeed]:
-        """The brokers."""
+        """The connection to the brokers."""
         yield ConnectionNeed(self.connection_name, ("kafka",), "options.dlq")
 
 
@@ -75,7 +75,7 @@ class CollectionDlq:
     coll: str
 
     def needs(self) -> Iterator[ConnectionNeed]:
-        """The database."""
+        """The connection to the database."""
         yield ConnectionNeed(self.connection_name, ("mongodb",), "options.dlq")
 
 

@@ -160,7 +160,7 @@ def _zeros(values: pa.Array) -> Bools | None:
 
 
 def divide(args: Sequence[Column]) -> Column:
-    """`$divide`."""
+    """`$divide` on columns."""
     left, right = _two_numbers(args)
     if "null" in (left.type, right.type):
         return nulls(len(left.values))
@@ -195,7 +195,7 @@ def modulo(args: Sequence[Column]) -> Column:
 
 
 def absolute(arg: Column) -> Column:
-    """`$abs`."""
+    """`$abs` on a column."""
     if arg.type in WHOLE:
         cells = arg.values.cast(pa.int64())
         least = filled(pc.equal(cells, INT64_MIN))

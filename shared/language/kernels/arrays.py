@@ -136,11 +136,11 @@ class Bound(Rows):
         return self._of_above(self._above.meta(names))
 
     def now(self) -> Column:
-        """`$$NOW`."""
+        """`$$NOW`, for each item."""
         return self._of_above(self._above.now())
 
     def root(self) -> Column:
-        """`$$ROOT`."""
+        """`$$ROOT`, for each item."""
         return self._of_above(self._above.root())
 
     def variable(self, name: str, names: Path) -> Column:

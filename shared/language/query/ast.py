@@ -61,7 +61,7 @@ class All:
 
 @dataclass(frozen=True, slots=True)
 class AnyOf:
-    """`$or`."""
+    """`$or`: at least one part holds."""
 
     parts: tuple["Predicate", ...]
 

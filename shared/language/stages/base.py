@@ -166,7 +166,7 @@ class Untouched(PassesOn, Stateless):
 
     @property
     def shows_others(self) -> bool:
-        """All fields."""
+        """True: all fields stay."""
         return True
 
 

@@ -23,16 +23,16 @@ class Count(Gathering):
         return [{self.field: len(documents)}] if documents else []
 
     def reads(self) -> Fields:
-        """None."""
+        """It reads no field."""
         return frozenset()
 
     @property
     def is_sure(self) -> bool:
-        """Yes."""
+        """True: counting cannot fail."""
         return True
 
     def written(self, names: Fields) -> Fields:
-        """The number."""
+        """The field that has the count."""
         return frozenset((self.field,))
 
 

@@ -32,7 +32,7 @@ class Marked(Untouched):
         return Passed((document,))
 
     def reads(self) -> Fields:
-        """Nothing."""
+        """It reads no field."""
         return frozenset()
 
 

@@ -45,7 +45,7 @@ class RequestStage(Stage):
     """Requests of one task at a time."""
 
     def needs(self) -> Iterator[ConnectionNeed]:
-        """The connection."""
+        """The connection to the server."""
         yield ConnectionNeed(self.connection_name, ("https",), self.path)
 
 

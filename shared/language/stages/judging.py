@@ -27,5 +27,5 @@ class Judging(Untouched):
         return predicate_paths(self.judged_by)
 
     def told(self) -> tuple[Told, ...]:
-        """The predicate."""
+        """What `explain` tells: the predicate."""
         return (("predicate", self.judged_by),)

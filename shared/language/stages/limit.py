@@ -23,12 +23,12 @@ class Limit(PassesOn, Gathering):
         return list(documents[: self.limit])
 
     def reads(self) -> Fields:
-        """None."""
+        """It reads no field."""
         return frozenset()
 
     @property
     def is_sure(self) -> bool:
-        """Yes."""
+        """True: it cannot fail."""
         return True
 
 

@@ -22,7 +22,7 @@ class Match(Judging):
 
     @property
     def judged_by(self) -> Predicate:
-        """The query."""
+        """The stage's query."""
         return self.predicate
 
     @property

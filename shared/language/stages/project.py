@@ -27,7 +27,7 @@ class Project(ByFields):
 
     @property
     def shows_others(self) -> bool:
-        """By exclusion."""
+        """Whether fields that are not named stay: by exclusion they do."""
         return self.mode == "exclusion"
 
     def written(self, names: Fields) -> Fields:

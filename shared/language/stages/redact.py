@@ -31,7 +31,7 @@ class Redact(Stateless):
         return Passed(()) if kept is MISSING else Passed((kept,))
 
     def told(self) -> tuple[Told, ...]:
-        """The expression."""
+        """What `explain` tells: the expression."""
         return (("expression", None),)
 
 

@@ -31,7 +31,7 @@ class Sort(PassesOn, Gathering):
 
     @property
     def is_sure(self) -> bool:
-        """Yes."""
+        """True: it cannot fail."""
         return True
 
 

@@ -36,7 +36,7 @@ class Unwind(Stateless):
         return Passed((_unwound(self, document, value, None),))
 
     def reads(self) -> Fields:
-        """The array's."""
+        """The field with the array."""
         return frozenset(self.names[:1])
 
     def named(self) -> frozenset[str]:
@@ -48,11 +48,11 @@ class Unwind(Stateless):
         return None if names is None else names | self.named()
 
     def declared(self, schema: Schema) -> Schema:
-        """The others."""
+        """The declared fields but those that it writes."""
         return Schema(tuple(field for field in schema if field.name not in self.named()))
 
     def told(self) -> tuple[Told, ...]:
-        """The path."""
+        """What `explain` tells: the path."""
         return (("path", None),)
 
 

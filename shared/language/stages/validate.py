@@ -24,7 +24,7 @@ class Validate(Judging):
 
     @property
     def judged_by(self) -> Predicate:
-        """The validator."""
+        """The stage's validator."""
         return self.validator
 
     def _apply(self, document: Document, env: Environment) -> Outcome:

@@ -29,7 +29,7 @@ class Advancing:
 
 @dataclass(frozen=True, slots=True)
 class Firing:
-    """Processing time."""
+    """Work that is due by processing time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class Flushing:
 
 @dataclass(frozen=True, slots=True)
 class Copying:
-    """The snapshot."""
+    """A snapshot that is being taken."""
 
     epoch: Epoch
     committed: Epoch

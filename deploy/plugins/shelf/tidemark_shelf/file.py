@@ -53,7 +53,7 @@ class ShelfFile:
 
     @contextmanager
     def read(self) -> Iterator[sqlite3.Connection]:
-        """To read."""
+        """A connection to read by."""
         with self._errors():
             yield self._db
 
@@ -67,5 +67,5 @@ class ShelfFile:
             raise Refused(f"{self._place.file}: {error}") from error
 
     def close(self) -> None:
-        """Let go."""
+        """Close the file."""
         self._db.close()

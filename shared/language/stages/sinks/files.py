@@ -45,7 +45,7 @@ class FileEmit(SinkBase):
     write_options: Mapping[str, Value] = field(default_factory=dict)
 
     def target(self) -> tuple[Any, ...]:
-        """The folder."""
+        """The folder that is written."""
         return ("files", self.connection_name, self.file_path)
 
     def needs(self) -> Iterator[ConnectionNeed]:

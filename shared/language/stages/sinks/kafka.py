@@ -44,7 +44,7 @@ class KafkaEmit(SinkBase):
     """Of keys, where their format is a plug-in's."""
 
     def target(self) -> tuple[Any, ...]:
-        """The topic."""
+        """The topic that is written."""
         return ("kafka", self.connection_name, self.topic)
 
     def order_key(self, *, last: bool) -> Expr | None:
@@ -58,7 +58,7 @@ class KafkaEmit(SinkBase):
             yield ConnectionNeed(self.registry, ("schemaRegistry",), f"{self.path}.schemaRegistry")
 
     def plugins(self) -> Iterator[PluginUse]:
-        """The formats."""
+        """The plug-ins for formats of values and keys."""
         return plugin_uses_of(self.format, self.key_plugin)
 
 

@@ -56,11 +56,11 @@ class Merge(SinkBase):
         return all(type(each) is str for each in (self.table, self.when_matched, self.when_not_matched))
 
     def target(self) -> tuple[Any, ...]:
-        """The table."""
+        """The table or collection that is written."""
         return ("table", self.connection_name, self.table)
 
     def needs(self) -> Iterator[ConnectionNeed]:
-        """The database."""
+        """The connection to the database."""
         if self.name == "$emit":
             yield ConnectionNeed(self.connection_name, ("mongodb",), self.path)
         else:

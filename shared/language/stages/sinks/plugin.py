@@ -31,7 +31,7 @@ class PluginEmit(SinkBase):
             yield ConnectionNeed(self.connection_name, ("plugin",), self.path, self.plugin)
 
     def plugins(self) -> Iterator[PluginUse]:
-        """The sink."""
+        """The plug-in that writes."""
         yield PluginUse("sink", self.plugin, self.config, self.path, self.connection_name)
 
 

@@ -103,7 +103,7 @@ class SourceBase(Stage):
         return "$source"
 
     def declared(self, schema: Schema) -> Schema:
-        """Its own."""
+        """The schema that the source itself declares."""
         return self.schema
 
     def told(self) -> tuple[Told, ...]:

@@ -26,7 +26,7 @@ class ChangesSource(SourceBase):
         return False
 
     def needs(self) -> Iterator[ConnectionNeed]:
-        """The connection."""
+        """The connection to the database."""
         yield ConnectionNeed(self.connection_name, ("sql",), self.path)
 
 

@@ -50,7 +50,7 @@ class ChangeStreamSource(SourceBase):
         return False
 
     def needs(self) -> Iterator[ConnectionNeed]:
-        """The connection."""
+        """The connection to the server."""
         yield ConnectionNeed(self.connection_name, ("mongodb",), self.path)
 
 

@@ -63,12 +63,12 @@ class KafkaSource(SourceBase):
     """Of keys, where their format is a plug-in's."""
 
     def plugins(self) -> Iterator[PluginUse]:
-        """The formats."""
+        """The plug-ins for formats of values and keys."""
         return plugin_uses_of(self.format, self.key_plugin)
 
     @property
     def bounded(self) -> bool:
-        """With `until`."""
+        """Whether it ends by itself: with `until` it does."""
         return self.until is not None
 
     def needs(self) -> Iterator[ConnectionNeed]:

@@ -21,7 +21,7 @@ class PluginSource(SourceBase):
     connection_name: str | None = None
 
     def plugins(self) -> Iterator[PluginUse]:
-        """The source."""
+        """The plug-in that reads."""
         yield PluginUse("source", self.plugin, self.config, self.path, self.connection_name)
 
     @property
