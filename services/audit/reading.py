@@ -42,7 +42,7 @@ class HeldRecords:
         self._size_bytes = 0
 
     def take(self, record: LogRecord) -> LogRecord:
-        """One more. TooMuchHeld."""
+        """Hold one more record. TooMuchHeld."""
         size_bytes = len(record.value or b"") + len(record.key or b"")
         self.add(size_bytes, 1, f"offset {record.offset} of partition {record.partition}")
         return record

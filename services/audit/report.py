@@ -97,7 +97,7 @@ class Audited:
 
     @property
     def late(self) -> int:
-        """Behind the watermark."""
+        """How many records came behind the watermark."""
         return self.before.late + sum(e.late for e in self.epochs)
 
     @property
@@ -112,7 +112,7 @@ class Audited:
 
     @property
     def outputs(self) -> dict[VertexId, int]:
-        """Documents by output."""
+        """How many documents each output has."""
         before = self.before.outputs
         names = self.epochs[-1].outputs if self.epochs else before
         return {name: before.get(name, 0) + sum(e.outputs[name] for e in self.epochs) for name in names}

@@ -25,7 +25,7 @@ class RowSum(Struct, frozen=True, array_like=True):
         return RowSum(rows, (total % 256**_BYTES).to_bytes(_BYTES))
 
     def __add__(self, other: "RowSum") -> "RowSum":
-        """Of both together."""
+        """The sum of both multisets together."""
         total = (int.from_bytes(self.total) + int.from_bytes(other.total)) % 256**_BYTES
         return RowSum(self.rows + other.rows, total.to_bytes(_BYTES))
 

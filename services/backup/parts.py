@@ -64,7 +64,7 @@ _ENDED: Final = ("CREATED", "STOPPED", "FINISHED", "FAILED")
 
 @dataclass(frozen=True, slots=True)
 class BackupParts:
-    """Of an installation."""
+    """The parts of an installation that a backup has."""
 
     store: str
     """The store's URL."""

@@ -26,7 +26,7 @@ class NoObject(Exception):
 
 @dataclass(frozen=True, slots=True)
 class ServerAnswer:
-    """Of a server."""
+    """What a server has answered."""
 
     status: int
     reason: str
@@ -46,7 +46,7 @@ class ServerAnswer:
         return f"status {self.status} {self.reason}".rstrip()
 
     def found(self) -> dict[str, Any]:
-        """The body. NoObject."""
+        """The JSON object in the body. NoObject."""
         try:
             found = json.loads(self.body)
         except (ValueError, RecursionError) as error:
@@ -67,7 +67,7 @@ def shown(text: Any) -> str:
 
 
 def asked(request: urllib.request.Request, timeout_s: float, bytes_max: int | None = None) -> ServerAnswer:
-    """The answer. NoAnswer."""
+    """What a server answers to a request. NoAnswer."""
     opener = urllib.request.build_opener(_Straight)
     try:
         try:

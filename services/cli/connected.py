@@ -73,7 +73,7 @@ class _Looks:
         return self.connections.kafka_settings(self.connections.get(self.processor, name)).bootstrap
 
     async def source(self, stage: KafkaSource) -> Iterable[str]:
-        """Topics are there."""
+        """Look whether the source's topics are there."""
         from tidemark.services.source.connectors.kafka import topics_there
 
         log = self.connections.log(self.connections.get(self.processor, stage.connection_name))

@@ -22,7 +22,7 @@ class RemoteFailed(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Remote:
-    """A control service."""
+    """A control service, asked by its REST."""
 
     url: str
     token: str
@@ -122,7 +122,7 @@ def _token() -> str:
 
 
 def path_of(name: str, *parts: str) -> str:
-    """Of a processor."""
+    """The path of a processor, or of what is below it."""
     return "/".join(("/v1/processors", quote(name, safe=""), *parts))
 
 

@@ -9,7 +9,7 @@ from tidemark.shared.process.settings import read_table, settings_of
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CliSettings:
-    """Of one command."""
+    """The settings of one command."""
 
     collected_rows_max: int = knob(10_000_000)
     """Documents and dead letters that a try-out collects; beyond it the try-out fails and says so."""

@@ -179,7 +179,7 @@ class Api:
         return self._told({"lines": await self.executor.blocking(lines_of, folder, status, limit, bytes_max)})
 
     async def plan(self, request: web.Request, _body: Any) -> web.Response:
-        """Vertices, edges, figures."""
+        """The plan of a processor: its vertices and edges, with their figures."""
         return self._told(await self._plan(self.status_of(request)))
 
     async def checkpoints(self, request: web.Request, _body: Any) -> web.Response:
@@ -190,7 +190,7 @@ class Api:
         return self._told({"checkpoints": [each.shown(status.released) for each in islice(found, limit)]})
 
     async def history(self, request: web.Request, _body: Any) -> web.Response:
-        """Points in time."""
+        """The measured points of a processor, by time."""
         points = [
             {
                 "time": shown_time(point.at_ms),
@@ -303,7 +303,7 @@ class Api:
         return answer(msgspec.to_builtins(found))
 
     async def create(self, request: web.Request, body: routes.CreateBody) -> web.Response:
-        """A new processor."""
+        """Create a processor."""
         request[NAMED] = body.name
         if not request[USER].may("operator", body.name):
             user = request[USER]

@@ -57,11 +57,11 @@ class Console:
         return _asset("completion.js")
 
     async def page_processors(self, request: web.Request, _body: Any) -> web.Response:
-        """All of them."""
+        """The page with all processors."""
         return await self._page(request, "Processors", pages.processors, self.api.processors, stream=_ALL)
 
     async def page_processor(self, request: web.Request, _body: Any) -> web.Response:
-        """Graph and figures."""
+        """The page of a processor: its graph and its figures."""
         asked = (self.api.processor, self.api.stats, self.api.plan)
         return await self._page(request, "Graph", pages.graph, *asked, stream=_own(request))
 

@@ -37,7 +37,7 @@ def table(label: str, heads: Iterable[str], rows: Iterable[Iterable[Child]], emp
 
 
 def pairs(items: Iterable[tuple[str, Child]]) -> Html:
-    """Names and values."""
+    """A list of names and values."""
     return tag("dl", [tag("div", tag("dt", name), tag("dd", value)) for name, value in items])
 
 
@@ -68,7 +68,7 @@ def number(value: float | None) -> str:
 
 
 def rate(value: float | None) -> str:
-    """Rows a second."""
+    """A rate, in rows a second."""
     return NONE if value is None else f"{number(value)}/s"
 
 

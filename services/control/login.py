@@ -93,7 +93,7 @@ class Login:
         raise web.HTTPFound(_inside(request.query.get("next", "")))
 
     async def login_begin(self, request: web.Request, _body: Any) -> web.Response:
-        """To the provider."""
+        """Send the browser to the provider."""
         settings = self.provider.settings
         try:
             about = await self.provider.keys.about()

@@ -294,11 +294,11 @@ class WorkRoutes:
         return self.answer({"answers": told, **shown})
 
     async def work_audit_state(self, request: web.Request, _body: Any) -> web.Response:
-        """The last audit."""
+        """How the last audit stands."""
         return self.answer(self._shown("audit", self.status_of(request)))
 
     async def work_redrive_state(self, request: web.Request, _body: Any) -> web.Response:
-        """The last redrive."""
+        """How the last redrive stands."""
         return self.answer(self._shown("redrive", self.status_of(request)))
 
     def _shown(self, kind: Kind, status: ProcessorStatus) -> dict[str, Any]:

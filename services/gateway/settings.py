@@ -9,7 +9,7 @@ from tidemark.shared.process.settings import ProcessSettings, fitting, settings_
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GatewaySettings:
-    """Of one gateway."""
+    """The settings of one gateway."""
 
     host: str = knob("127.0.0.1")
     """Where it listens: the loopback address unless told otherwise."""

@@ -56,7 +56,7 @@ class BatchWriter:
     _turn: int = 0
 
     def __post_init__(self) -> None:
-        """All are free."""
+        """All writers are free."""
         for number in range(self.writers):
             self._free.put_nowait(number)
 

@@ -29,7 +29,7 @@ class Target(Protocol):
     """The outside of a sink: makes sink objects on it, and reads it as anybody would."""
 
     def sink(self) -> SinkPort:
-        """A new object."""
+        """A new sink object on the target."""
         ...
 
     async def visible(self) -> list[int]:

@@ -56,7 +56,7 @@ class BrokerSettings:
 
     @property
     def log_dir(self) -> Path:
-        """Kafka's own data."""
+        """The folder with Kafka's own data."""
         return self.data_dir / "log"
 
     @property

@@ -43,7 +43,7 @@ def load(services: Sequence[str]) -> None:
 
 
 class ForkServer:
-    """Forks, and reaps."""
+    """Forks processes as it is told, and reaps them."""
 
     def __init__(self) -> None:
         self._ended, self._wakes = os.pipe()

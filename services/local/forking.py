@@ -27,7 +27,7 @@ class ForkedProcess:
         self._ended = asyncio.Event()
 
     def has_ended(self, status: int) -> None:
-        """Keep its status."""
+        """Keep the status that it has ended with."""
         self.returncode = status
         self._ended.set()
 
@@ -102,7 +102,7 @@ class _Server(asyncio.SubprocessProtocol):
         self._gone = asyncio.Event()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """It has started."""
+        """The server has started."""
         self._process = cast("asyncio.SubprocessTransport", transport)
 
     def pipe_data_received(self, _pipe: int, data: bytes) -> None:

@@ -175,7 +175,7 @@ class LocalCluster:
                 self.add(service, f"{service}-{number}")
 
     def add(self, service: str, place: str) -> None:
-        """One more process."""
+        """Start one more process, and keep it running."""
         child = self._children[place] = SupervisedProcess(place, service)
         self._watch(place, self._keep(child))
 

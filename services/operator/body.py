@@ -41,7 +41,7 @@ Way: TypeAlias = Callable[..., Awaitable[Any]]
 
 
 async def at_once(call: Callable[..., T], *args: Any) -> T:
-    """On the loop."""
+    """Call it here, on the loop."""
     return call(*args)
 
 
@@ -187,14 +187,14 @@ class OperatorBody(ReceivingBody):
         return await self._work(self._chain.before_barrier)
 
     async def copy(self, epoch: Epoch, committed: Epoch) -> Copied:
-        """The changed parts."""
+        """The parts of the chain's state that have changed."""
         del epoch
         if self._users.deaths is not None:
             self._users.deaths.committed(committed)
         return Copied(await self._work(self._chain.snapshot))
 
     def output_watermark(self) -> int:
-        """The chain's, ms."""
+        """The chain's watermark, ms."""
         return self._chain.output_watermark()
 
     def holds(self) -> Sequence[Hold]:
@@ -210,7 +210,7 @@ class OperatorBody(ReceivingBody):
         return self._chain.full()
 
     def next_processing_ms(self) -> int:
-        """The chain's, ms."""
+        """When the chain next has something due by processing time, ms."""
         return self._chain.next_processing_time()
 
     def counters(self) -> Mapping[str, int]:

@@ -101,7 +101,7 @@ class Stores:
         return self._made[-1]
 
     def close(self) -> None:
-        """All of them."""
+        """Remove the files of all of them."""
         while self._made:
             self._made.pop().close()
 
@@ -115,7 +115,7 @@ class Scratch:
         self._buffer_bytes = buffer_bytes
 
     def stores(self) -> Stores:
-        """For one task."""
+        """The stores of one task."""
         return Stores(self.root, self.prefix, self._buffer_bytes)
 
     def sweep(self) -> None:

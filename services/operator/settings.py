@@ -8,7 +8,7 @@ from tidemark.shared.process.settings import ProcessSettings, settings_of
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OperatorSettings:
-    """Of one process."""
+    """The settings of one process of the service."""
 
     scratch: str = knob("")
     """A folder for keyed state beyond memory; "": the system's for temporary files."""

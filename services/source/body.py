@@ -335,7 +335,7 @@ class SourceTaskBody(ReadingBody):
         return self._chain.output_watermark()
 
     def next_processing_ms(self) -> int:
-        """The chain's, ms."""
+        """When the chain next has something due by processing time, ms."""
         return self._chain.next_processing_time()
 
     def counters(self) -> Mapping[str, int]:

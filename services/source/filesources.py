@@ -27,7 +27,7 @@ class Machine(Protocol):
 
     @property
     def executor(self) -> Executor:
-        """For what blocks."""
+        """The executor of what blocks."""
         ...
 
     @property

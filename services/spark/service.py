@@ -108,7 +108,7 @@ class SparkSettings(StepBounds):
 
     @property
     def spark(self) -> dict[str, str]:
-        """`conf` by name."""
+        """The options of `conf`, by name."""
         return dict(each.split("=", 1) for each in self.conf)
 
 

@@ -15,7 +15,7 @@ class SystemClock:
         return time.time_ns() // _NS_PER_MS
 
     def monotonic_ms(self) -> int:
-        """Monotonic clock, ms."""
+        """The monotonic clock, ms."""
         return time.monotonic_ns() // _NS_PER_MS
 
     async def sleep_ms(self, duration_ms: int) -> None:

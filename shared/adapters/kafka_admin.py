@@ -44,7 +44,7 @@ _TEXT: Final = CompactString("utf-8")
 
 
 class _Id(AbstractType[bytes]):  # type: ignore[misc]  # the library has no types
-    """A UUID's bytes."""
+    """A UUID as its bytes, which the library has no type for."""
 
     @classmethod
     def encode(cls, value: bytes) -> bytes:

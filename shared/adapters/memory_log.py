@@ -124,7 +124,7 @@ class MemoryReader:
         return found
 
     async def close(self) -> None:
-        """Let go; idempotent."""
+        """Stop reading. It may be called again."""
         self.closed = True
         self._change.set()
 

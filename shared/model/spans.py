@@ -12,12 +12,12 @@ BOUNDS_MS: Final = (
 
 @dataclass(slots=True)
 class Spans:
-    """Of one kind."""
+    """The counts of one kind of span."""
 
     counts: list[int] = field(default_factory=lambda: [0] * (len(BOUNDS_MS) + 1))
     sum_ms: int = 0
 
     def add(self, span_ms: int) -> None:
-        """One more, ms."""
+        """Count one more span, ms."""
         self.counts[bisect_left(BOUNDS_MS, span_ms)] += 1
         self.sum_ms += max(0, span_ms)

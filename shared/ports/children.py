@@ -29,7 +29,7 @@ class Child(Protocol):
 
 
 class Children(Protocol):
-    """Starts such processes."""
+    """Starts child processes."""
 
     def start(self) -> Child:
         """One more; blocks for the moment that takes."""

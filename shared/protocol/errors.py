@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 
 class ProtocolError(Exception):
-    """Base of both."""
+    """The base of the two errors of the protocol."""
 
 
 class PeerError(ProtocolError):

@@ -129,7 +129,7 @@ class Fetched:
 
     @property
     def rows(self) -> int:
-        """Of all batches."""
+        """How many records all batches have."""
         return sum(len(batch.positions) for batch in self.batches)
 
     @property

@@ -139,7 +139,7 @@ class Service(Protocol):
 
     @property
     def name(self) -> str:
-        """As in `Vertex.service`."""
+        """The service's name, as `Vertex.service` has it."""
         ...
 
     async def build(self, context: AssignedTask) -> TaskBody:

@@ -32,7 +32,7 @@ _log = structlog.get_logger()
 
 
 class Unkept:
-    """Of one task."""
+    """Counts the dead letters of one task that no queue keeps, and logs some of them."""
 
     def __init__(self, job: JobId) -> None:
         self._job = job

@@ -67,7 +67,7 @@ class Meter:
             self.in_bytes += len(body.ipc) if isinstance(body, Inline) else body.size_bytes
 
     def read(self, batches: Iterable[RawBatch]) -> None:
-        """Records from outside."""
+        """Count records that a source has read."""
         for batch in batches:
             self.in_rows += len(batch.positions)
             self.in_bytes += batch.values.nbytes
@@ -104,7 +104,7 @@ class Meter:
         return self.quota_ms + (0 if self.quota_since_ms is None else now_ms - self.quota_since_ms)
 
     def released(self, now_ms: int) -> None:
-        """It goes on."""
+        """The work goes on: the time for which it was held is counted."""
         if self.held_since_ms is not None:
             self.held_ms += now_ms - self.held_since_ms
             self.held_since_ms = None

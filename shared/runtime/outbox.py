@@ -38,7 +38,7 @@ class Gathered:
         self._outs: list[Given] = []
 
     def add(self, outs: Sequence[Given]) -> None:
-        """These are next."""
+        """Take these behind the others."""
         self._outs += outs
         self.rows += sum(out.batch.num_rows for out in outs if isinstance(out, Out))
 

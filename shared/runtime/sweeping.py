@@ -34,7 +34,7 @@ async def mark_of(outside: Outside) -> str:
 
 
 class Sweeper:
-    """Of one coordinator."""
+    """Deletes topics and blobs without an owner, while its coordinator leads."""
 
     def __init__(self, outside: Outside, store: CommitStore, lease_ms: int) -> None:
         self._outside = outside

@@ -95,7 +95,7 @@ _LOOKS = 10
 
 
 class Trimmer:
-    """Of one leader."""
+    """Deletes old records of the installation's own topics, for one leader."""
 
     def __init__(self, outside: Outside) -> None:
         self._outside = outside

@@ -60,7 +60,7 @@ class Unregistered(Exception):
 
 
 class RegisteredForms:
-    """One sink's records."""
+    """Makes the records of one sink, by the schemas of a registry."""
 
     def __init__(
         self, registry: SchemaRegistry, stage: KafkaEmit, executor: Executor, *, registers: bool = True

@@ -95,7 +95,7 @@ class _Answers(CommandListener):
         """Nothing to do."""
 
     def succeeded(self, event: CommandSucceededEvent) -> None:
-        """A cursor's answer."""
+        """Note what a cursor's answer says beside the events."""
         if event.command_name not in ("aggregate", "getMore"):
             return
         reply: Mapping[str, Any] = event.reply

@@ -153,7 +153,7 @@ class _Bytes:
         return found
 
     def raw(self, count: int) -> bytes:
-        """So many bytes."""
+        """Take so many bytes of the message."""
         if count < 0 or self._at + count > len(self._data):
             raise UnreadMessage(f"a message of type {self._data[:1]!r} ends within a value")
         self._at += count

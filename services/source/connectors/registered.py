@@ -52,7 +52,7 @@ class _NoRecord(Exception):
 
 
 class RegisteredRecords:
-    """One source's records."""
+    """Reads the records of one source, by the schemas of a registry."""
 
     def __init__(
         self,

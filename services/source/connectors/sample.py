@@ -70,7 +70,7 @@ class SampleConnector:
         """Computed records cannot be replaced."""
 
     async def found(self, splits: Collection[SplitId], *, first: bool) -> Mapping[SplitId, KnownSplit]:
-        """From now on."""
+        """It is read from now on."""
         del first
         now = self._now()
         until = None if self._ends_after is None else Offset(now + self._ends_after)

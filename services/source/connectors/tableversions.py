@@ -47,7 +47,7 @@ class TableVersions(Protocol):
         ...
 
     def newest(self) -> int:
-        """The present version."""
+        """The number of the present version."""
         ...
 
     def files(self, version: int) -> Sequence[TableFile]:

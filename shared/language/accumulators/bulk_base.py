@@ -94,7 +94,7 @@ def tuples(*parts: pa.BinaryArray) -> pa.BinaryArray:
 
 
 def orders(places: Sequence[Int64s]) -> pa.BinaryArray:
-    """Order keys, encoded."""
+    """The order keys of rows, encoded."""
     return lists(np.full(len(places[0]), 3), numbered(np.column_stack(places).astype(np.int64).ravel()))
 
 

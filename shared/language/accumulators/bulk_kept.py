@@ -69,7 +69,7 @@ class EntryColumns:
         return () if self.whole is None else self.places
 
     def take(self, rows: Int64s) -> "EntryColumns":
-        """Some of them."""
+        """The entries of these rows."""
         at = pa.array(rows)
         return EntryColumns(
             self.groups[rows], self.values.take(at), [place[rows] for place in self.places],

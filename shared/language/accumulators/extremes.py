@@ -143,7 +143,7 @@ class CountedByKey(Implementation[State]):
         return encode_value(None if state is None else [state[0], Binary(self.of(state[0]).encode(state[1]))])
 
     def decode(self, data: bytes) -> State:
-        """The state again."""
+        """The state that `encode` has packed."""
         found = decode_value(data)
         return None if found is None else (int(found[0]), self.of(int(found[0])).decode(bytes(found[1])))
 
@@ -177,7 +177,7 @@ class Extremes(Kept[Any]):
         return state
 
     def keep(self, state: list[Any]) -> list[Any]:
-        """The n first."""
+        """Keep the n that come first."""
         if len(state) > 1:
             if self.greatest:  # equal ones by encoding, ascending, whichever way the values go
                 state.sort(key=encode_value)

@@ -73,7 +73,7 @@ class TotalOf(_Exact[Total]):
         )  # fmt: skip
 
     def decode(self, data: bytes) -> Total:
-        """The fields again."""
+        """The state that `encode` has packed."""
         try:
             count, wide, whole, units, decimal, special = _UNPACK(data)
             exact = ZERO if decimal == b"N0" else Decimal(decimal[1:].decode())
@@ -92,7 +92,7 @@ class DeviationOf(_Exact[Deviation]):
         return _PACK([_tagged(state.count), pack_int(state.units), pack_int(state.squares), state.special])
 
     def decode(self, data: bytes) -> Deviation:
-        """The fields again."""
+        """The state that `encode` has packed."""
         try:
             count, units, squares, special = _UNPACK(data)
             return Deviation(_untagged(count), unpack_int(units), unpack_int(squares), special)

@@ -34,7 +34,7 @@ class Entries(Kept[Entry]):
     ordered = True
 
     def encode(self, state: list[Entry]) -> bytes:
-        """Keys and values."""
+        """Pack order keys and values."""
         return pack_entries(state)
 
     def decode(self, data: bytes) -> list[Entry]:
@@ -163,7 +163,7 @@ class AddToSet(Implementation[dict[bytes, Entry]]):
         return [value for _, value in sorted(state.values(), key=_by_order)]
 
     def encode(self, state: dict[bytes, Entry]) -> bytes:
-        """Keys and values."""
+        """Pack order keys and values."""
         return pack_entries(state.values())
 
     def decode(self, data: bytes) -> dict[bytes, Entry]:

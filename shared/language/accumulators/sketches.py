@@ -192,7 +192,7 @@ class ApproxCountDistinct(Implementation[DistinctSketch]):
     empty = DistinctSketch
 
     def add(self, state: DistinctSketch, value: Value, order_key: OrderKey) -> DistinctSketch:
-        """One more value."""
+        """Take one more value."""
         if value is not MISSING:
             state.put(hash_of(value))
         return state
@@ -212,7 +212,7 @@ class ApproxCountDistinct(Implementation[DistinctSketch]):
         return long(state.count())
 
     def encode(self, state: DistinctSketch) -> bytes:
-        """Hashes or registers."""
+        """Pack the hashes, or the registers where there are many."""
         if state.registers is not None:
             return encode_value(Binary(bytes(state.registers), 1))
         return encode_value(Binary(b"".join(h.to_bytes(8, "big") for h in sorted(state.hashes)), 0))

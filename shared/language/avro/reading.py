@@ -69,7 +69,7 @@ class _Cursor:
         return (found >> 1) ^ -(found & 1)
 
     def take(self, count: int) -> bytes:
-        """So many bytes."""
+        """Take so many bytes."""
         end = self.at + count
         if count < 0 or end > len(self.data):
             raise AvroError(f"byte {self.at}: {count} bytes are announced, and {len(self.data) - self.at} are left")
@@ -89,7 +89,7 @@ class _Cursor:
         return count
 
     def down(self) -> None:
-        """A level deeper."""
+        """Go a level deeper."""
         self.depth += 1
         if self.depth > DEPTH_MAX:
             raise AvroError(f"byte {self.at}: deeper than {DEPTH_MAX} levels")

@@ -41,7 +41,7 @@ class PrimitiveType:
 
 @dataclass(frozen=True, slots=True)
 class FixedType:
-    """So many bytes."""
+    """A type of so many bytes."""
 
     name: str
     size_bytes: int

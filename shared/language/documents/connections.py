@@ -93,7 +93,7 @@ SETTINGS: Final = {
 
 
 def read_connections(tree: Any, path: str, scope: Scope) -> dict[str, Connection]:
-    """`{name: {type, settings…}}`."""
+    """Read `{name: {type, settings…}}`."""
     if type(tree) is not dict:
         scope.problems.add(path, "expected an object of name: {type, …}")
         return {}

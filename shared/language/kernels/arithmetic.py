@@ -73,7 +73,7 @@ def whole(values: pa.Array, kind: ColumnType, doubt: Bools | None = None) -> Col
 
 
 def combine(op: str, args: Sequence[Column]) -> Column:
-    """`$add`, `$subtract`, `$multiply`."""
+    """`$add`, `$subtract` or `$multiply` of columns."""
     if any(arg.type == "date" for arg in args):
         return _with_dates(op, args)
     if any(arg.type not in (*NUMERIC, "null") for arg in args) or not args:

@@ -162,7 +162,7 @@ class DeclaredRows(Rows):
         self._schema = schema
 
     def at(self, names: Path) -> Column:
-        """A declared field."""
+        """The column of a declared field."""
         declared = self._schema.get(names[0]) if len(names) == 1 else None
         values = self._columns.get(names[0]) if declared is not None else None
         if declared is None or values is None or declared.type == "decimal":

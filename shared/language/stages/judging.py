@@ -19,11 +19,11 @@ class Judging(Untouched):
         """The predicate that is true of the documents that go on."""
 
     def reads(self) -> Fields:
-        """As the predicate."""
+        """The fields that the predicate looks at."""
         return fields_used(self.judged_by)
 
     def paths(self) -> set[Path]:
-        """As the predicate."""
+        """The paths that the predicate looks at."""
         return predicate_paths(self.judged_by)
 
     def told(self) -> tuple[Told, ...]:

@@ -47,7 +47,7 @@ class ReplaceRoot(Stateless):
                 return None
 
     def reads(self) -> Fields:
-        """As the expression."""
+        """The fields that the expression looks at."""
         return fields_used(self.new_root)
 
     def named(self) -> frozenset[str]:

@@ -44,11 +44,11 @@ class Unwind(Stateless):
         return frozenset((self.names[0], *(self.include_array_index or ())[:1]))
 
     def written(self, names: Fields) -> Fields:
-        """The index's besides."""
+        """The fields that came in, and the index."""
         return None if names is None else names | self.named()
 
     def declared(self, schema: Schema) -> Schema:
-        """The declared fields but those that it writes."""
+        """The declared fields, without the array and the index."""
         return Schema(tuple(field for field in schema if field.name not in self.named()))
 
     def told(self) -> tuple[Told, ...]:

@@ -42,7 +42,7 @@ def is_leap(year: int) -> bool:
 
 
 def days_in_month(year: int, month: int) -> int:
-    """28 to 31."""
+    """How many days a month has, 28 to 31."""
     return 29 if month == FEBRUARY and is_leap(year) else MONTH_DAYS[month - 1]
 
 

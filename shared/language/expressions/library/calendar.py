@@ -156,7 +156,7 @@ class DateParts:
 
     @property
     def day_of_year(self) -> int:
-        """1 to 366."""
+        """The day of the year, 1 to 366."""
         return self.days - days_of(self.year, 1, 1) + 1
 
     @property
