@@ -9,7 +9,7 @@ from typing import Any, Generic, TypeVar
 import structlog
 
 from tidemark.shared.language.forms import PluginFormat
-from tidemark.shared.plugins.interface import Away, Format, Plugin, PluginError, PluginFailed, Refused
+from tidemark.shared.plugins.interface import Away, Format, Overtaken, Plugin, PluginError, PluginFailed, Refused
 from tidemark.shared.ports.clock import Executor
 from tidemark.shared.runtime.one_by_one import OneByOne
 
@@ -84,29 +84,46 @@ class Plugged(Generic[P]):
         refused: Callable[[str], Exception],
     ) -> None:
         self.place = place
+        self._executor = executor
         self._away = away
         self._refused = refused
         self._new_object = partial(_Object[P], make, place, executor)
         self._object = self._new_object()
 
     async def ask(self, doing: str, call: Callable[[P], T]) -> T:
-        """The answer of an open object. Its errors as its user has them; PluginError; PluginFailed for all else."""
+        """The answer of an open object. Its errors as its user has them; Overtaken, PluginError; PluginFailed for all else."""
         try:
             return await self._object.ask(call)
         except asyncio.CancelledError:
-            self._thrown_away().let_go()  # the call goes on, and may never end: nobody waits until the object is closed
+            self.let_go()
             raise
         except BaseException as error:
             await self.close()
-            where = f"{self.place}, {doing}"
-            match error:
-                case Away():
-                    raise self._away(f"{where}: {error}") from error
-                case Refused():
-                    raise self._refused(f"{where}: {error}") from error
-                case Exception() if not isinstance(error, PluginError):
-                    raise PluginFailed(f"{where}: the plug-in raises {type(error).__name__}: {error}") from error
+            self._say(doing, error)
             raise
+
+    async def ask_apart(self, doing: str, call: Callable[..., T], *args: Any) -> T:
+        """The answer of a call that needs no open object, with its errors as `ask` has them."""
+        try:
+            return await self._executor.blocking(call, *args)
+        except Exception as error:
+            self._say(doing, error)
+            raise
+
+    def _say(self, doing: str, error: BaseException) -> None:
+        """Raise the plug-in's error as its user has it; nothing for one that its user knows."""
+        where = f"{self.place}, {doing}"
+        match error:
+            case Away():
+                raise self._away(f"{where}: {error}") from error
+            case Refused():
+                raise self._refused(f"{where}: {error}") from error
+            case Exception() if not isinstance(error, (Overtaken, PluginError)):
+                raise PluginFailed(f"{where}: the plug-in raises {type(error).__name__}: {error}") from error
+
+    def let_go(self) -> None:
+        """Close it behind a call that was cancelled: that goes on, and may never end, so nobody waits for it."""
+        self._thrown_away().let_go()
 
     async def close(self) -> None:
         """Close the plug-in's object, if there is one."""
