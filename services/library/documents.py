@@ -5,7 +5,7 @@ import os
 import uuid
 import warnings
 from collections.abc import Mapping, Sequence
-from datetime import UTC, date, datetime, timedelta
+from datetime import date, datetime
 from decimal import Decimal
 from pathlib import Path
 from typing import Any, Final, TypeAlias
@@ -18,12 +18,11 @@ from tidemark.services.cli.reading import read_document
 from tidemark.services.local.folders import BROKER_VARIABLE
 from tidemark.shared.language.documents import InvalidDocument
 from tidemark.shared.language.values import to_json
-from tidemark.shared.language.values.instants import DAY_MS
+from tidemark.shared.language.values.instants import moment_of, ms_of
 from tidemark.shared.language.values.numbers import DECIMAL
 from tidemark.shared.model.values import INT64_MAX, INT64_MIN, Binary, Date
 from tidemark.shared.planning import Engine, PlanError
 
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _UUID_SUBTYPE: Final = 4
 
 
@@ -75,10 +74,9 @@ def _scalar(value: Any) -> Any:
         case datetime():
             if value != value:  # noqa: PLR0124 - pandas' NaT
                 return None
-            aware = value if value.tzinfo is not None else value.replace(tzinfo=UTC)
-            return Date((aware - _EPOCH) // timedelta(milliseconds=1))
+            return Date(ms_of(value))
         case date():
-            return Date((value - _EPOCH.date()).days * DAY_MS)
+            return Date(ms_of(value))
         case Decimal():
             if value.is_finite() and DECIMAL.create_decimal(value) != value:
                 raise ValueError(f"a decimal has at most 34 digits, and an exponent within 6144, found {value}")
@@ -92,7 +90,7 @@ def to_python(value: Any) -> Any:
     match value:
         case Date():
             try:
-                return _EPOCH + timedelta(milliseconds=int(value))
+                return moment_of(value)
             except OverflowError:
                 return value
         case dict():

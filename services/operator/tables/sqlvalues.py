@@ -12,16 +12,12 @@ from typing import Any, Final
 
 import sqlalchemy as sa
 
+from tidemark.shared.language.values.instants import moment_of, ms_of
 from tidemark.shared.model.values import INT64_MAX, INT64_MIN, Date, Long
 
 NOTHING: Final = object()
 """No cell of the column can equal the value."""
-_EPOCH: Final = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
-_MS: Final = dt.timedelta(milliseconds=1)
-_YEARS_MS: Final = (
-    (dt.datetime(1, 1, 2, tzinfo=dt.UTC) - _EPOCH) // _MS,
-    (dt.datetime(9999, 12, 30, tzinfo=dt.UTC) - _EPOCH) // _MS,
-)
+_YEARS_MS: Final = (ms_of(dt.date(1, 1, 2)), ms_of(dt.date(9999, 12, 30)))
 Parameter = Callable[[Any], Any]
 
 
@@ -60,7 +56,7 @@ def _truth(value: Any) -> Any:
 def _moment(value: Any) -> Any:
     if type(value) is not Date or not _YEARS_MS[0] <= value <= _YEARS_MS[1]:
         return NOTHING
-    return _EPOCH + dt.timedelta(milliseconds=int(value))
+    return moment_of(value)
 
 
 def _naive(value: Any) -> Any:

@@ -18,13 +18,12 @@ import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql
 
 from tidemark.shared.language.values import render_json, to_json, type_name
-from tidemark.shared.language.values.instants import DAY_MS
+from tidemark.shared.language.values.instants import DAY_MS, moment_of, ms_of
 from tidemark.shared.model.values import Binary, Date, Long, ObjectId
 
 UUID_SUBTYPE: Final = 4
-_EPOCH: Final = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
-DATE_MIN_MS: Final = (dt.datetime(1, 1, 1, tzinfo=dt.UTC) - _EPOCH) // dt.timedelta(milliseconds=1)
-DATE_MAX_MS: Final = (dt.datetime.max.replace(tzinfo=dt.UTC) - _EPOCH) // dt.timedelta(milliseconds=1)
+DATE_MIN_MS: Final = ms_of(dt.date.min)
+DATE_MAX_MS: Final = ms_of(dt.datetime.max.replace(tzinfo=dt.UTC))
 _WHOLE: Final = (int, Long)
 _UNTAKEN: Final = re.compile("[\x00\ud800-\udfff]")
 """Characters that JSON can name and PostgreSQL cannot store: the character 0, and halves of characters (surrogates)."""
@@ -134,7 +133,7 @@ def _moment(value: Any) -> dt.datetime:
         raise Misfit(f"expected a date, found type {type_name(value)}")
     if not DATE_MIN_MS <= value <= DATE_MAX_MS:
         raise Misfit(f"expected a date of the years 1 to 9999, found {int(value)} ms")
-    return _EPOCH + dt.timedelta(milliseconds=int(value))
+    return moment_of(value)
 
 
 def _naive(value: Any) -> dt.datetime:

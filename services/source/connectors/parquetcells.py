@@ -15,12 +15,11 @@ import pyarrow as pa
 
 from tidemark.shared.language.kernels.cells import tagged
 from tidemark.shared.language.values import render_json
-from tidemark.shared.language.values.instants import DAY_MS
+from tidemark.shared.language.values.instants import DAY_MS, ms_of
 from tidemark.shared.model.values import INT64_MAX, MISSING, Binary, Date, Document
 from tidemark.shared.operators.batches import TAGGED_FIELD, TIMESTAMP, column_field, is_engine
 from tidemark.shared.operators.rendered import rendered
 
-_EPOCH: Final = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 _PER_S: Final = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
 _UUID_SUBTYPE: Final = 4
 _PLAIN: Final = {
@@ -135,11 +134,8 @@ def _map_reader(kind: pa.MapType) -> _Read:
 
 def _scalar(cell: Any) -> Any:
     match cell:
-        case dt.datetime():
-            moment = cell if cell.tzinfo is not None else cell.replace(tzinfo=dt.UTC)
-            return Date((moment - _EPOCH) // dt.timedelta(milliseconds=1))
         case dt.date():
-            return Date((cell - _EPOCH.date()).days * DAY_MS)
+            return Date(ms_of(cell))
         case bytes():
             return Binary(cell)
         case uuid.UUID():

@@ -26,12 +26,11 @@ from psycopg.pq import Format
 
 from tidemark.shared.language.values.cells import is_decimal
 from tidemark.shared.language.values.extended_json import DEPTH_MAX, SPECIAL
+from tidemark.shared.language.values.instants import ms_of
 from tidemark.shared.model.values import INT64_MAX, INT64_MIN, Binary, Date, Document, Timestamp, long
 
 _INT8: Final = 20
 _INT8S: Final = 1016
-_EPOCH: Final = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
-_MS: Final = dt.timedelta(milliseconds=1)
 _FROM_1970_MS: Final = 946_684_800_000
 """PostgreSQL counts from 2000."""
 _UUID: Final = 4
@@ -405,10 +404,8 @@ def _own(value: Any, *, wide: bool = False) -> Any:
             return Binary(value)
         case UUID():
             return Binary(value.bytes, _UUID)
-        case dt.datetime():
-            return Date((value.replace(tzinfo=value.tzinfo or dt.UTC) - _EPOCH) // _MS)
         case dt.date():
-            return Date((dt.datetime(value.year, value.month, value.day, tzinfo=dt.UTC) - _EPOCH) // _MS)
+            return Date(ms_of(value))
         case list():
             return [_own(each, wide=wide) for each in value]
         case _Json(tree):

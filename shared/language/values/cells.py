@@ -9,11 +9,10 @@ from decimal import Decimal
 from typing import Any, Final
 
 from tidemark.shared.language.values.extended_json import ExtendedJsonError, from_json
+from tidemark.shared.language.values.instants import ms_of
 from tidemark.shared.model.values import Binary, Date, Value, long
 
 UUID_SUBTYPE: Final = 4
-_EPOCH: Final = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
-_MS: Final = dt.timedelta(milliseconds=1)
 
 
 _DIGITS_MAX: Final = 34
@@ -49,11 +48,8 @@ def value_of(cell: Any, room: int = _DIMENSIONS_MAX) -> Value:
             return text if _is_text(text) else json.dumps(text)
         case Decimal():
             return cell if is_decimal(cell) else f"{cell:f}"
-        case dt.datetime():
-            moment = cell if cell.tzinfo is not None else cell.replace(tzinfo=dt.UTC)
-            return Date((moment - _EPOCH) // _MS)
         case dt.date():
-            return Date((dt.datetime(cell.year, cell.month, cell.day, tzinfo=dt.UTC) - _EPOCH) // _MS)
+            return Date(ms_of(cell))
         case bytes() | memoryview() | bytearray():
             return Binary(bytes(cell))
         case uuid.UUID():

@@ -1,10 +1,13 @@
 """Instants as ISO 8601 text and back: UTC milliseconds, the proleptic Gregorian calendar, any year that 64 bits of ms reach."""
 
+import datetime as dt
 import re
 from typing import Final
 
 DAY_MS: Final = 86_400_000
 """A day."""
+_EPOCH: Final = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
+_MS: Final = dt.timedelta(milliseconds=1)
 _DAYS_400: Final = 146_097
 _EPOCH_DAYS: Final = 719_468  # days from 0000-03-01 to 1970-01-01
 _ISO: Final = re.compile(
@@ -44,6 +47,18 @@ def is_leap(year: int) -> bool:
 def days_in_month(year: int, month: int) -> int:
     """How many days a month has, 28 to 31."""
     return 29 if month == FEBRUARY and is_leap(year) else MONTH_DAYS[month - 1]
+
+
+def ms_of(moment: dt.date) -> int:
+    """Python's instant, or date at its beginning, as ms; one without a zone is UTC."""
+    if not isinstance(moment, dt.datetime):
+        return (moment - _EPOCH.date()).days * DAY_MS
+    return ((moment if moment.tzinfo is not None else moment.replace(tzinfo=dt.UTC)) - _EPOCH) // _MS
+
+
+def moment_of(ms: int) -> dt.datetime:
+    """The instant as Python has it, in UTC. OverflowError outside the years 1 to 9999."""
+    return _EPOCH + int(ms) * _MS
 
 
 def is_date(year: int, month: int, day: int) -> bool:

@@ -9,12 +9,18 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from tidemark.shared.language.expressions.errors import OVERFLOW, TYPE, VALUE, UnknownName, fail
 from tidemark.shared.language.expressions.registry import ABSENT
-from tidemark.shared.language.values.instants import DAY_MS, date_of, days_in_month, days_of, days_of_week_date
+from tidemark.shared.language.values.instants import (
+    DAY_MS,
+    date_of,
+    days_in_month,
+    days_of,
+    days_of_week_date,
+    moment_of,
+)
 from tidemark.shared.language.values.types import type_name
 from tidemark.shared.model.values import INT64_MAX, INT64_MIN, Date, ObjectId, Timestamp, Value
 
 _OFFSET: Final = re.compile(r"([+-])(\d\d)(?::?(\d\d))?")
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _FIRST_MS: Final = -62_000_000_000_000
 """The first instant of which the library knows a zone's offset."""
 _LAST_MS: Final = 253_000_000_000_000
@@ -72,8 +78,7 @@ def offset_ms(zone: tzinfo, utc_ms: int) -> int:
         return 0
     if isinstance(zone, Offset):
         return zone.ahead_ms
-    moment = _EPOCH + timedelta(milliseconds=max(_FIRST_MS, min(_LAST_MS, utc_ms)))
-    offset = moment.astimezone(zone).utcoffset()
+    offset = moment_of(max(_FIRST_MS, min(_LAST_MS, utc_ms))).astimezone(zone).utcoffset()
     assert offset is not None
     return offset // timedelta(milliseconds=1)
 
