@@ -30,7 +30,7 @@ class ProcessorRow(Struct, frozen=True):
     state: str
     reason: str
     failures: int
-    """Generations in a row that ended without a commit (C10)."""
+    """Generations in a row that have not read on (C10)."""
     plan_version: int
     plan: bytes
     """RunningPlan, encoded: document, task counts, edges."""

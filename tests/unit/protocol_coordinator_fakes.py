@@ -103,6 +103,9 @@ class WorkersSide:
         """Whether a task gets to the end of it."""
         self.telling: Callable[[FakeTask], bool] = lambda _: True
         """Which source tasks say what they find, and where it ends."""
+        self.reads = True
+        """Whether records come."""
+        self.read_to: dict[SplitId, Offset] = {}
         self.inline = b"state"
         self.behind = 0
         """How many barriers channels lack in a snapshot that need not be aligned (C13)."""
@@ -312,8 +315,12 @@ class WorkersSide:
         )
         protocol = TaskProtocolState(inputs=inputs, ended=task.draining)
         status = task.stands or ("finished" if task.draining else "active")
+        if self.reads:
+            self.read_to |= dict.fromkeys(task.splits, Offset(task.offset))
         stands = tuple(
-            SplitStand(s, k.end if task.draining and k.end is not None else Offset(task.offset), k.begin, status)
+            SplitStand(
+                s, k.end if task.draining and k.end is not None else self.read_to.get(s, k.begin), k.begin, status
+            )
             for s, k in sorted(task.splits.items())
         )
         positions = encode_stands(stands) if task.is_source else b""

@@ -80,7 +80,7 @@ def test_C10_back_off_grows() -> None:
 
 
 def test_C10_a_commit_ends_the_count() -> None:
-    """Generations in a row without a commit, not failures in a life."""
+    """Generations in a row that have not read on, not failures in a life."""
     world = started(CoordinatorSettings(backoff_base_ms=100, failures_max=1))
     for _ in range(4):
         world.pass_ms(2_000)
@@ -88,6 +88,35 @@ def test_C10_a_commit_ends_the_count() -> None:
         world.pass_ms(500)
     assert world.row.state != "FAILED"
     assert world.row.generation == 5
+
+
+def test_C10_a_commit_that_has_read_nothing_does_not_end_the_count() -> None:
+    """An empty checkpoint comes before the record that fails each time; a new leader counts on. One that lived for long is none of them."""
+    settings = CoordinatorSettings(backoff_base_ms=100, failures_max=4, steady_ms=20_000)
+    world = started(settings)
+    world.pass_ms(2_000)
+    world.reads = False
+    world.fail("count")
+    world.pass_ms(2_000)
+    assert (world.row.generation, world.row.failures) == (2, 0), "the first one had read"
+    last = world.row.last
+    for failures in (1, 2):
+        world.fail("count")
+        world.pass_ms(3_000)
+        assert (world.row.failures, world.row.state) == (failures, "RUNNING")
+    assert world.row.last > last
+    world.pass_ms(20_000)
+    world.fail("count")
+    world.pass_ms(3_000)
+    assert (world.row.failures, world.row.state) == (2, "RUNNING")
+    world.crash_node(world.nodes[0])
+    world.lead()
+    for _ in range(2):
+        world.pass_ms(3_000)
+        world.fail("count")
+    world.pass_ms(500)
+    assert world.row.state == "FAILED"
+    assert "4 generations in a row ended before a checkpoint had read on" in world.row.reason
 
 
 def test_C10_outages_and_lost_workers_do_not_count() -> None:

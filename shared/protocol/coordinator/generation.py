@@ -367,11 +367,11 @@ def settle(p: ProcessorState, doom: Doom, now_ms: int) -> None:
             p.outages += 1
             p.outage = doom.reason
         return leave(p, now_ms, p.backoff_until(now_ms, p.outages) if doom.outage else now_ms)
-    if p.row.last > p.restored_from():
-        return leave(p, now_ms, p.backoff_until(now_ms, 1))  # it had committed: not one of those in a row
+    if p.run is not None and (p.run.read_on or now_ms - p.run.since_ms >= p.settings.steady_ms):
+        return leave(p, now_ms, p.backoff_until(now_ms, 1))  # it had come further: not one of those in a row
     failures = p.row.failures + 1
     if failures >= p.settings.failures_max:
-        reason = f"{failures} generations in a row ended without a checkpoint; the last one: {doom.reason}"
+        reason = f"{failures} generations in a row ended before a checkpoint had read on; the last one: {doom.reason}"
         return end(p, "FAILED", reason, failures)
     row = structs.replace(p.row, failures=failures, state="STARTING", reason=doom.reason)
     return p.change_row(p.next_kept(), FailureCounted(), row)

@@ -8,7 +8,7 @@ from tidemark.shared.model.spans import Spans
 from tidemark.shared.protocol.coordinator.settings import CoordinatorSettings
 
 _SHRINKS = 10
-"""The first epoch has so many times fewer rows after each generation that ended without a commit, and in front of operators."""
+"""The first epoch has so many times fewer rows after each generation that has not read on, and in front of operators."""
 _TIMEOUTS = 3
 """An epoch aims at this part of the checkpoint time-out at most."""
 
@@ -76,5 +76,5 @@ def target_ms(settings: CoordinatorSettings, interval_ms: int) -> int:
 
 
 def first_rows(settings: CoordinatorSettings, failures: int, *, operators: bool) -> int:
-    """Rows of a source's first epoch, after so many generations in a row without a commit. operators: there are tasks of operators."""
+    """Rows of a source's first epoch, after so many generations in a row that have not read on. operators: there are tasks of operators."""
     return max(1, settings.first_epoch_rows // int(_SHRINKS ** (failures + operators)))

@@ -9,7 +9,7 @@ from tidemark.shared.protocol.coordinator.checkpoints import CommitPermit, Fligh
 from tidemark.shared.protocol.coordinator.generation import begin, end, interval_ms, leave
 from tidemark.shared.protocol.coordinator.pace import target_ms
 from tidemark.shared.protocol.coordinator.plans import own_identities
-from tidemark.shared.protocol.coordinator.splits import short_of_end
+from tidemark.shared.protocol.coordinator.splits import has_read_on, short_of_end
 from tidemark.shared.protocol.coordinator.state import Committed, Doom, ProcessorState, Reserved
 
 
@@ -174,7 +174,10 @@ def _commit(p: ProcessorState, flight: Flight) -> None:
         unwanted_topics=(*kept.unwanted_topics, *kept.obsolete_topics),  # R4: the new generation has committed
         obsolete_topics=(),
     )
-    row = structs.replace(p.row, last=commit.epoch, failures=0, state="RUNNING", reason="")
+    assert p.run is not None
+    p.run.read_on = p.run.read_on or has_read_on(p.commits.newest, commit)
+    failures = 0 if p.run.read_on else p.row.failures
+    row = structs.replace(p.row, last=commit.epoch, failures=failures, state="RUNNING", reason="")
     p.change_row(kept, Committed(commit), row)
 
 

@@ -40,12 +40,14 @@ class CoordinatorSettings:
     A longer interval counts instead, and a third of the checkpoint time-out at the most."""
     first_epoch_rows: int = 10_000
     """Rows of a source's first epoch, of which nothing is measured yet (F9). A tenth where operators are behind it, for each row may be a
-    callback or a request there, and a tenth after each generation in a row without a commit."""
+    callback or a request there, and a tenth after each generation in a row that has not read on."""
     checkpoint_timeouts_max: int = 3
     """So many time-outs in a row fail the generation (C10)."""
     restore_timeout_ms: int = 60_000
     failures_max: int = knob(5)
-    """So many generations in a row without a commit make the processor FAILED (C10)."""
+    """So many generations in a row that have not read on make the processor FAILED (C10)."""
+    steady_ms: int = 600_000
+    """A generation that has lived so long is none of those: nothing may come in that could be read."""
     backoff_base_ms: int = 500
     backoff_max_ms: int = 30_000
     retry_ms: int = 500

@@ -140,11 +140,28 @@ def short_of_end(p: ProcessorState, commit: CommitRow) -> str:
     return next(_short(p, commit), "")
 
 
-def _short(p: ProcessorState, commit: CommitRow) -> Iterator[str]:
-    stands: dict[tuple[VertexId, SplitId], SplitStand] = {}
+def has_read_on(before: CommitRow | None, commit: CommitRow) -> bool:
+    """Whether a split stands elsewhere than at the commit before, or has come to its end (C10)."""
+    stood = {} if before is None else _stands_of(before)
+    for key, stand in _stands_of(commit).items():
+        old = stood.get(key)
+        if stand.next != (stand.begin if old is None else old.next):
+            return True
+        if stand.status == FINISHED and (old is None or old.status != FINISHED):
+            return True
+    return False
+
+
+def _stands_of(commit: CommitRow) -> dict[tuple[VertexId, SplitId], SplitStand]:
+    found: dict[tuple[VertexId, SplitId], SplitStand] = {}
     for handle in commit.tasks:
         if handle.positions:
-            stands |= {(handle.vertex, stand.split): stand for stand in _stands.decode(handle.positions)}
+            found |= {(handle.vertex, stand.split): stand for stand in _stands.decode(handle.positions)}
+    return found
+
+
+def _short(p: ProcessorState, commit: CommitRow) -> Iterator[str]:
+    stands = _stands_of(commit)
     for vertex, splits in p.kept.splits.items():
         for split, known in splits.items():
             stand = stands.get((vertex, split))

@@ -111,6 +111,8 @@ class GenerationRun:
     topics_op: OpId | None = None
     topics_ready: bool = False
     since_ms: int = 0
+    read_on: bool = False
+    """A commit of it has read further than the one before (C10)."""
     wants_service: str = ""
     """No worker of this service has room."""
     waits: dict[TaskId, tuple[Wait, ...]] = field(default_factory=dict)
