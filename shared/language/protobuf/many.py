@@ -9,7 +9,7 @@ import pyarrow as pa
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 
 from tidemark.shared.compiled import protobuf, protobuf_values
-from tidemark.shared.compiled.documents import buffers
+from tidemark.shared.language.many import Bools, Made, Names, Row, table
 from tidemark.shared.language.protobuf.messages import (
     DECIMAL_NAME,
     TIMESTAMP_NAME,
@@ -45,7 +45,6 @@ _KNOWN: Final = {
     ),
 }
 """Messages that are one value: what the compiled reader calls them, and the fields that it expects."""
-_Row = tuple[int, ...]
 
 
 def expected_op(kind: Descriptor) -> int | None:
@@ -95,54 +94,47 @@ class ManyProtobufReader:
 
     def __init__(self, messages: Messages) -> None:
         self._readers = Readers()
-        self._nodes: list[_Row] = []
-        self._fields: list[_Row] = []
-        self._lookup: list[_Row] = []
-        self._symbols: list[_Row] = []
-        self._names = bytearray()
+        self._nodes: list[Row] = []
+        self._fields: list[Row] = []
+        self._lookup: list[Row] = []
+        self._symbols: list[Row] = []
+        self._names = Names()
         self._known: dict[str, int] = {}
         """The nodes of messages and enumerations, so that a message may be inside of itself."""
         roots = self._roots(messages.top, [])
-        self._tables = (
-            *(np.array(rows, np.int64).reshape(-1, width) for rows, width in (
-                (roots, 3), (self._nodes, 6), (self._fields, 8), (self._lookup, 2), (self._symbols, 3),
-            )), np.frombuffer(bytes(self._names), np.uint8),
+        tables = (
+            table(roots, 3), table(self._nodes, 6), table(self._fields, 8), table(self._lookup, 2), table(self._symbols, 3),
+            self._names.array(),
         )  # fmt: skip
         self._slots = max(
             (count + more for op, _, count, more, *_ in self._nodes if op == protobuf_values.MESSAGE), default=0
         )
         self._has_maps = any(how == protobuf.MAP for _, how, *_ in self._fields)
+        self._column = Made(protobuf.read, tables, self._work, _GROWTH, len(self._names) + _ROW_BYTES)
 
-    def read(self, records: pa.BinaryArray) -> tuple[pa.BinaryArray, npt.NDArray[np.bool_]]:
+    def read(self, records: pa.BinaryArray) -> tuple[pa.BinaryArray, Bools]:
         """The JSON of records, shape (n,), and which are read; the others are the plain reader's."""
-        count = len(records)
-        text, bounds = buffers(records.fill_null(b"") if records.null_count else records)
-        room = _GROWTH * int(bounds[-1] - bounds[0]) + count * (len(self._names) + _ROW_BYTES) + _ROW_BYTES
-        out, offsets, sure = np.empty(room, np.uint8), np.empty(count + 1, np.int64), np.ones(count, np.bool_)
+        return self._column.of(records)
+
+    def _work(self, longest: int) -> tuple[npt.NDArray[np.int64], ...]:
         depths = protobuf.DEPTH_MAX + 2
-        entries = int(np.diff(bounds).max(initial=0)) // _ENTRY_BYTES_MIN + 1 if self._has_maps else 0
-        work = (
+        entries = longest // _ENTRY_BYTES_MIN + 1 if self._has_maps else 0
+        return (
             np.empty((protobuf.FRAMES, depths), np.int64),
             np.empty(depths * self._slots, np.int64),
             np.empty((entries, 4), np.int64),
         )
-        size = protobuf.read(text, bounds, *self._tables, out, offsets, sure, *work)
-        out.resize(size, refcheck=False)
-        texts = pa.LargeBinaryArray.from_buffers(
-            pa.large_binary(), count, [None, pa.py_buffer(offsets), pa.py_buffer(out)]
-        )
-        return texts.cast(pa.binary()), sure
 
-    def _roots(self, kinds: list[Descriptor] | tuple[Descriptor, ...], above: list[int]) -> list[_Row]:
+    def _roots(self, kinds: list[Descriptor] | tuple[Descriptor, ...], above: list[int]) -> list[Row]:
         """(begin and end of the place that records begin with, node) of the messages that records may be."""
-        found: list[_Row] = []
+        found: list[Row] = []
         for index, kind in enumerate(kinds):
             place = [*above, index]
             node = self._message(kind)
             if self._nodes[node][0] == protobuf_values.MESSAGE:
-                found.append((*self._written(indexes_before(place)), node))
+                found.append((*self._names.put(indexes_before(place)), node))
                 if place == [0]:
-                    found.append((*self._written(b"\x02\x00"), node))  # one index, which is 0
+                    found.append((*self._names.put(b"\x02\x00"), node))  # one index, which is 0
             found += self._roots(list(kind.nested_types), place)
         return found
 
@@ -158,7 +150,7 @@ class ManyProtobufReader:
         self._nodes.append((protobuf_values.ODD, 0, 0, 0, 0, 0))
         return len(self._nodes) - 1
 
-    def _one_value(self, kind: Descriptor) -> _Row | None:
+    def _one_value(self, kind: Descriptor) -> Row | None:
         """The node of a message that is read as one value; None of others."""
         op = expected_op(kind)
         if op is None:
@@ -166,12 +158,12 @@ class ManyProtobufReader:
         if op == protobuf_values.WRAPPER:
             inner = self._value(wrapped_by(kind))
             return (op, inner, 0, 0, *self._nodes[inner][4:])
-        default: _Row = (0, 0)
+        default: Row = (0, 0)
         if op != protobuf_values.ODD:
             default = self._default(self._readers.message(kind)(message_class(kind)(), 1))
         return (op, 0, 0, 0, *default)
 
-    def _fields_of(self, kind: Descriptor) -> _Row:
+    def _fields_of(self, kind: Descriptor) -> Row:
         """The node of a message that is read as an object."""
         sets = sets_of(kind)
         rows = [self._field(each, sets) for each in kind.fields]
@@ -180,7 +172,7 @@ class ManyProtobufReader:
         self._lookup += sorted((row[0], number) for number, row in enumerate(rows))
         return (protobuf_values.MESSAGE, first, len(rows), len(sets), 0, 0)
 
-    def _field(self, field: FieldDescriptor, sets: dict[str, int]) -> _Row:
+    def _field(self, field: FieldDescriptor, sets: dict[str, int]) -> Row:
         how, value, key = how_of(field)
         node = self._value(value)
         one_of = field.containing_oneof
@@ -191,7 +183,7 @@ class ManyProtobufReader:
             node,
             sets.get(one_of.full_name, -1) if one_of is not None else -1,
             field.number << NUMBER_BITS | wire,
-            *self._written(msgspec.json.encode(field.name) + b":"),
+            *self._names.put(msgspec.json.encode(field.name) + b":"),
             key,
         )
 
@@ -209,7 +201,7 @@ class ManyProtobufReader:
         place = self._place()
         if field.type == FieldDescriptor.TYPE_GROUP:
             return place
-        default: _Row = (0, 0)
+        default: Row = (0, 0)
         if not field.is_repeated:
             default = self._default(self._readers.cell(field)(field.default_value, 1))
         if field.type == FieldDescriptor.TYPE_ENUM:
@@ -223,12 +215,8 @@ class ManyProtobufReader:
         kind, first = field.enum_type, len(self._symbols)
         assert kind is not None
         names = sorted((number, each.name) for number, each in kind.values_by_number.items())
-        self._symbols += [(number, *self._written(msgspec.json.encode(name))) for number, name in names]
+        self._symbols += [(number, *self._names.put(msgspec.json.encode(name))) for number, name in names]
         return first, len(names), not kind.is_closed
 
-    def _default(self, value: object) -> _Row:
-        return self._written(msgspec.json.encode(value))
-
-    def _written(self, name: bytes) -> tuple[int, int]:
-        self._names += name
-        return len(self._names) - len(name), len(self._names)
+    def _default(self, value: object) -> Row:
+        return self._names.put(msgspec.json.encode(value))

@@ -8,8 +8,7 @@ import pyarrow as pa
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 
 from tidemark.shared.compiled import protobuf, protobuf_values, protobuf_writing
-from tidemark.shared.compiled.documents import buffers
-from tidemark.shared.compiled.values import binary_of
+from tidemark.shared.language.many import Bools, Made, Names, Row, table
 from tidemark.shared.language.protobuf.many import (
     NUMBER_BITS,
     WITH_LENGTH,
@@ -27,7 +26,6 @@ _ROW_BYTES: Final = 256
 _ENTRY_BYTES_MIN: Final = 2
 """Of a map, in the codec."""
 _ODD: Final = (protobuf_values.ODD, 0, 0, 0)
-_Row = tuple[int, ...]
 
 
 class ManyProtobufWriter:
@@ -35,40 +33,36 @@ class ManyProtobufWriter:
 
     def __init__(self, messages: Messages, name: str) -> None:
         kind, indexes = messages.named(name)
-        self._nodes: list[_Row] = []
-        self._fields: list[_Row] = []
+        self._nodes: list[Row] = []
+        self._fields: list[Row] = []
         self._lookup: list[int] = []
-        self._symbols: list[_Row] = []
-        self._names = bytearray()
+        self._symbols: list[Row] = []
+        self._names = Names()
         self._known: dict[str, int] = {}
         """The nodes of messages, so that one may be inside of itself."""
         self._message(kind)
         self._is_object = self._nodes[0][0] == protobuf_values.MESSAGE
-        self._tables = (
-            np.frombuffer(indexes_before(indexes), np.uint8), np.array(self._nodes, np.int64).reshape(-1, 4),
-            np.array(self._fields, np.int64).reshape(-1, 7), np.array(self._lookup, np.int64),
-            np.array(self._symbols, np.int64).reshape(-1, 3), np.frombuffer(bytes(self._names), np.uint8),
+        tables = (
+            np.frombuffer(indexes_before(indexes), np.uint8), table(self._nodes, 4), table(self._fields, 7),
+            np.array(self._lookup, np.int64), table(self._symbols, 3), self._names.array(),
         )  # fmt: skip
         self._slots = max((node[2] + node[3] for node in self._nodes if node[0] == protobuf_values.MESSAGE), default=0)
         self._has_maps = any(field[3] == protobuf.MAP for field in self._fields)
+        self._column = Made(protobuf_writing.write, tables, self._work, _GROWTH, _ROW_BYTES)
 
-    def write(self, values: pa.BinaryArray) -> tuple[pa.BinaryArray, npt.NDArray[np.bool_]]:
+    def write(self, values: pa.BinaryArray) -> tuple[pa.BinaryArray, Bools]:
         """The records of encoded documents, shape (n,), and which are written; the others are the plain writer's."""
-        count = len(values)
         if not self._is_object:
-            return pa.array([b""] * count, pa.binary()), np.zeros(count, np.bool_)
-        text, bounds = buffers(values.fill_null(b"") if values.null_count else values)
-        room = _GROWTH * int(bounds[-1] - bounds[0]) + count * _ROW_BYTES + _ROW_BYTES
-        out, offsets, sure = np.empty(room, np.uint8), np.empty(count + 1, np.int64), np.ones(count, np.bool_)
-        entries = int(np.diff(bounds).max(initial=0)) // _ENTRY_BYTES_MIN + 1 if self._has_maps else 0
-        work = (
+            return pa.array([b""] * len(values), pa.binary()), np.zeros(len(values), np.bool_)
+        return self._column.of(values)
+
+    def _work(self, longest: int) -> tuple[npt.NDArray[np.int64], ...]:
+        entries = longest // _ENTRY_BYTES_MIN + 1 if self._has_maps else 0
+        return (
             np.empty((protobuf_writing.FRAMES, protobuf_writing.FRAMES_MAX), np.int64),
             np.empty(protobuf.DEPTH_MAX * self._slots, np.int64),
             np.empty((entries, 4), np.int64),
         )
-        size = protobuf_writing.write(text, bounds, *self._tables, out, offsets, sure, *work)
-        out.resize(size, refcheck=False)
-        return binary_of(offsets, out, None), sure
 
     def _message(self, kind: Descriptor) -> int:
         name = kind.full_name
@@ -85,7 +79,7 @@ class ManyProtobufWriter:
         self._nodes.append(_ODD)
         return len(self._nodes) - 1
 
-    def _fields_of(self, kind: Descriptor) -> _Row:
+    def _fields_of(self, kind: Descriptor) -> Row:
         sets = sets_of(kind)
         by_number = sorted(kind.fields, key=lambda each: each.number)
         rows = [self._field(each, sets) for each in by_number]
@@ -96,7 +90,7 @@ class ManyProtobufWriter:
         ]
         return (protobuf_values.MESSAGE, first, len(rows), len(sets))
 
-    def _field(self, field: FieldDescriptor, sets: dict[str, int]) -> _Row:
+    def _field(self, field: FieldDescriptor, sets: dict[str, int]) -> Row:
         how, value, key = how_of(field)
         node = self._value(value)
         op = protobuf_values.MESSAGE if value.type == FieldDescriptor.TYPE_MESSAGE else self._nodes[node][0]
@@ -107,7 +101,7 @@ class ManyProtobufWriter:
             wire = WITH_LENGTH
         one_of = field.containing_oneof
         return (
-            *self._written(field.name), node, how, sets.get(one_of.full_name, -1) if one_of is not None else -1,
+            *self._names.put(field.name.encode()), node, how, sets.get(one_of.full_name, -1) if one_of is not None else -1,
             field.number << NUMBER_BITS | wire, key,
         )  # fmt: skip
 
@@ -120,13 +114,10 @@ class ManyProtobufWriter:
         if field.type == FieldDescriptor.TYPE_ENUM:
             kind, first = field.enum_type, len(self._symbols)
             assert kind is not None
-            self._symbols += [(*self._written(name), each.number) for name, each in kind.values_by_name.items()]
+            self._symbols += [
+                (*self._names.put(name.encode()), each.number) for name, each in kind.values_by_name.items()
+            ]
             self._nodes[place] = (field.type, first, len(kind.values_by_name), not kind.is_closed)
         elif field.type != FieldDescriptor.TYPE_GROUP:
             self._nodes[place] = (field.type, 0, 0, 0)
         return place
-
-    def _written(self, name: str) -> tuple[int, int]:
-        found = name.encode()
-        self._names += found
-        return len(self._names) - len(found), len(self._names)
