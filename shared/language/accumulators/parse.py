@@ -7,7 +7,7 @@ from typing import Any, Final
 from tidemark.shared.language.accumulators.base import Accumulator
 from tidemark.shared.language.expressions.ast import NULL, Expr, Literal
 from tidemark.shared.language.expressions.errors import VALUE, ExpressionError
-from tidemark.shared.language.expressions.forms import parse_sort_keys
+from tidemark.shared.language.expressions.forms import has_arguments, parse_sort_keys
 from tidemark.shared.language.expressions.parse import parse_expression
 from tidemark.shared.language.expressions.registry import LEFT_OUT
 from tidemark.shared.language.expressions.scope import Scope
@@ -40,22 +40,6 @@ def _count(name: str, tree: Any, path: str, scope: Scope) -> Accumulator | None:
     return Accumulator(name, _ONE, path)
 
 
-def _arguments(
-    name: str, tree: Any, path: str, scope: Scope, required: tuple[str, ...], optional: tuple[str, ...] = ()
-) -> bool:
-    if type(tree) is not dict:
-        scope.problems.add(path, f"{name} takes an object of named arguments: {', '.join(required)}")
-        return False
-    for key in tree:
-        if key not in required + optional:
-            accepted = required + optional
-            scope.problems.add(join(path, key), f"unknown argument {key} of {name}", accepted=accepted, found=key)
-    lacking = [key for key in required if key not in tree]
-    for key in lacking:
-        scope.problems.add(path, f"{name} needs the argument {key}")
-    return not lacking
-
-
 def _n(tree: Any, path: str, scope: Scope) -> dict[str, Any]:
     """`n`, a whole number from 1; or `n_of_key`, an expression, still without the key."""
     expr: Expr = parse_expression(tree, path, scope)
@@ -83,7 +67,7 @@ def with_key(accumulator: Accumulator, key: Expr) -> Accumulator:
 
 
 def _first_n(name: str, tree: Any, path: str, scope: Scope) -> Accumulator | None:
-    if not _arguments(name, tree, path, scope, ("input", "n")):
+    if not has_arguments(name, tree, path, scope, ("input", "n")):
         return None
     n = _n(tree["n"], join(path, "n"), scope)
     return Accumulator(name, parse_expression(tree["input"], join(path, "input"), scope), path, **n)
@@ -91,7 +75,7 @@ def _first_n(name: str, tree: Any, path: str, scope: Scope) -> Accumulator | Non
 
 def _top(name: str, tree: Any, path: str, scope: Scope) -> Accumulator | None:
     many = name.endswith("N")
-    if not _arguments(name, tree, path, scope, ("output", "sortBy", "n") if many else ("output", "sortBy")):
+    if not has_arguments(name, tree, path, scope, ("output", "sortBy", "n") if many else ("output", "sortBy")):
         return None
     n = _n(tree["n"], join(path, "n"), scope) if many else {"n": 1}
     keys = parse_sort_keys(tree["sortBy"], join(path, "sortBy"), scope)
@@ -100,7 +84,7 @@ def _top(name: str, tree: Any, path: str, scope: Scope) -> Accumulator | None:
 
 def _percentile(name: str, tree: Any, path: str, scope: Scope) -> Accumulator | None:
     required = ("input", "p", "method") if name == "$percentile" else ("input", "method")
-    if not _arguments(name, tree, path, scope, required):
+    if not has_arguments(name, tree, path, scope, required):
         return None
     if tree["method"] != "approximate":
         scope.problems.add(

@@ -49,7 +49,7 @@ META_NAMES: Final = (
 _OF_CHANGES: Final = frozenset({"stream.source.operationType", "stream.source.db", "stream.source.coll"})
 
 
-def _closed(
+def has_arguments(
     name: str, tree: Any, path: str, scope: Scope, required: tuple[str, ...], optional: tuple[str, ...] = ()
 ) -> bool:
     """Whether a tree is an object with these arguments; errors are noted."""
@@ -83,7 +83,7 @@ def _literal(tree: Any, path: str, scope: Scope, _: Parse) -> Expr:
 
 def _let(tree: Any, path: str, scope: Scope, parse: Parse) -> Expr:
     """`$let`: binds variables for an expression."""
-    if not _closed("$let", tree, path, scope, ("vars", "in")):
+    if not has_arguments("$let", tree, path, scope, ("vars", "in")):
         return NULL
     place = join(path, "vars")
     if type(tree["vars"]) is not dict:
@@ -104,14 +104,14 @@ def _cond(tree: Any, path: str, scope: Scope, parse: Parse) -> Expr:
             return NULL
         return Call("$cond", tuple(parse(item, f"{path}[{i}]", scope) for i, item in enumerate(tree)), path)
     names = ("if", "then", "else")
-    if not _closed("$cond", tree, path, scope, names):
+    if not has_arguments("$cond", tree, path, scope, names):
         return NULL
     return Call("$cond", tuple(parse(tree[name], join(path, name), scope) for name in names), path)
 
 
 def _switch(tree: Any, path: str, scope: Scope, parse: Parse) -> Expr:
     """`$switch`: the first branch whose case is true, else the default."""
-    if not _closed("$switch", tree, path, scope, ("branches",), ("default",)):
+    if not has_arguments("$switch", tree, path, scope, ("branches",), ("default",)):
         return NULL
     place = join(path, "branches")
     branches = tree["branches"]
@@ -121,7 +121,7 @@ def _switch(tree: Any, path: str, scope: Scope, parse: Parse) -> Expr:
     parsed = []
     for i, branch in enumerate(branches):
         at = f"{place}[{i}]"
-        if _closed("a branch", branch, at, scope, ("case", "then")):
+        if has_arguments("a branch", branch, at, scope, ("case", "then")):
             parsed.append(
                 (parse(branch["case"], join(at, "case"), scope), parse(branch["then"], join(at, "then"), scope))
             )
@@ -131,7 +131,7 @@ def _switch(tree: Any, path: str, scope: Scope, parse: Parse) -> Expr:
 
 def _map(tree: Any, path: str, scope: Scope, parse: Parse) -> Expr:
     """`$map`: an expression for every item of an array."""
-    if not _closed("$map", tree, path, scope, ("input", "in"), ("as",)):
+    if not has_arguments("$map", tree, path, scope, ("input", "in"), ("as",)):
         return NULL
     name = _variable(tree.get("as", "this"), join(path, "as"), scope)
     source = parse(tree["input"], join(path, "input"), scope)
@@ -140,7 +140,7 @@ def _map(tree: Any, path: str, scope: Scope, parse: Parse) -> Expr:
 
 def _filter(tree: Any, path: str, scope: Scope, parse: Parse) -> Expr:
     """`$filter`: the items of an array for which a condition is true."""
-    if not _closed("$filter", tree, path, scope, ("input", "cond"), ("as", "limit")):
+    if not has_arguments("$filter", tree, path, scope, ("input", "cond"), ("as", "limit")):
         return NULL
     name = _variable(tree.get("as", "this"), join(path, "as"), scope)
     source = parse(tree["input"], join(path, "input"), scope)
@@ -151,7 +151,7 @@ def _filter(tree: Any, path: str, scope: Scope, parse: Parse) -> Expr:
 
 def _reduce(tree: Any, path: str, scope: Scope, parse: Parse) -> Expr:
     """`$reduce`: folds the items of an array into one value."""
-    if not _closed("$reduce", tree, path, scope, ("input", "initialValue", "in")):
+    if not has_arguments("$reduce", tree, path, scope, ("input", "initialValue", "in")):
         return NULL
     source = parse(tree["input"], join(path, "input"), scope)
     initial = parse(tree["initialValue"], join(path, "initialValue"), scope)
@@ -189,7 +189,7 @@ def parse_sort_keys(tree: Any, path: str, scope: Scope) -> tuple[SortKey, ...]:
 
 def _sort_array(tree: Any, path: str, scope: Scope, parse: Parse) -> Expr:
     """`$sortArray`: an array in the order of its items or of their fields."""
-    if not _closed("$sortArray", tree, path, scope, ("input", "sortBy")):
+    if not has_arguments("$sortArray", tree, path, scope, ("input", "sortBy")):
         return NULL
     source = parse(tree["input"], join(path, "input"), scope)
     order = tree["sortBy"]
@@ -257,7 +257,7 @@ def _get_field(tree: Any, path: str, scope: Scope, parse: Parse) -> Expr:
     """`$getField`: a field by name, which may have dots and dollars."""
     if type(tree) is not dict or any(key.startswith("$") for key in tree):
         return Call("$getField", (_field_name(tree, path, scope, parse), None), path)
-    if not _closed("$getField", tree, path, scope, ("field",), ("input",)):
+    if not has_arguments("$getField", tree, path, scope, ("field",), ("input",)):
         return NULL
     source = parse(tree["input"], join(path, "input"), scope) if "input" in tree else None
     return Call("$getField", (_field_name(tree["field"], join(path, "field"), scope, parse), source), path)

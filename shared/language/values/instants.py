@@ -101,14 +101,14 @@ def parse_iso(text: str) -> int | None:
     return ms
 
 
-def format_iso(ms: int) -> str | None:
-    """`2024-03-05T12:00:00Z`, or with `.123` where there are milliseconds; None outside the years 0 to 9999."""
+def format_iso(ms: int, *, always_ms: bool = False) -> str | None:
+    """`2024-03-05T12:00:00Z`, with `.123` where there are milliseconds, or always; None outside the years 0 to 9999."""
     days, rest = divmod(ms, DAY_MS)
     year, month, day = date_of(days)
     if not 0 <= year <= 9999:  # noqa: PLR2004 - four digits
         return None
     seconds, milli = divmod(rest, 1000)
-    fraction = f".{milli:03d}" if milli else ""
+    fraction = f".{milli:03d}" if milli or always_ms else ""
     return (
         f"{year:04d}-{month:02d}-{day:02d}T{seconds // 3600:02d}:{seconds // 60 % 60:02d}:{seconds % 60:02d}{fraction}Z"
     )

@@ -10,13 +10,11 @@ from tidemark.shared.language.expressions.errors import CONVERSION, TYPE, VALUE,
 from tidemark.shared.language.expressions.library.arithmetic import is_null
 from tidemark.shared.language.expressions.registry import ABSENT, named, positional
 from tidemark.shared.language.patterns import BadPattern, compile_pattern
-from tidemark.shared.language.values.instants import DAY_MS, date_of
+from tidemark.shared.language.values.instants import DAY_MS, date_of, format_iso
 from tidemark.shared.language.values.types import is_finite, is_integral, is_number, type_name
 from tidemark.shared.model.values import INT32_MAX, INT32_MIN, MISSING, Date, Long, Regex, Timestamp, Value
 
 _MONTHS: Final = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
-_YEAR_MAX: Final = 9999
-"""The last year that ISO 8601 writes with four digits."""
 
 
 def double_text(value: float) -> str:
@@ -36,13 +34,10 @@ def decimal_text(value: Decimal) -> str:
 
 def date_text(value: Date) -> str:
     """`2024-03-05T12:00:00.000Z`; ExpressionError for years without four digits."""
-    days, rest = divmod(int(value), DAY_MS)
-    year, month, day = date_of(days)
-    if not 0 <= year <= _YEAR_MAX:
-        raise fail(f"the year {year} has no text: it has not four digits", CONVERSION)
-    seconds, milli = divmod(rest, 1000)
-    clock = f"{seconds // 3600:02d}:{seconds // 60 % 60:02d}:{seconds % 60:02d}.{milli:03d}"
-    return f"{year:04d}-{month:02d}-{day:02d}T{clock}Z"
+    text = format_iso(value, always_ms=True)
+    if text is None:
+        raise fail(f"the year {date_of(value // DAY_MS)[0]} has no text: it has not four digits", CONVERSION)
+    return text
 
 
 def scalar_text(value: Any) -> str | None:
