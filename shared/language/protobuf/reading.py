@@ -48,7 +48,11 @@ def reader_of(messages: Messages) -> Callable[[bytes], bytes]:
             raise ProtobufError(f"no message {made.DESCRIPTOR.full_name}: {error}") from error
         if lacking := lacking_in(message):
             raise ProtobufError(f"message {made.DESCRIPTOR.full_name} lacks what is required: {lacking}")
-        return msgspec.json.encode(cell(message, 1))
+        try:
+            found = cell(message, 1)
+        except UnicodeDecodeError as error:  # of proto2 the library gives a map, and raises at such a value of it
+            raise _no_text(error.object) from error
+        return msgspec.json.encode(found)
 
     return read
 
@@ -154,8 +158,12 @@ def _same(value: Any, _depth: int) -> Any:
 
 def _text(value: Any, _depth: int) -> Any:
     if type(value) is bytes:  # of proto2 the library gives what it cannot decode
-        raise ProtobufError(f"a string that is no UTF-8: {value[:_SHOWN_BYTES].hex(' ')}")
+        raise _no_text(value)
     return value
+
+
+def _no_text(value: bytes) -> ProtobufError:
+    return ProtobufError(f"a string that is no UTF-8: {value[:_SHOWN_BYTES].hex(' ')}")
 
 
 def _binary(value: bytes, _depth: int) -> Any:
