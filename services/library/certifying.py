@@ -2,19 +2,21 @@
 
 import asyncio
 import random
+import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from decimal import Decimal
 from itertools import combinations, product
 from pathlib import Path
 from typing import Any, ClassVar, Final
 
-from tidemark.services.library.release_world import InlineSpawner
+from tidemark.services.library.hands import HANDS
 from tidemark.services.operator.tables.held import HeldTable
 from tidemark.services.operator.tables.plugin import PluggedTable
 from tidemark.services.source.connectors.plugin import PluginConnector
 from tidemark.shared.adapters.clock import SystemClock
 from tidemark.shared.language.query.match import equality_values
-from tidemark.shared.language.values import canonical_key, parse_json
+from tidemark.shared.language.values import canonical_key, encode_doc, parse_json, type_name
 from tidemark.shared.model.checkpoint import KnownSplit
 from tidemark.shared.model.ids import Offset, SplitId
 from tidemark.shared.model.records import RawBatch
@@ -26,12 +28,22 @@ from tidemark.shared.runtime.settings import LookupSettings
 
 Given = tuple[Mapping[str, Any], Mapping[str, Any]]
 """A stage's config, and the config of its connection."""
+_HASHED: Final = (2**31, 2**31 - 1, 2**16, 2**16 - 1, *(10**n for n in range(3, 10)))
+"""What `hash` is commonly divided by for an ordinal."""
 _EACH = 10
 """Records in a split."""
-_LITTLE, _ALL = 30, 1 << 20
-"""Bytes of a fetch."""
-Read = dict[SplitId, list[tuple[int, int, int]]]
-"""Position, number and time of each record, by split."""
+_LEAST, _LITTLE, _ALL = 1, 30, 1 << 20
+"""Bytes of a fetch: fewer than a record has, some records, all."""
+_BACKLOG: Final = 3_000
+"""Records of a split that are more than a source reads at once when it is asked for little."""
+_EMPTY_MAX: Final = 100
+"""Fetches in turn without a record, of a source that says that there are more."""
+_READ_S: Final = 1.0
+"""For a read that finds nothing: one that waits holds up the other splits of its task, and checkpoints."""
+_LAST_MS: Final = 253_402_300_799_999
+"""The end of the year 9999: times behind it were hardly counted in milliseconds."""
+Read = dict[SplitId, list[tuple[int, int, int, bytes]]]
+"""Position, number, time and value of each record, by split."""
 
 
 class VersionContract:
@@ -56,7 +68,10 @@ class SourceContract(VersionContract):
         raise TypeError(f"{type(self).__name__}: write given(self, folder)")
 
     def add(self, folder: Path, split: int, numbers: Sequence[int]) -> None:
-        """Append documents with the field `n`, one for each number, to a split; the next one is made where there is none yet."""
+        """Append documents with the field `n`, one for each number, to a split; the next one is made where there is none yet.
+
+        Where splits have names, let a later one sort in front of an earlier: an ordinal that is a place among the names is found so.
+        """
         raise TypeError(f"{type(self).__name__}: write add(self, folder, split, numbers)")
 
     # --- what it must keep ------------------------------------------------------------------------------------------------
@@ -67,30 +82,69 @@ class SourceContract(VersionContract):
 
     async def _whole(self, folder: Path) -> None:
         lanes = self._fill(folder)
-        for max_bytes in (_LITTLE, _ALL):
-            assert _lanes(await _drained(await self._opened(folder), max_bytes)) == lanes
+        for max_bytes in (_LEAST, _LITTLE, _ALL):
+            found = await _drained(await self._opened(folder), max_bytes)
+            _same(lanes, _lanes(found), f"reads of about {max_bytes} bytes give the numbers of each split")
+            late = [each for records in found.values() for each in records if abs(each[2]) > _LAST_MS]
+            assert not late, f"timestamp_ms is in milliseconds since 1970: {late[0]}"
 
     def test_a_restart_resumes_exactly_from_any_record(self, tmp_path: Path) -> None:
-        """From the positions behind any fetch, and behind any record, a fresh object gives the rest: the same records, nothing twice."""
+        """From the positions behind any fetch, and of any record, a fresh object gives the rest: the same records, nothing twice."""
         asyncio.run(self._resumed(tmp_path))
 
     async def _resumed(self, folder: Path) -> None:
         self._fill(folder)
-        whole = await _drained(await self._opened(folder), _ALL)
+        source = await self._opened(folder)
+        whole = await _drained(source, _ALL)
+        ends = {status.split: status.next_position for status in source.status()}
         source = await self._opened(folder)
         given: Read = {}
         while not all(status.at_end for status in source.status()):
             _add(given, await source.fetch(_LITTLE, 1))
             positions = {status.split: status.next_position for status in source.status()}
             await self._rest(folder, positions, given, whole)
-        for number in range(_EACH + 1):
+        for number in range(1, _EACH + 1):
             behind = {
-                split: Offset(records[number - 1][0] + 1)
+                split: Offset(records[number][0]) if number < len(records) else ends[split]
                 for split, records in whole.items()
-                if 0 < number <= len(records)
             }
-            if behind:
-                await self._rest(folder, behind, {split: whole[split][:number] for split in behind}, whole)
+            await self._rest(folder, behind, {split: whole[split][:number] for split in behind}, whole)
+
+    def test_a_position_gives_the_same_whenever_it_is_read(self, tmp_path: Path) -> None:
+        """Also to the same object, and behind others: what was read is no part of what comes next."""
+        self._fill(tmp_path)
+        with self._asked(tmp_path) as source:
+            for split in HANDS.call(source.splits):
+                whole = HANDS.call(source.read, split.name, split.begin, _ALL).records
+                for record in (*whole, *reversed(whole)):
+                    found = HANDS.call(source.read, split.name, record.position, _LEAST).records
+                    assert found, f"split {split.name}, read from the position of {record}: nothing comes"
+                    _same(record, found[0], f"split {split.name}, read again from {record.position}")
+
+    def test_a_read_gives_about_as_much_as_it_is_asked_for(self, tmp_path: Path) -> None:
+        """Else all that waits would lie in memory at once; and where nothing is, it says so without waiting."""
+        self.add(tmp_path, 0, range(_BACKLOG))
+        with self._asked(tmp_path) as source:
+            (split,) = HANDS.call(source.splits)
+            found = HANDS.call(source.read, split.name, split.begin, _LITTLE)
+            assert len(found.records) < _BACKLOG, f"asked for about {_LITTLE} bytes, it gives all {_BACKLOG} records"
+            position, taken = found.next, len(found.records)
+            while taken < _BACKLOG and found.records:
+                found = HANDS.call(source.read, split.name, position, _ALL)
+                position, taken = found.next, taken + len(found.records)
+            _same(_BACKLOG, taken, "records of one split, read one batch behind the other")
+            waits = []
+            for _ in range(3):  # the machine may be busy
+                begun = time.monotonic()
+                assert not HANDS.call(source.read, split.name, position, _ALL).records
+                waits.append(time.monotonic() - begun)
+            assert min(waits) < _READ_S, (
+                f"a read that finds nothing took {min(waits):.1f} s: it does not wait for records"
+            )
+
+    def test_an_object_that_was_never_opened_can_be_closed(self, tmp_path: Path) -> None:
+        """An object is closed where `open` has failed, too."""
+        self._made(tmp_path).close()
 
     async def _rest(self, folder: Path, positions: Mapping[SplitId, Offset], given: Read, whole: Read) -> None:
         rest = await _drained(await self._opened(folder, positions), _ALL)
@@ -109,11 +163,20 @@ class SourceContract(VersionContract):
         one, two = self._source(folder), self._source(folder)
         splits = await one.splits()
         assert splits == await two.splits(), "two tasks see different splits"
+        _same(await one.bounded(), await one.bounded(), "bounded, asked again")
+        _same(await one.bounded(), await two.bounded(), "bounded, of another object")
+        known = await one.found(list(splits), first=True)
+        _same(known, await two.found(list(splits), first=True), "ordinals, origins and begins in two tasks")
+        await two.check(known)
+        by_hash = [name for name, ordinal in splits.items() if ordinal in {hash(name) % each for each in _HASHED}]
+        assert not by_hash, (
+            f"the ordinal of {by_hash[0]} is its hash(), which is another one in each process: zlib.crc32 stays"
+        )
         assert len(splits) == self.splits, f"{self.splits} splits were filled, and it lists {list(splits)}"
         names = sorted(splits)
         await _open(one, names[::2])
         await _open(two, names[1::2])
-        assert _lanes({**await _drained(one, _ALL), **await _drained(two, _ALL)}) == lanes
+        _same(lanes, _lanes({**await _drained(one, _ALL), **await _drained(two, _ALL)}), "two tasks give")
 
     def test_it_ends_or_goes_on_as_it_says(self, tmp_path: Path) -> None:
         """A bounded source finishes all splits, and gives nothing behind them; another one reads on when more comes."""
@@ -127,8 +190,10 @@ class SourceContract(VersionContract):
             assert all(status.finished for status in source.status()), "a bounded split does not say that it has ended"
             positions = {status.split: status.next_position for status in source.status()}
             again = await self._opened(folder, positions)
-            assert await _drained(again, _ALL) == {}
-            assert all(status.finished for status in again.status())
+            _same({}, await _drained(again, _ALL), "records behind the end of a bounded source")
+            assert all(status.finished for status in again.status()), (
+                "a split that has ended goes on, read from its end"
+            )
             return
         assert not any(status.finished for status in source.status()), "a split that goes on says that it has ended"
         self.add(folder, 0, [100, 101])
@@ -137,7 +202,7 @@ class SourceContract(VersionContract):
             _add(found, await source.fetch(_ALL, 10))
             if sum(map(len, found.values())) == len((100, 101)):
                 break
-        assert _lanes(found) == [[100, 101]], f"two records were added behind {lanes}: {found}"
+        _same([[100, 101]], _lanes(found), f"two records that were added behind {lanes}")
 
     def test_splits_that_come_keep_the_others_as_they_were(self, tmp_path: Path) -> None:
         """Ordinals and origins stay; one that comes is read from its first record."""
@@ -159,7 +224,7 @@ class SourceContract(VersionContract):
         assert len(new) == 1, f"a split was added to {list(before)}, and it lists {list(after)}"
         fresh = self._source(folder)
         await _open(fresh, new, first=False)
-        assert _lanes(await _drained(fresh, _ALL)) == [[100, 101]]
+        _same([[100, 101]], _lanes(await _drained(fresh, _ALL)), "a split that came, read from its earliest position")
 
     def test_a_drain_stops_behind_what_is_there(self, tmp_path: Path) -> None:
         """`end` is behind the last record that there is now, and what comes later is not read."""
@@ -174,9 +239,13 @@ class SourceContract(VersionContract):
         source.end_at({split: end for split, end in ends.items() if end is not None})
         if None not in ends.values():
             self.add(folder, 0, [100, 101])
-        while not all(status.finished for status in source.status()):
+        for _ in range(_EMPTY_MAX):
             _add(given, await source.fetch(_ALL, 1))
-        assert _lanes(given) == lanes
+            if all(status.finished for status in source.status()):
+                break
+        else:
+            raise AssertionError(f"a drain never comes to the ends that it named: {dict(ends)}, {source.status()}")
+        _same(lanes, _lanes(given), "what was there when the drain began")
 
     def test_what_is_committed_takes_nothing_from_what_follows(self, tmp_path: Path) -> None:
         """Told of a checkpoint, the source still gives every record behind it, to this object and to a fresh one."""
@@ -204,13 +273,21 @@ class SourceContract(VersionContract):
         return lanes
 
     def _source(self, folder: Path) -> PluginConnector:
+        return PluginConnector(lambda: self._made(folder), "the plug-in", HANDS, SystemClock())
+
+    def _made(self, folder: Path) -> Source[Any, Any]:
         config, settings = self.given(folder)
-        return PluginConnector(
-            lambda: make_of(self.plugin.__name__, self.plugin, config, settings),
-            "the plug-in",
-            InlineSpawner(),
-            SystemClock(),
-        )
+        return make_of(self.plugin.__name__, self.plugin, config, settings)
+
+    @contextmanager
+    def _asked(self, folder: Path) -> Iterator[Source[Any, Any]]:
+        """An open object of the plug-in itself."""
+        source = HANDS.call(self._made, folder)
+        try:
+            HANDS.call(source.open)
+            yield source
+        finally:
+            HANDS.call(source.close)
 
     async def _opened(self, folder: Path, positions: Mapping[SplitId, Offset] | None = None) -> PluginConnector:
         source = self._source(folder)
@@ -233,8 +310,12 @@ async def _open(
 async def _drained(source: PluginConnector, max_bytes: int) -> Read:
     """Everything up to where all splits are at their end."""
     found: Read = {}
+    empty = 0
     while not all(status.at_end for status in source.status()):
-        _add(found, await source.fetch(max_bytes, 1))
+        batches = await source.fetch(max_bytes, 1)
+        _add(found, batches)
+        empty = 0 if batches else empty + 1
+        assert empty < _EMPTY_MAX, f"{empty} fetches gave no record, and it says that there are more: {source.status()}"
     return found
 
 
@@ -242,11 +323,22 @@ def _add(found: Read, batches: Sequence[RawBatch]) -> None:
     for batch in batches:
         rows = zip(batch.positions.tolist(), batch.values.to_pylist(), batch.timestamps_ms.tolist(), strict=True)
         records = found.setdefault(batch.split, [])
-        records += [(position, int(parse_json(value)["n"]), time_ms) for position, value, time_ms in rows]
+        records += [(position, _number(value), time_ms, value) for position, value, time_ms in rows]
+
+
+def _number(value: bytes | None) -> int:
+    document = None if value is None else parse_json(value)
+    assert isinstance(document, dict), f"expected a document, or one as JSON in bytes, found {value!r}"
+    assert isinstance(document.get("n"), int), f"expected the field n that add() has given it, found {document}"
+    return int(document["n"])
+
+
+def _same(expected: object, found: object, what: str) -> None:
+    assert found == expected, f"{what}: expected {expected}, found {found}"
 
 
 def _lanes(found: Read) -> list[list[int]]:
-    return sorted([number for _, number, _ in records] for records in found.values())
+    return sorted([number for _, number, *_ in records] for records in found.values())
 
 
 _DAMAGES: Final = 200
@@ -265,17 +357,25 @@ class FormatContract(VersionContract):
         """Each document comes back as it was, also by another object."""
         writer, reader = self._made(), self._made()
         for document in self.documents:
-            found = reader.decode(writer.encode(document))
+            before = encode_doc(document)
+            found = HANDS.call(reader.decode, HANDS.call(writer.encode, document))
             read = parse_json(found) if isinstance(found, bytes) else found
+            assert encode_doc(document) == before, f"encode() has changed the document that it was given, to {document}"
             assert read == document, f"{document} came back as {read}"
+            same = _typed(read) == _typed(document)
+            assert same, (
+                f"{document} came back as {read}, with values of other types: {_typed(document)} as {_typed(read)}"
+            )
 
     def test_a_document_has_one_record(self) -> None:
         """Written again, by the same object or another one, it gives the same bytes."""
         one, two = self._made(), self._made()
         for document in self.documents:
-            records = {one.encode(document), two.encode(document), one.encode(document)}
-            assert len(records) == 1, f"{document} was written as {records}"
-            assert all(isinstance(each, bytes) for each in records)
+            records = [HANDS.call(each.encode, document) for each in (one, two, one)]
+            assert all(isinstance(each, bytes) for each in records), (
+                f"expected bytes from encode(), found {records[0]!r}"
+            )
+            assert len(set(records)) == 1, f"{document} was written as {records}"
 
     def test_a_damaged_record_is_read_or_refused_by_a_value_error(self) -> None:
         """Bytes that are no record raise ValueError and nothing else, and the next record is read as ever."""
@@ -294,6 +394,13 @@ class FormatContract(VersionContract):
 
     def _made(self) -> Format[Any]:
         return make_of(self.plugin.__name__, self.plugin, self.config, {})
+
+
+def _typed(value: Value) -> object:
+    """The value, unequal to values of other types that Python takes for the same: 1, 1.0 and True."""
+    if isinstance(value, dict):
+        return {name: _typed(each) for name, each in value.items()}
+    return [_typed(each) for each in value] if isinstance(value, list) else (type_name(value), value)
 
 
 def _damaged(record: bytes, drawn: random.Random) -> bytes:
@@ -325,7 +432,7 @@ class LookupContract(VersionContract):
         raise TypeError(f"{type(self).__name__}: write given(self, folder)")
 
     def fill(self, folder: Path, documents: Sequence[Document]) -> None:
-        """Put documents where the lookup finds them."""
+        """Put documents where the lookup finds them, beside those that are there."""
         raise TypeError(f"{type(self).__name__}: write fill(self, folder, documents)")
 
     # --- what it must keep ------------------------------------------------------------------------------------------------
@@ -359,6 +466,17 @@ class LookupContract(VersionContract):
                     f"place {each.place} was another document's: {each.document}"
                 )
 
+    def test_a_place_stays_when_other_documents_come(self, tmp_path: Path) -> None:
+        """Those behind half of the documents, put there first, are the same among all."""
+        half = len(self.documents) // 2
+        self.fill(tmp_path, self.documents[half:])
+        before = {each.place: canonical_key(each.document) for each in self._ask(self._table(tmp_path), (), [()])}
+        self.fill(tmp_path, self.documents[:half])
+        for table in (self._table(tmp_path), self._table(tmp_path)):
+            after = {canonical_key(each.document): each.place for each in self._ask(table, (), [()])}
+            moved = [text for place, text in before.items() if after.get(text, place) != place]
+            assert not moved, f"other documents came, and the place of {moved[0]!r} is {after[moved[0]]} now"
+
     def test_it_can_be_let_go_of_and_opened_again(self, tmp_path: Path) -> None:
         """An object is made anew after every error: what it finds is the same, and closing one that was never opened is nothing."""
         self.fill(tmp_path, self.documents)
@@ -385,7 +503,7 @@ class LookupContract(VersionContract):
         return PluggedTable(
             lambda: make_of(self.plugin.__name__, self.plugin, config, settings),
             "the plug-in",
-            InlineSpawner(),
+            HANDS,
             LookupSettings(),
         )
 

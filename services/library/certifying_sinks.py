@@ -10,11 +10,13 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from decimal import Decimal
 from pathlib import Path
 from types import FrameType
 from typing import Any, ClassVar, Final
 
 from tidemark.services.library.certifying import VersionContract
+from tidemark.services.library.hands import HANDS
 from tidemark.services.library.release_world import (
     IDENTITY,
     PHASES,
@@ -25,12 +27,13 @@ from tidemark.services.library.release_world import (
     row_of,
     story_of_two_crashes,
 )
-from tidemark.services.sink.connectors.plugin import PluginSink
+from tidemark.services.sink.connectors.plugin import PART_ROWS_MAX, PluginSink
 from tidemark.services.sink.connectors.staging import PartStore
 from tidemark.shared.adapters.blobs import MemoryBlobs
 from tidemark.shared.model.ids import Epoch
+from tidemark.shared.model.values import Binary, Date, ObjectId, Value, long
 from tidemark.shared.plugins.installed import make_of
-from tidemark.shared.plugins.interface import Away, Overtaken, Sink
+from tidemark.shared.plugins.interface import Away, Overtaken, Refused, Sink
 
 Given = tuple[Mapping[str, Any], Mapping[str, Any]]
 """A stage's config, and the config of its connection."""
@@ -39,6 +42,21 @@ LINES_MAX: Final = 500
 _ROWS_MAX: Final = 2
 """Of one write: an epoch has several."""
 _FIRST, _SECOND = b'{"marker": 1}', b'{"marker": 2}'
+_LONG: Final = b'{"marker": "%s"}' % (b"m" * 500)
+"""Longer than any that Tidemark writes."""
+_LONGEST: Final = "i" * 199
+"""An identity has one letter more."""
+_PAUSE_S: Final = 0.05
+"""For which a writer stands still while another one writes: that one may have to wait for it, so it is no failure if it takes longer."""
+_VALUES: Final[Mapping[str, Value]] = {
+    "null": None, "a truth value": True, "a negative number": -1, "a long": long(2**62), "a double": 0.5, "infinity": float("inf"),
+    "no number": float("nan"), "a decimal": Decimal("0.1"), "an empty text": "", "quotes": "it's \"quoted\"", "letters": "Köln, 北京, 🌊",
+    "lines": "a\nb\r\n", "a zero character": "a\0b", "a long text": "x" * 100_000, "a date": Date(1_767_225_600_000),
+    "an early date": Date(-(10**14)), "an array": [1, "a", None], "an empty array": [], "a document": {"a": {"b": 1}},
+    "an empty document": {}, "documents in an array": [{"a": 1}, {"b": 2}], "binary data": Binary(b"\x00\xff"),
+    "an ObjectId": ObjectId(b"0123456789ab"),
+}  # fmt: skip
+"""What a document's field may have, by name."""
 
 
 @dataclass
@@ -53,7 +71,7 @@ class _Outside:
     def sink(self) -> PluginSink:
         """See `Target.sink`."""
         parts = PartStore(self.blobs, lambda epoch: f"{epoch}/{next(self.names)}")
-        return PluginSink(self.make, "the plug-in", parts, InlineSpawner(), _ROWS_MAX)
+        return PluginSink(self.make, "the plug-in", parts, HANDS, _ROWS_MAX)
 
     async def visible(self) -> list[int]:
         """See `Target.visible`."""
@@ -96,12 +114,53 @@ class SinkContract(VersionContract):
         with _opened(make) as sink:
             sink.write("a.b-c.0", [_document(0)], _FIRST, None)
             assert sink.marker("a.b-c.1") is None, "a marker of another identity"
+            found = sink.marker("a.b-c.0")
+            assert type(found) is bytes, f"a marker is bytes, found {type(found).__name__}"
             sink.write("a.b-c.1", [], _FIRST, None)
         with _opened(make) as sink:
             assert sink.marker("a.b-c.0") == _FIRST, "the marker is gone with the object that wrote it"
             sink.write("a.b-c.0", [], _SECOND, _FIRST)
             assert (sink.marker("a.b-c.0"), sink.marker("a.b-c.1")) == (_SECOND, _FIRST)
-        assert sorted(self.visible(tmp_path)) == [0]
+            sink.write(_LONGEST + "0", [], _LONG, None)
+            assert sink.marker(_LONGEST + "1") is None, (
+                "two identities of 200 letters, with the same 199 in front, have one marker"
+            )
+            assert sink.marker(_LONGEST + "0") == _LONG, f"a marker of {len(_LONG)} bytes is not what was written"
+        assert sorted(self.visible(tmp_path)) == [0], "a write without documents has changed what readers see"
+
+    def test_all_values_are_written_or_refused(self, tmp_path: Path) -> None:
+        """By `refused`, or as Refused: a document of which neither is said, and that cannot be written, would be tried for ever."""
+        make, last = self._maker(tmp_path), None
+        expected: list[int] = []
+        for number, (what, value) in enumerate(_VALUES.items()):
+            document = {**_document(number), "value": value}
+            if make().refused([document]):
+                continue
+            with _opened(make) as sink:
+                try:
+                    sink.write("a", [document], _marker(number), last)
+                except Refused:
+                    continue
+                except Exception as error:
+                    raise AssertionError(
+                        f"a document with {what} is not written ({type(error).__name__}: {error}): name it in refused()"
+                    ) from error
+            last = _marker(number)
+            expected.append(number)
+        assert sorted(self.visible(tmp_path)) == expected, "documents with values of all kinds"
+
+    def test_many_documents_are_written_at_once(self, tmp_path: Path) -> None:
+        """As many as Tidemark hands over at the most."""
+        with _opened(self._maker(tmp_path)) as sink:
+            sink.write("a", [_document(n) for n in range(PART_ROWS_MAX)], _FIRST, None)
+        seen = sorted(self.visible(tmp_path))
+        assert seen == list(range(PART_ROWS_MAX)), (
+            f"{PART_ROWS_MAX} documents were written, and readers see {len(seen)}"
+        )
+
+    def test_an_object_that_was_never_opened_can_be_closed(self, tmp_path: Path) -> None:
+        """An object is closed where `open` has failed, too."""
+        self._maker(tmp_path)().close()
 
     def test_of_two_writers_behind_one_marker_one_writes(self, tmp_path: Path) -> None:
         """At the same time, from two threads: one is done, the other Overtaken or Away; then the other one is Overtaken."""
@@ -112,6 +171,21 @@ class SinkContract(VersionContract):
             assert written == 1, f"{written} of two writes behind one marker were done"
             assert all(isinstance(each, Overtaken | Away) for each in others), f"expected Overtaken or Away: {others}"
         assert sorted(self.visible(tmp_path)) == list(range(5)), "a document came twice, or not at all"
+
+    def test_a_writer_that_stands_still_in_a_write_does_not_write_behind_another(self, tmp_path: Path) -> None:
+        """At each line of the plug-in's code in turn, while another one writes behind the same marker: one is done, and not both."""
+        for line in range(1, LINES_MAX + 1):
+            folder = tmp_path / str(line)
+            folder.mkdir()
+            make = self._maker(folder)
+            written, others, went_through = _overtaking(line, self.plugin, make)
+            where = f"while the first writer stood at line {line} of its code, another one wrote"
+            assert written == 1, f"{where}: {written} of two writes behind one marker were done"
+            assert all(isinstance(each, Overtaken) for each in others), f"{where}: expected Overtaken, found {others}"
+            assert len(self.visible(folder)) == 1, f"{where}: readers see {self.visible(folder)}"
+            if went_through:
+                return
+        raise AssertionError(f"a write runs through more than {LINES_MAX} lines of the plug-in's own code")
 
     def test_a_process_that_dies_in_a_write_leaves_all_or_nothing(self, tmp_path: Path) -> None:
         """It is killed at each line of the plug-in's code in turn; whoever goes on writes the documents once."""
@@ -133,6 +207,9 @@ class SinkContract(VersionContract):
                 if found == _FIRST:
                     sink.write("a", documents, _SECOND, _FIRST)
             assert sorted(self.visible(folder)) == [0, 1, 2], f"killed at line {line} of its code"
+            assert not went_through or found == _SECOND, (
+                "a process died behind a write that had returned: what it wrote is gone"
+            )
             if went_through:
                 return
         raise AssertionError(f"a write runs through more than {LINES_MAX} lines of the plug-in's own code")
@@ -197,28 +274,64 @@ def _overtaken(sink: Sink[Any, Any], identity: str, number: int, marker: bytes, 
 def _race(make: Callable[[], Sink[Any, Any]], turn: int, after: bytes | None) -> tuple[int, list[Exception]]:
     """How many of two writes were done, and what the others raised; one that was Away has tried again."""
     both = threading.Barrier(2)
-    done: list[int] = []
-    raised: list[Exception] = []
-
-    def write() -> None:
-        with _opened(make) as sink:
-            both.wait()
-            for _ in range(100):
-                try:
-                    sink.write("a", [_document(turn)], _marker(turn), after)
-                    done.append(turn)
-                except Away:
-                    continue
-                except Exception as error:  # noqa: BLE001 - the test judges it
-                    raised.append(error)
-                return
-
-    threads = [threading.Thread(target=write) for _ in range(2)]
-    for each in threads:
+    writes = [_Write(make, turn, after, both.wait) for _ in range(2)]
+    for each in writes:
         each.start()
-    for each in threads:
+    for each in writes:
         each.join()
-    return len(done), raised
+    return sum(each.done for each in writes), [each.raised for each in writes if each.raised is not None]
+
+
+def _overtaking(line: int, plugin: type[Any], make: Callable[[], Sink[Any, Any]]) -> tuple[int, list[Exception], bool]:
+    """As `_race`, with one that stands still at a line of the plug-in's code; and whether it came through before."""
+    stands, goes_on = threading.Event(), threading.Event()
+
+    def stand() -> None:
+        stands.set()
+        goes_on.wait()
+
+    lines = _Lines(line, plugin, stand)
+    first = _Write(make, 0, None, lambda: sys.settrace(lines.trace))
+    second = _Write(make, 0, None, lambda: None)
+    first.start()
+    while first.is_alive() and not stands.wait(_PAUSE_S):
+        pass
+    second.start()
+    second.join(_PAUSE_S)  # it may wait for the first one
+    goes_on.set()
+    for each in (first, second):
+        each.join()
+    raised = [each.raised for each in (first, second) if each.raised is not None]
+    return first.done + second.done, raised, not stands.is_set()
+
+
+class _Write(threading.Thread):
+    """One write of one document, by an object of its own; one that was Away is tried again."""
+
+    def __init__(
+        self, make: Callable[[], Sink[Any, Any]], turn: int, after: bytes | None, begins: Callable[[], object]
+    ) -> None:
+        super().__init__(daemon=True)
+        self._make, self._turn, self._after, self._begins = make, turn, after, begins
+        self.done = False
+        self.raised: Exception | None = None
+
+    def run(self) -> None:
+        """See `Thread.run`."""
+        try:
+            with _opened(self._make) as sink:
+                self._begins()
+                for _ in range(100):
+                    try:
+                        sink.write("a", [_document(self._turn)], _marker(self._turn), self._after)
+                        self.done = True
+                    except Away:
+                        continue
+                    return
+        except Exception as error:  # noqa: BLE001 - the test judges it
+            self.raised = error
+        finally:
+            sys.settrace(None)
 
 
 def _killed_at(
@@ -238,7 +351,7 @@ def _killed_at(
         return True
     status = 1
     try:
-        sys.settrace(_Killing(line, plugin.__module__.partition(".")[0]).trace)
+        sys.settrace(_Lines(line, plugin, lambda: os.kill(os.getpid(), signal.SIGKILL)).trace)
         sink = make()
         sink.open()
         sink.write("a", documents, _SECOND, sink.marker("a"))
@@ -249,21 +362,23 @@ def _killed_at(
 
 
 @dataclass
-class _Killing:
-    """Counts the lines of a package, and kills its process at one."""
+class _Lines:
+    """Counts the lines of a plug-in's package, and does something at one."""
 
     left: int
-    package: str
+    plugin: type[Any]
+    reached: Callable[[], None]
 
     def trace(self, frame: FrameType, event: str, arg: Any) -> Any:
         """See `sys.settrace`."""
         del arg
-        if frame.f_globals.get("__name__", "").partition(".")[0] != self.package:
+        package = self.plugin.__module__.partition(".")[0]
+        if frame.f_globals.get("__name__", "").partition(".")[0] != package:
             return None
         if event == "line":
             self.left -= 1
             if not self.left:
-                os.kill(os.getpid(), signal.SIGKILL)
+                self.reached()
         return self.trace
 
 

@@ -156,6 +156,9 @@ class Record:
     """The event time where the document names no `timeField`, ms since 1970. The same whenever it is read."""
 
 
+Then = Literal["more", "nothing yet", "nothing"]
+
+
 @dataclass(frozen=True, slots=True)
 class Batch:
     """The result of a read."""
@@ -163,7 +166,7 @@ class Batch:
     records: Sequence[Record]
     next: int
     """The position to read from next: behind the last record, or further."""
-    then: Literal["more", "nothing yet", "nothing"] = "more"
+    then: Then = "more"
     """Behind them: more; nothing now; nothing ever, for the split has ended."""
 
 
@@ -171,7 +174,8 @@ class Source(Plugin[C, S], ABC):
     """Splits that are read in order: derive from `Source[Config, Settings]`, and write `splits`, `read` and `end`.
 
     A split and a position name a record for ever: what was read from a position comes again, the same, when it is read from there again.
-    From that follows exactly once: positions are part of the snapshot, and no input is stored besides.
+    From that follows exactly once: positions are part of the snapshot, and no input is stored besides. A job goes on at a position that the
+    source has given: of a split's begin, of a record, or `next`. So a byte of a file serves as well as a number.
     """
 
     @property
@@ -185,7 +189,10 @@ class Source(Plugin[C, S], ABC):
 
     @abstractmethod
     def read(self, split: str, position: int, max_bytes: int) -> Batch:
-        """The next records from a position on, in order, about so many bytes; does not wait for any. Raises Away, Refused."""
+        """The next records from a position on, in order, about so many bytes, and at least one if there is one; does not wait for any.
+
+        Raises Away, Refused.
+        """
 
     @abstractmethod
     def end(self, split: str) -> int:

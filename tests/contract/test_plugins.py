@@ -1,6 +1,7 @@
 # ruff: noqa: N802 -- a test carries its rule's name
 """Plug-ins behind the ports: the meaning of their errors, and the suites that certify them, which find what is wrong."""
 
+import json
 import sqlite3
 from collections.abc import Mapping, Sequence
 from contextlib import closing, suppress
@@ -229,7 +230,7 @@ async def test_D11_ordinals_that_do_not_serve_are_the_plugins_mistake(
 ) -> None:
     """Two splits with one ordinal would share places in the order."""
     Told.listed = [Split("a", ordinals[0]), Split("b", ordinals[1])]
-    with pytest.raises(PluginFailed, match="expected an ordinal of its own for each split"):
+    with pytest.raises(PluginFailed, match="expected a name and an ordinal of its own for each split"):
         await lanes.source().splits()
 
 
@@ -392,7 +393,7 @@ class Shuffled(ShelfSource):
 
     def splits(self) -> Sequence[Split]:
         found = super().splits()
-        return [Split(each.name, len(found) - n, each.origin) for n, each in enumerate(found)]
+        return [Split(each.name, n, each.origin) for n, each in enumerate(found)]
 
 
 class Endless(ShelfSource):
@@ -416,9 +417,13 @@ class _FromShelf(SourceContract):
         return {}, {"file": str(folder / "shelf.db")}
 
     def add(self, folder: Path, split: int, numbers: Sequence[int]) -> None:
+        self.put(folder, split, [{"n": number} for number in numbers])
+
+    def put(self, folder: Path, split: int, documents: Sequence[Document]) -> None:
+        """On a shelf whose name is in front of those of earlier ones."""
         ShelfFile(Place(str(folder / "shelf.db"))).close()
         with closing(sqlite3.connect(folder / "shelf.db")) as db, db:
-            rows = [(f"in-{split}", number, f'{{"n": {number}}}') for number in numbers]
+            rows = [(f"in-{9 - split}", each.get("n", 0), json.dumps(each)) for each in documents]
             db.executemany("INSERT INTO documents (shelf, added_ms, document) VALUES (?, ?, ?)", rows)
 
 

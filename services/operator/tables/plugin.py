@@ -30,6 +30,8 @@ class PluggedTable:
 
     def _checked(self, answer: Sequence[Any]) -> list[Found]:
         rows_max, place = self._settings.rows_max, self._plugged.place
+        if not isinstance(answer, Sequence):
+            raise PluginFailed(f"{place}: expected a list of Found from find(), found {answer!r:.200}")
         if len(answer) > rows_max:
             raise TableRefused(
                 f"{place}: a batch finds more than {rows_max} documents, which is lookup.rows_max; narrow the lookup by localField and"
@@ -41,7 +43,7 @@ class PluggedTable:
                 raise PluginFailed(f"{place}: expected Found(place, document), found {each!r:.200}")
             try:
                 encode_doc(each.document)
-            except CodecError as error:
+            except (CodecError, TypeError) as error:
                 raise PluginFailed(f"{place}: the document of place {each.place}: {error}") from error
             found[each.place] = each
         return [found[number] for number in sorted(found)]

@@ -7,7 +7,7 @@
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
@@ -105,7 +105,11 @@ class PluginSink(PartsSink):
             judge = await self._plugged.ask_apart("loading", self._make)
         refused = await self._plugged.ask_apart("looking at documents", judge.refused, documents)
         self._judge = judge
-        if strange := [row for row in refused if not 0 <= row < len(documents)]:
+        if not isinstance(refused, Mapping):
+            raise PluginFailed(
+                f"{self._place}: expected reasons by places of documents from refused(), found {refused!r:.200}"
+            )
+        if strange := [row for row in refused if row not in range(len(documents))]:
             raise PluginFailed(f"{self._place}: refuses document {strange[0]} of {len(documents)}, from 0")
         self._held.take([encode_doc(each) for row, each in enumerate(documents) if row not in refused])
         return [Rejected(row, f"{self._place}: {why}") for row, why in sorted(refused.items())]

@@ -6,7 +6,8 @@ After any error the plug-in's object is thrown away; the next call begins with a
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Integral
-from typing import Any, Final
+from types import UnionType
+from typing import Any, Final, get_args
 
 import numpy as np
 import pyarrow as pa
@@ -17,7 +18,7 @@ from tidemark.shared.model.failures import Lasting
 from tidemark.shared.model.ids import Offset, SplitId
 from tidemark.shared.model.records import RawBatch
 from tidemark.shared.model.splits import SplitStatus
-from tidemark.shared.plugins.interface import Batch, PluginFailed, Record, Source, Split
+from tidemark.shared.plugins.interface import Batch, PluginFailed, Record, Source, Split, Then
 from tidemark.shared.ports.clock import Clock, Executor
 from tidemark.shared.ports.log import LogError, LogUnavailable
 from tidemark.shared.ports.source import SourceReplaced
@@ -84,18 +85,22 @@ class PluginConnector:
         answer = await self._plugged.ask("listing splits", lambda source: list(source.splits()))
         for each in answer:
             self._expect(each, Split, "in splits()")
+            self._expect(each.name, str, "as the name of a split")
+            self._expect(each.origin, str, f"as the origin of split {each.name}")
+            for what in ("ordinal", "begin", "earliest"):
+                self._expect(getattr(each, what), Integral, f"as {what} of split {each.name}")
         found = {each.name: each for each in answer}
-        ordinals = {each.ordinal for each in found.values()}
-        if len(ordinals) < len(found) or not all(0 <= each <= ORDINAL_MAX for each in ordinals):
+        ordinals = {each.ordinal for each in answer}
+        if not len(found) == len(ordinals) == len(answer) or not all(0 <= each <= ORDINAL_MAX for each in ordinals):
             raise PluginFailed(
-                f"{self._place}: expected an ordinal of its own for each split, 0 to {ORDINAL_MAX}; found"
-                f" {', '.join(f'{each.name}: {each.ordinal}' for each in found.values())[:200]}"
+                f"{self._place}: expected a name and an ordinal of its own for each split, 0 to {ORDINAL_MAX}; found"
+                f" {', '.join(f'{each.name}: {each.ordinal}' for each in answer)[:200]}"
             )
         self._splits = found
         return {SplitId(name): each.ordinal for name, each in found.items()}
 
     async def check(self, known: Mapping[SplitId, KnownSplit]) -> None:
-        """See `Source.check`."""
+        """See `Source.check`. PluginFailed for a split whose ordinal has changed: it is another one in every row that was read."""
         await self.splits()
         for name, was in known.items():
             now = self._splits.get(name)
@@ -103,6 +108,11 @@ class PluginConnector:
                 raise SourceReplaced(
                     f"{self._place}: split {name}: expected the one of origin {was.origin!r}, which the job has read, found"
                     f" {now.origin!r}: positions mean something else there. Start without state, to read it from its beginning"
+                )
+            if now is not None and now.ordinal != was.ordinal:
+                raise PluginFailed(
+                    f"{self._place}: split {name}: expected the ordinal {was.ordinal}, which it had when the job first read it, found"
+                    f" {now.ordinal}: an ordinal stays when splits come and go"
                 )
 
     async def found(self, splits: Collection[SplitId], *, first: bool) -> Mapping[SplitId, KnownSplit]:
@@ -162,7 +172,7 @@ class PluginConnector:
         split.ended = found.then == "nothing"
         if not records:
             return None
-        values = [_bytes(each) for each in records]
+        values = [self._bytes(name, each) for each in records]
         return RawBatch(
             split=name,
             partition=split.ordinal,
@@ -174,9 +184,15 @@ class PluginConnector:
     def _check(self, name: str, position: int, found: Batch) -> None:
         """PluginFailed for positions that do not grow: a restore would repeat records, or leave some out; and for what is no batch."""
         self._expect(found, Batch, "from read()")
+        self._expect(found.records, Sequence, "as the records of the batch of read()")
         self._expect_each(found.records, Record, "in the batch of read()")
         self._expect_each((record.position for record in found.records), Integral, "as a record's position")
         self._expect_each((record.timestamp_ms for record in found.records), Integral, "as a record's timestamp_ms")
+        self._expect_each((record.value for record in found.records), bytes | dict | None, "as a record's value")
+        if found.then not in get_args(Then):
+            raise PluginFailed(
+                f"{self._place}: expected more, nothing yet or nothing as Batch.then, found {found.then!r:.200}"
+            )
         last = position - 1
         for each in (*(record.position for record in found.records), found.next):
             if each <= last:
@@ -188,15 +204,25 @@ class PluginConnector:
         if last > POSITION_MAX:
             raise PluginFailed(f"{self._place}: split {name}: expected positions up to {POSITION_MAX}, found {last}")
 
-    def _expect_each(self, found: Iterable[object], kind: type, where: str) -> None:
+    def _expect_each(self, found: Iterable[object], kind: type | UnionType, where: str) -> None:
         """The same of many, one of each type: a check of each record takes as long as its reading."""
         for each in {type(each): each for each in found}.values():
             self._expect(each, kind, where)
 
-    def _expect(self, found: object, kind: type, where: str) -> None:
+    def _expect(self, found: object, kind: type | UnionType, where: str) -> None:
         """PluginFailed for what is of another type."""
         if not isinstance(found, kind):
-            raise PluginFailed(f"{self._place}: expected {kind.__name__} {where}, found {found!r:.200}")
+            what = kind.__name__ if isinstance(kind, type) else str(kind)
+            raise PluginFailed(f"{self._place}: expected {what} {where}, found {found!r:.200}")
+
+    def _bytes(self, name: str, record: Record) -> bytes | None:
+        value = record.value
+        try:
+            return value if value is None or isinstance(value, bytes) else render_json(value, canonical=True)
+        except (TypeError, ValueError) as error:
+            raise PluginFailed(
+                f"{self._place}: split {name}, record {record.position}: {error}; a document has values of JSON, and Date for instants"
+            ) from error
 
     def status(self) -> Sequence[SplitStatus]:
         """See `Source.status`."""
@@ -218,8 +244,3 @@ class PluginConnector:
     async def close(self) -> None:
         """Close the plug-in's object."""
         await self._plugged.close()
-
-
-def _bytes(record: Record) -> bytes | None:
-    value = record.value
-    return value if value is None or isinstance(value, bytes) else render_json(value, canonical=True)

@@ -52,7 +52,7 @@ class TestSource(SourceContract):
         with closing(sqlite3.connect(folder / "shelf.db")) as db, db:
             db.executemany(
                 "INSERT INTO documents (shelf, added_ms, document) VALUES (?, ?, ?)",
-                [(f"in-{split}", 1_000 * number, json.dumps({"n": number})) for number in numbers],
+                [(f"in-{9 - split}", 1_000 * number, json.dumps({"n": number})) for number in numbers],
             )
 
 
