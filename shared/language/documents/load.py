@@ -14,6 +14,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 import yaml
 
+from tidemark.shared.language.documents.slips import doubt_of, doubt_of_nothing, unreadable
 from tidemark.shared.language.problems import ERRORS_MAX, DocumentError, InvalidDocument, join
 
 NODES_MAX: Final = 1_000_000
@@ -27,11 +28,6 @@ DIGITS_MAX: Final = 1_000
 
 _NULL: Final = frozenset({"", "~", "null", "Null", "NULL"})
 _BOOL: Final = {"true": True, "True": True, "TRUE": True, "false": False, "False": False, "FALSE": False}
-_TRUTHS: Final = {
-    **{word: "true" for yes in ("yes", "on") for word in (yes, yes.title(), yes.upper())},
-    **{word: "false" for no in ("no", "off") for word in (no, no.title(), no.upper())},
-}
-"""The words that YAML 1.1 takes for truth values, without the single letters."""
 _INT: Final = re.compile(r"[-+]?[0-9]+|0x[0-9a-fA-F]+|0o[0-7]+")
 _OCTAL: Final = re.compile(r"[-+]?0[0-9]+")
 _FLOAT: Final = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
@@ -60,7 +56,7 @@ class Loaded(NamedTuple):
     errors: tuple[DocumentError, ...] = ()
     """Parts that may be read in two ways: names that stand twice, of which the first counts; numbers with leading zeros."""
     warnings: tuple[DocumentError, ...] = ()
-    """Texts that are truth values for other readers of YAML."""
+    """Texts that are something else for other readers of YAML, or for people."""
 
 
 def load_all(text: str) -> Loaded:
@@ -82,9 +78,8 @@ def load_all(text: str) -> Loaded:
         # Composing calls itself for each level, in C: so depth is checked before.
         _shallow(text)
         node = yaml.compose(text, Loader=_LOADER)
-    except yaml.MarkedYAMLError as e:
-        line = e.problem_mark.line + 1 if e.problem_mark else None
-        raise _invalid(f"not YAML: {e.problem or e.context or 'unreadable'}", line) from e
+    except (yaml.MarkedYAMLError, yaml.reader.ReaderError) as e:
+        raise _invalid(*unreadable(text, e)) from e
     except (yaml.YAMLError, RecursionError) as e:
         raise _invalid(f"not YAML: {e}") from e
     if node is None:
@@ -181,10 +176,12 @@ class _NodeReader:
         if isinstance(node, yaml.ScalarNode):
             if not node.style and _OCTAL.fullmatch(node.value):
                 self.errors.append(DocumentError(path, _two_meanings(node.value), line))
-            if not node.style and node.value in _TRUTHS and len(self.warnings) < ERRORS_MAX:
-                what = f"{node.value} is a text here, as in YAML 1.2: write {_TRUTHS[node.value]}, or '{node.value}' in quotes"
-                self.warnings.append(DocumentError(path, what, line))
-            return _scalar(node)
+            value = _scalar(node)
+            if isinstance(value, float) and math.isinf(value) and not _SPECIAL.fullmatch(node.value):
+                self.errors.append(DocumentError(path, f"{node.value[:40]} is more than a double holds, 1.8e308", line))
+            if isinstance(value, str) and not node.style:
+                self._doubt(path, doubt_of(value, name=False, secret=path.startswith("connections")), line)
+            return value
         if isinstance(node, yaml.SequenceNode):
             return [self.read(item, f"{path}[{i}]", depth + 1) for i, item in enumerate(node.value)]
         fields: dict[str, Any] = {}
@@ -194,9 +191,17 @@ class _NodeReader:
             if key in fields:
                 self.errors.append(DocumentError(place, f"{key} is written twice", key_node.start_mark.line + 1))
                 continue
-            self.lines[place] = key_node.start_mark.line + 1
+            self.lines[place] = line = key_node.start_mark.line + 1
+            if not key_node.style:
+                self._doubt(place, doubt_of(key, name=True, secret=False), line)
+            if isinstance(value_node, yaml.ScalarNode) and not (value_node.style or value_node.value):
+                self._doubt(place, doubt_of_nothing(key), line)
             fields[key] = self.read(value_node, place, depth + 1)
         return fields
+
+    def _doubt(self, path: str, what: str, line: int) -> None:
+        if what and len(self.warnings) < ERRORS_MAX:
+            self.warnings.append(DocumentError(path, what, line))
 
     @staticmethod
     def _key(node: Any) -> str:
