@@ -310,10 +310,10 @@ class BoundSink(ShelfSink):
         super().open()
         self.thread = threading.get_ident()
 
-    def marker(self, identity: str) -> bytes | None:
+    def write(self, identity: str, documents: Sequence[Document], marker: bytes, after: bytes | None) -> None:
         if threading.get_ident() != self.thread:
             raise RuntimeError("a connection can be used only in the thread that made it")
-        return super().marker(identity)
+        super().write(identity, documents, marker, after)
 
 
 class CarelessSink(ShelfSink):
