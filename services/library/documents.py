@@ -20,10 +20,8 @@ from tidemark.shared.language.documents import InvalidDocument
 from tidemark.shared.language.values import to_json
 from tidemark.shared.language.values.instants import moment_of, ms_of
 from tidemark.shared.language.values.numbers import DECIMAL
-from tidemark.shared.model.values import INT64_MAX, INT64_MIN, Binary, Date
+from tidemark.shared.model.values import INT64_MAX, INT64_MIN, UUID_SUBTYPE, Binary, Date
 from tidemark.shared.planning import Engine, PlanError
-
-_UUID_SUBTYPE: Final = 4
 
 
 def to_language(value: Any, place: str = "row") -> Any:
@@ -66,7 +64,7 @@ def _scalar(value: Any) -> Any:
         case bytearray() | memoryview() | bytes() if not isinstance(value, Binary):
             return Binary(bytes(value))
         case uuid.UUID():
-            return Binary(value.bytes, _UUID_SUBTYPE)
+            return Binary(value.bytes, UUID_SUBTYPE)
         case np.datetime64():
             return None if np.isnat(value) else Date(int(value.astype("datetime64[ms]").astype(np.int64)))
         case np.generic() if not isinstance(value, np.timedelta64):

@@ -65,6 +65,11 @@ class Date(int):
         return f"Date({int(self)})"
 
 
+UUID_SUBTYPE: Final = 4
+"""BSON's, of a UUID."""
+_UUID_BYTES: Final = 16
+
+
 class Binary(bytes):
     """Bytes with BSON's subtype (0 generic, 4 UUID, …)."""
 
@@ -75,6 +80,11 @@ class Binary(bytes):
         self = super().__new__(cls, data)
         self.subtype = subtype
         return self
+
+    @property
+    def is_uuid(self) -> bool:
+        """Whether it is a UUID's."""
+        return self.subtype == UUID_SUBTYPE and len(self) == _UUID_BYTES
 
     def __repr__(self) -> str:
         return f"Binary({bytes(self)!r}, {self.subtype})"

@@ -19,9 +19,8 @@ from sqlalchemy.dialects import postgresql
 
 from tidemark.shared.language.values import render_json, to_json, type_name
 from tidemark.shared.language.values.instants import DAY_MS, moment_of, ms_of
-from tidemark.shared.model.values import Binary, Date, Long, ObjectId
+from tidemark.shared.model.values import UUID_SUBTYPE, Binary, Date, Long, ObjectId
 
-UUID_SUBTYPE: Final = 4
 DATE_MIN_MS: Final = ms_of(dt.date.min)
 DATE_MAX_MS: Final = ms_of(dt.datetime.max.replace(tzinfo=dt.UTC))
 _WHOLE: Final = (int, Long)

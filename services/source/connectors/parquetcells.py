@@ -16,12 +16,11 @@ import pyarrow as pa
 from tidemark.shared.language.kernels.cells import tagged
 from tidemark.shared.language.values import render_json
 from tidemark.shared.language.values.instants import DAY_MS, ms_of
-from tidemark.shared.model.values import INT64_MAX, MISSING, Binary, Date, Document
+from tidemark.shared.model.values import INT64_MAX, MISSING, UUID_SUBTYPE, Binary, Date, Document
 from tidemark.shared.operators.batches import TAGGED_FIELD, TIMESTAMP, column_field, is_engine
 from tidemark.shared.operators.rendered import rendered
 
 _PER_S: Final = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
-_UUID_SUBTYPE: Final = 4
 _PLAIN: Final = {
     **{kind: pa.string() for kind in (pa.string(), pa.large_string())},
     pa.bool_(): pa.bool_(),
@@ -139,7 +138,7 @@ def _scalar(cell: Any) -> Any:
         case bytes():
             return Binary(cell)
         case uuid.UUID():
-            return Binary(cell.bytes, _UUID_SUBTYPE)
+            return Binary(cell.bytes, UUID_SUBTYPE)
         case dt.time() | dt.timedelta():
             return str(cell)
         case int() if cell > INT64_MAX:

@@ -27,14 +27,12 @@ from psycopg.pq import Format
 from tidemark.shared.language.values.cells import is_decimal
 from tidemark.shared.language.values.extended_json import DEPTH_MAX, SPECIAL
 from tidemark.shared.language.values.instants import ms_of
-from tidemark.shared.model.values import INT64_MAX, INT64_MIN, Binary, Date, Document, Timestamp, long
+from tidemark.shared.model.values import INT64_MAX, INT64_MIN, UUID_SUBTYPE, Binary, Date, Document, Timestamp, long
 
 _INT8: Final = 20
 _INT8S: Final = 1016
 _FROM_1970_MS: Final = 946_684_800_000
 """PostgreSQL counts from 2000."""
-_UUID: Final = 4
-"""BSON's subtype."""
 _DIGITS_MAX: Final = 34
 """Of BSON's decimal: part of its format."""
 _NESTED_MAX: Final = DEPTH_MAX - 3
@@ -403,7 +401,7 @@ def _own(value: Any, *, wide: bool = False) -> Any:
         case bytes():
             return Binary(value)
         case UUID():
-            return Binary(value.bytes, _UUID)
+            return Binary(value.bytes, UUID_SUBTYPE)
         case dt.date():
             return Date(ms_of(value))
         case list():

@@ -1,8 +1,6 @@
 """Records of a schema to extended JSON, canonical: what the reader of JSON records takes in one pass, each value with its type."""
 
-import math
 import struct
-from base64 import b64encode
 from collections.abc import Callable
 from decimal import Decimal
 from typing import Any, Final, TypeAlias
@@ -23,8 +21,9 @@ from tidemark.shared.language.avro.schema import (
     Type,
     UnionType,
 )
+from tidemark.shared.language.values.extended_json import binary_json, double_json, long_json
 from tidemark.shared.language.values.numbers import DECIMAL
-from tidemark.shared.model.values import INT32_MAX, INT32_MIN, INT64_MAX, INT64_MIN
+from tidemark.shared.model.values import INT32_MAX, INT32_MIN, INT64_MAX, INT64_MIN, UUID_SUBTYPE
 
 _ITEMS_MIN: Final = 10_000
 """A record may have so many items that take no byte."""
@@ -187,7 +186,7 @@ def _int(cursor: _Cursor) -> int:
 def _long(cursor: _Cursor) -> Any:
     found = cursor.long()
     assert INT64_MIN <= found <= INT64_MAX
-    return {"$numberLong": str(found)} if INT32_MIN <= found <= INT32_MAX else found
+    return long_json(found)
 
 
 def _boolean(cursor: _Cursor) -> bool:
@@ -196,16 +195,6 @@ def _boolean(cursor: _Cursor) -> bool:
     if byte > 1:
         raise AvroError(f"byte {cursor.at}: a boolean is 0 or 1, found {byte}")
     return byte == 1
-
-
-def _number(value: float) -> Any:
-    if math.isfinite(value):
-        return value
-    return {"$numberDouble": "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"}
-
-
-def _binary(data: bytes, subtype: str = "00") -> Any:
-    return {"$binary": {"base64": b64encode(data).decode(), "subType": subtype}}
 
 
 def _decimal(cursor: _Cursor, data: bytes, scale: int) -> Any:
@@ -225,9 +214,9 @@ _PLAIN: Final[dict[str, _Read]] = {
     "boolean": _boolean,
     "int": _int,
     "long": _long,
-    "float": lambda cursor: _number(_FLOAT.unpack(cursor.take(4))[0]),
-    "double": lambda cursor: _number(_DOUBLE.unpack(cursor.take(8))[0]),
-    "bytes": lambda cursor: _binary(cursor.take(cursor.long())),
+    "float": lambda cursor: double_json(_FLOAT.unpack(cursor.take(4))[0]),
+    "double": lambda cursor: double_json(_DOUBLE.unpack(cursor.take(8))[0]),
+    "bytes": lambda cursor: binary_json(cursor.take(cursor.long())),
     "string": lambda cursor: cursor.take(cursor.long()).decode(),
 }
 
@@ -237,8 +226,8 @@ def _fixed(kind: FixedType) -> _Read:
     if kind.logical == "decimal":
         scale = kind.scale
         return lambda cursor: _decimal(cursor, cursor.take(size), scale)
-    subtype = "04" if kind.logical == "uuid" else "00"
-    return lambda cursor: _binary(cursor.take(size), subtype)
+    subtype = UUID_SUBTYPE if kind.logical == "uuid" else 0
+    return lambda cursor: binary_json(cursor.take(size), subtype)
 
 
 def _enumeration(kind: EnumType) -> _Read:

@@ -31,8 +31,6 @@ _DAY_MS: Final = 86_400_000
 """The unit of `date`."""
 _TICKS: Final = {"ms": 1, "us": 1_000, "ns": 1_000_000}
 _UNITS: Final = {1: "milliseconds", 1_000: "microseconds", 1_000_000: "nanoseconds"}
-_UUID: Final = 4
-"""BSON's subtype."""
 
 
 class _Out(bytearray):
@@ -325,7 +323,7 @@ def _string(out: _Out, value: Value, at: str) -> None:
 
 
 def _uuid_text(out: _Out, value: Value, at: str) -> None:
-    if type(value) is Binary and value.subtype == _UUID and len(value) == 16:  # noqa: PLR2004 - a UUID's bytes
+    if type(value) is Binary and value.is_uuid:
         _put_bytes(out, str(uuid.UUID(bytes=bytes(value))).encode())
         return
     _string(out, value, at)

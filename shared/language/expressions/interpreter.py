@@ -30,12 +30,11 @@ from tidemark.shared.language.expressions.ast import (
 from tidemark.shared.language.expressions.environment import CALL_UNITS, DEPTH_MAX, LOOP_STEP_UNITS, Environment
 from tidemark.shared.language.expressions.errors import NO_BRANCH, SIZE, TYPE, VALUE, ExpressionError
 from tidemark.shared.language.expressions.library import OPERATORS
-from tidemark.shared.language.expressions.library.bindata import UUID_SUBTYPE
 from tidemark.shared.language.expressions.paths import read_path
 from tidemark.shared.language.expressions.registry import ABSENT, ExpressionOperator, Named
 from tidemark.shared.language.expressions.sorting import sort_array
 from tidemark.shared.language.values.types import is_integral, truth, type_name
-from tidemark.shared.model.values import MISSING, Binary, Value
+from tidemark.shared.model.values import MISSING, UUID_SUBTYPE, Binary, Value
 
 _SHORT_CHARACTERS: Final = 1_000
 """Outside of loops, texts up to this length are read for nothing."""

@@ -1,7 +1,5 @@
 """Messages to extended JSON, canonical: what the reader of JSON records takes in one pass, each value with its type."""
 
-import math
-from base64 import b64encode
 from collections.abc import Callable
 from decimal import Decimal
 from typing import Any, Final, TypeAlias
@@ -23,8 +21,9 @@ from tidemark.shared.language.protobuf.messages import (
     lacking_in,
     message_class,
 )
+from tidemark.shared.language.values.extended_json import binary_json, double_json, long_json
 from tidemark.shared.language.values.numbers import DECIMAL
-from tidemark.shared.model.values import INT32_MAX, INT32_MIN, INT64_MAX
+from tidemark.shared.model.values import INT64_MAX
 
 Cell: TypeAlias = Callable[[Any, int], Any]
 """Extended JSON of a value that the library gives, and how many levels are above it."""
@@ -136,20 +135,14 @@ class Readers:
         return _PLAIN[field.cpp_type] if field.type != FieldDescriptor.TYPE_BYTES else _binary
 
 
-def _int(value: int, _depth: int) -> Any:
-    return value
-
-
 def _long(value: int, _depth: int) -> Any:
     if value > INT64_MAX:
         raise ProtobufError(f"{value} is more than a long holds")
-    return {"$numberLong": str(value)} if INT32_MIN <= value <= INT32_MAX else value
+    return long_json(value)
 
 
-def _number(value: float, _depth: int) -> Any:
-    if math.isfinite(value):
-        return value
-    return {"$numberDouble": "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"}
+def _double(value: float, _depth: int) -> Any:
+    return double_json(value)
 
 
 def _same(value: Any, _depth: int) -> Any:
@@ -167,7 +160,7 @@ def _no_text(value: bytes) -> ProtobufError:
 
 
 def _binary(value: bytes, _depth: int) -> Any:
-    return {"$binary": {"base64": b64encode(value).decode(), "subType": "00"}}
+    return binary_json(value)
 
 
 def _decimal(value: Any) -> Any:
@@ -183,12 +176,12 @@ _SHOWN_BYTES: Final = 20
 _SCALE_MAX: Final = 6_000
 """Of a decimal of 128 bits, about."""
 _PLAIN: Final[dict[int, Cell]] = {
-    FieldDescriptor.CPPTYPE_INT32: _int,
+    FieldDescriptor.CPPTYPE_INT32: _same,
     FieldDescriptor.CPPTYPE_UINT32: _long,
     FieldDescriptor.CPPTYPE_INT64: _long,
     FieldDescriptor.CPPTYPE_UINT64: _long,
-    FieldDescriptor.CPPTYPE_DOUBLE: _number,
-    FieldDescriptor.CPPTYPE_FLOAT: _number,
+    FieldDescriptor.CPPTYPE_DOUBLE: _double,
+    FieldDescriptor.CPPTYPE_FLOAT: _double,
     FieldDescriptor.CPPTYPE_BOOL: _same,
     FieldDescriptor.CPPTYPE_STRING: _text,
 }

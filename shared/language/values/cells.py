@@ -10,10 +10,7 @@ from typing import Any, Final
 
 from tidemark.shared.language.values.extended_json import ExtendedJsonError, from_json
 from tidemark.shared.language.values.instants import ms_of
-from tidemark.shared.model.values import Binary, Date, Value, long
-
-UUID_SUBTYPE: Final = 4
-
+from tidemark.shared.model.values import UUID_SUBTYPE, Binary, Date, Value, long
 
 _DIGITS_MAX: Final = 34
 """Of BSON's decimal: part of its format, as the exponents are."""

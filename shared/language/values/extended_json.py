@@ -210,15 +210,30 @@ def parse_json(text: str | bytes) -> Value:
     return from_json(tree)
 
 
+def double_json(value: float) -> Any:
+    """The JSON of a double: a number, or the name of what JSON has no number for."""
+    if math.isfinite(value):
+        return value
+    return {"$numberDouble": "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"}
+
+
+def long_json(value: int) -> Any:
+    """The JSON of a long, which stays one where it would be read as an int."""
+    return {"$numberLong": str(value)} if INT32_MIN <= value <= INT32_MAX else value
+
+
+def binary_json(data: bytes, subtype: int = 0) -> Any:
+    """The JSON of binary data."""
+    return {"$binary": {"base64": base64.b64encode(data).decode(), "subType": f"{subtype:02x}"}}
+
+
 def _date_json(value: Date, canonical: bool) -> Any:  # noqa: FBT001 - one signature for the table below
     iso = None if canonical or value < 0 else format_iso(value)
     return {"$date": iso if iso is not None else {"$numberLong": str(int(value))}}
 
 
 def _float_json(value: float, canonical: bool) -> Any:  # noqa: FBT001 - as above
-    if not math.isfinite(value):  # NaN and infinities are no JSON
-        return {"$numberDouble": "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"}
-    return {"$numberDouble": repr(value)} if canonical else value
+    return {"$numberDouble": repr(value)} if canonical and math.isfinite(value) else double_json(value)
 
 
 _OTHERS: Final[dict[type, Callable[[Any, bool], Any]]] = {
@@ -227,7 +242,7 @@ _OTHERS: Final[dict[type, Callable[[Any, bool], Any]]] = {
     Long: lambda v, canonical: {"$numberLong": str(int(v))} if canonical else int(v),
     Decimal: lambda v, _: {"$numberDecimal": str(v)},
     ObjectId: lambda v, _: {"$oid": str(v)},
-    Binary: lambda v, _: {"$binary": {"base64": base64.b64encode(v).decode(), "subType": f"{v.subtype:02x}"}},
+    Binary: lambda v, _: binary_json(v, v.subtype),
     Regex: lambda v, _: {"$regularExpression": {"pattern": v.pattern, "options": v.options}},
     Timestamp: lambda v, _: {"$timestamp": {"t": v.seconds, "i": v.increment}},
     EndKey: lambda v, _: {"$maxKey": 1} if v is MAX_KEY else {"$minKey": 1},

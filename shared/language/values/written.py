@@ -13,14 +13,11 @@ from tidemark.shared.language.values.extended_json import to_json
 from tidemark.shared.language.values.instants import format_iso
 from tidemark.shared.model.values import Binary, Date, EndKey, Long, ObjectId, Regex, Timestamp, Value
 
-_UUID: Final = 4
-_UUID_BYTES: Final = 16
-"""By RFC 9562."""
 _SECOND_BITS: Final = 32
 
 
 def _binary(value: Binary) -> str:
-    if value.subtype == _UUID and len(value) == _UUID_BYTES:
+    if value.is_uuid:
         return str(uuid.UUID(bytes=bytes(value)))
     return base64.b64encode(value).decode()
 

@@ -10,9 +10,8 @@ from typing import Any, Final
 from tidemark.shared.language.expressions.errors import CONVERSION, TYPE, VALUE, UnknownName, fail
 from tidemark.shared.language.expressions.library.arithmetic import is_null
 from tidemark.shared.language.values.types import is_integral, type_name
-from tidemark.shared.model.values import Binary, Value, long
+from tidemark.shared.model.values import UUID_SUBTYPE, Binary, Value, long
 
-UUID_SUBTYPE: Final = 4
 _UUID_BYTES: Final = 16
 """The format of a UUID."""
 _PREDEFINED_MAX: Final = 9
@@ -45,11 +44,6 @@ def subtype_of(value: Value) -> int:
     if not is_integral(value) or not (0 <= value <= _PREDEFINED_MAX or _CUSTOM <= value <= 0xFF):  # noqa: PLR2004 - a byte
         raise fail(f"the subtype of $convert is a number from 0 to 9 or from 128 to 255, found {value!r}", TYPE)
     return int(value)
-
-
-def is_uuid(value: Binary) -> bool:
-    """Whether binary data is a UUID."""
-    return value.subtype == UUID_SUBTYPE and len(value) == _UUID_BYTES
 
 
 def _padded(text: str) -> str:
@@ -114,8 +108,8 @@ def to_text(value: Binary, form: str | None) -> str:
     if form is None:
         raise fail("$convert from binData to string needs a format", VALUE)
     if form == "auto":
-        form = "uuid" if is_uuid(value) else "base64"
-    if form == "uuid" and not is_uuid(value):
+        form = "uuid" if value.is_uuid else "base64"
+    if form == "uuid" and not value.is_uuid:
         raise fail("the binary data is no UUID", CONVERSION)
     try:
         return _WRITE[form](value)

@@ -20,6 +20,7 @@ from tidemark.shared.model.values import (
     INT32_MIN,
     INT64_MAX,
     INT64_MIN,
+    UUID_SUBTYPE,
     Binary,
     Date,
     Long,
@@ -213,12 +214,12 @@ def to_object_id(value: Value) -> Value:
 @positional("$toUUID", 1, null=1)
 def to_uuid(value: Value) -> Value:
     """A UUID as binary data, from its text."""
-    if type(value) is Binary and value.subtype == bindata.UUID_SUBTYPE:
+    if type(value) is Binary and value.subtype == UUID_SUBTYPE:
         return value
     if type(value) is not str:
         raise _unsupported(value, "UUID")
     try:
-        return Binary(uuid.UUID(value).bytes, bindata.UUID_SUBTYPE)
+        return Binary(uuid.UUID(value).bytes, UUID_SUBTYPE)
     except ValueError:
         raise _bad(value, "UUID") from None
 
