@@ -28,7 +28,14 @@ from aiokafka.protocol.types import (
     TaggedFields,
 )
 
-from tidemark.shared.adapters.kafka_client import KAFKA_ERRORS, apart, require_topics, some_node, translated
+from tidemark.shared.adapters.kafka_client import (
+    KAFKA_ERRORS,
+    apart,
+    require_partitions,
+    require_topics,
+    some_node,
+    translated,
+)
 from tidemark.shared.adapters.kafka_denied import why_not
 from tidemark.shared.adapters.kafka_reader import KafkaReader, theirs
 from tidemark.shared.adapters.kafka_settings import KafkaSettings
@@ -298,7 +305,7 @@ class KafkaAdmin:
         """Let go of records below these offsets."""
 
         async def delete(admin: Any) -> None:
-            await self._require(admin._client, list(before))
+            await require_partitions(admin._client, before, self._settings.topic_wait_ms)
             await admin.delete_records({theirs(at): RecordsToDelete(offset) for at, offset in before.items()})
 
         if before:
@@ -310,19 +317,13 @@ class KafkaAdmin:
             return {}
         reader = await self._open_reader()
         try:
-            await self._require(reader.client, partitions)
+            await require_partitions(reader.client, partitions, self._settings.topic_wait_ms)
             ask = reader.consumer.end_offsets if end else reader.consumer.beginning_offsets
             found = await ask([theirs(partition) for partition in partitions])
         except KAFKA_ERRORS as error:
             await self.close()
             raise translated(error, f"offsets of {', '.join(map(str, partitions))}") from error
         return {partition: Offset(found[theirs(partition)]) for partition in partitions}
-
-    async def _require(self, client: Any, partitions: Sequence[TopicPartition]) -> None:
-        counts = await require_topics(client, {p.topic for p in partitions}, self._settings.topic_wait_ms)
-        for partition in partitions:
-            if not 0 <= partition.partition < counts[partition.topic]:
-                raise LogError(f"{partition} does not exist: the topic has {counts[partition.topic]} partitions")
 
     async def _open_reader(self) -> KafkaReader:
         async with self._opening:

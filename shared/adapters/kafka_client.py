@@ -15,7 +15,7 @@ from aiokafka import errors
 from aiokafka.protocol.metadata import MetadataRequest
 
 from tidemark.shared.adapters.kafka_codes import PRODUCER_FENCED
-from tidemark.shared.ports.log import Fenced, LogError, LogUnavailable, RecordTooLarge
+from tidemark.shared.ports.log import Fenced, LogError, LogUnavailable, RecordTooLarge, TopicPartition
 
 _FENCED: Final = (
     errors.ProducerFenced,
@@ -137,6 +137,15 @@ async def require_topics(client: Any, topics: Iterable[str], wait_ms: int) -> di
                 raise translated(errors.for_code(code)(), f"topic {topic} on the cluster of {asked}")
             raise LogError(f"topic {topic} does not exist on the cluster of {asked}; create it first")
         await asyncio.sleep(_POLL_S)
+
+
+async def require_partitions(client: Any, partitions: Iterable[TopicPartition], wait_ms: int) -> None:
+    """As `require_topics`, and the topics have these partitions."""
+    asked = tuple(partitions)
+    counts = await require_topics(client, {partition.topic for partition in asked}, wait_ms)
+    for partition in asked:
+        if not 0 <= partition.partition < counts[partition.topic]:
+            raise LogError(f"{partition} does not exist: the topic has {counts[partition.topic]} partitions")
 
 
 def find_moved_brokers(client: Any) -> None:

@@ -22,6 +22,7 @@ from tidemark.shared.adapters.kafka_client import (
     KAFKA_ERRORS,
     Heard,
     find_moved_brokers,
+    require_partitions,
     require_topics,
     stop_consumer,
     translated,
@@ -163,14 +164,9 @@ class KafkaReader:
 
     async def _require(self, partitions: Mapping[TopicPartition, Offset]) -> None:
         try:
-            counts = await require_topics(
-                self.client, {partition.topic for partition in partitions}, self._settings.topic_wait_ms
-            )
+            await require_partitions(self.client, partitions, self._settings.topic_wait_ms)
         except KAFKA_ERRORS as error:
             raise translated(error, "reader: looking topics up") from error
-        for partition in partitions:
-            if not 0 <= partition.partition < counts[partition.topic]:
-                raise LogError(f"{partition} does not exist: the topic has {counts[partition.topic]} partitions")
 
     async def seek(self, partition: TopicPartition, offset: Offset) -> None:
         """Go on from here in one partition; records fetched ahead of it are discarded."""
