@@ -28,7 +28,7 @@ from tidemark.shared.wire.seals import HEADER, SealKeys
 
 
 class AuditCheckpoint(Struct, frozen=True):
-    """Of a job; all as of `commit`."""
+    """What an audit has found of a job up to `commit`: the next one goes on from there."""
 
     document: str
     """See `digest_of_plan`."""

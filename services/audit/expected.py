@@ -80,13 +80,13 @@ def canonical(text: str) -> Line:
 
 @dataclass(frozen=True, slots=True)
 class ExpectedOutput:
-    """Of one sink vertex."""
+    """What one sink vertex accepts, and how it writes that."""
 
     accept: Accept
     text: Callable[[Document], str]
     """A document as it is written there, or its line."""
     forms: TargetForms | None = None
-    """Of texts that are no JSON."""
+    """How its target's texts are read where they are no JSON."""
 
     async def ask(self, topic: str) -> bool:
         """Whether there was more to know for records of a topic; now it is known. As `TargetForms.ask`."""

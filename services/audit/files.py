@@ -69,7 +69,7 @@ class FilesRead:
     before: KeptOutput
     summary: bytes | None
     manifests: list[Manifest] = field(default_factory=list)
-    """Of all writers."""
+    """The manifests of all writers."""
     is_cut: bool = False
     """Earlier versions of the table are gone."""
     output: Output = field(default_factory=Output)

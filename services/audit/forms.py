@@ -35,7 +35,7 @@ def encoding_of(stage: KafkaEmit) -> str:
 
 @dataclass(slots=True)
 class TargetForms:
-    """Of one sink vertex."""
+    """How one sink vertex' values are written, and read back."""
 
     path: str
     forms: RegisteredForms | FormattedForms

@@ -109,9 +109,9 @@ class Output:
     steps: dict[Identity, list[Epoch]] = field(default_factory=dict)
     """The epochs that markers name, behind those that an earlier audit saw."""
     partitions: dict[TopicPartition, KeptPartition] = field(default_factory=dict)
-    """Of topics: how far they were read."""
+    """How far topics were read."""
     ranges: list[tuple[WrittenRange, Epoch]] = field(default_factory=list)
-    """Of topics, read in this audit."""
+    """What was read of topics in this audit."""
     others: dict[str, Offset] = field(default_factory=dict)
     """See `KeptOutput`."""
     theirs: list[WrittenRange] = field(default_factory=list)
@@ -166,7 +166,7 @@ class VertexReleases:
     ended: bool
     """Nothing follows: the last commit is final and released. Else output behind the last commit that was read is left alone."""
     before: KeptOutput = NO_OUTPUT
-    """Of an earlier audit."""
+    """What an earlier audit has kept."""
     since: Epoch = NO_EPOCH
     """The commit up to which that one looked; it is the first of `commits` then."""
     until: Epoch | None = None

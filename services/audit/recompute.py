@@ -140,7 +140,7 @@ class EpochDone:
 
 @dataclass(frozen=True, slots=True)
 class Recomputed:
-    """Of a run over all records."""
+    """What a run over all records has given."""
 
     epochs: list[EpochDone]
     chance: Mapping[VertexId, str]

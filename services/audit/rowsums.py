@@ -30,7 +30,7 @@ class RowSum(Struct, frozen=True, array_like=True):
         return RowSum(self.rows + other.rows, total.to_bytes(_BYTES))
 
     def __sub__(self, other: "RowSum") -> "RowSum":
-        """Of these without the others."""
+        """The sum of these lines without the others."""
         total = (int.from_bytes(self.total) - int.from_bytes(other.total)) % 256**_BYTES
         return RowSum(self.rows - other.rows, total.to_bytes(_BYTES))
 

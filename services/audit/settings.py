@@ -10,7 +10,7 @@ from tidemark.shared.process.settings import read_table, settings_of
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditSettings:
-    """Of one audit or redrive."""
+    """The settings of one audit or redrive."""
 
     held_bytes_max: int = knob(4 * 1024 * 1024 * 1024)
     """Records of one topic that are held to compare them; beyond it the command ends and says so."""

@@ -83,7 +83,7 @@ class TableRead:
 
     @property
     def place(self) -> str:
-        """As messages name it."""
+        """How messages name the table."""
         return f"{self.vertex}: table {self.stage.table}"
 
     def rejected(self, batch: pa.RecordBatch) -> Sequence[Rejected]:

@@ -85,7 +85,7 @@ class DemoFailed(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DemoSettings:
-    """Of one run over the departures."""
+    """The settings of one run over the departures."""
 
     out: Path
     """Where the results go; emptied first."""

@@ -188,11 +188,11 @@ class Collected:
         """Nothing is open."""
 
     def rows(self) -> int:
-        """Of output, so far."""
+        """How many documents have come out so far."""
         return sum(batch.num_rows for batch in self.output.batches())
 
     def letter_rows(self) -> int:
-        """Of dead letters, so far."""
+        """How many dead letters have come so far."""
         return sum(batch.num_rows for batch in self.letters.batches())
 
 

@@ -14,11 +14,11 @@ class CliSettings:
     collected_rows_max: int = knob(10_000_000)
     """Documents and dead letters that a try-out collects; beyond it the try-out fails and says so."""
     ready_ms_max: int = knob(300_000)
-    """For an installation to be ready."""
+    """How long a command waits for an installation to be ready."""
     logins_file: str = knob("")
     """Where `tidemark login` keeps its tokens; "": in the folder of the user's settings."""
     request_timeout_ms: int = knob(60_000)
-    """For the control service's answer."""
+    """How long a command waits for the control service's answer."""
 
     def __post_init__(self) -> None:
         """Raise ValueError for values that cannot work."""

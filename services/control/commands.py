@@ -115,7 +115,7 @@ Command: TypeAlias = Create | Start | Stop | Modify | DropStopped | SkipCommit |
 
 
 def text_of(document: Document) -> str:
-    """As the coordinator takes it."""
+    """A document as text, which the coordinator takes."""
     return document if isinstance(document, str) else msgspec.json.encode(document).decode()
 
 

@@ -66,7 +66,7 @@ class IssuerKeys:
     _tried_ms: int | None = None
     """When the last fetch was over."""
     _about: Discovery | None = None
-    """As it was with the last keys."""
+    """What the provider said of itself when the last keys came."""
     _why: str = "they were not asked for yet"
     """Why the last fetch brought none; "" if it did."""
     _fetching: asyncio.Lock = field(default_factory=asyncio.Lock)

@@ -138,7 +138,7 @@ def safe_address(url: str, as_safe_as: str = "http:") -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ControlSettings:
-    """Of one control service."""
+    """The settings of one control service."""
 
     host: str = knob(LOOPBACK)
     """Where it listens: the loopback address unless told otherwise."""
@@ -176,7 +176,7 @@ class ControlSettings:
     commands_max: int = 32
     """Commands that wait for the coordinator at the same time; more are answered 429."""
     command_timeout_ms: int = knob(30_000)
-    """For the coordinator's answer."""
+    """How long a request waits for the coordinator's answer."""
     sample_max: int = 100
     log_lines_max: int = 1_000
     log_bytes_max: int = 1024 * 1024

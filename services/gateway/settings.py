@@ -20,17 +20,17 @@ class GatewaySettings:
     topics: tuple[str, ...] = knob(())
     """Topics that may be written to; (): every topic of the cluster but Tidemark's own and the broker's."""
     batch_bytes_max: int = knob(4 * 1024 * 1024)
-    """Of a request."""
+    """The size of a request's body."""
     record_bytes_max: int = sized(900_000)
     """Of a record; below the topics' `max.message.bytes`."""
     records_max: int = 50_000
-    """In a batch."""
+    """Records in a batch."""
     in_flight_bytes_max: int = knob(32 * 1024 * 1024)
     """Of all batches that are being read or wait for the broker: more are answered 429."""
     requests_max: int = 256
     """Requests that are being answered: more are answered 429, however small they are."""
     batch_id_characters_max: int = 200
-    """Of the header `Idempotency-Key`."""
+    """The length of the header `Idempotency-Key`."""
     body_timeout_ms: int = 30_000
     """For a request's body to come; then it is answered 408, and its room is another's."""
     stop_timeout_ms: int = 10_000

@@ -98,11 +98,11 @@ class ComputeApart(Operator):
         return self._ask(ChildCall("time", self._deaths.watching, now_ms))[0]
 
     def output_watermark(self) -> int:
-        """As of the last call, ms."""
+        """The watermark that the child told with its last answer, ms."""
         return self._standing.watermark_ms
 
     def full(self) -> bool:
-        """As of the last call."""
+        """Whether the child was full at its last answer."""
         return self._standing.full
 
     def held_by(self) -> tuple[str, Why]:
@@ -110,11 +110,11 @@ class ComputeApart(Operator):
         return self._spec.stage.name, "timer"
 
     def next_processing_time(self) -> int:
-        """As of the last call, ms."""
+        """The time that the child told with its last answer, ms."""
         return self._standing.processing_ms
 
     def counters(self) -> Mapping[str, int]:
-        """As of the last call."""
+        """The counters that the child told with its last answer."""
         return self._standing.counters
 
     # --- state ------------------------------------------------------------------------------------------------------------

@@ -102,7 +102,7 @@ def decode_processor(row: sa.Row[Any]) -> ProcessorRow:
 
 
 def decode_commit(row: sa.Row[Any]) -> CommitRow:
-    """The same of a commit."""
+    """The commit that a row holds, checked against its columns."""
     found = _commits.decode(_checked(row.body))
     if (row.job, row.epoch) != (found.job, found.epoch):
         raise ValueError(f"the row of commit {found.epoch} of job {found.job} has other columns than were written")

@@ -43,7 +43,7 @@ class KafkaSettings:
     replication: int = knob(0)
     """Replicas of topics that are made here; 0: three, or as many as there are brokers."""
     request_timeout_ms: int = knob(15_000)
-    """For one request's answer."""
+    """How long one request waits for its answer."""
     delivery_timeout_ms: int = knob(60_000)
     """For a record's acknowledgement, a transaction's end, or the opening of an identity: then LogUnavailable."""
     transaction_timeout_ms: int = knob(60_000)

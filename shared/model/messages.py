@@ -106,7 +106,7 @@ class StartSources(_OfGeneration, frozen=True, tag=True):
     target_ms: int = 0
     """The time that an epoch may take behind its barrier (F9); 0: any time."""
     first_rows: int = 0
-    """Of a source task's first epoch."""
+    """How many rows a source task's first epoch may have."""
 
 
 class StartCheckpoint(_OfGeneration, frozen=True, tag=True):

@@ -68,6 +68,7 @@ class Date(int):
 UUID_SUBTYPE: Final = 4
 """BSON's, of a UUID."""
 _UUID_BYTES: Final = 16
+"""Part of the format of UUIDs."""
 
 
 class Binary(bytes):

@@ -14,7 +14,7 @@ statement at all. done: of a redrive. away: a part of the installation did not a
 
 
 class ProgramVerdict(Struct, frozen=True, omit_defaults=True):
-    """Of one program's run."""
+    """How one program's run has ended."""
 
     outcome: Outcome
     why: str = ""

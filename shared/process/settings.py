@@ -48,7 +48,7 @@ class TraceSettings:
     waiting_max: int = 8_192
     """Spans that wait for the next request."""
     request_timeout_ms: int = 5_000
-    """For the collector to answer."""
+    """How long the collector may take to answer."""
     remembered_max: int = 100_000
     """Phases of tasks, that begin spans."""
 

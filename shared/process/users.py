@@ -47,7 +47,7 @@ class Grant:
     namespaces: frozenset[str] | None = None
 
     def __str__(self) -> str:
-        """As a file of users has it."""
+        """The grant as a file of users writes it."""
         return self.role if self.namespaces is None else f"{self.role}@{','.join(sorted(self.namespaces))}"
 
 

@@ -80,7 +80,7 @@ class Rule:
     processor: str | None = None
     """Its name; None: it is about no processor, or about all that the user sees."""
     connection: str | None = None
-    """As `processor`."""
+    """The connection's name, in the same way."""
 
 
 def allow(user: User, rule: Rule) -> None:

@@ -511,7 +511,7 @@ class CoordinatorDriver:
             await self._read_told(topic, found)
 
     async def _read_connections(self) -> None:
-        """The same of connections."""
+        """Read what was told of connections, in the same way."""
         topic = TopicPartition(self._outside.topics.connections, 0)
 
         async def found(term: int, names: Sequence[str], *, overtaken: bool) -> None:

@@ -29,7 +29,7 @@ ROWS_MAX: Final = 256
 
 
 class Gathered:
-    """Of one source task."""
+    """Outputs of one source task that go on their way together."""
 
     def __init__(self, watermark_ms: int = MIN_TIME) -> None:
         self.rows = 0

@@ -28,7 +28,7 @@ _FURTHER: Final = 4
 
 @dataclass(slots=True)
 class Unreadable:
-    """Of one reader of topics."""
+    """Records that one reader of topics could not read: it counts them and passes over them."""
 
     counts: dict[str, int] = field(default_factory=dict)
     """By topic."""

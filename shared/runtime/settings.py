@@ -55,7 +55,7 @@ class DeathSettings:
 
 @dataclass(frozen=True, slots=True)
 class RuntimeSettings:
-    """Of one worker process."""
+    """The settings of one worker process."""
 
     heartbeat_interval_ms: int = knob(1_000)
     heartbeat_timeout_ms: int = knob(5_000)

@@ -24,7 +24,7 @@ from tidemark.shared.runtime.reading import up_to_now
 
 
 class Doubt:
-    """Of one coordinator's process."""
+    """Whether a coordinator's process has stood still for longer than its lease, and has not asked the store since."""
 
     def __init__(self, clock: Clock, lease_ms: int) -> None:
         self._clock = clock

@@ -112,7 +112,7 @@ class Hosted:
         return tuple(structs.replace(wait, reason=wait.reason[:characters_max]) for wait in waits)
 
     def markers(self) -> tuple[tuple[VertexId, int, Epoch], ...]:
-        """As heartbeats tell them."""
+        """The release markers of its identities, as heartbeats tell them."""
         return tuple((self.assign.vertex, index, epoch) for index, epoch in self.released.items())
 
 
@@ -143,7 +143,7 @@ class Worker:
         self._told: dict[str, ToldPosition] = {}
         """By partition of an edge: how far it was read, and, of a receiver that is full, its watermark. Bounded by the tasks here."""
         self._samples: list[Handle] = []
-        """Of edges, that are being read."""
+        """Samples of edges that are being read."""
         self._stopped = asyncio.Event()
         self._error: BaseException | None = None
 
@@ -186,7 +186,7 @@ class Worker:
         return f"no coordinator heard for {silent_ms} ms" if silent_ms > 2 * settings.heartbeat_timeout_ms else ""
 
     def measures(self) -> Iterator[Measure]:
-        """Of every task that is here."""
+        """The measures of every task that is here."""
         tasks = self._heartbeat().tasks
         yield Measure("tasks", len(tasks))
         yield Measure("slots", self._outside.settings.slots)

@@ -7,7 +7,7 @@ from tidemark.shared.model.settings import check_positive
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MongoSinkSettings:
-    """Of one sink worker."""
+    """The settings of one sink worker."""
 
     part_bytes_max: int = 4 * 1024 * 1024
     """Encoded documents of one part, which one transaction writes; also the documents held in memory before they are staged."""

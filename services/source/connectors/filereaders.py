@@ -261,7 +261,7 @@ class _Begun:
     end: int
     """The number of the row behind it."""
     rows: int
-    """Of the file."""
+    """How many rows the file has."""
     size: int
     """Its packed bytes."""
 

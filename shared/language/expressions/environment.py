@@ -97,7 +97,7 @@ class Environment:
         )
 
     def at(self, current: Document) -> "Environment":
-        """The same with another `$$CURRENT`."""
+        """The same environment with another `$$CURRENT`."""
         return Environment(
             self.root,
             now=self.now,

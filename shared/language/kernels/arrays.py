@@ -117,7 +117,7 @@ class Bound(Rows):
         return left if self._places is None else left[self._places]
 
     def spend(self, units: Int64s) -> None:
-        """Of the rows above."""
+        """Charge the rows above, each for its items."""
         if self._places is not None:
             units = np.bincount(self._places, weights=units, minlength=self._above.size).astype(np.int64)
         self._above.spend(units)
@@ -128,7 +128,7 @@ class Bound(Rows):
 
     @property
     def before_row(self) -> Callable[[], None] | None:
-        """As for the rows above."""
+        """See `Rows.before_row`: that of the rows above."""
         return self._above.before_row
 
     def meta(self, names: Path) -> Column:

@@ -51,7 +51,7 @@ class Produced:
     idle: bool
     ended: bool
     taken_rows: int = 0
-    """Of the input."""
+    """Rows that were taken of the input."""
     held_rows: int = 0
     """Held for the next barrier (F9)."""
 
