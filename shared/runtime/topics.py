@@ -7,6 +7,7 @@ Topics that are an installation's or a broker's own: no document, record or batc
 Their names are closed on every cluster: a document may name the installation's by another address.
 """
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
@@ -20,6 +21,8 @@ from tidemark.shared.model.ids import JobId
 
 MARKERS_PREFIX: Final = "tidemark.markers."
 """Of release markers, in the cluster of the output, whichever installation writes there."""
+_NAME: Final = re.compile(r"[a-zA-Z0-9._-]{1,249}")
+"""Kafka's rule for topics."""
 
 
 KEPT: Final = {"retention.ms": "-1", "retention.bytes": "-1"}
@@ -130,8 +133,15 @@ def is_internal(topic: str, prefix: str) -> bool:
     return topic.startswith(("__", "tidemark.", f"{prefix}."))
 
 
+def may_be(topic: str) -> bool:
+    """Whether Kafka has topics of such a name."""
+    return _NAME.fullmatch(topic) is not None and topic not in (".", "..")
+
+
 def refusal(topic: str, prefix: str) -> str:
     """Why a user may not have this topic; "" if nothing speaks against it."""
+    if not may_be(topic):
+        return f"expected a topic's name of 1 to 249 letters (a to z, A to Z), digits, '.', '_' and '-', found {topic[:300]!r}"
     if not is_internal(topic, prefix):
         return ""
     own = " or ".join(repr(f"{name}.") for name in sorted({"tidemark", prefix}))
@@ -139,7 +149,7 @@ def refusal(topic: str, prefix: str) -> str:
 
 
 def check_topics(processor: Processor, prefix: str) -> None:
-    """InvalidDocument with each place of a document that names one; a name that an expression gives is seen when a record has it."""
+    """InvalidDocument with each place that names one, or has no name of a topic. What an expression gives is seen when a record has it."""
     found = [DocumentError(place, reason) for place, topic in _named(processor) if (reason := refusal(topic, prefix))]
     if found:
         raise InvalidDocument(found)

@@ -77,3 +77,14 @@ def test_a_document_that_names_an_internal_topic_is_not_planned(
     monkeypatch.setenv("TIDEMARK_PREFIX", "mine")
     assert validate(tmp_path / "p.json", here=False) == 1
     assert f"{place}: mine.commands is an internal topic" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["größe", "my orders", "orders\u00a0", "a/b", ".", "..", "x" * 250, "orders'"])
+@pytest.mark.parametrize("place", [place for place, _ in documents()])
+def test_a_topic_that_kafka_does_not_have_is_refused_with_its_place(name: str, place: str) -> None:
+    """Its source would wait for it for ever, and its sink make each record a dead letter."""
+    text = next(json.dumps({"connections": CONNECTIONS, **d}) for p, d in documents() if p == place)
+    with pytest.raises(PlanRefusal) as refused:
+        plan_for_coordinator("local", text.replace("mine.commands", name), {}, None, {}, prefix="mine")
+    assert f"{place}: expected a topic's name of 1 to 249 letters" in str(refused.value)
+    plan_for_coordinator("local", text.replace("mine.commands", "x" * 249), {}, None, {}, prefix="mine")

@@ -8,7 +8,6 @@ Every transaction writes one marker as its last record. The newest committed mar
 alone, each of which goes on where the last one ended; the sink keeps some of them.
 """
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -21,11 +20,10 @@ from tidemark.shared.model.ids import Epoch, Offset
 from tidemark.shared.model.settings import check_positive
 from tidemark.shared.ports.log import Log, NewRecord, TopicPartition, Written
 from tidemark.shared.ports.sink import Identity, TargetRefused, TargetUnavailable
-from tidemark.shared.runtime.topics import MARKERS_PREFIX, TOLD_CONFIG
+from tidemark.shared.runtime.topics import MARKERS_PREFIX, TOLD_CONFIG, may_be
 
 TOPIC_PREFIX: Final = MARKERS_PREFIX
 TOPIC_CONFIG: Final = {"cleanup.policy": "delete", **TOLD_CONFIG}
-_NAME: Final = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 
 
 class WrittenRange(Struct, frozen=True, array_like=True):
@@ -72,7 +70,7 @@ _CODEC: Final[JsonCodec[Marker]] = JsonCodec(MARKER, Marker)
 def markers_of(identity: Identity) -> TopicPartition:
     """Where an identity's markers lie. ValueError if the identity makes no topic name."""
     topic = f"{TOPIC_PREFIX}{identity}"
-    if not _NAME.fullmatch(topic):
+    if not may_be(topic):
         raise ValueError(f"markers topic {topic!r}: a topic's name has letters, digits, '.', '_' and '-', at most 249")
     return TopicPartition(topic, 0)
 

@@ -1,10 +1,8 @@
 """Documents as Kafka records: topic, key, headers, value, tombstones, as `$emit` says; and rows that a broker would refuse (S6)."""
 
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Final
 
 import numpy as np
 import pyarrow as pa
@@ -37,9 +35,7 @@ from tidemark.shared.operators.frame import Cells, frame_of
 from tidemark.shared.operators.rendered import rendered
 from tidemark.shared.ports.log import HEADERS, RecordColumns
 from tidemark.shared.ports.sink import Rejected
-from tidemark.shared.runtime.topics import refusal
-
-_TOPIC: Final = re.compile(r"[a-zA-Z0-9._-]{1,249}")
+from tidemark.shared.runtime.topics import may_be, refusal
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,7 +126,7 @@ class RecordMaker:
 
     def _permitted(self, rows: "_Rows", names: list[str], places: Int64s) -> tuple[list[str], Int64s]:
         for place, name in enumerate(names):
-            reason = None if _may_be_topic(name) else self._no_topic(name)
+            reason = None if may_be(name) else self._no_topic(name)
             if reason is None and (internal := refusal(name, self.takes.prefix)):
                 reason = f"{self.stage.path}.topic: {internal}"
             if reason is not None:
@@ -286,10 +282,6 @@ def _by_topic(rows: _Rows, topics: list[str], places: Int64s, columns: RecordCol
     bounds = np.searchsorted(places[order], np.arange(len(topics) + 1))
     parts = [(topic, order[bounds[n] : bounds[n + 1]]) for n, topic in enumerate(topics)]
     return [(own, TopicRun(topic, columns.take(own))) for topic, own in parts if len(own)]
-
-
-def _may_be_topic(name: str) -> bool:
-    return _TOPIC.fullmatch(name) is not None and name not in (".", "..")
 
 
 def _kafka_times(batch: pa.RecordBatch) -> pa.Array | None:
