@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.harness.sealing import KEY, sealed
+from tests.harness.share import CI
 from tidemark.services.cli.installation import Installation
 from tidemark.services.local.broker import LocalBroker
 from tidemark.services.local.broker_settings import BrokerSettings
@@ -30,7 +31,7 @@ ROOT = Path(__file__).resolve().parents[2]
 START = ROOT / "deploy" / "images" / "start.sh"
 NAME = ProcessorName("passing")
 SERVICES = ("coordinator", "source", "sink")
-HOGS = 4 * len(os.sched_getaffinity(0))
+HOGS = (2 if CI else 4) * len(os.sched_getaffinity(0))
 HOGS_END_AFTER_S = 180
 COMMITS = 8
 
