@@ -132,7 +132,7 @@ def check_reach(processor: Processor, own: Collection[str], allowed: Allowed) ->
             if name in own:
                 reason = (
                     f"${{{value}}} is not open to documents: a secret stands in a connection of the registry, which a document names;"
-                    " a variable of the environment is opened by `variables` of TIDEMARK_ALLOW"
+                    " a variable of the environment is opened by `tidemark up --variable`, or `variables` of TIDEMARK_ALLOW"
                 )
                 found.append(DocumentError(f"connections.{name}", reason))
         if not REFERENCE.search(msgspec.json.encode(connection.settings, enc_hook=str).decode()):

@@ -33,7 +33,7 @@ class FolderLock:
             file.close()
             raise BrokerError(
                 f"{self._data_dir}: expected a folder that nobody works on, found a run on it (pid {holder or 'not known yet'});"
-                " `tidemark create FILE --start` adds a pipeline to that one, --data names another folder"
+                " `tidemark create FILE --start` adds a pipeline to that one; --data, or `folder` in Python, names another"
             ) from error
         file.truncate(0)
         file.write(str(os.getpid()))

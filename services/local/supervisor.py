@@ -144,7 +144,8 @@ class LocalCluster:
             self.make_folder()
         except OSError as error:
             raise BrokerError(
-                f"{self.settings.data_dir}: expected a folder, or a place for one: {error.strerror}; --data names another"
+                f"{self.settings.data_dir}: expected a folder, or a place for one: {error.strerror};"
+                " --data, or `folder` in Python, names another"
             ) from error
         self._lock.take()  # before anything is touched: the files here may belong to a running installation
         self._logs().mkdir(exist_ok=True)

@@ -6,6 +6,7 @@ from typing import NoReturn
 import pytest
 
 import tidemark
+from tidemark.services.local.folder_lock import FolderLock
 
 pytestmark = [pytest.mark.kafka, pytest.mark.e2e]
 
@@ -56,6 +57,23 @@ def test_an_interrupt_while_it_starts_or_stops_leaves_no_process(
 
 def _interrupted(*_: object, **__: object) -> NoReturn:
     raise KeyboardInterrupt
+
+
+def test_a_folder_that_cannot_be_taken_is_named_in_the_words_of_python(tmp_path: Path) -> None:
+    """Who writes `tidemark.run` has no `--data`: somebody else works on the folder, or it is a file."""
+    document = {"pipeline": [{"$source": {"documents": [{"a": 1}]}}, {"$emit": {"path": "out", "format": "json"}}]}
+    held = FolderLock(tmp_path)
+    held.take()
+    (tmp_path / "file").write_text("")
+    try:
+        for folder, why in ((tmp_path, "nobody works on"), (tmp_path / "file", "a place for one")):
+            with (
+                pytest.raises(tidemark.RunEnded, match=rf"{why}.*`folder` in Python, names another"),
+                tidemark.run(document, folder),
+            ):
+                pass
+    finally:
+        held.release()
 
 
 def test_what_cannot_run_is_said_before_the_block_begins(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 import os
 import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -46,4 +47,43 @@ def test_the_tutorial_holds(kafka_broker: str, tmp_path: Path) -> None:
             assert done.returncode == 0, done.stderr
         with psycopg.connect(url) as connection:
             found = [tuple(map(str, row)) for row in connection.execute(select.encode())]
-    assert found == _table()
+        assert found == _table()
+        _goes_on(document, produce, environment, url, tmp_path)
+
+
+def _goes_on(document: str, produce: str, environment: dict[str, str], url: str, folder: Path) -> None:
+    """Without `until`, by the name that the page gives: processes are killed while more orders come, and each counts once."""
+    assert "name it `takings-live`" in (ROOT / "docs/tutorial.md").read_text(encoding="utf-8")
+    live = document.replace("      until: latest\n", "").replace("name: takings", "name: takings-live")
+    (folder / "takings.yaml").write_text(live)
+    more = produce.replace("await admin.create_topics", "0 and await admin.create_topics").replace(
+        'f"2026-01-01T00:{n // 2:02}', 'f"2026-01-01T{n // 120:02}:{n // 2 % 60:02}'
+    )
+    tidemark = [sys.executable, "-m", "tidemark.services.cli"]
+    at = {"cwd": folder, "env": environment, "text": True}
+    run = subprocess.Popen([*tidemark, "run", "takings.yaml"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, **at)  # type: ignore[call-overload]
+    orders, killed, told = iter((range(20, 200), range(200, 300), range(300, 400))), set[str](), ""
+    try:
+        for line in run.stdout:
+            told += line
+            if "RUNNING" not in line:
+                continue
+            if (some := next(orders, None)) is not None:
+                text = more.replace("range(20)", repr(some))
+                subprocess.run([sys.executable, "-c", text], check=True, **at)  # type: ignore[call-overload]
+                listed = subprocess.run([*tidemark, "ps"], check=True, capture_output=True, **at).stdout  # type: ignore[call-overload]
+                for service, pid in re.findall(r"^\S+ +(source|sink|spark) +(\d+)", listed, flags=re.MULTILINE):
+                    if service not in killed:
+                        killed.add(service)
+                        os.kill(int(pid), signal.SIGKILL)
+                        break
+            with psycopg.connect(url) as connection:
+                counted = "SELECT sum(orders), sum(amount) FROM takings WHERE minute < '2026-01-01T03:00:00Z'"
+                if connection.execute(counted).fetchone() == (360, sum(range(360))):
+                    break
+        else:
+            raise AssertionError(told)
+    finally:
+        run.send_signal(signal.SIGINT)
+        told += run.communicate(timeout=60)[0]
+    assert killed == {"source", "sink", "spark"}, told
