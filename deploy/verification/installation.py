@@ -57,13 +57,13 @@ class Installation(ABC):
             time.sleep(_POLL_S)
         raise Wrong(f"{what}: not so within {_WAIT_S:.0f} s; {_line(status)}")
 
-    def until_goes_on(self, what: str, more: int = 2) -> dict[str, Any]:
-        """Wait until the job runs, has committed so often since now, and has got further in the events that flow in."""
+    def until_goes_on(self, what: str) -> dict[str, Any]:
+        """Wait until the job runs, has committed twice since now, and has got further in the events that flow in."""
         before = self.until("before", lambda s: s.get("watermark"))
 
         def further(status: dict[str, Any]) -> bool:
             on = bool((status.get("watermark") or "") > before["watermark"])
-            return on and status["state"] == "RUNNING" and bool(status["commits"] >= before["commits"] + more)
+            return on and status["state"] == "RUNNING" and bool(status["commits"] >= before["commits"] + 2)
 
         return self.until(what, further)
 

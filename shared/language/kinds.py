@@ -349,11 +349,10 @@ def read_stage(
     scope: Scope,
     specs: Mapping[str, StageSpec],
     elsewhere: str,
-    why: Mapping[str, str] | None = None,
 ) -> Any:
     """One stage of a pipeline: an object with one key, of those in `specs`.
 
-    elsewhere: what is said of the language's other stages, where `why` has nothing of its own on one.
+    elsewhere: what is said of the language's other stages.
     """
     if type(tree) is not dict or len(tree) != 1:
         found = f"{len(tree)} keys: {', '.join(map(str, list(tree)[:4]))}" if type(tree) is dict else repr(tree)[:80]
@@ -363,7 +362,7 @@ def read_stage(
     place = join(path, name)
     spec = specs.get(name)
     if spec is None and elsewhere and name in scope.stages:
-        scope.problems.add(place, f"{name} {(why or {}).get(name, elsewhere)}")
+        scope.problems.add(place, f"{name} {elsewhere}")
         return None
     if spec is None and name in STAGES_LEFT_OUT:
         scope.problems.add(place, f"{name} {STAGES_LEFT_OUT[name]}")
@@ -382,11 +381,10 @@ def read_stages(
     scope: Scope,
     specs: Mapping[str, StageSpec],
     elsewhere: str,
-    why: Mapping[str, str] | None = None,
 ) -> tuple[Any, ...] | None:
     """A list of stages, without those that are wrong; None where it is no list."""
     if type(tree) is not list:
         _wrong(tree, path, scope, "a list of stages")
         return None
-    found = (read_stage(item, f"{path}[{i}]", scope, specs, elsewhere, why) for i, item in enumerate(tree))
+    found = (read_stage(item, f"{path}[{i}]", scope, specs, elsewhere) for i, item in enumerate(tree))
     return tuple(stage for stage in found if stage is not None)

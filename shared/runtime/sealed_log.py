@@ -124,10 +124,10 @@ class SealedTransactionalWriter:
 class SealedLog:
     """`Log` in front of another."""
 
-    def __init__(self, inner: Log, keys: SealKeys, prefix: str, unreadable: Unreadable | None = None) -> None:
-        """`prefix`: of the installation's topics. `unreadable`: where records that are skipped are counted."""
+    def __init__(self, inner: Log, keys: SealKeys, prefix: str) -> None:
+        """`prefix`: of the installation's topics."""
         self.inner = inner
-        self.unreadable = unreadable or Unreadable()
+        self.unreadable = Unreadable()
         self._sealing = Sealing(keys, prefix, self.unreadable)
 
     async def create_topic(self, topic: str, partitions: int, config: Mapping[str, str] | None = None) -> None:

@@ -58,12 +58,11 @@ def table_at(destination: Destination, encoding: Encoding = _DELTA) -> ReadTable
         releases.close()
 
 
-def read_released(path: str, *, job: str | None = None, encoding: Encoding = _DELTA) -> pa.Table:
+def read_released(path: str, *, encoding: Encoding = _DELTA) -> pa.Table:
     """All released rows of a local table, in the order of identity and epoch.
 
     Args:
         path: the `path` of `$emit`.
-        job: only rows that this job released; None for all.
         encoding: of the table.
 
     Raises:
@@ -72,13 +71,13 @@ def read_released(path: str, *, job: str | None = None, encoding: Encoding = _DE
     destination = LocalDestination(path, "reader")
     table = table_at(destination, encoding)
     if table is not None:
-        return _table_of(destination, job, table)
-    list(released_files(destination, job=job))  # which checks them
+        return _table_of(destination, table)
+    list(released_files(destination))  # which checks them
     return pa.table({})
 
 
-def _table_of(destination: Destination, job: str | None, table: ReadTable) -> pa.Table:
-    files = released_files(destination, job=job, table=table)
+def _table_of(destination: Destination, table: ReadTable) -> pa.Table:
+    files = released_files(destination, table=table)
     found = [*(released.table() for released in files), *large_files(destination, table).values()]
     return pa.concat_tables(found) if found else table.schema.empty_table()
 
@@ -117,14 +116,14 @@ def _whole(rows: pa.Table, partition: Mapping[str, Any], schema: pa.Schema) -> p
     return pa.table(columns, schema=schema)
 
 
-def read_released_rows(path: str, *, job: str | None = None, encoding: Encoding = _DELTA) -> list[dict[str, Any]]:
+def read_released_rows(path: str, *, encoding: Encoding = _DELTA) -> list[dict[str, Any]]:
     """All released rows of a local destination of any format: JSON lines as JSON, CSV as text. Raises Discrepancy."""
     destination = LocalDestination(path, "reader")
     table = table_at(destination, encoding)
     if table is not None:
-        rows: list[dict[str, Any]] = _table_of(destination, job, table).to_pylist()
+        rows: list[dict[str, Any]] = _table_of(destination, table).to_pylist()
         return rows
-    files = released_files(destination, job=job)
+    files = released_files(destination)
     return [row for released in files for row in _content(released, _reader_of(released.manifest))]
 
 

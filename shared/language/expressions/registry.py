@@ -114,10 +114,10 @@ def positional(
 
 def named(
     name: str, required: str, optional: str = "", *,
-    alone: bool = False, order: str = "", deferred: str = "", null: int = 0, doc: str = "",
+    alone: bool = False, deferred: str = "", null: int = 0, doc: str = "",
 ) -> Callable[[F], F]:  # fmt: skip
-    """Declare an operator with named arguments; names are separated by blanks, required ones first unless `order` is given."""
-    names = tuple((order or f"{required} {optional}").split())
+    """Declare an operator with named arguments; names are separated by blanks, required ones first."""
+    names = tuple(f"{required} {optional}".split())
     return _declare(
         name, Named(names, frozenset(required.split()), alone, frozenset(deferred.split())), null=null, doc=doc
     )
