@@ -68,6 +68,19 @@ def test_a_run_uses_it_and_ends_nothing_of_others(tmp_path: Path) -> None:
     assert "does not answer" in _tidemark(tmp_path, "processors", "--data", "d").stderr
 
 
+def test_it_says_where_its_broker_is_and_a_run_what_it_doubts(tmp_path: Path) -> None:
+    """The broker under the name that documents have for it; a slip that leaves a document valid, before anything runs."""
+    (tmp_path / "doubt.yaml").write_text(
+        "pipeline:\n  - $source: {documents: [{a: 1}]}\n  - $addFields:\n      note: x,\n  - $emit: {path: out, format: json}\n"
+    )
+    with _begun(tmp_path, " (${LOCAL_KAFKA} in documents)", "up", "--data", "d"):
+        done = _tidemark(tmp_path, "run", "doubt.yaml", "--data", "d")
+    assert done.returncode == 0, done.stderr
+    warned, _, ran = done.stderr.partition("FINISHED")
+    assert "warning: pipeline[1].$addFields.note (line 4): x, ends with ','" in warned, done.stderr
+    assert "warning" not in ran
+
+
 def test_what_is_stored_can_be_looked_at(tmp_path: Path) -> None:
     """Topics, dead letters and checkpoints of an installation that runs, and a try-out on a topic's newest records, junk counted."""
     emit = {"connectionName": "b", "topic": "t"}
