@@ -18,7 +18,7 @@ class Hands(Spawner):
 
     def __init__(self) -> None:
         super().__init__()
-        self._calls = [_hand(), _hand()]
+        self._calls = [_Hand(), _Hand()]
         self._turn = 0
 
     def blocking(self, work: Callable[..., T], *args: Any) -> Awaitable[T]:
@@ -40,27 +40,30 @@ class Hands(Spawner):
                 done.put(error)
 
         self._turn = 1 - self._turn
-        self._calls[self._turn].put(answered)
+        if not self._calls[self._turn].thread.is_alive():  # this is a fork of the process that began it
+            self._calls[self._turn] = _Hand()
+        self._calls[self._turn].calls.put(answered)
         try:
             answer = done.get(timeout=WAIT_S)
         except queue.Empty:
-            self._calls[self._turn] = _hand()  # the other one may never be free again
+            self._calls[self._turn] = _Hand()  # the other one may never be free again
             raise AssertionError(f"a call has not come back after {WAIT_S:.0f} s") from None
         if isinstance(answer, BaseException):
             raise answer
         return answer[0]
 
 
-def _hand() -> "queue.Queue[_Call]":
-    """The calls of a new thread."""
-    calls: queue.Queue[_Call] = queue.Queue(1)
+class _Hand:
+    """A thread, and its calls."""
 
-    def work_through() -> None:
+    def __init__(self) -> None:
+        self.calls: queue.Queue[_Call] = queue.Queue(1)
+        self.thread = threading.Thread(target=self._work_through, daemon=True)
+        self.thread.start()
+
+    def _work_through(self) -> None:
         while True:
-            calls.get()()
-
-    threading.Thread(target=work_through, daemon=True).start()
-    return calls
+            self.calls.get()()
 
 
 HANDS: Final = Hands()

@@ -5,8 +5,10 @@ import json
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 from datetime import datetime
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -463,6 +465,14 @@ def test_hands_take_turns() -> None:
     assert first == third != second
     with pytest.raises(ZeroDivisionError):
         hands.call(lambda: 1 // 0)
+
+
+def test_hands_work_in_a_fork_of_their_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As some runners of tests make one for each test: threads are not in it."""
+    monkeypatch.setattr("tidemark.services.library.hands.WAIT_S", 5.0)
+    hands = Hands()
+    with ProcessPoolExecutor(1, get_context("fork"), initializer=hands.call, initargs=(int,)) as forked:
+        assert forked.submit(int, "7").result(60) == 7
 
 
 def _found(
