@@ -117,7 +117,8 @@ class SparkStep:
         whole = self.plan.sessions and self.plan.processing_time  # a late row may join a session that is open
         live = [s for s in (*state.segments, *added) if whole or s.max_end_ms > closed_before]
         state = StageState(tuple(live), closed_before, state.forced_ms, arrival)
-        closed_to, forced = self._closable(state, times)
+        forced = self._forced(state, times)
+        closed_to = self.plan.closable(times.watermark_ms, times.processing_ms, state.closed_to_ms, forced)
         if any(self._first_end(s) <= closed_to for s in state.segments):
             state, more, more_failed = self._close(state, closed_to, times.processing_ms, prefix, floor)
             outs, failed = [*outs, *more], failed + more_failed
@@ -142,25 +143,14 @@ class SparkStep:
         """No window of the segment that is still open ends before this."""
         return segment.min_start_ms + self.plan.length_ms
 
-    def _closable(self, state: StageState, times: Times) -> tuple[int, int]:
-        """As `shared.operators.step.Step._closable`: (windows that end at or below are to close, where idleness puts the watermark)."""
-        if times.watermark_ms == MAX_TIME:
-            return MAX_TIME, state.forced_ms
-        if self.plan.processing_time:
-            return times.processing_ms, state.forced_ms
-        forced = max(state.forced_ms, self._idle_to(state, times.processing_ms))
-        return max(state.closed_to_ms, self.plan.closed_to(times.watermark_ms), forced), forced
-
-    def _idle_to(self, state: StageState, processing_ms: int) -> int:
-        timeout = self.plan.idle_timeout_ms
-        if timeout is None or MIN_TIME in (processing_ms, state.last_arrival_ms) or not state.segments:
-            return MIN_TIME
-        if processing_ms < state.last_arrival_ms + timeout:
-            return MIN_TIME
-        ready = self._rows(state.segments, state.closed_to_ms, processing_ms - timeout)
+    def _forced(self, state: StageState, times: Times) -> int:
+        """Where `idleTimeout` puts the watermark, ms. See `shared.operators.step.Step._forced`."""
+        idle_to = self.plan.idle_to(times.watermark_ms, times.processing_ms, state.last_arrival_ms)
+        if idle_to == MIN_TIME or not state.segments:
+            return state.forced_ms
         self._jobs += 1
-        found = ready.agg(F.max(WEND)).collect()[0][0]
-        return MIN_TIME if found is None else int(found)
+        found = self._rows(state.segments, state.closed_to_ms, idle_to).agg(F.max(WEND)).collect()[0][0]
+        return state.forced_ms if found is None else max(state.forced_ms, int(found))
 
     def _output_watermark(self, state: StageState, times: Times) -> int:
         """ST5; with an output time inside the window no open window may give one before its start."""
@@ -174,14 +164,7 @@ class SparkStep:
     def next_processing_time(self, state: StageState) -> int:
         """When processing time next closes something, ms; MAX_TIME for never."""
         ends = [self._first_end(s) for s in state.segments]
-        if not ends:
-            return MAX_TIME
-        if self.plan.processing_time:
-            return min(ends)
-        timeout = self.plan.idle_timeout_ms
-        if timeout is None or state.last_arrival_ms == MIN_TIME:
-            return MAX_TIME
-        return max(min(ends), state.last_arrival_ms) + timeout
+        return self.plan.next_processing_time(ends, state.last_arrival_ms)
 
     def open_sessions(
         self, state: StageState, added: Sequence[StateSegment], closed_ms: int, keys: Sequence[bytes]

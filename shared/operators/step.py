@@ -99,7 +99,8 @@ class Step:
         floor = self._said(state)
         state, counts, letters = self._take(state, given, times)
         outs += letters
-        closed_to, forced = self._closable(state, times)
+        forced = self._forced(state, times)
+        closed_to = self.plan.closable(times.watermark_ms, times.processing_ms, state.closed_to_ms, forced)
         state, more, failed = self._close(state, closed_to, times, floor)
         outs += more
         counts = replace(counts, failed=counts.failed + failed)
@@ -154,25 +155,13 @@ class Step:
 
     # --- closing ------------------------------------------------------------------------------------------------------
 
-    def _closable(self, state: StepState, times: Times) -> tuple[int, int]:
-        """(windows that end at or below are to close, where `idleTimeout` puts the watermark), ms."""
-        if times.watermark_ms == MAX_TIME:
-            return MAX_TIME, state.forced_ms
-        if self.plan.processing_time:
-            return times.processing_ms, state.forced_ms
-        forced = max(state.forced_ms, self._idle_to(state, times.processing_ms))
-        by_watermark = self.plan.closed_to(times.watermark_ms)
-        return max(state.closed_to_ms, by_watermark, forced), forced
-
-    def _idle_to(self, state: StepState, processing_ms: int) -> int:
-        """The end of the last window with an idle timer that has run out (ST4); MIN_TIME for none."""
-        timeout = self.plan.idle_timeout_ms
-        if timeout is None or MIN_TIME in (processing_ms, state.last_arrival_ms):
-            return MIN_TIME
-        if processing_ms < state.last_arrival_ms + timeout:
-            return MIN_TIME
+    def _forced(self, state: StepState, times: Times) -> int:
+        """Where `idleTimeout` puts the watermark: the end of the last window with an idle timer that has run out (ST4), ms."""
+        idle_to = self.plan.idle_to(times.watermark_ms, times.processing_ms, state.last_arrival_ms)
+        if idle_to == MIN_TIME:
+            return state.forced_ms
         ends = [int(e) for t in _open(state) for e in np.unique(t.column(WEND).to_numpy())]
-        return max((e for e in ends if e + timeout <= processing_ms), default=MIN_TIME)
+        return max([state.forced_ms, *(e for e in ends if e <= idle_to)])
 
     def _said(self, state: StepState) -> int:
         """On processing time: the output watermark before the step, which nothing may be behind (ST3)."""
@@ -207,14 +196,7 @@ class Step:
     def next_processing_time(self, state: StepState) -> int:
         """When processing time next closes something, ms; MAX_TIME for never."""
         ends = [int(pc.min(table.column(WEND)).as_py()) for table in _open(state)]
-        if not ends:
-            return MAX_TIME
-        if self.plan.processing_time:
-            return min(ends)
-        timeout = self.plan.idle_timeout_ms
-        if timeout is None or state.last_arrival_ms == MIN_TIME:
-            return MAX_TIME
-        return max(min(ends), state.last_arrival_ms) + timeout
+        return self.plan.next_processing_time(ends, state.last_arrival_ms)
 
 
 def _open(state: StepState) -> list[pa.Table]:

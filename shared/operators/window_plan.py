@@ -6,6 +6,7 @@
   pipeline runs when the window closes.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Final, Literal
@@ -19,7 +20,7 @@ from tidemark.shared.language.stages import Group, HoppingWindow, InnerStage, Li
 from tidemark.shared.language.stages.base import declared
 from tidemark.shared.language.stages.skip import Skip
 from tidemark.shared.language.stages.windows import nodes_in
-from tidemark.shared.model.time import MIN_TIME, minus
+from tidemark.shared.model.time import MAX_TIME, MIN_TIME, minus
 from tidemark.shared.operators.base import ARRIVAL, KEY, META, PART, POS, REST, SRCKEY, TS, WEND, WSTART
 from tidemark.shared.operators.grouping import Merge
 from tidemark.shared.operators.specs import WindowSpec
@@ -245,6 +246,31 @@ class WindowPlan:
     def judged_at_source(self) -> bool:
         """`lateness: split` on rows of a source: the sender judges (LANGUAGE.md, Time)."""
         return self.spec.lateness == "split" and self.spec.from_source and not self.processing_time
+
+    def next_processing_time(self, ends: Sequence[int], last_arrival_ms: int) -> int:
+        """When processing time next closes one of the windows that end then, ms; MAX_TIME for never."""
+        if not ends:
+            return MAX_TIME
+        if self.processing_time:
+            return min(ends)
+        if self.idle_timeout_ms is None or last_arrival_ms == MIN_TIME:
+            return MAX_TIME
+        return max(min(ends), last_arrival_ms) + self.idle_timeout_ms
+
+    def idle_to(self, watermark_ms: int, processing_ms: int, last_arrival_ms: int) -> int:
+        """The idle timer has run out for windows whose end is at or below this (ST4), ms; MIN_TIME for none."""
+        timeout = None if self.processing_time or watermark_ms == MAX_TIME else self.idle_timeout_ms
+        if timeout is None or MIN_TIME in (processing_ms, last_arrival_ms) or processing_ms < last_arrival_ms + timeout:
+            return MIN_TIME
+        return processing_ms - timeout
+
+    def closable(self, watermark_ms: int, processing_ms: int, closed_to_ms: int, forced_ms: int) -> int:
+        """Windows whose end is at or below this are to close, ms. forced_ms: to where `idleTimeout` has put the watermark."""
+        if watermark_ms == MAX_TIME:
+            return MAX_TIME
+        if self.processing_time:
+            return processing_ms
+        return max(closed_to_ms, self.closed_to(watermark_ms), forced_ms)
 
     def closed_to(self, watermark_ms: int) -> int:
         """Windows whose end is at or below this are closed by a watermark, ms."""

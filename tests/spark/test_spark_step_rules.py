@@ -1,9 +1,11 @@
 # ruff: noqa: N802 -- a test carries its rule's name
 """The step on a real Spark session, by the rules' names: names of attempts (P2), late partials (P3), stream and batch (P4)."""
 
+import copy
 import hashlib
 import itertools
 import json
+import random
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -40,9 +42,16 @@ def session() -> Iterator[SparkSession]:
 class Stage:
     """A step on Spark over a folder, and the segments that its senders write there."""
 
-    def __init__(self, session: SparkSession, root: Path, *, lateness: str = "split") -> None:
+    def __init__(
+        self, session: SparkSession, root: Path, *, lateness: str = "split", idle_timeout_ms: int | None = None
+    ) -> None:
+        """idle_timeout_ms: of the step alone, so that partials come, and not rows."""
         self.document = pipeline(10, lateness=lateness)
-        head = plan_processor(parse(self.document), collects=True).vertices[1].head
+        own = copy.deepcopy(self.document)
+        if idle_timeout_ms is not None:
+            idle = {"size": idle_timeout_ms, "unit": "ms"}
+            own["pipeline"][1]["$tumblingWindow"]["idleTimeout"] = idle
+        head = plan_processor(parse(own), collects=True).vertices[1].head
         assert isinstance(head, StepHead)
         self.plan = WindowPlan(head.step.window)
         self.root = root
@@ -105,6 +114,29 @@ def test_P3_a_late_partial_is_counted_and_never_taken_in(
     assert result.late_partials == 2
     closed = stage.step(result.state, [], Times(15, MAX_TIME), "late/b", arrived=False)
     assert [json.loads(row)["n"] for row in stage.rows(closed)] == [1]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_ST4_idleness_closes_the_same_windows_as_in_arrow(session: SparkSession, tmp_path: Path, seed: int) -> None:
+    """Where the watermark stands: when each is due, what comes out, and to where idleness has put the watermark."""
+    stage = Stage(session, tmp_path, idle_timeout_ms=30)
+    local, chooser = Step(stage.plan, CONTEXT), random.Random(seed)
+    ours, theirs, now_ms, found = StepState(), StageState(), 0, list[str]()
+    for number in range(8):
+        before, now_ms = now_ms, now_ms + chooser.choice([5, 20, 40, 60])
+        at = [record(now_ms + chooser.randrange(30), chooser.choice("ab")) for _ in range(chooser.choice([0, 0, 2]))]
+        outs = stage.sent(*at) if at else []
+        times = Times(MIN_TIME, MIN_TIME, before, now_ms)
+        expected = local(ours, EpochInput([out.batch for out in outs]), times)
+        got = stage.step(theirs, stage.segments(outs), times, f"idle/{number}", arrived=bool(outs))
+        ours, theirs = expected.state, got.state
+        rows = [json.dumps(d, default=str, sort_keys=True) for out in expected.outs for d in documents_of(out.batch)]
+        assert stage.rows(got) == sorted(rows)
+        assert (theirs.closed_to_ms, theirs.forced_ms) == (ours.closed_to_ms, ours.forced_ms)
+        assert stage.step.next_processing_time(theirs) <= local.next_processing_time(ours)
+        found += rows
+    assert found
+    assert theirs.forced_ms > MIN_TIME
 
 
 @pytest.mark.parametrize("gathered_rows_max", [0, 10_000])
