@@ -79,8 +79,8 @@ class Api:
     executor: Executor
     audit_log: Audit
     plans: Plans
-    agents_state: Any = None
-    """Callable: the state of the agents, for readiness."""
+    agents_state: Callable[[], str] | None = None
+    """The state of the agents, for readiness; None without agents."""
     issuer_state: Callable[[], str] | None = None
     """Likewise of the OpenID provider."""
     served: Sequence[routes.Route] = routes.ROUTES

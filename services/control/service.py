@@ -6,7 +6,6 @@ import os
 import ssl
 import uuid
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 
 import structlog
@@ -85,8 +84,8 @@ class ControlService:
             )
             raise ProcessSettingsError(message)
         if kafka is not None and settings.agents:
-            self.agents = Agents(log, kafka, topics, clock, executor, self.commands, self.events, self.audit, token)
-            self.api.agents_state = partial(getattr, self.agents, "state")
+            agents = Agents(log, kafka, topics, clock, executor, self.commands, self.events, self.audit, token)
+            self.agents, self.api.agents_state = agents, lambda: agents.state
             self.model.on_status = self.events.status
             self.audit.tell = self.works.tell = self.events.tell
         self._connections = ServerConnections(clock, settings.connections_max, settings.request_wait_ms)
