@@ -1,18 +1,16 @@
 """The tests that a computation has to pass: its author derives a class from the contract, and pytest runs them.
 
-What comes out follows from the records of each key alone: it is the same over restarts, at any pace, and beside other keys.
+What comes out follows from the records of each key alone: it is the same over restarts, at any pace, beside other keys, in each process
+and on each day.
 """
 
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, ClassVar
 
+from tidemark.services.library.elsewhere import SEEDS, Came, course, course_elsewhere, order_of
 from tidemark.shared.computation.base import Computation
 from tidemark.shared.computation.harness import Harness
 from tidemark.shared.language.values import canonical_key, render_json
-from tidemark.shared.model.values import Document
-
-Came = tuple[Document, int]
-"""A document, and its event time, ms."""
 
 
 class ComputationContract:
@@ -47,6 +45,18 @@ class ComputationContract:
         for key in sorted(keys):
             alone = self._outputs([each for each in self.records if canonical_key(each[0].get(self.key)) == key])
             self._same([each for each in whole if each[0] == key], alone, f"key {key!r} without the others")
+
+    def test_it_is_the_same_in_another_process_and_on_another_day(self) -> None:
+        """`hash()` and the order of a set, the clock, and random numbers are in no document, no state and no timer."""
+        order = order_of(self.plugin, self.key, self.config, self.records)
+        here = course(self.plugin, order)
+        for seed in SEEDS:
+            there = course_elsewhere(order, seed)
+            for where, what in here | there:
+                self._same(
+                    here.get((where, what)), there.get((where, what)),
+                    f"in another process (PYTHONHASHSEED={seed}), on another day, {where}: {what}",
+                )  # fmt: skip
 
     def _outputs(
         self, records: Sequence[Came], *, restarts: Collection[int] = (), late: bool = False

@@ -296,6 +296,10 @@ class KeyedComputation:
         """When `on_processing_time` next has something to do; MAX_TIME for never."""
         return self._clock_due.first_ms()
 
+    def all_keys(self) -> list[Key]:
+        """Those in memory, in the order of their bytes."""
+        return self._keys.all()
+
     def snapshot(self) -> dict[StatePart, bytes | None]:
         """Parts with the state that changed since the last call; None for one that is gone."""
         return self._keys.snapshot()

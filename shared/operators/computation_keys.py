@@ -291,6 +291,10 @@ class KeyedStates:
         """Those in memory."""
         return len(self._keys)
 
+    def all(self) -> list[Key]:
+        """Those in memory, in the order of their bytes."""
+        return [self._keys[data] for data in sorted(self._keys)]
+
     def find(self, data: bytes) -> Key | None:
         """The key of these bytes; None if it is not there."""
         key = self._keys.get(data)
