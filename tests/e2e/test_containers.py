@@ -31,7 +31,7 @@ ROOT = Path(__file__).resolve().parents[2]
 START = ROOT / "deploy" / "images" / "start.sh"
 NAME = ProcessorName("passing")
 SERVICES = ("coordinator", "source", "sink")
-HOGS = (2 if CI else 4) * len(os.sched_getaffinity(0))
+HOGS = (1 if CI else 4) * len(os.sched_getaffinity(0))
 HOGS_END_AFTER_S = 180
 COMMITS = 8
 

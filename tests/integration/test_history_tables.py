@@ -11,6 +11,7 @@ from pyiceberg.catalog import load_catalog
 
 from tests.contract.sources_worlds import catalog_in
 from tests.harness.installation import Installed, released
+from tests.harness.share import share
 from tests.integration.test_history import document, drain, line, tell, write
 
 
@@ -107,7 +108,7 @@ def test_a_history_is_what_the_table_holds(tmp_path: Path, glob: str, tasks: int
 
 
 @pytest.mark.parametrize("kind", MADE)
-@pytest.mark.parametrize("breaks", [(), *((n,) for n in range(1, 8)), (2, 4, 6, 8)])
+@pytest.mark.parametrize("breaks", share([(), *((n,) for n in range(1, 8)), (2, 4, 6, 8)], 4))
 @pytest.mark.parametrize(("tasks", "ordered"), [(1, True), (3, False)])
 def test_what_becomes_of_a_table_is_no_part_of_the_history(
     tmp_path: Path, kind: str, tasks: int, breaks: tuple[int, ...], *, ordered: bool

@@ -26,7 +26,13 @@ from tidemark.shared.ports.log import LogRecord, NewRecord, TopicPartition
 from tidemark.shared.wire.frames import encode_frame
 
 JOB = JobId("j")
-SAME = "import json, sys; from tests.harness.simulation.story import run; v = run(int(sys.argv[1])); print(json.dumps([v.digest, v.trace]))"
+SAME = """
+import json, sys
+from tests.harness.simulation.story import quiet, run
+with quiet():
+    found = run(int(sys.argv[1]))
+print(json.dumps([found.digest, found.trace]))
+"""
 
 
 def _elsewhere(seed: int, hash_seed: str) -> Any:

@@ -4,6 +4,8 @@ import de.bwaldvogel.mongo.backend.memory.MemoryBackend;
 import de.bwaldvogel.mongo.bson.Document;
 import de.bwaldvogel.mongo.wire.message.MongoMessage;
 import io.netty.channel.Channel;
+import java.time.Duration;
+import java.time.Instant;
 import java.util.ArrayList;
 import java.util.HashMap;
 import java.util.HashSet;
@@ -15,6 +17,8 @@ import java.util.Set;
  * Prints their ports, and ends when its input does. */
 public class Servers {
   private static final int WIRE_VERSION = 21; // of 7.0: the drivers of today refuse the server's own
+  // As MongoDB's transactionLifetimeLimitSeconds: of a client that was killed nobody ends a transaction.
+  private static final Duration TRANSACTION_LIFETIME = Duration.ofSeconds(60);
 
   public static void main(String[] arguments) throws Exception {
     var alone = new MongoServer(new Backend(false));
@@ -30,6 +34,7 @@ public class Servers {
     final MemoryBackend copy = new MemoryBackend();
     final Map<String, Integer> seen = new HashMap<>();
     final Set<String> written = new HashSet<>();
+    final Instant ends = Instant.now().plus(TRANSACTION_LIFETIME);
   }
 
   private static final class Backend extends MemoryBackend {
@@ -81,6 +86,7 @@ public class Servers {
 
     private Document inTransaction(MongoMessage message, Document asked, String command) {
       Object session = ((Document) asked.get("lsid")).get("id");
+      open.values().removeIf(each -> Instant.now().isAfter(each.ends));
       if (Boolean.TRUE.equals(asked.get("startTransaction"))) {
         open.put(session, new Transaction());
       }
