@@ -96,6 +96,11 @@ def test_a_target_that_is_found_by_a_field_of_no_document_is_an_error() -> None:
         ),
         ({"$addFields": {"x": "$amount "}}, "did you mean amount?"),
         ({"$addFields": {"x": "$Paid"}}, "did you mean paid?"),
+        ({"$redact": {"$cond": ["$shop ", "$$KEEP", "$$PRUNE"]}}, "reads 'shop ', a name with a blank at its end"),
+        (
+            {"$match": {"$expr": {"$let": {"vars": {"a": 1}, "in": {"$eq": ["amount", "$$a"]}}}}},
+            "(the field is written $amount)",
+        ),
         ({"$addFields": {"x": "$shop "}}, "reads 'shop ', a name with a blank at its end; did you mean shop?"),
         ({"$match": {"amount": "3"}}, "amount is declared decimal, and none is equal to, above or below '3'"),
         ({"$match": {"$expr": {"$gt": ["$amount", "3"]}}}, "amount is declared decimal"),

@@ -184,7 +184,10 @@ def test_a_call_that_can_only_fail_is_an_error(stage: dict[str, Any], said: str)
         ({"$match": {"a": "$b"}}, "{$expr: {$eq: ['$a', '$b']}}"),
         ({"$addFields": {"x": {"$add": ["$a", "b"]}}}, "fails for every record that has a value there"),
         ({"$addFields": {"x": {"$cond": ["$a", {"$toInt": "no"}, 1]}}}, "fails for every record that comes to it"),
-        ({"$sessionWindow": {"partitionBy": "user", "gap": _WINDOW, "pipeline": []}}, "all records are one session"),
+        (
+            {"$sessionWindow": {"partitionBy": "user", "gap": _WINDOW, "pipeline": [{"$limit": 1}]}},
+            "all records are one session",
+        ),
         ({"$compute": {"class": "a:B", "key": "user"}}, "all records have one state"),
         (_grouped({"_id": None, "n": {"$max": "amount"}}), "$max of the constant 'amount'"),
     ],

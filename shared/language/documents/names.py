@@ -49,7 +49,7 @@ _SHOWN_MAX: Final = 12
 _NEAR: Final = 0.8
 """How alike two names are that may be one misspelt: one letter of five."""
 _LETTERS_MIN: Final = 3
-"""Of shorter names each is like many others."""
+"""Of shorter names each is like many others: but one whose letters are the other way round."""
 _COMPARISONS: Final = frozenset({"$eq", "$gt", "$gte", "$lt", "$lte"})
 
 
@@ -81,11 +81,16 @@ class _Names:
         for stage in stages:
             if isinstance(stage, SourceBase):
                 here = self._source(stage)
+                self._event_time(stage, here)
             self._read(stage, here)
             for place, name in _bare_constants(stage):
                 if name in (here.known if here.closed is None else here.closed):
                     self._problems.warn(place, f"is {constant(name)}")
             for place, field, value in _compared(stage):
+                if field is None:
+                    if is_bare_name(value) and value in (here.known if here.closed is None else here.closed):
+                        self._problems.warn(place, f"compares with {constant(value)}")
+                    continue
                 found = here.schema.get(field)
                 if found is not None and _bracket(value) not in (None, _BRACKETS[found.type]):
                     what = f"{field} is declared {found.declared}, and none is equal to, above or below {value!r}"
@@ -99,6 +104,16 @@ class _Names:
         if isinstance(stage, DocumentsSource) and stage.documents:
             closed = declared_.union(*(document.keys() for document in stage.documents))
         return _Here(closed, closed or declared_, stage.schema)
+
+    def _event_time(self, source: SourceBase, here: _Here) -> None:
+        """Where a schema is written, the time is hardly left out of it: a record without it is a dead letter."""
+        if source.time_field is None or here.closed is not None or not here.known:
+            return
+        for name in sorted(_names(source.time_field) - here.known - self._outside):
+            if _near(name, here.known) is None and meta_meant(name) is None and name == name.strip():
+                shown = ", ".join(sorted(here.known)[:_SHOWN_MAX])
+                what = f"reads {name}, which the schema does not declare (fields: {shown})"
+                self._problems.warn(join(source.path, "timeField"), what)
 
     def _behind(self, stage: Stage, here: _Here) -> _Here:
         schema = stage.declared(here.schema)
@@ -167,11 +182,15 @@ def _with(here: _Here, names: frozenset[str]) -> _Here:
 def _near(name: str, known: frozenset[str]) -> str | None:
     """The known name that this one is, but for a slip of the fingers; None if none is. Names that differ in digits are two."""
     for other in sorted(known):
-        if _letters(name) == _letters(other) or (
-            min(len(name), len(other)) >= _LETTERS_MIN
-            and _digits(name) == _digits(other)
-            and name.rstrip("s") != other.rstrip("s")
-            and difflib.SequenceMatcher(None, name, other).ratio() >= _NEAR
+        if (
+            _letters(name) == _letters(other)
+            or (len(name) < _LETTERS_MIN and name == other[::-1])
+            or (
+                min(len(name), len(other)) >= _LETTERS_MIN
+                and _digits(name) == _digits(other)
+                and name.rstrip("s") != other.rstrip("s")
+                and difflib.SequenceMatcher(None, name, other).ratio() >= _NEAR
+            )
         ):
             return other
     return None
@@ -187,8 +206,7 @@ def _digits(name: str) -> str:
 
 def _reads(stage: Stage) -> Iterator[tuple[str, str]]:
     """The top-level fields that a stage reads, with the place; not those of pipelines inside it."""
-    if isinstance(stage, Inner):
-        names = stage.reads() or frozenset()
+    if isinstance(stage, Inner) and (names := stage.reads()) is not None:
         if isinstance(stage, ByFields) and "_id" not in _computed_names(stage):
             names -= {"_id"}  # kept by itself, and left out as a habit
         for name in sorted(names):
@@ -273,8 +291,8 @@ def _texts(expr: Expr, path: str) -> Iterator[tuple[str, str]]:
                 yield from _texts(item, f"{path}[{number}]")
 
 
-def _compared(stage: Stage) -> Iterator[tuple[str, str, Any]]:
-    """Comparisons of a field with a constant: the place, the field and the constant."""
+def _compared(stage: Stage) -> Iterator[tuple[str, str | None, Any]]:
+    """Comparisons of a field, or of a variable (None), with a constant: the place, the field and the constant."""
     waiting: list[Any] = [getattr(stage, field.name) for field in fields(stage)]
     while waiting:
         part = waiting.pop()
@@ -285,6 +303,8 @@ def _compared(stage: Stage) -> Iterator[tuple[str, str, Any]]:
             match part.args:
                 case (FieldPath((name,)), Literal(value)) | (Literal(value), FieldPath((name,))):
                     yield part.path, name, value
+                case (Variable(), Literal(value)) | (Literal(value), Variable()):
+                    yield part.path, None, value
         elif isinstance(part, tuple):
             waiting.extend(part)
         elif is_dataclass(part) and not isinstance(part, type | Stage):

@@ -8,6 +8,7 @@ from typing import Any, Final
 from tidemark.shared.language.documents.connections import forbid_references, read_connections, types_of
 from tidemark.shared.language.documents.doubtful import hardly_meant
 from tidemark.shared.language.documents.foregone import foretell
+from tidemark.shared.language.documents.idle import does_nothing
 from tidemark.shared.language.documents.load import Loaded, load_all
 from tidemark.shared.language.documents.model import (
     CollectionDlq,
@@ -260,6 +261,7 @@ def parse(document: str | Mapping[str, Any], *, known_connections: Mapping[str, 
     pipeline = found.get("pipeline", ())
     foretell(pipeline, tree.get("pipeline"), problems)
     hardly_meant(pipeline, problems)
+    does_nothing(pipeline, problems)
     outside = found.get("options", Options()).stream_meta_field_name
     unwritten(pipeline, frozenset(() if outside is None else (outside,)), problems)
     _check_connections(connection_needs(pipeline, found.get("options", Options()).dlq), known, problems)

@@ -3,6 +3,7 @@
 Every node that can fail at run time carries `path`, its place in the user's document.
 """
 
+import json
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, fields, is_dataclass
@@ -22,7 +23,9 @@ def constant(value: Value) -> str:
     """A constant in a message about one that was hardly meant: a name without its dollar is shown with it."""
     if is_bare_name(value):
         return f"the constant {value!r} (the field is written ${value})"
-    return f"the constant {str(value)[:80]!r}" if type(value) is str else f"a constant, {str(value)[:80]}"
+    if type(value) is str:
+        return f"the constant {value[:80]!r}"
+    return f"a constant, {json.dumps(value) if value is None or type(value) is bool else str(value)[:80]}"
 
 
 _NAME: Final = re.compile(r"[A-Za-z_][\w.]*")

@@ -1,6 +1,6 @@
 """`$group`."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -8,13 +8,15 @@ from tidemark.shared.language.accumulators.base import Accumulator, OrderKey
 from tidemark.shared.language.accumulators.parse import ACCUMULATOR_NAMES, parse_accumulator, with_key
 from tidemark.shared.language.accumulators.table import accumulator_input, implementation
 from tidemark.shared.language.expressions.ast import (
+    ArrayExpr,
+    Call,
     Expr,
     FieldPath,
     Literal,
     ObjectExpr,
+    Switch,
     constant,
     fields_used,
-    is_bare_name,
     walk,
 )
 from tidemark.shared.language.expressions.environment import Environment
@@ -26,6 +28,7 @@ from tidemark.shared.language.kinds import EXPRESSION, StageSpec
 from tidemark.shared.language.problems import join
 from tidemark.shared.language.stages.base import Gathering, Told
 from tidemark.shared.language.values.keys import canonical_key
+from tidemark.shared.language.values.types import is_number
 from tidemark.shared.model.values import MISSING, Document
 
 
@@ -133,15 +136,40 @@ _NUMERIC: Final = frozenset({"$sum", "$avg", "$stdDevPop", "$stdDevSamp", "$perc
 
 
 def _idle_accumulator(accumulator: Accumulator, path: str, scope: Scope) -> None:
-    value = accumulator.input.value if isinstance(accumulator.input, Literal) else None
-    if type(value) is str and accumulator.op in _NUMERIC:
-        scope.problems.warn(
-            join(path, accumulator.op), f"{accumulator.op} of {constant(value)}, which is no number, counts nothing"
-        )
-    elif is_bare_name(value) and accumulator.op not in _KEEPING:
-        scope.problems.warn(
-            join(path, accumulator.op), f"{accumulator.op} of {constant(value)}: the same of every record"
-        )
+    what = _idle(accumulator)
+    if what:
+        scope.problems.warn(join(path, accumulator.op), f"{accumulator.op} of {what}")
+
+
+def _idle(accumulator: Accumulator) -> str:
+    """What an accumulator is hardly meant to be of, and why; "" if nothing is odd."""
+    expr, op = accumulator.input, accumulator.op
+    if op in _NUMERIC:
+        if isinstance(expr, ArrayExpr | ObjectExpr):
+            return f"a {'list' if isinstance(expr, ArrayExpr) else 'document'}, which is no number, counts nothing"
+        for value in _constants_in(expr):
+            if value is not MISSING and not is_number(value) and (value is not None or isinstance(expr, Literal)):
+                return f"{constant(value)}, which is no number, counts nothing"
+    if not isinstance(expr, Literal) and expr != ObjectExpr(()):
+        return ""
+    value = expr.value if isinstance(expr, Literal) else {}
+    if op in _KEEPING:
+        return f"{constant(value)}: the same of every record" if value in (None, "", {}) else ""
+    return "" if op in ("$sum", "$count") else f"{constant(value)}: the same of every record"
+
+
+def _constants_in(expr: Expr) -> Iterator[Any]:
+    """The constant that an expression is, or those that it chooses from."""
+    match expr:
+        case Literal(value):
+            yield value
+        case Call("$cond", (_, *answers)):
+            for answer in answers:
+                if answer is not None:
+                    yield from _constants_in(answer)
+        case Switch(branches, default):
+            for answer in (*(then for _, then in branches), *(() if default is None else (default,))):
+                yield from _constants_in(answer)
 
 
 def _constants(tree: Any, path: str, scope: Scope) -> None:

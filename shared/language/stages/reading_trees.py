@@ -1,5 +1,6 @@
 """Reading the field trees of `$project`, `$addFields` and `$unset`: dotted paths and nested objects are the same."""
 
+import json
 from collections.abc import Iterator
 from typing import Any, Final, Literal, TypeAlias
 
@@ -16,6 +17,8 @@ Entry: TypeAlias = tuple[tuple[str, ...], Leaf, str]
 """A path's names, the leaf there, and the place in the document."""
 Mode = Literal["inclusion", "exclusion"]
 FIELDS_SCHEMA: Final = {"type": "object", "minProperties": 1, "additionalProperties": EXPRESSION.schema}
+_QUOTED: Final = frozenset({"0", "1", "true", "false"})
+"""Texts that would keep a field, or leave it out, without their quotes."""
 _KEEP: Final = Keep()
 _DROP: Final = Drop()
 
@@ -122,9 +125,17 @@ def drop_tree(texts: list[Any], path: str, scope: Scope) -> Branch | None:
 
 def _leaf(item: Any, place: str, scope: Scope) -> Leaf:
     expr = parse_expression(item, place, scope)
-    value = expr.value if isinstance(expr, Constant) and not (type(item) is dict and "$literal" in item) else None
+    if not isinstance(expr, Constant) or (type(item) is dict and "$literal" in item):
+        return Computed(expr)
+    value = expr.value
     if type(value) is bool or is_number(value):
+        if value not in (0, 1):
+            scope.problems.warn(place, f"{item} keeps the field, as any number but 0 does: 1 is usual")
         return _KEEP if value else _DROP
+    alone = value[0] if type(value) is list and len(value) == 1 else value
+    listed = alone is not value and (type(alone) is bool or is_number(alone))
+    if value is None or listed or (type(value) is str and value.strip() in _QUOTED):
+        scope.problems.warn(place, f"is {json.dumps(item)} for every document: 1 keeps the field, 0 leaves it out")
     return Computed(expr)
 
 
