@@ -1,8 +1,8 @@
 """Rows of a batch as stages read them: a path is a column, taken out once; an expression becomes a column, with a kernel or without.
 
 - FR1 The interpreter defines the value of an expression. A kernel gives the same, and names rows that it cannot do (`kernels.base`, V3).
-  Those rows, or all if there is neither a kernel nor a call (V4), are interpreted one by one, each on no more of its document than the
-  stage reads.
+  Those rows, or all if there is neither a kernel nor a call (V4), are interpreted: many by the parts of the expression (`by_parts`), few,
+  and forms without such parts, one by one, each on no more of its document than the stage reads.
 - FR2 The result is a column again: of one type where the values have one, else tagged (batches, B6). So nothing behind an expression
   depends on whether it had a kernel.
 - FR3 A row on which an expression fails is an error, and not a cell; the others go on (D1).
@@ -26,9 +26,9 @@ from tidemark.shared.language.expressions.environment import RESULT_UNITS_MAX, E
 from tidemark.shared.language.expressions.errors import ExpressionError
 from tidemark.shared.language.expressions.interpreter import evaluate, evaluate_bounded
 from tidemark.shared.language.fields import all_of, expression_paths
-from tidemark.shared.language.kernels import Bools, Column, Path, Rows, Unvectorised
-from tidemark.shared.language.kernels.base import TIMESTAMP, Kinds, doubted, either, gone_from, nulls_of
-from tidemark.shared.language.kernels.cells import encoded, settled, tagged, tagged_column, whole_column
+from tidemark.shared.language.kernels import Bools, Column, Path, Rows, Unvectorised, calls
+from tidemark.shared.language.kernels.base import TIMESTAMP, UNITS_MAX, Kinds, doubted, either, gone_from, nulls_of
+from tidemark.shared.language.kernels.cells import encoded, settled, tagged, tagged_column, taken, whole_column
 from tidemark.shared.language.kernels.expressions import by_kernel
 from tidemark.shared.language.values import encode_docs
 from tidemark.shared.model.values import MISSING, Document, Value
@@ -45,6 +45,7 @@ from tidemark.shared.operators.batches import (
     user_columns,
     values_of,
 )
+from tidemark.shared.operators.by_parts import LITTLE_UNITS, Asked, Unsure, by_parts, has_parts
 from tidemark.shared.operators.cells import KINDS, column_of, encoded_cells, patched
 from tidemark.shared.operators.context import Topics
 from tidemark.shared.operators.dead_letters import Failures
@@ -311,8 +312,11 @@ class Frame(Rows):
         try:
             column = by_kernel(expr, self)
         except Unvectorised:
-            found = self._by_different(expr, np.arange(self.size))
-            return self.each(lambda env: evaluate_bounded(expr, env)) if found is None else found
+            rows = np.arange(self.size)
+            if (found := self._by_different(expr, rows)) is not None:
+                return found
+            values, errors = self._by_parts(expr, rows) or self.one_by_one(rows, partial(evaluate_bounded, expr))
+            return Cells(*column_of(values), errors, self.size)
         return self._completed(column, expr)
 
     def different(self, rows: Int64s, names: frozenset[str] | None) -> Groups | None:
@@ -354,11 +358,46 @@ class Frame(Rows):
         """The interpreter's values for some rows, MISSING for those that fail, and why these do."""
         found = self._by_different(expr, rows)
         if found is None:
-            return self.one_by_one(rows, lambda env: evaluate_bounded(expr, env))
+            return self._by_parts(expr, rows) or self.one_by_one(rows, partial(evaluate_bounded, expr))
         values = found.values()
         for row in found.errors:
             values[row] = MISSING
         return values, {int(rows[row]): error for row, error in found.errors.items()}
+
+    def _by_parts(self, expr: Expr, rows: Int64s) -> tuple[list[Value], dict[int, ExpressionError]] | None:
+        """The same, of many rows, by the parts of the expression; None where it must be taken as a whole."""
+        if self._left or len(rows) <= calls.FEW_ROWS or not has_parts(expr):
+            return None
+        some = self._at(rows)
+        try:
+            values, errors = by_parts(expr, some.size, some.asked_part)
+        except Unsure:
+            return None
+        return list(values()), {int(rows[row]): error for row, error in errors.items()}
+
+    def asked_part(self, part: Expr, places: Int64s) -> Asked:
+        """The values of a part of an expression in some rows; Unsure if it took much of the budget of one of them."""
+        some = self._at(places)
+        found = some.computed(part)
+        if some.took_much:
+            raise Unsure
+        return Asked(found.values, found.errors)
+
+    def _at(self, rows: Int64s) -> "Frame":
+        """Some of the rows, with the columns that are known of them."""
+        some = Frame(self._rows(rows), self._names, self._topic)
+        if some.batch is self.batch:
+            some._columns = dict(self._columns)
+            return some
+        for path, column in self._columns.items():
+            known = taken(column, rows)
+            some._columns[path] = known if known.cells is None else tagged_column(known.cells)
+        return some
+
+    @property
+    def took_much(self) -> bool:
+        """Whether what was computed here took more than a little of the budget of a row."""
+        return bool(self._left) or bool((self.left < UNITS_MAX - LITTLE_UNITS).any())
 
     def whole(self, name: str) -> Cells | None:
         """A column of the batch as it is; None if it does not exist, or if REST decides the meaning of its null cells."""

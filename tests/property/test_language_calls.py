@@ -11,6 +11,8 @@ import pytest
 from tests.harness.every_operator import asked_of_a_field, call, expression
 from tests.harness.interpreted import evaluate_rows
 from tests.harness.share import CI
+from tidemark.shared.language.expressions.environment import Environment
+from tidemark.shared.language.expressions.interpreter import evaluate_bounded
 from tidemark.shared.language.expressions.parse import parse_expression
 from tidemark.shared.language.expressions.registry import OPERATORS
 from tidemark.shared.language.expressions.scope import Scope
@@ -20,7 +22,8 @@ from tidemark.shared.language.query.match import matches
 from tidemark.shared.language.query.parse import parse_predicate
 from tidemark.shared.language.schema import parse_schema
 from tidemark.shared.language.values import encode_value
-from tidemark.shared.model.values import MISSING
+from tidemark.shared.model.values import MISSING, Value
+from tidemark.shared.operators import frame
 from tidemark.shared.operators.base import ARRIVAL
 from tidemark.shared.operators.batches import documents_of, with_column
 from tidemark.shared.operators.decode import decode
@@ -117,6 +120,42 @@ def test_documents_are_read_again_for_rows_that_fail_alone(name: str) -> None:
             continue
         found = evaluated(expr, batch)
         assert found.interpreted_rows <= len(found.errors) + calls.FEW_ROWS, expr
+
+
+@pytest.mark.parametrize(
+    "tree",
+    [
+        {"$arrayElemAt": ["$a", {"$mod": [{"$toInt": "$k"}, 2]}]},
+        {"$toUpper": {"$concat": ["$s", "$k"]}},
+        {"$cond": [{"$gt": ["$i", 0]}, {"$toInt": "$k"}, "$i"]},
+        {"$and": [{"$ne": ["$i", 1]}, {"$gt": [{"$toInt": "$k"}, 2]}]},
+        {"$ifNull": ["$y", {"$toInt": "$k"}]},
+        {"$switch": {"branches": [{"case": "$b", "then": {"$toInt": "$k"}}], "default": {"$toDate": "$s"}}},
+        {"x": {"$size": "$k"}, "y": ["$s", {"$toInt": "$k"}]},
+        [{"$add": [{"$size": "$a"}, {"$toInt": "$k"}]}],
+    ],
+)
+def test_rows_on_which_an_expression_fails_are_called_in_the_part_that_fails(
+    tree: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each of many rows that differ has the interpreter's value or error, and it is interpreted as a whole for none of them."""
+    batch = with_column(_batch(random.Random(3), 700), "k", pa.array(range(2**40, 2**40 + 700), pa.int64()))
+    expr = _parsed(tree)
+    values, failures = evaluate_rows(expr, environments(batch, documents_of(batch)))
+    assert len(failures) > calls.FEW_ROWS
+    whole: list[Any] = []
+
+    def counted(expr: Any, env: Environment) -> Value:
+        whole.append(expr)
+        return evaluate_bounded(expr, env)
+
+    monkeypatch.setattr(frame, "evaluate_bounded", counted)
+    found = evaluated(expr, batch)
+    assert [(f.row, f.reason, f.path) for f in found.failures("")] == [(f.row, f.reason, f.path) for f in failures]
+    bad = {f.row for f in failures}
+    good = [row for row in range(700) if row not in bad]
+    assert [found.values()[row] for row in good] == [values[row] for row in good]
+    assert len(whole) <= calls.FEW_ROWS
 
 
 def test_a_batch_of_long_arrays_is_not_held_as_a_whole() -> None:

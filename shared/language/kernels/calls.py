@@ -164,6 +164,11 @@ def _called(operator: ExpressionOperator, arguments: _Arguments, rows: Rows, pla
 def _one_by_one(operator: ExpressionOperator, arguments: _Arguments, rows: Rows, left: Int64s) -> tuple[Column, Int64s]:
     """(the results, doubt where there is none; the units that each took) of rows with so many units left."""
     count = len(left)
+    if count > FAILING_MAX:
+        first = np.arange(FAILING_MAX)
+        unknown_first = unknown_of(_one_by_one(operator, arguments.at(first), rows, left[first])[0])
+        if unknown_first is not None and bool(unknown_first.all()):  # before the values of all rows are made
+            return _column_of([_FAILED] * count), np.zeros(count, np.int64)
     budget = Budget()
     env = Environment({}, variables={"": None} if isinstance(rows, Bound) else {}, budget=budget)
     until_null, before_row = operator.until_null, rows.before_row
