@@ -55,6 +55,24 @@ def test_arrays_of_thousands_of_items_need_no_interpreter(tree: Any) -> None:
     assert (ours == wanted, interpreted) == (True, 0)
 
 
+@pytest.mark.parametrize(
+    ("lengths", "left"),
+    [
+        ([200], 1),  # a pass over one row costs as much as a hundred items
+        ([200] * 3 + [10] * 50, 3),
+        ([200] * 150, 0),
+        ([200] * 150 + [250] * 2 + [3] * 20, 2),
+        ([10, 3, 0], 0),
+        (list(range(300, 450)), 150),
+    ],
+)
+def test_long_arrays_of_few_rows_are_reduced_by_the_interpreter(lengths: list[int], left: int) -> None:
+    """Each pass takes the next item of all rows that have one: with a few of them it would cost a hundred times as much as their items."""
+    tree = {"$reduce": {"input": "$a", "initialValue": 0, "in": {"$max": ["$$value", "$$this"]}}}
+    ours, wanted, interpreted = both({"$add": [tree, 1]}, [{"a": list(range(length))} for length in lengths])
+    assert (ours == wanted, interpreted) == (True, left)
+
+
 SIZES = [(1_000, 100, 100), (20_000, 30, 30), (4_000, 300, 900), (40_000, 3, 3)]
 """Items of the array, items of another in each document, characters of a text."""
 GROWING = [
