@@ -32,6 +32,7 @@ from tidemark.services.audit.history import (
     read_history,
 )
 from tidemark.services.audit.installed import AuditedInstallation, local_installation
+from tidemark.services.audit.merged import TargetRead, Unread, compare, merged_output
 from tidemark.services.audit.outputs import NO_OUTPUT, KeptOutput, Output, VertexReleases, topic_output
 from tidemark.services.audit.reading import TooMuchHeld
 from tidemark.services.audit.recompute import Recomputed, SplitRecords, Stand, recompute
@@ -39,7 +40,7 @@ from tidemark.services.audit.report import NOTHING, Audited
 from tidemark.services.audit.rowsums import NO_ROWS, RowSum
 from tidemark.services.audit.settings import audit_settings
 from tidemark.services.audit.sources import SourceRead, or_compacted, refused, source_records, sources_of
-from tidemark.services.audit.tables import TableRead, Unread, compare, table_output, tables_of
+from tidemark.services.audit.tables import targets_of
 from tidemark.services.sink.connecting import stage_of
 from tidemark.services.sink.connectors.registered import Unregistered
 from tidemark.shared.language.documents import InvalidDocument, Processor, all_stages, parse, resolve
@@ -163,15 +164,15 @@ async def _piece(
     until: Commit | None,
 ) -> _Piece | None:
     """None: its outputs alone cannot be judged, those of more epochs may."""
-    tables = await tables_of(row, processor, installed, rows=until is None)
+    tables = await targets_of(row, processor, installed, rows=until is None)
     try:
         return await _audited(row, plan, processor, installed, tables, begin, until)
     except PluginError as error:
         raise NotAuditable(str(error)) from error
     finally:
         for table in tables.values():
-            if isinstance(table, TableRead):
-                table.engine.dispose()
+            if isinstance(table, TargetRead):
+                table.close()
 
 
 async def _audited(
@@ -179,7 +180,7 @@ async def _audited(
     plan: RunningPlan,
     processor: Processor,
     installed: AuditedInstallation,
-    tables: Mapping[VertexId, TableRead | Unread],
+    tables: Mapping[VertexId, TargetRead | Unread],
     begin: _Begin,
     until: Commit | None,
 ) -> _Piece | None:
@@ -199,9 +200,10 @@ async def _audited(
     left = [what for source in sources for what in await source.unread(row, known)] if until is None else []
     began = sorted(known[0].stands) if last is None else last.began
     stands = _stands(sources, commits, after, began)
-    read = [table for table in tables.values() if isinstance(table, TableRead)]
+    read = [table for table in tables.values() if isinstance(table, TargetRead)]
     expected = await _expected(processor, installed, outputs)
-    accepts = {table.vertex: table.rejected for table in read} | {v: at.accept for v, at in expected.items()}
+    expected |= {table.vertex: replace(table.expected, accept=table.rejected) for table in read}
+    accepts = {v: at.accept for v, at in expected.items()}
     kept = _released(commits, outputs) if aligned else NO_EPOCH
     run = None if last is None else last.run
     again = partial(recompute, accepts=accepts, code=plan.code, running=plan.tasks, begin=run, keep=kept)
@@ -250,7 +252,7 @@ def _is_unchanged(name: ProcessorName, since: Epoch) -> None:
         raise NotAuditable(message)
 
 
-def _can_go_on(table: TableRead | Unread, outputs: Mapping[VertexId, Output]) -> bool:
+def _can_go_on(table: TargetRead | Unread, outputs: Mapping[VertexId, Output]) -> bool:
     """Whether a later audit may go on from this one: not over a table that could not be read, or judged, this time alone."""
     return table.always if isinstance(table, Unread) else outputs[table.vertex].table is not None
 
@@ -285,7 +287,7 @@ async def _compared(
     outputs: Mapping[VertexId, Output],
     commits: Sequence[Commit],
     expected: Mapping[VertexId, ExpectedOutput],
-    read: Sequence[TableRead],
+    read: Sequence[TargetRead],
     *,
     by_epoch: bool,
     kept: Epoch,
@@ -474,7 +476,7 @@ async def _outputs(
     row: ProcessorRow,
     commits: Sequence[Commit],
     installed: AuditedInstallation,
-    reads: Mapping[VertexId, TableRead | Unread | FilesRead],
+    reads: Mapping[VertexId, TargetRead | Unread | FilesRead],
     begin: _Begin,
     until: Commit | None,
 ) -> dict[VertexId, Output]:
@@ -498,8 +500,8 @@ async def _outputs(
                 match reads[vertex.id]:
                     case FilesRead() as read:
                         found[vertex.id] = file_output(read, what)
-                    case TableRead() as read:
-                        found[vertex.id] = await table_output(read, what, installed.blobs)
+                    case TargetRead() as read:
+                        found[vertex.id] = await merged_output(read, what, installed.blobs)
                     case Unread():
                         continue
         if what.ended and not all(found[vertex.id].complete(commit, vertex.id) for commit in commits):

@@ -11,19 +11,11 @@ import sqlalchemy as sa
 
 from tests.harness.share import share
 from tidemark.services.audit.history import AuditFailed, Commit, NotAuditable
+from tidemark.services.audit.merged import Unread, compare, merged_output
 from tidemark.services.audit.outputs import NO_OUTPUT, VertexReleases
 from tidemark.services.audit.reading import TooMuchHeld
 from tidemark.services.audit.recompute import EpochDone, SplitRecords, Stand, recompute
-from tidemark.services.audit.tables import (
-    JobTables,
-    TableRead,
-    Unread,
-    compare,
-    no_writers,
-    read_table,
-    stages_into,
-    table_output,
-)
+from tidemark.services.audit.tables import JobTables, TableRead, no_writers, read_table, stages_into
 from tidemark.services.library.release_world import IDENTITY, JOB, InlineSpawner, row_of
 from tidemark.services.sink.connectors.sql import MARKERS_TABLE, SqlSink, engine_of
 from tidemark.services.sink.connectors.staging import PartStore, StagingSettings
@@ -97,7 +89,7 @@ class Target:
         commits = self.commits[max(0, since - 1) :]
         what = VertexReleases(JOB, IDENTITY.vertex, commits, ended=True, before=before, since=Epoch(since))
         try:
-            output = await table_output(read, what, self.blobs)
+            output = await merged_output(read, what, self.blobs)
             compare(read, self.done[since:], output, self.commits[since:], by_epoch=by_epoch, keep=last)
         finally:
             read.engine.dispose()
@@ -281,7 +273,7 @@ async def test_a_task_that_began_while_the_audit_read_is_no_discrepancy(made: An
     assert isinstance(read, TableRead)
     await target.release({"id": 1})
     with pytest.raises(NotAuditable, match=r"emit: table Rows: .* began while it was read; audit again"):
-        await table_output(read, VertexReleases(JOB, IDENTITY.vertex, target.commits, ended=True), target.blobs)
+        await merged_output(read, VertexReleases(JOB, IDENTITY.vertex, target.commits, ended=True), target.blobs)
     read.engine.dispose()
 
 

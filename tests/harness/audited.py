@@ -81,6 +81,15 @@ def merging(out: Path) -> dict[str, Any]:
     return made
 
 
+def collecting(out: Path, url: str) -> dict[str, Any]:
+    """The same, and a collection of MongoDB besides."""
+    made = document(out)
+    made["connections"]["collection"] = {"type": "mongodb", "url": url}
+    into = {"connectionName": "collection", "db": "audited", "coll": TABLE}
+    made["pipeline"].append({"$merge": {"into": into, "whenMatched": "replace"}})
+    return made
+
+
 def make_table(out: Path) -> None:
     """The target of `merging`, empty."""
     with sqlite3.connect(out / f"{TABLE}.db") as connection:
@@ -174,15 +183,20 @@ async def feed(log: Log, part: list[dict[str, Any]]) -> None:
 
 
 async def finished_run(
-    world: VirtualWorld, out: Path, *, merges: bool = False, stages: Sequence[dict[str, Any]] = ()
+    world: VirtualWorld,
+    out: Path,
+    *,
+    merges: bool = False,
+    collection: str | None = None,
+    stages: Sequence[dict[str, Any]] = (),
 ) -> Saved:
     """Five parts through two tasks of each kind, state in blobs; then the input ends.
 
     stages: in place of the window, where there are any. merges: into a table, too, by one task: on virtual time nobody waits for
-    another's lock.
+    another's lock. collection: the url of a server of MongoDB, for a collection instead.
     """
     settings = RuntimeSettings(engine="local", state_inline_bytes_max=1)
-    made = merging(out) if merges else document(out)
+    made = merging(out) if merges else document(out) if collection is None else collecting(out, collection)
     if stages:
         made["pipeline"][1:2] = stages
     if merges:

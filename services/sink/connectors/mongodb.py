@@ -181,25 +181,10 @@ class MongoSink:
                     raise row
                 if isinstance(row, StagedChange):
                     self._writer(row)
-                taken.append(self._named(row))
+                taken.append(named(self._stage, row))
             except (NoChange, NoBson, TargetRefused) as why:
                 refused.append((number, str(why)))
         return taken, refused
-
-    def _named(self, row: StagedRow) -> StagedRow:
-        """The row, with an _id where that finds documents: it is given once, before the row is staged. NoBson for what cannot be stored."""
-        document = document_of(row)
-        if self._stage.on == (_ID,) and _ID not in document:
-            document = {_ID: _new_id(), **document}
-            data = encode_doc(document)
-            row = StagedChange(data, *_rest(row)) if isinstance(row, StagedChange) else data
-        stored(document)
-        for name in self._stage.on:
-            value = document.get(name)
-            if value is None or type(value) in (list, Regex):
-                what = f"type {type_name(value)}" if name in document else "nothing"
-                raise NoBson(f"{name}: expected a value that finds a document, found {what}")
-        return row
 
     async def stage(self, epoch: Epoch, committed: Epoch) -> bytes:
         """See `Sink.stage`. May be repeated after TargetUnavailable."""
@@ -324,6 +309,22 @@ _ALONE: Final = (
     "this server stands alone and has no transactions, without which only whenMatched replace, merge or keepExisting with whenNotMatched"
     " insert or discard are written exactly once: make it a replica set (one server is enough)"
 )
+
+
+def named(stage: Merge, row: StagedRow) -> StagedRow:
+    """The row, with an _id where that finds documents: it is given once, before the row is staged. NoBson for what cannot be stored."""
+    document = document_of(row)
+    if stage.on == (_ID,) and _ID not in document:
+        document = {_ID: _new_id(), **document}
+        data = encode_doc(document)
+        row = StagedChange(data, *_rest(row)) if isinstance(row, StagedChange) else data
+    stored(document)
+    for name in stage.on:
+        value = document.get(name)
+        if value is None or type(value) in (list, Regex):
+            what = f"type {type_name(value)}" if name in document else "nothing"
+            raise NoBson(f"{name}: expected a value that finds a document, found {what}")
+    return row
 
 
 def needs_transactions(stage: Merge) -> bool:
