@@ -48,6 +48,7 @@ class Asked:
     session: ClientSession
     url: str
     there: Installed
+    model: ReadModel
 
     async def ask(self, method: str, path: str, body: Any = None, **more: Any) -> tuple[int, Any]:
         """Status and decoded answer."""
@@ -104,7 +105,7 @@ async def asked(tmp_path: Path) -> AsyncIterator[Asked]:
         running = executor.spawn(service.run(), "control", raise_)
         await service.serving.wait()
         async with ClientSession() as session:
-            asked = Asked(session, service.url, there)
+            asked = Asked(session, service.url, there, service.model)
             while (await asked.ask("GET", "/readyz"))[0] != 200:
                 pass
             yield asked
@@ -198,6 +199,50 @@ async def test_a_processor_lives_by_rest(asked: Asked, tmp_path: Path) -> None:
     assert (await asked.ask("DELETE", "/v1/processors/p"))[0] == 200
     while (await asked.ask("GET", "/v1/processors/p"))[0] != 404:
         pass
+
+
+async def test_what_was_done_is_shown_to_the_next_look(
+    asked: Asked, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever was told that a command is done, and asks the same service, sees what it did, though that service reads a moment later."""
+    behind, follows = asyncio.Event(), ReadModel._take_status
+    late: list[tuple[ReadModel, Any]] = []
+
+    def later(model: ReadModel, record: Any) -> None:
+        late.append((model, record))
+        behind.set()
+
+    async def catches_up() -> None:
+        while True:
+            await behind.wait()
+            behind.clear()
+            for _ in range(20):  # others are answered before it
+                await asked.ask("GET", "/healthz")
+            for model, record in late:
+                follows(model, record)
+            late.clear()
+
+    for topic in asked.model._followed:
+        if topic.partition.topic == asked.there.outside.topics.registry:
+            monkeypatch.setattr(topic, "take", lambda record: later(asked.model, record))
+    catching = asyncio.ensure_future(catches_up())
+    path, connection = "/v1/processors/p", {"type": "files", "path": str(tmp_path)}
+    assert (await asked.ask("POST", "/v1/processors", {"name": "p", "document": document(tmp_path)}))[0] == 201
+    assert (await asked.ask("GET", path))[1]["state"] == "CREATED"
+    assert (await asked.ask("POST", f"{path}/start", {}))[0] == 200
+    assert (await asked.ask("GET", path))[1]["state"] in ("STARTING", "RUNNING")
+    await asked.until("p", "RUNNING")
+    assert (await asked.ask("PATCH", path, {"parallelism": {"sink": 2}}))[0] == 200
+    assert (await asked.ask("GET", path))[1]["parallelism"] == {"sink": 2}
+    assert (await asked.ask("POST", f"{path}/stop", {}))[0] == 200
+    assert (await asked.ask("GET", path))[1]["state"] in ("STOPPING", "STOPPED")
+    await asked.until("p", "STOPPED")
+    assert (await asked.ask("DELETE", path))[0] == 200
+    assert (await asked.ask("GET", path))[0] == 404
+    for shown, value in (({"c": connection}, connection), ({}, None)):
+        assert (await asked.ask("DELETE" if value is None else "PUT", "/v1/connections/c", value))[0] == 200
+        assert (await asked.ask("GET", "/v1/connections"))[1]["connections"] == shown
+    catching.cancel()
 
 
 async def test_secrets_are_not_shown(asked: Asked, tmp_path: Path) -> None:
