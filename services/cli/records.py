@@ -51,9 +51,7 @@ async def topics(file: Path | None, data_dir: Path | None) -> list[dict[str, Any
     """Topics of the clusters that a document names, or of an installation's broker: partitions, and records that are kept."""
     if file is None:
         async with local_installation(chosen(data_dir)) as installed:
-            internal = f"{installed.topics.prefix}."
-            found = await _topics_of(installed.log, "local")
-            return [each for each in found if not each["topic"].startswith(internal)]
+            return await _topics_of(installed.log, "local", internal=f"{installed.topics.prefix}.")
     processor = parse(read_document(file))
     async with _connected(data_dir) as connections:
         found = []
@@ -63,8 +61,12 @@ async def topics(file: Path | None, data_dir: Path | None) -> list[dict[str, Any
         return found
 
 
-async def _topics_of(log: Log, name: str) -> list[dict[str, Any]]:
-    counts = {topic: count for topic, count in sorted((await log.list_topics()).items()) if not topic.startswith("__")}
+async def _topics_of(log: Log, name: str, *, internal: str = "__") -> list[dict[str, Any]]:
+    """internal: topics that begin so are not asked about. Those of a processor may go at any moment, and what is gone has no offsets."""
+    hidden = ("__", internal)
+    counts = {
+        topic: count for topic, count in sorted((await log.list_topics()).items()) if not topic.startswith(hidden)
+    }
     places = [TopicPartition(topic, number) for topic, count in counts.items() for number in range(count)]
     begins, ends = (await log.begin_offsets(places), await log.end_offsets(places)) if places else ({}, {})
     kept = dict.fromkeys(counts, 0)
