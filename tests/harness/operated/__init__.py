@@ -1,0 +1,7 @@
+"""A seeded walk of an operator's acts over one installation that stays, while records flow; an oracle of its own knows the outputs.
+
+`python -m tests.harness.operated SEED COUNT [ACTS]` walks COUNT seeds from SEED on, each on an installation of its own: `tidemark up`, real
+processes. Acts go through the command line, REST and the messages' client; a share of them is wrong on purpose. Every answer is
+judged: in time, with the right status, by place and finding, without a trace. At the end each processor drains, and what its topics have is
+what the oracle computes from the records that were sent: each once in every life of a job.
+"""

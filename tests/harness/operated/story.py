@@ -1,0 +1,266 @@
+"""A seed's walk: an installation that stays, three processors with an operator each, one more who works on the installation itself."""
+
+import asyncio
+import contextlib
+import hashlib
+import json
+import os
+import random
+import signal
+import sys
+import time
+import traceback
+from asyncio.subprocess import DEVNULL, PIPE, Process
+from collections import Counter
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+import aiohttp
+import aiokafka
+import psutil
+
+from tests.harness.operated.asking import Asker
+from tests.harness.operated.flows import PARTITIONS, Flow, Life, read
+from tests.harness.operated.installer import Installer
+from tests.harness.operated.walker import Walker
+from tidemark.services.cli.installation import attached
+from tidemark.services.local.supervisor import read_state
+
+TOKENS: Final = {"seer": "viewer@a", "doer": "operator@a", "owner": "admin@b", "looker": "viewer"}
+"""Users of the walk, by name, and their rights."""
+FLOWS: Final = (("a.counts", "counts"), ("a.copies", "copies"), ("b.Letters_1-x", "letters"))
+BATCH: Final = 10
+PAUSE_S: Final = 0.25
+DOWN_S: Final = 60.0
+"""Until `tidemark up` has ended behind its signal."""
+
+
+def say(text: str) -> None:
+    """A line of the run."""
+    sys.stdout.write(f"{text}\n")
+    sys.stdout.flush()
+
+
+def token_of(user: str) -> str:
+    """The user's token."""
+    return f"{user}-token-of-a-walk"
+
+
+@dataclass(slots=True)
+class Story:
+    """One seed."""
+
+    seed: int
+    folder: Path
+    spark: bool
+    asker: Asker
+    rng: random.Random = field(init=False)
+    walkers: list[Walker] = field(init=False)
+    process: Process | None = None
+    bootstrap: str = ""
+    connected: str = "gone"
+    """The registry's connection: good, bad or gone."""
+    extra: list[Process] = field(default_factory=list)
+    installer: Installer = field(init=False)
+    kills: Counter[str] = field(default_factory=Counter)
+
+    def __post_init__(self) -> None:
+        """Draw."""
+        self.rng = random.Random(self.seed)
+        self.installer = Installer(self, random.Random(f"{self.seed} installer"))
+        flows = [Flow(name, kind) for name, kind in FLOWS]  # type: ignore[arg-type]
+        self.walkers = [Walker(self, flow, random.Random(f"{self.seed} {flow.name}")) for flow in flows]
+
+    @property
+    def data(self) -> Path:
+        """The installation's folder."""
+        return self.asker.data
+
+    # --- the installation -------------------------------------------------------------------------------------------------
+
+    async def up(self) -> None:
+        """Begin it, and wait until it says that it stays."""
+        users = self.folder / "users"
+        digests = {user: hashlib.sha256(token_of(user).encode()).hexdigest() for user in TOKENS}
+        users.write_text("".join(f"{user} {TOKENS[user]} {digest}\n" for user, digest in digests.items()))
+        environment = {
+            **os.environ,
+            "TIDEMARK_EXTRA": json.dumps({"users_file": str(users)}),
+            "TIDEMARK_RUNTIME": json.dumps({} if self.spark else {"engine": "local"}),
+            "COLUMNS": "300",
+        }
+        words = [sys.executable, "-m", "tidemark.services.cli", "up", "--data", str(self.data)]
+        self.process = await asyncio.create_subprocess_exec(
+            *words, cwd=self.folder, env=environment, stdout=DEVNULL, stderr=PIPE
+        )
+        assert self.process.stderr is not None
+        heard = []
+        async with asyncio.timeout(180):
+            async for line in self.process.stderr:
+                heard.append(line.decode())
+                if "it stays until Ctrl-C" in heard[-1]:
+                    break
+            else:
+                raise RuntimeError("".join(heard))
+        self.bootstrap = str(read_state(self.data)["kafka"])
+
+    async def down(self, number: int = signal.SIGINT) -> None:
+        """End it; nothing of it runs then."""
+        assert self.process is not None
+        own = psutil.Process(self.process.pid)
+        family = [own, *own.children(recursive=True)]
+        began = time.monotonic()
+        self.process.send_signal(number)
+        try:
+            async with asyncio.timeout(DOWN_S):
+                _, said = await self.process.communicate()
+            if number == signal.SIGINT and (self.process.returncode or b"Traceback" in said):
+                self.asker.fault(f"down: status {self.process.returncode}: {said.decode()[-500:]}")
+        except TimeoutError:
+            self.asker.fault(f"down: no end within {DOWN_S} s")
+            self.process.kill()
+        say(f"    down by {signal.Signals(number).name} in {time.monotonic() - began:.1f} s")
+        _, left = await asyncio.to_thread(psutil.wait_procs, family, 15)
+        left += [
+            each
+            for each in psutil.process_iter()
+            if _speaks_of(each, self.data) and each.pid not in {p.pid for p in self.extra}
+        ]
+        for each in left:
+            with contextlib.suppress(psutil.NoSuchProcess):  # it has ended just now
+                self.asker.fault(f"stays behind down: {each.pid} {each.cmdline()[:6]}")
+                each.kill()
+
+    @contextlib.asynccontextmanager
+    async def asked(self) -> AsyncIterator[None]:
+        """A client of messages, for as long as the block lasts."""
+        async with attached(self.data) as there:
+            self.asker.there = there
+            yield
+            self.asker.there = None
+
+    # --- the walk ---------------------------------------------------------------------------------------------------------
+
+    async def run(self, acts: int) -> None:
+        """All of it."""
+        await self.up()
+        try:
+            admin = aiokafka.admin.AIOKafkaAdminClient(bootstrap_servers=self.bootstrap)
+            await admin.start()
+            wanted = [
+                aiokafka.admin.NewTopic(
+                    topic, PARTITIONS if topic == w.flow.topic else 1, 1, topic_configs={"retention.ms": "-1"}
+                )
+                for w in self.walkers
+                for topic in (w.flow.topic, *w.flow.outputs)
+            ]
+            await admin.create_topics(wanted)
+            await admin.close()
+            installer = self.installer
+            await installer.connect("good")
+            feeding = [asyncio.create_task(self._feed(walker)) for walker in self.walkers]
+            async with self.asked():
+                for _ in range(4):  # the installation ends and begins again between two
+                    turns = [self._turns(walker, acts // 4) for walker in self.walkers]
+                    await asyncio.gather(*turns, installer.walk(acts // 12))
+                    if _ < 3 and self.rng.random() < 0.4:
+                        self.asker.trouble()
+                        await installer.again()
+                await installer.connect("good")
+                await self._finish()
+            for task in feeding:
+                task.cancel()
+            await asyncio.gather(*feeding, return_exceptions=True)
+        finally:
+            for process in self.extra:
+                with contextlib.suppress(ProcessLookupError):  # it has ended
+                    process.kill()
+            if self.process is not None and self.process.returncode is None:
+                await self.down()
+
+    async def _turns(self, walker: Walker, count: int) -> None:
+        for _ in range(count):
+            await walker.step()
+
+    async def _feed(self, walker: Walker) -> None:
+        """Records, until it is cancelled; each is in its topic once, whatever is killed."""
+        flow = walker.flow
+        producer = aiokafka.AIOKafkaProducer(
+            bootstrap_servers=self.bootstrap, enable_idempotence=True, request_timeout_ms=300_000
+        )
+        await producer.start()
+        try:
+            while True:
+                async with walker.sending:
+                    if not flow.held:
+                        numbers = range(flow.sent, flow.sent + BATCH)
+                        sent = [
+                            await producer.send(flow.topic, flow.record(n), partition=n % PARTITIONS) for n in numbers
+                        ]
+                        await asyncio.gather(*sent)
+                        flow.sent += BATCH
+                await asyncio.sleep(PAUSE_S)
+        finally:
+            await producer.stop()
+
+    # --- the end ----------------------------------------------------------------------------------------------------------
+
+    async def _finish(self) -> None:
+        await asyncio.gather(*(self._drain(walker) for walker in self.walkers))
+        for walker in self.walkers:
+            await self._compare(walker)
+        for walker in self.walkers:
+            await walker.change("drop")
+        found = await self.asker.cli("processors", "--json")
+        if found.outcome == "done" and found.value["processors"]:
+            self.asker.fault(f"dropped, and there: {found.value}")
+
+    async def _drain(self, walker: Walker) -> None:
+        await walker.settle()
+        if walker.model.goal == "absent":
+            await walker.change("create", "rest")
+        if walker.model.goal == "idle":
+            await walker.change("start-anew" if walker.model.base == "FINISHED" else "start", "rest")
+        for _ in range(3):
+            await walker.settle()
+            if walker.model.goal == "idle" and walker.model.base == "FINISHED":
+                return
+            await walker.change("drain", "rest")
+        self.asker.fault(f"does not drain: {walker.flow.name}: {walker.model}")
+
+    async def _compare(self, walker: Walker) -> None:
+        flow = walker.flow
+        rows = await read(self.bootstrap, flow.outputs)
+        ends = {topic: len(values) for topic, values in rows.items()}
+        flow.lives.append(Life(ends, flow.sent, walker.model.base == "FINISHED"))
+        walker.model.began = False
+        for wrong in flow.wrong(
+            {topic: [flow.found(topic, value) for value in values] for topic, values in rows.items()}
+        ):
+            self.asker.fault(f"output: {wrong}")
+        audited = await self.asker.cli("audit", flow.name, "--json")
+        if audited.status not in (0, 3):
+            self.asker.fault(f"audit: {flow.name}: {audited.status} {audited.text[-400:]}")
+        say(f"    {flow.name}: {flow.sent} records, {len(flow.lives)} lives, {ends}, audit {audited.status}")
+
+
+def _speaks_of(process: psutil.Process, data: Path) -> bool:
+    with contextlib.suppress(psutil.Error):  # it has ended, or is another user's
+        return process.pid != os.getpid() and any(str(data) in word for word in process.cmdline())
+    return False
+
+
+async def told(seed: int, folder: Path, acts: int, *, spark: bool = False) -> Asker:
+    """A seed's walk; its faults and counts."""
+    async with aiohttp.ClientSession() as session:
+        asker = Asker(folder, folder / "data", session, say=say)
+        story = Story(seed, folder, spark, asker)
+        try:
+            await story.run(acts)
+        except Exception as error:  # noqa: BLE001 - the other seeds go on
+            asker.fault(f"broke off: {error!r}")
+            say(traceback.format_exc())
+        say(f"  kills and ends: {dict(story.kills)}")
+        return asker
