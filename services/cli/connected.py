@@ -53,7 +53,7 @@ ANSWER_S_MAX: Final = 20
 """For one broker, database or file system: longer, and it is said not to answer."""
 _QUESTIONS: Final[Mapping[PluginKind, Callable[[Any], Any]]] = {
     "source": lambda source: source.splits(),
-    "sink": lambda sink: sink.marker("check"),
+    "sink": lambda _: None,  # a target may make something for an identity that it is asked about
     "lookup": lambda _: None,
 }
 """What a plug-in is asked that is open; formats are never opened."""
@@ -165,7 +165,7 @@ class _Looks:
             await table.close()
 
     async def plugin(self, use: PluginUse) -> Iterable[str]:
-        """A plug-in opens; a source lists its splits, and a sink tells the marker of nobody."""
+        """A plug-in opens, and a source lists its splits."""
         settings, kind = self.connections.plugin_settings(self.processor, use), use.kind
         assert kind != "computation", "it is not opened"
         plugged = Plugged(

@@ -30,7 +30,8 @@ class AskedSource(Source):
 
 class AskedSink(Sink):
     api = 1
-    def marker(self, identity): return answer()
+    def open(self): answer()
+    def marker(self, identity): raise AssertionError("nobody has an identity yet, and a target may make a place for one")
     def write(self, identity, documents, marker, after): raise AssertionError("nobody writes")
 
 class AskedLookup(Lookup):
@@ -99,6 +100,27 @@ async def test_check_says_what_a_plugin_says(tmp_path: Path, monkeypatch: pytest
     words = raises.partition("'")[2].strip("')")
     said = sorted(str(each) for each in found)
     assert [(text.partition(",")[0], words in text) for text in said] == [(place, True) for place in places]
+
+
+async def test_check_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A sink that makes a place for each identity that it is asked about makes none."""
+    places = tmp_path / "places"
+    places.mkdir()
+    code = """
+from pathlib import Path
+from tidemark.plugins import Sink
+
+class Making(Sink):
+    api = 1
+    def marker(self, identity): Path({places!r}, identity).mkdir()
+    def write(self, identity, documents, marker, after): raise AssertionError("nobody writes")
+"""
+    entries = {"tidemark.sinks": {"making": "making:Making"}}
+    code = code.replace("{places!r}", repr(str(places)))
+    monkeypatch.syspath_prepend(str(package(tmp_path / "making", "making", entries, code)))
+    tree = {"pipeline": [{"$source": {"documents": [{"n": 1}]}}, {"$emit": {"plugin": "making"}}]}
+    assert await refused_by_what_is_there(parse(tree)) == []
+    assert list(places.iterdir()) == []
 
 
 async def test_check_says_nothing_of_plugins_that_answer(tmp_path: Path) -> None:
