@@ -23,6 +23,7 @@ from tidemark.services.cli.installation import (
     workers_of,
 )
 from tidemark.services.cli.reading import read_document
+from tidemark.services.cli.remote import find, is_here
 from tidemark.services.cli.view import ProcessorView
 from tidemark.services.coordinator.planning import task_names
 from tidemark.services.local.broker_settings import FREE_PORT
@@ -150,14 +151,29 @@ async def check_surroundings(processor: Processor) -> None:
         raise InvalidDocument(errors)
 
 
+async def _created(installed: Installation, name: ProcessorName, text: str, data_dir: Path) -> bool:
+    """Whether the service of an installation that stays has created the processor now. RemoteFailed.
+
+    It sees variables and topics as tasks do, and says what is missing before one starts.
+    """
+    if not is_here() or not stays(data_dir) or name in await installed.client.statuses():
+        return False
+    document = {"name": name, "document": text, "start": False}
+    await asyncio.to_thread(find(data_dir).send, "POST", "/v1/processors", document)
+    return True
+
+
 async def _begin(
     installed: Installation, name: ProcessorName, text: str, parallelism: Mapping[str, int], data_dir: Path
 ) -> Begun:
     """Create the processor, or go on with it; a changed document is reported. RunFailed where it cannot go on with the change."""
+    created = await _created(installed, name, text, data_dir)
     try:
         begun = await installed.ensure_started(name, text, parallelism)
     except ChangeRefused as error:
         raise RunFailed(f"{name}: {error}\n{data_dir} holds a run of {name} with another document; {_ANEW}") from error
+    if created:
+        return "created"
     if begun == "changed":
         Console(stderr=True, soft_wrap=True).print(f"{name}: goes on with the changed document", highlight=False)
     return begun

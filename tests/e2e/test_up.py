@@ -81,6 +81,27 @@ def test_it_says_where_its_broker_is_and_a_run_what_it_doubts(tmp_path: Path) ->
     assert "warning" not in ran
 
 
+def test_a_run_says_what_is_missing_before_a_task_starts(tmp_path: Path) -> None:
+    """A variable that the installation may open and has not, and a topic of its broker: with the place, and nothing is left there."""
+    broker = {"type": "kafka", "bootstrapServers": "${LOCAL_KAFKA}"}
+    place = {"type": "files", "path": "${NOT_SET_HERE}"}
+    documents = {
+        "topic": ({"connectionName": "c", "topic": "nowhere"}, {"path": "out", "format": "json"}, broker),
+        "variable": ({"documents": [{"a": 1}]}, {"connectionName": "c", "path": "out", "format": "json"}, place),
+    }
+    for name, (source, emit, connection) in documents.items():
+        document = {"name": name, "connections": {"c": connection}, "pipeline": [{"$source": source}, {"$emit": emit}]}
+        (tmp_path / f"{name}.json").write_text(json.dumps(document))
+    with _begun(tmp_path, "it stays until Ctrl-C", "up", "--data", "d", "--variable", "NOT_SET_HERE"):
+        for name, says in (("topic", "the topic nowhere is not in the cluster"), ("variable", "NOT_SET_HERE")):
+            done = _tidemark(tmp_path, "run", f"{name}.json", "--data", "d")
+            assert done.returncode == 1
+            assert says in done.stderr, done.stderr
+            assert "FAILED" not in done.stderr, done.stderr
+        listed = json.loads(_tidemark(tmp_path, "processors", "--json", "--data", "d").stdout)
+        assert listed["processors"] == []
+
+
 def test_what_is_stored_can_be_looked_at(tmp_path: Path) -> None:
     """Topics, dead letters and checkpoints of an installation that runs, and a try-out on a topic's newest records, junk counted."""
     emit = {"connectionName": "b", "topic": "t"}
