@@ -30,6 +30,8 @@ _WHOLE_BYTES: Final = 16
 _GUARD_BITS: Final = 2
 """Bits behind the last unit that decide the rounding of an average."""
 _DOUBLE_BITS: Final = 53
+_DECISIVE: Final = 6
+"""First words of a number that decide its rounding, behind two counts of 31 bits: of those below counts whether there are any."""
 _INFINITY: Final = 0x7FF << 52
 _DOUBLE: Final = 2
 """`Total.wide` of doubles."""
@@ -67,6 +69,16 @@ def finish(states: pa.BinaryArray, *, average: bool) -> tuple[Tagged, Bools]:
     _finish(text, places, average, kinds, numbers, sure, *_room())
     zeros = np.zeros(count, np.int32)
     return cells_of(kinds, numbers, zeros, zeros, np.zeros(0, np.uint8), "packed"), sure
+
+
+def deviations(states: pa.BinaryArray, *, sample: bool) -> tuple[Tagged, Bools]:
+    """The deviations of states, and which are sure, shape (n,) both."""
+    text, places = buffers(states)
+    count = len(states)
+    kinds, numbers, sure = np.zeros(count, np.uint8), np.zeros(count, np.int64), np.ones(count, np.bool_)
+    _spread(text, places, sample, kinds, numbers, sure, *_room())
+    roots, zeros = np.sqrt(numbers.view(np.float64)).view(np.int64), np.zeros(count, np.int32)
+    return cells_of(kinds, roots, zeros, zeros, np.zeros(0, np.uint8), "packed"), sure
 
 
 def _room() -> tuple[Int64s, Int64s, Int64s]:
@@ -325,29 +337,44 @@ def _merge(text, places, bounds, deviation, out, offsets, sure, wholes, units, s
 # --- rounding ---------------------------------------------------------------------------------------------------------
 
 
+@part
+def _divided(words, low, top, count):
+    """Divide the words from one to another by a count below 2³¹; whether something is left."""
+    rest = np.int64(0)
+    for i in range(top - 1, low - 1, -1):
+        rest = rest << 32 | words[i]
+        words[i] = rest // count
+        rest = rest % count
+    return rest != 0
+
+
 @rare
-def _rounded(units, negative, count):
-    """The bits of the double nearest to a number of units divided by a count below 2³¹. The words are used up."""
+def _rounded(units, negative, count, again, bits_below):
+    """The bits of the double nearest to a number of units, divided by two counts below 2³¹ and by 2 to some bits. The words are used up."""
     for i in range(len(units)):
         units[i] <<= _GUARD_BITS
     _carried(units)
-    rest = np.int64(0)
-    for i in range(len(units) - 1, -1, -1):
-        rest = rest << 32 | units[i]
-        units[i] = rest // count
-        rest = rest % count
-    gone = max(_bits(units) - _DOUBLE_BITS, _GUARD_BITS)
+    top, below = (_bits(units) + 31) >> 5, False
+    low = max(top - _DECISIVE, 0)
+    for i in range(low):
+        below = below or units[i] != 0
+        units[i] = 0
+    below = _divided(units, low, top, count) or below
+    if again != 1:
+        below = _divided(units, low, top, again) or below
+    behind = _GUARD_BITS + bits_below
+    gone = max(_bits(units) - _DOUBLE_BITS, behind)
     at, off = gone >> 5, np.uint64(gone & 31)
     found = (np.uint64(units[at]) | np.uint64(units[at + 1]) << np.uint64(32)) >> off
     if off:
         found |= np.uint64(units[at + 2]) << (np.uint64(64) - off)
     half = units[(gone - 1) >> 5] >> ((gone - 1) & 31) & 1
-    below = rest != 0 or units[(gone - 1) >> 5] & ((np.int64(1) << ((gone - 1) & 31)) - 1) != 0
+    below = below or units[(gone - 1) >> 5] & ((np.int64(1) << ((gone - 1) & 31)) - 1) != 0
     for i in range((gone - 1) >> 5):
         below = below or units[i] != 0
     bits = np.int64(_INFINITY)
-    if gone - _GUARD_BITS < _FINITE:
-        bits = (np.int64(gone - _GUARD_BITS) << 52) + np.int64(found)
+    if gone - behind < _FINITE:
+        bits = (np.int64(gone - behind) << 52) + np.int64(found)
         if half and (below or bits & 1):
             bits += 1
     return bits | np.int64(-(2**63)) if negative and bits else bits
@@ -372,7 +399,41 @@ def _finish(text, places, average, kinds, numbers, sure, wholes, units, squares)
         elif average or wide == 2:
             _put_in(unit, low, np.int64(_UNIT_BITS), np.int64(-1 if negative else 1))
             kinds[row] = tags.DOUBLE
-            numbers[row] = _rounded(unit, _made_positive(unit), count if average else np.int64(1))
+            divisor = count if average else np.int64(1)
+            numbers[row] = _rounded(unit, _made_positive(unit), divisor, np.int64(1), np.int64(0))
         else:
             numbers[row] = -np.int64(low) if negative else np.int64(low)
             kinds[row] = tags.LONG if wide == 1 else tags.INT
+
+
+@compiled(0, BYTES, INT64S, "bool", BYTES_OUT, INT64S_OUT, BOOLS_OUT, *_ROOM)
+def _spread(text, places, sample, kinds, numbers, sure, wholes, units, squares):
+    """The variances: n·Σx² - (Σx)² over n·(n or n - 1)."""
+    data, whole, unit, square = borrowed(text), borrowed(wholes), borrowed(units), borrowed(squares)
+    for row in range(len(kinds)):
+        _cleared(unit)
+        _cleared(square)
+        count, _ = _take_state(data, places[row], places[row + 1], True, whole, unit, square)
+        _made_positive(unit)
+        _carried(square)
+        top = (_bits(unit) + 31) >> 5
+        if count < 0 or count >= 2**31 or 2 * top > _SQUARES - 1 or _bits(square) > 32 * (_SQUARES - 2):
+            sure[row] = False
+            continue
+        divisor = count - 1 if sample else count
+        if divisor <= 0:
+            kinds[row] = tags.NULL
+            continue
+        kinds[row] = tags.DOUBLE
+        for i in range(_SQUARES):
+            square[i] *= count
+        _carried(square)
+        for i in range(top):
+            if unit[i]:
+                for j in range(top):
+                    product = np.uint64(unit[i]) * np.uint64(unit[j])
+                    square[i + j] -= np.int64(product & np.uint64(_MASK))
+                    square[i + j + 1] -= np.int64(product >> np.uint64(32))
+        _carried(square)
+        if _bits(square):
+            numbers[row] = _rounded(square, False, count, divisor, np.int64(_UNIT_BITS))

@@ -4,6 +4,7 @@ import math
 from decimal import Decimal
 from itertools import pairwise
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pyarrow as pa
@@ -251,6 +252,43 @@ def test_a_deviation_is_stored_as_the_codec_stores_its_fields(
     state = Deviation(count, units, squares, special)
     assert how.encode(state) == encode_value([long(count), _digits(units), _digits(squares), special])
     assert how.decode(how.encode(state)) == state
+
+
+_NEAR = st.tuples(st.floats(-1e300, 1e300), st.lists(st.floats(-1e-9, 1e-9), min_size=1, max_size=4)).map(
+    lambda drawn: [drawn[0] * (1 + part) for part in drawn[1]]
+)
+
+
+@pytest.mark.parametrize("name", ["$stdDevPop", "$stdDevSamp"])
+@settings(max_examples=300)
+@given(
+    groups=st.lists(
+        st.lists(st.floats(allow_nan=False, allow_infinity=False), max_size=5) | _NEAR, min_size=1, max_size=9
+    )
+)
+@example(
+    groups=[
+        [],
+        [0.1],
+        [0.1] * 7,
+        [5e-324, 0.0],
+        [5e-324] * 3 + [1e-323],
+        [1.7976931348623157e308, -1.7976931348623157e308],
+    ]
+)
+@example(groups=[[1e-162, 3e-162], [2.2250738585072014e-308, -5e-324], [2.0**53, 1.0], [1e300, 1e-300, 1.0]])
+def test_deviations_are_rounded_without_an_object_a_group(name: str, groups: list[list[float]]) -> None:
+    """To the same double, the least and the largest included; the plain implementation is asked for none."""
+    how = implementation(_accumulator(name))
+    states = []
+    for group in groups:
+        states.append(Deviation())
+        for value in group:
+            states[-1].add(value)
+    cells = pa.array([how.encode(state) for state in states], pa.binary())
+    wanted = [encode_value(how.finish(state)) for state in states]
+    with mock.patch.object(type(how), "decode", side_effect=AssertionError("an object for a group")):
+        assert bulk.finished(how, cells).to_pylist() == wanted
 
 
 def _digits(value: int) -> Binary:

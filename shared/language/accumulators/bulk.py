@@ -19,7 +19,7 @@ from tidemark.shared.language.accumulators.bulk_sketches import SKETCHES
 from tidemark.shared.language.accumulators.extremes import CountedByKey
 from tidemark.shared.language.accumulators.numbers import CountOf, DeviationOf, TotalOf
 from tidemark.shared.language.values.codec import decode_value, encode_docs
-from tidemark.shared.language.values.totals import Total
+from tidemark.shared.language.values.totals import Deviation, Total
 from tidemark.shared.model.values import Binary
 
 
@@ -92,6 +92,11 @@ def _total_finished(accumulator: TotalOf, cells: pa.BinaryArray) -> Sure:
     return values.write(found)[0], sure
 
 
+def _deviation_finished(accumulator: DeviationOf, cells: pa.BinaryArray) -> Sure:
+    found, sure = totals.deviations(cells, sample=accumulator.rounds is Deviation.sample)
+    return values.write(found)[0], sure
+
+
 def _counted(_: Any, cells: pa.BinaryArray, bounds: Int64s) -> Sure:
     return numbered(np.add.reduceat(values.read(cells).numbers, bounds[:-1])), None
 
@@ -161,7 +166,7 @@ _FORMS: Final[Mapping[type, Form]] = {
     DeviationOf: Form(
         lambda _, given: totals.add(given.tagged, given.bounds, deviation=True),
         lambda _, cells, bounds: totals.merge(cells, bounds, deviation=True),
-        None,
+        _deviation_finished,
     ),
     CountedByKey: Form(_of_key, _of_key_merged, _of_key_finished),
     **KEPT,
