@@ -116,14 +116,14 @@ def _once(rows: pa.RecordBatch, failures: list[RowFailure]) -> list[RowFailure]:
     """
     if len(failures) < 2:  # noqa: PLR2004 - nothing twice
         return failures
-    names = [n for n in (TS, PART, POS) if n in rows.schema.names]
-    places = list(zip(*(rows.column(n).to_pylist() for n in names), strict=True))
-    windows = list(zip(rows.column(WSTART).to_pylist(), rows.column(WEND).to_pylist(), strict=True))
+    names = [*(n for n in (TS, PART, POS) if n in rows.schema.names), WSTART, WEND]
+    failed = rows.select(names).take(pa.array([failure.row for failure in failures]))
+    places = zip(*(column.to_pylist() for column in failed.columns), strict=True)
     before: Counter[tuple[object, ...]] = Counter()
     seen: dict[tuple[object, ...], RowFailure] = {}
-    for failure in failures:
-        same = (*places[failure.row], failure.path, failure.reason)
-        within = (*windows[failure.row], *same)
+    for failure, (*place, start, end) in zip(failures, places, strict=True):
+        same = (*place, failure.path, failure.reason)
+        within = (start, end, *same)
         seen.setdefault((before[within], *same), failure)
         before[within] += 1
     return list(seen.values())

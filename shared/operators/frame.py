@@ -315,7 +315,7 @@ class Frame(Rows):
             rows = np.arange(self.size)
             if (found := self._by_different(expr, rows)) is not None:
                 return found
-            values, errors = self._by_parts(expr, rows) or self.one_by_one(rows, partial(evaluate_bounded, expr))
+            values, errors = self.by_parts(expr, rows) or self.one_by_one(rows, partial(evaluate_bounded, expr))
             return Cells(*column_of(values), errors, self.size)
         return self._completed(column, expr)
 
@@ -358,14 +358,14 @@ class Frame(Rows):
         """The interpreter's values for some rows, MISSING for those that fail, and why these do."""
         found = self._by_different(expr, rows)
         if found is None:
-            return self._by_parts(expr, rows) or self.one_by_one(rows, partial(evaluate_bounded, expr))
+            return self.by_parts(expr, rows) or self.one_by_one(rows, partial(evaluate_bounded, expr))
         values = found.values()
         for row in found.errors:
             values[row] = MISSING
         return values, {int(rows[row]): error for row, error in found.errors.items()}
 
-    def _by_parts(self, expr: Expr, rows: Int64s) -> tuple[list[Value], dict[int, ExpressionError]] | None:
-        """The same, of many rows, by the parts of the expression; None where it must be taken as a whole."""
+    def by_parts(self, expr: Expr, rows: Int64s) -> tuple[list[Value], dict[int, ExpressionError]] | None:
+        """The interpreter's values for many rows, and why some fail, by the expression's parts; None where it must be taken as a whole."""
         if self._left or len(rows) <= calls.FEW_ROWS or not has_parts(expr):
             return None
         some = self._at(rows)

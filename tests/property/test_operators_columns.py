@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import pyarrow as pa
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -29,6 +30,7 @@ from tidemark.shared.operators.passing import KeyBy
 from tidemark.shared.operators.program import through
 from tidemark.shared.operators.rows import environments
 from tidemark.shared.operators.specs import KeyBySpec
+from tidemark.shared.operators.stages import judging
 
 TYPES = {"s": "string", "i": "int", "l": "long?", "d": "double?", "b": "bool?", "t": "date"}
 nested: st.SearchStrategy[Any] = st.recursive(
@@ -244,6 +246,18 @@ def test_stages_give_on_columns_what_they_give_on_documents(
     again = typed(staged.batch, schema)
     assert set(user_columns(again)) == {f.name for f in schema if f.type != "decimal"}
     assert canonical(documents_of(again)) == canonical(passed)
+
+
+def test_many_rows_on_which_a_condition_fails_are_judged_by_its_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The rows that it is true of go on, the others become letters with the interpreter's reasons; no row is taken as a whole."""
+    whole = {"s": "a", "i": 1, "t": {"$date": "2024-01-01T00:00:00Z"}}
+    given_documents = [{**whole, "k": 2**40 + i if i % 3 else i} for i in range(600)]
+    (stage,) = parsed([{"$match": {"$expr": {"$gt": [{"$toInt": "$k"}, 300]}}}])[1]
+    monkeypatch.setattr(judging, "matches", lambda predicate, _: pytest.fail(f"{predicate} is asked of a row"))
+    staged = through([stage], batch_of_records(given_documents), NOWHERE)
+    assert [d["k"] for d in documents_of(staged.batch)] == list(range(303, 600, 3))
+    reasons = [d["errInfo"]["reason"] for d in of(staged.letters, DLQ)]
+    assert reasons == [f"{2**40 + i} is out of the range of int" for i in range(600) if i % 3]
 
 
 def test_an_array_without_objects_on_the_way_is_looked_at_as_a_column() -> None:

@@ -6,10 +6,11 @@ import numpy as np
 
 from tidemark.shared.language.fields import predicate_expressions, predicate_paths
 from tidemark.shared.language.kernels import Bools, Unvectorised, verdict_of
-from tidemark.shared.language.query.ast import Predicate
+from tidemark.shared.language.query.ast import ExprTrue, Predicate
 from tidemark.shared.language.query.match import matches
 from tidemark.shared.language.stages import Match, Validate
 from tidemark.shared.language.stages.base import Discarded, Failure, Outcome, Passed, Stateless, ValidationStop
+from tidemark.shared.language.values.types import truth
 from tidemark.shared.operators.batches import select
 from tidemark.shared.operators.context import TaskContext
 from tidemark.shared.operators.dead_letters import Cause, Failures
@@ -52,8 +53,9 @@ def keep(
     )
     firsts, places = (rows, np.arange(len(rows))) if groups is None else (rows[groups.firsts], groups.codes)
     staged.interpreted += len(firsts)
-    verdicts, errors = frame.one_by_one(firsts, lambda env: matches(predicate, env))
-    kept[rows] = np.array([verdict is True for verdict in verdicts], np.bool_)[places]
+    by_parts = frame.by_parts(predicate.expr, rows) if groups is None and isinstance(predicate, ExprTrue) else None
+    verdicts, errors = by_parts or frame.one_by_one(firsts, lambda env: matches(predicate, env))
+    kept[rows] = np.array([truth(verdict) for verdict in verdicts], np.bool_)[places]
     if groups is not None and errors:
         alike = zip(rows.tolist(), firsts[places].tolist(), strict=True)
         errors = {row: errors[first] for row, first in alike if first in errors}
