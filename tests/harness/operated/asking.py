@@ -9,21 +9,32 @@ from asyncio.subprocess import PIPE
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final, Literal
 from urllib.parse import quote
 
 import aiohttp
+import aiokafka
+from aiokafka.errors import KafkaError
+from aiokafka.structs import TopicPartition
 
 from tidemark.services.cli.installation import Installation
+from tidemark.services.control.agents import HEADER, signature
 from tidemark.services.local.folders import ADDRESS_FILE
+from tidemark.services.local.supervisor import TOKEN_FILE
 from tidemark.shared.model.messages import Request
 from tidemark.shared.ports.log import LogError
 from tidemark.shared.runtime.client import RequestRefused, RequestTimeout
+from tidemark.shared.runtime.topics import Topics
 
 Outcome = Literal["done", "absent", "refused", "invalid", "denied", "away"]
-SANE_S: Final = {"cli": 60.0, "rest": 25.0, "message": 25.0}
+SANE_S: Final = {"cli": 60.0, "rest": 25.0, "message": 25.0, "topic": 40.0}
 """Until an answer, on a machine that others use, too; a command loads its modules first, and an audit reads."""
+NOWHERE: Final = "nowhere"
+"""A folder that is none."""
+ANSWERED_S: Final = 120.0
+"""Until a command by topic has its answer: the agent may have to begin anew."""
 AGAIN_S: Final = 1.0
 """Until what was away is asked again."""
 TROUBLED_S: Final = 90.0
@@ -121,7 +132,7 @@ class Asker:
             self.fault(f"exit status {status}: cli {' '.join(words)}: {said[-300:]}")
         answer = Answer(
             _of_command(status, said),
-            said if status else said + printed,
+            said or printed if status else said + printed,
             value if value is not None else printed,
             status,
         )
@@ -194,10 +205,48 @@ class Asker:
             answer = Answer("away", str(error))
         return self._judged("message", told, answer, began)
 
+    # --- the commands' topic ----------------------------------------------------------------------------------------------
+
+    async def topic(self, what: str, bootstrap: str, command: Mapping[str, Any]) -> Answer:
+        """A signed command; its answer is an event."""
+        began, events = time.monotonic(), TopicPartition(Topics().events, 0)
+        expires = datetime.fromtimestamp(time.time() + ANSWERED_S, UTC).isoformat()
+        value = json.dumps({**command, "expires": expires}).encode()
+        signed = signature((self.data / TOKEN_FILE).read_text().strip(), Topics().control_commands, value).encode()
+        consumer = aiokafka.AIOKafkaConsumer(bootstrap_servers=bootstrap, isolation_level="read_committed")
+        producer = aiokafka.AIOKafkaProducer(bootstrap_servers=bootstrap, request_timeout_ms=60_000)
+        answer = Answer("away", f"coordinator: expected an answer; no event within {ANSWERED_S} s")
+        try:
+            async with asyncio.timeout(ANSWERED_S):
+                await consumer.start()
+                await producer.start()
+                consumer.assign([events])
+                await consumer.seek_to_end(events)
+                await consumer.position(events)
+                await producer.send_and_wait(Topics().control_commands, value, headers=[(HEADER, signed)])
+                async for record in consumer:
+                    event = json.loads(record.value)
+                    if event["type"] == "answer" and event["id"] == command["request"]:
+                        answer = _of_event(event)
+                        break
+        except (TimeoutError, KafkaError) as error:
+            answer = Answer("away", f"{answer.text} {error!r}")
+        finally:
+            await producer.stop()
+            await consumer.stop()
+        return self._judged("topic", f"{what} {command['name']}", answer, began)
+
 
 def path_of(name: str, *parts: str) -> str:
     """Of a processor."""
     return "/".join(("/v1/processors", quote(name, safe=""), *parts))
+
+
+def _of_event(event: Mapping[str, Any]) -> Answer:
+    if event["done"]:
+        return Answer("done", "")
+    reason = event["reason"]
+    return Answer("absent" if "there is no processor" in reason else _away_or_refused(reason), reason)
 
 
 def _of_command(status: int, said: str) -> Outcome:
@@ -207,6 +256,8 @@ def _of_command(status: int, said: str) -> Outcome:
         return "invalid"
     if "no processor named" in said or "no processor" in said:
         return "absent"
-    if any(words in said for words in _AWAY):
-        return "away"
-    return "refused"
+    return _away_or_refused(said)
+
+
+def _away_or_refused(said: str) -> Outcome:
+    return "away" if any(words in said for words in _AWAY) and NOWHERE not in said else "refused"

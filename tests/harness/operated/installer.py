@@ -72,17 +72,12 @@ class Installer:
 
     async def _connect(self, how: str) -> None:
         path, story = f"/v1/connections/{SHARED}", self.story
-        for _ in range(60):
-            before, story.connected = story.connected, f"becomes {how}"
-            if how == "gone":
-                found = await story.asker.rest("DELETE", path)
-            else:
-                address = "${LOCAL_KAFKA}" if how == "good" else "127.0.0.1:1"
-                found = await story.asker.rest("PUT", path, {"type": "kafka", "bootstrapServers": address})
-            story.connected = how if found.outcome == "done" else before
-            if found.outcome != "away":
-                break
+        before, story.connected = story.connected, f"becomes {how}"
+        address = "${LOCAL_KAFKA}" if how == "good" else "127.0.0.1:1"
+        value = None if how == "gone" else {"type": "kafka", "bootstrapServers": address}
+        while (found := await story.asker.rest("PUT" if value else "DELETE", path, value)).outcome == "away":  # noqa: ASYNC110
             await asyncio.sleep(AGAIN_S)
+        story.connected = how if found.outcome == "done" else before
         if found.outcome != "done" and not (how == "gone" and before == "gone"):
             story.asker.fault(f"outcome: connection {how}, was {before}: {found.text[:300]}")
 

@@ -164,7 +164,7 @@ class Story:
             async with self.asked():
                 for _ in range(4):  # the installation ends and begins again between two
                     turns = [self._turns(walker, acts // 4) for walker in self.walkers]
-                    await asyncio.gather(*turns, installer.walk(acts // 12))
+                    await asyncio.gather(*turns, installer.walk(max(1, acts // 12)))
                     if _ < 3 and self.rng.random() < 0.4:
                         self.asker.trouble()
                         await installer.again()
@@ -209,8 +209,7 @@ class Story:
 
     async def _finish(self) -> None:
         await asyncio.gather(*(self._drain(walker) for walker in self.walkers))
-        for walker in self.walkers:
-            await self._compare(walker)
+        await asyncio.gather(*(self._compare(walker) for walker in self.walkers))
         for walker in self.walkers:
             await walker.change("drop")
         found = await self.asker.cli("processors", "--json")

@@ -56,7 +56,7 @@ class Walker:
         """One act."""
         names = {**CHANGES, **READS}
         if self.model.goal == "absent":
-            names = {**names, "create": 20}
+            names = {**names, "create": 60}
         elif self.model.goal == "idle":
             names = {**names, "start": 16, "start-anew": 6 if self.model.base == "FINISHED" else 2}
         act = self.rng.choices(list(names), list(names.values()))[0]
@@ -82,7 +82,7 @@ class Walker:
         connected, allowed = self.story.connected, self.model.allows(act)
         if self._names_it(act) and connected == "gone":
             allowed = frozenset({"invalid", "refused", *(["absent"] if self.model.goal == "absent" else [])})
-        way = way or self.rng.choice(["cli", "rest", "rest", "message"])
+        way = way or self.rng.choice(["cli", "rest", "rest", "message", "topic"])
         found = await self._decided(act, way)
         sure = connected == self.story.connected or not self._names_it(act)
         if found.outcome not in allowed and sure:
@@ -157,6 +157,9 @@ class Walker:
             case "rest":
                 method, path, body = self._rest(act)
                 return lambda: self.story.asker.rest(method, path, body, request=request)
+            case "topic":
+                command = {"name": self.flow.name, "request": request, **self._command(act)}
+                return lambda: self.story.asker.topic(act, self.story.bootstrap, command)
             case _:
                 message = self._message(act, request)
                 return lambda: self.story.asker.message(act, message)
@@ -197,6 +200,23 @@ class Walker:
                 return "DELETE", path, None
             case _:
                 return "POST", f"{path}/skip", {"epoch": 1}
+
+    def _command(self, act: str) -> dict[str, Any]:
+        match act:
+            case "create":
+                return {"command": "create", "document": self._document(act)}
+            case "start" | "start-anew":
+                return {"command": "start", "resume": act == "start"}
+            case "stop" | "drain":
+                return {"command": "stop", "drain": act == "drain"}
+            case "modify" | "modify-anew":
+                return {"command": "modify", "document": self._document(act), "resumeFromCheckpoint": act == "modify"}
+            case "rescale":
+                return {"command": "modify", "parallelism": self._tasks()}
+            case "drop":
+                return {"command": "drop"}
+            case _:
+                return {"command": "skip", "epoch": 1}
 
     def _message(self, act: str, request: str) -> Request:
         name = ProcessorName(self.flow.name)
