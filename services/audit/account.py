@@ -47,13 +47,13 @@ async def same(
         for epoch in complete:
             if epoch.epoch not in apart:
                 found = output.texts.get(epoch.epoch, [])
-                expected = [text(d) for d in done.certain(epoch, vertex)]
+                expected = done.certain_texts(epoch, vertex, text)
                 await _match(f"epoch {epoch.epoch}, {vertex}", expected, found, forms=forms, others=others)
         complete = [epoch for epoch in complete if epoch.epoch in output.mixed]
         where = "that lie in files together, "
     else:
         where = ""
-    expected = [text(d) for epoch in complete for d in done.certain(epoch, vertex)]
+    expected = [each for epoch in complete for each in done.certain_texts(epoch, vertex, text)]
     found = [item for epoch in complete for item in output.texts.get(epoch.epoch, [])]
     if part and output.mixed:
         output.owed = NO_ROWS if others else RowSum.of(expected) - RowSum.of(there for there, _ in found)

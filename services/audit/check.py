@@ -45,7 +45,6 @@ from tidemark.services.sink.connecting import stage_of
 from tidemark.services.sink.connectors.registered import Unregistered
 from tidemark.shared.language.documents import InvalidDocument, Processor, all_stages, parse, resolve
 from tidemark.shared.language.documents.model import plugin_uses
-from tidemark.shared.language.expressions.ast import Meta, walk
 from tidemark.shared.language.stages import (
     Connection,
     FileEmit,
@@ -204,9 +203,10 @@ async def _audited(
     expected = await _expected(processor, installed, outputs)
     expected |= {table.vertex: replace(table.expected, accept=table.rejected) for table in read}
     accepts = {v: at.accept for v, at in expected.items()}
+    texts = {v: at.texts for v, at in expected.items() if at.texts is not None}
     kept = _released(commits, outputs) if aligned else NO_EPOCH
     run = None if last is None else last.run
-    again = partial(recompute, accepts=accepts, code=plan.code, running=plan.tasks, begin=run, keep=kept)
+    again = partial(recompute, accepts=accepts, texts=texts, code=plan.code, running=plan.tasks, begin=run, keep=kept)
     done = await _recomputed(partial(again, processor, splits, stands, name), expected)
     moments = (last is not None and last.moments) or _has_moments(plan, sources, splits, known)
     by_epoch = _is_function_of_positions(processor, sources) and not moments
@@ -365,20 +365,6 @@ def can_be_computed_again(processor: Processor) -> None:
             )
         if isinstance(stage, HttpsEmit):
             raise NotAuditable(f"{stage.path}: nobody can read back what a server was told")
-        if isinstance(stage, KafkaEmit):
-            _is_told_by_documents(stage)
-
-
-def _is_told_by_documents(stage: KafkaEmit) -> None:
-    """NotAuditable where a record cannot be made again of its document alone."""
-    read = {}
-    if stage.tombstone_when is not None:
-        read["config.tombstoneWhen"] = (stage.tombstone_when, stage.key)
-    if stage.registry is not None:
-        read["topic"] = (stage.topic, None)
-    for place, exprs in read.items():
-        if any(isinstance(node, Meta) for expr in exprs if expr is not None for node in walk(expr)):
-            raise NotAuditable(f"{stage.path}.{place}: what $meta told of a row is not kept with its output")
 
 
 def _stands(

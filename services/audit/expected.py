@@ -6,7 +6,7 @@ which a value and its text are the same; bytes that were changed afterwards show
 """
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from functools import partial
@@ -15,21 +15,23 @@ from typing import Any, Final
 import pyarrow as pa
 
 from tidemark.services.audit.forms import TargetForms, encoding_of
-from tidemark.services.audit.recompute import Accept
+from tidemark.services.audit.recompute import Accept, Texts
 from tidemark.services.sink.connectors.filerows import Encoding, RowBuffer
 from tidemark.services.sink.connectors.kafkacells import key_bytes
 from tidemark.services.sink.connectors.kafkarecords import RecordMaker, Takes
 from tidemark.services.sink.connectors.kafkatopics import TopicLimits
 from tidemark.shared.adapters.kafka_settings import KafkaSettings
 from tidemark.shared.language.csv_cells import text_of
-from tidemark.shared.language.expressions.ast import Literal
+from tidemark.shared.language.expressions.ast import Literal, Meta, walk
 from tidemark.shared.language.expressions.environment import Environment
 from tidemark.shared.language.expressions.interpreter import evaluate
 from tidemark.shared.language.stages import Connection, FileEmit, KafkaEmit
 from tidemark.shared.language.values import ExtendedJsonError, parse_json, to_json, written
 from tidemark.shared.model.values import MISSING, Binary, Date, Document, Long, ObjectId
+from tidemark.shared.operators.batches import documents_of
 from tidemark.shared.operators.context import Topics
 from tidemark.shared.operators.dead_letters import WOULD_REFUSE
+from tidemark.shared.operators.rows import environments
 from tidemark.shared.ports.log import Log
 from tidemark.shared.ports.sink import Rejected
 from tidemark.shared.runtime.topics import is_internal
@@ -85,6 +87,8 @@ class ExpectedOutput:
     accept: Accept
     text: Callable[[Document], str]
     """A document as it is written there, or its line."""
+    texts: Texts | None = None
+    """As `text`, of rows whose metadata decide it, too; None where documents do so alone."""
     forms: TargetForms | None = None
     """How its target's texts are read where they are no JSON."""
 
@@ -117,8 +121,8 @@ async def expected_at_topic(
             rejected += [Rejected(rows[n], reason) for n, reason in topics.refused(run).items()]
         return rejected
 
-    def text(document: Document) -> str:
-        environment = Environment(document)
+    def text_of(environment: Environment) -> str:
+        document = environment.root
         topic = "" if stage.registry is None else str(evaluate(stage.topic, environment))  # for its schemas' numbers
         if stage.tombstone_when is not None and evaluate(stage.tombstone_when, environment) is True:
             key = None if stage.key is None else evaluate(stage.key, environment)
@@ -128,7 +132,19 @@ async def expected_at_topic(
         value = json_of() if form is None else form.value(document, json_of, topic)
         return text_of_record(None, value, encoding)
 
-    return ExpectedOutput(accept, text, forms)
+    def texts(batch: pa.RecordBatch, left_out: Collection[int]) -> list[str]:
+        rows = environments(batch, documents_of(batch), source_topics)
+        return [text_of(row) for number, row in enumerate(rows) if number not in left_out]
+
+    by_metadata = texts if _is_told_by_metadata(stage) else None
+    return ExpectedOutput(accept, lambda document: text_of(Environment(document)), by_metadata, forms)
+
+
+def _is_told_by_metadata(stage: KafkaEmit) -> bool:
+    """Whether a record cannot be made again of its document alone."""
+    exprs = [stage.tombstone_when, None if stage.tombstone_when is None else stage.key]
+    exprs.append(None if stage.registry is None else stage.topic)
+    return any(isinstance(node, Meta) for expr in exprs if expr is not None for node in walk(expr))
 
 
 def _takes_of(config: Mapping[str, Any]) -> Takes:

@@ -41,6 +41,8 @@ from tidemark.shared.protocol.watermarks import InputProgress, all_idle, combine
 
 Accept = Callable[[pa.RecordBatch], Sequence[Rejected]]
 """Which rows a target would refuse."""
+Texts = Callable[[pa.RecordBatch, Collection[int]], list[str]]
+"""How a target has rows, but for those that are named by their places."""
 Positions = frozenset[tuple[int, int]]
 """Of records: (ordinal of the split, position)."""
 ROWS_AT_ONCE: Final = 20_000
@@ -134,6 +136,8 @@ class EpochDone:
     """The vertex that each of these documents came from."""
     origins: dict[VertexId, list[VertexId]] = field(default_factory=lambda: defaultdict(list))
     """The same, but of a row that an operator made a dead letter when it came: the vertex that the row came from."""
+    texts: dict[VertexId, list[str]] = field(default_factory=lambda: defaultdict(list))
+    """The documents as their target has them, where more than the document decides that."""
     records: int = 0
     duplicates: int = 0
 
@@ -159,6 +163,13 @@ class Recomputed:
     def certain(self, epoch: EpochDone, sink: VertexId) -> list[Document]:
         """The documents that must have come out, at any moment."""
         return [document for document, _ in self.certain_of(epoch, sink)]
+
+    def certain_texts(self, epoch: EpochDone, sink: VertexId, text: Callable[[Document], str]) -> list[str]:
+        """The same as their target has them. text: of a document that decides it alone."""
+        if sink not in epoch.texts:
+            return [text(document) for document in self.certain(epoch, sink)]
+        made = zip(epoch.texts[sink], epoch.senders[sink], strict=True)
+        return [each for each, sender in made if sender not in self.chance]
 
     def certain_of(self, epoch: EpochDone, sink: VertexId) -> Iterator[tuple[Document, frozenset[VertexId]]]:
         """The same, each with the sources of which one had the record."""
@@ -213,6 +224,7 @@ class _World:
     done: EpochDone = field(default_factory=lambda: EpochDone(NO_EPOCH))
     admitted: Positions = frozenset()
     accepts: Mapping[VertexId, Accept] = field(default_factory=dict)
+    texts: Mapping[VertexId, Texts] = field(default_factory=dict)
     reach: Sequence[Reach] = ()
 
     def keep(self, before: KeptRun | None, chance: Mapping[VertexId, str]) -> KeptRun:
@@ -269,6 +281,8 @@ class _World:
         rejected = accept(batch) if accept is not None else ()
         rows = {r.row for r in rejected}
         taken = [d for row, d in enumerate(documents_of(batch)) if row not in rows]
+        if (texts := self.texts.get(sink)) is not None:
+            self.done.texts[sink] += texts(batch, rows)
         self.done.outputs[sink] += taken
         self.done.senders[sink] += [sender] * len(taken)
         self.done.origins[sink] += [origin] * len(taken)
@@ -355,6 +369,7 @@ def recompute(  # noqa: PLR0913 - a document, its records, and what was known of
     passed: Sequence[Mapping[SplitId, int]] = (),
     collects: bool = False,
     accepts: Mapping[VertexId, Accept] | None = None,
+    texts: Mapping[VertexId, Texts] | None = None,
     code: bytes = b"",
     running: Collection[VertexId] | None = None,
     begin: KeptRun | None = None,
@@ -365,6 +380,7 @@ def recompute(  # noqa: PLR0913 - a document, its records, and what was known of
     admitted: records that are in time in spite of their watermark (`lateness: split`); an epoch has to cover their windows whole.
     passed: positions at the barriers on the way, in order: which record of an id counts is decided at each (DD2).
     accepts: by sink vertex, which rows its target would refuse; none for a vertex without an entry.
+    texts: by sink vertex, how its rows are written where their metadata decide, too; none for others.
     code: of its computations, as in the plan that ran. running: its vertices (`plan_processor`).
     begin: of an earlier run over the records in front of these. keep: the epoch with a barrier at which the run is kept; it is begun once.
     """
@@ -376,6 +392,7 @@ def recompute(  # noqa: PLR0913 - a document, its records, and what was known of
         _contexts(processor, plan, code, name),
         admitted=admitted,
         accepts=accepts or {},
+        texts=texts or {},
         reach=[Reach(judge, unbounded=unbounded and idled) for judge in judges_of(plan)],
     )
     world.build()

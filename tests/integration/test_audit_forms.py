@@ -246,6 +246,35 @@ def test_topics_of_rows_keys_and_tombstones_are_written_again() -> None:
     run_virtual(lambda world: ran(world, BY_TOPIC, then))
 
 
+@pytest.mark.parametrize("place", ["topic", "config.tombstoneWhen", "config.key"])
+def test_what_metadata_decide_is_written_again(place: str) -> None:
+    """A topic by the record's partition, with a schema's number of its own; a tombstone by its offset, and its key."""
+    partition = {"$toString": {"$meta": "stream.source.partition"}}
+    late = {"$eq": [{"$mod": [{"$meta": "stream.source.offset"}, 3]}, 0]}
+    gone = late if place == "config.tombstoneWhen" else {"$eq": ["$gone", "yes"]}
+    key = {"$concat": ["$id", "-", partition]} if place == "config.key" else "$id"
+    topic = {"$concat": ["from", partition]} if place == "topic" else "out"
+    emit = {**(AVRO if place == "topic" else {}), "topic": topic}
+    if place != "topic":
+        emit["config"] = {"key": key, "keyFormat": "string", "tombstoneWhen": gone}
+
+    async def then(run: Run) -> None:
+        found = await run.audit()
+        assert (found.unchecked, sum(found.outputs.values())) == ((), COUNT)
+        written = "from1" if place == "topic" else "out"
+        stored = run.it.broker._topics[written][0].stored
+        at, record = next(
+            (n, s.record) for n, s in enumerate(stored) if s.record and bool(s.record.value) is (place == "topic")
+        )
+        value = (record.value or b"")[:-1] + b"?"
+        other = replace(record, value=value) if place == "topic" else replace(record, key=b"another")
+        stored[at] = stored[at]._replace(record=other)
+        with pytest.raises(AuditFailed, match=r"does not follow|expected"):
+            await run.audit()
+
+    run_virtual(lambda world: ran(world, emit, then))
+
+
 def test_keys_of_a_plugin_beside_values_of_a_registry_are_written_again() -> None:
     """Whole through a pipeline: by them tombstones are told apart."""
     config = {"key": {"id": "$id"}, "keyFormat": {"plugin": "labels"}, "tombstoneWhen": {"$eq": ["$gone", "yes"]}}
