@@ -323,17 +323,12 @@ class Frame(Rows):
         """Some rows by the values of these fields; None where more than one row in `DIFFERENT_PART` has values of its own."""
         if not names:
             return None
-        some = self._rows(rows)
-        known = names <= self._user and not any(
-            _asks(some, name) or pa.types.is_nested(some.column(name).type) for name in names
-        )
         groups = None
-        for part in (some.slice(0, _SAMPLE), some) if some.num_rows > _SAMPLE else (some,):
-            columns = [part.column(name) for name in sorted(names)] if known else [_texts(part, names)]
-            groups = groups_of(columns, part.num_rows)
-            if len(groups.firsts) * DIFFERENT_PART > part.num_rows:
+        for part in (rows[:_SAMPLE], rows) if len(rows) > _SAMPLE else (rows,):
+            groups = groups_of(_told_apart(self._at(part), names), len(part))
+            if len(groups.firsts) * DIFFERENT_PART > len(part):
                 return None
-        return groups if some.num_rows else None
+        return groups if len(rows) else None
 
     def _by_different(self, expr: Expr, rows: Int64s) -> Cells | None:
         """The values of an expression for some rows, found once for each different one; None where most differ."""
@@ -537,6 +532,25 @@ def partial_documents(batch: pa.RecordBatch, names: frozenset[str]) -> list[Docu
             elif document.get(name) is not None:
                 del document[name]
     return documents
+
+
+def _told_apart(frame: Frame, names: frozenset[str]) -> list[pa.Array]:
+    """Cells that differ where these fields of the rows do; documents are made where a field's column cannot tell all of it."""
+    batch = frame.batch
+    frame.prepare((name,) for name in names)
+    found = []
+    for name in sorted(names):
+        if name in batch.schema.names and not _asks(batch, name) and not pa.types.is_nested(batch.column(name).type):
+            found.append(batch.column(name))
+            continue
+        try:
+            cells, unsure = encoded(frame.at((name,)))
+        except Unvectorised:
+            return [_texts(batch, names)]
+        if unsure is not None:
+            return [_texts(batch, names)]
+        found.append(cells)
+    return found
 
 
 def _texts(batch: pa.RecordBatch, names: frozenset[str]) -> pa.BinaryArray:

@@ -20,12 +20,13 @@ from tidemark.shared.language.stages.base import Failure, Passed, apply_stages, 
 from tidemark.shared.language.values import canonical_key, encode_value, to_json
 from tidemark.shared.model.plan import DLQ, OUT
 from tidemark.shared.model.values import MISSING, Document
+from tidemark.shared.operators import frame
 from tidemark.shared.operators.base import ARRIVAL, KEY, PART, POS, TS, Out
 from tidemark.shared.operators.batches import batch_of, documents_of, user_columns, with_column
 from tidemark.shared.operators.context import NOWHERE
 from tidemark.shared.operators.decode import decode
 from tidemark.shared.operators.event_time import event_times
-from tidemark.shared.operators.frame import evaluated
+from tidemark.shared.operators.frame import evaluated, partial_documents
 from tidemark.shared.operators.passing import KeyBy
 from tidemark.shared.operators.program import through
 from tidemark.shared.operators.rows import environments
@@ -330,6 +331,26 @@ def test_an_expression_of_few_different_cells_is_interpreted_for_these_alone() -
     found = evaluated(source.time_field, batch)
     assert found.interpreted_rows == 2
     assert found.values() == [1, 2] * 50
+
+
+def test_rows_are_told_apart_by_what_columns_have_of_undeclared_fields(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of many rows with few different values no more documents are made than there are different ones."""
+    whole = {"s": "a", "i": 1, "t": {"$date": "2024-01-01T00:00:00Z"}}
+    batch = batch_of_records([{**whole, "x": ["text", 7, {"y": [1]}][i % 3]} for i in range(600)])
+    problems = Problems()
+    expr = parse_expression({"$map": {"input": "$x", "as": "y", "in": "$$y"}}, "e", Scope(problems))
+    problems.check()
+    made: list[int] = []
+
+    def counted(batch: pa.RecordBatch, names: frozenset[str]) -> list[Document]:
+        made.append(batch.num_rows)
+        return partial_documents(batch, names)
+
+    monkeypatch.setattr(frame, "partial_documents", counted)
+    reasons = {row: error.reason for row, error in evaluated(expr, batch).errors.items()}
+    found = ["string", "int", "object"]
+    assert reasons == {row: f"$map takes an array, found {found[row % 3]}" for row in range(600)}
+    assert sum(made) <= 3
 
 
 def test_common_stages_over_declared_fields_stay_on_columns() -> None:
