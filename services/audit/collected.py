@@ -20,7 +20,7 @@ from pymongo.read_concern import ReadConcern
 from pymongo.read_preferences import ReadPreference
 
 from tidemark.services.audit.expected import PLAIN, ExpectedOutput, Line
-from tidemark.services.audit.history import AuditFailed, Commit
+from tidemark.services.audit.history import Commit
 from tidemark.services.audit.merged import MARKERS, Key, NotWritten, TargetRead, Unread, shown, why_not
 from tidemark.services.audit.outputs import KeptTable, Output
 from tidemark.services.audit.reading import TooMuchHeld
@@ -142,18 +142,16 @@ class CollectionRead(TargetRead):
 def read_collection(
     vertex: VertexId, stage: Merge, url: str, known: frozenset[JobId], *, rows: bool = True
 ) -> CollectionRead | Unread:
-    """Read a collection, with or without its documents, and its markers. AuditFailed if it is not there."""
+    """Read a collection, with or without its documents, and its markers. One that is not there is empty."""
     if (why := why_not(stage)) is not None:
         return Unread(vertex, why, always=True)
     try:
         client = client_at(url, _ANSWER_MS)
     except ValueError as error:
         return Unread(vertex, str(error))
-    database, _, name = str(stage.table).partition(".")
+    database = str(stage.table).partition(".")[0]
     try:
         transactions = has_transactions(client)
-        if name not in client[database].list_collection_names():
-            raise AuditFailed(f"{vertex}: {stage.path}: there is no collection {stage.table}")
         with _moment(client, transactions=transactions) as session:
             markers = {
                 str(each[_ID]): Epoch(int(each["released"])) for each in client[database][MARKERS].find(session=session)
@@ -162,7 +160,7 @@ def read_collection(
     except errors.PyMongoError as error:
         client.close()
         return Unread(vertex, f"the database gave no answer: {error}")
-    except (AuditFailed, TooMuchHeld):
+    except TooMuchHeld:
         client.close()
         raise
     return CollectionRead(vertex, stage, found, markers, known, client=client, transactions=transactions)
