@@ -472,6 +472,21 @@ def test_a_new_leader_counts_changes_of_state_on() -> None:
     assert stopped.changes == running + 4, "starting, running, stopping, stopped"
 
 
+def test_E2_a_start_behind_a_change_without_state_does_not_drain_again() -> None:
+    """The drain was of the life before: what starts anew runs, as it does by a start without state."""
+    world = started()
+    world.pass_ms(1_500)
+    drained(world)
+    old = world.row.job
+    world.request(ModifyProcessor("change", NAME, None, {"emit": 2}, resume_from_checkpoint=False))
+    world.settle()
+    world.request(StartProcessor("anew", NAME))
+    world.pass_ms(2_000)
+    assert (answers(world)["change"], answers(world)["anew"]) == ("", "")
+    assert world.row.job != old
+    assert (world.row.desired, world.row.state) == ("running", "RUNNING")
+
+
 def test_a_draining_processor_that_was_stopped_drains_on() -> None:
     """A stop interrupts a drain; the next start goes on with it."""
     world = started()

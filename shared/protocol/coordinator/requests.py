@@ -101,7 +101,7 @@ def _start(p: ProcessorState, request: StartProcessor) -> str | None:
         if found is None or isinstance(found, str):
             return found
         kept = found
-    if not request.resume:
+    if not request.resume or kept.without_state:  # a drain was of the life before
         kept = structs.replace(kept, without_state=True, drain=None)
     if over := refused_run(p, p.plan if kept.pending is None else kept.pending):
         return over
