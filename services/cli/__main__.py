@@ -40,6 +40,8 @@ KnownDir = Annotated[
 Tasks = Annotated[list[str], typer.Option("--tasks", help="Tasks of a service or vertex: operator=3; may be repeated.")]
 Port = Annotated[int, typer.Option("--port", min=0, max=65535, help="The broker's, on loopback; 0: any that is free.")]
 _NO_STATEMENT = 3
+_NEWEST_MAX = 1_000_000
+"""Of dead letters and records: a command has them in memory."""
 
 
 def _say_version(asked: bool) -> None:
@@ -302,7 +304,7 @@ def topics_command(
 @app.command("dlq")
 def dlq_command(
     name: control.Name,
-    limit: Annotated[int, typer.Option(min=1, help="At most so many, the newest.")] = 20,
+    limit: Annotated[int, typer.Option(min=1, max=_NEWEST_MAX, help="At most so many, the newest.")] = 20,
     data: KnownDir = None,
 ) -> None:
     """Print the newest dead letters of a processor, a JSON line each, the newest last."""
@@ -334,7 +336,9 @@ def checkpoints_command(name: control.Name, data: KnownDir = None, *, as_json: c
 @app.command("try")
 def try_command(
     file: control.File,
-    sample: Annotated[int, typer.Option("--sample", min=1, help="So many of the newest records of its topic.")] = 100,
+    sample: Annotated[
+        int, typer.Option("--sample", min=1, max=_NEWEST_MAX, help="So many of the newest records of its topic.")
+    ] = 100,
     data: KnownDir = None,
 ) -> None:
     """Try a pipeline out on its topic's newest records, in this process: nothing is written anywhere, dead letters on standard error."""

@@ -166,3 +166,10 @@ def test_who_has_read_enough_is_told_nothing(folder: Path) -> None:
         process.stdout.close()
         assert process.stderr is not None
         assert process.stderr.read() == b""
+
+
+@pytest.mark.parametrize(("command", "option"), [("dlq", "--limit"), ("try", "--sample")])
+def test_so_many_newest_records_fit_no_memory(folder: Path, command: str, option: str) -> None:
+    """A number beyond the machine's is a usage that is none, and no defect with a trace."""
+    done = CliRunner().invoke(app, [command, "meters.yaml", option, "9" * 20, "--data", str(folder)])
+    assert (done.exit_code, "1000000" in done.output) == (2, True), done.output

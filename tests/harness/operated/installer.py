@@ -37,7 +37,8 @@ USAGES: Final = (
     ("rescale", "a.counts", "operator"), ("rescale", "a.counts", "operator=x"), ("skip", "a.counts", "x"), ("start",),
     ("statsu", "a.counts"), ("create", "nothing.json"), ("modify", "a.counts", "nothing.json"), ("create", "."), ("try", "nothing.json"),
     ("logs", "a.counts", "--limit", "0"), ("audit", "a.counts", "--data", "nowhere"), ("status", "a.counts", "--data", "nowhere"),
-    ("ps", "--data", "nowhere"), ("dlq", "a.counts", "--limit", "-1"), ("restore", "nowhere"),
+    ("ps", "--data", "nowhere"), ("dlq", "a.counts", "--limit", "-1"), ("restore", "nowhere"), ("up",),
+    ("dlq", "a.counts", "--limit", "9" * 20),
 )  # fmt: skip
 PAGES: Final = ("", "/checkpoints", "/time", "/sample", "/dead-letters", "/verdict", "/logs", "/document")
 
