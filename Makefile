@@ -32,10 +32,10 @@ ALL := not (bench or long or browser)
 PURE := not (kafka or spark or postgres or mongodb or e2e or slow or bench or long or browser)
 INSTALL := $(BIN)/python -m pip install --disable-pip-version-check
 PYTEST := $(BIN)/python -m pytest
-# One more than there are cores: what waits for processes stands beside what computes (tests/conftest.py has the order). A worker that dies is
-# told with its test, and another goes on with the rest. A test that its time limit's signal does not end (in machine code, in another
-# thread) takes its worker along.
-WORKERS ?= $(shell echo $$(($$(nproc) < 4 ? $$(nproc) + 1 : 4)))
+# More than there are cores: what waits for processes stands beside what computes (tests/conftest.py has the order). With three on two cores
+# these had nothing to do for a tenth of the time, with four for a fiftieth. A worker that dies is told with its test, and another goes on
+# with the rest. A test that its time limit's signal does not end (in machine code, in another thread) takes its worker along.
+WORKERS ?= $(shell echo $$(($$(nproc) < 2 ? 3 : 4)))
 SPREAD := -n $(WORKERS) --dist worksteal --max-worker-restart 8 -o faulthandler_timeout=1560 -o faulthandler_exit_on_timeout=true
 # Of `make simulate`.
 SEEDS ?= 0-299

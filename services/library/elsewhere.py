@@ -33,6 +33,7 @@ Course = dict[tuple[str, str], str]
 SEEDS: Final = ("1", "2", "3")
 """For `hash` in other processes, which take a second each. Two texts in a set have the same order with all three in one of four cases."""
 _DAY_S: Final = 86_400
+"""Seconds."""
 _ON_S: Final = 7 * _DAY_S
 """By which `time.time` is ahead in another process: `date.today` asks it, too, so the time zone's day may not take it back."""
 _WAIT_S: Final = 60.0

@@ -8,6 +8,7 @@ import pytest
 
 from tests.harness.bench.machine import described
 from tests.harness.bench.pipelines import PIPELINES, Carried, carried, table
+from tests.harness.share import CI
 from tidemark.services.cli.installation import installation
 
 OUT = Path(__file__).resolve().parents[2] / "out" / "bench"
@@ -35,6 +36,7 @@ async def test_pipelines(tmp_path: Path) -> None:
 
 @pytest.mark.e2e
 async def test_a_short_run_of_two_pipelines_is_right(tmp_path: Path) -> None:
-    """The measurement itself works: a topic and files, windows and dead letters, every result checked."""
-    found = await measured(tmp_path, {"departures", "counts"}, 0.01)
-    assert [(f.name, f.rows > 0) for f in found] == [("departures", True), ("counts", True)]
+    """The measurement itself works: a topic (not in CI, where other tests run it) and files, windows, every result checked."""
+    names = ["counts"] if CI else ["departures", "counts"]
+    found = await measured(tmp_path, {*names}, 0.01)
+    assert [(f.name, f.rows > 0) for f in found] == [(name, True) for name in names]

@@ -184,7 +184,7 @@ def _drawn(chance: random.Random) -> Document:
 
 
 @pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("seed", share(range(12), 3))
+@pytest.mark.parametrize("seed", share(range(12), 6))
 async def test_an_audit_goes_on_from_the_table_that_the_last_one_expected(made: Any, mode: str, seed: int) -> None:
     """Each value comes back as it was; it finds what an audit from the begin finds, and a change to a row of before."""
     chance = random.Random(seed)

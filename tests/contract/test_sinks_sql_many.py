@@ -13,6 +13,7 @@ import pytest
 from tests.contract.sinks_targets import SqlWorld
 from tests.contract.test_sinks_sql import sql_world
 from tests.contract.test_sinks_sql_tables import remake
+from tests.harness.share import share
 from tidemark.services.library.release_world import IDENTITY, row_of
 from tidemark.services.sink.connectors import sqlrows
 from tidemark.services.sink.connectors.sqlrows import RowMaker, documents_array
@@ -72,7 +73,7 @@ def held(target: SqlWorld) -> list[tuple[Any, ...]]:
         return sorted(map(tuple, connection.exec_driver_sql("SELECT * FROM rows")), key=repr)
 
 
-@pytest.mark.parametrize(("matched", "not_matched"), list(itertools.product(MATCHED, NOT_MATCHED)))
+@pytest.mark.parametrize(("matched", "not_matched"), share(list(itertools.product(MATCHED, NOT_MATCHED)), 2))
 async def test_S5_an_epoch_of_many_rows_leaves_what_they_leave_one_by_one(
     url: str, matched: str, not_matched: str
 ) -> None:

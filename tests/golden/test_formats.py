@@ -174,6 +174,7 @@ OTHER = {
     "services/operator/child.py": "between a process and its own child",
     "services/operator/asking.py": "between a process and its own child",
     "services/operator/apart.py": "between a process and its own child",
+    "services/library/elsewhere.py": "a state, to show it",
     "services/sink/connectors/memory.py": "of a try-out, which nothing outlives",
 }
 """Where else MessagePack is written or read, and why that is no format of its own."""

@@ -10,7 +10,7 @@ import pytest
 
 from tests.harness.every_operator import asked_of_a_field, call, expression
 from tests.harness.interpreted import evaluate_rows
-from tests.harness.share import CI
+from tests.harness.share import CI, share
 from tidemark.shared.language.expressions.environment import Environment
 from tidemark.shared.language.expressions.interpreter import evaluate_bounded
 from tidemark.shared.language.expressions.parse import parse_expression
@@ -106,7 +106,7 @@ def test_an_operator_gives_on_columns_what_it_gives_on_documents(name: str, monk
     assert checked
 
 
-@pytest.mark.parametrize("name", sorted(name for name, operator in OPERATORS.items() if not operator.lazy))
+@pytest.mark.parametrize("name", share(sorted(name for name, operator in OPERATORS.items() if not operator.lazy), 3))
 def test_documents_are_read_again_for_rows_that_fail_alone(name: str) -> None:
     """Of what an operator is asked on columns no row without an error goes to the interpreter as a whole."""
     chooser = random.Random(name)

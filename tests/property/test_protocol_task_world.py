@@ -103,7 +103,7 @@ def _explore_many(first: int) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "mutation", [m for m in MUTATIONS if (m.rule, m.what) in SHOWN], ids=lambda m: f"{m.rule}, {m.what}"
+    "mutation", share([m for m in MUTATIONS if (m.rule, m.what) in SHOWN], 3), ids=lambda m: f"{m.rule}, {m.what}"
 )
 def test_a_history_shows_a_rule_taken_out(mutation: Mutation) -> None:
     """The histories are rich enough: without the rule one of them fails."""
