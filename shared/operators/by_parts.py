@@ -138,11 +138,8 @@ class _Found:
     def _values_of(self, places: Int64s, columns: Sequence[Values], value_of: ValueOf) -> None:
         if not len(places):
             return
-        check, env, known = (
-            until_abandoned(),
-            Environment({}, budget=Budget()),
-            dict[tuple[str, str], ExpressionError](),
-        )
+        check, env = until_abandoned(), Environment({}, budget=Budget())
+        known: dict[tuple[str, str], ExpressionError] = {}
         each = zip(*(values(places) for values in columns), strict=True) if columns else repeat((), len(places))
         for place, args in zip(places.tolist(), each, strict=True):
             check()

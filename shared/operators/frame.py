@@ -312,11 +312,7 @@ class Frame(Rows):
         try:
             column = by_kernel(expr, self)
         except Unvectorised:
-            rows = np.arange(self.size)
-            if (found := self._by_different(expr, rows)) is not None:
-                return found
-            values, errors = self.by_parts(expr, rows) or self.one_by_one(rows, partial(evaluate_bounded, expr))
-            return Cells(*column_of(values), errors, self.size)
+            return self._all_interpreted(expr)
         return self._completed(column, expr)
 
     def different(self, rows: Int64s, names: frozenset[str] | None) -> Groups | None:
@@ -349,15 +345,27 @@ class Frame(Rows):
                     self._left[row] = once._left[code]
         return Cells(found.field, found.array.take(pa.array(groups.codes)), errors, found.interpreted_rows)
 
+    def _all_interpreted(self, expr: Expr) -> Cells:
+        """The interpreter's values for all rows."""
+        rows = np.arange(self.size)
+        if (found := self._by_different(expr, rows)) is not None:
+            return found
+        values, errors = self._each_interpreted(expr, rows)
+        return Cells(*column_of(values), errors, self.size)
+
     def _interpreted(self, expr: Expr, rows: Int64s) -> tuple[list[Value], dict[int, ExpressionError]]:
         """The interpreter's values for some rows, MISSING for those that fail, and why these do."""
         found = self._by_different(expr, rows)
         if found is None:
-            return self.by_parts(expr, rows) or self.one_by_one(rows, partial(evaluate_bounded, expr))
+            return self._each_interpreted(expr, rows)
         values = found.values()
         for row in found.errors:
             values[row] = MISSING
         return values, {int(rows[row]): error for row, error in found.errors.items()}
+
+    def _each_interpreted(self, expr: Expr, rows: Int64s) -> tuple[list[Value], dict[int, ExpressionError]]:
+        """The same, where most of the rows differ."""
+        return self.by_parts(expr, rows) or self.one_by_one(rows, partial(evaluate_bounded, expr))
 
     def by_parts(self, expr: Expr, rows: Int64s) -> tuple[list[Value], dict[int, ExpressionError]] | None:
         """The interpreter's values for many rows, and why some fail, by the expression's parts; None where it must be taken as a whole."""
@@ -449,13 +457,10 @@ class Frame(Rows):
         if unsure is None:
             return self._sure(column, expr)
         rows = np.flatnonzero(unsure)
-        if len(rows) == self.size and (alike := self._by_different(expr, rows)) is not None:
-            return alike
-        values, errors = self._interpreted(expr, rows)
         if len(rows) == self.size:
-            named, array = column_of(values)
-        else:
-            named, array = patched(column, unsure, values, loose=not self.declares(expr))
+            return self._all_interpreted(expr)
+        values, errors = self._interpreted(expr, rows)
+        named, array = patched(column, unsure, values, loose=not self.declares(expr))
         return Cells(named, array, errors, len(rows))
 
     def _encoded(self, column: Column, expr: Expr) -> Cells:

@@ -20,6 +20,7 @@ from tidemark.shared.language.expressions.ast import (
     ReduceArray,
     Switch,
     Variable,
+    answers,
     constant,
     is_bare_name,
     walk,
@@ -112,15 +113,8 @@ def _in_stage(stage: Stage) -> Iterator[tuple[str, str]]:
 
 def _in_answers(expr: Expr) -> Iterator[tuple[str, str]]:
     """The answers of a `$redact`, in the branches of its conditions, too."""
-    match expr:
-        case Call("$cond", (_, then, otherwise)):
-            for each in (then, otherwise):
-                if each is not None:
-                    yield from _in_answers(each)
-        case Switch(branches, default):
-            for each in (*(then for _, then in branches), *(() if default is None else (default,))):
-                yield from _in_answers(each)
-        case Literal() | ArrayExpr() | ObjectExpr() | FieldPath():
+    for each in answers(expr):
+        if isinstance(each, Literal | ArrayExpr | ObjectExpr | FieldPath):
             yield "", "answers with none of $$DESCEND, $$PRUNE and $$KEEP: such a record becomes a dead letter"
 
 

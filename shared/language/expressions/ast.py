@@ -221,6 +221,21 @@ def walk(expr: Expr) -> Iterator[Expr]:
         yield from walk(child)
 
 
+def answers(expr: Expr) -> Iterator[Expr]:
+    """What an expression may have the value of: what its conditions choose from, where it is one, else itself."""
+    match expr:
+        case Call("$cond", (_, *chosen)):
+            pass
+        case Switch(branches, default):
+            chosen = [*(then for _, then in branches), default]
+        case _:
+            yield expr
+            return
+    for each in chosen:
+        if each is not None:
+            yield from answers(each)
+
+
 def loops(tree: Any) -> bool:
     """Whether an expression anywhere in stages goes through items: how long it takes, the bytes of a document do not bound."""
     if isinstance(tree, MapArray | FilterArray | ReduceArray | SortArray):

@@ -1,6 +1,6 @@
 """`$group`."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -9,12 +9,11 @@ from tidemark.shared.language.accumulators.parse import ACCUMULATOR_NAMES, parse
 from tidemark.shared.language.accumulators.table import accumulator_input, implementation
 from tidemark.shared.language.expressions.ast import (
     ArrayExpr,
-    Call,
     Expr,
     FieldPath,
     Literal,
     ObjectExpr,
-    Switch,
+    answers,
     constant,
     fields_used,
     walk,
@@ -147,7 +146,7 @@ def _idle(accumulator: Accumulator) -> str:
     if op in _NUMERIC:
         if isinstance(expr, ArrayExpr | ObjectExpr):
             return f"a {'list' if isinstance(expr, ArrayExpr) else 'document'}, which is no number, counts nothing"
-        for value in _constants_in(expr):
+        for value in (each.value for each in answers(expr) if isinstance(each, Literal)):
             if value is not MISSING and not is_number(value) and (value is not None or isinstance(expr, Literal)):
                 return f"{constant(value)}, which is no number, counts nothing"
     if not isinstance(expr, Literal) and expr != ObjectExpr(()):
@@ -156,20 +155,6 @@ def _idle(accumulator: Accumulator) -> str:
     if op in _KEEPING:
         return f"{constant(value)}: the same of every record" if value in (None, "", {}) else ""
     return "" if op in ("$sum", "$count") else f"{constant(value)}: the same of every record"
-
-
-def _constants_in(expr: Expr) -> Iterator[Any]:
-    """The constant that an expression is, or those that it chooses from."""
-    match expr:
-        case Literal(value):
-            yield value
-        case Call("$cond", (_, *answers)):
-            for answer in answers:
-                if answer is not None:
-                    yield from _constants_in(answer)
-        case Switch(branches, default):
-            for answer in (*(then for _, then in branches), *(() if default is None else (default,))):
-                yield from _constants_in(answer)
 
 
 def _constants(tree: Any, path: str, scope: Scope) -> None:

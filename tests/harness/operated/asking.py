@@ -28,6 +28,8 @@ from tidemark.shared.ports.log import LogError
 from tidemark.shared.runtime.client import RequestRefused, RequestTimeout
 from tidemark.shared.runtime.topics import Topics
 
+RIGHTS: Final = {"seer": "viewer@a", "doer": "operator@a", "owner": "admin@b", "looker": "viewer"}
+"""Users of the walk, by name, and their rights."""
 Outcome = Literal["done", "absent", "refused", "invalid", "denied", "away"]
 SANE_S: Final = {"cli": 60.0, "rest": 25.0, "message": 25.0, "topic": 40.0}
 """Until an answer, on a machine that others use, too; a command loads its modules first, and an audit reads."""
@@ -235,6 +237,11 @@ class Asker:
             await producer.stop()
             await consumer.stop()
         return self._judged("topic", f"{what} {command['name']}", answer, began)
+
+
+def token_of(user: str) -> str:
+    """The user's token."""
+    return f"{user}-token-of-a-walk"
 
 
 def path_of(name: str, *parts: str) -> str:

@@ -11,7 +11,7 @@ from asyncio.subprocess import DEVNULL
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from tests.harness.operated.asking import AGAIN_S, path_of
+from tests.harness.operated.asking import AGAIN_S, path_of, token_of
 from tests.harness.operated.flows import SHARED
 from tidemark.services.local.supervisor import ALLOW, KEYS_FILE, read_environment, read_state
 from tidemark.shared.process.signing import FILE_VARIABLE
@@ -239,8 +239,6 @@ class Installer:
 
     async def _users(self) -> None:
         """Each asks for what their rights do not give, and for what they do."""
-        from tests.harness.operated.story import token_of
-
         user, asker = self.rng.choice(["seer", "doer", "owner", "looker", "nobody"]), self.story.asker
         walker = self.rng.choice(self.story.walkers)
         name, mine = (

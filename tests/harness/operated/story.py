@@ -21,15 +21,13 @@ import aiohttp
 import aiokafka
 import psutil
 
-from tests.harness.operated.asking import Asker
+from tests.harness.operated.asking import RIGHTS, Asker, token_of
 from tests.harness.operated.flows import PARTITIONS, Flow, Life, read
 from tests.harness.operated.installer import Installer
 from tests.harness.operated.walker import Walker
 from tidemark.services.cli.installation import attached
 from tidemark.services.local.supervisor import read_state
 
-TOKENS: Final = {"seer": "viewer@a", "doer": "operator@a", "owner": "admin@b", "looker": "viewer"}
-"""Users of the walk, by name, and their rights."""
 FLOWS: Final = (("a.counts", "counts"), ("a.copies", "copies"), ("b.Letters_1-x", "letters"))
 BATCH: Final = 10
 PAUSE_S: Final = 0.25
@@ -41,11 +39,6 @@ def say(text: str) -> None:
     """A line of the run."""
     sys.stdout.write(f"{text}\n")
     sys.stdout.flush()
-
-
-def token_of(user: str) -> str:
-    """The user's token."""
-    return f"{user}-token-of-a-walk"
 
 
 @dataclass(slots=True)
@@ -83,8 +76,8 @@ class Story:
     async def up(self) -> None:
         """Begin it, and wait until it says that it stays."""
         users = self.folder / "users"
-        digests = {user: hashlib.sha256(token_of(user).encode()).hexdigest() for user in TOKENS}
-        users.write_text("".join(f"{user} {TOKENS[user]} {digest}\n" for user, digest in digests.items()))
+        digests = {user: hashlib.sha256(token_of(user).encode()).hexdigest() for user in RIGHTS}
+        users.write_text("".join(f"{user} {RIGHTS[user]} {digest}\n" for user, digest in digests.items()))
         environment = {
             **os.environ,
             "TIDEMARK_EXTRA": json.dumps({"users_file": str(users)}),

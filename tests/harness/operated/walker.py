@@ -183,23 +183,16 @@ class Walker:
         }[act]
 
     def _rest(self, act: str) -> tuple[str, str, Any]:
-        name = self.flow.name
-        path = path_of(name)
-        match act:
+        path, body = path_of(self.flow.name), self._command(act)
+        match command := body.pop("command"):
             case "create":
-                return "POST", "/v1/processors", {"name": name, "document": self._document(act)}
-            case "start" | "start-anew":
-                return "POST", f"{path}/start", {"resume": act == "start"}
-            case "stop" | "drain":
-                return "POST", f"{path}/stop", {"drain": act == "drain"}
-            case "modify" | "modify-anew":
-                return "PATCH", path, {"document": self._document(act), "resumeFromCheckpoint": act == "modify"}
-            case "rescale":
-                return "PATCH", path, {"parallelism": self._tasks()}
+                return "POST", "/v1/processors", {"name": self.flow.name, **body}
+            case "modify":
+                return "PATCH", path, body
             case "drop":
                 return "DELETE", path, None
             case _:
-                return "POST", f"{path}/skip", {"epoch": 1}
+                return "POST", f"{path}/{command}", body
 
     def _command(self, act: str) -> dict[str, Any]:
         match act:
