@@ -1,6 +1,6 @@
 """`$project`."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -30,7 +30,7 @@ def _included(stage: Project, staged: Staged, context: TaskContext) -> None:
     leaves = dict(stage.fields.fields)
     new = [name for name, leaf in leaves.items() if _is_new(name, leaf, frame)]
     order = document_order(staged.batch, [name for name in leaves if name not in new])
-    if order is None:
+    if order is None or _moves(order, leaves, frame):
         documents = included_documents(stage.fields, frame)
         staged.interpreted += documents.interpreted_rows
         staged.batch = of_encoded(documents.array, staged.batch)
@@ -42,6 +42,13 @@ def _included(stage: Project, staged: Staged, context: TaskContext) -> None:
 
 def _is_new(name: str, leaf: Leaf, frame: Frame) -> bool:
     return isinstance(leaf, Computed) or (isinstance(leaf, Branch) and computes(leaf) and frame.absent(name))
+
+
+def _moves(order: Sequence[str], leaves: Mapping[str, Leaf], frame: Frame) -> bool:
+    """Whether a field may stand at another place in documents without it, which get it among the computed ones (`trees.include`)."""
+    late = [n for n in order if isinstance(leaf := leaves[n], Branch) and computes(leaf) and frame.may_lack(n)]
+    computed = [name for name in leaves if name in late or name not in order]
+    return bool(late) and not late == order[-1:] == computed[:1]
 
 
 def _included_leaf(name: str, leaf: Leaf, frame: Frame) -> Cells:
