@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from tests.property.test_operators_columns import canonical, of, parsed
+from tests.property.test_operators_columns import canonical, exact, of, parsed
 from tidemark.shared.language.expressions.ast import Expr
 from tidemark.shared.language.expressions.environment import RESULT_UNITS_MAX, Environment
 from tidemark.shared.language.expressions.errors import ExpressionError
@@ -357,7 +357,7 @@ def test_stages_on_undeclared_fields_give_what_they_give_on_documents(
                 passed += outcome.documents
             elif isinstance(outcome, Failure):
                 failed.append((canonical([outcome.document])[0], outcome.reason))
-    assert [encode_value(d) for d in documents_of(staged.batch)] == [encode_value(d) for d in passed]
+    assert exact(documents_of(staged.batch)) == exact(passed)
     letters = of(staged.letters, DLQ)
     assert sorted((canonical([d["doc"]])[0], d["errInfo"]["reason"]) for d in letters) == sorted(failed)
 
@@ -410,12 +410,41 @@ def test_fields_inside_one_that_some_documents_lack_stand_where_the_interpreter_
     _, chain = parsed([{"$project": tree}])
     staged = through(chain, rows, NOWHERE)
     told = [o for env in environments(rows, documents_of(rows)) for o in apply_stages(chain, env.root, env)]
-    assert [encode_value(d) for d in documents_of(staged.batch)] == [
-        encode_value(d) for o in told if isinstance(o, Passed) for d in o.documents
-    ]
+    assert exact(documents_of(staged.batch)) == exact([d for o in told if isinstance(o, Passed) for d in o.documents])
     assert [d["errInfo"]["reason"] for d in of(staged.letters, DLQ)] == [
         o.reason for o in told if isinstance(o, Failure)
     ]
+
+
+@pytest.mark.parametrize("encoded", [False, True])
+@pytest.mark.parametrize(
+    "chain",
+    [
+        [{"$project": {"a": 1, "b": 1}}, {"$set": {"a": {"$ifNull": ["$a", 0]}}}],
+        [{"$set": {"a": {"$cond": ["$b", "$a", "$$REMOVE"]}}}, {"$set": {"c": 1, "a": {"$ifNull": ["$a", 0]}}}],
+        [{"$unset": "a"}, {"$set": {"c": 1, "a": "$b"}}],
+        [{"$project": {"a": 1, "b": 1}}, {"$replaceWith": {"$mergeObjects": ["$$ROOT", {"a": "$b"}]}}],
+        [{"$project": {"a": 1, "b": 1}}, {"$unwind": {"path": "$b", "includeArrayIndex": "a"}}],
+        [{"$project": {"a": 1, "b": 1}}, {"$set": {"a.x": "$b"}}],
+    ],
+)
+def test_a_field_that_a_row_lost_and_gets_again_comes_last_in_it(chain: list[dict[str, Any]], encoded: bool) -> None:
+    """Whatever the other rows of its batch have: a document is the same alone and among them."""
+    found: list[dict[str, Any]] = [{"a": 1, "b": 1}, {"b": 1}, {"a": 3}, {"a": 4, "b": 2}]
+    rows = batch(found, encoded=encoded)
+    _, stages_of = parsed(chain)
+    alone = [
+        d for each in found for d in documents_of(through(stages_of, batch([each], encoded=encoded), NOWHERE).batch)
+    ]
+    passed = [
+        d
+        for env in environments(rows, documents_of(rows))
+        for o in apply_stages(stages_of, env.root, env)
+        if isinstance(o, Passed)
+        for d in o.documents
+    ]
+    together = documents_of(through(stages_of, rows, NOWHERE).batch)
+    assert exact(together) == exact(passed) == exact(alone)
 
 
 @given(name=st.text(min_size=1, max_size=3).filter(lambda n: "." not in n and "\0" not in n and n[0] != "$"))

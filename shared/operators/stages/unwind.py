@@ -63,14 +63,13 @@ def unwind(stage: Unwind, staged: Staged, context: TaskContext, most: int | None
 
 def _without_value(batch: pa.RecordBatch, name: str) -> pa.RecordBatch:
     """The batch with null as the value of a field, which keeps its place in the documents."""
+    null = pa.repeat(pa.scalar(encode_value(None), pa.binary()), batch.num_rows)
     at = batch.schema.get_field_index(name)
     if at >= 0:
-        field = batch.schema.field(at)
-        batch = batch.set_column(at, field, pa.nulls(batch.num_rows, field.type))
+        batch = batch.set_column(at, TAGGED_FIELD.with_name(name), null)
     kept = next((engine for engine in (REST, RAW) if engine in batch.schema.names), None)
     if kept is None:
         return batch
-    null = pa.repeat(pa.scalar(encode_value(None), pa.binary()), batch.num_rows)
     documents = pa.RecordBatch.from_arrays(
         [batch.column(kept), null], schema=pa.schema([batch.schema.field(kept), TAGGED_FIELD.with_name(name)])
     )
