@@ -602,7 +602,7 @@ class JoinRows:
                 if run.met is not None:
                     self.slots.rows[slots, MATCHED] = run.met
                 joining.prepend(slots, self.slots.rows, self.slots.keys)
-            self._written[which].insert(0, WrittenRun(run.number, slots, groups_of([batch]), run.stored))
+            self._written[which].insert(0, WrittenRun.left_of(run, slots, batch))
             warm.append((run, slots))
         for _, slots in reversed(warm):
             times = self.slots.rows[slots, TIME]

@@ -338,6 +338,12 @@ class WrittenRun:
     """Shape (n,)."""
     parts: frozenset[StatePart]
 
+    @classmethod
+    def left_of(cls, run: DiskRun, slots: Int64s, batch: pa.RecordBatch) -> "WrittenRun":
+        """Of the rows that a stored run has left. A part without any goes: nothing would keep its rows from waiting once more."""
+        groups = groups_of([batch])
+        return cls(run.number, slots, groups, frozenset(part_of(group, run) for group in np.unique(groups).tolist()))
+
 
 def part_of(group: int, run: DiskRun) -> StatePart:
     """Of a key group of a run (JR3)."""

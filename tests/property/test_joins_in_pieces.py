@@ -97,6 +97,13 @@ UNMATCHED: list[Row] = [(time, "abcd"[time % 4]) for time in (9, 1, 10, 2, 11, 4
     steps=[([(1, "a"), (5, "a"), (5, "a"), (5, "a")], [], 6, [], "stored"), ([], [], 2, [], "restored")],
     kind="left", within=(6, 6), memory_bytes=1 << 30,
 )  # fmt: skip
+@example(
+    steps=[
+        ([(1, "a"), (2, "b")], [], 0, [], ""), ([], [], 1, [], "stored"),
+        ([], [(0, "a"), (0, "a")], 1, [(1, "restored")], "restored"),
+    ],
+    kind="inner", within=(1, 0), memory_bytes=3_000,
+)  # fmt: skip
 @given(
     steps=st.lists(STEP, max_size=4),
     kind=st.sampled_from(["inner", "left", "right", "full"]),
