@@ -99,7 +99,7 @@ class CoordinatorDriver:
         self._mirror = MirrorWriter(outside.log, outside.topics.commits)
         self._waits_for = "the store and the brokers"
         self._undecided = Undecided(outside)
-        self._teller = Teller(outside, store, holder, self._undecided.decided, self._broken, self._away)
+        self._teller = Teller(outside, store, holder, self._answer_told, self._broken, self._away)
         self._told = ToldChanges(outside)
         self._doubt = Doubt(outside.clock, self._lease_ms)
 
@@ -218,6 +218,8 @@ class CoordinatorDriver:
                 )
             case do.RetractStatus(name):
                 self._teller.tell(self._outside.topics.registry, name.encode(), None)
+            case do.Answer(request, name) if self._undecided.told(request, name):
+                self._post(term, ev.AnswerTold(self._now(), request))
             case do.Answer(request, name, error):
                 self._answer(request, name, error)
             case do.AppendMirror():
@@ -466,9 +468,13 @@ class CoordinatorDriver:
 
     def _answer(self, request: str, name: ProcessorName, error: str) -> None:
         _log.info("coordinator.answer", request=request, processor=name, error=error)
-        self._undecided.answered(request, error)
+        self._undecided.answered(request, name, error)
         answer = encode_message(Answered(request, name, error), self._wire)
         self._teller.tell(self._outside.topics.answers, None, answer, request=request)
+
+    def _answer_told(self, request: str, offset: Offset) -> None:
+        self._undecided.decided(request, offset)
+        self._post(self._term, ev.AnswerTold(self._now(), request))
 
     async def _read_reports(self) -> None:
         topic = TopicPartition(self._outside.topics.reports, 0)

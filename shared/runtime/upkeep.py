@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 import structlog
 
-from tidemark.shared.model.ids import JobId, Offset
+from tidemark.shared.model.ids import JobId, Offset, ProcessorName
 from tidemark.shared.ports.blobs import BlobError
 from tidemark.shared.ports.log import Log, LogError, LogRecord, LogUnavailable, TopicPartition
 from tidemark.shared.protocol.coordinator import commands as do
@@ -125,6 +125,7 @@ class Trimmer:
 class RequestAnswer(NamedTuple):
     """Why a request was refused, "" if it was carried out; where the answer lies, once that is known."""
 
+    name: ProcessorName
     error: str
     offset: Offset | None = None
 
@@ -155,11 +156,11 @@ class Undecided:
         async for record in up_to_now(self._outside.log, answers, settings, begin=self._floor):
             told = self._outside.unreadable.read(record, lambda found: decode_answer(found.value or b"", settings.wire))
             if told is not None:
-                self._keep(told.request, RequestAnswer(told.error, record.offset))
+                self._keep(told.request, RequestAnswer(told.name, told.error, record.offset))
 
-    def answered(self, request: str, error: str) -> None:
+    def answered(self, request: str, name: ProcessorName, error: str) -> None:
         """An answer is told; where it lies is not known yet."""
-        self._keep(request, RequestAnswer(error))
+        self._keep(request, RequestAnswer(name, error))
 
     def _keep(self, request: str, answer: RequestAnswer) -> None:
         self._answers[request] = answer
@@ -176,6 +177,11 @@ class Undecided:
         if asked_at(record) < self._floor:
             return "it is not known any more whether this request was carried out: look, and ask with another id"
         return None
+
+    def told(self, request: str, name: ProcessorName) -> bool:
+        """Whether the brokers have its answer. Ids are their senders' choice: another processor's request may have the same."""
+        answer = self._answers.get(request)
+        return answer is not None and answer.name == name and answer.offset is not None
 
     def heard(self, request: str, offset: Offset) -> None:
         """It has been read."""

@@ -166,6 +166,7 @@ class World(WorkersSide):
                 self.status.pop(name, None)
             case do.Answer(request=request, error=error):
                 node.answers[request] = error
+                self.give(node, ev.AnswerTold(now, request))
             case do.MakePlan(op=op, document=document, parallelism=parallelism):
                 plan = plan_of(document, parallelism, self.code)
                 event = ev.PlanRefused(now, op, plan) if isinstance(plan, str) else ev.PlanMade(now, op, plan)

@@ -13,6 +13,7 @@ from tidemark.shared.model.messages import (
     Drain,
     DropProcessor,
     ModifyProcessor,
+    Request,
     SkipRelease,
     StartProcessor,
     StartSources,
@@ -373,20 +374,79 @@ def test_C8_a_drop_that_was_decided_does_not_drop_the_next_of_the_name(one_leade
     assert (world.row.job, world.row.desired) == (job, "stopped")
 
 
-def test_C8_what_is_asked_while_a_row_is_deleted_is_decided_behind_it() -> None:
+def _untold(world: World, *requests: Request, behind: type = do.Answer) -> None:
+    """All of these are carried out as far as may be while none of these commands is, and then the leader dies."""
+    world.fate = lambda c: None if isinstance(c, (do.Answer, behind)) else "done"
+    for request in requests:
+        world.request(request)
+        world.pass_ms(2_000)
+    world.crash_node(world.nodes[0])
+    world.fate = lambda _: "done"
+    world.lead()
+
+
+@pytest.mark.parametrize("behind", [do.Answer, do.StoreDrop, do.DeleteTopics])
+def test_C8_a_drop_whose_answer_was_lost_is_answered_alike_by_the_next_leader(behind: type) -> None:
+    """And what came before it: the processor is gone, and nothing is said to be unknown, refused or done anew."""
+    world = started()
+    asked = (StopProcessor("stop", NAME), DropProcessor("drop", NAME))
+    _untold(world, *asked, behind=behind)
+    for request in asked:
+        world.request(request)
+    world.pass_ms(1_000)
+    assert (answers(world)["stop"], answers(world)["drop"], world.store.rows) == ("", "", {})
+
+
+def test_C8_what_was_created_and_dropped_unheard_is_not_created_again() -> None:
+    """All requests of a short life are read once more by the next leader, in their order; it takes none that brokers have an answer to."""
+    world = World()
+    world.lead()
+    asked = (CreateProcessor("create", NAME, DOCUMENT, {}), DropProcessor("drop", NAME))
+    _untold(world, *asked)
+    jobs = {row.job for row in world.store.rows.values()}
+    for request in asked:
+        if request.request not in answers(world):
+            world.request(request)
+        world.settle()
+        jobs |= {row.job for row in world.store.rows.values()}
+    assert (answers(world), world.store.rows, len(jobs)) == ({"create": "", "drop": ""}, {}, 1)
+
+
+@pytest.mark.parametrize("reads", [False, True])
+def test_C8_the_row_of_a_dropped_processor_goes_behind_its_answers(reads: bool) -> None:
+    """The next leader, too, tells those of the last one first, and the drop's when all is gone, whether it reads the request or not."""
+    world = started()
+    drop = DropProcessor("drop", NAME)
+    _untold(world, StopProcessor("stop", NAME), drop)
+    assert world.row.desired == "dropped"
+    world.fate = lambda c: None if isinstance(c, do.DeleteBlobs) else "done"
+    if reads:
+        world.request(drop)
+    world.pass_ms(1_000)
+    assert "drop" not in answers(world)
+    world.fate = lambda c: None if isinstance(c, do.StoreDrop) else "done"
+    world.pass_ms(1_000)
+    assert (answers(world)["stop"], answers(world)["drop"], world.row.desired) == ("", "", "dropped")
+    world.fate = lambda _: "done"
+    world.settle()
+    assert (world.store.rows, world.status) == ({}, {})
+
+
+@pytest.mark.parametrize("held", [do.DeleteTopics, do.StoreDrop])
+def test_C8_what_is_asked_while_a_row_is_deleted_is_decided_behind_it(held: type) -> None:
     """It waited behind the drop's write: a creation makes the next of the name, everything else finds none. Nothing is said to be done."""
     world = started()
     world.pass_ms(1_500)
     world.request(StopProcessor("stop", NAME))
     world.pass_ms(2_000)
     job = world.row.job
-    world.fate = lambda c: None if isinstance(c, do.StoreDrop) else "done"
+    world.fate = lambda c: None if isinstance(c, held) else "done"
     world.request(DropProcessor("drop", NAME))
     world.pass_ms(1_000)
     world.request(StopProcessor("late stop", NAME))
     world.request(ModifyProcessor("late change", NAME, DOCUMENT, None))
     world.request(CreateProcessor("again", NAME, DOCUMENT, {}))
-    assert {"drop", "late stop", "late change", "again"}.isdisjoint(answers(world))
+    assert {"late stop", "late change", "again"}.isdisjoint(answers(world))
     world.fate = lambda _: "done"
     world.settle()
     assert (answers(world)["drop"], answers(world)["again"]) == ("", "")

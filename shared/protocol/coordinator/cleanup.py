@@ -7,6 +7,7 @@ the retained checkpoints only move on. So a deletion that a deposed coordinator 
 
 from typing import Final
 
+from tidemark.shared.model.messages import DropProcessor
 from tidemark.shared.protocol.coordinator import commands as do
 from tidemark.shared.protocol.coordinator import events as ev
 from tidemark.shared.protocol.coordinator.checkpoints import taken_up_to
@@ -114,7 +115,7 @@ def _strike(p: ProcessorState, command: CoordinatorCommand) -> None:
 
 
 def drop(p: ProcessorState) -> None:
-    """Delete topics and blobs of all of the processor's jobs; then the row, so that a crash in between loses no name."""
+    """Delete topics and blobs of all of the processor's jobs, and tell what the row alone knows; then the row (C8, C12)."""
     if p.dropping is None:
         p.dropping = set()
         topics = (*(b.topic for b in p.plan.edges), *p.kept.obsolete_topics, *p.unwanted_topics())
@@ -126,8 +127,25 @@ def drop(p: ProcessorState) -> None:
         for command in commands:
             p.dropping.add(command.op)
             p.emit(command)
-    elif not p.dropping:
+        return
+    if p.dropping:
+        return
+    if p.untold is None:
+        _tell_answers(p)
+    if not p.untold:
         p.change_row(p.next_kept(), Dropped(), p.row)
+
+
+def _tell_answers(p: ProcessorState) -> None:
+    """All that are kept, and the drop's: behind the row only the brokers know them, and a later leader may read each request again."""
+    kept = tuple(p.answers)
+    for known, error in kept:
+        p.emit(do.Answer(known, p.name, error))
+    waiting = [r for r in p.requests if isinstance(r, DropProcessor)]
+    for request in waiting:
+        p.requests.remove(request)
+        p.answer(request.request, "")
+    p.untold = {known for known, _ in kept} | {request.request for request in waiting}
 
 
 def dropped(p: ProcessorState, event: ev.Deleted | ev.DeletionFailed) -> bool:

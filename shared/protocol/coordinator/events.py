@@ -77,6 +77,13 @@ class RequestReceived(_At):
 
 
 @dataclass(frozen=True, slots=True)
+class AnswerTold(_At):
+    """The brokers have the answer to a request."""
+
+    request: str
+
+
+@dataclass(frozen=True, slots=True)
 class StoreDone(_OfOperation):
     """The change is durable; exactly one row was touched (C8)."""
 
@@ -225,6 +232,7 @@ CoordinatorEvent = (
     | Tick
     | ReportReceived
     | RequestReceived
+    | AnswerTold
     | StoreDone
     | StoreStale
     | StoreAmbiguous

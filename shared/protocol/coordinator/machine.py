@@ -175,6 +175,9 @@ class CoordinatorMachine:
                 self._report(report, now_ms)
             case ev.RequestReceived(request=request):
                 self._request(request)
+            case ev.AnswerTold(request=told):
+                for machine in self.awake.values():
+                    machine.answer_told(told)
             case ev.PlanMade(op=op, plan=plan):
                 self._planned(op, plan)
             case ev.PlanRefused(op=op, reason=reason):

@@ -31,7 +31,6 @@ from tidemark.shared.model.ids import Epoch, TaskId, VertexId, WorkerIncarnation
 from tidemark.shared.model.messages import (
     Ack,
     CheckpointWanted,
-    DropProcessor,
     EndsFound,
     Heartbeat,
     Released,
@@ -211,12 +210,13 @@ class ProcessorMachine:
             cleanup.deleted(p, op, done=False)
 
     def _gone(self) -> None:
-        p = self.state
         self.dropped = True
-        for request in [r for r in p.requests if isinstance(r, DropProcessor)]:
-            p.requests.remove(request)
-            p.answer(request.request, "")
-        p.emit(do.RetractStatus(p.name))
+        self.state.emit(do.RetractStatus(self.state.name))
+
+    def answer_told(self, request: str) -> None:
+        """The brokers have an answer."""
+        if self.state.untold is not None:
+            self.state.untold.discard(request)
 
     # --- answers to other commands ------------------------------------------------------------------------------------------
 

@@ -29,7 +29,7 @@ from tidemark.shared.protocol.coordinator.status import shown_state
 def receive(p: ProcessorState, request: Request) -> None:
     """Take a request in, or answer it at once."""
     for known, error in p.answers:
-        if known == request.request:
+        if known == request.request and not (_is_dropping(p, request) and not error):
             p.emit(do.Answer(request.request, p.name, error))
             return
     if any(r.request == request.request for r in p.requests):
@@ -40,9 +40,14 @@ def receive(p: ProcessorState, request: Request) -> None:
     p.requests.append(request)
 
 
+def _is_dropping(p: ProcessorState, request: Request) -> bool:
+    """It is answered when all is gone, by whoever leads then."""
+    return p.phase is Phase.DROPPING and isinstance(request, DropProcessor)
+
+
 def serve(p: ProcessorState) -> None:
-    """Decide the oldest request; may issue a write."""
-    while p.requests and p.write is None:
+    """Decide the oldest request; may issue a write. What comes while the processor is being dropped is decided behind that (C8)."""
+    while p.requests and p.write is None and p.phase is not Phase.DROPPING:
         request = p.requests[0]
         refusal = _decide(p, request)
         if refusal is None:
@@ -82,8 +87,6 @@ def _write(p: ProcessorState, request: Request, kept: Decisions, *, desired: str
 
 
 def _start(p: ProcessorState, request: StartProcessor) -> str | None:
-    if p.phase is Phase.DROPPING:
-        return f"{p.name} is being dropped"
     if p.phase in ACTIVE:
         if not request.resume:
             return f"{p.name} is running: stop it before a start without state"
@@ -167,8 +170,6 @@ def _modify(p: ProcessorState, request: ModifyProcessor) -> str | None:
 
 
 def _not_modifiable(p: ProcessorState, request: ModifyProcessor) -> str:
-    if p.phase is Phase.DROPPING:
-        return f"{p.name} is being dropped"
     if p.phase in ACTIVE:
         if not request.resume_from_checkpoint:
             return f"{p.name} is running: stop it before a change that does not keep its state"
@@ -207,8 +208,7 @@ def _sample(p: ProcessorState, request: SampleProcessor) -> str:
 def _drop(p: ProcessorState, request: DropProcessor) -> str | None:
     if p.phase in ACTIVE:
         return f"{p.name} is running: stop it before it is dropped"
-    if p.phase is not Phase.DROPPING:
-        _write(p, request, p.next_kept(), desired="dropped")
+    _write(p, request, p.next_kept(), desired="dropped")
     return None
 
 

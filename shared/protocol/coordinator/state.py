@@ -315,6 +315,8 @@ class ProcessorState:
     clean_at_ms: int = 0
     cleaned_at: Epoch | None = None
     dropping: set[OpId] | None = None
+    untold: set[str] | None = None
+    """Of a drop whose deletions are done: requests whose answers the brokers do not have yet."""
     gone_topics: frozenset[str] = frozenset()
     """Deleted since the last write that knew of them."""
     gone_jobs: frozenset[JobId] = frozenset()

@@ -123,7 +123,7 @@ RUNTIME = (
     Mutant("F10", "what is not sealed is read", SEALED_LOG, "[record for record in await self._inner.fetch(max_records, timeout_ms) if self._sealing.admits(record)]", "await self._inner.fetch(max_records, timeout_ms)", ON_SEALS),
     Mutant("F10", "transactions are not sealed", SEALED_LOG, "            records = [self._sealing.sealed(partition, record) for record in records]", "            pass", ON_SEALS),
     Mutant("F10", "a copied request is carried out", UNDECIDED, "        if (answer := self._answers.get(request)) is not None:\n            return answer.error", "        if False:\n            return None", ON_COPIES),
-    Mutant("F10", "the next leader knows no answers", UNDECIDED, "                self._keep(told.request, RequestAnswer(told.error, record.offset))", "                pass", ON_COPIES),
+    Mutant("F10", "the next leader knows no answers", UNDECIDED, "                self._keep(told.request, RequestAnswer(told.name, told.error, record.offset))", "                pass", ON_COPIES),
     Mutant("C8", "the lease runs out while a leader reads", COORDINATOR, "            if await self._store.renew(held, self._lease_ms, now_ms):", "            if self._token is None or await self._store.renew(held, self._lease_ms, now_ms):", ON_LEADERS),
     Mutant("F7", "who is ahead of a full receiver goes on", INPUT, "return self._until is None and not any(reached_ms < output_ms for reached_ms in self._full.values())", "return self._until is None", ON_INPUT),
     Mutant("F7", "who is waited for waits", INPUT, "reached_ms < output_ms", "reached_ms <= output_ms", ON_INPUT),

@@ -68,11 +68,14 @@ class User:
         """It is there. Unfinished."""
         world = self._world
         text, tasks = json.dumps(world.scenario.document), dict(world.scenario.tasks)
-        error = ""
+        error, unsure = "", bool(world.store.rows)
         for _ in range(TRIES):
             error = await world.ask(lambda request: CreateProcessor(request, NAME, text, tasks))
+            if not unsure and "exists" in error:
+                world.watcher.breach(f"the first to create it was told: {error} (C8)")
             if not error or "exists" in error:
                 return
+            unsure = True
             await world.clock.sleep_ms(STEP_MS)
         raise Unfinished(f"never created: {error}")
 
@@ -137,11 +140,14 @@ class User:
     async def dropped(self) -> str:
         """It is gone; "" or why it is not."""
         world = self._world
-        error = ""
+        error, unsure = "", not world.store.rows
         for _ in range(TRIES):
             error = await world.ask(lambda request: DropProcessor(request, NAME))
+            if not unsure and "no processor" in error:
+                world.watcher.breach(f"the first to drop it was told: {error} (C8)")
             if not world.store.rows:
                 return ""
+            unsure = True
             await world.clock.sleep_ms(STEP_MS)
         return error or "accepted"
 
