@@ -37,8 +37,9 @@ PYTEST := $(BIN)/python -m pytest
 # with the rest. A test that its time limit's signal does not end (in machine code, in another thread) takes its worker along.
 WORKERS ?= $(shell echo $$(($$(nproc) < 2 ? 3 : 4)))
 SPREAD := -n $(WORKERS) --dist worksteal --max-worker-restart 8 -o faulthandler_timeout=1560 -o faulthandler_exit_on_timeout=true
-# Of `make simulate`.
+# Of `make simulate`, and of `make property`.
 SEEDS ?= 0-299
+TIMES ?= 1
 
 .PHONY: help
 help: ## this list
@@ -130,8 +131,8 @@ test-fast: setup ## the tests that need neither broker nor Spark
 	$(PYTEST) -m '$(PURE)' $(SPREAD) $(ARGS)
 
 .PHONY: property
-property: setup ## all examples that property tests ask for, new ones each time, and what else `.ci/run` takes a share of, always the same
-	env -u CI $(PYTEST) tests/property $$(grep -rl 'tests.harness.share import' tests/contract tests/golden tests/integration tests/unit) -m 'not (bench or long or browser)' $(SPREAD) $(ARGS)
+property: setup ## all examples that property tests ask for (TIMES=20: so many times more), new ones each time, and what else `.ci/run` takes a share of
+	env -u CI EXAMPLES_TIMES=$(TIMES) $(PYTEST) tests/property $$(grep -rl 'tests.harness.share import' tests/contract tests/golden tests/integration tests/unit) -m 'not (bench or long or browser)' $(SPREAD) $(ARGS)
 
 .PHONY: cases
 cases: setup ## whole pipelines: every case on the local engine and on Spark

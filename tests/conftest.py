@@ -35,6 +35,8 @@ _numbers = itertools.count()
 CI_EXAMPLES_OF: Final = 6
 """A CI run draws one of so many examples."""
 CI_EXAMPLES_MIN: Final = 20
+TIMES: Final = int(os.environ.get("EXAMPLES_TIMES", "1"))
+"""At a desk, a long search draws so many times the examples that a test asks for (`make property TIMES=20`)."""
 settings.register_profile("desk", deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True)
 settings.register_profile("ci", settings.get_profile("desk"), derandomize=True)
 os.environ.setdefault("TIDEMARK_ALLOW", '{"loopback": true}')  # where tests have their brokers and databases
@@ -57,16 +59,17 @@ def _place(item: pytest.Item) -> int:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The order of the tests, and in CI their numbers of examples."""
+    """The order of the tests, and their numbers of examples in CI and in a long search."""
     items.sort(key=_place)
-    if not CI:
+    if not CI and TIMES == 1:
         return
     tests = {item.obj for item in items if isinstance(item, pytest.Function) and is_hypothesis_test(item.obj)}
     for test in tests:
         asked: settings | None = getattr(test, "_hypothesis_internal_use_settings", None)
         if asked is None:  # a state machine, which has settings of its own
             continue
-        drawn = min(asked.max_examples, max(CI_EXAMPLES_MIN, asked.max_examples // CI_EXAMPLES_OF))
+        fewer = min(asked.max_examples, max(CI_EXAMPLES_MIN, asked.max_examples // CI_EXAMPLES_OF))
+        drawn = fewer if CI else asked.max_examples * TIMES
         test._hypothesis_internal_use_settings = settings(asked, max_examples=drawn)
 
 
