@@ -16,7 +16,6 @@ from tidemark.shared.language.expressions.ast import FieldPath
 from tidemark.shared.language.problems import Problems
 from tidemark.shared.language.schema import NO_SCHEMA, Schema, parse_schema
 from tidemark.shared.language.values import ExtendedJsonError, encode_docs, encode_value, parse_json
-from tidemark.shared.model.values import Document
 from tidemark.shared.operators.batches import documents_of
 from tidemark.shared.operators.decode import Decoded, _one, decode
 from tidemark.shared.operators.encoded import encoded
@@ -81,18 +80,14 @@ def schema() -> Schema:
 
 
 def plainly(texts_: list[bytes | None]) -> tuple[dict[int, bytes], set[int]]:
-    """By row: the document encoded (fields by name), and the rows that are none."""
+    """By row: the document encoded, and the rows that are none."""
     found = [_one(text, schema()) for text in texts_]
-    docs = {row: _canonical(d) for row, d in enumerate(found) if isinstance(d, dict)}
+    docs = {row: encode_value(d) for row, d in enumerate(found) if isinstance(d, dict)}
     return docs, {row for row, d in enumerate(found) if not isinstance(d, dict)}
 
 
-def _canonical(document: Document) -> bytes:
-    return encode_value(dict(sorted(document.items())))
-
-
 def _decoded(found: Decoded) -> dict[int, bytes]:
-    return {int(r): _canonical(d) for r, d in zip(found.rows, documents_of(found.batch), strict=True)}
+    return {int(r): encode_value(d) for r, d in zip(found.rows, documents_of(found.batch), strict=True)}
 
 
 @given(given_records=records)

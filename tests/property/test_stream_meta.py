@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 
 from tests.property.test_operators_columns import (
     batch_of_records,
-    canonical,
     documents,
+    exact,
     expressions,
     names,
     of,
@@ -95,13 +95,13 @@ def test_metadata_stays_with_its_document(given_documents: list[dict[str, Any]],
         for pair in _walk(chain, env.root, env, {}, failed)
     ]  # fmt: skip
     found = documents_of(staged.batch)
-    assert canonical(found) == canonical([document for document, _ in wanted])
+    assert exact(found) == exact([document for document, _ in wanted])
     told = [
         {name: value for name, value in env.meta.items() if name in _SETTABLE}
         for env in environments(staged.batch, found)
     ]
     assert list(map(encode_value, told)) == [encode_value(own) for _, own in wanted]
-    assert sorted(canonical([d["doc"] for d in of(staged.letters, DLQ)])) == sorted(canonical(failed))
+    assert sorted(exact([d["doc"] for d in of(staged.letters, DLQ)])) == sorted(exact(failed))
 
 
 _PATHS = ("u", "v", "u.y", "u.z", "u.y.z", "u.y.w.v", "v.a.b")
@@ -156,7 +156,7 @@ def test_a_path_sets_a_field_of_an_object(given_documents: list[dict[str, Any]],
             at = at.get(name, MISSING) if isinstance(at, dict) else MISSING
         ats.append({} if at is MISSING else {"at": at})
     found = documents_of(staged.batch)
-    assert canonical(found) == canonical(ats)
+    assert exact(found) == exact(ats)
     names = {path.partition(".")[0] for each in drawn for path in each}
     told_of = [{n: v for n, v in env.meta.items() if n in names} for env in environments(staged.batch, found)]
     assert told_of == wanted
