@@ -18,13 +18,17 @@ from tidemark.deploy.pipelines.departures.data import Feed, departures
 from tidemark.services.audit.reading import committed_records, write_lines
 from tidemark.services.cli.feed import Fed, feed
 from tidemark.services.cli.installation import Installation, installation
+from tidemark.services.cli.tasks import check_tasks
 from tidemark.services.cli.view import ProcessorView, SeenReports
 from tidemark.services.local.broker_settings import FREE_PORT
 from tidemark.services.local.folders import BROKER_VARIABLE, DEMO
 from tidemark.services.sink.connectors.released import read_released
+from tidemark.shared.language.documents import parse
 from tidemark.shared.model.ids import ProcessorName
 from tidemark.shared.model.messages import ProcessorStatus, StopProcessor
+from tidemark.shared.planning import plan_processor
 from tidemark.shared.ports.log import Log
+from tidemark.shared.process.settings import read_runtime
 
 SAMPLE_S = 1.0
 """How often a measurement looks."""
@@ -106,24 +110,36 @@ class DemoSettings:
     """Awaited by the feed, with the number of events sent so far."""
 
 
-def _empty(folder: Path, ours: Collection[str] | None) -> None:
-    """Make the folder empty, with the mark. DemoFailed if it holds files of others. `ours`: names that a demo writes; None: all names."""
+def _check_ours(folder: Path, ours: Collection[str] | None) -> None:
+    """DemoFailed if the folder holds files of others. `ours`: names that a demo writes; None: all names."""
     found = [path.name for path in folder.iterdir()] if folder.exists() else []
     others = [] if ours is None or _MARK in found else sorted(set(found) - set(ours))
     if others:
         raise DemoFailed(f"{folder} holds {others[0]}, which no demo wrote; name another folder, or empty this one")
-    if found:
+
+
+def _empty(folder: Path) -> None:
+    """Make the folder empty, with the mark."""
+    if folder.exists():
         shutil.rmtree(folder)
     folder.mkdir(parents=True)
     (folder / _MARK).touch()
 
 
+def _prepare(settings: DemoSettings) -> None:
+    """Empty both folders, or leave all as it is where something cannot be: DemoFailed, InvalidDocument, NotADirectoryError."""
+    check_tasks(plan_processor(parse(own_document()), engine=read_runtime(os.environ).engine), settings.parallelism)
+    _check_ours(settings.out, _RESULTS)
+    # A run's folder has the same entries: by its mark a demo's is told from it.
+    _check_ours(settings.data_dir, None if settings.data_dir.resolve() == DEMO.resolve() else frozenset({"logs"}))
+    _empty(settings.out)
+    _empty(settings.data_dir)
+
+
 async def demo(settings: DemoSettings, year: Feed | None = None) -> ProcessorStatus:
     """Feed the year, drain, collect the outputs. DemoFailed if the processor does not finish."""
+    _prepare(settings)
     year = year or departures()
-    _empty(settings.out, _RESULTS)
-    # A run's folder has the same entries: by its mark a demo's is told from it.
-    _empty(settings.data_dir, None if settings.data_dir.resolve() == DEMO.resolve() else frozenset({"logs"}))
     environment = {"OUT": str(settings.out.resolve()), **settings.environment}
     memory = PeakMemory(os.getpid())
     async with (

@@ -15,6 +15,7 @@ from typing import Final, Literal, TypeAlias
 
 from rich.console import Console
 
+from tidemark.services.cli.remote import RemoteFailed, here
 from tidemark.services.cli.settings import cli_settings
 from tidemark.services.coordinator.planning import tasks_of
 from tidemark.services.local.broker import BrokerError
@@ -208,6 +209,7 @@ async def up(data_dir: Path, port: int, variables: Iterable[str], plugins: Itera
         marker = data_dir / STAYS_FILE
         try:
             said.print(await console_address(data_dir), highlight=False)
+            await until_control_answers(data_dir)
             marker.write_text(str(os.getpid()))
             said.print(f"broker: {installed.cluster.bootstrap} (${{LOCAL_KAFKA}} in documents)", highlight=False)
             said.print(
@@ -226,6 +228,19 @@ async def console_address(data_dir: Path) -> str:
         await asyncio.sleep(_ADDRESS_POLL_S)
     url = json.loads(address.read_text())["url"]
     return f"control: {url} (any name, and as password what is in {data_dir / TOKEN_FILE})"
+
+
+async def until_control_answers(data_dir: Path) -> None:
+    """The control service has read all that there is: who asks it from now on is answered. Behind `ready_ms_max` its log tells why not."""
+    loop = asyncio.get_running_loop()
+    until_s = loop.time() + cli_settings().ready_ms_max / 1000
+    while loop.time() < until_s:
+        try:
+            await asyncio.to_thread(here(data_dir).get, "/readyz")
+        except RemoteFailed:
+            await asyncio.sleep(_ADDRESS_POLL_S)
+        else:
+            return
 
 
 @asynccontextmanager

@@ -14,6 +14,9 @@ from tidemark.services.cli.settings import cli_settings
 from tidemark.services.local.folders import ADDRESS_FILE
 
 _UNAUTHORIZED: Final = 401
+_NOT_FOUND: Final = 404
+_NAMES_MAX: Final = 20
+"""Of processors that a sentence names: one line of a terminal or three."""
 
 
 class RemoteFailed(Exception):
@@ -50,11 +53,25 @@ class Remote:
                 if self.token or answer.status != _UNAUTHORIZED
                 else "; `tidemark login` gets a token, TIDEMARK_TOKEN holds one"
             )
-            raise RemoteFailed(_said(request.full_url, answer) + remedy)
+            said = _said(request.full_url, answer)
+            there = self._there() if answer.status == _NOT_FOUND and "there is no processor named" in said else ""
+            raise RemoteFailed(said + there + remedy)
         try:
             return answer.found()
         except NoObject as error:
             raise RemoteFailed(f"{request.full_url} answers with {error}; is it the control service's?") from error
+
+    def _there(self) -> str:
+        """Which processors the user sees, for one who has named none of them; "" where that cannot be told."""
+        request = urllib.request.Request(f"{self.url}/v1/processors", headers={"Authorization": f"Bearer {self.token}"})  # noqa: S310 - checked
+        try:
+            names = sorted(
+                each["name"] for each in asked(request, cli_settings().request_timeout_ms / 1000).found()["processors"]
+            )
+        except (NoAnswer, NoObject, KeyError, TypeError):
+            return ""
+        more = f" and {len(names) - _NAMES_MAX} more" if len(names) > _NAMES_MAX else ""
+        return f"; there is {', '.join(names[:_NAMES_MAX]) or 'none'}{more}"
 
 
 def is_here() -> bool:
@@ -74,6 +91,11 @@ def find(data_dir: Path) -> Remote:
             raise RemoteFailed(message)
         url = url.rstrip("/")
         return Remote(url, _token() or _logged_in(url))
+    return here(data_dir)
+
+
+def here(data_dir: Path) -> Remote:
+    """The service of the installation on the folder. RemoteFailed names the command to start."""
     try:
         address = json.loads((data_dir / ADDRESS_FILE).read_text())
         try:

@@ -24,8 +24,8 @@ from tidemark.services.cli.installation import (
 )
 from tidemark.services.cli.reading import read_document
 from tidemark.services.cli.remote import find, is_here
+from tidemark.services.cli.tasks import check_tasks
 from tidemark.services.cli.view import ProcessorView
-from tidemark.services.coordinator.planning import task_names
 from tidemark.services.local.broker_settings import FREE_PORT
 from tidemark.services.local.folders import BROKER_VARIABLE, STORE
 from tidemark.services.local.supervisor import CONTROL
@@ -40,11 +40,10 @@ from tidemark.shared.language.documents import (
 )
 from tidemark.shared.language.documents.model import plugin_uses
 from tidemark.shared.language.expressions.ast import Literal
-from tidemark.shared.language.problems import DocumentError, Problems
+from tidemark.shared.language.problems import DocumentError
 from tidemark.shared.language.stages import FileEmit, HttpsEmit, KafkaEmit, Merge, PluginEmit
 from tidemark.shared.model.ids import ProcessorName
 from tidemark.shared.model.messages import ProcessorStatus, StopProcessor
-from tidemark.shared.model.plan import PhysicalPlan
 from tidemark.shared.planning import plan_processor
 from tidemark.shared.process.allowed import closed_values
 from tidemark.shared.process.foreseen import connection_names
@@ -113,7 +112,7 @@ async def installed_for(
             yield installed
         return
     plan = plan_processor(processor, engine=read_runtime(os.environ).engine)
-    _check_tasks(plan, parallelism)
+    check_tasks(plan, parallelism)
     workers = workers_of(plan, parallelism, os.cpu_count() or 1)
     if not (data_dir / STORE).exists():
         await check_surroundings(processor)
@@ -124,15 +123,6 @@ async def installed_for(
     ) as installed:
         await installed.until_there(workers)
         yield installed
-
-
-def _check_tasks(plan: PhysicalPlan, parallelism: Mapping[str, int]) -> None:
-    """InvalidDocument for tasks of what the plan does not have: the coordinator would say so once all has started."""
-    names = task_names(plan)
-    problems = Problems()
-    for name in sorted(parallelism.keys() - names):
-        problems.add("tasks", f"no vertex or service {name} in this pipeline", accepted=sorted(names), found=name)
-    problems.check()
 
 
 async def check_surroundings(processor: Processor) -> None:

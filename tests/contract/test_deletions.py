@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from tests.contract.sinks_targets import FilesWorld, ObjectsWorld
-from tidemark.services.cli.demo import DemoFailed, _empty
+from tidemark.services.cli.demo import DemoFailed, _check_ours, _empty
 from tidemark.services.library.release_world import Task, World
 from tidemark.services.local import broker as local_broker
 from tidemark.services.local.broker import BrokerError
@@ -242,12 +242,15 @@ def test_a_demo_empties_no_folder_but_a_demos(tmp_path: Path) -> None:
     theirs.mkdir()
     (theirs / "thesis.tex").write_text("years")
     with pytest.raises(DemoFailed, match=r"holds thesis\.tex, which no demo wrote"):
-        _empty(theirs, {"summary.json"})
+        _check_ours(theirs, {"summary.json"})
     assert (theirs / "thesis.tex").exists()
     ours = tmp_path / "out"
-    _empty(ours, {"summary.json"})
-    (ours / "anything").write_text("1")
-    _empty(ours, {"summary.json"})
+    for _ in range(2):
+        _check_ours(ours, {"summary.json"})
+        _empty(ours)
+        (ours / "anything").write_text("1")
+    _check_ours(ours, {"summary.json"})
+    _empty(ours)
     assert [path.name for path in ours.iterdir()] == [".tidemark-demo"]
 
 

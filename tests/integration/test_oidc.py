@@ -108,12 +108,17 @@ async def test_a_user_of_an_issuer_does_what_the_token_says(tmp_path: Path) -> N
         ],
     }
     async with issuer_of("RS256", "ES256") as issuer, control_of(settings_for(issuer), tmp_path) as control:
-        bound = issuer.token(rights=["viewer", "operator@a"])
+        bound, executor = issuer.token(rights=["viewer", "operator@a"]), AsyncExecutor()
         assert (await control.ask(bound, "POST", "/v1/processors", {"name": "a.one", "document": document}))[0] == 201
         assert (await control.ask(bound, "POST", "/v1/processors", {"name": "b.one", "document": document}))[0] == 403
         while "a.one" not in (await control.ask(issuer.token("ES256", sub="eve", rights="viewer@a")))[1]:
             pass
         assert "a.one" not in (await control.ask(issuer.token(rights="admin@b")))[1]
+        for rights, there in (("viewer@a", "a.one"), ("viewer@b", "none")):
+            asked = Remote(control.url, issuer.token(rights=rights).decode())
+            for name in ("a.two", "b.one"):
+                with pytest.raises(RemoteFailed, match=f"there is no processor named {name}; there is {there}$"):
+                    await executor.blocking(asked.get, f"/v1/processors/{name}")
         assert (await control.ask(bound, "DELETE", "/v1/processors/a.one"))[0] == 403
         assert (await control.ask(issuer.token(sub="carol", rights="admin@a"), "DELETE", "/v1/processors/a.one"))[
             0
@@ -131,7 +136,6 @@ async def test_a_user_of_an_issuer_does_what_the_token_says(tmp_path: Path) -> N
         ) as page:
             assert page.status == 200
         remote = Remote(control.url, issuer.token().decode())
-        executor = AsyncExecutor()
         assert await executor.blocking(remote.get, "/v1/processors") == {"processors": []}
         with pytest.raises(RemoteFailed, match="the token has expired"):
             await executor.blocking(Remote(control.url, issuer.token(exp=1).decode()).get, "/v1/processors")
