@@ -2,16 +2,17 @@
 
 import asyncio
 import contextlib
-import json
 import os
 import random
+import shutil
 import signal
 import sys
 from asyncio.subprocess import DEVNULL
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from tests.harness.operated.asking import AGAIN_S, path_of, token_of
+from tests.harness.operated.asking import AGAIN_S, path_of
 from tests.harness.operated.flows import SHARED
 from tidemark.services.local.supervisor import ALLOW, KEYS_FILE, read_environment, read_state
 from tidemark.shared.process.signing import FILE_VARIABLE
@@ -31,7 +32,8 @@ BODIES: Final = (
 TASKS: Final = ({"source": 0}, {"nothing": 1}, {"source": 10**6}, {"": 1}, {"source-1": 2**62})
 ACTS: Final = {
     "connection": 4, "odd": 4, "malformed": 4, "users": 4, "kill": 4, "extra": 2, "lists": 3, "backup": 1, "tasks": 3, "until": 2,
-    "probe": 2, "console": 2, "complete": 1, "usage": 2,
+    "probe": 2, "console": 2, "complete": 1, "usage": 2, "roles": 3,
+    "login": 2, "quota": 2,
 }  # fmt: skip
 USAGES: Final = (
     ("rescale", "a.counts", "operator"), ("rescale", "a.counts", "operator=x"), ("skip", "a.counts", "x"), ("start",),
@@ -238,43 +240,16 @@ class Installer:
         self._refused("backup while it runs", found.outcome, "refused")
 
     async def _users(self) -> None:
-        """Each asks for what their rights do not give, and for what they do."""
-        user, asker = self.rng.choice(["seer", "doer", "owner", "looker", "nobody"]), self.story.asker
-        walker = self.rng.choice(self.story.walkers)
-        name, mine = (
-            walker.flow.name,
-            (user in ("seer", "doer") and walker.flow.name.startswith("a.")) or user == "looker",
-        )
-        mine = mine or (user == "owner" and name.startswith("b."))
-        there = walker.model.goal != "absent"
-        token = token_of(user)
-        found = await asker.rest("GET", path_of(name), token=token)
-        allowed = ["denied"] if user == "nobody" else ["done", "absent"] if mine else ["absent"]
-        self._refused(f"{user} looks at {name}", found.outcome, *allowed)
-        if not (user == "doer" and mine) and not (user == "owner" and mine):
-            found = await asker.rest("POST", path_of(name, self.rng.choice(["start", "stop"])), {}, token=token)
-            self._refused(
-                f"{user} changes {name} (there: {there})",
-                found.outcome,
-                *(["denied"] if user == "nobody" or mine else ["absent"]),
-            )
-        if user != "owner" or not mine:
-            found = await asker.rest("DELETE", path_of(name), token=token)
-            self._refused(
-                f"{user} drops {name}", found.outcome, *(["denied"] if user == "nobody" or mine else ["absent"])
-            )
-        found = await asker.rest(
-            "PUT",
-            "/v1/connections/b.odd" if user != "owner" else "/v1/connections/odd",
-            {"type": "nothing"},
-            token=token,
-        )
-        self._refused(f"{user} writes a connection", found.outcome, "denied", "absent")
-        found = await asker.rest("GET", "/v1/processors", token=token)
-        if found.outcome == "done" and user in ("seer", "doer", "owner"):
-            seen = {each["name"][0] for each in found.value["processors"]}
-            if seen - ({"b"} if user == "owner" else {"a"}):
-                asker.fault(f"namespace: {user} sees {seen}")
+        await self.story.people.ask()
+
+    async def _roles(self) -> None:
+        await self.story.people.change()
+
+    async def _login(self) -> None:
+        await self.story.people.log_in()
+
+    async def _quota(self) -> None:
+        await self.story.namespace.act()
 
     # --- processes --------------------------------------------------------------------------------------------------------
 
@@ -313,7 +288,7 @@ class Installer:
             "TIDEMARK_PLACE": f"{service}-9{len(story.extra)}",
             FILE_VARIABLE: str(data / KEYS_FILE),
             ALLOW: read_environment(data)[ALLOW],
-            "TIDEMARK_RUNTIME": json.dumps({} if story.spark else {"engine": "local"}),
+            **story.settings(),
         }
         words = [sys.executable, "-m", f"tidemark.services.{service}"]
         log = (data / "logs" / f"{service}-9{len(story.extra)}.log").open("ab")
@@ -338,7 +313,19 @@ class Installer:
             place = story.folder / f"backup-{self.rng.random()}"
             found = await story.asker.cli("backup", str(place))
             self._refused("backup", found.outcome, "done")
+            if found.outcome == "done" and self.rng.random() < 0.6:
+                await self._restore(place)
         await story.up()
         story.asker.trouble(30)
         if int(story.bootstrap.rpartition(":")[2]) != port:
             story.asker.fault(f"another port: {story.bootstrap}, was {port}")
+
+    async def _restore(self, place: Path) -> None:
+        """The folder is lost, and the backup takes its place; it is not written over what is there."""
+        story = self.story
+        data = story.data
+        self._refused("restore over a folder", (await story.asker.cli("restore", str(place))).outcome, "refused")
+        await asyncio.to_thread(shutil.rmtree, data)
+        found = await story.asker.cli("restore", str(place))
+        self._refused("restore", found.outcome, "done")
+        story.kills["restored"] += 1

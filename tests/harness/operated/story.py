@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import hashlib
 import json
 import os
 import random
@@ -21,10 +20,13 @@ import aiohttp
 import aiokafka
 import psutil
 
-from tests.harness.operated.asking import RIGHTS, Asker, token_of
+from tests.harness.operated.asking import Asker
 from tests.harness.operated.flows import PARTITIONS, Flow, Life, read
 from tests.harness.operated.installer import Installer
+from tests.harness.operated.namespaces import OUT, QUOTAS, Namespace
+from tests.harness.operated.people import People
 from tests.harness.operated.walker import Walker
+from tests.harness.provider import provider_of
 from tidemark.services.cli.installation import attached
 from tidemark.services.local.supervisor import read_state
 
@@ -57,12 +59,16 @@ class Story:
     """The registry's connection: good, bad or gone."""
     extra: list[Process] = field(default_factory=list)
     installer: Installer = field(init=False)
+    people: People = field(init=False)
+    namespace: Namespace = field(init=False)
     kills: Counter[str] = field(default_factory=Counter)
 
     def __post_init__(self) -> None:
         """Draw."""
         self.rng = random.Random(self.seed)
         self.installer = Installer(self, random.Random(f"{self.seed} installer"))
+        self.people = People(self, random.Random(f"{self.seed} people"))
+        self.namespace = Namespace(self, random.Random(f"{self.seed} namespace"))
         flows = [Flow(name, kind) for name, kind in FLOWS]  # type: ignore[arg-type]
         self.walkers = [Walker(self, flow, random.Random(f"{self.seed} {flow.name}")) for flow in flows]
 
@@ -71,19 +77,18 @@ class Story:
         """The installation's folder."""
         return self.asker.data
 
+    def settings(self) -> dict[str, str]:
+        """Of its services, as variables."""
+        extra = {**self.people.settings(), "quotas": QUOTAS}
+        runtime = {} if self.spark else {"engine": "local"}
+        return {"TIDEMARK_EXTRA": json.dumps(extra), "TIDEMARK_RUNTIME": json.dumps(runtime)}
+
     # --- the installation -------------------------------------------------------------------------------------------------
 
     async def up(self) -> None:
         """Begin it, and wait until it says that it stays."""
-        users = self.folder / "users"
-        digests = {user: hashlib.sha256(token_of(user).encode()).hexdigest() for user in RIGHTS}
-        users.write_text("".join(f"{user} {RIGHTS[user]} {digest}\n" for user, digest in digests.items()))
-        environment = {
-            **os.environ,
-            "TIDEMARK_EXTRA": json.dumps({"users_file": str(users)}),
-            "TIDEMARK_RUNTIME": json.dumps({} if self.spark else {"engine": "local"}),
-            "COLUMNS": "300",
-        }
+        self.people.write()
+        environment = {**os.environ, **self.settings(), "COLUMNS": "300"}
         words = [sys.executable, "-m", "tidemark.services.cli", "up", "--data", str(self.data)]
         self.process = await asyncio.create_subprocess_exec(
             *words, cwd=self.folder, env=environment, stdout=DEVNULL, stderr=PIPE
@@ -138,6 +143,10 @@ class Story:
 
     async def run(self, acts: int) -> None:
         """All of it."""
+        async with provider_of() as self.people.provider:
+            await self._run(acts)
+
+    async def _run(self, acts: int) -> None:
         await self.up()
         try:
             admin = aiokafka.admin.AIOKafkaAdminClient(bootstrap_servers=self.bootstrap)
@@ -149,6 +158,7 @@ class Story:
                 for w in self.walkers
                 for topic in (w.flow.topic, *w.flow.outputs)
             ]
+            wanted.append(aiokafka.admin.NewTopic(OUT, 1, 1))
             await admin.create_topics(wanted)
             await admin.close()
             installer = self.installer
@@ -157,7 +167,7 @@ class Story:
             async with self.asked():
                 for _ in range(4):  # the installation ends and begins again between two
                     turns = [self._turns(walker, acts // 4) for walker in self.walkers]
-                    await asyncio.gather(*turns, installer.walk(max(1, acts // 12)))
+                    await asyncio.gather(*turns, installer.walk(max(1, acts // 6)))
                     if _ < 3 and self.rng.random() < 0.4:
                         self.asker.trouble()
                         await installer.again()
