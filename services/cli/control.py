@@ -1,6 +1,7 @@
 """The commands that ask the control service: which processors run, why one failed, its counts; and create, start, stop, modify, drop."""
 
 import json
+import re
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -25,6 +26,8 @@ AsJson = Annotated[bool, typer.Option("--json", help="As JSON.")]
 RUN = Path(".tidemark/run")
 WIDTH: Final = 80
 """Of a terminal, in characters."""
+_NUMBER: Final = re.compile(r"[0-9]{1,18}")
+"""Of tasks or processes: `int` takes fewer texts than `isdigit`, and no message holds longer numbers."""
 _FOLLOW_S: Final = 1
 """Between two looks at the log."""
 
@@ -34,7 +37,7 @@ def numbers(option: str, items: list[str]) -> dict[str, int]:
     found = {}
     for item in items:
         name, equals, count = item.partition("=")
-        if not equals or not count.isdigit():
+        if not name or not equals or not _NUMBER.fullmatch(count):
             message = f"{option}: expected name=number, found {item!r}"
             raise typer.BadParameter(message)
         found[name] = int(count)
@@ -290,8 +293,8 @@ def rescale_command(
     data: Data = RUN,
 ) -> None:
     """Give a processor other numbers of tasks; one that runs goes on from its next checkpoint, spread over the workers there are."""
-    remote = find(data)
-    counts = {**remote.get(path_of(name))["parallelism"], **numbers("TASKS", tasks)}
+    given, remote = numbers("TASKS", tasks), find(data)
+    counts = {**remote.get(path_of(name))["parallelism"], **given}
     remote.send("PATCH", path_of(name), {"parallelism": counts})
     sys.stdout.write(f"{name}: {', '.join(f'{key}={count}' for key, count in sorted(counts.items()))}\n")
 

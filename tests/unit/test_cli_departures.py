@@ -75,3 +75,15 @@ def test_a_rescale_changes_what_it_names(monkeypatch: pytest.MonkeyPatch) -> Non
     done = CliRunner().invoke(app, ["rescale", "job", "operator=3", "sink=2"])
     assert done.stdout == "job: operator=3, sink=2, source=2\n"
     assert remote.sent == [("PATCH", "/v1/processors/job", {"parallelism": {"source": 2, "sink": 2, "operator": 3}})]
+
+
+@pytest.mark.parametrize("tasks", ["source=²", "source=" + "9" * 5_000, "=1", "source", "source=-1", "source=1.5"])
+@pytest.mark.parametrize("words", [["run", "p.json", "--tasks"], ["rescale", "p"]])
+def test_numbers_of_tasks_that_are_none_are_refused(
+    words: list[str], tasks: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """With a sentence and the status of a wrong command line, before a document is read or a service asked; never with a trace."""
+    monkeypatch.chdir(tmp_path)
+    refused = CliRunner().invoke(app, [*words, tasks])
+    assert refused.exit_code == 2, refused.output
+    assert "expected name=number" in refused.output
