@@ -18,7 +18,6 @@ from tidemark.shared.operators.batches import (
     NO_FIELDS,
     batch_of,
     documents_of,
-    empty_of,
     engine_columns,
     is_tagged,
     select,
@@ -28,6 +27,7 @@ from tidemark.shared.operators.cells import encoded_cells
 from tidemark.shared.operators.context import TaskContext
 from tidemark.shared.operators.dead_letters import Failures, RowFailure, dead_letters
 from tidemark.shared.operators.encoded import encoded
+from tidemark.shared.operators.field_order import moves
 from tidemark.shared.operators.frame import Cells, Frame
 from tidemark.shared.operators.rows import environments
 
@@ -117,24 +117,10 @@ def _nowhere(cells: Cells) -> bool:
 def replaced(staged: Staged, new: Named) -> None:
     """Columns take the place of those of their names, or come behind the others; a field that a row had lost comes last in that row."""
     batch = staged.batch
-    if any(_comes_again(batch, name, *made) for name, made in new.items()):
+    if moves(batch, new):
         batch = of_encoded(encoded(batch), batch)
     named = {name: new.get(name) or (batch.schema.field(name), batch.column(name)) for name in user_columns(batch)}
     staged.batch = batch_with({**named, **new}, engine_columns(batch), batch)
-
-
-def _comes_again(batch: pa.RecordBatch, name: str, field: pa.Field, cells: pa.Array) -> bool:
-    """Whether a row that has lost a field has a value for it: its column, or the text behind that, still has the field's old place."""
-    if name not in batch.schema.names or not _may_miss(batch.schema.field(name)):
-        return False
-    lost = batch.column(name).is_null()
-    there = cells.is_valid() if _may_miss(field) else pa.array(np.ones(len(cells), np.bool_))
-    return bool(pc.any(pc.and_(lost, there)).as_py())
-
-
-def _may_miss(field: pa.Field) -> bool:
-    """Whether null cells of a column say that the field is missing (B6)."""
-    return is_tagged(field) or empty_of(field) == "missing"
 
 
 def batch_with(named: Named, engine: Mapping[str, pa.Array], like: pa.RecordBatch) -> pa.RecordBatch:

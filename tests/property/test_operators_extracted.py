@@ -426,6 +426,8 @@ def test_fields_inside_one_that_some_documents_lack_stand_where_the_interpreter_
         [{"$project": {"a": 1, "b": 1}}, {"$replaceWith": {"$mergeObjects": ["$$ROOT", {"a": "$b"}]}}],
         [{"$project": {"a": 1, "b": 1}}, {"$unwind": {"path": "$b", "includeArrayIndex": "a"}}],
         [{"$project": {"a": 1, "b": 1}}, {"$set": {"a.x": "$b"}}],
+        [{"$set": {"a": "$b"}}, {"$project": {"b": 1, "a": 1}}],
+        [{"$set": {"a": 1}}, {"$project": {"b": 1, "a": 1}}],
     ],
 )
 def test_a_field_that_a_row_lost_and_gets_again_comes_last_in_it(chain: list[dict[str, Any]], encoded: bool) -> None:

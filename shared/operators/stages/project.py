@@ -1,19 +1,13 @@
 """`$project`."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
-
-import numpy as np
-import pyarrow as pa
 
 from tidemark.shared.language.expressions.ast import FieldPath
 from tidemark.shared.language.stages import Project
 from tidemark.shared.language.stages.trees import Branch, Computed, Leaf, computes
-from tidemark.shared.operators.base import RAW, REST
-from tidemark.shared.operators.batches import user_columns
 from tidemark.shared.operators.branches import included, included_documents
 from tidemark.shared.operators.context import TaskContext
-from tidemark.shared.operators.extracted import places_of
+from tidemark.shared.operators.field_order import document_order
 from tidemark.shared.operators.frame import Cells, Frame
 from tidemark.shared.operators.staged import Staged, frame_of, made_of, of_encoded, without_errors
 from tidemark.shared.operators.stages.unset import left_out
@@ -59,27 +53,3 @@ def _included_leaf(name: str, leaf: Leaf, frame: Frame) -> Cells:
             return included(name, leaf, frame)
         case _:
             return frame.computed(FieldPath((name,)))
-
-
-def document_order(batch: pa.RecordBatch, names: Sequence[str]) -> list[str] | None:
-    """Names in the order in which the documents have these fields; None where they may have them in different ones."""
-    user = user_columns(batch)
-    source = next((name for name in (RAW, REST) if name in batch.schema.names), None)
-    if source is None or len(names) < 2:  # noqa: PLR2004 - nothing to order
-        return [*(name for name in user if name in names), *(name for name in names if name not in user)]
-    asked = [name for name in names if source == RAW or name not in user]
-    found = [(places, name) for name, places in places_of(batch, asked).items()]
-    ordered = sorted(found, key=lambda each: _first(each[0]))
-    highest = np.full(batch.num_rows, -1, dtype=np.int64)
-    for places, _ in ordered:
-        if bool(((places >= 0) & (places < highest)).any()):
-            return None
-        highest = np.maximum(highest, places)
-    inside = [name for _, name in ordered]
-    return [*inside, *(name for name in dict.fromkeys([*user, *names]) if name in names and name not in inside)]
-
-
-def _first(places: Any) -> tuple[bool, int]:
-    """Where the field stands in the first document that has it; those that none has come last."""
-    there = np.flatnonzero(places >= 0)
-    return (not len(there), int(places[there[0]]) if len(there) else 0)
