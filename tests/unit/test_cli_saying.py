@@ -67,7 +67,8 @@ def test_each_command_says_that_no_installation_is_there(
     group = typer.main.get_command(app)
     assert isinstance(group, typer.core.TyperGroup)
     needed = [each for each in group.commands[command].params if each.required]
-    given = ["p.yaml" if each.name == "file" else "1" if each.name == "epoch" else "x" for each in needed]
+    right = {"file": "p.yaml", "epoch": "1", "tasks": "operator=2"}
+    given = [right.get(each.name or "", "x") for each in needed]
     done = CliRunner().invoke(app, [command, *given, "--data", place])
     assert done.exit_code == 1, done.output
     assert isinstance(done.exception, SystemExit)

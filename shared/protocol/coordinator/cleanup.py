@@ -138,6 +138,7 @@ def drop(p: ProcessorState) -> None:
 
 def _tell_answers(p: ProcessorState) -> None:
     """All that are kept, and the drop's: behind the row only the brokers know them, and a later leader may read each request again."""
+    p.emit(do.RetractStatus(p.name))  # in front of the answer: who has it sees no processor of this name
     kept = tuple(p.answers)
     for known, error in kept:
         p.emit(do.Answer(known, p.name, error))

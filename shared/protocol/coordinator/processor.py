@@ -120,7 +120,7 @@ class ProcessorMachine:
             if (p.phase, p.doom) == before:
                 break
         if not self.dropped:
-            clean, told = cleanup.clean(p, now_ms), status.publish(p, now_ms)
+            clean, told = cleanup.clean(p, now_ms), p.untold is not None or status.publish(p, now_ms)
             self.rests = clean and told and p.phase is Phase.IDLE and p.write is None and not p.requests
 
     def due_ms(self, now_ms: int) -> int | None:
@@ -194,7 +194,7 @@ class ProcessorMachine:
             case Applied(request):
                 requests.applied(p, request, now_ms)
             case Dropped():
-                self._gone()
+                self.dropped = True
         return None
 
     def store_away(self, op: OpId, now_ms: int) -> None:
@@ -208,10 +208,6 @@ class ProcessorMachine:
             p.retry_at_ms = now_ms + p.settings.retry_ms
         else:
             cleanup.deleted(p, op, done=False)
-
-    def _gone(self) -> None:
-        self.dropped = True
-        self.state.emit(do.RetractStatus(self.state.name))
 
     def answer_told(self, request: str) -> None:
         """The brokers have an answer."""

@@ -34,7 +34,7 @@ async def compared(there: Installation, folder: Path, job: Job) -> list[str]:
         rows, wanted = await _registered(there, job), alone.documents
     else:
         rows, wanted = await asyncio.to_thread(job.found), job.wanted(alone.documents)
-    by_name = job.target not in ("topic", "https")
+    by_name = job.origin != "topic" or job.target not in ("topic", "https")
     found = _differ("rows", _counted(rows, by_name), _counted(wanted, by_name))
     got, reasons = _reasons(letters), _reasons(alone.dead_letters)
     again = 0
@@ -102,7 +102,7 @@ def _plain(value: Any) -> Any:
 
 
 def _counted(rows: list[Any], by_name: bool) -> Counter[str]:
-    """by_name: the target has an order of fields of its own."""
+    """by_name: the source's format, or the target, has an order of fields of its own."""
     return Counter(json.dumps(_plain(row), sort_keys=by_name, default=str) for row in rows)
 
 
