@@ -11,7 +11,6 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from tidemark.shared.operators.base import RAW, REST
 from tidemark.shared.operators.batches import empty_of, is_tagged, user_columns
 from tidemark.shared.operators.extracted import places_of
 
@@ -21,19 +20,25 @@ _BEHIND: Final = 1 << 40
 """Above each place in a text: of fields that are columns alone."""
 
 
-def document_order(batch: pa.RecordBatch, names: Sequence[str]) -> list[str] | None:
-    """Names in the order in which the documents have these fields; None where they may have them in different ones."""
+def document_order(batch: pa.RecordBatch, kept: Sequence[str], computed: Sequence[str]) -> list[str] | None:
+    """Names in the order in which documents have them behind a stage; None where they may have them in different ones.
+
+    kept: fields that stay where a document has them. computed: those that come behind these, some of the kept ones where it has none.
+    """
+    if len(kept) < 2 and not set(kept).intersection(computed):  # noqa: PLR2004 - nothing to order
+        return [*kept, *computed]
     user = user_columns(batch)
-    if len(names) < 2 or not {RAW, REST}.intersection(batch.schema.names):  # noqa: PLR2004 - nothing to order
-        return [*(name for name in user if name in names), *(name for name in names if name not in user)]
-    found = [(_places(batch, user, name, inside), name) for name, inside in _inside(batch, names).items()]
-    ordered = sorted(found, key=lambda each: _first(each[0]))
+    stand = {name: _places(batch, user, name, inside) for name, inside in _inside(batch, kept).items()}
+    for nth, name in enumerate(computed):
+        there = stand.get(name, np.full(batch.num_rows, -1, np.int64))
+        stand[name] = np.where(there < 0, 2 * _BEHIND + nth, there)
+    ordered = sorted(stand, key=lambda name: _first(stand[name]))
     highest = np.full(batch.num_rows, -1, dtype=np.int64)
-    for places, _ in ordered:
-        if bool(((places >= 0) & (places < highest)).any()):
+    for name in ordered:
+        if bool(((stand[name] >= 0) & (stand[name] < highest)).any()):
             return None
-        highest = np.maximum(highest, places)
-    return [name for _, name in ordered]
+        highest = np.maximum(highest, stand[name])
+    return ordered
 
 
 def moves(batch: pa.RecordBatch, new: Mapping[str, tuple[pa.Field, pa.Array]]) -> bool:

@@ -411,16 +411,6 @@ class Frame(Rows):
             return None
         return Cells(named.with_name(""), array)
 
-    def absent(self, name: str) -> bool:
-        """Whether no row has a field of this name."""
-        column = self.at((name,))
-        return column.type == "null" and column.absent and column.doubt is None
-
-    def may_lack(self, name: str) -> bool:
-        """Whether some row may have no field of this name."""
-        column = self.at((name,))
-        return column.missing or column.doubt is not None
-
     def each(self, value_of: Callable[[Environment], Value]) -> Cells:
         """The value of a function for each row."""
         values, errors = self.one_by_one(np.arange(self.size), value_of)

@@ -1,7 +1,5 @@
 """`$project`."""
 
-from collections.abc import Mapping, Sequence
-
 from tidemark.shared.language.expressions.ast import FieldPath
 from tidemark.shared.language.stages import Project
 from tidemark.shared.language.stages.trees import Branch, Computed, Leaf, computes
@@ -22,27 +20,20 @@ def _included(stage: Project, staged: Staged, context: TaskContext) -> None:
     """The fields that are kept in the order of the documents, then those that are computed; encoded documents where these orders differ."""
     frame = frame_of(stage, staged, context, stage.paths())
     leaves = dict(stage.fields.fields)
-    new = [name for name, leaf in leaves.items() if _is_new(name, leaf, frame)]
-    order = document_order(staged.batch, [name for name in leaves if name not in new])
-    if order is None or _moves(order, leaves, frame):
+    computed = [name for name, leaf in leaves.items() if isinstance(leaf, Computed) or _computes_inside(leaf)]
+    kept = [name for name, leaf in leaves.items() if not isinstance(leaf, Computed)]
+    order = document_order(staged.batch, kept, computed)
+    if order is None:
         documents = included_documents(stage.fields, frame)
         staged.interpreted += documents.interpreted_rows
         staged.batch = of_encoded(documents.array, staged.batch)
         without_errors(stage, staged, context, frame, documents.errors)
         return
-    names = [*order, *new]
-    made_of(stage, staged, context, frame, {name: _included_leaf(name, leaves[name], frame) for name in names})
+    made_of(stage, staged, context, frame, {name: _included_leaf(name, leaves[name], frame) for name in order})
 
 
-def _is_new(name: str, leaf: Leaf, frame: Frame) -> bool:
-    return isinstance(leaf, Computed) or (isinstance(leaf, Branch) and computes(leaf) and frame.absent(name))
-
-
-def _moves(order: Sequence[str], leaves: Mapping[str, Leaf], frame: Frame) -> bool:
-    """Whether a field may stand at another place in documents without it, which get it among the computed ones (`trees.include`)."""
-    late = [n for n in order if isinstance(leaf := leaves[n], Branch) and computes(leaf) and frame.may_lack(n)]
-    computed = [name for name in leaves if name in late or name not in order]
-    return bool(late) and not late == order[-1:] == computed[:1]
+def _computes_inside(leaf: Leaf) -> bool:
+    return isinstance(leaf, Branch) and computes(leaf)
 
 
 def _included_leaf(name: str, leaf: Leaf, frame: Frame) -> Cells:
