@@ -72,7 +72,7 @@ def commits_of(tables: Tables, row: ProcessorRow) -> dict[Epoch, CommitRow]:
 
 def wanted_commits(row: ProcessorRow) -> set[Epoch]:
     """Those from which a restored processor may begin: the last one, and those that users named."""
-    return {epoch for epoch in (row.last, *decode_kept(row.extra).named) if epoch}
+    return {epoch for epoch in (row.last, *(each.epoch for each in decode_kept(row.extra).checkpoints)) if epoch}
 
 
 def keep_wanted(tables: Tables) -> Tables:

@@ -327,10 +327,11 @@ def checkpoints_command(name: control.Name, data: KnownDir = None, *, as_json: c
             str(each["tasks"]),
             f"{each['stateBytes']:,}",
             "yes" if each["final"] else "",
+            each["name"] or "",
         )
         for each in found
     ]
-    control.write_table(found, ("epoch", "generation", "tasks", "state bytes", "final"), rows, as_json=as_json)
+    control.write_table(found, ("epoch", "generation", "tasks", "state bytes", "final", "name"), rows, as_json=as_json)
 
 
 @app.command("try")

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from textwrap import wrap
 from typing import Annotated, Any, Final
-from urllib.parse import urlencode
+from urllib.parse import quote, urlencode
 
 import typer
 
@@ -250,10 +250,13 @@ def start_command(
     name: Name,
     *,
     without_state: Annotated[bool, typer.Option("--without-state", help="From nothing, as a new job.")] = False,
+    checkpoint: Annotated[
+        str, typer.Option("--from", metavar="CHECKPOINT", help="From a kept one, with the document of then.")
+    ] = "",
     data: Data = RUN,
 ) -> None:
     """Start a processor from its last checkpoint."""
-    find(data).send("POST", path_of(name, "start"), {"resume": not without_state})
+    find(data).send("POST", path_of(name, "start"), {"resume": not without_state, "checkpoint": checkpoint})
 
 
 def stop_command(
@@ -304,6 +307,20 @@ def drop_command(name: Name, data: Data = RUN) -> None:
     find(data).send("DELETE", path_of(name))
 
 
+def keep_command(
+    name: Name, checkpoint: Annotated[str, typer.Argument(metavar="CHECKPOINT", help="Its name.")], data: Data = RUN
+) -> None:
+    """Keep the last checkpoint of a processor under a name: `start --from` begins there, as often as one likes."""
+    find(data).send("POST", path_of(name, "checkpoints"), {"name": checkpoint})
+
+
+def forget_command(
+    name: Name, checkpoint: Annotated[str, typer.Argument(metavar="CHECKPOINT", help="Its name.")], data: Data = RUN
+) -> None:
+    """Forget a kept checkpoint, and delete what only it needs."""
+    find(data).send("DELETE", path_of(name, "checkpoints", quote(checkpoint, safe="")))
+
+
 def skip_command(
     name: Name,
     epoch: Annotated[int, typer.Argument(help="The commit of which a target refuses a part.")],
@@ -351,6 +368,8 @@ def register(app: typer.Typer) -> None:
         rescale_command,
         drop_command,
         skip_command,
+        keep_command,
+        forget_command,
         login_command,
         logout_command,
     ):

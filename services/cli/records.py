@@ -28,7 +28,7 @@ from tidemark.shared.model.values import Document
 from tidemark.shared.ports.log import Log, TopicPartition
 from tidemark.shared.process.allowed import OWNER
 from tidemark.shared.process.connections import Connections
-from tidemark.shared.protocol.coordinator.record import decode_plan
+from tidemark.shared.protocol.coordinator.record import decode_kept, decode_plan
 from tidemark.shared.runtime.reading import newest
 
 
@@ -126,15 +126,17 @@ def _document(data: bytes | None) -> Document:
 
 
 async def checkpoints(name: str, data_dir: Path) -> list[dict[str, Any]]:
-    """The checkpoints of a processor that are kept, oldest first."""
+    """The checkpoints of a processor that are kept, oldest first; `name`: where a user gave it one."""
     async with local_installation(data_dir) as installed:
         row = await installed.row_of(ProcessorName(name))
+        names = {each.epoch: each.name for each in decode_kept(row.extra).checkpoints}
         return [
             {
                 "epoch": commit.epoch,
                 "generation": commit.generation,
                 "tasks": len(commit.tasks),
                 "final": commit.final,
+                "name": names.get(commit.epoch),
                 "stateBytes": sum(state_bytes(task.parts, task.blobs) for task in commit.tasks),
             }
             for commit in await installed.store.commits(row.job, NO_EPOCH)

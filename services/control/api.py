@@ -183,11 +183,12 @@ class Api:
         return self._told(await self._plan(self.status_of(request)))
 
     async def checkpoints(self, request: web.Request, _body: Any) -> web.Response:
-        """Those of which this process has heard."""
+        """Those of which this process has heard, and those that users named."""
         status = self.status_of(request)
         limit = _number(request, "limit", 100, CHECKPOINTS_MAX)
         found = reversed(self.model.history.of(status.job).checkpoints.values())
-        return self._told({"checkpoints": [each.shown(status.released) for each in islice(found, limit)]})
+        kept = [{"name": name, "epoch": epoch} for name, epoch in status.checkpoints]
+        return self._told({"checkpoints": [each.shown(status.released) for each in islice(found, limit)], "kept": kept})
 
     async def history(self, request: web.Request, _body: Any) -> web.Response:
         """The measured points of a processor, by time."""
@@ -336,7 +337,7 @@ class Api:
     async def start(self, request: web.Request, body: routes.StartBody) -> web.Response:
         """Start a processor."""
         name, request_id = request.match_info["name"], _request_id(request)
-        return await self._do(do.Start(name=name, request=request_id, resume=body.resume))
+        return await self._do(do.Start(name=name, request=request_id, resume=body.resume, checkpoint=body.checkpoint))
 
     async def stop(self, request: web.Request, body: routes.StopBody) -> web.Response:
         """Stop a processor."""
@@ -347,6 +348,16 @@ class Api:
         """Pass over the rows that a target refuses."""
         name, request_id = request.match_info["name"], _request_id(request)
         return await self._do(do.SkipCommit(name=name, request=request_id, epoch=body.epoch, vertex=body.vertex))
+
+    async def keep(self, request: web.Request, body: routes.KeepBody) -> web.Response:
+        """Give the last checkpoint a name."""
+        name, request_id = request.match_info["name"], _request_id(request)
+        return await self._do(do.Keep(name=name, request=request_id, checkpoint=body.name))
+
+    async def forget(self, request: web.Request, _body: Any) -> web.Response:
+        """Take a kept checkpoint's name."""
+        name, checkpoint = request.match_info["name"], request.match_info["checkpoint"]
+        return await self._do(do.Forget(name=name, request=_request_id(request), checkpoint=checkpoint))
 
     async def connect(self, request: web.Request, body: dict[str, Any]) -> web.Response:
         """Write a connection."""

@@ -24,6 +24,8 @@ from tidemark.shared.model.ids import EdgeId, Epoch, Offset, ProcessorName, Vert
 from tidemark.shared.model.messages import (
     CreateProcessor,
     DropProcessor,
+    ForgetCheckpoint,
+    KeepCheckpoint,
     ModifyProcessor,
     ProcessorStatus,
     PutConnection,
@@ -78,9 +80,10 @@ class Create(_Command, frozen=True, tag="create"):
 
 
 class Start(_Command, frozen=True, tag="start"):
-    """Start from the last checkpoint, or without state."""
+    """Start from the last checkpoint, from one that is kept under a name, or without state."""
 
     resume: bool = True
+    checkpoint: str = ""
 
 
 class Stop(_Command, frozen=True, tag="stop"):
@@ -109,13 +112,25 @@ class SkipCommit(_Command, frozen=True, tag="skip"):
     vertex: str | None = None
 
 
+class Keep(_Command, frozen=True, tag="keep"):
+    """Keep the last checkpoint under a name, for starts from it."""
+
+    checkpoint: str
+
+
+class Forget(_Command, frozen=True, tag="forget"):
+    """Forget a kept checkpoint."""
+
+    checkpoint: str
+
+
 class Connect(_Command, frozen=True, tag="connect"):
     """Write a connection into the registry; null deletes it."""
 
     connection: dict[str, Any] | None
 
 
-Command: TypeAlias = Create | Start | Stop | Modify | DropStopped | SkipCommit | Connect
+Command: TypeAlias = Create | Start | Stop | Modify | DropStopped | SkipCommit | Keep | Forget | Connect
 
 
 def text_of(document: Document) -> str:
@@ -278,8 +293,8 @@ def _request_of(command: Command, request: str) -> Request:
     match command:
         case Create(document=document, parallelism=parallelism):
             return CreateProcessor(request, name, text_of(document), parallelism)
-        case Start(resume=resume):
-            return StartProcessor(request, name, resume)
+        case Start(resume=resume, checkpoint=checkpoint):
+            return StartProcessor(request, name, resume, checkpoint)
         case Stop(drain=drain, until=until):
             if until and not drain:
                 raise Problem(
@@ -293,6 +308,10 @@ def _request_of(command: Command, request: str) -> Request:
             return DropProcessor(request, name)
         case SkipCommit(epoch=epoch, vertex=vertex):
             return SkipRelease(request, name, Epoch(epoch), None if vertex is None else VertexId(vertex))
+        case Keep(checkpoint=checkpoint):
+            return KeepCheckpoint(request, name, checkpoint)
+        case Forget(checkpoint=checkpoint):
+            return ForgetCheckpoint(request, name, checkpoint)
         case Connect(connection=connection):
             value = None if connection is None else msgspec.json.encode(connection).decode()
             return PutConnection(request, name, value)

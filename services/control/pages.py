@@ -164,8 +164,8 @@ def _deeds(view: PageContext) -> Html | None:
     return actions(*deeds) if deeds else None
 
 
-def checkpoints(_view: PageContext, found: Answer) -> Drawn:
-    """A bar and a row each."""
+def checkpoints(view: PageContext, found: Answer) -> Drawn:
+    """A bar and a row each; those that are kept, and a field for the name of another one."""
     seen = found["checkpoints"]
     drawn = [
         (c["durationMillis"] or 0, _bar(c), f"{c['epoch']}: {span(c['durationMillis'])}")
@@ -191,7 +191,27 @@ def checkpoints(_view: PageContext, found: Answer) -> Drawn:
     label = f"How long the last {len(drawn)} checkpoints took; the longest {span(longest)}"
     picture = drawing.bars(label, drawn) if drawn else None
     empty = "None has been seen since this service began."
-    return Drawn((picture, table("Checkpoints, the newest first", heads, rows, empty)))
+    may, path = view.user.may("operator", view.name), f"/v1/processors/{view.name}"
+    kept = table(
+        "Kept under a name",
+        ("Name", "Checkpoint", *(["Begin from it, or forget it"] if may else [])),
+        ((k["name"], f"{k['epoch']:,}", *([_kept(view.name, path, k["name"])] if may else [])) for k in found["kept"]),
+    )
+    named = tag(
+        "p",
+        tag("label", "Name ", tag("input", id="name", autocomplete="off")),
+        button("Keep the last checkpoint", "POST", f"{path}/checkpoints", name="name"),
+    )
+    return Drawn((picture, table("Checkpoints, the newest first", heads, rows, empty), kept), named if may else None)
+
+
+def _kept(name: str, path: str, checkpoint: str) -> Html:
+    again = f"Start {name} from {checkpoint}? It has the document and the state of then, and what came out since comes out again."
+    lost = f"Forget {checkpoint}? Nothing can begin from it any more."
+    return actions(
+        button("Start from it", "POST", f"{path}/start", {"checkpoint": checkpoint}, risky=True, confirm=again),
+        button("Forget", "DELETE", f"{path}/checkpoints/{checkpoint}", risky=True, confirm=lost),
+    )
 
 
 def _bar(checkpoint: Answer) -> str:

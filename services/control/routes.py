@@ -51,9 +51,10 @@ class TryBody(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class StartBody(Struct, frozen=True, forbid_unknown_fields=True):
-    """From the last checkpoint, or without state."""
+    """From the last checkpoint, from the kept one of this name, or without state (`resume` false)."""
 
     resume: bool = True
+    checkpoint: str = ""
 
 
 class StopBody(Struct, frozen=True, forbid_unknown_fields=True):
@@ -73,6 +74,12 @@ class ModifyBody(Struct, frozen=True, forbid_unknown_fields=True):
 
 class EmptyBody(Struct, frozen=True, forbid_unknown_fields=True):
     """Nothing is to be said."""
+
+
+class KeepBody(Struct, frozen=True, forbid_unknown_fields=True):
+    """The name under which the last checkpoint is kept."""
+
+    name: str
 
 
 class SkipBody(Struct, frozen=True, forbid_unknown_fields=True):
@@ -225,7 +232,10 @@ ROUTES: Final = (
           query=(_LIMIT, _EDGE), answers=_SHOWN),
     Route("GET", "/v1/processors/{name}/logs", "logs", "What services have logged about it", query=(_LINES,), answers=_ONE),
     Route("GET", "/v1/processors/{name}/plan", "plan", "Its vertices with their figures, and edges", answers=_ONE),
-    Route("GET", "/v1/processors/{name}/checkpoints", "checkpoints", "Its checkpoints, the newest first", query=(_MANY,), answers=_ONE),
+    Route("GET", "/v1/processors/{name}/checkpoints", "checkpoints", "Its checkpoints, the newest first; those that are kept",
+          query=(_MANY,), answers=_ONE),
+    Route("POST", "/v1/processors/{name}/checkpoints", "keep", "Keep its last checkpoint under a name", KeepBody, answers=_CHANGED),
+    Route("DELETE", "/v1/processors/{name}/checkpoints/{checkpoint}", "forget", "Forget a kept checkpoint", answers=_CHANGED),
     Route("GET", "/v1/processors/{name}/history", "history", "Event time and lag of the last minutes", answers=_ONE),
     Route("GET", "/v1/processors/{name}/dead-letters", "letters", "Its newest dead letters, late records among them", query=(_MANY, _CODE),
           answers=_LETTERS),

@@ -419,6 +419,8 @@ class StartProcessor(_OfRequest, frozen=True, tag=True):
     """Start, from the last checkpoint unless `resume` is false."""
 
     resume: bool = True
+    checkpoint: str = ""
+    """From the kept checkpoint of this name instead, by the document and the parallelism that the processor had then (E2)."""
 
 
 class StopProcessor(_OfRequest, frozen=True, tag=True):
@@ -448,6 +450,18 @@ class SkipRelease(_OfRequest, frozen=True, tag=True):
     """The sink; None: every one that has not released the commit."""
 
 
+class KeepCheckpoint(_OfRequest, frozen=True, tag=True):
+    """Keep the last checkpoint under a name; while channels carry frames in it, the next one waits for all barriers (C11, C13)."""
+
+    checkpoint: str
+
+
+class ForgetCheckpoint(_OfRequest, frozen=True, tag=True):
+    """A kept checkpoint is no longer needed (C11)."""
+
+    checkpoint: str
+
+
 class SampleProcessor(_OfRequest, frozen=True, tag=True):
     """Show some documents of a running processor: `Sampled` come on the `samples` topic, one a sink task, or a receiver of the edge."""
 
@@ -473,6 +487,8 @@ Request = (
     | ModifyProcessor
     | DropProcessor
     | SkipRelease
+    | KeepCheckpoint
+    | ForgetCheckpoint
     | SampleProcessor
     | PutConnection
 )
@@ -526,3 +542,5 @@ class ProcessorStatus(Struct, frozen=True):
     """How long the last committed checkpoint took, from its start, ms."""
     changes: int = 0
     """How often state, generation or job have changed in the life of the processor: tells two stays in one state apart."""
+    checkpoints: tuple[tuple[str, Epoch], ...] = ()
+    """Those that are kept, by the names that users gave them."""

@@ -59,7 +59,7 @@ def _commits(p: ProcessorState) -> list[str]:
     ]
     if p.unreleased() != waiting:
         found.append(f"C11: {p.unreleased()} are said to wait for their release, but {waiting} do")
-    kept = {p.row.last, *waiting, *p.kept.named}
+    kept = {p.row.last, *waiting, *(each.epoch for each in p.kept.checkpoints)}
     superfluous = [epoch for epoch in epochs if epoch not in kept]
     if sorted(p.commits.superfluous(p.row.last, len(epochs))) != superfluous:
         found.append(f"C11: not {superfluous} are said to be superfluous")

@@ -6,6 +6,7 @@ import json
 import logging
 import pkgutil
 import random
+import re
 import threading
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
@@ -201,6 +202,40 @@ async def test_a_processor_lives_by_rest(asked: Asked, tmp_path: Path) -> None:
         pass
 
 
+async def test_a_processor_goes_back_to_a_kept_checkpoint_by_rest(asked: Asked, tmp_path: Path) -> None:
+    """The answer to each request says what is so at the next look; what came out since then comes out again; refusals say why."""
+    path = "/v1/processors/p"
+    made = document(tmp_path)
+    assert (await asked.ask("POST", "/v1/processors", {"name": "p", "document": made}))[0] == 201
+    assert (await asked.ask("POST", f"{path}/checkpoints", {"name": "early"}))[0] == 409
+    assert (await asked.ask("POST", f"{path}/start", {}))[0] == 200
+    await asked.until("p", "RUNNING")
+    while len(released(tmp_path / "out")) < 20:
+        await asked.there.committed(1, "p")  # type: ignore[arg-type]
+    assert (await asked.ask("POST", f"{path}/checkpoints", {"name": "before/noon"}))[0] == 409
+    assert (await asked.ask("POST", f"{path}/checkpoints", {"name": "noon"}))[0] == 200
+    kept = (await asked.ask("GET", f"{path}/checkpoints"))[1]["kept"]
+    assert [each["name"] for each in kept] == ["noon"]
+    with (tmp_path / "in.json").open("a") as more:
+        more.write("".join(f'{{"n": {n}}}\n' for n in range(20, 30)))
+    while len(released(tmp_path / "out")) < 30:
+        await asked.there.committed(1, "p")  # type: ignore[arg-type]
+    status, refused = await asked.ask("POST", f"{path}/start", {"checkpoint": "noon"})
+    assert (status, "stop it before a start from checkpoint noon" in refused["error"]["finding"]) == (409, True)
+    assert (await asked.ask("POST", f"{path}/stop", {}))[0] == 200
+    await asked.until("p", "STOPPED")
+    assert (await asked.ask("POST", f"{path}/start", {"checkpoint": "none"}))[0] == 409
+    assert (await asked.ask("POST", f"{path}/start", {"checkpoint": "noon"}))[0] == 200
+    assert (await asked.ask("DELETE", f"{path}/checkpoints/noon", headers=bearing("viewer")))[0] == 403
+    await asked.until("p", "RUNNING")
+    assert (await asked.ask("DELETE", f"{path}/checkpoints/noon"))[0] == 200
+    assert (await asked.ask("DELETE", f"{path}/checkpoints/noon"))[0] == 409
+    assert (await asked.ask("GET", f"{path}/checkpoints"))[1]["kept"] == []
+    assert (await asked.ask("POST", f"{path}/stop", {"drain": True}))[0] == 200
+    await asked.until("p", "FINISHED")
+    assert sorted(row["n"] for row in released(tmp_path / "out")) == sorted([*range(30), *range(20, 30)])
+
+
 async def test_what_was_done_is_shown_to_the_next_look(
     asked: Asked, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -392,7 +427,7 @@ async def test_no_route_answers_without_the_token(asked: Asked) -> None:
     """Every route but liveness asks for the token; a browser's prompt may read and may not change."""
     basic = base64.b64encode(f"me:{TOKEN}".encode()).decode()
     for route in ROUTES:
-        url = asked.url + route.path.replace("{name}", "p")
+        url = asked.url + re.sub(r"{\w+}", "p", route.path)
         for given in ({}, {"Authorization": "Bearer other"}, {"Authorization": f"Digest {TOKEN}"}):
             async with asked.session.request(route.method, url, json={}, headers=given) as answer:
                 assert answer.status == (200 if route.open else 401), route.path
@@ -410,7 +445,7 @@ async def test_each_role_may_do_what_is_its_own_and_no_more(asked: Asked) -> Non
     """Of every route: who is below its role is told so, and who is not gets past the guard."""
     for route in ROUTES:
         for place, role in enumerate(ROLES):
-            path = route.path.replace("{name}", "none")
+            path = re.sub(r"{\w+}", "none", route.path)
             async with asked.session.request(route.method, asked.url + path, json={}, headers=bearing(role)) as answer:
                 refused = not route.open and place < ROLES.index(route.role)
                 assert (answer.status == 403) == refused, (route.path, role, answer.status)
@@ -592,6 +627,11 @@ async def test_the_command_line_asks_the_service(asked: Asked, tmp_path: Path, m
     status, said = await tidemark("sample", "p")
     assert (status, "only a running processor" in said) == (1, True)
     assert (await tidemark("sample", "p", "a>b", "--limit", "1"))[0] == 1
+    status, said = await tidemark("keep", "p", "noon")
+    assert (status, "has no checkpoint of its present life" in said) == (1, True)
+    status, said = await tidemark("start", "p", "--from", "noon")
+    assert (status, "keeps no checkpoint named noon" in said) == (1, True)
+    assert (await tidemark("forget", "p", "a/b"))[0] == 1
     assert (await tidemark("drop", "p"))[0] == 0
     file.write_text('{"pipeline": [{"$sauce": {}}]}')
     status, said = await tidemark("create", str(file))

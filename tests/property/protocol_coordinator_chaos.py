@@ -11,6 +11,8 @@ from tidemark.shared.model.ids import ProcessorName
 from tidemark.shared.model.messages import (
     CreateProcessor,
     DropProcessor,
+    ForgetCheckpoint,
+    KeepCheckpoint,
     ModifyProcessor,
     Request,
     StartProcessor,
@@ -31,6 +33,8 @@ class Choose(Protocol):
 
 
 NAMES = (ProcessorName("flights"), ProcessorName("trains"))
+KEPT = ("then", "later")
+"""Names of checkpoints."""
 TWO_SINKS = "read:source count:operator emit:sink audit:sink; read>count count>emit count>audit"
 SETTINGS = CoordinatorSettings(
     heartbeat_timeout_ms=2_000,
@@ -203,7 +207,9 @@ class Chaos:
         self.requests += 1
         request = f"r-{self.requests}"
         name = choose((NAMES[0], *NAMES))
-        match choose(["start", "start", "start", "stop", "modify", "modify", "create", "drop"]):
+        match choose(
+            ["start", "start", "start", "stop", "modify", "modify", "create", "drop", "keep", "forget", "back"]
+        ):
             case "start":
                 wish: Request = StartProcessor(request, name, choose([True, True, False]))
             case "stop":
@@ -214,6 +220,14 @@ class Chaos:
                 wish = ModifyProcessor(request, name, document, choose(_PARALLELISM), resume)
             case "create":
                 wish = CreateProcessor(request, name, DOCUMENT)
+            case "keep":
+                wish = KeepCheckpoint(request, name, choose(KEPT))
+            case "forget":
+                wish = ForgetCheckpoint(request, name, choose(KEPT))
+            case "back":
+                self.world.request(StopProcessor(f"{request}-stop", name))
+                self.well(choose, choose([0, 10, 20]))
+                wish = StartProcessor(request, name, checkpoint=choose(KEPT))
             case _:
                 wish = DropProcessor(request, NAMES[1])
         self.world.request(wish)

@@ -145,9 +145,11 @@ class Judge:
             raise Broken(f"C9: mirror row {row.epoch} comes before its predecessor {row.predecessor}")
 
     def before_write(self, c: do.CoordinatorCommand) -> None:
-        """C11: what something could resume from or release is not forgotten."""
+        """C11: what something could resume from or release is not forgotten. Behind a going back splits have the ranges that they had."""
+        if isinstance(c, do.StoreCommit) and decode_kept(self.world.store.rows[c.row.name].extra).go_back:
+            self.ranges = {key: known for key, known in self.ranges.items() if key[0] != c.row.job}
         if isinstance(c, do.StoreForget):
-            for row in self._retained(c.job):
+            for row in (*self._retained(c.job), *self._kept(c.job)):
                 if row.epoch in c.epochs:
                     raise Broken(f"C11: commit {row.epoch} is retained and forgotten")
 
@@ -187,11 +189,18 @@ class Judge:
             if commit.epoch == row.last or waits:
                 yield commit
 
+    def _kept(self, job: JobId) -> Iterable[CommitRow]:
+        """C11: those that users named."""
+        row = next((r for r in self.world.store.rows.values() if r.job == job and r.desired != "dropped"), None)
+        named = () if row is None else decode_kept(row.extra).checkpoints
+        found = {commit.epoch: commit for commit in self.world.store.history.get(job, [])}
+        return [found[each.epoch] for each in named]
+
     def blob_goes(self, name: str) -> None:
         """C12: nothing is deleted that a retained checkpoint lists, or that a checkpoint to come may list."""
         parsed = parse_blob_name(name)
         assert parsed is not None
-        for commit in self._retained(parsed.job):
+        for commit in (*self._retained(parsed.job), *self._kept(parsed.job)):
             for handle in commit.tasks:
                 listed = {b.name for b in handle.blobs} | {p.blob.name for p in handle.parts if p.blob is not None}
                 if name in listed:

@@ -17,8 +17,10 @@ from tidemark.shared.model.messages import (
 from tidemark.shared.protocol.coordinator import commands as do
 from tidemark.shared.protocol.coordinator import events as ev
 from tidemark.shared.protocol.coordinator.mirror import Mirror
+from tidemark.shared.protocol.coordinator.record import KeptCheckpoint
 from tidemark.shared.protocol.coordinator.retention import Retained, audits_kept, blob_may_go, blobs_kept
 from tidemark.shared.protocol.coordinator.settings import CoordinatorSettings
+from tidemark.shared.protocol.coordinator.state import ProcessorState
 
 
 def epochs_of(world: World) -> list[int]:
@@ -259,11 +261,17 @@ def test_C11_checkpoints_that_follow_each_other_faster_than_rounds_keep_few_rows
     assert world.row.last > 150
     assert len(world.store.commits[job]) < 70
     state = world.nodes[0].machine.processors[NAME].state
-    state.kept = structs.replace(state.kept, named=tuple(c.epoch for c in state.commits))
-    state.watch()
+    keep(state, *(c.epoch for c in state.commits))
     forgotten = len([c for c in world.nodes[0].log if isinstance(c, do.StoreForget)])
     world.pass_ms(20_000, step_ms=500)
     assert len([c for c in world.nodes[0].log if isinstance(c, do.StoreForget)]) == forgotten
+
+
+def keep(state: ProcessorState, *epochs: Epoch) -> None:
+    """Users gave these a name."""
+    named = (KeptCheckpoint(f"at-{e}", e, state.plan, {}, None, state.kept.splits, ended=False) for e in epochs)
+    state.kept = structs.replace(state.kept, checkpoints=tuple(named))
+    state.watch()
 
 
 def test_C11_named_checkpoints_are_retained() -> None:
@@ -271,8 +279,7 @@ def test_C11_named_checkpoints_are_retained() -> None:
     world = started(CoordinatorSettings(cleanup_interval_ms=500))
     world.pass_ms(1_500)
     state = world.nodes[0].machine.processors[NAME].state
-    state.kept = structs.replace(state.kept, named=(Epoch(1),))
-    state.watch()
+    keep(state, Epoch(1))
     named = world.store.history[world.row.job][0]
     world.pass_ms(6_000)
     assert world.store.commits[world.row.job][0].epoch == 1

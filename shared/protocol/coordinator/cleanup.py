@@ -65,7 +65,9 @@ def _delete(p: ProcessorState, cleaning: Cleaning) -> None:
             cleaning,
             do.DeleteBlobs(p.ctx.op(), p.row.job, taken_up_to(p.commits, p.row.last), blobs_kept(p.commits)),
         )
-        if floors := record_floors(p.commits, p.row.last, p.plan.edges):
+        unread = {each.epoch for each in p.kept.checkpoints} - {p.row.last, *p.unreleased()}
+        read = [commit for commit in p.commits if commit.epoch not in unread]  # whoever goes back has other edges
+        if floors := record_floors(read, p.row.last, p.plan.edges):
             _ask(p, cleaning, do.DeleteRecords(p.ctx.op(), floors))
         if (before := p.mirror.to_trim(p.kept.mirror, p.settings.mirror_rows_kept)) is not None:
             _ask(p, cleaning, do.TrimMirror(p.ctx.op(), p.row.job, before))

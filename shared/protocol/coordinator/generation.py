@@ -21,6 +21,7 @@ from tidemark.shared.model.messages import (
 from tidemark.shared.model.processors import ProcessorRow
 from tidemark.shared.protocol.coordinator import commands as do
 from tidemark.shared.protocol.coordinator.checkpoints import Numbers
+from tidemark.shared.protocol.coordinator.kept import go_back, kept_as, removed_sinks
 from tidemark.shared.protocol.coordinator.mirror import Mirror
 from tidemark.shared.protocol.coordinator.pace import EpochTimes, first_rows, target_ms
 from tidemark.shared.protocol.coordinator.plans import OPERATOR, SINK, bind, own_identities, rebound, sinks_of
@@ -105,6 +106,8 @@ def begin(p: ProcessorState) -> None:
     kept = p.next_kept()
     unreleased = p.unreleased()
     row = structs.replace(p.row, generation=Generation(p.row.generation + 1), state="STARTING")
+    if (back := kept_as(kept, kept.go_back)) is not None:
+        return go_back(p, kept, back)
     if kept.without_state and not unreleased:
         return _begin_new_job(p, kept, row)
     if p.final() and not unreleased:
@@ -133,13 +136,11 @@ def _change_plan(p: ProcessorState, kept: Decisions, row: ProcessorRow) -> tuple
     assert pending is not None
     version = row.plan_version + 1
     bound = bind(pending, version, p.name, p.ctx.fresh, p.settings.topic_prefix, p.plan)
-    staying = {v for v, _ in kept.identities}
-    removed = {r.vertex: r for r in (*kept.removed, *bound.removed)}
     kept = structs.replace(
         kept,
         pending=None,
         interval_ms=pending.interval_ms,
-        removed=tuple(r for v, r in sorted(removed.items()) if v in staying and v not in pending.tasks),
+        removed=removed_sinks(p, kept, pending.tasks),
         obsolete_topics=(*kept.obsolete_topics, *bound.left),
         splits={v: known for v, known in kept.splits.items() if v in pending.tasks},
     )

@@ -9,7 +9,7 @@ from msgspec import structs
 from tidemark.shared.model.ids import NO_EPOCH, EdgeId, Incarnation, ProcessorName, VertexId
 from tidemark.shared.model.messages import EdgeBinding, RunningPlan
 from tidemark.shared.protocol.coordinator.events import PlannedPipeline
-from tidemark.shared.protocol.coordinator.record import Identity, PendingPlan, RemovedSink
+from tidemark.shared.protocol.coordinator.record import Identity, PendingPlan
 
 OPERATOR = "operator"
 SINK = "sink"
@@ -24,7 +24,6 @@ class BoundPlan:
 
     plan: RunningPlan
     left: tuple[str, ...]
-    removed: tuple[RemovedSink, ...]
 
 
 def pending_of(planned: PlannedPipeline, parallelism: dict[str, int]) -> PendingPlan:
@@ -91,10 +90,7 @@ def bind(
     )
     used = {b.topic for b in edges}
     left = tuple(b.topic for b in old.values() if b.topic not in used)
-    removed = (
-        () if before is None else tuple(RemovedSink(v, before) for v in sinks_of(before) if v not in pending.tasks)
-    )
-    return BoundPlan(plan, left, removed)
+    return BoundPlan(plan, left)
 
 
 def rebound(plan: RunningPlan, name: ProcessorName, fresh: Callable[[], str], prefix: str) -> BoundPlan:
@@ -104,7 +100,7 @@ def rebound(plan: RunningPlan, name: ProcessorName, fresh: Callable[[], str], pr
         incarnation = Incarnation(fresh())
         topic = topic_name(prefix, name, b.edge, incarnation)
         edges.append(EdgeBinding(b.edge, incarnation, topic, b.senders, b.receivers))
-    return BoundPlan(structs.replace(plan, edges=tuple(edges), since=NO_EPOCH), tuple(b.topic for b in plan.edges), ())
+    return BoundPlan(structs.replace(plan, edges=tuple(edges), since=NO_EPOCH), tuple(b.topic for b in plan.edges))
 
 
 def topic_name(prefix: str, name: str, edge: str, incarnation: Incarnation) -> str:

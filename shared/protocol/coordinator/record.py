@@ -49,6 +49,19 @@ class OldJob(Struct, frozen=True):
     epochs: tuple[Epoch, ...]
 
 
+class KeptCheckpoint(Struct, frozen=True, array_like=True):
+    """A checkpoint that a user named, with all that a start from it needs beside its commit row (C11)."""
+
+    name: str
+    epoch: Epoch
+    plan: RunningPlan
+    parallelism: dict[str, int]
+    interval_ms: int | None
+    splits: dict[VertexId, dict[SplitId, KnownSplit]]
+    ended: bool
+    """The three as in `Decisions`, when it was named."""
+
+
 class Decisions(Struct, frozen=True):
     """The coordinator's own part of a processor's row."""
 
@@ -75,8 +88,10 @@ class Decisions(Struct, frozen=True):
     old_jobs: tuple[OldJob, ...] = ()
     skips: tuple[tuple[VertexId, int, Epoch], ...] = ()
     """The releases that a user skips: identity and commit; kept until the commit is released (S6)."""
-    named: tuple[Epoch, ...] = ()
-    """Checkpoints that a user named: retained (C11)."""
+    checkpoints: tuple[KeptCheckpoint, ...] = ()
+    """Those that a user named: their commit rows and blobs stay (C11). `checkpoints_max` and `checkpoints_bytes_max`."""
+    go_back: str = ""
+    """The next run begins from the kept checkpoint of this name (E2)."""
     answers: tuple[tuple[str, str], ...] = ()
     """The last requests carried out: (id, error)."""
     shown: tuple[str, Generation, JobId] | None = None

@@ -1,4 +1,4 @@
-"""Users' requests to a processor that exists: start, stop, drain, modify, drop, skip (E2, E3, S6). One at a time, in their order.
+"""Users' requests to a processor that exists (C11, E2, E3, S6): one at a time, in their order.
 
 A request is answered when its effect is durable. A repeated one gets the same answer and is not carried out again.
 """
@@ -8,6 +8,8 @@ from msgspec import structs
 from tidemark.shared.model.messages import (
     CreateProcessor,
     DropProcessor,
+    ForgetCheckpoint,
+    KeepCheckpoint,
     ModifyProcessor,
     PutConnection,
     Request,
@@ -18,6 +20,7 @@ from tidemark.shared.model.messages import (
     StopProcessor,
 )
 from tidemark.shared.protocol.coordinator import commands as do
+from tidemark.shared.protocol.coordinator.kept import forgotten, kept_as, kept_last, unknown
 from tidemark.shared.protocol.coordinator.plans import fault_of, pending_of
 from tidemark.shared.protocol.coordinator.quotas import refused_run
 from tidemark.shared.protocol.coordinator.record import Decisions
@@ -68,6 +71,10 @@ def _decide(p: ProcessorState, request: Request) -> str | None:
             return _drop(p, request)
         case SkipRelease():
             return _skip(p, request)
+        case KeepCheckpoint():
+            return _decided(p, request, kept_last(p, request))
+        case ForgetCheckpoint():
+            return _decided(p, request, forgotten(p, request))
         case SampleProcessor():
             return _sample(p, request)
         case PutConnection():
@@ -83,10 +90,20 @@ def _write(p: ProcessorState, request: Request, kept: Decisions, *, desired: str
     p.change_row(structs.replace(kept, answers=answers), Applied(request), row)
 
 
+def _decided(p: ProcessorState, request: Request, found: Decisions | str | None) -> str | None:
+    """What a decision that changes nothing else comes to."""
+    if isinstance(found, Decisions):
+        _write(p, request, found, desired=p.row.desired)
+        return None
+    return found
+
+
 # --- each returns "" (done, nothing to write), a refusal, or None: not decided yet ----------------------------------------
 
 
 def _start(p: ProcessorState, request: StartProcessor) -> str | None:
+    if request.checkpoint:
+        return _start_from(p, request)
     if p.phase in ACTIVE:
         if not request.resume:
             return f"{p.name} is running: stop it before a start without state"
@@ -105,11 +122,27 @@ def _start(p: ProcessorState, request: StartProcessor) -> str | None:
             return found
         kept = found
     if not request.resume or kept.without_state:  # a drain was of the life before
-        kept = structs.replace(kept, without_state=True, drain=None)
+        kept = structs.replace(kept, without_state=True, drain=None, go_back="")
     if over := refused_run(p, p.plan if kept.pending is None else kept.pending):
         return over
     desired = "running" if kept.drain is None else "drained"
     _write(p, request, kept, desired=desired, state="STARTING", reason="", failures=0)
+    return None
+
+
+def _start_from(p: ProcessorState, request: StartProcessor) -> str | None:
+    """The plan is the one of the kept checkpoint, its code too: what waits to be changed, drained or begun anew is given up."""
+    kept = p.next_kept()
+    if not request.resume:
+        return "a start is from a kept checkpoint, or without state, not both"
+    if (back := kept_as(kept, request.checkpoint)) is None:
+        return unknown(p, kept, request.checkpoint)
+    if p.phase in ACTIVE:
+        return f"{p.name} is running: stop it before a start from checkpoint {back.name}"
+    if over := refused_run(p, back.plan):
+        return over
+    kept = structs.replace(kept, go_back=back.name, without_state=False, pending=None, drain=None)
+    _write(p, request, kept, desired="running", state="STARTING", reason="", failures=0)
     return None
 
 
@@ -170,6 +203,8 @@ def _modify(p: ProcessorState, request: ModifyProcessor) -> str | None:
 
 
 def _not_modifiable(p: ProcessorState, request: ModifyProcessor) -> str:
+    if p.kept.go_back:
+        return f"{p.name} is about to begin from checkpoint {p.kept.go_back}: let it run first, or start it otherwise"
     if p.phase in ACTIVE:
         if not request.resume_from_checkpoint:
             return f"{p.name} is running: stop it before a change that does not keep its state"

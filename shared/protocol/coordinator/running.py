@@ -7,6 +7,7 @@ from tidemark.shared.model.messages import AbortCheckpoint, CommitHint, HoldInpu
 from tidemark.shared.protocol.coordinator import commands as do
 from tidemark.shared.protocol.coordinator.checkpoints import CommitPermit, Flight, Numbers, pack
 from tidemark.shared.protocol.coordinator.generation import begin, end, interval_ms, leave
+from tidemark.shared.protocol.coordinator.kept import wants_aligned
 from tidemark.shared.protocol.coordinator.pace import target_ms
 from tidemark.shared.protocol.coordinator.plans import own_identities
 from tidemark.shared.protocol.coordinator.splits import has_read_on, short_of_end
@@ -77,7 +78,7 @@ def _hold(p: ProcessorState, now_ms: int) -> None:
 def _due(p: ProcessorState, now_ms: int) -> bool:
     if p.held:
         return False  # C11
-    if p.leave_behind is not None:
+    if p.leave_behind is not None or wants_aligned(p):
         return True
     if p.checkpoint_wanted:
         # F9: a full epoch follows another whose release may go on, and no more than that one, for as long as the target.
@@ -103,7 +104,7 @@ def _start(p: ProcessorState, now_ms: int) -> None:
     p.last_start_ms = now_ms
     p.checkpoint_wanted = False
     told = p.times.told(target_ms(p.settings, interval_ms(p)), now_ms)
-    aligned = p.leave_behind is not None
+    aligned = p.leave_behind is not None or wants_aligned(p)
     took_ms = p.epoch_ms
     p.tell(
         StartCheckpoint(p.row.job, p.row.generation, epoch, p.row.last, *told, aligned=aligned, committed_ms=took_ms)

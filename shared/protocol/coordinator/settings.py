@@ -99,6 +99,10 @@ class CoordinatorSettings:
     """Tasks of one vertex; at most as many as there are key groups, since more could own none."""
     lease_ms: int = knob(5_000)
     """How long a leader leads without word from the store; a standby takes over after so long (C8)."""
+    checkpoints_max: int = 8
+    """Checkpoints that a processor keeps under names: each is part of its row, which every commit writes (C11)."""
+    checkpoints_bytes_max: int = 1024 * 1024
+    """Of their plans and splits together, for the same reason."""
     answers_max: int = 32
     """Answers kept with each processor, so that a repeated request is not carried out twice."""
     reason_characters_max: int = 4_000

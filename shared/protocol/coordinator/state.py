@@ -343,7 +343,7 @@ class ProcessorState:
 
     def watch(self) -> None:
         """The plan or what is kept may have changed: other releases may be waited for."""
-        self.commits.watch(self.sinks(), frozenset(self.kept.named))
+        self.commits.watch(self.sinks(), frozenset(each.epoch for each in self.kept.checkpoints))
 
     def unreleased(self) -> list[Epoch]:
         """Commits that some sink has not released, oldest first (C11)."""
@@ -426,7 +426,7 @@ class ProcessorState:
     def next_kept(self) -> Decisions:
         """The kept facts, as known by now; identities that have nothing more to release are retired (S1)."""
         own = own_identities(self.plan)
-        base = self.restored_from()
+        base = max(self.restored_from(), self.plan.since)
         stay = tuple(i for i in self.kept.identities if i in own or self.released.get(i, 0) < base)
         vertices = {v for v, _ in stay}
         return structs.replace(

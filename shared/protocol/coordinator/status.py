@@ -68,6 +68,7 @@ def status_of(p: ProcessorState) -> ProcessorStatus:
         services=p.plan.services,
         epoch_ms=p.epoch_ms,
         changes=p.changes,
+        checkpoints=tuple((each.name, each.epoch) for each in p.kept.checkpoints),
     )
 
 

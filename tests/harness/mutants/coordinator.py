@@ -12,6 +12,7 @@ ON_GENERATIONS = ("tests/unit/test_protocol_coordinator_generations.py",)
 ON_REQUESTS = ("tests/unit/test_protocol_coordinator_requests.py", "tests/unit/test_protocol_coordinator_stories.py")
 SPLITS, ON_SPLITS = AT + "splits.py", ("tests/unit/test_protocol_coordinator_splits.py",)
 ON_RETENTION = ("tests/unit/test_protocol_coordinator_retention.py",)
+KEPT, ON_KEPT = AT + "kept.py", ("tests/unit/test_protocol_coordinator_kept.py",)
 ON_SILENCE = ("tests/unit/test_protocol_coordinator_silence.py",)
 ON_UNALIGNED = ("tests/unit/test_protocol_coordinator_unaligned.py",)
 ALIGNMENT, ON_ALIGNMENT = "shared/planning/alignment.py", ("tests/unit/test_planning_alignment.py",)
@@ -91,14 +92,26 @@ COORDINATOR = (
     Mutant("C11", "what waited for its release goes with a later commit alone", CLEANUP, "progress or forget or p.unwanted", "progress or p.unwanted", ON_RETENTION),
     Mutant("C11", "blobs of what waited for its release stay", CLEANUP, "    if cleaning.forget:\n        p.cleaned_at = None", "    if False:\n        p.cleaned_at = None", ON_RETENTION),
     Mutant("C11", "named checkpoints go", RETENTION, "            elif row.epoch not in self._named:", "            else:", ON_RETENTION),
+    Mutant("C11", "what was on its way to a kept checkpoint's tasks counts", KEPT, "inputs=(), outputs=()", "outputs=()", ON_KEPT),
+    Mutant("C11", "what a kept checkpoint's sinks had staged is released again", KEPT, " if handle.vertex not in sinks)", ")", ON_KEPT),
+    Mutant("C11", "who goes back has the edges of before", KEPT, "bound = rebound(back.plan, p.name, p.ctx.fresh, p.settings.topic_prefix)", "bound = rebound(back.plan, p.name, lambda: back.plan.edges[0].incarnation, p.settings.topic_prefix)", ON_KEPT),
+    Mutant("C13", "any last checkpoint is kept", KEPT, "    if not p.is_aligned():\n", "    if False:\n", ON_KEPT),
+    Mutant("C11", "a name is given twice", KEPT, "    if (known := kept_as(kept, request.checkpoint)) is not None:", "    if (known := kept_as(kept, request.checkpoint)) is None and False:", ON_KEPT),
+    Mutant("C11", "the splits are those of now", KEPT, "        splits=back.splits,\n", "", ON_KEPT),
+    Mutant("C11", "who goes back is at the end of now", KEPT, "        ended=back.ended,\n", "", ON_KEPT),
+    Mutant("E2", "who goes back goes back at each start", KEPT, '        go_back="",\n', "", ON_KEPT),
+    Mutant("E2", "a drain that is asked for on the way back is forgotten", KEPT, '        go_back="",\n', '        go_back="",\n        drain=None,\n', ON_KEPT),
+    Mutant("S1", "a sink that came since is forgotten by who goes back", STATE, "max(self.restored_from(), self.plan.since)", "self.restored_from()", ON_KEPT),
+    Mutant("C12", "kept checkpoints hold records", CLEANUP, "        unread = {each.epoch for each in p.kept.checkpoints} - {p.row.last, *p.unreleased()}", "        unread = set()", ON_KEPT),
+    Mutant("C12", "records of kept checkpoints that wait for their release go", CLEANUP, " - {p.row.last, *p.unreleased()}", " - {p.row.last}", ON_KEPT),
     Mutant("C12", "what is deleted does not wait for the mirror", CLEANUP, " or not p.mirror.caught_up:", ":", ON_RETENTION),
     Mutant("C12", "listed blobs go", RETENTION, "    if parsed is None or parsed.job != job or name in keep:", "    if parsed is None or parsed.job != job:", ON_RETENTION),
     Mutant("C12", "blobs newer than the last commit go", RETENTION, "    return up_to is None or parsed.epoch <= up_to", "    return True", ON_RETENTION),
     Mutant("C12", "another job's blobs go", RETENTION, "    if parsed is None or parsed.job != job or name in keep:", "    if parsed is None or name in keep:", ON_RETENTION),
     Mutant("C12", "parts' blobs are on no list", RETENTION, "            names.update(p.blob.name for p in handle.parts if p.blob is not None)\n", "", ON_RETENTION),
     Mutant("C12", "records go below the last commit's floor", RETENTION, "lowest[key] = min(lowest.get(key, state.resume_offset), state.resume_offset)", "lowest.setdefault(key, state.resume_offset)", ON_RETENTION),
-    Mutant("C13", "who leaves asks for any checkpoint", RUNNING, "    aligned = p.leave_behind is not None\n", "    aligned = False\n", ON_UNALIGNED),
-    Mutant("C13", "every checkpoint is an aligned one", RUNNING, "    aligned = p.leave_behind is not None\n", "    aligned = True\n", ON_UNALIGNED),
+    Mutant("C13", "who leaves asks for any checkpoint", RUNNING, "    aligned = p.leave_behind is not None or wants_aligned(p)\n", "    aligned = False\n", ON_UNALIGNED),
+    Mutant("C13", "every checkpoint is an aligned one", RUNNING, "    aligned = p.leave_behind is not None or wants_aligned(p)\n", "    aligned = True\n", ON_UNALIGNED),
     Mutant("C13", "who leaves takes any checkpoint", RUNNING, "(p.row.last > p.leave_behind and p.is_aligned())", "p.row.last > p.leave_behind", ON_UNALIGNED),
     Mutant("C13", "another plan takes what channels carry", GENERATION, "kept.pending is not None and _may_change(p, kept.pending):", "kept.pending is not None:", ON_UNALIGNED),
     Mutant("C13", "other task counts take what channels carry", GENERATION, "(pending.document, pending.tasks) == (p.plan.document, p.plan.tasks)", "pending.document == p.plan.document", ON_UNALIGNED),

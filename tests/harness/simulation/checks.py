@@ -91,6 +91,8 @@ class Checks:
         """Predecessors by committed epoch, as the store in place has them."""
         self._ever: dict[JobId, set[Epoch]] = defaultdict(set)
         """All that was committed. What the store told before it fell back is still released."""
+        self.went_back = 0
+        """Commits by which the processor began from a kept checkpoint."""
         self.in_flight = 0
         """Commits whose channels carry frames (C13)."""
         self._markers: dict[str, Epoch] = {}
@@ -119,8 +121,8 @@ class Checks:
         self.history = defaultdict(dict, {job: dict(chain) for job, chain in history.items()})
 
     def lives(self) -> int:
-        """How many lives of the processor have committed something."""
-        return max(1, len(self.history))
+        """How often the processor may have given all: its lives that have committed something, and once more for each time it went back."""
+        return max(1, len(self.history)) + self.went_back
 
     def commits(self) -> int:
         """Of all lives."""
@@ -138,6 +140,7 @@ class Checks:
             )
         chain[commit.epoch] = commit.predecessor
         self._ever[commit.job].add(commit.epoch)
+        self.went_back += decode_plan(row.plan).since == commit.epoch
         self.in_flight += not is_aligned(commit)
         told = {(t.vertex, t.index): t.protocol.output_watermark_ms for t in commit.tasks}
         plan = (row.job, row.plan_version)
@@ -253,13 +256,19 @@ class Checks:
         ]
 
     def listed(self) -> set[str]:
-        """Blobs that the last commit lists."""
-        return {b.name for t in self._needed() for b in (*t.blobs, *(p.blob for p in t.parts if p.blob is not None))}
+        """Blobs that the last commit lists, and those that users named (C11)."""
+        tasks = (*self._needed(), *(task for commit in self._kept() for task in commit.tasks))
+        return {b.name for t in tasks for b in (*t.blobs, *(p.blob for p in t.parts if p.blob is not None))}
+
+    def _kept(self) -> list[CommitRow]:
+        store = self._world.copies.in_force()
+        rows = [row for row in store.rows.values() if row.desired != "dropped"]
+        return [store.commits[row.job][each.epoch] for row in rows for each in decode_kept(row.extra).checkpoints]
 
     def blobs_deleted(self, names: Sequence[str]) -> None:
-        """C12: nothing that the last commit lists."""
+        """C11, C12: nothing that the last commit lists, or one that a user named."""
         for name in self.listed().intersection(names):
-            self.breach(f"blob {name} is deleted, which the last commit lists (C12)")
+            self.breach(f"blob {name} is deleted, which the last commit lists, or a kept one (C11, C12)")
 
     def records_deleted(self, at: TopicPartition, before: Offset) -> None:
         """C12: nothing that a restore of the last commit reads."""

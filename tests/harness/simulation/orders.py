@@ -12,6 +12,7 @@ from tidemark.shared.model.ids import Epoch
 from tidemark.shared.model.messages import (
     CreateProcessor,
     DropProcessor,
+    KeepCheckpoint,
     ModifyProcessor,
     Request,
     SkipRelease,
@@ -23,6 +24,8 @@ END_MS = 60_000
 """Virtual time from the end of all faults, or from what a user ordered last, to the end of the processor, at the most."""
 TRIES = 30
 STEP_MS = 500
+KEPT = "then"
+"""The name of a checkpoint."""
 ENDED = ("STOPPED", "FINISHED", "FAILED")
 
 
@@ -47,6 +50,7 @@ class User:
             "begin anew": self._begin_anew,
             "drop and create": self._drop_and_create,
             "topic made anew": self._remake_topic,
+            "go back": self._go_back,
             "redrive": self._redrive,
         }
 
@@ -216,6 +220,17 @@ class User:
         async with self._hand:
             if await self._stopped() in ENDED:
                 await self.started(resume=False)
+
+    async def _go_back(self, choice: int) -> None:
+        """To a checkpoint that was kept a while before: what has come out since comes out again."""
+        for _ in range(TRIES):  # there may be none yet
+            if not (error := await self._ask(lambda request: KeepCheckpoint(request, NAME, KEPT))) or KEPT in error:
+                break
+            await self._world.clock.sleep_ms(STEP_MS)
+        await self._world.clock.sleep_ms(choice % 7 * 300)
+        async with self._hand:
+            if await self._stopped() in ENDED:
+                await self._ask(lambda request: StartProcessor(request, NAME, checkpoint=KEPT))
 
     async def _drop_and_create(self, _: int) -> None:
         """Another processor has the name."""

@@ -12,7 +12,7 @@ from tests.harness.simulation.writes import LED_BY, RARE, RAREST, SCARCE, is_pos
 Kind = Literal[
     "crash", "crash several", "freeze", "cut out", "cut in", "cut off", "broker away", "leader change",
     "store away", "blobs away", "target away", "clock jumps", "dies at await", "rescale", "modify", "stop and start",
-    "begin anew", "drop and create", "topic made anew", "redrive", "store falls back",
+    "begin anew", "drop and create", "topic made anew", "redrive", "store falls back", "go back",
 ]  # fmt: skip
 _WEIGHTS: Final[dict[Kind, int]] = {
     "crash": 5, "crash several": 1, "freeze": 4, "cut out": 2, "cut in": 2, "cut off": 2, "broker away": 1,
@@ -21,7 +21,7 @@ _WEIGHTS: Final[dict[Kind, int]] = {
 }  # fmt: skip
 UPHEAVALS: Final[tuple[Kind, ...]] = ("begin anew", "drop and create", "topic made anew")
 """After which a processor has another life; at most one a seed."""
-ORDERS: Final = ("rescale", "modify", "stop and start", "redrive", *UPHEAVALS)
+ORDERS: Final = ("rescale", "modify", "stop and start", "redrive", "go back", *UPHEAVALS)
 
 MILD: Final = Weather(
     refused=0.012, lost=0.012, slow=0.07, slow_ms_max=120, turns_max=3, blocking_slow=0.05, odd_blobs=0.005
@@ -37,6 +37,7 @@ WEATHERS: Final = (
 )
 UPHEAVAL_RATE: Final = 0.25
 FALL_BACK_RATE: Final = 0.15
+BACK_RATE: Final = 0.2
 FALLS: Final = (1, 1, 2, 5, 20)
 """Changes that a store loses."""
 EVENT_MS: Final = 500
@@ -106,6 +107,7 @@ def draw_plan(scenario: Scenario, places: Sequence[str], writes: Sequence[str]) 
             Event(chooser.randint(0, calm_ms), number, kind, chooser.choice(places), length_ms, chooser.randint(1, 60))
         )
     events += _falls_back(scenario.seed, places[0], calm_ms, len(events))
+    events += _goes_back(scenario.seed, places[0], calm_ms, len(events))
     weather = chooser.choice(WEATHERS)
     if chooser.random() < UPHEAVAL_RATE:
         kind = chooser.choice(UPHEAVALS)
@@ -129,6 +131,14 @@ def _falls_back(seed: int, place: str, calm_ms: int, number: int) -> list[Event]
         return []
     lost, choice = chooser.choice(FALLS), chooser.randint(1, 60)
     return [Event(chooser.randint(0, calm_ms), number, "store falls back", place, lost, choice)]
+
+
+def _goes_back(seed: int, place: str, calm_ms: int, number: int) -> list[Event]:
+    """The processor does, to a checkpoint that a user keeps, in some seeds; of a stream of its own, too."""
+    chooser = random.Random(f"{seed}/back")
+    if chooser.random() >= BACK_RATE:
+        return []
+    return [Event(chooser.randint(0, calm_ms), number, "go back", place, 0, chooser.randint(1, 60))]
 
 
 def _strikes(scenario: Scenario, chooser: random.Random, writes: Sequence[str], calm_ms: int) -> list[Strike]:
