@@ -187,6 +187,7 @@ async def test_a_processor_lives_by_rest(asked: Asked, tmp_path: Path) -> None:
         0,
     )
     assert [operator["name"] for operator in stats["operatorStats"]] == ["emit-1", "source-1"]
+    assert (await asked.ask("POST", "/v1/processors/p/checkpoints", {"name": "noon"}))[0] == 200
     assert (await asked.ask("POST", "/v1/processors/p/stop", {}))[0] == 200
     await asked.until("p", "STOPPED")
     made["pipeline"].insert(1, {"$match": {"n": {"$lt": 0}}})
@@ -197,43 +198,17 @@ async def test_a_processor_lives_by_rest(asked: Asked, tmp_path: Path) -> None:
     assert (await asked.ask("POST", "/v1/processors/p/stop", {"drain": True}))[0] == 200
     await asked.until("p", "FINISHED")
     assert len(released(tmp_path / "out")) == 20
+    assert (await asked.ask("POST", "/v1/processors/p/start", {"checkpoint": "noon"}))[0] == 200
+    shown = await asked.until("p", "RUNNING")
+    assert shown["document"]["pipeline"] == document(tmp_path)["pipeline"]
+    kept = (await asked.ask("GET", "/v1/processors/p/checkpoints"))[1]["kept"]
+    assert [each["name"] for each in kept] == ["noon"]
+    assert [(await asked.ask("DELETE", "/v1/processors/p/checkpoints/noon"))[0] for _ in range(2)] == [200, 409]
+    assert (await asked.ask("POST", "/v1/processors/p/stop", {}))[0] == 200
+    await asked.until("p", "STOPPED")
     assert (await asked.ask("DELETE", "/v1/processors/p"))[0] == 200
     while (await asked.ask("GET", "/v1/processors/p"))[0] != 404:
         pass
-
-
-async def test_a_processor_goes_back_to_a_kept_checkpoint_by_rest(asked: Asked, tmp_path: Path) -> None:
-    """The answer to each request says what is so at the next look; what came out since then comes out again; refusals say why."""
-    path = "/v1/processors/p"
-    made = document(tmp_path)
-    assert (await asked.ask("POST", "/v1/processors", {"name": "p", "document": made}))[0] == 201
-    assert (await asked.ask("POST", f"{path}/checkpoints", {"name": "early"}))[0] == 409
-    assert (await asked.ask("POST", f"{path}/start", {}))[0] == 200
-    await asked.until("p", "RUNNING")
-    while len(released(tmp_path / "out")) < 20:
-        await asked.there.committed(1, "p")  # type: ignore[arg-type]
-    assert (await asked.ask("POST", f"{path}/checkpoints", {"name": "before/noon"}))[0] == 409
-    assert (await asked.ask("POST", f"{path}/checkpoints", {"name": "noon"}))[0] == 200
-    kept = (await asked.ask("GET", f"{path}/checkpoints"))[1]["kept"]
-    assert [each["name"] for each in kept] == ["noon"]
-    with (tmp_path / "in.json").open("a") as more:
-        more.write("".join(f'{{"n": {n}}}\n' for n in range(20, 30)))
-    while len(released(tmp_path / "out")) < 30:
-        await asked.there.committed(1, "p")  # type: ignore[arg-type]
-    status, refused = await asked.ask("POST", f"{path}/start", {"checkpoint": "noon"})
-    assert (status, "stop it before a start from checkpoint noon" in refused["error"]["finding"]) == (409, True)
-    assert (await asked.ask("POST", f"{path}/stop", {}))[0] == 200
-    await asked.until("p", "STOPPED")
-    assert (await asked.ask("POST", f"{path}/start", {"checkpoint": "none"}))[0] == 409
-    assert (await asked.ask("POST", f"{path}/start", {"checkpoint": "noon"}))[0] == 200
-    assert (await asked.ask("DELETE", f"{path}/checkpoints/noon", headers=bearing("viewer")))[0] == 403
-    await asked.until("p", "RUNNING")
-    assert (await asked.ask("DELETE", f"{path}/checkpoints/noon"))[0] == 200
-    assert (await asked.ask("DELETE", f"{path}/checkpoints/noon"))[0] == 409
-    assert (await asked.ask("GET", f"{path}/checkpoints"))[1]["kept"] == []
-    assert (await asked.ask("POST", f"{path}/stop", {"drain": True}))[0] == 200
-    await asked.until("p", "FINISHED")
-    assert sorted(row["n"] for row in released(tmp_path / "out")) == sorted([*range(30), *range(20, 30)])
 
 
 async def test_what_was_done_is_shown_to_the_next_look(

@@ -22,7 +22,9 @@ from tidemark.services.sink.connectors.kafkamarkers import Marker, marker_record
 from tidemark.shared.model.checkpoint import BlobRef, CommitRow, PartHandle, TaskHandle, TaskProtocolState
 from tidemark.shared.model.frames import Header, WatermarkFrame
 from tidemark.shared.model.ids import Epoch, Generation, Incarnation, JobId, Offset, Seq, StatePart, TaskId, VertexId
+from tidemark.shared.model.messages import RunningPlan
 from tidemark.shared.ports.log import LogRecord, NewRecord, TopicPartition
+from tidemark.shared.protocol.coordinator.record import encode_plan
 from tidemark.shared.wire.frames import encode_frame
 
 JOB = JobId("j")
@@ -114,7 +116,8 @@ def _commit(epoch: int, predecessor: int, watermark_ms: int = 0) -> CommitRow:
 
 
 def _row(last: int) -> Any:
-    return SimpleNamespace(job=JOB, last=last, plan_version=1, desired="running")
+    plan = encode_plan(RunningPlan(1, "{}", {}, ()))
+    return SimpleNamespace(job=JOB, last=last, plan_version=1, desired="running", plan=plan, extra=b"")
 
 
 def _visible(checks: Checks, epoch: int, predecessor: int | None) -> None:
