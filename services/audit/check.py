@@ -246,9 +246,9 @@ def _is_unchanged(name: ProcessorName, since: Epoch) -> None:
     """NotAuditable behind a modify."""
     if since > NO_EPOCH:
         message = (
-            f"{name}: its document, or the code of its computations, was changed at checkpoint {since}, or it went back to a kept checkpoint"
-            " there, and what came out before followed from another one: it cannot be computed again. Markers, manifests and digests are as"
-            " they should be"
+            f"{name}: its document, or the code of its computations, was changed at checkpoint {since}, or it went back to a kept one"
+            " there, and what came out before followed from another one: it cannot be computed again. Markers, manifests and digests"
+            " are as they should be"
         )
         raise NotAuditable(message)
 
