@@ -196,13 +196,13 @@ def checkpoints(view: PageContext, found: Answer) -> Drawn:
         "Kept under a name",
         ("Name", "Checkpoint", *(["Begin from it, or forget it"] if may else [])),
         ((k["name"], f"{k['epoch']:,}", *([_kept(view.name, path, k["name"])] if may else [])) for k in found["kept"]),
+        "None is kept under a name.",
     )
-    named = tag(
-        "p",
-        tag("label", "Name ", tag("input", id="name", autocomplete="off")),
-        button("Keep the last checkpoint", "POST", f"{path}/checkpoints", name="name"),
+    named = actions(
+        tag("label", "Keep the last checkpoint as ", tag("input", id="name", autocomplete="off")),
+        button("Keep", "POST", f"{path}/checkpoints", name="name"),
     )
-    return Drawn((picture, table("Checkpoints, the newest first", heads, rows, empty), kept), named if may else None)
+    return Drawn((picture, kept, table("Checkpoints, the newest first", heads, rows, empty)), named if may else None)
 
 
 def _kept(name: str, path: str, checkpoint: str) -> Html:

@@ -213,6 +213,20 @@ async def test_a_document_is_compared_with_the_running_one(shown: Shown) -> None
     assert (await shown.ask("POST", "/v1/validate", {"document": document, "against": "none"}))[0] == 404
 
 
+async def test_a_checkpoint_is_kept_and_shown_to_who_may_begin_from_it(shown: Shown) -> None:
+    """Its row has buttons for operators, and none for viewers."""
+    path = f"/console/processors/{NAME}/checkpoints"
+    assert "None is kept under a name." in (await shown.ask("GET", path))[1]
+    assert (await shown.ask("POST", f"{P}/checkpoints", {"name": "noon"}))[0] == 200
+    for role in ROLES:
+        async with shown.session.get(shown.url + path, headers={"Authorization": f"Bearer {token_of(role)}"}) as answer:
+            text = await answer.text()
+        assert faults(text, role) == []
+        asked = {button.get("data-path") for button in Read(text).of("button")} - {None}
+        begins = {f"{P}/start", f"{P}/checkpoints/noon", f"{P}/checkpoints"}
+        assert ("noon" in text, asked) == (True, set() if role == "viewer" else begins)
+
+
 async def test_a_connection_is_tested(shown: Shown, tmp_path: Path) -> None:
     """The other side answers, or the answer says which connection failed and how; secrets that the registry hides cannot be tried."""
     there = {
