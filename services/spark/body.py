@@ -19,7 +19,7 @@ from tidemark.shared.model.checkpoint import BlobRef
 from tidemark.shared.model.failures import Outage
 from tidemark.shared.model.formats import SPARK_STATE, Codec
 from tidemark.shared.model.frames import Body, Inline, Segment
-from tidemark.shared.model.held import Hold, Why
+from tidemark.shared.model.held import Hold, Wait, Why
 from tidemark.shared.model.ids import Epoch, StatePart, groups_owned, groups_part
 from tidemark.shared.model.time import MAX_TIME, MIN_TIME
 from tidemark.shared.operators.aggregation import take_rows
@@ -143,7 +143,12 @@ class SparkBody(ReceivingBody):
             outside, job = self._context.outside, self._context.assign.job
             root = outside.blobs.uri(job).removesuffix(f"/{job}")
             groups = self._context.assign.plan.key_groups
-            self._step = await self._on_spark(lambda: self._make(self._plan, root, self._operators, groups))
+            starting = Wait("engine", "starting Spark", "Spark", outside.clock.now_ms(), "its session comes up")
+            self._context.waits("spark", starting)
+            try:
+                self._step = await self._on_spark(lambda: self._make(self._plan, root, self._operators, groups))
+            finally:
+                self._context.waits("spark", None)
         return self._step
 
     async def _on_spark(self, work: Callable[[], T]) -> T:

@@ -35,10 +35,10 @@ class TaskHeld(Struct, frozen=True):
 
 
 class Wait(Struct, frozen=True):
-    """Something outside of a task does not answer, and the task tries again until it does (C10: time spent so does not count)."""
+    """Something outside of a task does not answer, or starts, and the task waits until it does (C10: time spent so does not count)."""
 
-    kind: Literal["target", "blobs"]
-    """target: the sink's target. blobs: the blob store."""
+    kind: Literal["target", "blobs", "engine"]
+    """target: the sink's target. blobs: the blob store. engine: Spark's session."""
     doing: str
     """The step that the task tries: `opening`, `accepting`, `staging 7`, `releasing 6`."""
     on: str

@@ -1,5 +1,5 @@
 # ruff: noqa: N802 -- a test carries its rule's name
-"""A job that takes long on a real Spark: the source waits within the bounds of the settings, and nothing else breaks.
+"""A job, or a session, that takes long on a real Spark: the source waits within the bounds of the settings, and nothing else breaks.
 
 The step is held where it begins, on its thread, until the source has stopped and the worker has told many times that it lives: that is
 longer than the coordinator waits for a silent worker. `integration/test_pressure.py` has the same on virtual time, for the local engine.
@@ -99,6 +99,19 @@ class HeldService(SparkService):
     def make(self, plan: WindowPlan, root: str, operators: TaskContext, key_groups: int) -> Any:
         """See `SparkService.make`."""
         return HeldStep(super().make(plan, root, operators, key_groups), self._gate)
+
+
+class LateService(SparkService):
+    """The service of stages, on a session that is not there before somebody lets it go."""
+
+    def __init__(self, session: KeptSession) -> None:
+        super().__init__(session, keeps=True)
+        self.go = threading.Event()
+
+    def make(self, plan: WindowPlan, root: str, operators: TaskContext, key_groups: int) -> SparkStep:
+        """See `SparkService.make`."""
+        assert self.go.wait(timeout=120), "nobody let the session go"
+        return super().make(plan, root, operators, key_groups)
 
 
 @pytest.fixture(scope="module")
@@ -213,3 +226,35 @@ async def test_F8_a_slow_spark_job_slows_the_source_and_nothing_else(session: Ke
     assert sum(row["count"] for row in found) == RECORDS
     assert sum(row["sum"] for row in found) == RECORDS * (RECORDS - 1) // 2
     assert len(found) == RECORDS * STEP_MS // WINDOW_MS * KEYS
+
+
+async def test_C10_a_session_that_starts_slowly_is_no_failure(session: KeptSession, tmp_path: Path) -> None:
+    """More checkpoints time out than a generation may have in a row: the status says why, and the processor goes on in the same one."""
+    late = LateService(session)
+    coordinator = CoordinatorSettings(
+        adopt_wait_ms=100, checkpoint_interval_ms=100, checkpoint_timeout_ms=5_000, checkpoint_timeouts_max=1
+    )
+    async with installed(
+        SystemClock(),
+        AsyncExecutor(),
+        services=("source", "spark", "sink"),
+        coordinator=coordinator,
+        settings=SETTINGS,
+        spark=lambda: late,
+        folder=tmp_path / "blobs",
+    ) as there:
+        await fill(there)
+        await there.create(document(tmp_path / "out"))
+        await there.start()
+        driver = there.parts["coordinator"]
+        assert isinstance(driver, CoordinatorDriver)
+        status = await there.when(lambda status: "starting Spark" in status.reason)
+        while driver._machine.processors[NAME].state.numbers.given < 3:
+            await there.clock.sleep_ms(100)
+        assert (status.state, status.commits) == ("RUNNING", 0)
+        late.go.set()
+        drain = StopProcessor(there.client.unique(), NAME, drain=True, until={"t-0": Offset(RECORDS)})
+        await there.client.request(drain)
+        status = await there.when(lambda status: status.state == "FINISHED")
+    assert status.generation == 1, status.reason
+    assert sum(row["count"] for row in released(tmp_path / "out")) == RECORDS
