@@ -82,7 +82,13 @@ def body_of(
         job=JOB, vertex=vertex, index=index, plan=plan, generation=Generation(generation), last=Epoch(last)
     )
     task = TaskId(vertex, index)
-    context: Any = SimpleNamespace(outside=outside, assign=assign, task=task, passing=lambda _phase, _epoch: None)
+    context: Any = SimpleNamespace(
+        outside=outside,
+        assign=assign,
+        task=task,
+        passing=lambda _phase, _epoch: None,
+        waits=lambda _activity, _wait: None,
+    )
     make: Any = lambda *_: stub  # noqa: E731 - a factory that the test hands in
     return SparkBody(context, WindowPlan(head.step.window), TaskContext("p"), make)
 
