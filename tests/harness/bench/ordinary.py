@@ -41,14 +41,36 @@ _SETTLES_S: Final = 1.0
 """What a start leaves behind is not what running costs."""
 _SILENCE_S: Final = 60.0
 """The consumer gives up when nothing has come for so long."""
+_OF_THOUSAND: Final = {"$substrBytes": ["$key", 13, 3]}
+"""One of a thousand keys."""
 _STAGES: Final[Mapping[str, list[dict[str, Any]]]] = {
     "match": [{"$match": {"amount": {"$gte": 0}}}],
     "map": [{"$addFields": {"double": {"$multiply": ["$amount", 2]}}}],
+    "distinct": [],
+    "computation": [
+        {"$compute": {"class": "tests.harness.computations:Adds", "key": _OF_THOUSAND, "order": "arrival"}}
+    ],
+    "window": [
+        {
+            "$tumblingWindow": {
+                "interval": {"size": 1, "unit": "second"},
+                "pipeline": [{"$group": {"_id": _OF_THOUSAND, "n": {"$sum": 1}}}],
+            }
+        }
+    ],
     "floor": [],
 }
-"""`floor` is no pipeline: what the clients and the broker take by themselves."""
-_BEHIND: Final = {"floor": b"}", "match": b"}", "map": b',"double":24690}'}
+"""`floor` is no pipeline: what the clients and the broker take by themselves. `distinct`: each record counts once by its key."""
+_BEHIND: Final = {
+    "floor": b"}",
+    "match": b"}",
+    "distinct": b"}",
+    "map": b',"double":24690}',
+    "computation": b',"added":true}',
+}
 """What follows the amount in a result."""
+_LATE_MS: Final = 5_000
+"""How far behind the watermark follows, so that no record of a window is late."""
 
 
 @dataclass(frozen=True)
@@ -108,21 +130,33 @@ async def produce(asked: argparse.Namespace) -> None:
     draw = np.random.default_rng(asked.first)
     weights = traffic.weights(asked.partitions)
     number, sent, began = asked.first, 0, time.monotonic()
-    wanted, more = asked.count, _more(asked.fields)
+    wanted, more, transactions = asked.count, _more(asked.fields), 0
     while sent < wanted:
         at_once = min(wanted, sent + 1_000)
         due = traffic.due(time.monotonic() - began, asked.pace, wanted) if asked.pace else at_once
         ends = time.monotonic() + traffic.transaction_ms / 1000
         if traffic.transaction_ms:
             await producer.begin_transaction()
+        made: list[tuple[bytes | None, bytes | None, int]] = []
         for place in draw.choice(asked.partitions, max(0, due - sent), p=weights).tolist():
-            record = _RECORD % (number, time.time_ns() // 1_000_000, more + traffic.more(number))
-            await producer.send(asked.topic, record, partition=place)
+            made_ms, key = time.time_ns() // 1_000_000, traffic.key(number)
+            record = _RECORD % (number, made_ms, more + traffic.more(number, made_ms))
+            made.append((record, key, place))
+            await producer.send(asked.topic, record, key=key, partition=place)
+            if traffic.tombstones_every and number % traffic.tombstones_every == 0:
+                made.append((None, key or b"gone", place))
+                await producer.send(asked.topic, None, key=key or b"gone", partition=place)
             number += asked.step
         sent = max(due, sent)
         await asyncio.sleep(_SLICE_S)
         if traffic.transaction_ms:
             await asyncio.sleep(max(0.0, ends - time.monotonic()))
+            transactions += 1
+            if traffic.aborted_every and transactions % traffic.aborted_every == 0:
+                await producer.abort_transaction()
+                await producer.begin_transaction()
+                for value, key, place in made:
+                    await producer.send(asked.topic, value, key=key, partition=place)
             await producer.commit_transaction()
     await producer.flush()
     await producer.stop()
@@ -140,6 +174,9 @@ async def consume(asked: argparse.Namespace) -> None:
     for each in at:
         await consumer.position(each)
     print("ready", flush=True)
+    if asked.stage == "window":
+        await _count(consumer, asked.count)
+        return
     delays = np.full(asked.count, -1, dtype=np.int64)
     behind, fields, traffic = _BEHIND[asked.stage], _more(asked.fields), Traffic(**json.loads(asked.traffic))
     seen, first_s, last_s = 0, 0.0, time.time()
@@ -150,8 +187,10 @@ async def consume(asked: argparse.Namespace) -> None:
             first_s = first_s or last_s
             for record in records:
                 value = record.value
+                if value is None and asked.stage == "floor":
+                    continue  # a tombstone
                 number, made_ms = int(value[12:24]), int(value[31:44])
-                more = fields + traffic.more(number)
+                more = fields + traffic.more(number, made_ms)
                 assert value == (_RECORD % (number, made_ms, more))[:-1] + behind, value
                 assert delays[number] < 0, f"record {number} came twice"
                 delays[number] = max(0, now_ms - made_ms)
@@ -166,16 +205,34 @@ async def consume(asked: argparse.Namespace) -> None:
     print(json.dumps({"p50": float(p50), "p99": float(p99), "first": first_s, "last": last_s}), flush=True)
 
 
+async def _count(consumer: aiokafka.AIOKafkaConsumer, wanted: int) -> None:
+    """Windows' counts, until they are as many as records; one line of JSON on standard output, without delays."""
+    counted, first_s, last_s = 0, 0.0, time.time()
+    while counted < wanted and time.time() - last_s < _SILENCE_S:
+        for records in (await consumer.getmany(timeout_ms=1_000, max_records=20_000)).values():
+            last_s = time.time()
+            first_s = first_s or last_s
+            counted += sum(json.loads(record.value)["n"] for record in records)
+    assert counted == wanted, f"windows counted {counted} records, {wanted} were sent"
+    assert not await consumer.getmany(timeout_ms=300), "more results than there are"
+    await consumer.stop()
+    print(json.dumps({"p50": None, "p99": None, "first": first_s, "last": last_s}), flush=True)
+
+
 # --- one measurement --------------------------------------------------------------------------------------------------
 
 
 def document(case: Case, source: str, target: str) -> str:
     """The pipeline."""
     reading = {
-        "connectionName": "broker", "topic": source, "timeField": {"$toDate": "$ts"},
+        "connectionName": "broker", "topic": source, "timeField": {"$toDate": "$ts" if case.traffic.times == "now" else "$at"},
         "config": {"auto_offset_reset": "earliest"},
         "schema": {"key": "string", "ts": "long", "amount": "int"},
     }  # fmt: skip
+    if case.stage == "distinct":
+        reading["recordId"] = "$key"
+    if case.stage == "window":
+        reading["watermark"] = {"strategy": "boundedDisorder", "maxDelay": {"size": _LATE_MS, "unit": "ms"}}
     emit = {"connectionName": "broker", "topic": target}
     options = {} if case.epoch_ms is None else {"checkpoint": {"interval": {"size": case.epoch_ms, "unit": "ms"}}}
     return json.dumps({
@@ -261,12 +318,15 @@ async def measure(installed: Installation, case: Case, folder: Path) -> Found:
         producers = await _producers(bootstrap, source, case, count, case.rate)
         for producer in producers:
             await _ended(producer)
+        if case.stage == "window":  # the last ones close at the end of the input
+            await installed.client.request(StopProcessor(installed.client.unique(), name, drain=True))
     said = json.loads(await _ended(consumer))
     seconds = time.time() - began
     await spy.__aexit__()
     await meter.__aexit__()
     if not floor:
-        await installed.client.request(StopProcessor(installed.client.unique(), name))
+        if case.stage != "window":
+            await installed.client.request(StopProcessor(installed.client.unique(), name))
         await installed.until_ended(name)
     cores = {place: round(s / seconds, 3) for place, s in meter.usage.cpu_s.items() if s / seconds >= 0.001}
     rate = count / (said["last"] - began)

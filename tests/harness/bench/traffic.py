@@ -1,4 +1,4 @@
-"""Traffic as applications make it: when records come, to which partitions, how large, packed how, and in transactions or not."""
+"""Traffic as applications make it: when records come and happened, where to, under which keys, how packed, and what is between them."""
 
 from dataclasses import dataclass
 from typing import Final, Literal
@@ -8,6 +8,11 @@ import numpy.typing as npt
 
 _BUSY_S: Final = 2.0
 _SILENT_S: Final = 3.0
+_DISORDER_MS: Final = 3_000
+_SPREAD: Final = 7_919
+"""A prime: neighbours are far from each other."""
+_ODD_EVERY: Final = 100
+_ODD_MS: Final = {"past": -700_000_000_000, "ahead": 86_400_000}
 _LARGE: Final = b',"large":"%b"' % (b"x" * 300_000)
 
 
@@ -25,6 +30,14 @@ class Traffic:
     """How long a transaction of the producer is open; 0: it has none."""
     large_every: int = 0
     """One record in so many has 300 KB; 0: none."""
+    keys: Literal["none", "few", "many", "odd"] = "none"
+    """Of records in the topic. `few`: ten; `many`: each has its own; `odd`: its own, which is no UTF-8."""
+    times: Literal["now", "disorder", "past", "ahead"] = "now"
+    """The event time: when the record is made; up to three seconds before; of one in a hundred years before, or a day later."""
+    tombstones_every: int = 0
+    """Behind one record in so many comes one without a value; 0: none."""
+    aborted_every: int = 0
+    """One transaction in so many is aborted, and its records are sent once more; 0: none."""
 
     def due(self, seconds: float, pace: float, count: int) -> int:
         """How many records were made so many seconds after the first, at so many a second in the mean."""
@@ -50,9 +63,27 @@ class Traffic:
         chosen: npt.NDArray[np.float64] = weights / weights.sum()
         return chosen
 
-    def more(self, number: int) -> bytes:
-        """Fields of this record beside those of all."""
-        return _LARGE if self.large_every and number % self.large_every == self.large_every - 1 else b""
+    def more(self, number: int, made_ms: int) -> bytes:
+        """Fields of this record beside those of all: the event time is `at`, where it is not the time at which the record was made."""
+        large = _LARGE if self.large_every and number % self.large_every == self.large_every - 1 else b""
+        return large if self.times == "now" else b'%b,"at":%d' % (large, self._at_ms(number, made_ms))
+
+    def _at_ms(self, number: int, made_ms: int) -> int:
+        if self.times == "disorder":
+            return made_ms - number * _SPREAD % _DISORDER_MS
+        return made_ms + (_ODD_MS[self.times] if number % _ODD_EVERY == _ODD_EVERY - 1 else 0)
+
+    def key(self, number: int) -> bytes | None:
+        """The key of this record in the topic."""
+        match self.keys:
+            case "none":
+                return None
+            case "few":
+                return b"key-%d" % (number % 10)
+            case "many":
+                return b"key-%d" % number
+            case "odd":
+                return b"\xff\xfe%d" % number
 
 
 EVEN: Final = Traffic()

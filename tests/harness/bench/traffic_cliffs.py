@@ -1,9 +1,9 @@
-"""Cliffs of latency among traffic drawn at random: rates, bursts and silences, skewed partitions, codecs, transactions, large records.
+"""Cliffs among traffic drawn at random (`traffic.py`), through stages with state and without.
 
 `python -m tests.harness.bench.traffic_cliffs [SEED] [CASES]` runs each case on one installation, and once more without a pipeline: what the
 clients and the broker take by themselves (of transactions and bursts this is most). A case's delay is what the pipeline adds. The case
-stands on a cliff where that is many times what is added to plain traffic at the same epoch, which is measured first; and where a record
-takes many times the processor time. Some 40 s a case.
+stands on a cliff where that is many times what is added to plain traffic through the same stage at the same epoch, which is measured before
+it; and where a record takes many times the processor time, for windows that alone. Some 40 s a case.
 """
 
 import asyncio
@@ -56,7 +56,8 @@ class Measured:
         """How many times the delay, or the processor time, of plain traffic."""
         # What idles costs the same with few records, and large ones cost their bytes.
         costs = self.found.case.rate >= _PLAIN.rate and not self.found.case.traffic.large_every
-        return max(self.p99_ms / plain.p99_ms, self.us_a_record / plain.us_a_record if costs else 0.0)
+        delay = 0.0 if self.found.p99_ms is None else self.p99_ms / plain.p99_ms
+        return max(delay, self.us_a_record / plain.us_a_record if costs else 0.0)
 
 
 def drawn(chooser: random.Random) -> Case:
@@ -65,16 +66,22 @@ def drawn(chooser: random.Random) -> Case:
     large = chooser.choice([0, 0, 0, 10, 100])
     if large and rate * 300_000 / large > _BYTES_MAX:
         large = 0
+    stage = chooser.choice(["match", "map", "distinct", "computation", "window"])
+    transaction_ms = chooser.choice([0, 0, 0, 20, 500])
     traffic = Traffic(
         shape=chooser.choice(["steady", "steady", "bursts", "pauses", "ramp"]),
         skew=chooser.choice(["even", "even", "some", "zipf", "one"]),
         compression=chooser.choice([None, None, "gzip", "snappy", "lz4", "zstd"]),
-        transaction_ms=chooser.choice([0, 0, 0, 20, 500]),
+        transaction_ms=transaction_ms,
         large_every=large,
+        keys=chooser.choice(["none", "few", "many", "odd"]),
+        times=chooser.choice(["now", "now", "disorder"] if stage == "window" else ["now", "disorder", "past", "ahead"]),
+        tombstones_every=chooser.choice([0, 0, 3, 50]),
+        aborted_every=chooser.choice([0, 2, 10]) if transaction_ms else 0,
     )
     return Case(
         rate, _SECONDS, chooser.choice([0, 1, 5, 100]), chooser.choice([1, 4, 16, 64]), chooser.choice(_EPOCHS),
-        chooser.choice(["match", "map"]), fields=chooser.choice([0, 0, 20]), traffic=traffic,
+        stage, fields=chooser.choice([0, 0, 20]), traffic=traffic,
     )  # fmt: skip
 
 
@@ -97,21 +104,23 @@ async def _main(seed: int, count: int, folder: Path) -> None:
             floor = await measure(installed, replace(case, stage="floor"), folder)
             each = Measured(await measure(installed, case, folder), floor)
             print(
-                f"{each.found.p50_ms:6,.0f} {each.found.p99_ms:6,.0f} floor {floor.p50_ms:6,.0f} {floor.p99_ms:6,.0f}"
+                f"{each.found.p50_ms or 0:6,.0f} {each.found.p99_ms or 0:6,.0f} floor {floor.p50_ms or 0:6,.0f} {floor.p99_ms or 0:6,.0f}"
                 f" {each.us_a_record:8,.0f} us load {os.getloadavg()[0]:4.1f}  {_shown(case)}",
                 flush=True,
             )
             return each
 
-        plain = {epoch: await measured(replace(_PLAIN, epoch_ms=epoch)) for epoch in _EPOCHS}
-        found = [await measured(drawn(chooser)) for _ in range(count)]
-    by_steepness = sorted(
-        ((each.steepness(plain[each.found.case.epoch_ms]), each) for each in found), key=lambda x: -x[0]
-    )
+        plain: dict[tuple[str, int | None], Measured] = {}
+        found: list[tuple[float, Measured]] = []
+        for case in [drawn(chooser) for _ in range(count)]:
+            kind = case.stage, case.epoch_ms
+            if kind not in plain:
+                plain[kind] = await measured(replace(_PLAIN, stage=case.stage, epoch_ms=case.epoch_ms))
+            each = await measured(case)
+            found.append((each.steepness(plain[kind]), each))
+    by_steepness = sorted(found, key=lambda x: -x[0])
     steep = [(times, each) for times, each in by_steepness if times > _FIFTH]
-    print(
-        f"{len(steep)} of {count} cases add, or cost, more than {_FIFTH} times what plain traffic does at their epoch"
-    )
+    print(f"{len(steep)} of {count} cases add, or cost, more than {_FIFTH} times what plain traffic does")
     for times, each in steep:
         print(
             f"{times:6.1f} times: {each.p50_ms:6,.0f} {each.p99_ms:6,.0f} {each.us_a_record:8,.0f} us  {_shown(each.found.case)}"
