@@ -109,6 +109,8 @@ def status_command(name: Name, data: Data = RUN, *, as_json: AsJson = False) -> 
             ("generation", f"{p['generation']}, plan {p['planVersion']}, job {p['job']}"),
         ):
             yield f"{label:<12}{value}"
+        for kept in p.get("kept", ()):
+            yield f"{'kept':<12}{kept['name']}: checkpoint {kept['epoch']}"
         for task in p["tasks"]:
             yield f"{'task':<12}{task['vertex']}/{task['index']} on {task['worker']}"
 

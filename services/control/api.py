@@ -141,6 +141,7 @@ class Api:
             "document": await self.executor.blocking(_document, status.document),
             "parallelism": status.parallelism,
             "tasks": [{"vertex": v, "index": i, "worker": place} for v, i, place in status.tasks],
+            "kept": _kept(status),
         }
         return self._told(shown)
 
@@ -187,8 +188,8 @@ class Api:
         status = self.status_of(request)
         limit = _number(request, "limit", 100, CHECKPOINTS_MAX)
         found = reversed(self.model.history.of(status.job).checkpoints.values())
-        kept = [{"name": name, "epoch": epoch} for name, epoch in status.checkpoints]
-        return self._told({"checkpoints": [each.shown(status.released) for each in islice(found, limit)], "kept": kept})
+        shown = [each.shown(status.released) for each in islice(found, limit)]
+        return self._told({"checkpoints": shown, "kept": _kept(status)})
 
     async def history(self, request: web.Request, _body: Any) -> web.Response:
         """The measured points of a processor, by time."""
@@ -462,6 +463,10 @@ def _request_id(request: web.Request) -> str:
 def _code(letter: Any) -> str:
     info = letter.get("errInfo")
     return str(info.get("code") or "") if isinstance(info, dict) else ""
+
+
+def _kept(status: ProcessorStatus) -> list[dict[str, Any]]:
+    return [{"name": name, "epoch": epoch} for name, epoch in status.checkpoints]
 
 
 def _document(text: str) -> Any:

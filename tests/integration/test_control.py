@@ -202,7 +202,7 @@ async def test_a_processor_lives_by_rest(asked: Asked, tmp_path: Path) -> None:
     shown = await asked.until("p", "RUNNING")
     assert shown["document"]["pipeline"] == document(tmp_path)["pipeline"]
     kept = (await asked.ask("GET", "/v1/processors/p/checkpoints"))[1]["kept"]
-    assert [each["name"] for each in kept] == ["noon"]
+    assert [each["name"] for each in kept] == [each["name"] for each in shown["kept"]] == ["noon"]
     assert [(await asked.ask("DELETE", "/v1/processors/p/checkpoints/noon"))[0] for _ in range(2)] == [200, 409]
     assert (await asked.ask("POST", "/v1/processors/p/stop", {}))[0] == 200
     await asked.until("p", "STOPPED")
