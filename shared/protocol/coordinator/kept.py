@@ -12,7 +12,6 @@ from msgspec import structs
 from tidemark.shared.model.checkpoint import CommitRow, TaskHandle
 from tidemark.shared.model.ids import NO_EPOCH, Epoch, VertexId
 from tidemark.shared.model.messages import ForgetCheckpoint, KeepCheckpoint
-from tidemark.shared.protocol.coordinator.checkpoints import is_aligned
 from tidemark.shared.protocol.coordinator.plans import rebound, sinks_of
 from tidemark.shared.protocol.coordinator.record import Decisions, KeptCheckpoint, RemovedSink, encode_kept
 from tidemark.shared.protocol.coordinator.state import Committed, Phase, ProcessorState, plan_bytes
@@ -123,7 +122,6 @@ def go_back(p: ProcessorState, kept: Decisions, back: KeptCheckpoint) -> None:
         plan=plan_bytes(plan),
         parallelism=back.parallelism,
     )
-    assert is_aligned(commit)
     p.change_row(kept, Committed(commit), row)
 
 
