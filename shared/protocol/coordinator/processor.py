@@ -22,6 +22,7 @@ decided (C8), so an event that comes meanwhile waits as a fact.
 | C12 | cleanup.py, retention.py |
 | R1 R2 R4 S1 | generation.py, workers.py, plans.py |
 | E2 E3 | requests.py, generation.py |
+| E2, with checkpoints that users keep (C11) | kept.py |
 | I1 I3 | splits.py |
 """
 
