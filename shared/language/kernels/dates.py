@@ -15,7 +15,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidemark.shared.language.expressions.ast import Call, Expr, Literal
+from tidemark.shared.compiled.documents import instants
+from tidemark.shared.language.expressions.ast import Expr, Literal
 from tidemark.shared.language.expressions.errors import ExpressionError
 from tidemark.shared.language.expressions.library.calendar import (
     FIXED_UNITS_MS,
@@ -297,6 +298,13 @@ def _piece(piece: str, days: Int64s, rest: Int64s, ahead: Int64s) -> pa.Array:
     return pa.array(texts, pa.string()).take(pa.array(inverse))
 
 
+def of_texts(column: Column) -> Column:
+    """The instants of ISO 8601 texts, in UTC where they say no offset; doubt for rows with any other text."""
+    ms, known = instants(column.values)
+    nulls = column.values.is_null().to_numpy(zero_copy_only=False)
+    return Column("date", pa.array(ms, mask=nulls).cast(TIMESTAMP), doubt=either(~known & ~nulls))
+
+
 _BUCKET_MS: Final = 900_000
 """Zones change their offset rarely: within a quarter of an hour that begins and ends with one offset it is that one."""
 
@@ -323,20 +331,20 @@ _TEXT_MAX: Final = 64
 """Bytes of a date that the kernel reads; longer ones are interpreted."""
 
 
-def from_string(expr: Call, column: Column) -> Column:
-    """`$dateFromString` with a format, in UTC, without onError and onNull; doubt for rows with any other text."""
-    _, form, timezone, on_error, on_null = expr.args
-    if not isinstance(form, Literal) or type(form.value) is not str or (timezone, on_error, on_null) != (None,) * 3:
+def from_string(column: Column, form: Expr | None, timezone: Expr | None) -> Column:
+    """`$dateFromString` in UTC, with or without a format; doubt for rows with any other text."""
+    if column.type != "string" or zone_of_constant(timezone) is not UTC:
         raise Unvectorised
-    layout = _layout(form.value)
+    if form is None:
+        return of_texts(column)
+    layout = _layout(_word(form))
     if layout is None:
-        raise Unvectorised
-    if column.type != "string":
         raise Unvectorised
     fits = filled(pc.equal(pc.binary_length(column.values), layout[1]))
     texts = column.values if bool(fits.all()) else pc.if_else(pa.array(fits), column.values, "0" * layout[1])
     ms, good = _read(_matrix(texts, layout[1]), layout[0])
-    return Column("date", pa.array(ms).cast(TIMESTAMP), doubt=either(~(fits & good)))
+    nulls = column.values.is_null().to_numpy(zero_copy_only=False)
+    return Column("date", pa.array(ms, mask=nulls).cast(TIMESTAMP), doubt=either(~(fits & good) & ~nulls))
 
 
 @lru_cache(maxsize=256)

@@ -28,7 +28,7 @@ from tidemark.shared.language.expressions.ast import (
 )
 from tidemark.shared.language.expressions.library import OPERATORS
 from tidemark.shared.language.expressions.library.strings import BLANKS
-from tidemark.shared.language.kernels import arithmetic, arrays, calls, cells, dates, items, objects, texts
+from tidemark.shared.language.kernels import arithmetic, arrays, calls, cells, dates, items, objects, reals, texts
 from tidemark.shared.language.kernels.arrays import Of
 from tidemark.shared.language.kernels.base import (
     ARROW,
@@ -239,6 +239,13 @@ def _cmp(args: Sequence[Column]) -> Column:
     return Column("int", pa.array(signs.astype(np.int32), pa.int32()), doubt=doubt)
 
 
+def _compared_without_case(args: Sequence[Column]) -> Column:
+    """`$strcasecmp`."""
+    left, right = (texts.text_of(arg) for arg in args)
+    found = _cmp([texts.letters(pc.ascii_upper, left), texts.letters(pc.ascii_upper, right)])
+    return doubted(found, left.doubt, right.doubt)
+
+
 def _logic(op: str) -> Kernel:
     """A row that an earlier part decides cannot be put into doubt by a later one."""
     decisive = op == "$or"
@@ -392,6 +399,47 @@ def _of(types: Sequence[str], kernel: Callable[..., Column], *defaults: object) 
     return _on_first(apply)
 
 
+def _of_text(kernel: Callable[..., Column], *defaults: object) -> Kernel:
+    """The same of a column whose values have a text."""
+
+    def apply(column: Column, expr: Call) -> Column:
+        text = texts.text_of(column)
+        given = (_constant(arg, default) for arg, default in zip_longest(expr.args[1:], defaults))
+        return doubted(kernel(text, *given), text.doubt)
+
+    return _on_first(apply)
+
+
+def _part(*, of_bytes: bool) -> Kernel:
+    """`$substrCP` and `$substrBytes`."""
+
+    def apply(expr: Call, rows: Rows, of: Of) -> Column:
+        column, *bounds = (of(arg, rows) for arg in expr.args if arg is not None)
+        text = texts.text_of(column)
+        constants = [arg.value for arg in expr.args[1:] if isinstance(arg, Literal)]
+        if not of_bytes and len(constants) == 2 and all(type(each) is int and each >= 0 for each in constants):  # noqa: PLR2004
+            found = texts.part_of(text, *constants)
+        else:
+            found = texts.part_between(text, *bounds, of_bytes=of_bytes)
+        return _made(doubted(found, text.doubt), [column, *bounds])
+
+    return apply
+
+
+def _date_from_string(expr: Call, rows: Rows, of: Of) -> Column:
+    """Texts that are no dates are left to `$dateFromString` itself, which asks for onError."""
+    text, form, timezone, _, on_null = expr.args
+    if text is None:
+        raise Unvectorised
+    column = of(text, rows)
+    found = dates.from_string(column, form, timezone)
+    if on_null is not None:
+        if _is_mixed(column):
+            raise Unvectorised
+        found = choose(nulls_of(column), of(on_null, rows), found)
+    return _made(found, [column])
+
+
 def _convert(expr: Call, rows: Rows, of: Of) -> Column:
     """As the operator of the type; what does not convert is left to `$convert` itself."""
     source, target, _, on_null, *more = expr.args
@@ -436,7 +484,7 @@ def _not(expr: Call, rows: Rows, of: Of) -> Column:
 def _index_of(text: Column, expr: Call) -> Column:
     if text.type != "string" or any(arg is not None for arg in expr.args[2:]):
         raise Unvectorised
-    return texts.place_of(text, _constant(expr.args[1]))
+    return texts.place_of(text, _constant(expr.args[1]), of_bytes=expr.op == "$indexOfBytes")
 
 
 _TEXT: Final = ("string",)
@@ -454,7 +502,7 @@ BY_EXPRESSIONS: Final[dict[str, Kernel]] = {
     "$arrayElemAt": _array_elem_at,
     "$regexMatch": _on_first(lambda text, expr: texts.matched(expr, text)),
     "$regexFind": _on_first(lambda text, expr: texts.found_in(expr, text)),
-    "$dateFromString": _on_first(lambda text, expr: dates.from_string(expr, text)),
+    "$dateFromString": _date_from_string,
     "$round": _of(NUMERIC, partial(arithmetic.at_place, rounds=True), 0),
     "$trunc": _of(NUMERIC, partial(arithmetic.at_place, rounds=False), 0),
     "$abs": _of(NUMERIC, arithmetic.absolute),
@@ -462,8 +510,8 @@ BY_EXPRESSIONS: Final[dict[str, Kernel]] = {
     "$sqrt": _of(NUMERIC, arithmetic.root),
     "$ceil": _of(NUMERIC, partial(arithmetic.rounded, pc.ceil)),
     "$not": _not,
-    "$toUpper": _of(_TEXT, partial(texts.letters, pc.ascii_upper)),
-    "$toLower": _of(_TEXT, partial(texts.letters, pc.ascii_lower)),
+    "$toUpper": _of_text(partial(texts.letters, pc.ascii_upper)),
+    "$toLower": _of_text(partial(texts.letters, pc.ascii_lower)),
     "$strLenCP": _of(_TEXT, texts.length),
     "$strLenBytes": _of(_TEXT, texts.length_bytes),
     "$convert": _convert,
@@ -472,11 +520,14 @@ BY_EXPRESSIONS: Final[dict[str, Kernel]] = {
     "$toLong": _of((*NUMERIC, "bool", "string", "date"), texts.to_long),
     "$toDouble": _of((*NUMERIC, "bool", "date", "string"), texts.to_double),
     "$toString": _of((*NUMERIC, "bool", "string"), texts.to_string),
-    "$substrCP": _of(_TEXT, texts.part_of),
+    "$substrCP": _part(of_bytes=False),
+    "$substrBytes": _part(of_bytes=True),
+    "$substr": _part(of_bytes=True),
     "$trim": _of(_TEXT, partial(texts.trimmed, pc.utf8_trim), BLANKS),
     "$ltrim": _of(_TEXT, partial(texts.trimmed, pc.utf8_ltrim), BLANKS),
     "$rtrim": _of(_TEXT, partial(texts.trimmed, pc.utf8_rtrim), BLANKS),
     "$indexOfCP": _on_first(_index_of),
+    "$indexOfBytes": _on_first(_index_of),
     "$replaceOne": _of(_TEXT, partial(texts.replaced, every=False)),
     "$replaceAll": _of(_TEXT, partial(texts.replaced, every=True)),
     "$dateToString": _on_first(lambda date, expr: dates.written(date, expr.args)),
@@ -504,5 +555,7 @@ KERNELS: Final[dict[str, Callable[[Sequence[Column]], Column]]] = {
     "$mod": arithmetic.modulo,
     "$sum": arithmetic.total_of,
     "$concat": texts.concat,
+    "$strcasecmp": _compared_without_case,
+    **reals.KERNELS,
 }
 """The other operators with kernels, which take columns alone."""

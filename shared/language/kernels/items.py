@@ -222,19 +222,23 @@ def _operands(expr: Call, rows: Rows, of: Of) -> Arrays:
 
 
 def _total(expr: Call, rows: Rows, of: Of) -> Column:
-    """`$sum` and `$avg`."""
+    """`$sum`, `$avg` and the deviations."""
     operands = _operands(expr, rows, of)
     bounds = np.concatenate(([0], np.cumsum(operands.counts)))
-    states, sure = totals.add(values.read(operands.items), bounds, deviation=False)
+    deviation = expr.op in ("$stdDevPop", "$stdDevSamp")
+    states, sure = totals.add(values.read(operands.items), bounds, deviation=deviation)
     if not sure.all():
-        states = pc.if_else(pa.array(sure), states, _nothing())
-    found, known = totals.finish(states, average=expr.op == "$avg")
+        states = pc.if_else(pa.array(sure), states, _nothing(deviation=deviation))
+    if deviation:
+        found, known = totals.deviations(states, sample=expr.op == "$stdDevSamp")
+    else:
+        found, known = totals.finish(states, average=expr.op == "$avg")
     return of_cells(found, either(operands.unsure, ~sure, ~known))
 
 
-def _nothing() -> pa.Scalar:
+def _nothing(*, deviation: bool) -> pa.Scalar:
     """The total of no numbers."""
-    return totals.add(values.read(pa.nulls(0, pa.binary())), np.zeros(2, np.int64), deviation=False)[0][0]
+    return totals.add(values.read(pa.nulls(0, pa.binary())), np.zeros(2, np.int64), deviation=deviation)[0][0]
 
 
 def extreme(expr: Call, rows: Rows, of: Of) -> Column:
@@ -385,6 +389,8 @@ CALLS: Final[Mapping[str, Callable[[Call, Rows, Of], Column]]] = {
     "$setUnion": _of_items(_union),
     "$size": _size,
     "$slice": _of_items(_sliced),
+    "$stdDevPop": _total,
+    "$stdDevSamp": _total,
     "$sum": _total,
     "$toBool": _to_bool,
     "$type": _type,

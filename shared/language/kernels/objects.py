@@ -13,8 +13,9 @@ import pyarrow.compute as pc
 
 from tidemark.shared.compiled import tags, values
 from tidemark.shared.language.expressions.ast import Call, Literal, ObjectExpr
+from tidemark.shared.language.kernels import dates
 from tidemark.shared.language.kernels.arrays import Arrays, Int64s, Of, bounded, given, of_cells
-from tidemark.shared.language.kernels.base import Bools, Column, Rows, Unvectorised, either, without
+from tidemark.shared.language.kernels.base import Bools, Column, Rows, Unvectorised, either, nulls_of, without
 from tidemark.shared.language.kernels.cells import encoded
 
 
@@ -83,6 +84,26 @@ def _object_to_array(expr: Call, rows: Rows, of: Of) -> Column:
     return bounded(values.arrays(np.maximum(counts, 0), pairs, counts >= 0), "array", either(unsure, odd), rows)
 
 
+_CLOCK: Final = {name: dates.PARTS[f"${name}"] for name in ("hour", "minute", "second", "millisecond")}
+_CALENDAR: Final = {"year": dates.PARTS["$year"], "month": dates.PARTS["$month"], "day": dates.PARTS["$dayOfMonth"]}
+_WEEKS: Final = {
+    "isoWeekYear": dates.part(pc.iso_year), "isoWeek": dates.PARTS["$isoWeek"], "isoDayOfWeek": dates.PARTS["$isoDayOfWeek"],
+}  # fmt: skip
+
+
+def _date_to_parts(expr: Call, rows: Rows, of: Of) -> Column:
+    """A date's parts, in a constant zone."""
+    _, zone, iso = expr.args
+    if iso is not None and not (isinstance(iso, Literal) and type(iso.value) is bool):
+        raise Unvectorised
+    column = of(given(expr, 0), rows)
+    wanted = {**(_WEEKS if iso is not None and iso.value is True else _CALENDAR), **_CLOCK}
+    parts = [encoded(part(column, zone)) for part in wanted.values()]
+    found = values.objects(values.no_fields(rows.size), list(wanted), [cells for cells, _ in parts])
+    doubt = either(column.doubt, *(unsure for _, unsure in parts))
+    return bounded(without(found, either(nulls_of(column))), "object", doubt, rows)
+
+
 def _array_to_object(expr: Call, rows: Rows, of: Of) -> Column:
     source = Arrays(of(given(expr, 0), rows), rows)
     fields, pairs = values.fields(source.items)[0], _pairs(source.items)
@@ -117,6 +138,7 @@ def _both(source: Arrays, items: Bools) -> Bools:
 
 CALLS: Final[Mapping[str, Callable[[Call, Rows, Of], Column]]] = {
     "$arrayToObject": _array_to_object,
+    "$dateToParts": _date_to_parts,
     "$getField": _get_field,
     "$mergeObjects": _merge_objects,
     "$objectToArray": _object_to_array,

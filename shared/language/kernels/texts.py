@@ -7,6 +7,7 @@ each group takes part in every match: no alternatives, and no group that may be 
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any, Final
 
@@ -14,7 +15,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidemark.shared.compiled import doubles
+from tidemark.shared.compiled import doubles, tags
+from tidemark.shared.compiled.documents import buffers, cells_of
 from tidemark.shared.language.expressions.ast import Call, Literal
 from tidemark.shared.language.expressions.environment import RESULT_UNITS_MAX
 from tidemark.shared.language.expressions.errors import ExpressionError
@@ -23,6 +25,7 @@ from tidemark.shared.language.expressions.registry import ABSENT
 from tidemark.shared.language.kernels.arithmetic import nulls, whole
 from tidemark.shared.language.kernels.base import (
     TIMESTAMP,
+    WHOLE,
     Bools,
     Column,
     Unvectorised,
@@ -32,6 +35,7 @@ from tidemark.shared.language.kernels.base import (
     nulls_of,
     without,
 )
+from tidemark.shared.language.kernels.dates import of_texts, written
 from tidemark.shared.model.values import INT32_MAX, INT32_MIN
 
 _PIECES: Final = re.compile(r"\\.|\[\^?\]?(?:\\.|\[:\^?\w+:\]|[^\]\\])*\]|\(\?P?<\w+>|\(\?|\(|\)[?*{]|\||.", re.DOTALL)
@@ -108,7 +112,6 @@ def _named(pattern: str) -> str | None:
 _PLAIN_NUMBER: Final = r"^-?[0-9]{1,15}(\.[0-9]{1,15})?$"
 """What Arrow reads as `$toDouble` does, and no double is too small for."""
 _FEW_DIGITS: Final = r"^-?[0-9]{1,9}$"
-_ISO: Final = r"^[1-9]\d{3}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{1,3})?Z?$"
 _SHORT_BYTES: Final = RESULT_UNITS_MAX // 256
 """Texts up to this are within what an evaluation may produce, in 256 calls."""
 _WHOLE_MAX: Final = 2.0**62
@@ -138,6 +141,25 @@ def concat(args: Sequence[Column]) -> Column:
     return Column("string", pc.binary_join_element_wise(*(without(arg.values, long) for arg in args), ""), doubt=long)
 
 
+def text_of(column: Column) -> Column:
+    """Values as the texts that operators on strings work on: null is empty, a double has six digits; Unvectorised where one has none."""
+    if column.type == "string":
+        return replace(
+            column, values=pc.fill_null(column.values, ""), missing=False, absent=False, cells=None, told=None
+        )
+    if column.type == "null":
+        return Column("string", pa.repeat("", len(column.values)))
+    if column.type in WHOLE:
+        return Column("string", pc.fill_null(column.values.cast(pa.string()), ""))
+    if column.type == "double":
+        found = ["" if number is None else f"{number:g}" for number in column.values.to_pylist()]
+        return Column("string", pa.array(found, pa.string()))
+    if column.type == "date":
+        text = written(column, (None, None, None, None))
+        return replace(text, values=pc.fill_null(text.values, ""))
+    raise Unvectorised
+
+
 def letters(function: Any, arg: Column) -> Column:
     """`$toUpper` and `$toLower`: null gives the empty string."""
     long = _long(pc.binary_length(arg.values))
@@ -150,26 +172,10 @@ def length(arg: Column) -> Column:
 
 
 def to_date(arg: Column) -> Column:
-    """`$toDate` of dates, longs, and ISO strings in UTC."""
+    """`$toDate` of dates, longs, and ISO strings."""
     if arg.type in ("date", "long"):
         return Column("date", arg.values.cast(TIMESTAMP))
-    doubt = _unlike(arg.values, _ISO)
-    texts = without(arg.values, doubt)
-    try:
-        local = pc.utf8_rtrim(texts, "Z").cast(pa.timestamp("ms"))
-    except pa.ArrowInvalid:
-        wrong = np.array([not _is_instant(text) for text in texts], dtype=np.bool_)
-        local, doubt = pc.utf8_rtrim(without(texts, wrong), "Z").cast(pa.timestamp("ms")), either(doubt, wrong)
-    return Column("date", local.cast(pa.int64()).cast(TIMESTAMP), doubt=doubt)
-
-
-def _is_instant(text: pa.StringScalar) -> bool:
-    """Whether Arrow reads it."""
-    try:
-        pc.utf8_rtrim(text, "Z").cast(pa.timestamp("ms"))
-    except pa.ArrowInvalid:
-        return False
-    return True
+    return of_texts(arg)
 
 
 def _unlike(values: pa.Array, pattern: str) -> Bools | None:
@@ -229,15 +235,42 @@ def to_string(arg: Column) -> Column:
     return Column("string", arg.values.cast(pa.string()))
 
 
-def part_of(column: Column, start: object, length: object) -> Column:
-    """`$substrCP` from a constant place, of a constant length: null gives the empty string."""
-    if type(start) is not int or type(length) is not int or start < 0 or length < 0:
-        raise Unvectorised
+def part_of(column: Column, start: int, length: int) -> Column:
+    """`$substrCP` from a constant place, of a constant length, both from 0."""
     long = _long(pc.binary_length(column.values))
-    texts = pc.fill_null(without(column.values, long), "")
+    texts = without(column.values, long)
     if not length:
         return Column("string", pc.if_else(pc.is_null(texts), texts, ""), doubt=long)
     return Column("string", pc.utf8_slice_codeunits(texts, start, start + length), doubt=long)
+
+
+def part_between(column: Column, start: Column, length: Column, *, of_bytes: bool) -> Column:
+    """`$substrCP` and `$substrBytes`: doubt for texts that are not ASCII alone, and for bounds that are no place or size of 32 bits."""
+    if start.type not in WHOLE or length.type not in WHOLE:
+        raise Unvectorised
+    long = either(_long(pc.binary_length(column.values)), _wide(column.values))
+    text, bounds = buffers(without(column.values, long))
+    sizes = np.diff(bounds)
+    first, count = (
+        pc.fill_null(each.values.cast(pa.int64()), -1).to_numpy(zero_copy_only=False) for each in (start, length)
+    )
+    odd = (
+        (first < 0) | (first > INT32_MAX) | (np.abs(count) > INT32_MAX) | (nulls_of(length) if of_bytes else count < 0)
+    )
+    begins = np.minimum(np.where(odd, 0, first), sizes)
+    ends = np.where(count < 0, sizes, np.minimum(begins + np.where(odd, 0, count), sizes))
+    kinds = np.full(len(sizes), tags.STRING, np.uint8)
+    at, to = ((bounds[:-1] + each).astype(np.int32) for each in (begins, ends))
+    return Column(
+        "string",
+        cells_of(kinds, (to - at).astype(np.int64), at, to, text, "packed").of("string"),
+        doubt=either(long, odd),
+    )
+
+
+def _wide(texts: pa.Array) -> Bools | None:
+    """Texts that are not ASCII alone."""
+    return either(filled(pc.not_equal(pc.binary_length(texts), pc.utf8_length(texts))))
 
 
 def trimmed(trim: Any, column: Column, chars: object) -> Column:
@@ -248,15 +281,14 @@ def trimmed(trim: Any, column: Column, chars: object) -> Column:
     return Column("string", trim(without(column.values, long), characters=chars), doubt=long)
 
 
-def place_of(column: Column, part: object) -> Column:
-    """`$indexOfCP` of a constant text: doubt where a text is not ASCII alone and has it."""
+def place_of(column: Column, part: object, *, of_bytes: bool) -> Column:
+    """`$indexOfCP` and `$indexOfBytes` of a constant text: doubt where a text is not ASCII alone and has it, for its code points."""
     if type(part) is not str or not part:
         raise Unvectorised
     found = pc.find_substring(column.values, part)
-    wide = pc.and_(
-        pc.not_equal(pc.binary_length(column.values), pc.utf8_length(column.values)), pc.greater_equal(found, 0)
-    )
-    return Column("int", found.cast(pa.int32()), doubt=either(filled(wide)))
+    wide = None if of_bytes else _wide(column.values)
+    there = filled(pc.greater_equal(found, 0))
+    return Column("int", found.cast(pa.int32()), doubt=None if wide is None else either(wide & there))
 
 
 def replaced(column: Column, find: object, by: object, *, every: bool) -> Column:

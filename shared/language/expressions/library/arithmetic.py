@@ -320,7 +320,24 @@ def _real(name: str, doc: str, on_double: Callable[[float], float], on_decimal: 
         except ValueError:
             return math.nan
 
+    def of_double(value: float) -> float:
+        try:
+            return on_double(value)
+        except OverflowError:
+            return math.inf
+        except ValueError:
+            return math.nan
+
     positional(name, 1, null=1, doc=doc)(apply)
+    REALS[name] = of_double, good or _any
+
+
+REALS: Final[dict[str, tuple[Callable[[float], float], Callable[[float], bool]]]] = {}
+"""Operators of one number: (what they are of a double, the doubles that they take)."""
+
+
+def _any(_: float) -> bool:
+    return True
 
 
 def _positive(value: Any) -> bool:
