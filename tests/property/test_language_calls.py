@@ -215,3 +215,16 @@ def test_a_query_holds_on_columns_where_it_holds_on_documents(seed: int, monkeyp
         sure = np.ones(batch.num_rows, np.bool_) if doubt is None else ~doubt
         assert found[sure].tolist() == np.array(wanted)[sure].tolist(), query
         assert sure.all() or any("." in name for name in query), query
+
+
+@pytest.mark.parametrize("depth", [149, 150, 151, 170])
+def test_what_is_compared_nests_no_deeper_than_the_interpreter_goes(depth: int) -> None:
+    """Equal arrays are equal on columns as far as they are on documents, and fail behind it."""
+    nested = "[" * depth + "1" + "]" * depth
+    text = f'{{"a": {nested}, "x": {nested}}}'.encode()
+    batch = decode(pa.array([text] * 300, pa.binary()), parse_schema({}, "schema", Problems({}))).batch
+    expr = _parsed({"$eq": ["$a", "$x"]})
+    wanted, failures = evaluate_rows(expr, environments(batch, documents_of(batch)))
+    found = evaluated(expr, batch)
+    assert found.values() == wanted
+    assert len(found.errors) == len(failures)

@@ -9,9 +9,10 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidemark.shared.compiled import tags, values
+from tidemark.shared.compiled import keys, tags, values
 from tidemark.shared.compiled.columns import TAGS, Tagged
 from tidemark.shared.compiled.documents import buffers, cells_of, numeric
+from tidemark.shared.language.expressions.environment import DEPTH_MAX
 from tidemark.shared.language.kernels.base import (
     ARROW,
     Bools,
@@ -89,6 +90,33 @@ def encoded(column: Column) -> tuple[pa.BinaryArray, Bools | None]:
             raise Unvectorised
         return column.values if column.absent else column.values.fill_null(NULL), unsure
     return values.write(_tagged(column))[0], unsure
+
+
+def is_nested(column: Column) -> bool:
+    """Whether values of a column are arrays or objects."""
+    return column.type in ("object", "array") or (
+        column.cells is not None and column.cells.has(tags.OBJECT, tags.ARRAY)
+    )
+
+
+def equal(left: Column, right: Column) -> tuple[Bools, Bools | None]:
+    """(which values of any types are equal, shape (n,); the rows in doubt)."""
+    (a, unsure_a), (b, unsure_b) = encoded(left), encoded(right)
+    (one, sure_one), (other, sure_other) = keys.canonical(a, lasting=False), keys.canonical(b, lasting=False)
+    same = filled(pc.equal(one, other)) & (filled(a.is_null()) == filled(b.is_null()))
+    return same, either(unsure_a, unsure_b, ~sure_one, ~sure_other, _may_be_deep(a), _may_be_deep(b))
+
+
+_OPENS: Final = np.isin(np.arange(256), [*range(0x80, 0xA0), *range(0xDC, 0xE0)])
+"""The first bytes of arrays and objects, which also stand inside of texts and numbers."""
+
+
+def _may_be_deep(cells: pa.BinaryArray) -> Bools:
+    """The values with so many arrays and objects in them that the interpreter may refuse to go so deep, shape (n,)."""
+    text, bounds = buffers(cells)
+    opened = np.concatenate(([0], np.cumsum(_OPENS[text[: bounds[-1]]])))
+    found: Bools = np.diff(opened[bounds]) > DEPTH_MAX
+    return found
 
 
 def items_of(column: Column, arrays: Bools) -> tuple[Int64s, pa.BinaryArray]:

@@ -204,7 +204,8 @@ def _kernel(expr: Call, rows: Rows, of: Of) -> Column:
     if kernel is None or None in expr.args:
         raise Unvectorised
     args = [of(arg, rows) for arg in expr.args if arg is not None]
-    return _made(kernel(args), args)
+    found = kernel(args)
+    return found if op in ("$eq", "$ne") and any(map(cells.is_nested, args)) else _made(found, args)
 
 
 def _made(found: Column, args: Sequence[Column]) -> Column:
@@ -228,6 +229,9 @@ def _on_first(kernel: Callable[[Column, Call], Column]) -> Kernel:
 
 def _comparison(op: str) -> Callable[[Sequence[Column]], Column]:
     def apply(args: Sequence[Column]) -> Column:
+        if op in ("$eq", "$ne") and any(map(cells.is_nested, args)):
+            same, doubt = cells.equal(args[0], args[1])
+            return Column("bool", pa.array(same if op == "$eq" else ~same), doubt=doubt)
         signs, doubt = compare_columns(args[0], args[1])
         return doubted(booleans(HOLDS[op](signs)), doubt)
 
