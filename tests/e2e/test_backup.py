@@ -23,7 +23,7 @@ from tidemark.services.sink.connectors.released import read_released_rows
 from tidemark.shared.adapters.kafka_log import KafkaLog
 from tidemark.shared.adapters.kafka_settings import KafkaSettings
 from tidemark.shared.model.ids import ProcessorName
-from tidemark.shared.model.messages import DropProcessor, StopProcessor
+from tidemark.shared.model.messages import DropProcessor, KeepCheckpoint, StartProcessor, StopProcessor
 from tidemark.shared.ports.log import Log, NewRecord, TopicPartition
 
 pytestmark = [pytest.mark.e2e, pytest.mark.kafka]
@@ -162,7 +162,10 @@ def settings_of(data: Path, bootstrap: str) -> dict[str, str]:
 async def test_parts_go_on_with_a_new_broker_and_new_keys(
     kafka_broker: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Source and target are another broker's. Of the installation nothing is left but what the last backup has; it counts on from there."""
+    """Of the installation nothing is left but the last backup: it counts on from there, and goes back to a checkpoint that was kept (C11).
+
+    Source and target are another broker's.
+    """
     monkeypatch.setenv("TIDEMARK_RUNTIME", ENGINE)
     data, anew = tmp_path / "d", tmp_path / "elsewhere"
     log = KafkaLog(KafkaSettings(bootstrap=kafka_broker, client="test"))
@@ -174,6 +177,7 @@ async def test_parts_go_on_with_a_new_broker_and_new_keys(
         monkeypatch.setenv("TIDEMARK_SIGNING_KEYS_FILE", str(data / "signing.keys"))
         async with parts_of(settings_of(data, installed.cluster.bootstrap)) as parts:
             async with flowing(installed, log, 0, 2_000):
+                await installed.client.request(KeepCheckpoint(installed.client.unique(), NAME, "early"))
                 await back_up_parts(parts, tmp_path / "earlier")
                 await installed.until_running(NAME)
             await installed.client.request(StopProcessor(installed.client.unique(), NAME))
@@ -195,6 +199,12 @@ async def test_parts_go_on_with_a_new_broker_and_new_keys(
         assert await installed.ensure_started(NAME, text, {}) == "resumed"
         await write(log, 2_000, 3_000)
         await drain(installed, log)
-    found = [json.loads(record.value or b"") async for record in committed_records(log, COUNTS)]
-    assert counted(found) == Counter(n % KEYS for n in range(3_000))
+        found = [record.value or b"" async for record in committed_records(log, COUNTS)]
+        assert counted(map(json.loads, found)) == Counter(n % KEYS for n in range(3_000))
+        await installed.client.request(StartProcessor(installed.client.unique(), NAME, checkpoint="early"))
+        await installed.until_running(NAME)
+        await drain(installed, log)
+    again = [record.value or b"" async for record in committed_records(log, COUNTS)][len(found) :]
+    assert again
+    assert not Counter(again) - Counter(found)
     await log.close()
