@@ -6,7 +6,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tests.harness.drawn import parse_drawn
@@ -228,6 +228,13 @@ def of(outs: Sequence[Out], port: str) -> list[Document]:
 
 
 @given(given_documents=st.lists(documents, max_size=6), given_stages=stages)
+@example(
+    given_documents=[
+        {"s": "", "i": 0, "t": {"$date": {"$numberLong": "0"}}, "x": []},
+        {"x": None, "s": "", "i": 0, "t": {"$date": {"$numberLong": "0"}}},
+    ],
+    given_stages=[{"$project": {"i": 1, "x": {"y": {"$toDate": "$s"}}}}],
+)
 @settings(max_examples=300)
 def test_stages_give_on_columns_what_they_give_on_documents(
     given_documents: list[dict[str, Any]], given_stages: list[dict[str, Any]]

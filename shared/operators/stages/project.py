@@ -18,17 +18,21 @@ def project(stage: Project, staged: Staged, context: TaskContext) -> None:
 
 def _included(stage: Project, staged: Staged, context: TaskContext) -> None:
     """The fields that are kept in the order of the documents, then those that are computed; encoded documents where these orders differ."""
-    frame = frame_of(stage, staged, context, stage.paths())
     leaves = dict(stage.fields.fields)
     computed = [name for name, leaf in leaves.items() if isinstance(leaf, Computed) or _computes_inside(leaf)]
     kept = [name for name, leaf in leaves.items() if not isinstance(leaf, Computed)]
     order = document_order(staged.batch, kept, computed)
     if order is None:
+        frame = Frame(
+            staged.batch, topic=context.topic
+        )  # the interpreter may be asked for whole documents, in their order
+        frame.prepare(stage.paths())
         documents = included_documents(stage.fields, frame)
         staged.interpreted += documents.interpreted_rows
         staged.batch = of_encoded(documents.array, staged.batch)
         without_errors(stage, staged, context, frame, documents.errors)
         return
+    frame = frame_of(stage, staged, context, stage.paths())
     made_of(stage, staged, context, frame, {name: _included_leaf(name, leaves[name], frame) for name in order})
 
 
