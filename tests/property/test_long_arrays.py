@@ -92,7 +92,9 @@ GROWING = [
 
 @pytest.mark.parametrize(
     ("tree", "size"),
-    [(tree, SIZES[n % len(SIZES)]) for n, tree in enumerate(GROWING)] if CI else itertools.product(GROWING, SIZES),
+    [(tree, SIZES[n % len(SIZES)]) for n, tree in enumerate(GROWING)]
+    if CI
+    else list(itertools.product(GROWING, SIZES)),
 )
 def test_what_the_interpreter_has_no_units_for_columns_have_none_for(tree: Any, size: tuple[int, int, int]) -> None:
     """Results do not depend on who works them out."""
