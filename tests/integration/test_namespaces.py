@@ -68,6 +68,8 @@ TABLE: Final[dict[tuple[str, str], tuple[Role, Kind]]] = {
     ("GET", "/v1/processors/{name}/logs"): ("viewer", "processor"),
     ("GET", "/v1/processors/{name}/plan"): ("viewer", "processor"),
     ("GET", "/v1/processors/{name}/checkpoints"): ("viewer", "processor"),
+    ("POST", "/v1/processors/{name}/checkpoints"): ("operator", "processor"),
+    ("DELETE", "/v1/processors/{name}/checkpoints/{checkpoint}"): ("operator", "processor"),
     ("GET", "/v1/processors/{name}/history"): ("viewer", "processor"),
     ("GET", "/v1/processors/{name}/dead-letters"): ("viewer", "processor"),
     ("POST", "/v1/processors/{name}/redrive"): ("operator", "processor"),
@@ -243,7 +245,7 @@ async def test_each_route_holds_users_to_their_roles_and_namespaces(teams: Teams
         for user in USERS:
             for processor in targets:
                 name = CONNECTIONS[processor] if path.startswith("/v1/connections/") else processor
-                asked = path.replace("{name}", name)
+                asked = path.replace("{name}", name).replace("{checkpoint}", "noon")
                 status, text = await teams.ask(user, method, asked, body_of(method, path, name))
                 due = 0 if path == "/healthz" else expected(user, method, path, name)
                 hidden = status == 404 and "there is no " in text
