@@ -43,6 +43,7 @@ _SILENCE_S: Final = 60.0
 """The consumer gives up when nothing has come for so long."""
 _OF_THOUSAND: Final = {"$substrBytes": ["$key", 13, 3]}
 """One of a thousand keys."""
+_NUMBER: Final = {"$toLong": {"$substrBytes": ["$key", 4, 12]}}
 _STAGES: Final[Mapping[str, list[dict[str, Any]]]] = {
     "match": [{"$match": {"amount": {"$gte": 0}}}],
     "map": [{"$addFields": {"double": {"$multiply": ["$amount", 2]}}}],
@@ -54,7 +55,7 @@ _STAGES: Final[Mapping[str, list[dict[str, Any]]]] = {
         {
             "$tumblingWindow": {
                 "interval": {"size": 1, "unit": "second"},
-                "pipeline": [{"$group": {"_id": _OF_THOUSAND, "n": {"$sum": 1}}}],
+                "pipeline": [{"$group": {"_id": _OF_THOUSAND, "n": {"$sum": 1}, "of": {"$sum": _NUMBER}}}],
             }
         }
     ],
@@ -206,14 +207,19 @@ async def consume(asked: argparse.Namespace) -> None:
 
 
 async def _count(consumer: aiokafka.AIOKafkaConsumer, wanted: int) -> None:
-    """Windows' counts, until they are as many as records; one line of JSON on standard output, without delays."""
-    counted, first_s, last_s = 0, 0.0, time.time()
+    """Windows' counts, until they are as many as records, and the sum of these' numbers; one line of JSON on standard output, no delays."""
+    counted, numbers, first_s, last_s = 0, 0, 0.0, time.time()
     while counted < wanted and time.time() - last_s < _SILENCE_S:
         for records in (await consumer.getmany(timeout_ms=1_000, max_records=20_000)).values():
             last_s = time.time()
             first_s = first_s or last_s
-            counted += sum(json.loads(record.value)["n"] for record in records)
+            results = [json.loads(record.value) for record in records]
+            counted += sum(result["n"] for result in results)
+            numbers += sum(result["of"] for result in results)
     assert counted == wanted, f"windows counted {counted} records, {wanted} were sent"
+    assert numbers == wanted * (wanted - 1) // 2, (
+        f"windows counted other records than were sent: their numbers are {numbers} together"
+    )
     assert not await consumer.getmany(timeout_ms=300), "more results than there are"
     await consumer.stop()
     print(json.dumps({"p50": None, "p99": None, "first": first_s, "last": last_s}), flush=True)
@@ -274,6 +280,15 @@ async def produced(bootstrap: str, topic: str, case: Case, count: int) -> None:
         await _ended(producer)
 
 
+async def _watched(installed: Installation, case: Case, folder: Path) -> tuple[Meter, Profiler]:
+    places = installed.cluster.pids()
+    profiled = {p: pid for p, pid in places.items() if p != "broker"} if case.profile_s else {}
+    meter, spy = Meter(places), Profiler(profiled, folder, case.profile_s)
+    await meter.__aenter__()
+    await spy.__aenter__()
+    return meter, spy
+
+
 async def measure(installed: Installation, case: Case, folder: Path) -> Found:
     """Run the case; AssertionError where a record is missing, comes twice or is not as it must be."""
     unique = uuid.uuid4().hex[:8]
@@ -300,12 +315,8 @@ async def measure(installed: Installation, case: Case, folder: Path) -> Found:
     assert consumer.stdout is not None
     assert (await consumer.stdout.readline()).strip() == b"ready"
     asked = time.monotonic()
-    places = installed.cluster.pids()
-    profiled = {p: pid for p, pid in places.items() if p != "broker"} if case.profile_s else {}
-    meter, spy = Meter(places), Profiler(profiled, folder / unique, case.profile_s)
     if case.preload:
-        await meter.__aenter__()
-        await spy.__aenter__()
+        meter, spy = await _watched(installed, case, folder / unique)
     if not floor:
         await installed.ensure_started(name, document(case, source, target), {})
         await installed.until_running(name)
@@ -313,8 +324,9 @@ async def measure(installed: Installation, case: Case, folder: Path) -> Found:
     began = time.time()
     if not case.preload:
         await asyncio.sleep(_SETTLES_S)
-        await meter.__aenter__()
-        await spy.__aenter__()
+        meter, spy = await _watched(
+            installed, case, folder / unique
+        )  # of all processes: some come with the first task of a service
         producers = await _producers(bootstrap, source, case, count, case.rate)
         for producer in producers:
             await _ended(producer)
