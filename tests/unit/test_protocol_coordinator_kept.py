@@ -150,6 +150,23 @@ def test_C13_a_checkpoint_gets_a_name_when_no_channel_carries_frames_in_it() -> 
     assert "ask again while it is RUNNING" in answer(world, KeepCheckpoint("late", NAME, "later"))
 
 
+def test_C11_E2_who_went_back_comes_again_to_what_was_kept_before_that() -> None:
+    """As when the earlier one could not be read any more: the way back is open, to the state of the stop."""
+    world = started(CoordinatorSettings(cleanup_interval_ms=200))
+    world.pass_ms(1_500)
+    with_kept(world)
+    stop(world)
+    now = with_kept(world, "now")
+    assert now.epoch == world.row.last
+    assert back(world)
+    world.pass_ms(3_000)
+    world.fail("read", permanent=True)
+    world.pass_ms(3_000)
+    assert world.row.state == "FAILED"
+    assert state_of(back(world, "now", 2)) == state_of(now)
+    assert world.row.state == "RUNNING"
+
+
 def test_C11_E2_a_processor_that_finished_or_failed_goes_back() -> None:
     """Where it ended then, its input ends anew."""
     world = started()
