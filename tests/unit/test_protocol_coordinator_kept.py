@@ -17,6 +17,7 @@ from tidemark.shared.model.messages import (
     StartCheckpoint,
     StartProcessor,
     StopProcessor,
+    StopTasks,
 )
 from tidemark.shared.protocol.coordinator import commands as do
 from tidemark.shared.protocol.coordinator.checkpoints import is_aligned
@@ -248,6 +249,72 @@ def test_E2_an_order_to_go_back_stands_until_it_is_carried_out_or_another_replac
     assert answer(world, StartProcessor("anew", NAME, resume=False)) == ""
     assert world.row.job != job
     assert "keeps no checkpoint named second; it keeps none" in answer(world, ForgetCheckpoint("f2", NAME, "second"))
+
+
+def ordered_and_stopped(world: World) -> None:
+    """It is to go back, and was stopped before it could."""
+    world.fate = lambda c: "away" if isinstance(c, do.StoreCommit) else "done"
+    assert answer(world, StartProcessor("order", NAME, checkpoint="then")) == ""
+    assert answer(world, StopProcessor("stop-order", NAME)) == ""
+    world.fate = lambda _: "done"
+    world.pass_ms(3_000)
+    assert (world.row.state, decode_kept(world.row.extra).go_back) == ("STOPPED", "then")
+
+
+def test_E2_R5_a_plain_start_carries_the_order_to_go_back_out_with_the_code_of_then() -> None:
+    """Code that changed since is no change of the plan that is left."""
+    world = started()
+    world.code = "one"
+    assert answer(world, ModifyProcessor("code", NAME, DOCUMENT)) == ""
+    then = with_kept(world)
+    assert answer(world, ModifyProcessor("more", NAME, TWO_SINKS)) == ""
+    stop(world)
+    ordered_and_stopped(world)
+    world.code = "two"
+    assert answer(world, StartProcessor("on", NAME)) == ""
+    assert [state_of(commit) for commit in went_back(world)] == [state_of(then)]
+    plan = world.assigned(world.row.generation)[COUNT].plan
+    assert (plan.document, plan.code_digest) == (DOCUMENT, "one")
+
+
+@pytest.mark.parametrize("lost", [do.StoreCommit, do.StoreNewGeneration])
+@pytest.mark.parametrize("anew", [False, True])
+def test_C8_E2_a_new_leader_adopts_no_tasks_from_before_a_start_with_another_state(lost: type, *, anew: bool) -> None:
+    """They were not told to stop, by a leader that ended: what they commit would follow from what came since."""
+    world = started()
+    world.pass_ms(1_500)
+    with_kept(world)
+    world.pass_ms(1_500)
+    generation, job = world.row.generation, world.row.job
+    world.fate = lambda c: None if isinstance(c, do.Publish) and isinstance(c.command, StopTasks) else "done"
+    stop(world)
+    world.fate = lambda c: None if isinstance(c, (do.Publish, lost)) else "done"
+    world.request(StartProcessor("on", NAME, not anew, "" if anew else "then"))
+    world.pass_ms(500)
+    world.crash_node(world.nodes[0])
+    world.fate = lambda _: "done"
+    world.lead()
+    world.pass_ms(20_000)
+    assert (world.row.state, world.row.generation > generation) == ("RUNNING", True)
+    assert (world.row.job != job) if anew else len(went_back(world)) == 1
+
+
+def test_C11_C13_a_name_that_has_to_wait_keeps_no_stop_waiting() -> None:
+    """Where targets are away no checkpoint is taken; and one that is asked for before a stop is left to the stop's."""
+    world = started()
+    world.behind = 3
+    world.pass_ms(1_500)
+    world.acking = lambda _: False
+    world.request(KeepCheckpoint("keep", NAME, "then"))
+    world.pass_ms(500)
+    assert "keep" not in world.nodes[0].answers
+    assert answer(world, StopProcessor("stop-0", NAME)) == ""
+    assert "is to be stopped or changed" in world.nodes[0].answers["keep"]
+    world = started(CoordinatorSettings(unreleased_max=3))
+    world.behind = 3
+    world.releasing = False
+    world.pass_ms(8_000)
+    assert "wait for a target, and none is taken until then" in answer(world, KeepCheckpoint("held", NAME, "held"))
 
 
 def test_C11_a_forgotten_checkpoint_goes_with_its_blobs() -> None:

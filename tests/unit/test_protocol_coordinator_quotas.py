@@ -10,11 +10,13 @@ from tidemark.shared.model.ids import ProcessorName, namespace_of
 from tidemark.shared.model.messages import (
     CreateProcessor,
     DropProcessor,
+    KeepCheckpoint,
     ModifyProcessor,
     StartProcessor,
     StopProcessor,
 )
 from tidemark.shared.process.settings import ProcessSettingsError, settings_of
+from tidemark.shared.protocol.coordinator import commands as do
 from tidemark.shared.protocol.coordinator.settings import CoordinatorSettings, Quota
 from tidemark.shared.protocol.coordinator.state import ACTIVE
 
@@ -32,7 +34,8 @@ def leading(*quotas: Quota) -> World:
 
 
 def asked(
-    world: World, *requests: CreateProcessor | StartProcessor | StopProcessor | ModifyProcessor | DropProcessor
+    world: World,
+    *requests: CreateProcessor | StartProcessor | StopProcessor | ModifyProcessor | DropProcessor | KeepCheckpoint,
 ) -> list[str]:
     """The answers to requests that come together."""
     for request in requests:
@@ -70,6 +73,33 @@ def test_E4_no_more_tasks_run_than_a_namespaces_quota() -> None:
     assert asked(world, StopProcessor("stop", A)) == [""]
     world.pass_ms(3_000)
     assert asked(world, start(C, "now")) == [""]
+
+
+@pytest.mark.parametrize("lost", [do.StoreCommit, do.StoreNewGeneration])
+def test_E4_one_that_goes_back_counts_with_the_tasks_of_then(lost: type) -> None:
+    """Before its row has them, while it is written, and at a plain start behind a stop."""
+    world = leading(Quota("a", tasks=5))
+    asked(world, create(A), create(B))
+    asked(world, start(A))
+    world.pass_ms(1_500)
+    assert asked(world, ModifyProcessor("to 3", A, parallelism={"source": 3})) == [""]
+    world.pass_ms(3_000)
+    assert asked(world, KeepCheckpoint("keep", A, "then")) == [""]
+    assert asked(world, ModifyProcessor("to 1", A, parallelism={"source": 1})) == [""]
+    world.pass_ms(3_000)
+    assert asked(world, StopProcessor("stop", A)) == [""]
+    world.pass_ms(3_000)
+    world.fate = lambda c: None if isinstance(c, lost) else "done"
+    assert asked(world, StartProcessor("back", A, checkpoint="then")) == [""]
+    assert "others of namespace a run with 4" in asked(world, start(B))[0]
+    if lost is do.StoreCommit:
+        world.fate = lambda c: "away" if isinstance(c, lost) else "done"
+        assert "others of namespace a run with 4" in asked(world, start(B, "again"))[0]
+        world.pass_ms(1_000)
+        world.request(StopProcessor("stop it", A))
+        world.pass_ms(3_000)
+        assert asked(world, start(B, "now")) == [""]
+        assert "a.one would run with 4 tasks" in asked(world, start(A, "on"))[0]
 
 
 def test_E4_a_running_processor_grows_within_its_quota_alone() -> None:

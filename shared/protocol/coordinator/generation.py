@@ -315,6 +315,14 @@ def interval_ms(p: ProcessorState) -> int:
 # --- ADOPTING: a new leader, a generation that may be running ---------------------------------------------------------
 
 
+def is_the_one_that_was_ordered(p: ProcessorState) -> bool:
+    """Whether tasks of the row's generation may go on: not behind a start that begins from another state, or has gone back (E2)."""
+    begins_anew = p.kept.without_state and p.kept.purpose != RELEASE
+    return (
+        bool(p.lineage) and not p.kept.go_back and not begins_anew and p.lineage[-1].plan_version == p.row.plan_version
+    )
+
+
 def adopt(p: ProcessorState, now_ms: int) -> None:
     """Go on with the running generation if all its tasks are there, else begin the next (C1, R2)."""
     run = p.run

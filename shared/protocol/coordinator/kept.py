@@ -5,15 +5,16 @@ where those of the kept checkpoint did. All edges of the plan are new, so nothin
 """
 
 import re
+from itertools import islice
 from typing import Final
 
 from msgspec import structs
 
 from tidemark.shared.model.checkpoint import CommitRow, TaskHandle
 from tidemark.shared.model.ids import NO_EPOCH, Epoch, VertexId
-from tidemark.shared.model.messages import ForgetCheckpoint, KeepCheckpoint
+from tidemark.shared.model.messages import ForgetCheckpoint, KeepCheckpoint, ModifyProcessor, RunningPlan, StopProcessor
 from tidemark.shared.protocol.coordinator.plans import rebound, sinks_of
-from tidemark.shared.protocol.coordinator.record import Decisions, KeptCheckpoint, RemovedSink, encode_kept
+from tidemark.shared.protocol.coordinator.record import Decisions, KeptCheckpoint, PendingPlan, RemovedSink, encode_kept
 from tidemark.shared.protocol.coordinator.state import Committed, Phase, ProcessorState, plan_bytes
 
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
@@ -37,7 +38,7 @@ def kept_last(p: ProcessorState, request: KeepCheckpoint) -> Decisions | str | N
         return f"{p.name} is at the end of its input: nothing goes on from its last checkpoint"
     if not p.is_aligned():
         if p.phase is Phase.RUNNING:
-            return None
+            return _waits_in_vain(p) or None
         return (
             f"the last checkpoint of {p.name} has records on their way between tasks (options.checkpoint.alignmentTimeout):"
             " ask again while it is RUNNING"
@@ -53,6 +54,15 @@ def kept_last(p: ProcessorState, request: KeepCheckpoint) -> Decisions | str | N
             f" {p.settings.checkpoints_bytes_max}: forget others first, or install the code of computations as a package"
         )
     return structs.replace(kept, checkpoints=checkpoints)
+
+
+def _waits_in_vain(p: ProcessorState) -> str:
+    """Why it does not wait for the next checkpoint: there may be none for long, and what was asked behind it would wait as long."""
+    if p.held:
+        return f"{len(p.unreleased())} checkpoints of {p.name} wait for a target, and none is taken until then: ask again behind that"
+    if any(isinstance(each, StopProcessor | ModifyProcessor) for each in islice(p.requests, 1, None)):
+        return f"{p.name} is to be stopped or changed, and its last checkpoint has records on their way: ask again behind that"
+    return ""
 
 
 def wants_aligned(p: ProcessorState) -> bool:
@@ -75,6 +85,13 @@ def forgotten(p: ProcessorState, request: ForgetCheckpoint) -> Decisions | str:
 def kept_as(kept: Decisions, name: str) -> KeptCheckpoint | None:
     """The kept checkpoint of this name."""
     return next((each for each in kept.checkpoints if each.name == name), None)
+
+
+def next_plan(p: ProcessorState, kept: Decisions) -> RunningPlan | PendingPlan:
+    """The plan that these decisions let run next."""
+    if (back := kept_as(kept, kept.go_back)) is not None:
+        return back.plan
+    return p.plan if kept.pending is None else kept.pending
 
 
 def unknown(p: ProcessorState, kept: Decisions, name: str) -> str:

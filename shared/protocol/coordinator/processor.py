@@ -97,7 +97,7 @@ class ProcessorMachine:
             p.phase = Phase.DROPPING
         elif p.row.state in IDLE_STATES:
             p.phase = Phase.IDLE
-        elif p.row.generation == 0 or not p.lineage:
+        elif not generation.is_the_one_that_was_ordered(p):
             p.phase = Phase.WAITING
         else:
             p.phase = Phase.ADOPTING

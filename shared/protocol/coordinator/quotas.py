@@ -8,7 +8,8 @@ from collections.abc import Iterable
 
 from tidemark.shared.model.ids import namespace_of
 from tidemark.shared.model.messages import RunningPlan
-from tidemark.shared.protocol.coordinator.record import PendingPlan
+from tidemark.shared.protocol.coordinator.kept import next_plan
+from tidemark.shared.protocol.coordinator.record import PendingPlan, decode_plan
 from tidemark.shared.protocol.coordinator.settings import Quota
 from tidemark.shared.protocol.coordinator.state import ACTIVE, ProcessorState
 
@@ -50,7 +51,8 @@ def _held(p: ProcessorState) -> int:
     row, kept = (p.row, p.kept) if p.write is None else (p.write.row, p.write.kept)
     if p.phase not in ACTIVE and (p.write is None or row.state != "STARTING"):
         return 0
-    return sum((p.plan if kept.pending is None else kept.pending).tasks.values())
+    plan = next_plan(p, kept) if row.plan == p.row.plan else decode_plan(row.plan)
+    return sum(plan.tasks.values())
 
 
 def _shown(namespace: str) -> str:

@@ -20,7 +20,7 @@ from tidemark.shared.model.messages import (
     StopProcessor,
 )
 from tidemark.shared.protocol.coordinator import commands as do
-from tidemark.shared.protocol.coordinator.kept import forgotten, kept_as, kept_last, unknown
+from tidemark.shared.protocol.coordinator.kept import forgotten, kept_as, kept_last, next_plan, unknown
 from tidemark.shared.protocol.coordinator.plans import fault_of, pending_of
 from tidemark.shared.protocol.coordinator.quotas import refused_run
 from tidemark.shared.protocol.coordinator.record import Decisions
@@ -116,14 +116,16 @@ def _start(p: ProcessorState, request: StartProcessor) -> str | None:
     if request.resume and p.row.state == "FINISHED" and not p.kept.without_state:
         return f"{p.name} has finished and cannot be resumed; start it without state"
     kept = p.next_kept()
-    if p.plan.code_digest:
+    if not request.resume:
+        kept = structs.replace(kept, go_back="")
+    if p.plan.code_digest and not kept.go_back:  # who goes back has the code of then
         found = _with_code_as_it_is(p, kept, keeps=request.resume and not p.kept.without_state)
         if found is None or isinstance(found, str):
             return found
         kept = found
     if not request.resume or kept.without_state:  # a drain was of the life before
-        kept = structs.replace(kept, without_state=True, drain=None, go_back="")
-    if over := refused_run(p, p.plan if kept.pending is None else kept.pending):
+        kept = structs.replace(kept, without_state=True, drain=None)
+    if over := refused_run(p, next_plan(p, kept)):
         return over
     desired = "running" if kept.drain is None else "drained"
     _write(p, request, kept, desired=desired, state="STARTING", reason="", failures=0)

@@ -160,7 +160,7 @@ COORDINATOR = (
     Mutant("E2", "numbers begin anew", GENERATION, "last=NO_EPOCH, plan_version=version, plan=plan_bytes(bound.plan))\n    _write", "last=NO_EPOCH, reserved=NO_EPOCH, plan_version=version, plan=plan_bytes(bound.plan))\n    _write", ON_REQUESTS),
     Mutant("E3", "a change does not wait for a checkpoint", RUNNING, "    elif not p.final():\n        leave(p, now_ms, now_ms)\n        begin(p)", "    elif not p.final() and now_ms < 0:\n        leave(p, now_ms, now_ms)\n        begin(p)", (*ON_REQUESTS, *ON_GENERATIONS)),
     Mutant("R5", "a start runs the code of before", REQUESTS, "    if found.code_digest == runs:\n", "    if found.code_digest:\n", ON_CODE),
-    Mutant("R5", "a start does not look at code", REQUESTS, "    if p.plan.code_digest:\n", "    if not p.plan.code_digest:\n", ON_CODE),
+    Mutant("R5", "a start does not look at code", REQUESTS, "    if p.plan.code_digest and not kept.go_back:  # who goes back has the code of then\n", "    if not p.plan.code_digest:\n", ON_CODE),
     Mutant("R5", "a plan loses its code", "shared/protocol/coordinator/plans.py", "        code=pending.code,\n", "", ON_CODE),
     Mutant("R5", "other code has always run", "shared/protocol/coordinator/generation.py", "    same = (pending.document, pending.code_digest) == (p.plan.document, p.plan.code_digest)\n", "    same = pending.document == p.plan.document\n", ON_CODE),
     Mutant("R5", "what is imported already stays", "shared/computation/bundle.py", "            sys.modules.pop(known, None)\n", "            sys.modules.get(known, None)\n", ON_BUNDLE),
