@@ -62,6 +62,16 @@ def test_E4_a_namespace_has_no_more_processors_than_its_quota() -> None:
     assert asked(world, create(C, "again")) == [""]
 
 
+def test_E4_a_drop_that_is_answered_has_made_room() -> None:
+    """Though its row goes behind the answer."""
+    world = leading(Quota("a", processors=2))
+    asked(world, create(A), create(B))
+    world.fate = lambda c: None if isinstance(c, do.StoreDrop) else "done"
+    assert asked(world, DropProcessor("drop", A)) == [""]
+    assert A in world.store.rows
+    assert asked(world, create(C)) == [""]
+
+
 def test_E4_no_more_tasks_run_than_a_namespaces_quota() -> None:
     """Starts that come together count each other; a stop makes room; a restart of one that runs is none."""
     world = leading(Quota("a", tasks=4))

@@ -337,12 +337,16 @@ class CoordinatorMachine:
                 request,
                 f"{known} processors are registered, which is processors_max of the coordinator: drop one first",
             )
-        elif over := refused_creation(self.settings.quotas, request.name, (*self.processors, *self.creations)):
+        elif over := refused_creation(self.settings.quotas, request.name, (*self._staying(), *self.creations)):
             self._answer(request, over)
         else:
             op = self.ctx.op()
             self.creations[request.name] = Creation(request, op)
             self.ctx.out.append(do.MakePlan(op, request.name, request.document, request.parallelism, None))
+
+    def _staying(self) -> list[ProcessorName]:
+        """The processors but those whose drop is answered: only their rows are still there."""
+        return [name for name, machine in self.processors.items() if machine.state.untold is None]
 
     def _connect(self, request: PutConnection) -> None:
         if any(known.request == request.request for known in self.connecting.values()):
