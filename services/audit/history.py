@@ -19,6 +19,7 @@ from tidemark.shared.ports.blobs import BlobError, BlobStore
 from tidemark.shared.ports.commits import CommitStore
 from tidemark.shared.ports.log import Log, TopicPartition
 from tidemark.shared.protocol.coordinator.checkpoints import CommitPermit
+from tidemark.shared.protocol.coordinator.record import decode_plan
 from tidemark.shared.runtime.exchange import digest_of
 from tidemark.shared.runtime.topics import Topics
 from tidemark.shared.wire.limits import WireError
@@ -57,6 +58,11 @@ class Commit:
         return self.row.epoch
 
     @property
+    def goes_back(self) -> bool:
+        """Whether by it a processor went back to a kept checkpoint: it alone has nothing of any sink (C11)."""
+        return not self.row.handles
+
+    @property
     def staged(self) -> dict[Identity, bytes]:
         """By release identity: the handle of its staged data."""
         return {(h.vertex, h.index): h.staged for h in self.row.handles}
@@ -74,7 +80,7 @@ async def read_history(
 ) -> list[Commit]:
     """The commits of a job behind this one, or from the first, up to that one, or to the last, oldest first. AuditFailed, NotAuditable."""
     commits = await mirrored(row.job, log, topics, after, until, several=len(processor.sources) > 1)
-    _chained(commits, after)
+    _chained(commits, after, decode_plan(row.plan).since)
     await _of_lineage(row.job, commits, store, after)
     kept = await _stored(row, commits, store)
     if until is None:
@@ -187,8 +193,8 @@ def _stands(row: MirrorRow, place: str, *, several: bool) -> dict[SplitId, Split
     return found
 
 
-def _chained(commits: list[Commit], before: Commit | None) -> None:
-    """Each names the one before it; no split goes back."""
+def _chained(commits: list[Commit], before: Commit | None, since: Epoch) -> None:
+    """Each names the one before it; no split goes back, but where the processor did (C11), no later than at `since`."""
     for commit in commits:
         last = NO_EPOCH if before is None else before.epoch
         if commit.row.predecessor != last or commit.epoch <= last:
@@ -197,6 +203,9 @@ def _chained(commits: list[Commit], before: Commit | None) -> None:
                 "is missing or was changed"
             )
             raise AuditFailed(message)
+        if commit.epoch <= since and commit.goes_back:
+            before = commit
+            continue
         for split, stand in commit.stands.items():
             reached = before.stands.get(split) if before is not None else None
             least = stand.begin if reached is None else reached.next
@@ -314,6 +323,7 @@ def released_steps(
     """
     named = {commit.epoch: commit for commit in commits if identity in commit.staged}
     epochs = list(named)  # they rise
+    backs = {commit.epoch: commit for commit in commits if commit.goes_back}
     part, parts = 1, 1
     for step in steps:
         begins = marker is None or (step.empty and step.epoch not in named)
@@ -322,6 +332,8 @@ def released_steps(
                 raise AuditFailed(_said(step, f"part {part + 1} of {parts} of commit {marker}"))
         elif begins:
             _begins(step, marker, named)
+        elif step.epoch in backs:
+            _goes_on(step, backs[step.epoch], marker, named)
         else:
             at = bisect_right(epochs, marker or NO_EPOCH)
             if at == len(epochs):
@@ -329,7 +341,7 @@ def released_steps(
             following = epochs[at]
             if (step.epoch, step.predecessor, step.part) != (following, named[following].row.predecessor, 1):
                 raise AuditFailed(_said(step, f"commit {following} behind {named[following].row.predecessor}"))
-        if not begins:
+        if not begins and step.epoch in named:
             yield step, named[step.epoch]
         marker, part, parts = step.epoch, step.part, step.parts
 
@@ -338,6 +350,17 @@ def _begins(step: ReleaseStep, marker: Epoch | None, named: Mapping[Epoch, Commi
     """An identity begins, or comes back, at a checkpoint that has nothing of it, and passes over no commit that names it."""
     if step.predecessor != marker or step.parts != 1 or not step.empty:
         raise AuditFailed(_said(step, f"an empty beginning behind {marker}"))
+    _passes_none(step, marker, named)
+
+
+def _goes_on(step: ReleaseStep, back: Commit, marker: Epoch | None, named: Mapping[Epoch, Commit]) -> None:
+    """An identity takes note of a going back, which has no output."""
+    if (step.predecessor, step.part, step.parts) != (back.row.predecessor, 1, 1):
+        raise AuditFailed(_said(step, f"commit {back.epoch} behind {back.row.predecessor}"))
+    _passes_none(step, marker, named)
+
+
+def _passes_none(step: ReleaseStep, marker: Epoch | None, named: Mapping[Epoch, Commit]) -> None:
     passed = next((epoch for epoch in named if (marker or NO_EPOCH) < epoch <= step.epoch), None)
     if passed is not None:
         raise AuditFailed(_said(step, f"commit {passed}, which is passed over"))

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from deltalake import DeltaTable
 
-from tests.harness.installation import NAME, installed
+from tests.harness.installation import NAME, Installed, installed
 from tests.harness.sealing import sealed
 from tidemark.services.audit.check import Audited, AuditFailed, NotAuditable, audit
 from tidemark.services.audit.installed import AuditedInstallation
@@ -18,7 +18,8 @@ from tidemark.shared.adapters.memory_commit_store import MemoryCommitStore
 from tidemark.shared.adapters.memory_log import MemoryLog
 from tidemark.shared.adapters.virtual import VirtualWorld, run_virtual
 from tidemark.shared.model.ids import ProcessorName
-from tidemark.shared.ports.log import NewRecord, TopicPartition
+from tidemark.shared.model.messages import KeepCheckpoint, StartProcessor
+from tidemark.shared.ports.log import Log, NewRecord, TopicPartition
 from tidemark.shared.runtime.settings import RuntimeSettings
 from tidemark.shared.runtime.topics import MARKERS_PREFIX
 
@@ -49,6 +50,22 @@ def _quiet() -> None:
     quiet(logging.CRITICAL)
 
 
+async def go_back(it: Installed) -> None:
+    """To the checkpoint that was kept."""
+    await it.stop()
+    await it.client.request(StartProcessor("back", NAME, checkpoint="then"))
+    await it.committed()
+
+
+async def begin_anew(it: Installed, log: Log) -> None:
+    """It starts without state, until the earlier job's markers are gone."""
+    markers = f"{MARKERS_PREFIX}{it.store.rows[NAME].job}."
+    await it.stop()
+    await it.start(resume=False)
+    while any(topic.startswith(markers) for topic in await log.list_topics()):
+        await it.committed(1)
+
+
 async def audited(
     world: VirtualWorld,
     out: Path,
@@ -57,11 +74,12 @@ async def audited(
     tampering: bool = False,
     then: dict[str, Any] | None = None,
     anew: bool = False,
+    back: bool = False,
 ) -> Audited:
     """Three parts of the records through a pipeline without windows into one target, and its audit.
 
     then: what its filter is from the second part on.
-    anew: it starts once more without state, and reads all again.
+    anew: it starts once more without state, and reads all again. back: once more from a checkpoint between two parts.
     """
     source = {
         "connectionName": "broker",
@@ -103,12 +121,12 @@ async def audited(
                 await (await writer.send(at, NewRecord(json.dumps(reading).encode())))
             await writer.close()
             await it.committed()
+            if back and not first:
+                await it.client.request(KeepCheckpoint("keep", NAME, "then"))
+        if back:
+            await go_back(it)
         if anew:
-            markers = f"{MARKERS_PREFIX}{it.store.rows[NAME].job}."
-            await it.stop()
-            await it.start(resume=False)
-            while any(topic.startswith(markers) for topic in await log.list_topics()):
-                await it.committed(1)
+            await begin_anew(it, log)
         await it.stop(drain=True)
         if tampering:
             partition = it.broker._topics["out"][0]
@@ -196,6 +214,17 @@ def test_an_audit_knows_what_an_earlier_document_put_out(tmp_path: Path) -> None
         run_virtual(lambda world: audited(world, tmp_path / "a", emitted(), then={"id": {"$mod": [2, 0]}}))
     found: Audited = run_virtual(lambda world: audited(world, tmp_path / "b", emitted(), then={}))
     assert found.records == COUNT
+
+
+@pytest.mark.parametrize(
+    "emit",
+    [emitted(), *(filed(each) for each in ("json", "parquet", "iceberg"))],
+    ids=["topic", "files", "table", "iceberg"],
+)
+def test_an_audit_makes_no_statement_behind_a_going_back(tmp_path: Path, emit: dict[str, Any]) -> None:
+    """Positions fall there, which accuses nobody; the last document is the first one's."""
+    with pytest.raises(NotAuditable, match="or it went back to a kept one"):
+        run_virtual(lambda world: audited(world, tmp_path, emit, back=True))
 
 
 def test_what_an_earlier_job_put_out_is_not_this_ones(tmp_path: Path) -> None:
