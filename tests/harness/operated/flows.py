@@ -26,17 +26,23 @@ SHARED: Final = "shared"
 """The connection of the registry that `copies` names."""
 Kind = Literal["counts", "copies", "letters"]
 Row = tuple[Any, ...]
+Rows = dict[str, Counter[Row]]
+"""By topic."""
 
 
 @dataclass(slots=True)
 class Life:
-    """One job of a processor, from a start without state to the next one, by what its topics had when it ended."""
+    """From a start without state, or from a kept checkpoint, to the next such one, by what its topics had when it ended."""
 
     ends: dict[str, int]
     """Rows of each topic, those of earlier lives among them."""
     sent: int
     drained: bool
     """All that was sent was taken: everything must be there, else what is there must be right."""
+    path: Rows = field(default_factory=dict)
+    """What had come out up to the kept checkpoint that it began from."""
+    slack: Rows = field(default_factory=dict)
+    """Of this it is not known on which side of that checkpoint it came out."""
 
 
 @dataclass(slots=True)
@@ -50,6 +56,13 @@ class Flow:
     """It drains, or is compared: nothing is sent."""
     version: int = 0
     lives: list[Life] = field(default_factory=list)
+    path: Rows = field(default_factory=dict)
+    slack: Rows = field(default_factory=dict)
+    """Of the present life, as in `Life`."""
+    unaligned: bool = False
+    """Some document of it let tasks wait for barriers for a time only."""
+    scales: bool = False
+    """Some document of it had numbers of tasks that follow the load."""
 
     @property
     def topic(self) -> str:
@@ -134,14 +147,24 @@ class Flow:
         doc = row["doc"]
         return ((json.loads(doc) if isinstance(doc, str) else doc)["n"],)
 
+    def close(self, ends: dict[str, int], *, drained: bool) -> None:
+        """The present life has ended."""
+        self.lives.append(Life(ends, self.sent, drained, self.path, self.slack))
+        self.path, self.slack = {}, {}
+
+    def passed(self, rows: dict[str, list[Row]]) -> Rows:
+        """The rows of the present life, and of the checkpoint that it began from."""
+        begun = self.lives[-1].ends if self.lives else {}
+        return added(self.path, {topic: Counter(found[begun.get(topic, 0) :]) for topic, found in rows.items()})
+
     def wrong(self, rows: dict[str, list[Row]]) -> list[str]:
         """What each life has too much, or too little."""
         found, begun = [], dict.fromkeys(self.outputs, 0)
         for number, life in enumerate(self.lives):
             wanted = self.wanted(life.sent)
             for topic in self.outputs:
-                have = Counter(rows[topic][begun[topic] : life.ends[topic]])
-                more, less = have - wanted[topic], wanted[topic] - have
+                have = Counter(rows[topic][begun[topic] : life.ends[topic]]) + life.path.get(topic, Counter())
+                more, less = have - wanted[topic], wanted[topic] - have - life.slack.get(topic, Counter())
                 told = f"{topic}, life {number} of {len(self.lives)}, {life.sent} sent, drained {life.drained}"
                 if more:
                     found.append(f"{told}: {sum(more.values())} more: {more.most_common(3)}")
@@ -149,6 +172,11 @@ class Flow:
                     found.append(f"{told}: {sum(less.values())} missing: {sorted(less)[:3]}")
             begun = life.ends
         return found
+
+
+def added(some: Rows, more: Rows) -> Rows:
+    """Both together."""
+    return {topic: some.get(topic, Counter()) + more.get(topic, Counter()) for topic in {**some, **more}}
 
 
 async def read(bootstrap: str, topics: Iterable[str], partitions: int = 1) -> dict[str, list[bytes]]:

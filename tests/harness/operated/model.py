@@ -24,6 +24,8 @@ class Model:
     """The next start is one without state."""
     drains: bool = False
     """A drain was ordered, and a start takes it up again."""
+    back: bool = False
+    """It is to go back to a kept checkpoint, and has not been seen to run since."""
     began: bool = False
     """It has been started since it was created, or since its last life was closed."""
 
@@ -59,6 +61,8 @@ class Model:
                 return NO
             case "start":
                 return NO if draining or ended else EITHER if self.goal == "stopping" and self.drains else DONE
+            case "modify" | "rescale" | "modify-anew" if self.back:
+                return EITHER
             case "start-anew" | "modify-anew" | "drop":
                 return NO if active else DONE
             case "stop":
@@ -74,6 +78,7 @@ class Model:
 
     def did(self, act: str) -> None:
         """An act was done."""
+        self.back = act == "back" or (self.back and act not in ("create", "start-anew", "drop"))
         match act:
             case "create":
                 self.goal, self.base, self.settled, self.fresh, self.drains, self.began = (
@@ -95,6 +100,8 @@ class Model:
                     True,
                     False,
                 )
+            case "back":
+                self.goal, self.settled, self.fresh, self.drains = "up", False, False, False
             case "stop" if self.goal in ("up", "draining"):
                 self.goal, self.settled = "stopping", False
             case "drain" if self.goal in ("up", "stopping", "draining"):
@@ -110,7 +117,7 @@ class Model:
         """Take a state that was told; whether it is the end of what goes on."""
         match self.goal, state:
             case "up", "RUNNING":
-                self.settled = True
+                self.settled, self.back = True, False
             case "stopping", "STOPPED" | "FINISHED":
                 self.goal, self.base, self.settled = "idle", state, True
             case "draining", "FINISHED":

@@ -21,7 +21,7 @@ import aiokafka
 import psutil
 
 from tests.harness.operated.asking import Asker
-from tests.harness.operated.flows import PARTITIONS, Flow, Life, read
+from tests.harness.operated.flows import PARTITIONS, Flow
 from tests.harness.operated.installer import Installer
 from tests.harness.operated.namespaces import OUT, QUOTAS, Namespace
 from tests.harness.operated.people import People
@@ -234,13 +234,11 @@ class Story:
 
     async def _compare(self, walker: Walker) -> None:
         flow = walker.flow
-        rows = await read(self.bootstrap, flow.outputs)
+        rows = await walker.rows()
         ends = {topic: len(values) for topic, values in rows.items()}
-        flow.lives.append(Life(ends, flow.sent, walker.model.base == "FINISHED"))
+        flow.close(ends, drained=walker.model.base == "FINISHED")
         walker.model.began = False
-        for wrong in flow.wrong(
-            {topic: [flow.found(topic, value) for value in values] for topic, values in rows.items()}
-        ):
+        for wrong in flow.wrong(rows):
             self.asker.fault(f"output: {wrong}")
         audited = await self.asker.cli("audit", flow.name, "--json")
         if audited.status not in (0, 3):

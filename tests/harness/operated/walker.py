@@ -9,7 +9,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from tests.harness.operated.asking import AGAIN_S, Answer, path_of
-from tests.harness.operated.flows import PARTITIONS, Flow, Life, read
+from tests.harness.operated.backwards import ACTS as BACKWARDS
+from tests.harness.operated.backwards import Keeper
+from tests.harness.operated.flows import PARTITIONS, Flow, Row, read
 from tests.harness.operated.model import Model
 from tidemark.shared.model.ids import Epoch, ProcessorName
 from tidemark.shared.model.messages import (
@@ -51,10 +53,15 @@ class Walker:
     sending: asyncio.Lock = field(default_factory=asyncio.Lock)
     redriven: int = 0
     job: str = ""
+    keeper: Keeper = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Draw."""
+        self.keeper = Keeper(self, random.Random(f"{self.story.seed} {self.flow.name} kept"))
 
     async def step(self) -> None:
         """One act."""
-        names = {**CHANGES, **READS}
+        names = {**CHANGES, **READS, **BACKWARDS}
         if self.model.goal == "absent":
             names = {**names, "create": 60}
         elif self.model.goal == "idle":
@@ -62,6 +69,8 @@ class Walker:
         act = self.rng.choices(list(names), list(names.values()))[0]
         if act in CHANGES:
             await self.change(act)
+        elif act in BACKWARDS:
+            await getattr(self.keeper, act)()
         else:
             await getattr(self, f"_{act}")()
         if self.rng.random() < 0.5:
@@ -77,7 +86,7 @@ class Walker:
         if act == "drain":
             async with self.sending:  # nothing is under way
                 self.flow.held = True
-        ends = await self._ends() if self.model.goal == "idle" and self.model.began else None
+        ends = await self.ends() if self.model.goal == "idle" and self.model.began else None
         drained = self.model.base == "FINISHED"
         connected, allowed = self.story.connected, self.model.allows(act)
         if self._names_it(act) and connected == "gone":
@@ -94,8 +103,10 @@ class Walker:
         elif found.outcome == "done":
             self.model.did(act)
             if anew and ends is not None:
-                self.flow.lives.append(Life(ends, self.flow.sent, drained))
+                self.flow.close(ends, drained=drained)
                 self.model.began = act != "drop"
+            if anew:
+                self.keeper.lost()
             if anew and self.model.goal != "draining":
                 self.flow.held = False
             await self._told(act, way)
@@ -136,7 +147,11 @@ class Walker:
         document = self.flow.document(self.rng.choice([200, 400, 1_000]))
         if self.rng.random() < 0.3:
             most = {"source": PARTITIONS, "sink": 2}
+            self.flow.scales = True
             document["options"]["tasks"] = {each: {"min": self.rng.randint(1, 2), "max": n} for each, n in most.items()}
+        if self.rng.random() < 0.2:
+            self.flow.unaligned = True
+            document["options"]["checkpoint"]["alignmentTimeout"] = {"size": 50, "unit": "ms"}
         return document
 
     def _tasks(self) -> dict[str, int]:
@@ -288,9 +303,14 @@ class Walker:
         self.model.goal, self.model.base, self.model.settled = goal, last, goal != "draining"  # type: ignore[assignment]
         self.model.drains = self.model.drains and last != "FINISHED"
 
-    async def _ends(self) -> dict[str, int]:
-        rows = await read(self.story.bootstrap, self.flow.outputs)
-        return {topic: len(values) for topic, values in rows.items()}
+    async def rows(self) -> dict[str, list[Row]]:
+        """All that its topics have."""
+        found = await read(self.story.bootstrap, self.flow.outputs)
+        return {topic: [self.flow.found(topic, value) for value in values] for topic, values in found.items()}
+
+    async def ends(self) -> dict[str, int]:
+        """How many rows each topic has."""
+        return {topic: len(rows) for topic, rows in (await self.rows()).items()}
 
     # --- looks ------------------------------------------------------------------------------------------------------------
 
@@ -392,7 +412,9 @@ class Walker:
     async def _race(self) -> None:
         """Two acts at the same time: each is decided, and the processor is in one state then."""
         await self.settle()
-        if self.model.goal == "absent" or self.model.fresh or self.model.drains or self.model.base == "FINISHED":
+        if self.model.goal == "absent" or self.model.fresh or self.model.drains or self.model.back:
+            return
+        if self.model.base == "FINISHED":
             return
         if self._names_it("modify") and self.story.connected != "good":
             return
