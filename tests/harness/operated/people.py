@@ -67,14 +67,14 @@ class People:
         }
         return {"users_file": str(self.file), "oidc": named}
 
-    def write(self) -> None:
-        """The file, whole at each moment."""
+    def write(self, more: str = "") -> None:
+        """The file, whole at each moment: who reads it half would keep that beside a wrong line."""
         known = {user: rights for user, rights in self.rights.items() if rights}
         lines = [
             f"{user} {rights} {hashlib.sha256(token_of(user).encode()).hexdigest()}\n" for user, rights in known.items()
         ]
         fresh = self.file.with_name("users-next")
-        fresh.write_text("".join(lines))
+        fresh.write_text("".join(lines) + more)
         fresh.replace(self.file)
 
     def _wrong(self, what: str, outcome: str, *allowed: str) -> None:
@@ -87,7 +87,7 @@ class People:
         """A user has other rights from the next request on; a file with a wrong line changes nothing."""
         user = self.rng.choice(sorted(self.rights))
         if self.rng.random() < 0.25:
-            self.file.write_text(self.file.read_text() + "somebody owner nothing\n")
+            self.write("somebody owner nothing\n")
             await self._is_known(user)
             self.write()
         self.rights[user] = self.rng.choice(CHOICES)
