@@ -195,7 +195,7 @@ COORDINATOR = (
     Mutant("S2", "no identity is new", GENERATION, "new_identity=(vertex, index) in own and (vertex, index) not in known,", "new_identity=False,", ON_GENERATIONS),
     Mutant("S2", "tasks start before the mirror has the last commit", GENERATION, "    if not p.mirror.caught_up:\n        return  # a sink", "    if False:\n        return  # a sink", ON_GENERATIONS),
     Mutant("E4", "processors are not counted", MACHINE, "elif over := refused_creation(", "elif False and refused_creation(", ON_QUOTAS),
-    Mutant("E4", "those that are being created do not count", MACHINE, "(*self.processors, *self.creations))", "self.processors)", ON_QUOTAS),
+    Mutant("E4", "those that are being created do not count", MACHINE, "(*self._staying(), *self.creations))", "self._staying())", ON_QUOTAS),
     Mutant("E4", "a start that is being written does not count", QUOTAS, 'if p.phase not in ACTIVE and (p.write is None or row.state != "STARTING"):', "if p.phase not in ACTIVE:", ON_QUOTAS),
     Mutant("E4", "a running one's change is not counted", REQUESTS, "if p.phase in ACTIVE and (over := refused_run(p, pending)):", "if over := '':", ON_QUOTAS),
     Mutant("E4", "who runs beyond a quota may not even shrink", QUOTAS, " or (p.phase in ACTIVE and wanted <= _held(p)):", ":", ON_QUOTAS),
