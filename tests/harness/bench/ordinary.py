@@ -13,7 +13,8 @@ import sys
 import tempfile
 import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
@@ -281,13 +282,21 @@ async def produced(bootstrap: str, topic: str, case: Case, count: int) -> None:
         await _ended(producer)
 
 
-async def _watched(installed: Installation, case: Case, folder: Path) -> tuple[Meter, Profiler]:
+@asynccontextmanager
+async def _watched(installed: Installation, case: Case, folder: Path) -> AsyncIterator[tuple[Meter, Profiler]]:
     places = installed.cluster.pids()
     profiled = {p: pid for p, pid in places.items() if p != "broker"} if case.profile_s else {}
-    meter, spy = Meter(places), Profiler(profiled, folder, case.profile_s)
-    await meter.__aenter__()
-    await spy.__aenter__()
-    return meter, spy
+    async with Meter(places) as meter, Profiler(profiled, folder, case.profile_s) as spy:
+        yield meter, spy
+
+
+async def _ready(installed: Installation, case: Case, name: ProcessorName, source: str, target: str) -> float:
+    """Seconds until it runs."""
+    asked = time.monotonic()
+    if case.stage != "floor":
+        await installed.ensure_started(name, document(case, source, target), {})
+        await installed.until_running(name)
+    return time.monotonic() - asked
 
 
 async def measure(installed: Installation, case: Case, folder: Path) -> Found:
@@ -302,7 +311,6 @@ async def measure(installed: Installation, case: Case, folder: Path) -> Found:
     count = case.preload or int(case.rate * case.seconds)
     if case.preload:
         await produced(bootstrap, source, case, count)
-    asked = time.monotonic()
     consumer = await _client(
         "consume",
         bootstrap=bootstrap,
@@ -315,28 +323,21 @@ async def measure(installed: Installation, case: Case, folder: Path) -> Found:
     )
     assert consumer.stdout is not None
     assert (await consumer.stdout.readline()).strip() == b"ready"
-    asked = time.monotonic()
-    if case.preload:
-        meter, spy = await _watched(installed, case, folder / unique)
-    if not floor:
-        await installed.ensure_started(name, document(case, source, target), {})
-        await installed.until_running(name)
-    ready_s = time.monotonic() - asked
-    began = time.time()
+    # A preload is watched from the start on; else all processes are there first: some come with the first task of a service.
+    ready_s = 0.0 if case.preload else await _ready(installed, case, name, source, target)
     if not case.preload:
         await asyncio.sleep(_SETTLES_S)
-        meter, spy = await _watched(
-            installed, case, folder / unique
-        )  # of all processes: some come with the first task of a service
-        producers = await _producers(bootstrap, source, case, count, case.rate)
-        for producer in producers:
-            await _ended(producer)
-        if case.stage == "window":  # the last ones close at the end of the input
-            await installed.client.request(StopProcessor(installed.client.unique(), name, drain=True))
-    said = json.loads(await _ended(consumer))
-    seconds = time.time() - began
-    await spy.__aexit__()
-    await meter.__aexit__()
+    async with _watched(installed, case, folder / unique) as (meter, spy):
+        if case.preload:
+            ready_s = await _ready(installed, case, name, source, target)
+        began = time.time()
+        if not case.preload:
+            for producer in await _producers(bootstrap, source, case, count, case.rate):
+                await _ended(producer)
+            if case.stage == "window":  # the last ones close at the end of the input
+                await installed.client.request(StopProcessor(installed.client.unique(), name, drain=True))
+        said = json.loads(await _ended(consumer))
+        seconds = time.time() - began
     if not floor:
         if case.stage != "window":
             await installed.client.request(StopProcessor(installed.client.unique(), name))
