@@ -38,6 +38,8 @@ _PRODUCER_RATE_MAX: Final = 20_000
 _WARM: Final = 0.4
 """The first part of a stream, which no percentile looks at: what has just been loaded is not what runs."""
 _SLICE_S: Final = 0.001
+_AGO_MAX: Final = 5_000
+"""Records between one and its repetition."""
 _SETTLES_S: Final = 1.0
 """What a start leaves behind is not what running costs."""
 _SILENCE_S: Final = 60.0
@@ -45,24 +47,35 @@ _SILENCE_S: Final = 60.0
 _OF_THOUSAND: Final = {"$substrBytes": ["$key", 13, 3]}
 """One of a thousand keys."""
 _NUMBER: Final = {"$toLong": {"$substrBytes": ["$key", 4, 12]}}
+WINDOWS: Final[Mapping[str, dict[str, Any]]] = {
+    "window": {"$tumblingWindow": {"interval": {"size": 1, "unit": "second"}}},
+    "hopping": {
+        "$hoppingWindow": {"interval": {"size": 3, "unit": "second"}, "hopSize": {"size": 1, "unit": "second"}},
+    },
+    "session": {"$sessionWindow": {"gap": {"size": 1, "unit": "second"}}},
+}
+_HOPS: Final = 3
 _STAGES: Final[Mapping[str, list[dict[str, Any]]]] = {
     "match": [{"$match": {"amount": {"$gte": 0}}}],
     "map": [{"$addFields": {"double": {"$multiply": ["$amount", 2]}}}],
     "distinct": [],
-    "computation": [
-        {"$compute": {"class": "tests.harness.computations:Adds", "key": _OF_THOUSAND, "order": "arrival"}}
-    ],
-    "window": [
-        {
-            "$tumblingWindow": {
-                "interval": {"size": 1, "unit": "second"},
-                "pipeline": [{"$group": {"_id": _OF_THOUSAND, "n": {"$sum": 1}, "of": {"$sum": _NUMBER}}}],
-            }
-        }
-    ],
     "floor": [],
 }
 """`floor` is no pipeline: what the clients and the broker take by themselves. `distinct`: each record counts once by its key."""
+
+
+def _stages(case: "Case") -> list[dict[str, Any]]:
+    group = _OF_THOUSAND if case.traffic.groups == "even" else "$group"
+    if case.stage == "computation":
+        return [{"$compute": {"class": "tests.harness.computations:Adds", "key": group, "order": "arrival"}}]
+    if case.stage not in WINDOWS:
+        return _STAGES[case.stage]
+    [(name, window)] = WINDOWS[case.stage].items()
+    counting = [{"$group": {"_id": group, "n": {"$sum": 1}, "of": {"$sum": _NUMBER}}}]
+    by = {"partitionBy": group} if case.stage == "session" else {}
+    return [{name: {**window, **by, "pipeline": counting}}]
+
+
 _BEHIND: Final = {
     "floor": b"}",
     "match": b"}",
@@ -71,6 +84,7 @@ _BEHIND: Final = {
     "computation": b',"added":true}',
 }
 """What follows the amount in a result."""
+_LETTERS: Final = "-letters"
 _LATE_MS: Final = 5_000
 """How far behind the watermark follows, so that no record of a window is late."""
 
@@ -133,6 +147,7 @@ async def produce(asked: argparse.Namespace) -> None:
     weights = traffic.weights(asked.partitions)
     number, sent, began = asked.first, 0, time.monotonic()
     wanted, more, transactions = asked.count, _more(asked.fields), 0
+    earlier: list[tuple[bytes, bytes | None]] = []
     while sent < wanted:
         at_once = min(wanted, sent + 1_000)
         due = traffic.due(time.monotonic() - began, asked.pace, wanted) if asked.pace else at_once
@@ -145,6 +160,12 @@ async def produce(asked: argparse.Namespace) -> None:
             record = _RECORD % (number, made_ms, more + traffic.more(number, made_ms))
             made.append((record, key, place))
             await producer.send(asked.topic, record, key=key, partition=place)
+            if traffic.repeats_every:
+                earlier.append((record, key))
+                if len(earlier) % traffic.repeats_every == 0:
+                    again, its = earlier[-int(draw.integers(1, min(len(earlier), _AGO_MAX) + 1))]
+                    made.append((again, its, place))
+                    await producer.send(asked.topic, again, key=its, partition=place)
             if traffic.tombstones_every and number % traffic.tombstones_every == 0:
                 made.append((None, key or b"gone", place))
                 await producer.send(asked.topic, None, key=key or b"gone", partition=place)
@@ -170,17 +191,21 @@ async def consume(asked: argparse.Namespace) -> None:
         bootstrap_servers=asked.bootstrap, isolation_level="read_committed", group_id=None, fetch_max_wait_ms=500,
     )  # fmt: skip
     await consumer.start()
-    at = [aiokafka.TopicPartition(asked.topic, p) for p in range(asked.partitions)]
+    topics = [asked.topic, *([letters(asked.topic)] if asked.stage in WINDOWS else [])]
+    at = [aiokafka.TopicPartition(topic, p) for topic in topics for p in range(asked.partitions)]
     consumer.assign(at)
     await consumer.seek_to_beginning()
     for each in at:
         await consumer.position(each)
     print("ready", flush=True)
-    if asked.stage == "window":
-        await _count(consumer, asked.count)
+    traffic = Traffic(**json.loads(asked.traffic))
+    if asked.stage in WINDOWS:
+        every = traffic.tombstones_every
+        tombstones = len(range(0, asked.count, every)) if every else 0
+        await _count(consumer, asked.count, _HOPS if asked.stage == "hopping" else 1, tombstones)
         return
     delays = np.full(asked.count, -1, dtype=np.int64)
-    behind, fields, traffic = _BEHIND[asked.stage], _more(asked.fields), Traffic(**json.loads(asked.traffic))
+    behind, fields = _BEHIND[asked.stage], _more(asked.fields)
     seen, first_s, last_s = 0, 0.0, time.time()
     while seen < asked.count and time.time() - last_s < _SILENCE_S:
         for records in (await consumer.getmany(timeout_ms=1_000, max_records=20_000)).values():
@@ -194,6 +219,8 @@ async def consume(asked: argparse.Namespace) -> None:
                 number, made_ms = int(value[12:24]), int(value[31:44])
                 more = fields + traffic.more(number, made_ms)
                 assert value == (_RECORD % (number, made_ms, more))[:-1] + behind, value
+                if asked.stage == "floor" and delays[number] >= 0:
+                    continue  # one that was sent again
                 assert delays[number] < 0, f"record {number} came twice"
                 delays[number] = max(0, now_ms - made_ms)
                 seen += 1
@@ -201,33 +228,49 @@ async def consume(asked: argparse.Namespace) -> None:
     assert not len(missing), f"{len(missing)} of {asked.count} records did not come out, the first is {missing[0]}"
     # A little longer: what came twice comes behind.
     behind_all = [r for some in (await consumer.getmany(timeout_ms=300)).values() for r in some]
-    tombstones = asked.stage == "floor"
-    assert not [r for r in behind_all if r.value is not None or not tombstones], "more records than were sent"
+    assert not behind_all or asked.stage == "floor", "more records than were sent"
     await consumer.stop()
     p50, p99 = np.percentile(delays[int(_WARM * asked.count) :], [50, 99])
     print(json.dumps({"p50": float(p50), "p99": float(p99), "first": first_s, "last": last_s}), flush=True)
 
 
-async def _count(consumer: aiokafka.AIOKafkaConsumer, wanted: int) -> None:
-    """Windows' counts, until they are as many as records, and the sum of these' numbers; one line of JSON on standard output, no delays."""
-    counted, numbers, first_s, last_s = 0, 0, 0.0, time.time()
-    while counted < wanted and time.time() - last_s < _SILENCE_S:
-        for records in (await consumer.getmany(timeout_ms=1_000, max_records=20_000)).values():
+async def _count(consumer: aiokafka.AIOKafkaConsumer, wanted: int, each: int, tombstones: int) -> None:
+    """Windows' counts and late records, until they are as many as records, `each` times; no delays. One line of JSON on standard output.
+
+    The sum of the numbers of what came must be that of what was sent, and a tombstone is a dead letter.
+    """
+    counted, late, empty, numbers, first_s, last_s = 0, 0, 0, 0, 0.0, time.time()
+    while (counted + each * late, empty) != (each * wanted, tombstones) and time.time() - last_s < _SILENCE_S:
+        for place, records in (await consumer.getmany(timeout_ms=1_000, max_records=20_000)).items():
             last_s = time.time()
             first_s = first_s or last_s
             results = [json.loads(record.value) for record in records]
+            if place.topic.endswith(_LETTERS):
+                refused = [letter["doc"]["key"] for letter in results if letter["errInfo"]["code"] != "NoValue"]
+                late += len(refused)
+                empty += len(results) - len(refused)
+                numbers += each * sum(int(key[4:]) for key in refused)
+                continue
             counted += sum(result["n"] for result in results)
             numbers += sum(result["of"] for result in results)
-    assert counted == wanted, f"windows counted {counted} records, {wanted} were sent"
-    assert numbers == wanted * (wanted - 1) // 2, (
+    assert counted + each * late == each * wanted, (
+        f"windows counted {counted} records and {late} were late, {wanted} were sent"
+    )
+    assert numbers == each * wanted * (wanted - 1) // 2, (
         f"windows counted other records than were sent: their numbers are {numbers} together"
     )
+    assert empty == tombstones, f"{empty} dead letters of {tombstones} tombstones"
     assert not await consumer.getmany(timeout_ms=300), "more results than there are"
     await consumer.stop()
     print(json.dumps({"p50": None, "p99": None, "first": first_s, "last": last_s}), flush=True)
 
 
 # --- one measurement --------------------------------------------------------------------------------------------------
+
+
+def letters(target: str) -> str:
+    """The topic of what was refused, beside that of results."""
+    return target + _LETTERS
 
 
 def document(case: Case, source: str, target: str) -> str:
@@ -239,13 +282,17 @@ def document(case: Case, source: str, target: str) -> str:
     }  # fmt: skip
     if case.stage == "distinct":
         reading["recordId"] = "$key"
-    if case.stage == "window":
+    if case.stage in WINDOWS:
         reading["watermark"] = {"strategy": "boundedDisorder", "maxDelay": {"size": _LATE_MS, "unit": "ms"}}
     emit = {"connectionName": "broker", "topic": target}
-    options = {} if case.epoch_ms is None else {"checkpoint": {"interval": {"size": case.epoch_ms, "unit": "ms"}}}
+    options: dict[str, Any] = {}
+    if case.epoch_ms is not None:
+        options["checkpoint"] = {"interval": {"size": case.epoch_ms, "unit": "ms"}}
+    if case.stage in WINDOWS:
+        options["dlq"] = {"connectionName": "broker", "topic": letters(target)}
     return json.dumps({
         "connections": {"broker": {"type": "kafka", "bootstrapServers": "${LOCAL_KAFKA}"}},
-        "pipeline": [{"$source": reading}, *_STAGES[case.stage], {"$emit": emit}],
+        "pipeline": [{"$source": reading}, *_stages(case), {"$emit": emit}],
         "options": options,
     })  # fmt: skip
 
@@ -306,7 +353,7 @@ async def measure(installed: Installation, case: Case, folder: Path) -> Found:
     source, name = f"in-{unique}", ProcessorName(f"bench-{unique}")
     target = source if floor else f"out-{unique}"
     bootstrap = installed.cluster.bootstrap
-    for topic in (source, target):
+    for topic in (source, target, letters(target)):
         await installed.log.create_topic(topic, case.partitions, {"retention.ms": "-1"})
     count = case.preload or int(case.rate * case.seconds)
     if case.preload:
@@ -334,12 +381,12 @@ async def measure(installed: Installation, case: Case, folder: Path) -> Found:
         if not case.preload:
             for producer in await _producers(bootstrap, source, case, count, case.rate):
                 await _ended(producer)
-            if case.stage == "window":  # the last ones close at the end of the input
+            if case.stage in WINDOWS:  # the last ones close at the end of the input
                 await installed.client.request(StopProcessor(installed.client.unique(), name, drain=True))
         said = json.loads(await _ended(consumer))
         seconds = time.time() - began
     if not floor:
-        if case.stage != "window":
+        if case.stage not in WINDOWS:
             await installed.client.request(StopProcessor(installed.client.unique(), name))
         await installed.until_ended(name)
     cores = {place: round(s / seconds, 3) for place, s in meter.usage.cpu_s.items() if s / seconds >= 0.001}
@@ -408,7 +455,7 @@ def main() -> None:
     for name, values in (("rate", [10_000]), ("linger", [1]), ("partitions", [4]), ("epoch", [0])):
         parser.add_argument(f"--{name}", type=int, nargs="+", default=values)
     parser.add_argument("--traffic", default="{}", help="fields of Traffic, JSON")
-    parser.add_argument("--stage", default="match", choices=sorted(_STAGES))
+    parser.add_argument("--stage", default="match", choices=sorted([*_STAGES, *WINDOWS, "computation"]))
     parser.add_argument("--workers", default="{}", help="processes of a service, JSON")
     parser.add_argument("--folder", type=Path)
     parser.add_argument("--json", type=Path)

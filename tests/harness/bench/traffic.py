@@ -12,8 +12,14 @@ _DISORDER_MS: Final = 3_000
 _SPREAD: Final = 7_919
 """A prime: neighbours are far from each other."""
 _ODD_EVERY: Final = 100
-_ODD_MS: Final = {"past": -700_000_000_000, "ahead": 86_400_000}
+_ODD_MS: Final = {"past": -700_000_000_000, "ahead": 86_400_000, "late": -60_000}
+_GAP_EVERY: Final = 1_500
+_GAP_MS: Final = 86_400_000
+_HOT_EVERY: Final = 10
+_GROUPS: Final = 1_000
 _LARGE: Final = b',"large":"%b"' % (b"x" * 300_000)
+
+Times = Literal["now", "disorder", "past", "late", "ahead", "gaps"]
 
 
 @dataclass(frozen=True)
@@ -32,8 +38,14 @@ class Traffic:
     """One record in so many has 300 KB; 0: none."""
     keys: Literal["none", "few", "many", "odd"] = "none"
     """Of records in the topic. `few`: ten; `many`: each has its own; `odd`: its own, which is no UTF-8."""
-    times: Literal["now", "disorder", "past", "ahead"] = "now"
-    """The event time: when the record is made; up to three seconds before; of one in a hundred years before, or a day later."""
+    times: Times = "now"
+    """The event time: when the record is made; up to three seconds before; of one in a hundred years or a minute before, or a day later.
+    `gaps`: a day passes behind each 1,500 records."""
+    groups: Literal["even", "one", "hot", "each"] = "even"
+    """What windows and computations group by. `even`: a thousand; `one`: a single one; `hot`: one that has nine of ten records, and a
+    thousand; `each`: each record its own."""
+    repeats_every: int = 0
+    """Behind one record in so many comes one again that was sent up to 5,000 records before; 0: none."""
     tombstones_every: int = 0
     """Behind one record in so many comes one without a value; 0: none."""
     aborted_every: int = 0
@@ -66,12 +78,25 @@ class Traffic:
     def more(self, number: int, made_ms: int) -> bytes:
         """Fields of this record beside those of all: the event time is `at`, where it is not the time at which the record was made."""
         large = _LARGE if self.large_every and number % self.large_every == self.large_every - 1 else b""
-        return large if self.times == "now" else b'%b,"at":%d' % (large, self._at_ms(number, made_ms))
+        at = b"" if self.times == "now" else b',"at":%d' % self._at_ms(number, made_ms)
+        group = b"" if self.groups == "even" else b',"group":"group-%d"' % self._group(number)
+        return large + at + group
 
     def _at_ms(self, number: int, made_ms: int) -> int:
-        if self.times == "disorder":
-            return made_ms - number * _SPREAD % _DISORDER_MS
+        match self.times:
+            case "disorder":
+                return made_ms - number * _SPREAD % _DISORDER_MS
+            case "gaps":
+                return made_ms + number // _GAP_EVERY * _GAP_MS
         return made_ms + (_ODD_MS[self.times] if number % _ODD_EVERY == _ODD_EVERY - 1 else 0)
+
+    def _group(self, number: int) -> int:
+        match self.groups:
+            case "one":
+                return 0
+            case "hot":
+                return number % _GROUPS if number % _HOT_EVERY == 0 else 1
+        return number
 
     def key(self, number: int) -> bytes | None:
         """The key of this record in the topic."""

@@ -1,9 +1,10 @@
 """Cliffs among traffic drawn at random (`traffic.py`), through stages with state and without.
 
-`python -m tests.harness.bench.traffic_cliffs [SEED] [CASES]` runs each case on one installation, and once more without a pipeline: what the
-clients and the broker take by themselves (of transactions and bursts this is most). A case's delay is what the pipeline adds. The case
-stands on a cliff where that is many times what is added to plain traffic through the same stage at the same epoch and rate, which is
-measured before it; and where a record takes many times the processor time (from 1,000/s on; of windows that alone). Some 40 s a case.
+`python -m tests.harness.bench.traffic_cliffs [SEED] [CASES] [STAGE…]` runs each case on one installation, and once more without a
+pipeline: what the clients and the broker take by themselves (of transactions and bursts this is most). A case's delay is what the
+pipeline adds. The case stands on a cliff where that is many times what is added to plain traffic through the same stage at the same
+epoch and rate, which is measured before it; and where a record takes many times the processor time (from 1,000/s on; of windows that
+alone). A case with other results than it must have is told, and the status is 1. Some 40 s a case.
 """
 
 import asyncio
@@ -11,12 +12,13 @@ import os
 import random
 import sys
 import tempfile
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final
+from typing import Final, get_args
 
-from tests.harness.bench.ordinary import Case, Found, document, measure
-from tests.harness.bench.traffic import EVEN, Traffic
+from tests.harness.bench.ordinary import WINDOWS, Case, Found, document, measure
+from tests.harness.bench.traffic import EVEN, Times, Traffic
 from tidemark.services.cli.installation import installation, workers_of
 from tidemark.shared.language.documents import parse
 from tidemark.shared.planning import plan_processor
@@ -25,7 +27,9 @@ _SECONDS: Final = 10.0
 _FIFTH: Final = 5
 _PLAIN: Final = Case(1_000, _SECONDS, 1, 4)
 """Even traffic, beside which the others are judged."""
+_STAGES: Final = ("match", "map", "distinct", "computation", *WINDOWS)
 _EPOCHS: Final = (100, None)
+_IN_TIME: Final[tuple[Times, ...]] = ("now", "disorder", "gaps")
 _BYTES_MAX: Final = 20_000_000
 """A second: Python's clients carry no more of them."""
 
@@ -60,10 +64,10 @@ class Measured:
         return max(delay, self.us_a_record / plain.us_a_record if costs else 0.0)
 
 
-def drawn(chooser: random.Random) -> Case:
+def drawn(chooser: random.Random, stages: Sequence[str]) -> Case:
     """One case."""
-    stage = chooser.choice(["match", "map", "distinct", "computation", "window"])
-    rate = chooser.choice([1_000, 10_000] if stage == "window" else [1, 10, 100, 1_000, 10_000])
+    stage = chooser.choice(stages)
+    rate = chooser.choice([1_000, 10_000] if stage in WINDOWS else [1, 10, 100, 1_000, 10_000])
     large = chooser.choice([0, 0, 0, 10, 100])
     if large and rate * 300_000 / large > _BYTES_MAX:
         large = 0
@@ -75,7 +79,10 @@ def drawn(chooser: random.Random) -> Case:
         transaction_ms=transaction_ms,
         large_every=large,
         keys=chooser.choice(["none", "few", "many", "odd"]),
-        times=chooser.choice(["now", "now", "disorder"] if stage == "window" else ["now", "disorder", "past", "ahead"]),
+        # A late record of some of its hopping windows alone would be no whole one.
+        times=chooser.choice(_IN_TIME if stage == "hopping" else get_args(Times)),
+        groups=chooser.choice(["even", "one", "hot", "each"]) if stage in ("computation", *WINDOWS) else "even",
+        repeats_every=chooser.choice([0, 2, 50]) if stage == "distinct" else 0,
         tombstones_every=chooser.choice([0, 0, 3, 50]),
         aborted_every=chooser.choice([0, 2, 10]) if transaction_ms else 0,
     )
@@ -95,7 +102,7 @@ def _shown(case: Case) -> str:
     )
 
 
-async def _main(seed: int, count: int, folder: Path) -> None:
+async def _main(seed: int, count: int, stages: Sequence[str], folder: Path) -> int:
     chooser = random.Random(seed)
     workers = workers_of(plan_processor(parse(document(Case(), "in", "out"))), {}, 1)
     async with installation(folder / "data", {"TIDEMARK_LOG": "json"}, workers) as installed:
@@ -112,11 +119,17 @@ async def _main(seed: int, count: int, folder: Path) -> None:
 
         plain: dict[tuple[str, int | None, int], Measured] = {}
         found: list[tuple[float, Measured]] = []
-        for case in [drawn(chooser) for _ in range(count)]:
+        wrong: list[Case] = []
+        for case in [drawn(chooser, stages) for _ in range(count)]:
             kind = case.stage, case.epoch_ms, max(case.rate, _PLAIN.rate)
             if kind not in plain:
                 plain[kind] = await measured(replace(_PLAIN, stage=kind[0], epoch_ms=kind[1], rate=kind[2]))
-            each = await measured(case)
+            try:
+                each = await measured(case)
+            except AssertionError as error:
+                print(f"wrong: {error}: {case}", flush=True)
+                wrong.append(case)
+                continue
             found.append((each.steepness(plain[kind]), each))
     by_steepness = sorted(found, key=lambda x: -x[0])
     steep = [(times, each) for times, each in by_steepness if times > _FIFTH]
@@ -125,10 +138,13 @@ async def _main(seed: int, count: int, folder: Path) -> None:
         print(
             f"{times:6.1f} times: {each.p50_ms:6,.0f} {each.p99_ms:6,.0f} {each.us_a_record:8,.0f} us  {_shown(each.found.case)}"
         )
+    for case in wrong:
+        print(f"other results than it must have: {_shown(case)}")
+    return len(wrong)
 
 
 if __name__ == "__main__":
-    numbers = [int(word) for word in sys.argv[1:]]
+    numbers = [int(word) for word in sys.argv[1:3]]
     seed, cases = [*numbers, *(1, 20)[len(numbers) :]]
     with tempfile.TemporaryDirectory() as where:
-        asyncio.run(_main(seed, cases, Path(where)))
+        sys.exit(1 if asyncio.run(_main(seed, cases, sys.argv[3:] or _STAGES, Path(where))) else 0)
