@@ -17,16 +17,13 @@ _GROWTH: Final = 9
 """How many times as long as its encoding a value's canonical bytes may be: a small int has nine."""
 
 
-def canonical(cells: pa.BinaryArray, *, lasting: bool = True) -> tuple[pa.BinaryArray, Bools]:
-    """The canonical bytes of each cell, a null one as null's, and which are sure, shape (n,) both.
-
-    lasting: where they are not, bytes of fractions are others, which tell values apart among themselves alone.
-    """
+def canonical(cells: pa.BinaryArray) -> tuple[pa.BinaryArray, Bools]:
+    """The canonical bytes of each cell, a null one as null's, and which are sure, shape (n,) both."""
     cells = cells.fill_null(b"\xc0") if cells.null_count else cells
     text, bounds = buffers(cells)
     out = np.empty(int(bounds[-1] - bounds[0]) * _GROWTH, np.uint8)
     offsets, sure = np.empty(len(cells) + 1, np.int64), np.ones(len(cells), np.bool_)
-    size = _canonical(text, bounds, lasting, out, offsets, sure)
+    size = _canonical(text, bounds, out, offsets, sure)
     out.resize(size, refcheck=False)
     return binary_of(offsets, out, None), sure
 
@@ -40,8 +37,8 @@ def _put(out, to, kind, number, width):
     return to + 1 + width
 
 
-@compiled(1, BYTES, INT64S, "bool", BYTES_OUT, INT64S_OUT, BOOLS_OUT)
-def _canonical(text, bounds, lasting, out, offsets, sure):
+@compiled(1, BYTES, INT64S, BYTES_OUT, INT64S_OUT, BOOLS_OUT)
+def _canonical(text, bounds, out, offsets, sure):
     """Both forms have what is inside a value behind its header, so a value is gone through once from the beginning to the end."""
     whole, target, to = borrowed(text), borrowed(out), np.int64(0)
     for row in range(len(bounds) - 1):
@@ -66,10 +63,8 @@ def _canonical(text, bounds, lasting, out, offsets, sure):
                     to = _put(target, to, ord("P") if value > 0 else ord("M"), 0, 0)
                 elif -(2.0**63) <= value < 2.0**63 and np.float64(np.int64(value)) == value:
                     to = _put(target, to, ord("i"), np.int64(value), 8)
-                elif lasting:
-                    sure[row] = False
                 else:
-                    to = _put(target, to, ord("x"), number, 8)
+                    sure[row] = False
             else:
                 sure[row] = False
             at += size

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from tests.property.language_strategies import DOCUMENTS, NUMBERS, VALUES
 from tidemark.shared.compiled import values as compiled_values
+from tidemark.shared.compiled.ordered import DEPTH_MAX, ordered
 from tidemark.shared.language.values import (
     canonical_key,
     compare,
@@ -23,9 +24,9 @@ from tidemark.shared.language.values import (
     sort_key,
     type_name,
 )
-from tidemark.shared.language.values.ranks import order_of
+from tidemark.shared.language.values.ranks import order_of, total_order
 from tidemark.shared.language.values.totals import Deviation, Total
-from tidemark.shared.model.values import MISSING, Long
+from tidemark.shared.model.values import MISSING, Long, long
 
 
 def identical(a: Any, b: Any) -> bool:
@@ -137,3 +138,33 @@ def test_numbers_of_a_column_stand_in_the_order_of_its_values(values: list[Any])
         told = list(zip(*(part.tolist() for part in found), strict=True))
         keys = [sort_key(value) for value in values]
         assert all((a < b) == (x < y) for a, x in zip(told, keys, strict=True) for b, y in zip(told, keys, strict=True))
+
+
+_CLOSE: st.SearchStrategy[Any] = st.sampled_from(
+    [None, 0.0, -0.0, 2**53 + 1, float(2**53), long(2**63 - 1), 2.0**63, long(-(2**63)), float("nan"), float("-inf"),
+     "", "a", "a\0", "a\0b", "\uffff", "\U00010000", [], {}, [None], [[]], {"": None}, {"a": 1}, {"a\0": 1}, {"a": 1.0, "b": []}]
+)  # fmt: skip
+"""Values between which little lies."""
+
+
+@given(st.lists(NUMBERS | VALUES | _CLOSE | st.lists(_CLOSE, max_size=3), max_size=12))
+def test_bytes_and_numbers_of_values_of_any_types_stand_in_their_order(values: list[Any]) -> None:
+    """Two values compare as their bytes do, where these are sure, and always as their numbers do; none is below all."""
+    cells = pa.array([*map(encode_value, values), None], pa.binary())
+    texts, sure = ordered(cells)
+    keys = [*map(sort_key, values), (-1,)]
+    known = [(bytes(text), key) for text, key, s in zip(texts.to_pylist(), keys, sure, strict=True) if s]
+    assert all((a < b) == (x < y) and (a == b) == (x == y) for a, x in known for b, y in known)
+    numbers = zip(*(part.tolist() for part in total_order(cells, compiled_values.read(cells))), strict=True)
+    told = list(zip(numbers, [key if key[0] >= 0 else sort_key(None) for key in keys], strict=True))
+    told = [(number, key) for number, key in told if key[0] > 0]  # a MinKey stands where null does
+    assert all((a < b) == (x < y) and (a == b) == (x == y) for a, x in told for b, y in told)
+
+
+def test_values_that_lie_too_deep_in_each_other_are_not_sure() -> None:
+    """One level more than there is room for is said, not written."""
+    within: Any = None
+    for _ in range(DEPTH_MAX):
+        within = [within]
+    _, sure = ordered(pa.array([encode_value(within), encode_value([within]), encode_value({"a": [within]})]))
+    assert sure.tolist() == [True, False, False]

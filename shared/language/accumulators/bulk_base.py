@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 from tidemark.shared.compiled import keys, tags, values
 from tidemark.shared.compiled.columns import Tagged
 from tidemark.shared.compiled.documents import buffers, numeric
+from tidemark.shared.compiled.ordered import ordered
 from tidemark.shared.language.values.codec import decode_value
 from tidemark.shared.language.values.keys import canonical_key
 from tidemark.shared.model.values import MISSING, Value
@@ -155,10 +156,10 @@ def alone(counts: Int64s, items: pa.BinaryArray) -> pa.BinaryArray:
 
 def told_apart(cells: pa.BinaryArray, *, lasting: bool = False) -> pa.BinaryArray:
     """Bytes that are equal for equal values; `lasting`: those of `canonical_key`."""
-    found, sure = keys.canonical(cells, lasting=lasting)
+    found, sure = keys.canonical(cells) if lasting else ordered(cells.fill_null(NULL))
     if bool(sure.all()):
         return found
-    if not lasting:  # values that are not sure may be equal to fractions
+    if not lasting:  # values that are not sure may be equal to others
         found, sure = keys.canonical(cells)
     told = cells.filter(pa.array(~sure)).dictionary_encode()
     odd = pa.array([canonical_key(decode_value(cell)) for cell in told.dictionary.to_pylist()], pa.binary())

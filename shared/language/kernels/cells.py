@@ -9,16 +9,18 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidemark.shared.compiled import keys, tags, values
+from tidemark.shared.compiled import tags, values
 from tidemark.shared.compiled.columns import TAGS, Tagged
 from tidemark.shared.compiled.documents import buffers, cells_of, numeric
-from tidemark.shared.language.expressions.environment import DEPTH_MAX
+from tidemark.shared.compiled.ordered import ordered
 from tidemark.shared.language.kernels.base import (
     ARROW,
     Bools,
     Column,
     ColumnType,
+    Signs,
     Unvectorised,
+    compare_columns,
     doubted,
     either,
     filled,
@@ -99,24 +101,35 @@ def is_nested(column: Column) -> bool:
     )
 
 
-def equal(left: Column, right: Column) -> tuple[Bools, Bools | None]:
-    """(which values of any types are equal, shape (n,); the rows in doubt)."""
+def is_mixed(column: Column) -> bool:
+    """Whether some cells are of another type than the column, and known."""
+    return column.doubt is not None and column.cells is not None
+
+
+def empties_of(column: Column) -> Bools:
+    """Which values are null or missing, shape (n,); those that are not known mean nothing."""
+    if column.cells is not None and is_mixed(column):
+        return np.isin(column.cells.tags, (tags.MISSING, tags.NULL))
+    return nulls_of(column)
+
+
+def nulled(column: Column) -> Column:
+    """The same column with null where a value is missing."""
+    if column.cells is None or not (is_mixed(column) or is_nested(column)):
+        return replace(column, missing=False, absent=False, cells=None, told=None)
+    gone = column.cells.tags == tags.MISSING
+    return tagged_column(replace(column.cells, tags=np.where(gone, np.uint8(tags.NULL), column.cells.tags)))
+
+
+def compared(left: Column, right: Column) -> tuple[Signs, Bools | None]:
+    """How values of any types compare, and the rows in doubt."""
+    if not any(is_nested(column) or is_mixed(column) for column in (left, right)):
+        signs, doubt = compare_columns(left, right)
+        return signs, either(doubt, left.doubt, right.doubt)
     (a, unsure_a), (b, unsure_b) = encoded(left), encoded(right)
-    (one, sure_one), (other, sure_other) = keys.canonical(a, lasting=False), keys.canonical(b, lasting=False)
-    same = filled(pc.equal(one, other)) & (filled(a.is_null()) == filled(b.is_null()))
-    return same, either(unsure_a, unsure_b, ~sure_one, ~sure_other, _may_be_deep(a), _may_be_deep(b))
-
-
-_OPENS: Final = np.isin(np.arange(256), [*range(0x80, 0xA0), *range(0xDC, 0xE0)])
-"""The first bytes of arrays and objects, which also stand inside of texts and numbers."""
-
-
-def _may_be_deep(cells: pa.BinaryArray) -> Bools:
-    """The values with so many arrays and objects in them that the interpreter may refuse to go so deep, shape (n,)."""
-    text, bounds = buffers(cells)
-    opened = np.concatenate(([0], np.cumsum(_OPENS[text[: bounds[-1]]])))
-    found: Bools = np.diff(opened[bounds]) > DEPTH_MAX
-    return found
+    (one, sure_one), (other, sure_other) = ordered(a), ordered(b)
+    signs = filled(pc.greater(one, other)).astype(np.int8) - filled(pc.less(one, other)).astype(np.int8)
+    return signs, either(unsure_a, unsure_b, ~sure_one, ~sure_other)
 
 
 def items_of(column: Column, arrays: Bools) -> tuple[Int64s, pa.BinaryArray]:

@@ -42,7 +42,6 @@ from tidemark.shared.language.kernels.base import (
     Untyped,
     Unvectorised,
     booleans,
-    compare_columns,
     constant,
     doubted,
     either,
@@ -172,7 +171,7 @@ def _by_types(expr: Call, found: Column | None, rows: Rows, of: _ArgumentColumns
     if unknown is None:
         return found
     mixed = {id(arg): of(arg, rows) for arg in expr.args if arg is not None and not isinstance(arg, Literal)}
-    mixed = {key: column for key, column in mixed.items() if _is_mixed(column)}
+    mixed = {key: column for key, column in mixed.items() if cells.is_mixed(column)}
     if not mixed:
         return found
     pattern = np.zeros(rows.size, np.int64)
@@ -204,8 +203,7 @@ def _kernel(expr: Call, rows: Rows, of: Of) -> Column:
     if kernel is None or None in expr.args:
         raise Unvectorised
     args = [of(arg, rows) for arg in expr.args if arg is not None]
-    found = kernel(args)
-    return found if op in ("$eq", "$ne") and any(map(cells.is_nested, args)) else _made(found, args)
+    return _made(kernel(args), args)
 
 
 def _made(found: Column, args: Sequence[Column]) -> Column:
@@ -227,27 +225,26 @@ def _on_first(kernel: Callable[[Column, Call], Column]) -> Kernel:
     return apply
 
 
-def _comparison(op: str) -> Callable[[Sequence[Column]], Column]:
-    def apply(args: Sequence[Column]) -> Column:
-        if op in ("$eq", "$ne") and any(map(cells.is_nested, args)):
-            same, doubt = cells.equal(args[0], args[1])
-            return Column("bool", pa.array(same if op == "$eq" else ~same), doubt=doubt)
-        signs, doubt = compare_columns(args[0], args[1])
-        return doubted(booleans(HOLDS[op](signs)), doubt)
+def _comparison(of_signs: Callable[[Any], Column]) -> Kernel:
+    """Of how two values of any types compare."""
+
+    def apply(expr: Call, rows: Rows, of: Of) -> Column:
+        left, right = (of(arg, rows) for arg in expr.args if arg is not None)
+        signs, doubt = cells.compared(left, right)
+        return doubted(of_signs(signs), doubt)
 
     return apply
 
 
-def _cmp(args: Sequence[Column]) -> Column:
-    signs, doubt = compare_columns(args[0], args[1])
-    return Column("int", pa.array(signs.astype(np.int32), pa.int32()), doubt=doubt)
+def _of_cmp(signs: Any) -> Column:
+    return Column("int", pa.array(signs.astype(np.int32), pa.int32()))
 
 
 def _compared_without_case(args: Sequence[Column]) -> Column:
     """`$strcasecmp`."""
-    left, right = (texts.text_of(arg) for arg in args)
-    found = _cmp([texts.letters(pc.ascii_upper, left), texts.letters(pc.ascii_upper, right)])
-    return doubted(found, left.doubt, right.doubt)
+    left, right = (texts.letters(pc.ascii_upper, texts.text_of(arg)) for arg in args)
+    signs, doubt = cells.compared(left, right)
+    return doubted(_of_cmp(signs), doubt)
 
 
 def _logic(op: str) -> Kernel:
@@ -271,7 +268,7 @@ def choose(condition: Bools, yes: Column, no: Column) -> Column:
     """Of two columns of one type (or nulls) that which a condition says."""
     kind = no.type if yes.type == "null" else yes.type
     mask = pa.array(condition, pa.bool_())
-    if no.type not in (kind, "null") or kind in ("object", "array") or _is_mixed(yes) or _is_mixed(no):
+    if no.type not in (kind, "null") or kind in ("object", "array") or cells.is_mixed(yes) or cells.is_mixed(no):
         (a, unsure_a), (b, unsure_b) = cells.encoded(yes), cells.encoded(no)
         chosen = read(pc.if_else(mask, a, b))
         if not len(chosen):
@@ -284,11 +281,6 @@ def choose(condition: Bools, yes: Column, no: Column) -> Column:
     gone, other = gone_from(yes), gone_from(no)
     told = None if gone is None or other is None else lambda: np.where(condition, gone(), other())
     return Column(kind, values, missing=bool(empty), absent=absent, doubt=doubt, told=told)
-
-
-def _is_mixed(column: Column) -> bool:
-    """Whether some cells are of another type than the column, and known."""
-    return column.doubt is not None and column.cells is not None
 
 
 def _of_either(condition: Bools, yes: Bools | None, no: Bools | None) -> tuple[Bools | None, Bools | None]:
@@ -316,7 +308,7 @@ def _if_null(expr: Call, rows: Rows, of: Of) -> Column:
     given = [of(arg, rows) for arg in expr.args if arg is not None]
     result = given[-1]
     for arg in reversed(given[:-1]):
-        if _is_mixed(arg):
+        if cells.is_mixed(arg):
             assert arg.cells is not None
             there = ~np.isin(arg.cells.tags, (tags.MISSING, tags.NULL))
             result = doubted(choose(there, arg, result), arg.cells.tags == tags.SPREAD)
@@ -359,14 +351,13 @@ def _extreme(sign: int) -> Kernel:
     """`$max` and `$min` of several operands; null and missing do not count."""
 
     def apply(expr: Call, rows: Rows, of: Of) -> Column:
-        given = [of(arg, rows) for arg in expr.args if arg is not None]
-        if len(given) < 2 or any(column.type in ("object", "array") for column in given):  # noqa: PLR2004 - one may be an array
+        if len(expr.args) < 2:  # noqa: PLR2004 - one may be an array
             return items.extreme(expr, rows, of)
-        first, *others = (replace(column, missing=False, absent=False, cells=None) for column in given)
+        first, *others = (cells.nulled(of(arg, rows)) for arg in expr.args if arg is not None)
         for other in others:
-            signs, doubt = compare_columns(other, first)
-            beyond = (signs == sign) & ~nulls_of(other) | nulls_of(first)
-            first = replace(doubted(choose(beyond, other, first), doubt, other.doubt, first.doubt), cells=None)
+            signs, doubt = cells.compared(other, first)
+            beyond = (signs == sign) & ~cells.empties_of(other) | cells.empties_of(first)
+            first = doubted(choose(beyond, other, first), doubt)
         return first
 
     return apply
@@ -438,7 +429,7 @@ def _date_from_string(expr: Call, rows: Rows, of: Of) -> Column:
     column = of(text, rows)
     found = dates.from_string(column, form, timezone)
     if on_null is not None:
-        if _is_mixed(column):
+        if cells.is_mixed(column):
             raise Unvectorised
         found = choose(nulls_of(column), of(on_null, rows), found)
     return _made(found, [column])
@@ -456,7 +447,7 @@ def _convert(expr: Call, rows: Rows, of: Of) -> Column:
     if on_null is None:
         return found
     given = of(source, rows)
-    if _is_mixed(given):
+    if cells.is_mixed(given):
         raise Unvectorised
     return doubted(choose(nulls_of(given), of(on_null, rows), replace(found, missing=False)), given.doubt)
 
@@ -496,6 +487,8 @@ BY_EXPRESSIONS: Final[dict[str, Kernel]] = {
     **arrays.CALLS,
     **items.CALLS,
     **objects.CALLS,
+    **{op: _comparison(lambda signs, holds=holds: booleans(holds(signs))) for op, holds in HOLDS.items()},  # type: ignore[misc]
+    "$cmp": _comparison(_of_cmp),
     "$and": _logic("$and"),
     "$or": _logic("$or"),
     "$cond": _cond,
@@ -550,8 +543,6 @@ _CONVERSIONS: Final = {
 }
 """The operators of the types that `$convert` names, or numbers."""
 KERNELS: Final[dict[str, Callable[[Sequence[Column]], Column]]] = {
-    **{op: _comparison(op) for op in HOLDS},
-    "$cmp": _cmp,
     "$add": lambda args: arithmetic.combine("$add", args),
     "$subtract": lambda args: arithmetic.combine("$subtract", args),
     "$multiply": lambda args: arithmetic.combine("$multiply", args),

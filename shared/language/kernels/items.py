@@ -22,13 +22,12 @@ from tidemark.shared.language.kernels.base import (
     Rows,
     Unvectorised,
     booleans,
-    compare_columns,
     doubted,
     either,
     truth_of,
 )
-from tidemark.shared.language.kernels.cells import NULL, encoded, taken
-from tidemark.shared.language.values.ranks import order_of
+from tidemark.shared.language.kernels.cells import NULL, compared, encoded, taken, unknown_of
+from tidemark.shared.language.values.ranks import total_order
 
 _PAIRED_MAX: Final = 1 << 22
 """Items that a `$zip` makes of a batch on columns, where they are more than those that came in: one of short and long arrays."""
@@ -62,10 +61,14 @@ class Items:
 
 
 def _order(items: pa.BinaryArray, path: Path = ()) -> tuple[Int64s, Int64s]:
-    numbers = order_of(values.read_inside(items, path) if path else values.read(items))
-    if numbers is None:
-        raise Unvectorised
-    return numbers[0].astype(np.int64), numbers[1]
+    column = values.read(items)
+    if path:
+        column = values.read_inside(items, path)
+        items, sure = values.write(column)
+        if not sure.all():
+            raise Unvectorised
+    classes, numbers = total_order(items, column)
+    return classes.astype(np.int64), numbers
 
 
 Choose: TypeAlias = Callable[[Items, Call], Int64s]
@@ -320,10 +323,9 @@ def _contains(expr: Call, rows: Rows, of: Of) -> Column:
 def _equal(source: Arrays, wanted: Column) -> tuple[Int64s, Bools | None]:
     """(the items that equal their row's value; the rows in doubt, shape (n,))."""
     if not len(source.items):
-        return np.zeros(0, np.int64), either(wanted.doubt, source.unsure)
-    signs, doubt = compare_columns(taken(wanted, source.rows), items := of_cells(values.read(source.items)))
-    unsure = source.by_row(either(doubt, items.doubt))
-    return np.flatnonzero(signs == 0), either(wanted.doubt, source.unsure, unsure)
+        return np.zeros(0, np.int64), either(unknown_of(wanted), source.unsure)
+    signs, doubt = compared(taken(wanted, source.rows), of_cells(values.read(source.items)))
+    return np.flatnonzero(signs == 0), either(unknown_of(wanted), source.unsure, source.by_row(doubt))
 
 
 def _index_of(expr: Call, rows: Rows, of: Of) -> Column:

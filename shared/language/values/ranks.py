@@ -7,8 +7,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidemark.shared.compiled import tags, values
+from tidemark.shared.compiled import tags
 from tidemark.shared.compiled.columns import Bools, Int64s, Tagged, Uint8s
+from tidemark.shared.compiled.documents import buffers
+from tidemark.shared.compiled.ordered import ordered
 from tidemark.shared.language.values.codec import decode_value
 from tidemark.shared.language.values.order import sort_key
 
@@ -26,12 +28,17 @@ def ranks(cells: Tagged) -> Int64s:
     if cells.has(tags.DOUBLE):
         found = np.where(cells.tags == tags.DOUBLE, rank_of_bits(found), found)
     if cells.has(tags.STRING):
-        texts = cells.of("string").dictionary_encode()
-        order = pc.array_sort_indices(texts.dictionary)
-        places = np.empty(len(order), np.int64)
-        places[order.to_numpy()] = np.arange(len(order))
-        codes = texts.indices.fill_null(0).to_numpy(zero_copy_only=False)
-        found = np.where(cells.tags == tags.STRING, places[codes], found)
+        found = np.where(cells.tags == tags.STRING, _places(cells.of("string")), found)
+    return found
+
+
+def _places(cells: pa.Array) -> Int64s:
+    """The places of texts, or bytes, among the different ones, shape (n,): one place for equal ones; a null's means nothing."""
+    told = cells.dictionary_encode()
+    order = pc.array_sort_indices(told.dictionary)
+    places = np.zeros(max(len(order), 1), np.int64)
+    places[order.to_numpy()] = np.arange(len(order))
+    found: Int64s = places[told.indices.fill_null(0).to_numpy(zero_copy_only=False)]
     return found
 
 
@@ -58,33 +65,31 @@ def order_of(cells: Tagged) -> tuple[Uint8s, Int64s] | None:
 
 
 def total_order(cells: pa.BinaryArray, column: Tagged) -> tuple[Uint8s, Int64s]:
-    """The same for encoded values of any types, a null cell as null: values without numbers are sorted, each different one once.
+    """The same for encoded values of any types, a null cell as null. column: the cells, read.
 
-    column: the cells, read.
+    Values without bytes in their order, and those of their types, are sorted, each different one once.
     """
     found = order_of(column)
     if found is not None:
         return found
-    classes, numbers = _classes(column), np.zeros(len(cells), np.int64)
-    plain = np.isin(column.tags, list(_CLASSES))
-    odd = np.flatnonzero(~plain)
-    told = cells.take(pa.array(odd)).dictionary_encode()
+    texts, sure = ordered(cells.fill_null(_NULL))
+    text, bounds = buffers(texts)
+    classes = np.zeros(len(cells), np.uint8)
+    classes[sure] = text[bounds[:-1][sure]]
+    if bool(sure.all()):
+        return classes, _places(texts)
+    told = cells.filter(pa.array(~sure)).dictionary_encode()
     keys = [sort_key(decode_value(cell)) for cell in told.dictionary.to_pylist()]
-    kinds = np.array(
-        [max(key[0], 0) for key in keys], np.uint8
-    )  # the least class of all stands where missing does, which is null here
-    classes[odd] = kinds[told.indices.to_numpy()]
-    sorted_classes = set(kinds.tolist()) | ({_NUMBER} if column.has(tags.DOUBLE) and _beyond(column) else set())
-    by_hand = np.isin(classes, list(sorted_classes))
-    rest = np.flatnonzero(~by_hand)
-    sure = order_of(values.read(cells.take(pa.array(rest))))
-    assert sure is not None
-    numbers[rest] = sure[1]
-    numbers[by_hand] = _sorted(cells.take(pa.array(np.flatnonzero(by_hand))))
+    # The least class of all stands where missing does, which is null here.
+    kinds = np.array([max(key[0], 0) for key in keys], np.uint8)
+    classes[~sure] = kinds[told.indices.to_numpy()]
+    by_hand, numbers = np.isin(classes, kinds), np.zeros(len(cells), np.int64)
+    numbers[~by_hand] = _places(texts.filter(pa.array(~by_hand)))
+    numbers[by_hand] = _sorted(cells.filter(pa.array(by_hand)))
     return classes, numbers
 
 
-_NUMBER: Final = _CLASSES[tags.DOUBLE]
+_NULL: Final = b"\xc0"
 
 
 def _classes(cells: Tagged) -> Uint8s:

@@ -6,13 +6,13 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from tidemark.shared.compiled import values
+from tidemark.shared.compiled import tags, values
 from tidemark.shared.language.expressions.ast import SortKey
 from tidemark.shared.language.expressions.sorting import sort_items
 from tidemark.shared.language.kernels import Unvectorised
 from tidemark.shared.language.kernels.cells import encoded
 from tidemark.shared.language.stages import Sort
-from tidemark.shared.language.values.ranks import order_of
+from tidemark.shared.language.values.ranks import total_order
 from tidemark.shared.operators.base import Out
 from tidemark.shared.operators.frame import Frame, partial_documents
 from tidemark.shared.operators.whole_windows import ORDER, Int64s, Windows
@@ -43,5 +43,8 @@ def _key_of(frame: Frame, key: SortKey) -> tuple[npt.NDArray[Any], npt.NDArray[A
         cells, unsure = encoded(frame.at(key.names))
     except Unvectorised:
         return None
-    found = None if unsure is not None else order_of(values.read(cells))
-    return found if found is None or not key.descending else (~found[0], ~found[1])
+    column = values.read(cells)
+    if unsure is not None or column.has(tags.ARRAY):  # an array counts by one of its items
+        return None
+    classes, numbers = total_order(cells, column)
+    return (~classes, ~numbers) if key.descending else (classes, numbers)
