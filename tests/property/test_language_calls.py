@@ -161,12 +161,79 @@ def test_rows_on_which_an_expression_fails_are_called_in_the_part_that_fails(
 def test_a_batch_of_long_arrays_is_not_held_as_a_whole() -> None:
     """Beyond so many items rows are worked on one behind the other, with the same results."""
     batch = with_column(_batch(random.Random(1), 300), "k", pa.array(range(10_000, 10_300), pa.int32()))
-    expr = _parsed({"$size": {"$range": [0, "$k"]}})
+    expr = _parsed({"$size": {"$range": [0, {"$toDouble": "$k"}]}})
     found = evaluated(expr, batch)
     assert 300 - 2 * calls.ITEMS_MAX // 10_000 < found.interpreted_rows < 300
     values, failures = evaluate_rows(expr, environments(batch, documents_of(batch)))
     assert found.values() == values
     assert not failures
+
+
+def test_numbers_of_a_range_are_not_made_for_more_rows_than_there_is_room_for() -> None:
+    """Those behind are interpreted, one by one, with the same results."""
+    batch = with_column(_batch(random.Random(1), 300), "k", pa.array(range(20_000, 20_300), pa.int32()))
+    expr = _parsed({"$size": {"$range": [0, "$k"]}})
+    found = evaluated(expr, batch)
+    assert 0 < found.interpreted_rows < 300
+    assert found.values() == list(range(20_000, 20_300))
+
+
+_FEW: Final[dict[str, list[Any]]] = {
+    "zone": ["UTC", "Europe/Berlin", "America/New_York"],
+    "unit": ["hour", "day", "week"],
+    "find": ["1", "ab", "."],
+    "form": ["%Y", "%H:%M"],
+    "place": [0, 1, 2],
+}
+"""Fields of few values; `text` and `at` have another one in each row."""
+
+
+@pytest.mark.parametrize(
+    "tree",
+    [
+        {"$hour": {"date": "$at", "timezone": "$zone"}},
+        {"$dateToString": {"date": "$at", "format": "$form", "timezone": "$zone"}},
+        {"$dateTrunc": {"date": "$at", "unit": "$unit"}},
+        {"$dateAdd": {"startDate": "$at", "unit": "$unit", "amount": 3}},
+        {"$dateDiff": {"startDate": "$at", "endDate": "$$NOW", "unit": "$unit"}},
+        {"$regexMatch": {"input": "$text", "regex": "$find"}},
+        {"$regexFind": {"input": "$text", "regex": "$find"}},
+        {"$regexFindAll": {"input": "$text", "regex": "$find"}},
+        {"$split": ["$text", "$find"]},
+        {"$replaceAll": {"input": "$text", "find": "$find", "replacement": "$unit"}},
+        {"$indexOfCP": ["$text", "$find"]},
+        {"$trim": {"input": "$text", "chars": "$find"}},
+        {"$round": ["$value", "$place"]},
+        {"$getField": {"field": "$unit", "input": {"hour": "$at", "day": "$text", "week": "$value"}}},
+    ],
+)
+def test_an_argument_of_few_values_is_a_constant_in_passes_of_their_own(
+    tree: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The interpreter's values, and no row is called or interpreted by itself."""
+    chooser = random.Random(7)
+    texts = [
+        json.dumps(
+            {name: chooser.choice(some) for name, some in _FEW.items()}
+            | {
+                "text": f"ab {row} 1ab.",
+                "at": {"$date": {"$numberLong": str(10**12 + row * 12_345_678)}},
+                "value": row / 7,
+            }
+        ).encode()
+        for row in range(3_000)
+    ]
+    decoded = decode(pa.array(texts, pa.binary()), parse_schema({}, "schema", Problems({})))
+    batch = with_column(decoded.batch, ARRIVAL, pa.array(range(10**12, 10**12 + 3_000), pa.int64()))
+    expr = _parsed(tree)
+    wanted, failures = evaluate_rows(expr, environments(batch, documents_of(batch)))
+    assert not failures
+    called: list[Any] = []
+    monkeypatch.setattr(calls, "applied", lambda *each: called.append(each))
+    found = evaluated(expr, batch)
+    assert not called
+    assert not found.interpreted_rows
+    assert [encode_value(each) for each in found.values()] == [encode_value(each) for each in wanted]
 
 
 def test_the_remainder_of_infinity_is_the_interpreters() -> None:

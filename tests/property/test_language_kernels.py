@@ -30,6 +30,7 @@ from tidemark.shared.language.query.parse import parse_predicate
 from tidemark.shared.language.schema import Field, Schema
 from tidemark.shared.language.values import to_json, type_name
 from tidemark.shared.model.values import INT32_MAX, INT32_MIN, INT64_MAX, INT64_MIN, MISSING, Date, long
+from tidemark.shared.operators.frame import evaluated
 
 SCHEMA = Schema(
     (
@@ -348,6 +349,42 @@ _DATE_TEXTS = st.one_of(
         )
     )
 )
+
+
+_PATTERNS = st.lists(
+    st.sampled_from(
+        [
+            *("a", "b", "é", ".", "[ab]", "[^a]", "[[:alpha:]]", "\\d", "\\s", "\\pL", "\\x62", "\\0141*", "\\."),
+            *("a*", "b+", "b+?", "a?", "a{2}", "a{0,2}", "\\b", "\\B", "^", "$", "\\z", "|"),
+            *("(a)", "(b.)", "(?P<n>a)", "(?:ab)", "(?:a)?", "(a)?", "(a|b)", "(a|)", "(a*)?"),
+            *("(?:(a)|b)+", "((a)b)?", "(a){2}", "(?:b(\\d)|.)", "(?i)", "(?i:A)", "\\Qa\\E"),
+        ]
+    ),
+    min_size=1,
+    max_size=5,
+).map("".join)
+
+
+@given(
+    _PATTERNS,
+    st.lists(st.text("aAbé1 .\n\x1f", max_size=8), min_size=1, max_size=8),
+    st.sampled_from(["", "i", "m", "s", "x"]),
+)
+def test_what_a_pattern_finds_is_what_the_interpreter_finds(pattern: str, texts: list[str], options: str) -> None:
+    """The first match and all, with their places and groups, also of items of arrays."""
+    batch = pa.record_batch({"s": pa.array(texts)})
+    for op in ("$regexFind", "$regexFindAll", "$regexMatch"):
+        for name, loop in (
+            ("$s", lambda call: call),
+            ("$$t", lambda call: {"$map": {"input": ["$s"], "as": "t", "in": call}}),
+        ):
+            problems = Problems()
+            expr = parse_expression(
+                loop({op: {"input": name, "regex": pattern, "options": options}}), "e", Scope(problems)
+            )
+            if not problems.errors:
+                found = evaluated(expr, batch).values()
+                assert found == [evaluate(expr, Environment({"s": text})) for text in texts], expr
 
 
 @given(texts=st.lists(_DATE_TEXTS, min_size=1, max_size=6), form=st.sampled_from(_FORMS))

@@ -134,23 +134,32 @@ def total_of(args: Sequence[Column]) -> Column:
 
 
 def _with_dates(op: str, args: Sequence[Column]) -> Column:
-    if op == "$multiply" or len(args) != 2:  # noqa: PLR2004
-        raise Unvectorised
-    left, right = args
-    if op == "$subtract" and left.type == right.type == "date":
-        apart, doubt = _checked(op, _ms(left), _ms(right))
+    """A date and numbers of ms, or one date less another."""
+    if op == "$subtract" and args[0].type == args[1].type == "date":
+        apart, doubt = _checked(op, _ms(args[0])[0], _ms(args[1])[0])
         return Column("long", apart, doubt=doubt)
-    if op == "$add" and right.type == "date":
-        left, right = right, left
-    if left.type != "date" or right.type not in WHOLE:
+    dates, numbers = ([arg for arg in args if (arg.type == "date") is wanted] for wanted in (True, False))
+    if op == "$multiply" or len(dates) != 1 or (op == "$subtract" and args[0].type != "date"):
         raise Unvectorised
-    amount = right.values.cast(pa.int64())
-    moved, doubt = _checked(op, _ms(left), amount)
-    return Column("date", moved.cast(TIMESTAMP), doubt=either(doubt, filled(pc.equal(amount, INT64_MIN))))
+    if not numbers:
+        return Column("date", dates[0].values)
+    total = numbers[0] if len(numbers) == 1 else combine("$add", numbers)
+    if total.type not in NUMERIC:
+        raise Unvectorised
+    amount, beyond = _ms(total)
+    moved, doubt = _checked(op, _ms(dates[0])[0], amount)
+    return Column("date", moved.cast(TIMESTAMP), doubt=either(total.doubt, doubt, beyond))
 
 
-def _ms(column: Column) -> pa.Array:
-    return column.values.cast(pa.int64())
+def _ms(column: Column) -> tuple[pa.Array, Bools | None]:
+    """Dates and numbers as whole ms, halves away from zero, and where there is doubt; there they are null."""
+    if column.type == "double":
+        beyond = either(~filled(pc.less(pc.abs(column.values), _NEARLY_ALL)) & ~filled(column.values.is_null()))
+        rounded = pc.round(without(column.values, beyond), round_mode="half_towards_infinity")
+        return rounded.cast(pa.int64()), beyond
+    found = column.values.cast(pa.int64())
+    least = either(filled(pc.equal(found, INT64_MIN))) if column.type == "long" else None
+    return without(found, least), least
 
 
 def _zeros(values: pa.Array) -> Bools | None:

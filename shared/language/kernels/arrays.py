@@ -246,9 +246,9 @@ class Arrays:
         """Where each item stands in its array."""
         return places_of(self.counts, self.rows)
 
-    def item(self, index: int) -> Column:
-        """The items at an index, from the end where it is below 0; missing beyond, null of null."""
-        places = index + (np.zeros_like(self.counts) if index >= 0 else self.counts)
+    def item(self, index: Int64s) -> Column:
+        """The items at the index of each row, from the end where it is below 0; missing beyond, null of null."""
+        places = index + np.where(index >= 0, 0, self.counts)
         there = (places >= 0) & (places < self.counts)
         found = self.items.take(pa.array(self.begins + places, mask=~there))
         found = pc.if_else(pa.array(self.are), found, NULL)

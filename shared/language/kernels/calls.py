@@ -4,7 +4,7 @@ The function is called as the interpreter calls it (`interpreter.applied`), so i
 fails, or of which an argument is not known, is in doubt. An operator that is lazy takes expressions, and cannot be called on values.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import repeat
@@ -12,6 +12,7 @@ from typing import Any, Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
 from tidemark.shared.compiled import values
 from tidemark.shared.compiled.columns import with_rows
@@ -64,7 +65,7 @@ def completed(expr: Call, found: Column | None, rows: Rows, of: Of) -> Column:
         if found is not None and len(known) < len(places):
             arguments, places = arguments.at(known), places[known]
         called = _called(operator, arguments, rows, places)
-        return called if found is None else joined(found, called, places)
+        return called if found is None else joined(found, [(called, places)])
     except Unvectorised:
         if found is None:
             raise
@@ -221,14 +222,21 @@ def _column_of(found: list[Any]) -> Column:
     return tagged_column(values.read(tagged(found)), failed)
 
 
-def joined(found: Column, called: Column, places: Int64s) -> Column:
-    """A column with the cells of some rows from a column of their own."""
-    typed = found.cells is None and called.cells is None and not found.missing and not called.missing
-    if typed and called.type == found.type and found.type in ARROW:
-        ours, doubt, theirs, unsure = found.values, found.doubt, called.values, called.doubt
-    else:
-        typed, ((ours, doubt), (theirs, unsure)) = False, (encoded(found), encoded(called))
-    doubt = np.zeros(len(ours), np.bool_) if doubt is None else doubt.copy()
-    doubt[places] = False if unsure is None else unsure
-    cells = with_rows(ours, places, theirs)
+def joined(found: Column, parts: Sequence[tuple[Column, Int64s]]) -> Column:
+    """A column with the cells of some rows from columns of their own."""
+    every = [found, *(column for column, _ in parts)]
+    typed = found.type in ARROW and all(
+        column.type == found.type and column.cells is None and not column.missing for column in every
+    )
+    (cells, unsure), *others = [(column.values, column.doubt) if typed else encoded(column) for column in every]
+    places = np.concatenate([rows for _, rows in parts])
+    doubt = np.zeros(len(cells), np.bool_) if unsure is None else unsure.copy()
+    doubt[places] = np.concatenate([np.zeros(len(some), np.bool_) if odd is None else odd for some, odd in others])
+    cells = with_rows(cells, places, pa.concat_arrays([some for some, _ in others]))
     return Column(found.type, cells, doubt=either(doubt)) if typed else tagged_column(values.read(cells), either(doubt))
+
+
+def unknown(like: Column, size: int) -> Column:
+    """A column of so many rows without a result, of the type of another."""
+    kind = like.type if like.type in ARROW and like.cells is None else "null"
+    return Column(kind, pa.nulls(size, ARROW[kind]), doubt=np.ones(size, np.bool_))

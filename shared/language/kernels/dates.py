@@ -249,13 +249,10 @@ _OF_THE_CLOCK: Final = {"H": (3_600_000, 24, 2), "M": (60_000, 60, 2), "S": (100
 """Specifiers of the clock: ms of one, how many there are, and with how many digits they are written."""
 
 
-def written(date: Column, args: tuple[Expr | None, ...]) -> Column:
+def written(date: Column, form: Expr | None = None, timezone: Expr | None = None) -> Column:
     """`$dateToString` in a constant format and zone."""
-    _, form, zone_expr, on_null = args
-    zone = zone_of_constant(zone_expr)
+    zone = zone_of_constant(timezone)
     pattern = _word(form, "%Y-%m-%dT%H:%M:%S.%LZ" if zone is UTC else "%Y-%m-%dT%H:%M:%S.%L")
-    if on_null is not None:
-        raise Unvectorised
     found = _instants(date)
     ahead = offsets(found.ms, zone)
     days, rest = np.divmod(found.ms + ahead, DAY_MS)

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import zip_longest
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -28,7 +28,18 @@ from tidemark.shared.language.expressions.ast import (
 )
 from tidemark.shared.language.expressions.library import OPERATORS
 from tidemark.shared.language.expressions.library.strings import BLANKS
-from tidemark.shared.language.kernels import arithmetic, arrays, calls, cells, dates, items, objects, reals, texts
+from tidemark.shared.language.kernels import (
+    arithmetic,
+    arrays,
+    calls,
+    cells,
+    dates,
+    items,
+    objects,
+    patterns,
+    reals,
+    texts,
+)
 from tidemark.shared.language.kernels.arrays import Of
 from tidemark.shared.language.kernels.base import (
     ARROW,
@@ -50,10 +61,10 @@ from tidemark.shared.language.kernels.base import (
     nulls_of,
     truth_of,
 )
+from tidemark.shared.language.kernels.passes import Arguments, Kernel, by_constants, by_types
 from tidemark.shared.language.values.order import rank
 from tidemark.shared.language.values.types import TYPE_NUMBERS
 
-Kernel: TypeAlias = Callable[[Call, Rows, Of], Column]
 _FORMS: Final[Mapping[type, Callable[[Any, Rows, Of], Column]]] = {
     **arrays.FORMS,
     ObjectExpr: objects.made,
@@ -125,74 +136,16 @@ def _stays(expr: Expr, is_known: Callable[[str], bool]) -> bool:
     return known and all(_stays(child, is_known) for child in children(expr))
 
 
-class _ArgumentColumns:
-    """The columns of an operator's arguments, each computed once."""
-
-    def __init__(self, rows: Rows) -> None:
-        self._rows = rows
-        self._known: dict[int, Column] = {}
-
-    def __call__(self, expr: Expr, rows: Rows) -> Column:
-        if rows is not self._rows:
-            return column_of(expr, rows)
-        found = self._known.get(id(expr))
-        if found is None:
-            found = self._known[id(expr)] = column_of(expr, rows)
-        return found
-
-    def at(self, places: cells.Int64s, inner: Rows) -> "_ArgumentColumns":
-        """Those of some rows, which are rows of their own; each column of the type that it has there."""
-        found = _ArgumentColumns(inner)
-        for key, column in self._known.items():
-            some = cells.taken(column, places)
-            found._known[key] = some if some.cells is None else cells.tagged_column(some.cells)
-        return found
-
-
 def _call(expr: Call, rows: Rows) -> Column:
     """An operator by its kernel, and row by row where that cannot tell."""
-    of = _ArgumentColumns(rows)
+    of, found = Arguments(rows, column_of), None
     try:
         found = _kernel(expr, rows, of)
     except Untyped:
         raise
     except Unvectorised:
-        found = None
-    return calls.completed(expr, _by_types(expr, found, rows, of), rows, of)
-
-
-_PATTERNS_MAX: Final = 4
-"""So many combinations of types have a pass of their own."""
-
-
-def _by_types(expr: Call, found: Column | None, rows: Rows, of: _ArgumentColumns) -> Column | None:
-    """The result of a kernel, with that of the rows whose arguments have other types than most: each combination by itself."""
-    unknown = None if OPERATORS[expr.op].lazy else calls.open_rows(found, rows)
-    if unknown is None:
-        return found
-    mixed = {id(arg): of(arg, rows) for arg in expr.args if arg is not None and not isinstance(arg, Literal)}
-    mixed = {key: column for key, column in mixed.items() if cells.is_mixed(column)}
-    if not mixed:
-        return found
-    pattern = np.zeros(rows.size, np.int64)
-    for column in mixed.values():
-        assert column.cells is not None
-        pattern = pattern * tags.COUNT + column.cells.tags
-        unknown = unknown & (column.cells.tags != tags.SPREAD)
-    kinds, counts = np.unique(pattern[unknown], return_counts=True)
-    for kind in kinds[np.argsort(-counts)][:_PATTERNS_MAX]:
-        places = np.flatnonzero(unknown & (pattern == kind))
-        if len(places) == rows.size or calls.is_few(len(places), rows):
-            continue
-        inner = arrays.Bound(rows, places, {})
-        try:
-            part = _kernel(expr, inner, of.at(places, inner))
-        except Unvectorised:
-            continue
-        if found is None:
-            found = Column("null", pa.nulls(rows.size), doubt=np.ones(rows.size, np.bool_))
-        found = calls.joined(found, part, places)
-    return found
+        found = by_constants(_kernel, expr, rows, of) if expr.op in BY_EXPRESSIONS else None
+    return calls.completed(expr, by_types(_kernel, expr, found, rows, of), rows, of)
 
 
 def _kernel(expr: Call, rows: Rows, of: Of) -> Column:
@@ -427,12 +380,24 @@ def _date_from_string(expr: Call, rows: Rows, of: Of) -> Column:
     if text is None:
         raise Unvectorised
     column = of(text, rows)
-    found = dates.from_string(column, form, timezone)
-    if on_null is not None:
-        if cells.is_mixed(column):
-            raise Unvectorised
-        found = choose(nulls_of(column), of(on_null, rows), found)
-    return _made(found, [column])
+    return _made(_or_null(dates.from_string(column, form, timezone), column, on_null, rows, of), [column])
+
+
+def _date_to_string(expr: Call, rows: Rows, of: Of) -> Column:
+    date, form, timezone, on_null = expr.args
+    if date is None:
+        raise Unvectorised
+    column = of(date, rows)
+    return _made(_or_null(dates.written(column, form, timezone), column, on_null, rows, of), [column])
+
+
+def _or_null(found: Column, source: Column, on_null: Expr | None, rows: Rows, of: Of) -> Column:
+    """A result of a column, with another where that is null."""
+    if on_null is None:
+        return found
+    if cells.is_mixed(source):
+        raise Unvectorised
+    return choose(nulls_of(source), of(on_null, rows), replace(found, missing=False))
 
 
 def _convert(expr: Call, rows: Rows, of: Of) -> Column:
@@ -443,13 +408,8 @@ def _convert(expr: Call, rows: Rows, of: Of) -> Column:
     op = _CONVERSIONS.get(target.value) if type(target.value) in (str, int) else None
     if op is None:
         raise Unvectorised
-    found = _kernel(Call(op, (source,), expr.path), rows, of)
-    if on_null is None:
-        return found
-    given = of(source, rows)
-    if cells.is_mixed(given):
-        raise Unvectorised
-    return doubted(choose(nulls_of(given), of(on_null, rows), replace(found, missing=False)), given.doubt)
+    found, given = _kernel(Call(op, (source,), expr.path), rows, of), of(source, rows)
+    return _made(_or_null(found, given, on_null, rows, of), [given])
 
 
 def _moved(sign: int) -> Kernel:
@@ -497,8 +457,9 @@ BY_EXPRESSIONS: Final[dict[str, Kernel]] = {
     "$max": _extreme(1),
     "$min": _extreme(-1),
     "$arrayElemAt": _array_elem_at,
-    "$regexMatch": _on_first(lambda text, expr: texts.matched(expr, text)),
-    "$regexFind": _on_first(lambda text, expr: texts.found_in(expr, text)),
+    "$regexMatch": _on_first(lambda text, expr: patterns.matched(expr, text)),
+    "$regexFindAll": patterns.all_found,
+    "$regexFind": patterns.found_in,
     "$dateFromString": _date_from_string,
     "$round": _of(NUMERIC, partial(arithmetic.at_place, rounds=True), 0),
     "$trunc": _of(NUMERIC, partial(arithmetic.at_place, rounds=False), 0),
@@ -512,11 +473,11 @@ BY_EXPRESSIONS: Final[dict[str, Kernel]] = {
     "$strLenCP": _of(_TEXT, texts.length),
     "$strLenBytes": _of(_TEXT, texts.length_bytes),
     "$convert": _convert,
-    "$toDate": _of(("date", "long", "string"), texts.to_date),
+    "$toDate": _of(("date", "long", "double", "string"), texts.to_date),
     "$toInt": _of((*NUMERIC, "bool", "string"), texts.to_int),
     "$toLong": _of((*NUMERIC, "bool", "string", "date"), texts.to_long),
     "$toDouble": _of((*NUMERIC, "bool", "date", "string"), texts.to_double),
-    "$toString": _of((*NUMERIC, "bool", "string"), texts.to_string),
+    "$toString": _of((*NUMERIC, "bool", "string", "date"), texts.to_string),
     "$substrCP": _part(of_bytes=False),
     "$substrBytes": _part(of_bytes=True),
     "$substr": _part(of_bytes=True),
@@ -527,7 +488,7 @@ BY_EXPRESSIONS: Final[dict[str, Kernel]] = {
     "$indexOfBytes": _on_first(_index_of),
     "$replaceOne": _of(_TEXT, partial(texts.replaced, every=False)),
     "$replaceAll": _of(_TEXT, partial(texts.replaced, every=True)),
-    "$dateToString": _on_first(lambda date, expr: dates.written(date, expr.args)),
+    "$dateToString": _date_to_string,
     "$dateAdd": _moved(1),
     "$dateSubtract": _moved(-1),
     "$dateDiff": _between,

@@ -16,6 +16,7 @@ from tidemark.shared.compiled import tags, totals, values
 from tidemark.shared.language.expressions.ast import ArrayExpr, Call, Expr, Literal, SortArray
 from tidemark.shared.language.kernels.arrays import Arrays, Int64s, Of, bounded, given, in_turn, of_cells, places_of
 from tidemark.shared.language.kernels.base import (
+    WHOLE,
     Bools,
     Column,
     Path,
@@ -24,13 +25,16 @@ from tidemark.shared.language.kernels.base import (
     booleans,
     doubted,
     either,
+    filled,
+    nulls_of,
     truth_of,
 )
 from tidemark.shared.language.kernels.cells import NULL, compared, encoded, taken, unknown_of
 from tidemark.shared.language.values.ranks import total_order
+from tidemark.shared.model.values import INT32_MAX, INT32_MIN
 
-_PAIRED_MAX: Final = 1 << 22
-"""Items that a `$zip` makes of a batch on columns, where they are more than those that came in: one of short and long arrays."""
+_MADE_MAX: Final = 1 << 22
+"""Items that `$range`, and a `$zip` of short and long arrays, make of a batch on columns: more than those that came in."""
 
 
 # --- items of some arrays, chosen and put into order ------------------------------------------------------------------
@@ -71,7 +75,7 @@ def _order(items: pa.BinaryArray, path: Path = ()) -> tuple[Int64s, Int64s]:
     return classes.astype(np.int64), numbers
 
 
-Choose: TypeAlias = Callable[[Items, Call], Int64s]
+Choose: TypeAlias = Callable[[Items], Int64s]
 
 
 def _of_items(choose: Choose) -> Callable[[Call, Rows, Of], Column]:
@@ -81,27 +85,37 @@ def _of_items(choose: Choose) -> Callable[[Call, Rows, Of], Column]:
         args = [arg for arg in expr.args if arg is not None]
         if not args:
             raise Unvectorised
-        found = Items(args[:1] if expr.op == "$slice" else args, rows, of)
-        return found.made(choose(found, expr), rows)
+        found = Items(args, rows, of)
+        return found.made(choose(found), rows)
 
     return apply
 
 
-def _sliced(found: Items, expr: Call) -> Int64s:
-    wanted: list[int] = []
-    for arg in expr.args[1:]:
-        if isinstance(arg, Literal) and type(arg.value) is int:
-            wanted.append(arg.value)
-        elif arg is not None:
-            raise Unvectorised
-    if len(wanted) > 1 and wanted[1] < 1:
+def _numbers(expr: Expr, rows: Rows, of: Of) -> tuple[Int64s, Bools]:
+    """Whole numbers of 32 bits, and the rows with anything else or nothing, shape (n,) both."""
+    column = of(expr, rows)
+    if column.type not in WHOLE:
         raise Unvectorised
-    counts = found.arrays[0].counts[found.rows]
-    at = wanted[0]
-    if len(wanted) == 1:
-        return np.flatnonzero(found.places < at if at >= 0 else found.places >= counts + at)
-    first = np.maximum(counts + at, 0) if at < 0 else at
-    return np.flatnonzero((found.places >= first) & (found.places < first + wanted[1]))
+    cells = column.values.cast(pa.int64())
+    odd = either(column.doubt, filled(pc.or_(pc.less(cells, INT32_MIN), pc.greater(cells, INT32_MAX))))
+    numbers: Int64s = cells.fill_null(0).to_numpy(zero_copy_only=False)
+    return numbers, nulls_of(column) if odd is None else odd | nulls_of(column)
+
+
+def _sliced(expr: Call, rows: Rows, of: Of) -> Column:
+    """`$slice`: the first, the last, or some from a place."""
+    found = Items([given(expr, 0)], rows, of)
+    at, odd = _numbers(given(expr, 1), rows, of)
+    counts, place = found.arrays[0].counts, found.places
+    first = np.where(at >= 0, 0, counts + at)
+    behind = np.where(at >= 0, at, counts)
+    if expr.args[2:]:
+        many, more = _numbers(given(expr, 2), rows, of)
+        odd = odd | more | (many < 1)
+        first = np.where(at >= 0, at, np.maximum(counts + at, 0))
+        behind = first + many
+    chosen = np.flatnonzero((place >= first[found.rows]) & (place < behind[found.rows]))
+    return doubted(found.made(chosen, rows), odd)
 
 
 def _different(found: Items) -> tuple[Int64s, Int64s, Int64s]:
@@ -117,18 +131,18 @@ def _different(found: Items) -> tuple[Int64s, Int64s, Int64s]:
     return order, starts, np.add.reduceat(changes.astype(np.int64), starts) if len(starts) else starts
 
 
-def _union(found: Items, _: Call) -> Int64s:
+def _union(found: Items) -> Int64s:
     order, starts, _counts = _different(found)
     return order[starts]
 
 
-def _intersection(found: Items, _: Call) -> Int64s:
+def _intersection(found: Items) -> Int64s:
     order, starts, counts = _different(found)
     chosen: Int64s = order[starts[counts == len(found.arrays)]]
     return chosen
 
 
-def _difference(found: Items, _: Call) -> Int64s:
+def _difference(found: Items) -> Int64s:
     order, starts, counts = _different(found)
     alone: Int64s = order[starts[(counts == 1) & (found.array[order[starts]] == 0)]]
     chosen: Int64s = alone[np.lexsort((found.places[alone], found.rows[alone]))]
@@ -145,39 +159,41 @@ def sorted_array(expr: SortArray, rows: Rows, of: Of) -> Column:
     return found.made(np.lexsort((*parts, found.rows)), rows)
 
 
-def _n_of(choose: Callable[[Items, int], Int64s]) -> Callable[[Call, Rows, Of], Column]:
+def _n_of(choose: Callable[[Items, Int64s], Int64s]) -> Callable[[Call, Rows, Of], Column]:
     """An operator whose result are `n` items of what must be an array."""
 
     def apply(expr: Call, rows: Rows, of: Of) -> Column:
-        n = given(expr, 0)
-        if not isinstance(n, Literal) or type(n.value) is not int or n.value < 1:
-            raise Unvectorised
+        n, odd = _numbers(given(expr, 0), rows, of)
         found = Items([given(expr, 1)], rows, of)
-        return doubted(found.made(choose(found, n.value), rows), either(~found.are))
+        return doubted(found.made(choose(found, n), rows), odd, n < 1, ~found.are)
 
     return apply
 
 
-def _last_n(found: Items, n: int) -> Int64s:
-    return np.flatnonzero(found.places >= found.arrays[0].counts[found.rows] - n)
+def _first_n(found: Items, n: Int64s) -> Int64s:
+    return np.flatnonzero(found.places < n[found.rows])
 
 
-def _greatest_n(found: Items, n: int) -> Int64s:
+def _last_n(found: Items, n: Int64s) -> Int64s:
+    return np.flatnonzero(found.places >= (found.arrays[0].counts - n)[found.rows])
+
+
+def _greatest_n(found: Items, n: Int64s) -> Int64s:
     return _extreme_of(found.items, found.rows, found.places, n, greatest=True)
 
 
-def _least_n(found: Items, n: int) -> Int64s:
+def _least_n(found: Items, n: Int64s) -> Int64s:
     return _extreme_of(found.items, found.rows, found.places, n, greatest=False)
 
 
-def _extreme_of(items: pa.BinaryArray, rows: Int64s, places: Int64s, n: int, *, greatest: bool) -> Int64s:
-    """The first `n` items of each row in their order; of equal ones the earlier first; null does not count."""
+def _extreme_of(items: pa.BinaryArray, rows: Int64s, places: Int64s, n: Int64s, *, greatest: bool) -> Int64s:
+    """The first `n` items of each row in their order; of equal ones the earlier first; null does not count. n: by row."""
     classes, numbers = _order(items)
     keys = (~numbers, ~classes) if greatest else (numbers, classes)
     order = np.lexsort((places, *keys, rows))
     order = order[(values.read(items).tags != tags.NULL)[order]]
     of_row = rows[order]
-    chosen: Int64s = order[np.arange(len(order)) - np.searchsorted(of_row, of_row) < n]
+    chosen: Int64s = order[np.arange(len(order)) - np.searchsorted(of_row, of_row) < n[of_row]]
     return chosen
 
 
@@ -192,7 +208,7 @@ def _zipped(expr: Call, rows: Rows, of: Of) -> Column:
     lengths = np.stack([array.counts for array in found.arrays])
     most = lengths.max(axis=0) if longest is not None and longest.value is True else lengths.min(axis=0)
     counts = np.where(found.are, most, 0)
-    if int(counts.sum()) * len(found.arrays) > max(_PAIRED_MAX, 2 * len(found.items)):
+    if int(counts.sum()) * len(found.arrays) > max(_MADE_MAX, 2 * len(found.items)):
         raise Unvectorised
     row = values.rows_of(counts)
     place = places_of(counts, row)
@@ -247,7 +263,8 @@ def _nothing(*, deviation: bool) -> pa.Scalar:
 def extreme(expr: Call, rows: Rows, of: Of) -> Column:
     """`$max` and `$min`; null does not count."""
     operands = _operands(expr, rows, of)
-    chosen = _extreme_of(operands.items, operands.rows, operands.places, 1, greatest=expr.op == "$max")
+    one = np.ones(rows.size, np.int64)
+    chosen = _extreme_of(operands.items, operands.rows, operands.places, one, greatest=expr.op == "$max")
     found = np.full(rows.size, -1)
     found[operands.rows[chosen]] = chosen
     cells = operands.items.take(pa.array(found, mask=found < 0)).fill_null(NULL)
@@ -297,18 +314,31 @@ def _to_bool(expr: Call, rows: Rows, of: Of) -> Column:
 
 
 def _element(index: int | None) -> Callable[[Call, Rows, Of], Column]:
-    """An item at an index; None: the one that is written."""
+    """An item at an index; None: the one of each row."""
 
     def apply(expr: Call, rows: Rows, of: Of) -> Column:
-        wanted = index
-        if wanted is None:
-            written = given(expr, 1)
-            if not isinstance(written, Literal) or type(written.value) is not int:
-                raise Unvectorised
-            wanted = written.value
-        return Arrays(of(given(expr, 0), rows), rows).item(wanted)
+        wanted, odd = (np.full(rows.size, index), None) if index is not None else _numbers(given(expr, 1), rows, of)
+        return doubted(Arrays(of(given(expr, 0), rows), rows).item(wanted), odd)
 
     return apply
+
+
+def _range(expr: Call, rows: Rows, of: Of) -> Column:
+    """Whole numbers in steps. So many that the batch has no room for them are left to the interpreter, which has one row's in memory."""
+    first, odd = _numbers(given(expr, 0), rows, of)
+    last, more = _numbers(given(expr, 1), rows, of)
+    step, odd = np.ones(rows.size, np.int64), odd | more
+    if expr.args[2:]:
+        step, more = _numbers(given(expr, 2), rows, of)
+        odd |= more | (step == 0)
+    step = np.where(odd, 1, step)
+    counts = np.where(odd, 0, np.maximum((last - first + step - np.sign(step)) // step, 0))
+    odd |= (np.cumsum(counts) > _MADE_MAX) | (counts > rows.left)
+    counts[odd] = 0
+    row = values.rows_of(counts)
+    numbers = first[row] + step[row] * places_of(counts, row)
+    cells, _ = encoded(Column("int", pa.array(numbers, pa.int32())))
+    return bounded(values.arrays(counts, cells, np.ones(rows.size, np.bool_)), "array", either(odd), rows)
 
 
 def _contains(expr: Call, rows: Rows, of: Of) -> Column:
@@ -372,9 +402,9 @@ CALLS: Final[Mapping[str, Callable[[Call, Rows, Of], Column]]] = {
     "$anyElementTrue": _true_of(every=False),
     "$arrayElemAt": _element(None),
     "$avg": _total,
-    "$concatArrays": _of_items(lambda found, _: np.argsort(found.rows, kind="stable")),
+    "$concatArrays": _of_items(lambda found: np.argsort(found.rows, kind="stable")),
     "$first": _element(0),
-    "$firstN": _n_of(lambda found, n: np.flatnonzero(found.places < n)),
+    "$firstN": _n_of(_first_n),
     "$in": _contains,
     "$indexOfArray": _index_of,
     "$isArray": _is_array,
@@ -383,14 +413,15 @@ CALLS: Final[Mapping[str, Callable[[Call, Rows, Of], Column]]] = {
     "$lastN": _n_of(_last_n),
     "$maxN": _n_of(_greatest_n),
     "$minN": _n_of(_least_n),
-    "$reverseArray": _of_items(lambda found, _: np.lexsort((-found.places, found.rows))),
+    "$range": _range,
+    "$reverseArray": _of_items(lambda found: np.lexsort((-found.places, found.rows))),
     "$setDifference": _of_items(_difference),
     "$setEquals": _compared,
     "$setIntersection": _of_items(_intersection),
     "$setIsSubset": _compared,
     "$setUnion": _of_items(_union),
     "$size": _size,
-    "$slice": _of_items(_sliced),
+    "$slice": _sliced,
     "$stdDevPop": _total,
     "$stdDevSamp": _total,
     "$sum": _total,

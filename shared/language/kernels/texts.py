@@ -1,14 +1,10 @@
-"""Strings, conversions and regular expressions on columns.
+"""Strings and conversions on columns.
 
 What one evaluation may produce is counted by the interpreter: rows in which a result is more than a small part of it are left to it.
-Arrow has the same engine of regular expressions, but names groups and does not say which took part. So `$regexFind` has a kernel where
-each group takes part in every match: no alternatives, and no group that may be left out.
 """
 
-import re
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import lru_cache
 from typing import Any, Final
 
 import numpy as np
@@ -17,11 +13,7 @@ import pyarrow.compute as pc
 
 from tidemark.shared.compiled import doubles, tags
 from tidemark.shared.compiled.documents import buffers, cells_of
-from tidemark.shared.language.expressions.ast import Call, Literal
 from tidemark.shared.language.expressions.environment import RESULT_UNITS_MAX
-from tidemark.shared.language.expressions.errors import ExpressionError
-from tidemark.shared.language.expressions.library.strings import program_of
-from tidemark.shared.language.expressions.registry import ABSENT
 from tidemark.shared.language.kernels.arithmetic import nulls, whole
 from tidemark.shared.language.kernels.base import (
     TIMESTAMP,
@@ -29,7 +21,6 @@ from tidemark.shared.language.kernels.base import (
     Bools,
     Column,
     Unvectorised,
-    booleans,
     either,
     filled,
     nulls_of,
@@ -38,77 +29,6 @@ from tidemark.shared.language.kernels.base import (
 from tidemark.shared.language.kernels.dates import of_texts, written
 from tidemark.shared.model.values import INT32_MAX, INT32_MIN
 
-_PIECES: Final = re.compile(r"\\.|\[\^?\]?(?:\\.|\[:\^?\w+:\]|[^\]\\])*\]|\(\?P?<\w+>|\(\?|\(|\)[?*{]|\||.", re.DOTALL)
-"""A pattern in pieces: escapes, classes, the beginnings of groups, the ends of those that may be left out, alternatives, and the rest."""
-_UNREAD: Final = ("\\Q", "\\C")
-"""Escapes that make something else of what follows."""
-
-
-def _program(expr: Call) -> Any:
-    """The program of a constant pattern that is not null."""
-    _, regex, options = expr.args
-    given = ABSENT if options is None else options.value if isinstance(options, Literal) else None
-    if not isinstance(regex, Literal) or regex.value is None or given is None:
-        raise Unvectorised
-    try:
-        return program_of(expr.op, regex.value, given)
-    except ExpressionError:
-        raise Unvectorised from None
-
-
-def _texts(column: Column) -> pa.Array:
-    if column.type != "string":
-        raise Unvectorised
-    return column.values
-
-
-def matched(expr: Call, column: Column) -> Column:
-    """`$regexMatch`: null is no match."""
-    found = pc.match_substring_regex(_texts(column), _program(expr).pattern)
-    return booleans(np.asarray(pc.fill_null(found, False).to_numpy(zero_copy_only=False), dtype=np.bool_))
-
-
-def found_in(expr: Call, column: Column) -> Column:
-    """`$regexFind`: a struct of the text, its place and the captures; null where nothing is found."""
-    texts, program = _texts(column), _program(expr)
-    named = _named(program.pattern)
-    if named is None:
-        raise Unvectorised
-    longest = pc.max(pc.binary_length(texts)).as_py() or 0
-    if longest * (program.groups + 2) > RESULT_UNITS_MAX:
-        raise Unvectorised
-    try:
-        found = pc.extract_regex(texts, named)
-    except pa.ArrowInvalid:
-        raise Unvectorised from None
-    before, whole, *captures = (pc.struct_field(found, i) for i in range(program.groups + 2))
-    count, groups = len(texts), len(captures)
-    by_row = np.arange(groups * count).reshape(groups, count).T.ravel()
-    items = pa.concat_arrays(captures).take(pa.array(by_row)) if captures else pa.array([], pa.string())
-    lists = pa.ListArray.from_arrays(pa.array(groups * np.arange(count + 1), pa.int32()), items)
-    places = pc.utf8_length(before).cast(pa.int32())
-    parts = {"match": whole, "idx": places, "captures": lists}
-    return Column("object", pa.StructArray.from_arrays(list(parts.values()), list(parts), mask=found.is_null()))
-
-
-@lru_cache(maxsize=256)
-def _named(pattern: str) -> str | None:
-    """The pattern with what is before it, all of it, and each group, named; None where a group may take no part in a match."""
-    if any(escape in pattern for escape in _UNREAD):
-        return None
-    pieces, groups = [], 0
-    for piece in _PIECES.findall(pattern):
-        if piece == "|" or (len(piece) == 2 and piece[0] == ")"):  # noqa: PLR2004 - the end of a group, and what follows
-            return None
-        if piece == "(" or (piece.startswith("(?") and piece.endswith(">")):
-            pieces.append(f"(?P<g{groups}>")
-            groups += 1
-        else:
-            pieces.append(piece)
-    before = "" if pattern.startswith("^") else ".*?"
-    return f"^(?P<before>(?s:{before}))(?P<whole>{''.join(pieces)})"
-
-
 _PLAIN_NUMBER: Final = r"^-?[0-9]{1,15}(\.[0-9]{1,15})?$"
 """What Arrow reads as `$toDouble` does, and no double is too small for."""
 _FEW_DIGITS: Final = r"^-?[0-9]{1,9}$"
@@ -116,14 +36,14 @@ _SHORT_BYTES: Final = RESULT_UNITS_MAX // 256
 """Texts up to this are within what an evaluation may produce, in 256 calls."""
 _WHOLE_MAX: Final = 2.0**62
 """Doubles below it are within 64 bits."""
-_ALL_BYTES: Final = 2**31 - 1
+ALL_BYTES: Final = 2**31 - 1
 """Bytes that the texts of one Arrow array may have together."""
 
 
-def _long(lengths: pa.Array) -> Bools | None:
+def long_texts(lengths: pa.Array) -> Bools | None:
     """The rows whose texts, of these many bytes, the interpreter has to count; Unvectorised for too many together."""
     long = either(filled(pc.greater(lengths, _SHORT_BYTES)))
-    if (pc.sum(without(lengths, long)).as_py() or 0) > _ALL_BYTES:
+    if (pc.sum(without(lengths, long)).as_py() or 0) > ALL_BYTES:
         raise Unvectorised
     return long
 
@@ -137,7 +57,7 @@ def concat(args: Sequence[Column]) -> Column:
     lengths = pc.binary_length(args[0].values).cast(pa.int64())
     for arg in args[1:]:
         lengths = pc.add(lengths, pc.binary_length(arg.values).cast(pa.int64()))
-    long = _long(lengths)
+    long = long_texts(lengths)
     return Column("string", pc.binary_join_element_wise(*(without(arg.values, long) for arg in args), ""), doubt=long)
 
 
@@ -155,14 +75,14 @@ def text_of(column: Column) -> Column:
         found = ["" if number is None else f"{number:g}" for number in column.values.to_pylist()]
         return Column("string", pa.array(found, pa.string()))
     if column.type == "date":
-        text = written(column, (None, None, None, None))
+        text = written(column)
         return replace(text, values=pc.fill_null(text.values, ""))
     raise Unvectorised
 
 
 def letters(function: Any, arg: Column) -> Column:
     """`$toUpper` and `$toLower`: null gives the empty string."""
-    long = _long(pc.binary_length(arg.values))
+    long = long_texts(pc.binary_length(arg.values))
     return Column("string", function(pc.fill_null(without(arg.values, long), "")), doubt=long)
 
 
@@ -172,9 +92,12 @@ def length(arg: Column) -> Column:
 
 
 def to_date(arg: Column) -> Column:
-    """`$toDate` of dates, longs, and ISO strings."""
+    """`$toDate` of dates, longs, doubles, and ISO strings."""
     if arg.type in ("date", "long"):
         return Column("date", arg.values.cast(TIMESTAMP))
+    if arg.type == "double":
+        found, doubt = _whole_numbers(arg)
+        return Column("date", found.cast(TIMESTAMP), doubt=doubt)
     return of_texts(arg)
 
 
@@ -225,9 +148,11 @@ def to_double(arg: Column) -> Column:
 
 
 def to_string(arg: Column) -> Column:
-    """`$toString` of strings, numbers and bools."""
+    """`$toString` of strings, numbers, bools and dates."""
+    if arg.type == "date":
+        return written(arg)
     if arg.type == "string":
-        return Column("string", arg.values, doubt=_long(pc.binary_length(arg.values)))
+        return Column("string", arg.values, doubt=long_texts(pc.binary_length(arg.values)))
     if arg.type == "double":
         there = ~nulls_of(arg)
         found = doubles.texts(arg.values.fill_null(0.0).to_numpy(zero_copy_only=False), there)
@@ -237,7 +162,7 @@ def to_string(arg: Column) -> Column:
 
 def part_of(column: Column, start: int, length: int) -> Column:
     """`$substrCP` from a constant place, of a constant length, both from 0."""
-    long = _long(pc.binary_length(column.values))
+    long = long_texts(pc.binary_length(column.values))
     texts = without(column.values, long)
     if not length:
         return Column("string", pc.if_else(pc.is_null(texts), texts, ""), doubt=long)
@@ -248,7 +173,7 @@ def part_between(column: Column, start: Column, length: Column, *, of_bytes: boo
     """`$substrCP` and `$substrBytes`: doubt for texts that are not ASCII alone, and for bounds that are no place or size of 32 bits."""
     if start.type not in WHOLE or length.type not in WHOLE:
         raise Unvectorised
-    long = either(_long(pc.binary_length(column.values)), _wide(column.values))
+    long = either(long_texts(pc.binary_length(column.values)), _wide(column.values))
     text, bounds = buffers(without(column.values, long))
     sizes = np.diff(bounds)
     first, count = (
@@ -277,7 +202,7 @@ def trimmed(trim: Any, column: Column, chars: object) -> Column:
     """`$trim` and its kin, of constant characters."""
     if type(chars) is not str or not chars:
         raise Unvectorised
-    long = _long(pc.binary_length(column.values))
+    long = long_texts(pc.binary_length(column.values))
     return Column("string", trim(without(column.values, long), characters=chars), doubt=long)
 
 
@@ -295,7 +220,7 @@ def replaced(column: Column, find: object, by: object, *, every: bool) -> Column
     """`$replaceOne` and `$replaceAll` of constant texts."""
     if type(find) is not str or type(by) is not str or not find or len(by) > _SHORT_TEXT:
         raise Unvectorised
-    long = _long(pc.binary_length(column.values))
+    long = long_texts(pc.binary_length(column.values))
     texts = pc.replace_substring(without(column.values, long), find, by, max_replacements=None if every else 1)
     return Column("string", texts, doubt=long)
 
