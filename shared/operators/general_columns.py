@@ -27,6 +27,7 @@ from tidemark.shared.language.fields import expression_paths
 from tidemark.shared.language.kernels.cells import tagged
 from tidemark.shared.language.stages import Group
 from tidemark.shared.language.values import encode_value
+from tidemark.shared.language.values.ranks import counted
 from tidemark.shared.model.values import MISSING, Value
 from tidemark.shared.operators.base import ARRIVAL, PART, POS, TS
 from tidemark.shared.operators.batches import TAGGED_FIELD, values_of
@@ -192,10 +193,15 @@ def _input(accumulator: Accumulator, frame: Frame, errors: dict[int, ExpressionE
 
 
 def _sort_values(keys: tuple[SortKey, ...], frame: Frame) -> pa.BinaryArray:
-    """The sort values of each row. Of an array at a key one of its items counts: such rows' documents tell which."""
+    """The sort values of each row. Of an array at a key one of its items counts: within documents, these tell which."""
     parts = [frame.computed(FieldPath(key.names)) for key in keys]
     cells = [encoded_cells(part.array, part.field).fill_null(NULL) for part in parts]
-    asked = np.any([values.read(part).tags == tags.ARRAY for part in cells], axis=0)
+    asked = np.zeros(frame.size, np.bool_)
+    for at, key in enumerate(keys):
+        if len(key.names) == 1:
+            cells[at] = counted(cells[at], greatest=key.descending)
+        else:  # where an array is on the way, a missing field counts, too
+            asked |= values.read(cells[at]).tags == tags.ARRAY
     asked[[row for part in parts for row in part.errors]] = True
     rows = np.flatnonzero(asked)
     if not len(rows):

@@ -1,5 +1,6 @@
 """Promises of the value model for all values: codec, extended JSON, order, keys, exact totals."""
 
+import operator
 from decimal import Decimal
 from typing import Any
 
@@ -10,6 +11,9 @@ from hypothesis import strategies as st
 from tests.property.language_strategies import DOCUMENTS, NUMBERS, VALUES
 from tidemark.shared.compiled import values as compiled_values
 from tidemark.shared.compiled.ordered import DEPTH_MAX, ordered
+from tidemark.shared.language.accumulators.extremes import sort_values
+from tidemark.shared.language.expressions.ast import SortKey
+from tidemark.shared.language.expressions.sorting import key_of
 from tidemark.shared.language.values import (
     canonical_key,
     compare,
@@ -24,7 +28,7 @@ from tidemark.shared.language.values import (
     sort_key,
     type_name,
 )
-from tidemark.shared.language.values.ranks import order_of, total_order
+from tidemark.shared.language.values.ranks import are_empty, counted, order_of, sort_order, total_order
 from tidemark.shared.language.values.totals import Deviation, Total
 from tidemark.shared.model.values import MISSING, Long, long
 
@@ -159,6 +163,22 @@ def test_bytes_and_numbers_of_values_of_any_types_stand_in_their_order(values: l
     told = list(zip(numbers, [key if key[0] >= 0 else sort_key(None) for key in keys], strict=True))
     told = [(number, key) for number, key in told if key[0] > 0]  # a MinKey stands where null does
     assert all((a < b) == (x < y) and (a == b) == (x == y) for a, x in told for b, y in told)
+
+
+@given(st.lists(st.lists(_CLOSE | NUMBERS, max_size=3) | NUMBERS | VALUES | _CLOSE, max_size=8), st.booleans())
+def test_an_array_counts_in_a_sort_by_one_of_its_items(values: list[Any], descending: bool) -> None:
+    """The item that counts is the one that documents tell, and rows stand as `$sort` has them (a MinKey where null does)."""
+    key = SortKey(("k",), descending)
+    cells = pa.array([encode_value(value) for value in values], pa.binary())
+    told = counted(cells, greatest=descending)
+    assert told.to_pylist() == [encode_value(sort_values({"k": value}, (key,))[0]) for value in values]
+    order = list(
+        zip(*(part.tolist() for part in sort_order(told, are_empty(cells), descending=descending)), strict=True)
+    )
+    keys = [key_of({"k": value}, key) for value in values]
+    plain = [(place, found) for place, found in zip(order, keys, strict=True) if found[0] >= 0]
+    before = operator.gt if descending else operator.lt
+    assert all((a < b) == before(x, y) for a, x in plain for b, y in plain)
 
 
 def test_values_that_lie_too_deep_in_each_other_are_not_sure() -> None:

@@ -38,12 +38,8 @@ from tidemark.shared.language.accumulators.bulk_base import (
 )
 from tidemark.shared.language.accumulators.extremes import Extremes, Top
 from tidemark.shared.language.accumulators.ordered import AddToSet, ConcatArrays, Ends, MergeObjects, Push, SetUnion
-from tidemark.shared.language.expressions.ast import SortKey
-from tidemark.shared.language.values.ranks import total_order
+from tidemark.shared.language.values.ranks import are_empty, sort_order, total_order
 
-_EMPTY_ARRAY: Final = b"\x90"
-_BELOW_NULL: Final = 1
-"""The class of an empty array as a sort value, above MinKey's."""
 _Ranked: TypeAlias = npt.NDArray[Any]
 
 
@@ -218,16 +214,13 @@ def _entered_top(_: Top, given: Given) -> EntryColumns:
 def _top(accumulator: Top, entries: EntryColumns, count: int) -> EntryColumns:
     assert entries.keys is not None
     parts = parts_of(entries.keys, len(accumulator.keys))
-    columns = [column for part, key in zip(parts, accumulator.keys, strict=True) for column in _of_sort(part, key)]
+    columns = [
+        column
+        for part, key in zip(parts, accumulator.keys, strict=True)
+        for column in sort_order(part, are_empty(part), descending=key.descending)
+    ]
     rows = _ordered(entries, *columns, *entries.unordered)
     return (_last if accumulator.bottom else _first)(rows, entries, count, accumulator.most)
-
-
-def _of_sort(cells: pa.BinaryArray, key: SortKey) -> tuple[_Ranked, _Ranked]:
-    classes, numbers = total_order(cells, values.read(cells))
-    empty = pc.equal(cells, pa.scalar(_EMPTY_ARRAY, pa.binary())).to_numpy(zero_copy_only=False)
-    classes, numbers = np.where(empty, _BELOW_NULL, classes), np.where(empty, 0, numbers)
-    return (~classes, ~numbers) if key.descending else (classes, numbers)
 
 
 def _packed_top(entries: EntryColumns) -> pa.BinaryArray:

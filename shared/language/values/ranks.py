@@ -7,8 +7,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidemark.shared.compiled import tags
-from tidemark.shared.compiled.columns import Bools, Int64s, Tagged, Uint8s
+from tidemark.shared.compiled import tags, values
+from tidemark.shared.compiled.columns import Bools, Int64s, Tagged, Uint8s, with_rows
 from tidemark.shared.compiled.documents import buffers
 from tidemark.shared.compiled.ordered import ordered
 from tidemark.shared.language.values.codec import decode_value
@@ -89,6 +89,32 @@ def total_order(cells: pa.BinaryArray, column: Tagged) -> tuple[Uint8s, Int64s]:
     return classes, numbers
 
 
+def sort_order(cells: pa.BinaryArray, empty: Bools, *, descending: bool) -> tuple[Uint8s, Int64s]:
+    """The same for what counts of a sort key, the first in its order least. empty: which are of an empty array, below null."""
+    classes, numbers = total_order(cells, values.read(cells))
+    classes, numbers = np.where(empty, np.uint8(_BELOW_NULL), classes), np.where(empty, 0, numbers)
+    return (~classes, ~numbers) if descending else (classes, numbers)
+
+
+def are_empty(cells: pa.BinaryArray) -> Bools:
+    """Which encoded values are arrays without items, shape (n,)."""
+    found: Bools = pc.equal(cells, pa.scalar(b"\x90", pa.binary())).fill_null(False).to_numpy(zero_copy_only=False)
+    return found
+
+
+def counted(cells: pa.BinaryArray, *, greatest: bool) -> pa.BinaryArray:
+    """Encoded values, in place of an array the least of its items, or the greatest, of equal ones the first. An empty one stays."""
+    counts, items = values.items(cells)
+    rows = values.rows_of(counts)
+    if not len(rows):
+        return cells
+    classes, numbers = total_order(items, values.read(items))
+    order = np.lexsort((~numbers, ~classes, rows) if greatest else (numbers, classes, rows))
+    return with_rows(cells, np.unique(rows), items.take(pa.array(order[np.flatnonzero(np.diff(rows, prepend=-1))])))
+
+
+_BELOW_NULL: Final = 1
+"""The class of an empty array as a sort value, above MinKey's."""
 _NULL: Final = b"\xc0"
 
 

@@ -6,13 +6,12 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from tidemark.shared.compiled import tags, values
 from tidemark.shared.language.expressions.ast import SortKey
 from tidemark.shared.language.expressions.sorting import sort_items
 from tidemark.shared.language.kernels import Unvectorised
 from tidemark.shared.language.kernels.cells import encoded
 from tidemark.shared.language.stages import Sort
-from tidemark.shared.language.values.ranks import total_order
+from tidemark.shared.language.values.ranks import are_empty, counted, sort_order
 from tidemark.shared.operators.base import Out
 from tidemark.shared.operators.frame import Frame, partial_documents
 from tidemark.shared.operators.whole_windows import ORDER, Int64s, Windows
@@ -43,8 +42,6 @@ def _key_of(frame: Frame, key: SortKey) -> tuple[npt.NDArray[Any], npt.NDArray[A
         cells, unsure = encoded(frame.at(key.names))
     except Unvectorised:
         return None
-    column = values.read(cells)
-    if unsure is not None or column.has(tags.ARRAY):  # an array counts by one of its items
+    if unsure is not None:
         return None
-    classes, numbers = total_order(cells, column)
-    return (~classes, ~numbers) if key.descending else (classes, numbers)
+    return sort_order(counted(cells, greatest=key.descending), are_empty(cells), descending=key.descending)
