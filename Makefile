@@ -9,7 +9,7 @@ MAKEFLAGS += --no-print-directory
 unexport PYTHONDONTWRITEBYTECODE
 
 # The first that runs, looked for once and when it is needed; services/local/doctor.py says so if it does not fit. Name another: make PYTHON=/path/to/python3.12 …
-PYTHON ?= $(eval PYTHON := $(or $(call runs,python3.11),$(call runs,python3.12),$(call runs,python3.13),$(call runs,python3),$(call runs,python)))$(PYTHON)
+PYTHON ?= $(eval PYTHON := $(or $(call runs,python3.11),$(call runs,python3.12),$(call runs,python3.13),$(call runs,python3.14),$(call runs,python3),$(call runs,python)))$(PYTHON)
 runs = $(shell $(1) -c 'import sys; print(sys.executable)' 2>/dev/null)
 
 VENV := .venv
@@ -24,7 +24,7 @@ LOG := .tidemark/setup.log
 
 # An environment that cannot be used is made anew: its Python is gone or does not fit, or the folder had another name, and the programs in it
 # name that one.
-FITS := import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))
+FITS := import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 14))
 STALE := $(shell [ ! -e $(VENV) ] || { $(BIN)/python -c '$(FITS)' && \
   { [ ! -e $(BIN)/tidemark ] || grep -qF "$$(pwd -P)/$(VENV)/" $(BIN)/tidemark; }; } 2>/dev/null || echo anew)
 
@@ -49,9 +49,9 @@ help: ## this list
 setup: $(NEEDED) $(CLASSES) ## virtual environment, locked packages, the broker's jars; nothing if they are there
 
 .PHONY: doctor
-doctor: ## look for what a set-up needs: Python 3.11 to 3.13, Java 17 or newer, disk
+doctor: ## look for what a set-up needs: Python 3.11 to 3.14, Java 17 or newer, disk
 	@if [ -z "$(PYTHON)" ]; then \
-	  echo 'There is no Python here: install Python 3.11 to 3.13 (Debian and Ubuntu: apt-get install python3 python3-venv)' >&2; \
+	  echo 'There is no Python here: install Python 3.11 to 3.14 (Debian and Ubuntu: apt-get install python3 python3-venv)' >&2; \
 	  exit 1; fi
 	@$(PYTHON) services/local/doctor.py check
 
@@ -233,7 +233,7 @@ age: setup ## what it costs to lead, restore and list processors that committed 
 	$(BIN)/python -m tests.harness.ageing --commits $(or $(COMMITS),31500000) --processors $(or $(PROCESSORS),50)
 
 .PHONY: fresh
-fresh: setup ## the demo in a fresh Debian 12 and a fresh Debian 13, made by debootstrap (root; ARGS='--suite trixie make test')
+fresh: setup ## the demo in a fresh Debian 12, 13 and what becomes 14, made by debootstrap (root; ARGS='--suite trixie make test')
 	$(BIN)/python -m tidemark.deploy.verification.fresh $(ARGS)
 
 .PHONY: format

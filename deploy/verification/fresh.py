@@ -17,8 +17,10 @@ from typing import Final
 from tidemark.deploy.verification.context import ROOT
 from tidemark.deploy.verification.shell import CommandFailed, RunLog, Shell
 
-SUITES: Final = ("bookworm", "trixie")
-"""Debian 12: Python 3.11 and Java 17; Debian 13: Python 3.13 and Java 21."""
+SUITES: Final = ("bookworm", "trixie", "forky")
+"""Debian 12: Python 3.11 and Java 17; 13: Python 3.13 and Java 21; what becomes 14: Python 3.14 and Java 25."""
+_SCRIPTS: Final = Path("/usr/share/debootstrap/scripts")
+_MIRROR: Final = "http://deb.debian.org/debian"
 _PACKAGES: Final = ("ca-certificates", "default-jre-headless", "git", "make", "python3", "python3-venv")
 _CLONE: Final = "opt/tidemark-clone"
 _AUTHORITIES: Final = "etc/ssl/certs/ca-certificates.crt"
@@ -67,8 +69,17 @@ def _root(shell: Shell, work: Path, suite: str) -> Path:
         cached = work / "packages"
         cached.mkdir(exist_ok=True)
         include = f"--include={','.join(_PACKAGES)}"
+        # A suite that is younger than the program is made as Debian's unstable one is.
+        newer = [] if (_SCRIPTS / suite).exists() else [_MIRROR, _SCRIPTS / "sid"]
         shell.run(
-            "debootstrap", "--variant=minbase", include, f"--cache-dir={cached}", suite, root, timeout_s=_TIMEOUT_S
+            "debootstrap",
+            "--variant=minbase",
+            include,
+            f"--cache-dir={cached}",
+            suite,
+            root,
+            *newer,
+            timeout_s=_TIMEOUT_S,
         )
         complete.write_text(wish, encoding="utf-8")
     return root

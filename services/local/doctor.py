@@ -17,7 +17,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 # The oldest and the newest that the locked packages were run with.
 PYTHON_MIN = (3, 11)
-PYTHON_MAX = (3, 13)
+PYTHON_MAX = (3, 14)
 # For the virtual environment, the broker's jars, and the packages that pip unpacks on the way.
 FREE_DISK_MIB_MIN = 4096
 SHOWN_LINES = 4

@@ -89,7 +89,7 @@ def test_changed_locks_are_installed_into_the_environment_that_is_there(installe
 def test_python_is_looked_for_once(installed: Path, tmp_path: Path) -> None:
     """By make, and by the one that it starts for the doctor; those behind the first that runs are not asked."""
     (installed / ".venv/.packages-installed").unlink()
-    names = ("python3.11", "python3.12", "python3.13")
+    names = ("python3.11", "python3.12", "python3.13", "python3.14")
     for name in names:
         command = tmp_path / name
         works = f'echo "{command}"' if name != names[0] else "exit 1"
