@@ -70,7 +70,7 @@ def _root(shell: Shell, work: Path, suite: str) -> Path:
         cached.mkdir(exist_ok=True)
         include = f"--include={','.join(_PACKAGES)}"
         # A suite that is younger than the program is made as Debian's unstable one is.
-        newer = [] if (_SCRIPTS / suite).exists() else [_MIRROR, _SCRIPTS / "sid"]
+        newer: list[str | Path] = [] if (_SCRIPTS / suite).exists() else [_MIRROR, _SCRIPTS / "sid"]
         shell.run(
             "debootstrap",
             "--variant=minbase",

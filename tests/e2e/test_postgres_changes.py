@@ -21,7 +21,7 @@ from tidemark.services.cli.connected import refused_by_what_is_there
 from tidemark.services.cli.installation import installation
 from tidemark.shared.language.documents import parse
 from tidemark.shared.model.ids import ProcessorName
-from tidemark.shared.model.messages import StopProcessor
+from tidemark.shared.model.messages import KeepCheckpoint, StartProcessor, StopProcessor
 
 pytestmark = [pytest.mark.e2e, pytest.mark.postgres]
 NAME = ProcessorName("changes")
@@ -105,6 +105,44 @@ async def test_changes_come_out_once_over_kills(tmp_path: Path) -> None:
         assert [(row["operationType"], row["documentKey"]["id"]) for row in rows] == expected
         with pytest.raises(NotAuditable, match="only topics, files, tables and samples"):
             await audit_local(NAME, tmp_path / "data")
+
+
+async def test_E2_a_slot_does_not_go_back_and_the_state_of_now_is_still_there(tmp_path: Path) -> None:
+    """What a kept checkpoint has behind it is gone at the server: FAILED, in words; from the one of now each change comes once."""
+    out, chooser = tmp_path / "out", random.Random(3)
+    with postgres(logical=True) as url:
+        with psycopg.connect(url, autocommit=True) as connection:
+            connection.execute("CREATE TABLE t (id int PRIMARY KEY, n int)")
+            connection.execute("CREATE PUBLICATION p FOR TABLE t")
+            connection.execute("SELECT pg_create_logical_replication_slot('s', 'pgoutput')")
+        async with installation(tmp_path / "data", {}, WORKERS) as installed:
+            client = installed.client
+            await installed.ensure_started(NAME, document(url, out), {})
+            await installed.until_running(NAME)
+            begin = confirmed(url)
+            expected = await asyncio.to_thread(write, url, chooser, 0)
+            await asyncio.to_thread(until_behind, url, begin)
+            await client.request(KeepCheckpoint(client.unique(), NAME, "then"))
+            then = confirmed(url)
+            expected += await asyncio.to_thread(write, url, chooser, TRANSACTIONS)
+            await asyncio.to_thread(until_behind, url, then)
+            await client.request(StopProcessor(client.unique(), NAME))
+            await client.request(KeepCheckpoint(client.unique(), NAME, "now"))
+            await client.request(StartProcessor(client.unique(), NAME, checkpoint="then"))
+            async for status in client.watch(NAME):
+                if status.state == "FAILED":
+                    assert "slot" in status.reason, status.reason
+                    break
+            await client.request(StartProcessor(client.unique(), NAME, checkpoint="now"))
+            await installed.until_running(NAME)
+            expected += await asyncio.to_thread(write, url, chooser, 2 * TRANSACTIONS)
+            await client.request(StopProcessor(client.unique(), NAME, drain=True))
+            async for status in client.watch(NAME):
+                assert status.state != "FAILED", status.reason
+                if status.state == "FINISHED":
+                    break
+        rows: list[dict[str, Any]] = released(out)
+        assert [(row["operationType"], row["documentKey"]["id"]) for row in rows] == expected
 
 
 ROWS, KILLS = (50_000, 2) if CI else (100_000, 3)
