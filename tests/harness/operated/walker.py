@@ -8,6 +8,8 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
+from aiokafka.errors import KafkaError
+
 from tests.harness.operated.asking import AGAIN_S, Answer, path_of
 from tests.harness.operated.backwards import ACTS as BACKWARDS
 from tests.harness.operated.backwards import Keeper
@@ -304,9 +306,16 @@ class Walker:
         self.model.drains = self.model.drains and last != "FINISHED"
 
     async def rows(self) -> dict[str, list[Row]]:
-        """All that its topics have."""
-        found = await read(self.story.bootstrap, self.flow.outputs)
-        return {topic: [self.flow.found(topic, value) for value in values] for topic, values in found.items()}
+        """All that its topics have, once the broker is there: the story kills it, too."""
+        while True:
+            try:
+                found = await read(self.story.bootstrap, self.flow.outputs)
+            except (KafkaError, TimeoutError):
+                if not self.story.asker.troubled():
+                    raise
+                await asyncio.sleep(LOOK_S)
+            else:
+                return {topic: [self.flow.found(topic, value) for value in values] for topic, values in found.items()}
 
     async def ends(self) -> dict[str, int]:
         """How many rows each topic has."""
