@@ -2,10 +2,15 @@
 
 import socket
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import aiohttp
 
 from tidemark.shared.ports.http import AnswerTooLong, HttpAnswer, HttpRequest, ServerAway
+
+if TYPE_CHECKING:
+    from aiohttp.connector import Connection
+    from aiohttp.tracing import Trace
 
 CheckAddress = Callable[[str], None]
 """Raises for an address that may not be reached; no OSError, for that would be a server that is away."""
@@ -15,15 +20,43 @@ def anywhere(_address: str) -> None:
     """Every address may be reached."""
 
 
-def checked_connector(check: CheckAddress) -> aiohttp.TCPConnector:
+class _Refused(OSError):
+    """Of one address. Addresses of a name are tried side by side; of what they raise, OSErrors with one text are told as they are."""
+
+    def __init__(self, reason: Exception) -> None:
+        super().__init__("an address that may not be reached")
+        self.reason = reason
+
+
+class _CheckedConnector(aiohttp.TCPConnector):
     """Connections of any number, each judged by the address that it is made to, whatever name led there."""
 
-    def made(found: tuple[int, int, int, str, tuple[object, ...]]) -> socket.socket:
+    def __init__(self, check: CheckAddress) -> None:
+        super().__init__(limit=0, socket_factory=self._made)
+        self._check = check
+
+    def _made(self, found: tuple[int, int, int, str, tuple[object, ...]]) -> socket.socket:
         family, kind, protocol, _, address = found
-        check(str(address[0]))
+        try:
+            self._check(str(address[0]))
+        except Exception as reason:
+            raise _Refused(reason) from reason
         return socket.socket(family, kind, protocol)
 
-    return aiohttp.TCPConnector(limit=0, socket_factory=made)
+    async def connect(
+        self, req: aiohttp.ClientRequest, traces: "list[Trace]", timeout: aiohttp.ClientTimeout
+    ) -> "Connection":
+        try:
+            return await super().connect(req, traces, timeout)
+        except aiohttp.ClientConnectorError as error:
+            if isinstance(error.os_error, _Refused):
+                raise error.os_error.reason from error
+            raise
+
+
+def checked_connector(check: CheckAddress) -> aiohttp.TCPConnector:
+    """Connections that raise what the check raises where all addresses that a name leads to are refused."""
+    return _CheckedConnector(check)
 
 
 class AioHttpClient:

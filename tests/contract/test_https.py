@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import socket
 from collections import Counter, defaultdict
 from collections.abc import AsyncIterator
 from typing import Any
@@ -138,8 +139,21 @@ async def test_a_request_for_each_row_and_its_answer_in_a_field(server: Server) 
     assert "Bad Name" not in first["headers"]
 
 
-async def test_a_name_that_leads_to_this_machine_leads_nowhere(server: Server) -> None:
+@pytest.mark.parametrize("addresses", [["127.0.0.1"], ["::1", "127.0.0.1"]])
+async def test_a_name_that_leads_to_this_machine_leads_nowhere(
+    server: Server, addresses: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The address that is connected to is judged, not the name alone; where the installation allows it, the request is sent."""
+
+    def looked_up(_host: object, port: object, *_: object, **__: object) -> list[tuple[Any, ...]]:
+        families = [socket.AF_INET6 if ":" in address else socket.AF_INET for address in addresses]
+        rest = [(0, 0) if ":" in address else () for address in addresses]
+        return [
+            (family, socket.SOCK_STREAM, socket.IPPROTO_TCP, "", (address, port, *more))
+            for family, address, more in zip(families, addresses, rest, strict=True)
+        ]
+
+    monkeypatch.setattr(socket, "getaddrinfo", looked_up)
     url = server.url.replace("127.0.0.1", "localhost")
     request = HttpRequest("GET", url, (), None, 5.0, 5.0, 1_000)
     for allowed in (Allowed(), Allowed(loopback=True), Allowed(hosts=("localhost",))):
