@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from fnmatch import fnmatch
 from pathlib import Path, PurePosixPath
 from typing import Any, Final
-from urllib.parse import parse_qsl, unquote, urlsplit
+from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
 from tidemark.shared.language.documents.connections import REFERENCE
 from tidemark.shared.language.stages import Connection
@@ -23,6 +23,7 @@ from tidemark.shared.model.settings import knob
 from tidemark.shared.process.settings import read_table, settings_of
 
 _URL: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
+_AUTHORITY: Final = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*://)(?P<authority>[^/?#]*)")
 _CHAIN: Final = re.compile(r"^[A-Za-z][A-Za-z0-9+.-]*::|::[A-Za-z][A-Za-z0-9+.-]*(://|::|$)")
 """Of file systems inside of file systems (`zip://a::s3://b/c`): each could lead elsewhere."""
 _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f]")
@@ -93,10 +94,7 @@ class Allowed:
             return
         if "\\" in place:
             raise NotAllowed(f"{where}: {place!r}: expected a URL without `\\`: some clients take it for a slash")
-        try:
-            url = urlsplit(place)
-        except ValueError as error:
-            raise NotAllowed(f"{where}: {place!r}: no URL: {error}") from error
+        authority, url = _parts_of(place, where)
         scheme = url.scheme.lower()
         if scheme.startswith("sqlite"):
             self._check_scheme("file", where)
@@ -105,18 +103,18 @@ class Allowed:
             return
         if scheme in _LOCAL_SCHEMES:
             self._check_scheme("file", where)
-            self._check_folder(unquote(url.netloc + url.path), where)
+            self._check_folder(unquote(authority + url.path), where)
             return
         self._check_scheme(scheme, where)
         self._check_servers(scheme, place, where)
 
     def _check_servers(self, scheme: str, place: str, where: str) -> None:
         """NotAllowed for a URL with a host, or a parameter, that leads where documents may not."""
-        url = urlsplit(place)
+        authority, url = _parts_of(place, where)
         if scheme not in _NO_DATABASES and "@" in re.sub(r"^[^/?#]*", "", place.partition("://")[2]):
             # A database's client looks for the host behind the last one.
             raise NotAllowed(f"{where}: expected `@` as %40 in a user, a password, a path and parameters")
-        for server in url.netloc.rpartition("@")[2].split(","):
+        for server in authority.rpartition("@")[2].split(","):
             # A path, in place of a host, is a socket of this machine.
             self._check_host("localhost" if "/" in unquote(server) else _host_of(server, where), where)
         for name, value in parse_qsl(url.query):
@@ -180,7 +178,9 @@ class Allowed:
             raise NotAllowed(
                 f"{where}: {path!r}: closed to documents: where it leads cannot be seen ({error})"
             ) from error
-        if any(_below(real, os.path.realpath(folder)) for folder in (*self.closed, *_MACHINES)):
+        # Links of `/proc` lead out of it: a path that is spelled below a closed folder is closed, wherever it leads.
+        spelled = os.path.abspath(path)  # noqa: PTH100 - links stay
+        if any(_below(at, os.path.realpath(folder)) for at in (real, spelled) for folder in (*self.closed, *_MACHINES)):
             raise NotAllowed(f"{where}: {path}: a folder of the installation itself, which is closed to documents")
         if self.folders and not any(_below(real, os.path.realpath(folder)) for folder in self.folders):
             raise NotAllowed(
@@ -253,6 +253,19 @@ def _texts(value: Any, place: str) -> Iterator[tuple[str, str]]:
             waiting += [(inner, f"{at}.{key}", depth + 1) for key, inner in item.items()]
         elif isinstance(item, list | tuple):
             waiting += [(inner, at, depth + 1) for inner in item]
+
+
+def _parts_of(place: str, where: str) -> tuple[str, SplitResult]:
+    """What stands between `//` and the path of a URL, and its other parts. NotAllowed.
+
+    The first may name several hosts, which the library's parser takes for a wrong one where some have brackets.
+    """
+    found = _AUTHORITY.match(place)
+    assert found is not None, "it begins as a URL does"
+    try:
+        return found["authority"], urlsplit(found["scheme"] + place[found.end() :])
+    except ValueError as error:
+        raise NotAllowed(f"{where}: {place!r}: no URL: {error}") from error
 
 
 def _below(path: str, folder: str) -> bool:

@@ -121,6 +121,7 @@ def test_folders_are_those_that_are_open(tmp_path: Path) -> None:
     for own in (
         "/proc/self/environ",
         "/proc/1/root/etc",
+        "/proc/self/root/etc",
         "/dev/fd/0",
         "/var/run/secrets/kubernetes.io/serviceaccount/token",
     ):
