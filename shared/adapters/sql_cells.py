@@ -13,27 +13,44 @@ import sqlalchemy as sa
 _KINDS: Final = ("date", "timestamp", "timestamptz", "time", "timetz")
 
 
-def read_all(engine: sa.Engine) -> None:
-    """Let the engine's connections read every cell."""
+def read_all(engine: sa.Engine, json_depth_max: int) -> None:
+    """Let the engine's connections read every cell; json in which more levels lie in each other is text."""
     if engine.dialect.driver == "psycopg":
-        sa.event.listen(engine, "connect", _register)
+        sa.event.listen(engine, "connect", lambda connection, _: _register(connection, json_depth_max))
 
 
-def _register(connection: Any, _record: Any) -> None:
+def _register(connection: Any, json_depth_max: int) -> None:
     from psycopg.types.json import set_json_loads  # noqa: PLC0415 - an installation without PostgreSQL loads none of it
     from psycopg.types.string import TextLoader  # noqa: PLC0415
 
-    set_json_loads(_json_or_text, connection)
+    set_json_loads(lambda data: _json_or_text(data, json_depth_max), connection)
     connection.adapters.register_loader("interval", TextLoader)
     for name in _KINDS:
         connection.adapters.register_loader(name, _or_text(connection.adapters.types[name].oid))
 
 
-def _json_or_text(data: str | bytes) -> Any:
+def _json_or_text(data: str | bytes, depth_max: int) -> Any:
+    text = data if isinstance(data, str) else data.decode()
     try:
-        return json.loads(data)
+        tree = json.loads(text)
     except (ValueError, RecursionError):
-        return data if isinstance(data, str) else data.decode()
+        return text
+    return text if _is_deeper(tree, depth_max) else tree
+
+
+def _is_deeper(tree: Any, depth_max: int) -> bool:
+    """Python's reader goes deeper than the language, how deep hangs on its version."""
+    level = [tree]
+    for _ in range(depth_max):
+        if not level:
+            return False
+        level = [
+            inner
+            for each in level
+            if isinstance(each, dict | list)
+            for inner in (each.values() if isinstance(each, dict) else each)
+        ]
+    return any(isinstance(each, dict | list) for each in level)
 
 
 def _or_text(oid: int) -> type[Any]:

@@ -15,7 +15,7 @@ from sqlalchemy import exc
 from tidemark.services.operator.tables.sqlvalues import NOTHING, Parameter, parameter_of
 from tidemark.shared.adapters.sql import DIALECTS, is_denied, is_passing, with_driver
 from tidemark.shared.adapters.sql_cells import read_all
-from tidemark.shared.language.values.cells import cell_reader
+from tidemark.shared.language.values.cells import JSON_DEPTH_MAX, cell_reader
 from tidemark.shared.model.values import Document, Found, Value
 from tidemark.shared.ports.clock import Executor
 from tidemark.shared.ports.tables import Names, TableDenied, TableRefused, TableUnavailable
@@ -34,7 +34,7 @@ def engine_of(url: str, config: Mapping[str, Any], wait_ms: int) -> sa.Engine:
     engine = sa.create_engine(
         with_driver(parsed), pool_pre_ping=True, **{"connect_args": {"connect_timeout": seconds}, **config}
     )
-    read_all(engine)
+    read_all(engine, JSON_DEPTH_MAX)
     return engine
 
 

@@ -41,6 +41,7 @@ from tidemark.shared.adapters.sql import DIALECTS, is_denied, is_passing, with_d
 from tidemark.shared.adapters.sql_cells import read_all
 from tidemark.shared.language.stages import Merge
 from tidemark.shared.language.values import decode_doc, encode_doc
+from tidemark.shared.language.values.cells import JSON_DEPTH_MAX
 from tidemark.shared.model.checkpoint import MirrorRow
 from tidemark.shared.model.ids import Epoch
 from tidemark.shared.model.settings import check_positive, knob
@@ -99,7 +100,7 @@ def engine_of(url: str | sa.URL, settings: SqlSinkSettings | None = None) -> sa.
     url = sa.make_url(url)
     if url.get_backend_name() != "sqlite":
         engine = sa.create_engine(url, pool_pre_ping=True, **pool)
-        read_all(engine)
+        read_all(engine, JSON_DEPTH_MAX)
     else:
         engine = sa.create_engine(url, poolclass=sa.QueuePool, connect_args={"timeout": wait_s}, **pool)
         sa.event.listen(engine, "connect", _sync_each_commit)

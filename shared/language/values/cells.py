@@ -8,7 +8,7 @@ from collections.abc import Callable
 from decimal import Decimal
 from typing import Any, Final
 
-from tidemark.shared.language.values.extended_json import ExtendedJsonError, from_json
+from tidemark.shared.language.values.extended_json import DEPTH_MAX, ExtendedJsonError, from_json
 from tidemark.shared.language.values.instants import ms_of
 from tidemark.shared.model.values import UUID_SUBTYPE, Binary, Date, Value, long
 
@@ -17,6 +17,8 @@ _DIGITS_MAX: Final = 34
 _EXPONENT_MAX: Final = 6111
 """See `_DIGITS_MAX`."""
 _EXPONENT_MIN: Final = -6176
+JSON_DEPTH_MAX: Final = DEPTH_MAX - 3
+"""Of a json cell: a document, an array of such cells and a number's type are around it."""
 _DIMENSIONS_MAX: Final = 6
 """Of PostgreSQL's arrays."""
 
