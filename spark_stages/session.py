@@ -71,9 +71,12 @@ def archive_path() -> Path:
 
 
 def archive_options() -> str:
-    """The JVM's options to use the archive; "" where there is none. Quoted, for Spark divides options at blanks, as a shell does."""
+    """The JVM's options to use the archive; "" where there is none. Quoted, for Spark divides options at blanks, as a shell does.
+
+    The log of archives is off: from Java 24 on it tells on standard output that Spark's options open modules.
+    """
     path = archive_path()
-    return f" -XX:SharedArchiveFile={shlex.quote(str(path))}" if path.exists() else ""
+    return f" -XX:SharedArchiveFile={shlex.quote(str(path))} -Xlog:cds=off" if path.exists() else ""
 
 
 def open_session(name: str, master: str = "local[2]", settings: Mapping[str, str] | None = None) -> SparkSession:

@@ -1,3 +1,4 @@
+# ruff: noqa: N802 -- a test carries its rule's name
 """Changes of PostgreSQL by real processes: each comes out once, in the order of commits, over kills of source and sink."""
 
 import asyncio
@@ -108,7 +109,7 @@ async def test_changes_come_out_once_over_kills(tmp_path: Path) -> None:
 
 
 async def test_E2_a_slot_does_not_go_back_and_the_state_of_now_is_still_there(tmp_path: Path) -> None:
-    """What a kept checkpoint has behind it is gone at the server: FAILED, in words; from the one of now each change comes once."""
+    """What a kept checkpoint needs is gone at the server: FAILED, in words; from the one of now each change comes once."""
     out, chooser = tmp_path / "out", random.Random(3)
     with postgres(logical=True) as url:
         with psycopg.connect(url, autocommit=True) as connection:

@@ -40,7 +40,7 @@ def plain(documents: list[Document], delimiter: str) -> bytes:
 
 
 @settings(max_examples=400)
-@given(st.lists(_ROWS, min_size=1, max_size=3), st.sampled_from([",", ";", "\t", "-", "1", "e", '"', "\u00e9"]))
+@given(st.lists(_ROWS, min_size=1, max_size=3), st.sampled_from([",", ";", "\t", "-", "1", "e", "\u00e9"]))
 def test_documents_written_at_once_are_what_each_is_alone(chunks: list[list[Document]], delimiter: str) -> None:
     """In several pieces of one file, with names and cells of every kind."""
     encoded = pa.chunked_array([pa.array(encode_docs(rows), pa.binary()) for rows in chunks])

@@ -64,15 +64,19 @@ EXTRAS: Final = {
 """What the project asks for, with the extras."""
 
 
+PYTHON: Final = {"python_version": "3.11", "python_full_version": "3.11.0"}
+"""Of the base image that is the default; a newer one needs no package more."""
+
+
 @cache
 def needed_by(name: str) -> set[str]:
-    """What a distribution says that it needs, on this Python."""
+    """What a distribution says that it needs, on the Python of the images."""
     found = map(Requirement, requires(name) or [])
     extras = ("", *EXTRAS.get(name, ()))
     return {
         normal(each.name)
         for each in found
-        if each.marker is None or any(each.marker.evaluate({"extra": extra}) for extra in extras)
+        if each.marker is None or any(each.marker.evaluate({**PYTHON, "extra": extra}) for extra in extras)
     } - {normal(name)}
 
 
