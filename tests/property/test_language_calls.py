@@ -236,6 +236,36 @@ def test_an_argument_of_few_values_is_a_constant_in_passes_of_their_own(
     assert [encode_value(each) for each in found.values()] == [encode_value(each) for each in wanted]
 
 
+@pytest.mark.parametrize(
+    "tree",
+    [
+        {"$regexMatch": {"input": "$text", "regex": "$odd"}},
+        {"$regexFindAll": {"input": "$text", "regex": "$odd"}},
+        {"$split": ["$text", "$odd"]},
+        {"$hour": {"date": "$at", "timezone": "$odd"}},
+        {"$dateToString": {"date": "$at", "format": "$odd", "timezone": "$zone", "onNull": "$odd"}},
+        {"$replaceAll": {"input": "$text", "find": "$odd", "replacement": "$zone"}},
+        {"$getField": {"field": "$odd", "input": {"a": "$at"}}},
+        {"$convert": {"input": "$text", "to": "$odd", "onError": "$zone"}},
+    ],
+)
+def test_a_constant_of_some_rows_that_an_operator_does_not_take_fails_there_alone(tree: Any) -> None:
+    """As in the interpreter: null, values of other types, patterns that do not compile, zones that nobody knows."""
+    odd, zones = ["(", "a", None, 5, "b+", {"x": 1}, "UTC"], ["UTC", "nowhere", None, "Europe/Berlin", 7]
+    rows = [{"odd": odd[row % 7], "zone": zones[row % 5], "text": f"ab{row}"} for row in range(2_100)]
+    times = [{"at": {"$date": {"$numberLong": str(10**12 + row)}}} for row in range(2_100)]
+    texts = [json.dumps(row | time).encode() for row, time in zip(rows, times, strict=True)]
+    batch = decode(pa.array(texts, pa.binary()), parse_schema({}, "schema", Problems({}))).batch
+    expr = _parsed(tree)
+    found = evaluated(expr, batch)
+    wanted, failures = evaluate_rows(expr, environments(batch, documents_of(batch)))
+    assert [(f.row, f.reason, f.path) for f in found.failures("")] == [(f.row, f.reason, f.path) for f in failures]
+    bad = {f.row for f in failures}
+    good = [pair for row, pair in enumerate(zip(found.values(), wanted, strict=True)) if row not in bad]
+    assert good
+    assert all(cell is value if value is MISSING else encode_value(cell) == encode_value(value) for cell, value in good)
+
+
 def test_the_remainder_of_infinity_is_the_interpreters() -> None:
     """Bit for bit: the processor's own has another sign."""
     texts = [b'{"x": {"$numberDouble": "-Infinity"}}', b'{"x": {"$numberDouble": "Infinity"}}'] * 100
