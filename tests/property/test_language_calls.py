@@ -178,6 +178,57 @@ def test_numbers_of_a_range_are_not_made_for_more_rows_than_there_is_room_for() 
     assert found.values() == list(range(20_000, 20_300))
 
 
+_FAR: Final = {"$date": {"$numberLong": "253402300800000"}}
+_OLD: Final = {"$date": {"$numberLong": str(-(2**63))}}
+
+
+@pytest.mark.parametrize(
+    ("tree", "rows"),
+    [
+        pytest.param({"$strcasecmp": ["$t", "$s"]}, [{"t": _FAR, "s": "a"}], id="a date that has no text"),
+        pytest.param(
+            {"$toBool": "$x"}, [{"x": {"y": {"$numberDecimal": "1"}}}, {"x": []}], id="an object that is not read"
+        ),
+        pytest.param(
+            {"$convert": {"input": "$x", "to": "bool"}},
+            [{"x": [{"$numberDecimal": "1"}]}, {"x": {}}],
+            id="an array that is not read",
+        ),
+        pytest.param(
+            {"$regexMatch": {"input": "$s", "regex": "$p"}}, [{"s": "a"}, {"s": "b", "p": None}], id="no pattern"
+        ),
+        pytest.param(
+            {"$regexFind": {"input": "$s", "regex": "$p"}}, [{"s": "a"}, {"s": "b", "p": None}], id="no pattern to find"
+        ),
+        pytest.param(
+            {"$regexFindAll": {"input": "$s", "regex": "$p"}},
+            [{"s": "a"}, {"s": "b", "p": None}],
+            id="no pattern to find all of",
+        ),
+        pytest.param(
+            {"$dateDiff": {"startDate": "$t", "endDate": "$e", "unit": "millisecond"}},
+            [{"t": _OLD, "e": _FAR}],
+            id="too many ms",
+        ),
+    ],
+)
+def test_a_batch_of_rows_that_are_hard_to_tell_is_the_interpreters(
+    tree: Any, rows: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its values and errors, in a batch of many such rows whose texts differ."""
+    monkeypatch.setattr(calls, "FEW_ROWS", 0)
+    many = [rows[at % len(rows)] | ({"s": f"a{at}"} if "s" in rows[0] else {}) for at in range(200)]
+    texts = [json.dumps(row).encode() for row in many]
+    batch = decode(pa.array(texts, pa.binary()), parse_schema({}, "schema", Problems({}))).batch
+    expr = _parsed(tree)
+    found = evaluated(expr, batch)
+    wanted, failures = evaluate_rows(expr, environments(batch, documents_of(batch)))
+    assert [(f.row, f.reason, f.path) for f in found.failures("")] == [(f.row, f.reason, f.path) for f in failures]
+    bad = {f.row for f in failures}
+    for row, (cell, value) in enumerate(zip(found.values(), wanted, strict=True)):
+        assert row in bad or encode_value(cell) == encode_value(value), (row, cell, value)
+
+
 _FEW: Final[dict[str, list[Any]]] = {
     "zone": ["UTC", "Europe/Berlin", "America/New_York"],
     "unit": ["hour", "day", "week"],
@@ -188,6 +239,7 @@ _FEW: Final[dict[str, list[Any]]] = {
 """Fields of few values; `text` and `at` have another one in each row."""
 
 
+@pytest.mark.parametrize("most", [1, 3])
 @pytest.mark.parametrize(
     "tree",
     [
@@ -208,13 +260,13 @@ _FEW: Final[dict[str, list[Any]]] = {
     ],
 )
 def test_an_argument_of_few_values_is_a_constant_in_passes_of_their_own(
-    tree: Any, monkeypatch: pytest.MonkeyPatch
+    tree: Any, most: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The interpreter's values, and no row is called or interpreted by itself."""
+    """The interpreter's values, and no row is called or interpreted by itself. most: values, also the same one in all rows."""
     chooser = random.Random(7)
     texts = [
         json.dumps(
-            {name: chooser.choice(some) for name, some in _FEW.items()}
+            {name: chooser.choice(some[:most]) for name, some in _FEW.items()}
             | {
                 "text": f"ab {row} 1ab.",
                 "at": {"$date": {"$numberLong": str(10**12 + row * 12_345_678)}},

@@ -195,9 +195,9 @@ def _of_cmp(signs: Any) -> Column:
 
 def _compared_without_case(args: Sequence[Column]) -> Column:
     """`$strcasecmp`."""
-    left, right = (texts.letters(pc.ascii_upper, texts.text_of(arg)) for arg in args)
-    signs, doubt = cells.compared(left, right)
-    return doubted(_of_cmp(signs), doubt)
+    given = [texts.text_of(arg) for arg in args]
+    signs, doubt = cells.compared(*(texts.letters(pc.ascii_upper, text) for text in given))
+    return doubted(_of_cmp(signs), doubt, *(text.doubt for text in given))
 
 
 def _logic(op: str) -> Kernel:

@@ -308,9 +308,10 @@ def _is_number(expr: Call, rows: Rows, of: Of) -> Column:
 def _to_bool(expr: Call, rows: Rows, of: Of) -> Column:
     column = of(given(expr, 0), rows)
     truth, unsure = truth_of(column)
-    kinds = values.read(encoded(column)[0]).tags
+    cells, unwritten = encoded(column)
+    kinds = values.read(cells).tags
     nulls = (kinds == tags.NULL) | (kinds == tags.MISSING)
-    return Column("bool", pa.array(truth, pa.bool_(), mask=nulls), doubt=unsure)
+    return Column("bool", pa.array(truth, pa.bool_(), mask=nulls), doubt=either(unsure, unwritten))
 
 
 def _element(index: int | None) -> Callable[[Call, Rows, Of], Column]:

@@ -117,15 +117,18 @@ def _close(within: list[_Within], piece: str, optional: set[int], sure_groups: s
 
 
 def _program(expr: Call) -> Any:
-    """The program of a constant pattern that is not null."""
+    """The program of a constant pattern that is neither null nor missing."""
     _, regex, options = expr.args
     given = ABSENT if options is None else options.value if isinstance(options, Literal) else None
-    if not isinstance(regex, Literal) or regex.value is None or given is None:
+    if not isinstance(regex, Literal) or given is None:
         raise Unvectorised
     try:
-        return program_of(expr.op, regex.value, given)
+        program = program_of(expr.op, regex.value, given)
     except ExpressionError:
         raise Unvectorised from None
+    if program is None:
+        raise Unvectorised
+    return program
 
 
 def _texts(column: Column) -> pa.Array:

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from datetime import UTC
 from typing import Any, Final
 
-from tidemark.shared.language.expressions.errors import CONVERSION, TYPE, VALUE, ExpressionError, fail
+from tidemark.shared.language.expressions.errors import CONVERSION, OVERFLOW, TYPE, VALUE, ExpressionError, fail
 from tidemark.shared.language.expressions.library.arithmetic import is_null
 from tidemark.shared.language.expressions.library.calendar import (
     DateParts,
@@ -24,7 +24,7 @@ from tidemark.shared.language.expressions.library.date_format import parse_date,
 from tidemark.shared.language.expressions.registry import ABSENT, Absent, Deferred, named, positional
 from tidemark.shared.language.values.instants import DAY_MS, days_of, days_of_week_date, ms_of_time
 from tidemark.shared.language.values.types import is_integral, type_name
-from tidemark.shared.model.values import INT64_MAX, Timestamp, Value, long
+from tidemark.shared.model.values import INT64_MAX, INT64_MIN, Timestamp, Value, long
 
 
 def _part(name: str, doc: str, read: Callable[[DateParts], Any]) -> None:
@@ -198,7 +198,10 @@ def _date_diff(start: Value, end: Value, unit: Value, timezone: Value, start_of_
     from_ms, to_ms = instant("$dateDiff", start), instant("$dateDiff", end)
     if name == "hour":
         return long(hours_between(from_ms, to_ms, zone))
-    return long(unit_index(to_ms, name, zone, first) - unit_index(from_ms, name, zone, first))
+    found = unit_index(to_ms, name, zone, first) - unit_index(from_ms, name, zone, first)
+    if not INT64_MIN <= found <= INT64_MAX:
+        raise fail("the number of milliseconds is out of range", OVERFLOW)
+    return long(found)
 
 
 @named("$dateTrunc", "date unit", "binSize timezone startOfWeek", null=4)
