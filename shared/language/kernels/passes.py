@@ -61,6 +61,8 @@ def by_types(kernel: Kernel, expr: Call, found: Column | None, rows: Rows, of: A
         assert column.cells is not None
         pattern = pattern * tags.COUNT + column.cells.tags
         unknown = unknown & (column.cells.tags != tags.SPREAD)
+    if bool(unknown.all()) and pattern.min() == pattern.max():  # a pass would be what has been tried
+        return found
     return _by_pattern(kernel, found, pattern, np.flatnonzero(unknown), _PATTERNS_MAX, rows, of, lambda _: expr)
 
 
@@ -105,7 +107,7 @@ def _by_pattern(
     parts: list[tuple[Column, Int64s]] = []
     for kind in kinds[np.argsort(-counts)][:most]:
         places = open_rows[pattern[open_rows] == kind]
-        if len(places) == rows.size or calls.is_few(len(places), rows):
+        if calls.is_few(len(places), rows):
             continue
         inner = Bound(rows, places, {})
         try:
