@@ -3,7 +3,8 @@
 - OB1 Equal values have equal bytes, whatever their types and encodings are, and the order of bytes is that of values, as `sort_key` has it.
 - OB2 A value begins with the rank of its type. A number goes on with the double that is not above it and with what is left over, so longs
   that are no doubles have their place. Texts and containers end in a zero byte, which no more of them can begin with.
-- OB3 Values of other types (decimals, ids, binary data), and those in which more than DEPTH_MAX lie in each other, are not sure.
+- OB3 Values of other types (decimals, ids, binary data), those in which more than DEPTH_MAX lie in each other, and those behind BYTES_MAX
+  are not sure.
 """
 
 from typing import Final
@@ -30,6 +31,8 @@ from tidemark.shared.compiled.values import binary_of
 
 DEPTH_MAX: Final = 128
 """Objects and arrays that lie in each other: more than the language goes into, and the room to work in stays a page."""
+BYTES_MAX: Final = 2**31 - 1
+"""Bytes that the values of one Arrow array may have together."""
 _GROWTH: Final = 11
 """How many times as long as its encoding a value's bytes may be: a small int has eleven."""
 _EXACT: Final = 2**53
@@ -44,6 +47,10 @@ def ordered(cells: pa.BinaryArray) -> tuple[pa.BinaryArray, Bools]:
     out = np.empty(int(bounds[-1] - bounds[0]) * _GROWTH, np.uint8)
     offsets, sure = np.empty(len(cells) + 1, np.int64), np.ones(len(cells), np.bool_)
     size = _ordered(text, bounds, out, offsets, sure, np.empty((2, DEPTH_MAX), np.int64))
+    if size > BYTES_MAX:
+        first = int(np.searchsorted(offsets, BYTES_MAX, "right")) - 1
+        sure[first:], offsets[first + 1 :] = False, offsets[first]
+        size = int(offsets[first])
     out.resize(size, refcheck=False)
     return binary_of(offsets, out, None), sure
 

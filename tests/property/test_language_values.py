@@ -1,10 +1,13 @@
 """Promises of the value model for all values: codec, extended JSON, order, keys, exact totals."""
 
 import operator
+import sys
 from decimal import Decimal
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -188,3 +191,14 @@ def test_values_that_lie_too_deep_in_each_other_are_not_sure() -> None:
         within = [within]
     _, sure = ordered(pa.array([encode_value(within), encode_value([within]), encode_value({"a": [within]})]))
     assert sure.tolist() == [True, False, False]
+
+
+def test_values_for_whose_bytes_there_is_no_room_are_not_sure(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are put into order by themselves, and those in front of them by their bytes."""
+    cells = pa.array([encode_value([row % 7, row]) for row in range(50)], pa.binary())
+    wanted = np.lexsort(total_order(cells, compiled_values.read(cells))[::-1])
+    monkeypatch.setattr(sys.modules[ordered.__module__], "BYTES_MAX", 600)
+    found, sure = ordered(cells)
+    assert found.nbytes <= 600 + 4 * 51
+    assert 0 < np.count_nonzero(sure) < 50
+    assert np.lexsort(total_order(cells, compiled_values.read(cells))[::-1]).tolist() == wanted.tolist()
