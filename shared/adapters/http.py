@@ -28,8 +28,11 @@ class _Refused(OSError):
         self.reason = reason
 
 
-class _CheckedConnector(aiohttp.TCPConnector):
-    """Connections of any number, each judged by the address that it is made to, whatever name led there."""
+class CheckedConnector(aiohttp.TCPConnector):
+    """Connections of any number, each judged by the address that it is made to, whatever name led there.
+
+    One whose addresses are all refused raises what the check raises.
+    """
 
     def __init__(self, check: CheckAddress) -> None:
         super().__init__(limit=0, socket_factory=self._made)
@@ -46,17 +49,13 @@ class _CheckedConnector(aiohttp.TCPConnector):
     async def connect(
         self, req: aiohttp.ClientRequest, traces: "list[Trace]", timeout: aiohttp.ClientTimeout
     ) -> "Connection":
+        """See `TCPConnector.connect`."""
         try:
             return await super().connect(req, traces, timeout)
         except aiohttp.ClientConnectorError as error:
             if isinstance(error.os_error, _Refused):
                 raise error.os_error.reason from error
             raise
-
-
-def checked_connector(check: CheckAddress) -> aiohttp.TCPConnector:
-    """Connections that raise what the check raises where all addresses that a name leads to are refused."""
-    return _CheckedConnector(check)
 
 
 class AioHttpClient:
@@ -71,7 +70,7 @@ class AioHttpClient:
         if self._session is None:
             # The caller bounds how many requests there are at a time; no cookies: a request depends on nothing before it.
             self._session = aiohttp.ClientSession(
-                connector=checked_connector(self._check), cookie_jar=aiohttp.DummyCookieJar(), trust_env=False
+                connector=CheckedConnector(self._check), cookie_jar=aiohttp.DummyCookieJar(), trust_env=False
             )
         times = aiohttp.ClientTimeout(total=request.connect_s + request.answer_s, sock_connect=request.connect_s)
         try:

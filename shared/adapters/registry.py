@@ -15,7 +15,7 @@ import aiohttp
 import msgspec
 from msgspec import Meta, Struct
 
-from tidemark.shared.adapters.http import CheckAddress, anywhere, checked_connector
+from tidemark.shared.adapters.http import CheckAddress, CheckedConnector, anywhere
 from tidemark.shared.model.failures import WrongSetup
 from tidemark.shared.model.schemas import SchemaReference
 from tidemark.shared.ports.registry import (
@@ -266,7 +266,7 @@ class RestRegistry:
 
     def _opened(self) -> aiohttp.ClientSession:
         if self._session is None:
-            self._session = aiohttp.ClientSession(connector=checked_connector(self._check), trust_env=False)
+            self._session = aiohttp.ClientSession(connector=CheckedConnector(self._check), trust_env=False)
         return self._session
 
     @staticmethod

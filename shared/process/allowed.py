@@ -22,8 +22,7 @@ from tidemark.shared.model.failures import WrongSetup
 from tidemark.shared.model.settings import knob
 from tidemark.shared.process.settings import read_table, settings_of
 
-_URL: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
-_AUTHORITY: Final = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*://)(?P<authority>[^/?#]*)")
+_URL: Final = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*://)(?P<authority>[^/?#]*)")
 _CHAIN: Final = re.compile(r"^[A-Za-z][A-Za-z0-9+.-]*::|::[A-Za-z][A-Za-z0-9+.-]*(://|::|$)")
 """Of file systems inside of file systems (`zip://a::s3://b/c`): each could lead elsewhere."""
 _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f]")
@@ -106,11 +105,11 @@ class Allowed:
             self._check_folder(unquote(authority + url.path), where)
             return
         self._check_scheme(scheme, where)
-        self._check_servers(scheme, place, where)
+        self._check_servers(place, authority, url, where)
 
-    def _check_servers(self, scheme: str, place: str, where: str) -> None:
+    def _check_servers(self, place: str, authority: str, url: SplitResult, where: str) -> None:
         """NotAllowed for a URL with a host, or a parameter, that leads where documents may not."""
-        authority, url = _parts_of(place, where)
+        scheme = url.scheme.lower()
         if scheme not in _NO_DATABASES and "@" in re.sub(r"^[^/?#]*", "", place.partition("://")[2]):
             # A database's client looks for the host behind the last one.
             raise NotAllowed(f"{where}: expected `@` as %40 in a user, a password, a path and parameters")
@@ -260,7 +259,7 @@ def _parts_of(place: str, where: str) -> tuple[str, SplitResult]:
 
     The first may name several hosts, which the library's parser takes for a wrong one where some have brackets.
     """
-    found = _AUTHORITY.match(place)
+    found = _URL.match(place)
     assert found is not None, "it begins as a URL does"
     try:
         return found["authority"], urlsplit(found["scheme"] + place[found.end() :])

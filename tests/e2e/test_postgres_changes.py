@@ -42,6 +42,19 @@ def document(url: str, folder: Path, **more: Any) -> str:
     })  # fmt: skip
 
 
+def publish(url: str) -> None:
+    """There is a table, and a publication of it."""
+    with psycopg.connect(url, autocommit=True) as connection:
+        connection.execute("CREATE TABLE t (id int PRIMARY KEY, n int)")
+        connection.execute("CREATE PUBLICATION p FOR TABLE t")
+
+
+def make_slot(url: str) -> None:
+    """There is a slot."""
+    with psycopg.connect(url, autocommit=True) as connection:
+        connection.execute("SELECT pg_create_logical_replication_slot('s', 'pgoutput')")
+
+
 def write(url: str, chooser: random.Random, begin: int) -> list[tuple[str, int]]:
     """Transactions of one to many statements; returns what they did, in order."""
     done: list[tuple[str, int]] = []
@@ -79,14 +92,11 @@ async def test_changes_come_out_once_over_kills(tmp_path: Path) -> None:
     """Source and sink are killed while transactions are written; the slot follows; an audit says that it cannot judge."""
     out, chooser = tmp_path / "out", random.Random(1)
     with postgres(logical=True) as url:
-        with psycopg.connect(url, autocommit=True) as connection:
-            connection.execute("CREATE TABLE t (id int PRIMARY KEY, n int)")
-            connection.execute("CREATE PUBLICATION p FOR TABLE t")
+        publish(url)
         text = document(url, out)
         said = await refused_by_what_is_there(parse(text))
         assert "expected a replication slot s, found none" in said[0].message
-        with psycopg.connect(url, autocommit=True) as connection:
-            connection.execute("SELECT pg_create_logical_replication_slot('s', 'pgoutput')")
+        make_slot(url)
         assert await refused_by_what_is_there(parse(text)) == []
         begin, expected = confirmed(url), []
         async with installation(tmp_path / "data", {}, WORKERS) as installed:
@@ -112,10 +122,8 @@ async def test_E2_a_slot_does_not_go_back_and_the_state_of_now_is_still_there(tm
     """What a kept checkpoint needs is gone at the server: FAILED, in words; from the one of now each change comes once."""
     out, chooser = tmp_path / "out", random.Random(3)
     with postgres(logical=True) as url:
-        with psycopg.connect(url, autocommit=True) as connection:
-            connection.execute("CREATE TABLE t (id int PRIMARY KEY, n int)")
-            connection.execute("CREATE PUBLICATION p FOR TABLE t")
-            connection.execute("SELECT pg_create_logical_replication_slot('s', 'pgoutput')")
+        publish(url)
+        make_slot(url)
         async with installation(tmp_path / "data", {}, WORKERS) as installed:
             client = installed.client
             await installed.ensure_started(NAME, document(url, out), {})

@@ -82,6 +82,18 @@ def _parsed(tree: Any) -> Any:
     return None if problems.errors else expr
 
 
+def _good(expr: Any, batch: pa.RecordBatch) -> list[tuple[int, Any, Any]]:
+    """(row, its value on columns, on documents) of the rows that do not fail: which do, and why, is the same for both."""
+    found = evaluated(expr, batch)
+    wanted, failures = evaluate_rows(expr, environments(batch, documents_of(batch)))
+    assert [(f.row, f.reason, f.path) for f in found.failures("")] == [(f.row, f.reason, f.path) for f in failures], (
+        expr
+    )
+    bad = {f.row for f in failures}
+    pairs = enumerate(zip(found.values(), wanted, strict=True))
+    return [(row, cell, value) for row, (cell, value) in pairs if row not in bad]
+
+
 @pytest.mark.parametrize("name", sorted(OPERATORS))
 def test_an_operator_gives_on_columns_what_it_gives_on_documents(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also inside of branches, loops and variables, in batches of one row up, which are called as many rows are."""
@@ -93,15 +105,9 @@ def test_an_operator_gives_on_columns_what_it_gives_on_documents(name: str, monk
         expr = _parsed(expression(chooser, name, chooser.sample([*FIELDS, *CONSTANTS], 4)))
         if expr is None:
             continue
-        found = evaluated(expr, batch)
-        wanted, failures = evaluate_rows(expr, environments(batch, documents_of(batch)))
-        assert [(f.row, f.reason, f.path) for f in found.failures("")] == [
-            (f.row, f.reason, f.path) for f in failures
-        ], expr
-        bad = {f.row for f in failures}
-        for row, (cell, value) in enumerate(zip(found.values(), wanted, strict=True)):
-            assert row in bad or (cell is MISSING) == (value is MISSING), (expr, row)
-            assert row in bad or cell is MISSING or encode_value(cell) == encode_value(value), (expr, row, cell, value)
+        for row, cell, value in _good(expr, batch):
+            assert (cell is MISSING) == (value is MISSING), (expr, row)
+            assert cell is MISSING or encode_value(cell) == encode_value(value), (expr, row, cell, value)
         checked += 1
     assert checked
 
@@ -220,13 +226,8 @@ def test_a_batch_of_rows_that_are_hard_to_tell_is_the_interpreters(
     many = [rows[at % len(rows)] | ({"s": f"a{at}"} if "s" in rows[0] else {}) for at in range(200)]
     texts = [json.dumps(row).encode() for row in many]
     batch = decode(pa.array(texts, pa.binary()), parse_schema({}, "schema", Problems({}))).batch
-    expr = _parsed(tree)
-    found = evaluated(expr, batch)
-    wanted, failures = evaluate_rows(expr, environments(batch, documents_of(batch)))
-    assert [(f.row, f.reason, f.path) for f in found.failures("")] == [(f.row, f.reason, f.path) for f in failures]
-    bad = {f.row for f in failures}
-    for row, (cell, value) in enumerate(zip(found.values(), wanted, strict=True)):
-        assert row in bad or encode_value(cell) == encode_value(value), (row, cell, value)
+    for row, cell, value in _good(_parsed(tree), batch):
+        assert encode_value(cell) == encode_value(value), (row, cell, value)
 
 
 _FEW: Final[dict[str, list[Any]]] = {
@@ -308,14 +309,11 @@ def test_a_constant_of_some_rows_that_an_operator_does_not_take_fails_there_alon
     times = [{"at": {"$date": {"$numberLong": str(10**12 + row)}}} for row in range(2_100)]
     texts = [json.dumps(row | time).encode() for row, time in zip(rows, times, strict=True)]
     batch = decode(pa.array(texts, pa.binary()), parse_schema({}, "schema", Problems({}))).batch
-    expr = _parsed(tree)
-    found = evaluated(expr, batch)
-    wanted, failures = evaluate_rows(expr, environments(batch, documents_of(batch)))
-    assert [(f.row, f.reason, f.path) for f in found.failures("")] == [(f.row, f.reason, f.path) for f in failures]
-    bad = {f.row for f in failures}
-    good = [pair for row, pair in enumerate(zip(found.values(), wanted, strict=True)) if row not in bad]
-    assert good
-    assert all(cell is value if value is MISSING else encode_value(cell) == encode_value(value) for cell, value in good)
+    pairs = _good(_parsed(tree), batch)
+    assert pairs
+    assert all(
+        cell is value if value is MISSING else encode_value(cell) == encode_value(value) for _, cell, value in pairs
+    )
 
 
 def test_the_remainder_of_infinity_is_the_interpreters() -> None:

@@ -24,8 +24,8 @@ from psycopg import DataError
 from psycopg.adapt import AdaptersMap, Buffer, Loader, Transformer
 from psycopg.pq import Format
 
-from tidemark.shared.language.values.cells import is_decimal
-from tidemark.shared.language.values.extended_json import DEPTH_MAX, SPECIAL
+from tidemark.shared.language.values.cells import JSON_DEPTH_MAX, is_decimal
+from tidemark.shared.language.values.extended_json import SPECIAL
 from tidemark.shared.language.values.instants import ms_of
 from tidemark.shared.model.values import INT64_MAX, INT64_MIN, UUID_SUBTYPE, Binary, Date, Document, Timestamp, long
 
@@ -35,8 +35,6 @@ _FROM_1970_MS: Final = 946_684_800_000
 """PostgreSQL counts from 2000."""
 _DIGITS_MAX: Final = 34
 """Of BSON's decimal: part of its format."""
-_NESTED_MAX: Final = DEPTH_MAX - 3
-"""Of json: an event, its document and a number's type are around it."""
 _NOT_SENT: Final = object()
 _HEX: Final = 0xFFFFFFFF
 
@@ -361,7 +359,7 @@ def _whole(text: str) -> int | Decimal | float:
     return found if INT64_MIN <= found <= INT64_MAX else Decimal(found)
 
 
-def _readable(tree: Any, room: int = _NESTED_MAX) -> Any:
+def _readable(tree: Any, room: int = JSON_DEPTH_MAX) -> Any:
     """The tree, if it is the same again behind extended JSON. _NoCounterpart, UnicodeEncodeError."""
     match tree:
         case str():

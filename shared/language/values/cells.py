@@ -18,7 +18,7 @@ _EXPONENT_MAX: Final = 6111
 """See `_DIGITS_MAX`."""
 _EXPONENT_MIN: Final = -6176
 JSON_DEPTH_MAX: Final = DEPTH_MAX - 3
-"""Of a json cell: a document, an array of such cells and a number's type are around it."""
+"""Of a json cell: a document, an event or an array of such cells, and a number's type are around it."""
 _DIMENSIONS_MAX: Final = 6
 """Of PostgreSQL's arrays."""
 
