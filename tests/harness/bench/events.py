@@ -1,4 +1,4 @@
-"""What the benchmarks read: JSON events of 60 bytes, and what must come out of them, computed apart from the product.
+"""What the benchmarks read: JSON events of 60 bytes and more, and what must come out of them, computed apart from the product.
 
 Event i goes to partition i mod 4; `per_window` events share a minute; keys and amounts are drawn with a seed.
 """
@@ -34,6 +34,13 @@ class Load:
     per_window: int = 200_000
     partitions: int = 4
     seed: int = 7
+    more: bytes = b""
+    """Further fields of each event, each behind a comma."""
+
+    @property
+    def event_bytes(self) -> int:
+        """Of each event."""
+        return EVENT_BYTES + len(self.more)
 
     @property
     def windows(self) -> int:
@@ -62,7 +69,7 @@ class Load:
         return counts.astype(np.int64), sums
 
     def texts(self, begin: int, end: int, keys: Int64s, amounts: Int64s) -> bytes:
-        """Events begin … end - 1, one after the other, EVENT_BYTES each."""
+        """Events begin … end - 1, one after the other, `event_bytes` each."""
         numbers = np.arange(begin, end, dtype=np.int64)
         times = BEGIN_MS + numbers * MINUTE_MS // self.per_window
         parts = (
@@ -72,10 +79,10 @@ class Load:
             _digits(times, _TIME_DIGITS),
             _same(b',"amount":', len(numbers)),
             _digits(amounts[begin:end], _AMOUNT_DIGITS),
-            _same(b"}", len(numbers)),
+            _same(self.more + b"}", len(numbers)),
         )
         whole = np.concatenate(parts, axis=1)
-        assert whole.shape[1] == EVENT_BYTES, whole.shape
+        assert whole.shape[1] == self.event_bytes, whole.shape
         return whole.tobytes()
 
 
@@ -101,7 +108,8 @@ async def preload(bootstrap: str, load: Load) -> None:
             for partition in range(load.partitions):
                 first = (partition - begin) % load.partitions
                 rows = range(first, end - begin, load.partitions)
-                values = [text[row * EVENT_BYTES : (row + 1) * EVENT_BYTES] for row in rows]
+                size = load.event_bytes
+                values = [text[row * size : (row + 1) * size] for row in rows]
                 sent += await _send(producer, load.topic, partition, values)
             for answer in sent:
                 await answer

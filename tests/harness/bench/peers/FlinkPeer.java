@@ -1,4 +1,6 @@
+import com.fasterxml.jackson.annotation.JsonIgnoreProperties;
 import com.fasterxml.jackson.databind.ObjectMapper;
+import com.fasterxml.jackson.databind.node.ObjectNode;
 import java.io.IOException;
 import java.time.Duration;
 import java.util.Properties;
@@ -26,6 +28,7 @@ import org.apache.flink.util.Collector;
 public class FlinkPeer {
     static final ObjectMapper JSON = new ObjectMapper();
 
+    @JsonIgnoreProperties(ignoreUnknown = true)
     public static class Event {
         public String key;
         public long ts;
@@ -49,21 +52,36 @@ public class FlinkPeer {
         public long n, total;
     }
 
-    public static class Reading implements DeserializationSchema<Event> {
-        @Override
-        public Event deserialize(byte[] data) throws IOException {
-            return JSON.readValue(data, Event.class);
+    public static class Reading<T> implements DeserializationSchema<T> {
+        final Class<T> type;
+
+        Reading(Class<T> type) {
+            this.type = type;
         }
 
         @Override
-        public boolean isEndOfStream(Event next) {
+        public T deserialize(byte[] data) throws IOException {
+            return JSON.readValue(data, type);
+        }
+
+        @Override
+        public boolean isEndOfStream(T next) {
             return false;
         }
 
         @Override
-        public TypeInformation<Event> getProducedType() {
-            return TypeInformation.of(Event.class);
+        public TypeInformation<T> getProducedType() {
+            return TypeInformation.of(type);
         }
+    }
+
+    static <T> KafkaSource<T> source(String bootstrap, String topic, Class<T> type) {
+        return KafkaSource.<T>builder()
+            .setBootstrapServers(bootstrap)
+            .setTopics(topic)
+            .setStartingOffsets(OffsetsInitializer.earliest())
+            .setValueOnlyDeserializer(new Reading<T>(type))
+            .build();
     }
 
     public static class Writing<T> implements SerializationSchema<T> {
@@ -134,15 +152,17 @@ public class FlinkPeer {
             Integer.parseInt(given[4]), new Configuration());
         environment.enableCheckpointing(Long.parseLong(given[5]));
         environment.getConfig().enableObjectReuse();
-        KafkaSource<Event> source = KafkaSource.<Event>builder()
-            .setBootstrapServers(given[0])
-            .setTopics(given[1])
-            .setStartingOffsets(OffsetsInitializer.earliest())
-            .setValueOnlyDeserializer(new Reading())
-            .build();
+        if (given[3].equals("map-1k")) {
+            environment.fromSource(source(given[0], given[1], ObjectNode.class), WatermarkStrategy.noWatermarks(), "documents")
+                .map(document -> document.put("double", 2 * document.get("amount").asLong()))
+                .returns(ObjectNode.class)
+                .sinkTo(sink(given[0], given[2]));
+            environment.execute("peer");
+            return;
+        }
         WatermarkStrategy<Event> marks = WatermarkStrategy.<Event>forBoundedOutOfOrderness(Duration.ofSeconds(5))
             .withTimestampAssigner((event, before) -> event.ts);
-        DataStream<Event> read = environment.fromSource(source, marks, "events");
+        DataStream<Event> read = environment.fromSource(source(given[0], given[1], Event.class), marks, "events");
         if (given[3].equals("map")) {
             read.map(event -> {
                 Doubled made = new Doubled();

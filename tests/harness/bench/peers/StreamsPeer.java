@@ -1,4 +1,6 @@
+import com.fasterxml.jackson.annotation.JsonIgnoreProperties;
 import com.fasterxml.jackson.databind.ObjectMapper;
+import com.fasterxml.jackson.databind.node.ObjectNode;
 import java.nio.ByteBuffer;
 import java.time.Duration;
 import java.util.Properties;
@@ -20,6 +22,7 @@ import org.apache.kafka.streams.kstream.TimeWindows;
 public class StreamsPeer {
     static final ObjectMapper JSON = new ObjectMapper();
 
+    @JsonIgnoreProperties(ignoreUnknown = true)
     public static class Event {
         public String key;
         public long ts;
@@ -36,9 +39,9 @@ public class StreamsPeer {
         public long start, n, total;
     }
 
-    static Event read(byte[] data) {
+    static <T> T read(byte[] data, Class<T> type) {
         try {
-            return JSON.readValue(data, Event.class);
+            return JSON.readValue(data, type);
         } catch (java.io.IOException error) {
             throw new RuntimeException(error);
         }
@@ -63,8 +66,17 @@ public class StreamsPeer {
         settings.put(StreamsConfig.REPLICATION_FACTOR_CONFIG, 1);
         settings.put(StreamsConfig.consumerPrefix(ConsumerConfig.AUTO_OFFSET_RESET_CONFIG), "earliest");
         Serde<byte[]> bytes = Serdes.ByteArray();
-        Serde<Event> events = Serdes.serdeFrom((topic, value) -> write(value), (topic, data) -> read(data));
+        Serde<Event> events = Serdes.serdeFrom((topic, value) -> write(value), (topic, data) -> read(data, Event.class));
         StreamsBuilder builder = new StreamsBuilder();
+        if (given[3].equals("map-1k")) {
+            builder.stream(given[1], Consumed.with(bytes, bytes))
+                .mapValues(data -> {
+                    ObjectNode document = read(data, ObjectNode.class);
+                    return write(document.put("double", 2 * document.get("amount").asLong()));
+                })
+                .to(given[2], Produced.with(bytes, bytes));
+            run(builder, settings);
+        }
         KStream<byte[], Event> read = builder.stream(
             given[1],
             Consumed.with(bytes, events).withTimestampExtractor((record, before) -> ((Event) record.value()).ts));
@@ -106,6 +118,11 @@ public class StreamsPeer {
                 })
                 .to(given[2], Produced.with(bytes, bytes));
         }
+        run(builder, settings);
+    }
+
+    /** Until it is ended. */
+    static void run(StreamsBuilder builder, Properties settings) throws InterruptedException {
         KafkaStreams streams = new KafkaStreams(builder.build(), settings);
         Runtime.getRuntime().addShutdownHook(new Thread(() -> streams.close(Duration.ofSeconds(10))));
         streams.start();

@@ -12,7 +12,7 @@ import aiokafka
 import numpy as np
 import numpy.typing as npt
 
-from tests.harness.bench.events import BEGIN_MS, EVENT_BYTES, MINUTE_MS, Load
+from tests.harness.bench.events import BEGIN_MS, MINUTE_MS, Load
 from tidemark.services.local.jars import ensure_jars
 from tidemark.services.local.java import find_java
 
@@ -43,7 +43,7 @@ async def feed(bootstrap: str, load: Load, linger_ms: int, *, closing: bool) -> 
         for begin in range(0, load.events, 100_000):
             file.write(load.texts(begin, min(begin + 100_000, load.events), keys, amounts))
         file.flush()
-        await java("Clients.java", "produce", bootstrap, load.topic, load.partitions, linger_ms, EVENT_BYTES, file.name)
+        await java("Clients.java", "produce", bootstrap, load.topic, load.partitions, linger_ms, load.event_bytes, file.name)
     if closing:
         await _close(bootstrap, load)
 
@@ -119,7 +119,8 @@ def mapped(load: Load) -> list[bytes]:
     """What a map gives that adds the double of the amount, sorted."""
     keys, amounts = load.drawn()
     texts = load.texts(0, load.events, keys, amounts)
-    every = (texts[at : at + EVENT_BYTES - 1] for at in range(0, len(texts), EVENT_BYTES))
+    size = load.event_bytes
+    every = (texts[at : at + size - 1] for at in range(0, len(texts), size))
     return sorted(t + b',"double":%d}' % (2 * a) for t, a in zip(every, amounts.tolist(), strict=True))
 
 

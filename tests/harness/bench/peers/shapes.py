@@ -8,7 +8,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from tests.harness.bench.events import BEGIN_MS, MINUTE_MS, Load
+from tests.harness.bench.events import BEGIN_MS, EVENT_BYTES, MINUTE_MS, Load
 from tests.harness.bench.peers.clients import cells, mapped
 
 HOP_MS: Final = 10_000
@@ -37,11 +37,15 @@ class Shape:
     per_window: int = 100_000
     """Events of a minute."""
     slide_ms: int = MINUTE_MS
+    more: bytes = b""
+    """Further fields of each event."""
+    declared: bool = True
+    """Whether Tidemark's document has a schema."""
 
     @property
     def windowed(self) -> bool:
         """Whether results come when windows close."""
-        return self.name != "map"
+        return not self.name.startswith("map")
 
     @property
     def workers(self) -> Mapping[str, int]:
@@ -50,7 +54,7 @@ class Shape:
 
     def load(self, topic: str, partitions: int, scale: float) -> Load:
         """The events."""
-        return Load(topic, int(self.events * scale), self.keys, self.per_window, partitions)
+        return Load(topic, int(self.events * scale), self.keys, self.per_window, partitions, more=self.more)
 
     def results(self, load: Load) -> int:
         """How many there must be."""
@@ -90,6 +94,18 @@ class Shape:
         return cells(np.stack([begins, there % load.keys, counts[there], sums[there]], axis=1), load)
 
 
+def _kibibyte() -> bytes:
+    """Fields as applications have them, texts and numbers, objects and arrays, that make an event of 1,024 bytes."""
+    fields = {
+        "device": {"id": "a3f9c1d2-77b0-4c52-9b1e-0c6b1f0f9e11", "model": "TX-4400", "at": {"lat": 52.52, "lon": 13.405}},
+        "tags": ["indoor", "calibrated", "floor-3"], "ok": True, "firmware": None,
+        "readings": [{"name": f"sensor-{n}", "value": 20.5 + n, "unit": "celsius", "quality": n} for n in range(8)],
+    }  # fmt: skip
+    text = json.dumps(fields, separators=(",", ":"))[1:-1].encode()
+    note = b',"note":"%b"'
+    return b"," + text + note % (b"n" * (1024 - EVENT_BYTES - 1 - len(text) - len(note) + 2))
+
+
 def _difference(expected: list[bytes], found: list[bytes]) -> str:
     first = next(((e, f) for e, f in zip(expected, found, strict=False) if e != f), None)
     return f"{len(found)} results, expected {len(expected)}; the first that differs: {first}"
@@ -100,6 +116,8 @@ SHAPES: Final[Mapping[str, Shape]] = {
     shape.name: shape
     for shape in (
         Shape("map", (_DOUBLE,), 900_000),
+        Shape("map-1k", (_DOUBLE,), 600_000, events=1_000_000, more=_kibibyte(), declared=False),
+        replace(_COUNTED, name="window-1k", aim=600_000, events=2_000_000, more=_kibibyte(), declared=False),
         _COUNTED,
         replace(_COUNTED, name="window-100k", keys=100_000, aim=900_000, events=4_000_000, per_window=400_000),
         Shape(

@@ -17,7 +17,7 @@ def document(shape: Shape, source: str, target: str, epoch_ms: int) -> str:
     """The pipeline."""
     reading: dict[str, Any] = {
         "connectionName": "broker", "topic": source, "timeField": {"$toDate": "$ts"},
-        "config": {"auto_offset_reset": "earliest"}, "schema": _SCHEMA,
+        "config": {"auto_offset_reset": "earliest"}, **({"schema": _SCHEMA} if shape.declared else {}),
     }  # fmt: skip
     if shape.windowed:
         # Producers send to partitions at random: events of a few seconds lie beside each other.
