@@ -43,7 +43,9 @@ async def feed(bootstrap: str, load: Load, linger_ms: int, *, closing: bool) -> 
         for begin in range(0, load.events, 100_000):
             file.write(load.texts(begin, min(begin + 100_000, load.events), keys, amounts))
         file.flush()
-        await java("Clients.java", "produce", bootstrap, load.topic, load.partitions, linger_ms, load.event_bytes, file.name)
+        await java(
+            "Clients.java", "produce", bootstrap, load.topic, load.partitions, linger_ms, load.event_bytes, file.name
+        )
     if closing:
         await _close(bootstrap, load)
 

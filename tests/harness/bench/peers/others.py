@@ -1,4 +1,4 @@
-"""The peers' side: Flink and Kafka Streams, each a program of its own in one JVM, fetched and compiled once."""
+"""The peers' side: Flink, Kafka Streams and Spark, each a program of its own, fetched and compiled once."""
 
 import asyncio
 import signal
@@ -18,7 +18,15 @@ CACHE: Final = PROJECT_ROOT / ".tidemark" / "peers"
 _HEAP: Final = "-Xmx2g"
 _PARALLEL: Final = 2
 """Threads that work on the events, as many as Tidemark's processes."""
-NAMES: Final = ("flink", "streams")
+NAMES: Final = ("flink", "streams", "spark")
+_OF_SPARK: Final = ("spark-", "commons-pool2-")
+_LACKS: Final = {"spark": frozenset({"map-1k", "window-1k"})}
+"""Spark reads JSON by a schema, so documents of which no field is declared are not its shape."""
+
+
+def takes(name: str, shape: str) -> bool:
+    """Whether a peer has a program for a shape."""
+    return shape not in _LACKS.get(name, ())
 
 
 def _flink() -> list[Path]:
@@ -45,7 +53,10 @@ def class_path(name: str) -> list[Path]:
     if name == "flink":
         json = [jar for jar in brokers if jar.name.startswith("jackson-")]
         return [*_flink(), *json, *(jar for jar in own if "flink" in jar.name)]
-    return [*brokers, *(jar for jar in own if "flink" not in jar.name)]
+    if name == "spark":
+        clients = [jar for jar in brokers if jar.name.startswith("kafka-clients-")]
+        return [*clients, *(jar for jar in own if jar.name.startswith(_OF_SPARK))]
+    return [*brokers, *(jar for jar in own if jar.name.startswith(("kafka-streams", "rocksdbjni")))]
 
 
 def compiled(name: str, folder: Path) -> str:
@@ -61,18 +72,13 @@ def compiled(name: str, folder: Path) -> str:
 async def running(name: str, folder: Path, given: Sequence[object]) -> AsyncIterator[int]:
     """A peer at work, until it is left; its process id. given: bootstrap, source, target, shape, interval of commits in ms."""
     bootstrap, source, target, shape, interval_ms = map(str, given)
-    more = [str(folder / f"state-{target}")] if name == "streams" else []
-    words = [bootstrap, source, target, shape, str(_PARALLEL), interval_ms, *more]
-    opened = "--add-opens=java.base/java.util=ALL-UNNAMED"
-    command = [
-        str(find_java().executable),
-        _HEAP,
-        opened,
-        "-cp",
-        compiled(name, folder),
-        f"{name.capitalize()}Peer",
-        *words,
-    ]
+    words = [bootstrap, source, target, shape, str(_PARALLEL), interval_ms, str(folder / f"state-{target}")]
+    if name == "spark":
+        command = [sys.executable, str(_HERE / "spark_peer.py"), *words, ":".join(map(str, class_path(name)))]
+    else:
+        opened = "--add-opens=java.base/java.util=ALL-UNNAMED"
+        java = [str(find_java().executable), _HEAP, opened, "-cp", compiled(name, folder)]
+        command = [*java, f"{name.capitalize()}Peer", *words]
     with (folder / f"{target}.log").open("wb") as log:
         process = await asyncio.create_subprocess_exec(*command, stdout=log, stderr=log)
         try:
