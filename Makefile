@@ -80,7 +80,7 @@ $(JARS): deploy/broker/jars.lock | $(PACKAGES)
 	@mkdir -p $(@D)
 	@touch $@
 
-$(CLASSES): $(NEEDED)
+$(CLASSES): $(NEEDED) services/local/archive.py spark_stages/archive.py spark_stages/session.py
 	@echo 'Setting up: archives of the classes that the broker and Spark load, which halve the time of their starts'
 	@mkdir -p $(@D); writers=; for package in tidemark.services.local tidemark.spark_stages; do \
 	  { $(BIN)/python -m $$package.archive 2> $(@D)/$$package.log || \
@@ -160,7 +160,7 @@ bench: setup ## what it carries on this machine, with machine, versions and comm
 	$(PYTEST) -m bench -s --timeout 0 $(ARGS)
 
 .PHONY: bench-peers
-bench-peers: setup ## Flink and Kafka Streams beside Tidemark on the same rows (ARGS='--shape map --partitions 4'); fetches 300 MiB; half an hour
+bench-peers: setup ## Flink, Kafka Streams and Spark beside Tidemark on the same rows (ARGS='--shape map --partitions 4'); fetches 300 MiB; an hour
 	$(BIN)/python -m tests.harness.bench.peers --json out/bench/peers.json $(ARGS)
 
 .PHONY: hostile

@@ -13,7 +13,7 @@ from typing import Any
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name that Spark code gives it
 
-from tidemark.spark_stages.session import LOCAL, OPTIONS, archive_path, open_session, warm_up
+from tidemark.spark_stages.session import LOCAL, OPTIONS, archive_path, class_path_option, open_session, warm_up
 
 
 def write_archive(path: Path) -> bool:
@@ -22,8 +22,8 @@ def write_archive(path: Path) -> bool:
     path.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=path.parent) as folder:
         made = Path(folder) / path.name
-        option = f"-XX:ArchiveClassesAtExit={shlex.quote(str(made))}"
-        session = open_session("archive", settings={OPTIONS: f"{LOCAL[OPTIONS]} -Xlog:disable {option}"})
+        option = f"-Xlog:disable -XX:ArchiveClassesAtExit={shlex.quote(str(made))}"
+        session = open_session("archive", settings={OPTIONS: f"{LOCAL[OPTIONS]}{class_path_option()} {option}"})
         _work(session, str(Path(folder) / "rows"))
         _end(session)
         if made.exists():

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import pyarrow as pa
+import pyspark
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
@@ -49,6 +50,11 @@ SETTINGS: Final[Mapping[str, str]] = {
 SESSION: Final = frozenset(key for key in SETTINGS if key.startswith("spark.sql.") and "codegen" not in key)
 """Settings of a session alone: the others are its server's on Spark Connect."""
 OPTIONS: Final = "spark.driver.extraJavaOptions"
+CLASS_PATH: Final = "spark.driver.extraClassPath"
+_ELSEWHERE: Final = frozenset(
+    {"SPARK_HOME", "SPARK_CONF_DIR", "SPARK_DIST_CLASSPATH", "HADOOP_CONF_DIR", "YARN_CONF_DIR"}
+)
+"""Variables that make Spark's class path another one."""
 LOCAL: Final[Mapping[str, str]] = {
     # Steps are many and short: the second compiler would take more time than the steps, and never be done.
     OPTIONS: "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:-UsePerfData",
@@ -70,13 +76,28 @@ def archive_path() -> Path:
     return Path(named) if named else Path(__file__).resolve().parents[1] / ".tidemark" / "classes" / "spark.jsa"
 
 
+def class_path_option() -> str:
+    """A class path with each of PySpark's jars once, for the JVM of an archive; "" where Spark is not the package as it was installed.
+
+    Spark's launcher names slf4j's jar in front of the folder that it is in, and Java 21 leaves an archive aside where a jar is named twice.
+    Of two class paths a JVM takes the last, and this one knows nothing of what those variables add.
+    """
+    if _ELSEWHERE & os.environ.keys():
+        return ""
+    folder = Path(pyspark.__file__).parent / "jars"
+    jars = sorted(folder.glob("*.jar"), key=lambda jar: (not jar.name.startswith("slf4j-api-"), jar.name))
+    return f" -cp {shlex.quote(os.pathsep.join(map(str, jars)))}"
+
+
 def archive_options() -> str:
     """The JVM's options to use the archive; "" where there is none. Quoted, for Spark divides options at blanks, as a shell does.
 
     The log of archives is off: from Java 24 on it tells on standard output that Spark's options open modules.
     """
     path = archive_path()
-    return f" -XX:SharedArchiveFile={shlex.quote(str(path))} -Xlog:cds=off" if path.exists() else ""
+    if not path.exists():
+        return ""
+    return f"{class_path_option()} -XX:SharedArchiveFile={shlex.quote(str(path))} -Xlog:cds=off"
 
 
 def open_session(name: str, master: str = "local[2]", settings: Mapping[str, str] | None = None) -> SparkSession:
@@ -87,7 +108,8 @@ def open_session(name: str, master: str = "local[2]", settings: Mapping[str, str
     builder = builder.remote(master) if master.startswith("sc://") else builder.master(master)
     own: dict[str, str] = {}
     if master.startswith("local"):
-        own = {**LOCAL, OPTIONS: LOCAL[OPTIONS] + archive_options()}
+        archived = "" if CLASS_PATH in (settings or {}) else archive_options()
+        own = {**LOCAL, OPTIONS: LOCAL[OPTIONS] + archived}
         for variable, value in LOCAL_ADDRESS.items():
             os.environ.setdefault(variable, value)
         os.environ["LC_ALL"] = LOCALE

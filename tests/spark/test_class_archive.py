@@ -61,6 +61,24 @@ def test_no_option_without_an_archive(tmp_path: Path, monkeypatch: pytest.Monkey
     assert not archive_options()
 
 
+_FINDS = """
+import sys
+from tidemark.spark_stages.session import CLASS_PATH, open_session
+session = open_session("found", settings={CLASS_PATH: sys.argv[1]} if sys.argv[1] else None)
+print(session._jvm.java.lang.ClassLoader.getSystemResource("own.properties") is not None)
+"""
+
+
+@pytest.mark.parametrize("by_variable", [False, True])
+def test_a_class_path_of_ones_own_counts(tmp_path: Path, by_variable: bool) -> None:
+    """What an operator adds, by a setting or a variable, is found beside an archive."""
+    (tmp_path / "own.properties").touch()
+    named, given = ({"SPARK_CONF_DIR": str(tmp_path)}, "") if by_variable else ({}, str(tmp_path))
+    command = [sys.executable, "-c", _FINDS, given]
+    done = subprocess.run(command, env={**os.environ, **named}, capture_output=True, text=True, check=True)
+    assert done.stdout.split()[-1] == "True"
+
+
 def test_an_archive_lies_in_whatever_folder(tmp_path: Path) -> None:
     """It is written, and used, below a name with blanks, quotes and letters beyond ASCII, under a locale without them."""
     archive = tmp_path / "Dätä 'ş' x" / "spark.jsa"
