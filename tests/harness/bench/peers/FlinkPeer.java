@@ -17,6 +17,7 @@ import org.apache.flink.connector.kafka.source.KafkaSource;
 import org.apache.flink.connector.kafka.source.enumerator.initializer.OffsetsInitializer;
 import org.apache.flink.streaming.api.datastream.DataStream;
 import org.apache.flink.streaming.api.environment.StreamExecutionEnvironment;
+import org.apache.flink.streaming.api.functions.co.ProcessJoinFunction;
 import org.apache.flink.streaming.api.functions.windowing.ProcessWindowFunction;
 import org.apache.flink.streaming.api.windowing.assigners.SlidingEventTimeWindows;
 import org.apache.flink.streaming.api.windowing.assigners.TumblingEventTimeWindows;
@@ -147,6 +148,17 @@ public class FlinkPeer {
             .build();
     }
 
+    public static class Paired extends ProcessJoinFunction<Event, Event, Event> {
+        @Override
+        public void processElement(Event left, Event right, Context context, Collector<Event> out) {
+            Event made = new Event();
+            made.key = left.key;
+            made.ts = left.ts;
+            made.amount = right.amount;
+            out.collect(made);
+        }
+    }
+
     public static void main(String[] given) throws Exception {
         StreamExecutionEnvironment environment = StreamExecutionEnvironment.createLocalEnvironment(
             Integer.parseInt(given[4]), new Configuration());
@@ -177,7 +189,15 @@ public class FlinkPeer {
             WindowAssigner<Object, TimeWindow> windows = given[3].equals("hop")
                 ? SlidingEventTimeWindows.of(minute, Duration.ofSeconds(10))
                 : TumblingEventTimeWindows.of(minute);
-            read.keyBy(event -> event.key)
+            DataStream<Event> counted = read;
+            if (given[3].equals("join")) {
+                counted = read.keyBy(event -> event.key)
+                    .intervalJoin(environment.fromSource(source(given[0], given[1], Event.class), marks, "again")
+                        .keyBy(event -> event.key))
+                    .between(Duration.ofSeconds(-1), Duration.ZERO)
+                    .process(new Paired());
+            }
+            counted.keyBy(event -> event.key)
                 .window(windows)
                 .aggregate(new Counting(), new Shown())
                 .sinkTo(sink(given[0], given[2]));

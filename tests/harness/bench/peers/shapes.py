@@ -6,21 +6,22 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import numpy as np
-import numpy.typing as npt
 
-from tests.harness.bench.events import BEGIN_MS, EVENT_BYTES, MINUTE_MS, Load
+from tests.harness.bench.events import BEGIN_MS, EVENT_BYTES, MINUTE_MS, Int64s, Load
 from tests.harness.bench.peers.clients import cells, mapped
 
 HOP_MS: Final = 10_000
+WITHIN_MS: Final = 1_000
+"""Of a join."""
 _ROW: Final = {
     "_id": 0, "key": "$_id", "start": {"$toLong": {"$meta": "stream.window.start"}}, "n": 1, "total": 1,
 }  # fmt: skip
-_GROUP: Final = {"$group": {"_id": "$key", "n": {"$sum": 1}, "total": {"$sum": "$amount"}}}
 _DOUBLE: Final = {"$addFields": {"double": {"$multiply": ["$amount", 2]}}}
 
 
-def _window(kind: str, **more: object) -> dict[str, Any]:
-    inner = [_GROUP, {"$project": _ROW}]
+def _window(kind: str, amount: str = "$amount", **more: object) -> dict[str, Any]:
+    group = {"_id": "$key", "n": {"$sum": 1}, "total": {"$sum": amount}}
+    inner = [{"$group": group}, {"$project": _ROW}]
     return {kind: {"interval": {"size": 1, "unit": "minute"}, **more, "pipeline": inner}}
 
 
@@ -41,6 +42,8 @@ class Shape:
     """Further fields of each event."""
     declared: bool = True
     """Whether Tidemark's document has a schema."""
+    joined: bool = False
+    """Whether each event is first joined with those of its key of the second before, itself among them, read once more."""
 
     @property
     def windowed(self) -> bool:
@@ -50,7 +53,7 @@ class Shape:
     @property
     def workers(self) -> Mapping[str, int]:
         """Tidemark's processes: those that the pipeline needs."""
-        return {"operator": 0, "spark": int(self.windowed), "source": 1, "sink": 1}
+        return {"operator": int(self.joined), "spark": int(self.windowed), "source": 1, "sink": 1}
 
     def load(self, topic: str, partitions: int, scale: float) -> Load:
         """The events."""
@@ -79,9 +82,11 @@ class Shape:
         assert not len(wrong), f"{len(wrong)} rows differ: {expected_rows[wrong[0]]}, found {found_rows[wrong[0]]}"
         return len(found_rows)
 
-    def _expected(self, load: Load) -> npt.NDArray[np.int64]:
+    def _expected(self, load: Load) -> Int64s:
         keys, amounts = load.drawn()
         times = BEGIN_MS + np.arange(load.events, dtype=np.int64) * MINUTE_MS // load.per_window
+        if self.joined:
+            return cells(_joined(keys, amounts, times), load)
         starts = times - times % self.slide_ms
         every = np.concatenate([starts - back for back in range(0, MINUTE_MS, self.slide_ms)])
         repeats = MINUTE_MS // self.slide_ms
@@ -92,6 +97,21 @@ class Shape:
         there = np.flatnonzero(counts)
         begins = there // load.keys * self.slide_ms + BEGIN_MS - MINUTE_MS
         return cells(np.stack([begins, there % load.keys, counts[there], sums[there]], axis=1), load)
+
+
+def _joined(keys: Int64s, amounts: Int64s, times: Int64s) -> Int64s:
+    """By minute and key of the later event: how many pairs, and the sum of the earlier ones' amounts; rows as `cells` takes them."""
+    order = np.lexsort((times, keys))
+    keys, amounts, times = keys[order], amounts[order], times[order]
+    # Keys one behind the other on one line, further apart than pairs reach.
+    places = keys * (int(times[-1]) + int(times.max()) + 2 * WITHIN_MS) + times
+    first, behind = np.searchsorted(places, places - WITHIN_MS), np.searchsorted(places, places, side="right")
+    sums = np.concatenate([[0], np.cumsum(amounts)])
+    pairs, totals = behind - first, sums[behind] - sums[first]
+    minutes = times - times % MINUTE_MS
+    groups, at = np.unique(np.stack([minutes, keys], axis=1), axis=0, return_inverse=True)
+    counted = np.bincount(at, weights=pairs), np.bincount(at, weights=totals)
+    return np.column_stack([groups, *(each.astype(np.int64) for each in counted)])
 
 
 def _kibibyte() -> bytes:
@@ -122,6 +142,11 @@ SHAPES: Final[Mapping[str, Shape]] = {
         replace(_COUNTED, name="window-100k", keys=100_000, aim=900_000, events=4_000_000, per_window=400_000),
         Shape(
             "hop", (_window("$hoppingWindow", hopSize={"size": 10, "unit": "second"}),), 1_500_000, slide_ms=HOP_MS,
+        ),
+        Shape(
+            "join",
+            (_window("$tumblingWindow", amount="$right.amount"),),
+            300_000, events=1_000_000, joined=True,
         ),
         Shape(
             "staged",

@@ -5,7 +5,7 @@ import json
 from collections.abc import Mapping
 from typing import Any, Final
 
-from tests.harness.bench.peers.shapes import Shape
+from tests.harness.bench.peers.shapes import WITHIN_MS, Shape
 from tidemark.services.cli.installation import Installation
 from tidemark.shared.model.ids import ProcessorName
 from tidemark.shared.model.messages import StopProcessor
@@ -22,8 +22,16 @@ def document(shape: Shape, source: str, target: str, epoch_ms: int) -> str:
     if shape.windowed:
         # Producers send to partitions at random: events of a few seconds lie beside each other.
         reading["watermark"] = {"strategy": "boundedDisorder", "maxDelay": {"size": 5, "unit": "second"}}
+    joining: list[Mapping[str, Any]] = [
+        {
+            "$join": {
+                "from": [{"$source": reading}], "leftKey": "$key", "rightKey": "$key", "as": "right",
+                "within": {"before": {"size": WITHIN_MS, "unit": "ms"}},
+            },
+        },
+    ]  # fmt: skip
     stages: list[Mapping[str, Any]] = [
-        {"$source": reading}, *shape.stages, {"$emit": {"connectionName": "broker", "topic": target}},
+        {"$source": reading}, *(joining if shape.joined else []), *shape.stages, {"$emit": {"connectionName": "broker", "topic": target}},
     ]  # fmt: skip
     return json.dumps({
         "connections": {"broker": {"type": "kafka", "bootstrapServers": "${LOCAL_KAFKA}"}},
