@@ -7,7 +7,7 @@ import random
 import shutil
 import warnings
 from collections import Counter
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
 from pathlib import Path
@@ -393,35 +393,39 @@ async def test_a_folder_that_becomes_a_table_is_not_read_on(tmp_path: Path) -> N
 
 
 FEATURES: dict[str, dict[str, Any]] = {
-    "deletionVectors": {"minReaderVersion": 3, "minWriterVersion": 7, "readerFeatures": ["deletionVectors"]},
-    "columnMapping": {"minReaderVersion": 2, "minWriterVersion": 5},
+    "variantType": {"minReaderVersion": 3, "minWriterVersion": 7, "readerFeatures": ["variantType"]},
     "unknownFeature": {"minReaderVersion": 3, "minWriterVersion": 7, "readerFeatures": ["unknownFeature"]},
 }
 
 
 @pytest.mark.parametrize("feature", FEATURES)
 async def test_what_would_give_wrong_rows_is_refused(tmp_path: Path, feature: str) -> None:
-    """Rows that vectors delete, columns of other names, and what nobody here knows: with the table, its version and the feature."""
+    """What nobody here knows: with the table, its version and the feature."""
     write_deltalake(tmp_path / "t", pa.table({"n": [1, 2]}))
-    (entry,) = (tmp_path / "t" / "_delta_log").glob("*.json")
-    lines = [json.loads(line) for line in entry.read_text().splitlines()]
-    for line in lines:
-        if "protocol" in line:
-            line["protocol"] = {**FEATURES[feature], "writerFeatures": FEATURES[feature].get("readerFeatures")}
-        if "metaData" in line and feature == "columnMapping":
-            _map_columns(line["metaData"])
-    entry.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    changed(
+        tmp_path / "t",
+        protocol=lambda _: {**FEATURES[feature], "writerFeatures": FEATURES[feature]["readerFeatures"]},
+    )
     with pytest.raises(VersionRefused, match=feature) as refused:
         await read_all(await source_at(tmp_path, "t"))
     assert str(tmp_path / "t") in str(refused.value)
 
 
-def _map_columns(metadata: dict[str, Any]) -> None:
-    schema = json.loads(metadata["schemaString"])
-    for number, column in enumerate(schema["fields"], 1):
-        column["metadata"] = {"delta.columnMapping.id": number, "delta.columnMapping.physicalName": f"col-{number}"}
-    metadata["schemaString"] = json.dumps(schema)
-    metadata["configuration"] = {"delta.columnMapping.mode": "name", "delta.columnMapping.maxColumnId": "9"}
+def changed(table: Path, **actions: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
+    """Rewrites the only entry of a table's log."""
+    (entry,) = (table / "_delta_log").glob("*.json")
+    lines = [json.loads(line) for line in entry.read_text().splitlines()]
+    lines = [{name: actions.get(name, dict)(told) for name, told in line.items()} for line in lines]
+    entry.write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+
+@pytest.mark.parametrize("path", ["../secret.parquet", "/secret.parquet", "file:///secret.parquet"])
+async def test_a_table_leads_nobody_out_of_its_folder(tmp_path: Path, path: str) -> None:
+    """A document is allowed its folder: a log that names other files is refused, with the path."""
+    write_deltalake(tmp_path / "t", pa.table({"n": [1, 2]}))
+    changed(tmp_path / "t", add=lambda was: {**was, "path": path})
+    with pytest.raises(VersionRefused, match=r"cannot be read: .*secret\.parquet"):
+        await read_all(await source_at(tmp_path, "t"))
 
 
 @pytest.mark.parametrize("kind", ["delta", "iceberg"])

@@ -1,4 +1,4 @@
-"""Delta Lake tables (`tableversions`), read by the library's data set of a version: typed values of partitions, columns that came later.
+"""Delta Lake tables (`tableversions`): the library reads the log, and says which files a version has and which of their rows are deleted.
 
 What follows a version stands in the log's entries, one JSON file a version: rows are added by `add` of `dataChange`, and taken away by such
 a `remove`. Entries without `dataChange` put the same rows into other files. (delta.io, PROTOCOL.md: Delta Log Entries.)
@@ -7,15 +7,17 @@ a `remove`. Entries without `dataChange` put the same rows into other files. (de
 import json
 from collections.abc import Mapping, Sequence
 from contextlib import contextmanager
-from functools import partial
 from typing import TYPE_CHECKING, Any, Final
-from urllib.parse import unquote
+from urllib.parse import unquote, urlsplit
 
 import deltalake
 import pyarrow as pa
-from deltalake.exceptions import DeltaError, DeltaProtocolError, TableNotFoundError
+import pyarrow.fs
+from deltalake.exceptions import DeltaError, TableNotFoundError
+from deltalake.fs import DeltaStorageHandler
 
-from tidemark.services.source.connectors.tableversions import Batches, TableFile, VersionRefused, gone, taken_away
+from tidemark.services.source.connectors.deltarows import Columns, DataFile
+from tidemark.services.source.connectors.tableversions import TableFile, VersionRefused, gone, taken_away
 from tidemark.shared.adapters.filesystems import unreachable
 from tidemark.shared.ports.log import LogUnavailable
 
@@ -23,11 +25,19 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 LOG: Final = "_delta_log"
-_BATCH_ROWS: Final = 16_384
-"""Read together at most: enough to make the work for each batch small."""
-_READ_AHEAD: Final = 1
-"""Batches, of the library's threads."""
 _MAPPING: Final = "delta.columnMapping.mode"
+_READ: Final = frozenset(
+    {
+        "columnMapping",
+        "deletionVectors",
+        "timestampNtz",
+        "typeWidening",
+        "typeWidening-preview",
+        "v2Checkpoint",
+        "vacuumProtocolCheck",
+    }
+)
+"""Features of a table that a reader has to know, and this one does."""
 
 
 class DeltaVersions:
@@ -83,29 +93,63 @@ class DeltaVersions:
             raise gone(self.place, version, "its log is not whole any more") from error
 
     def _listed(self, table: deltalake.DeltaTable, version: int) -> Mapping[str, TableFile]:
-        mapping = table.metadata().configuration.get(_MAPPING, "none")
-        if mapping != "none":
-            raise self._refused(version, f"its columns have other names in files ({_MAPPING}: {mapping})")
-        try:
-            rows = table.to_pyarrow_dataset()
-        except DeltaProtocolError as error:
-            raise self._refused(version, f"it has features that are not read here: {error}") from error
+        features = set(table.protocol().reader_features or ())
+        if unknown := sorted(features - _READ):
+            raise self._refused(version, f"it has features that are not read here: {', '.join(unknown)}")
         with self._in_words():
-            actions = pa.table(table.get_add_actions()).select(["path", "modification_time"]).to_pylist()
-        times = {unquote(action["path"]): action["modification_time"] for action in actions}
-        files = [self._file(fragment, rows.schema, times.get(fragment.path)) for fragment in rows.get_fragments()]
+            mapping = table.metadata().configuration.get(_MAPPING, "none")
+            columns = Columns(pa.schema(table.schema().to_arrow()), mapping)
+            actions = pa.table(table.get_add_actions())
+            kept = self._kept(table, version) if "deletionVectors" in features else {}
+        paths = [unquote(path) for path in actions["path"].to_pylist()]
+        if outside := [path for path in paths if _is_outside(path)]:
+            raise self._outside(version, outside[0])
+        sizes = dict(zip(paths, actions["size_bytes"].to_pylist(), strict=True))
+        filesystem = pyarrow.fs.PyFileSystem(DeltaStorageHandler(table.table_uri, self._options or None, sizes))
+        divided = self._divided(actions)
+        files = []
+        for at, (path, changed_ms) in enumerate(zip(paths, actions["modification_time"].to_pylist(), strict=True)):
+            values = {name: column[at] for name, column in divided.items()}
+            file = DataFile(filesystem, path, columns, values, kept.pop(path, None))
+            files.append(TableFile(path, changed_ms or self._modified_ms(filesystem, path), file.count, file.rows))
+        if kept:
+            raise self._refused(version, f"it has deletion vectors of files that it does not have: {', '.join(kept)}")
         return {file.name: file for file in sorted(files, key=lambda file: (file.changed_ms, file.name))}
 
-    def _file(self, fragment: Any, columns: pa.Schema, changed_ms: int | None) -> TableFile:
-        if not changed_ms:  # some writers do not tell
-            modified = fragment.filesystem.get_file_info(fragment.path).mtime
-            changed_ms = 0 if modified is None else int(modified.timestamp() * 1_000)
-        return TableFile(fragment.path, changed_ms, fragment.count_rows, partial(_rows, fragment, columns))
+    @staticmethod
+    def _divided(actions: pa.Table) -> Mapping[str, pa.ChunkedArray]:
+        """Of each column that divides the table, what it is in each file."""
+        if "partition" not in actions.column_names:
+            return {}
+        values = actions["partition"].combine_chunks()
+        return {field.name: values.field(at) for at, field in enumerate(values.type)}
+
+    def _kept(self, table: deltalake.DeltaTable, version: int) -> dict[str, pa.BooleanArray]:
+        """Of each file with a deletion vector, which of its rows are there."""
+        kept = {}
+        for batch in map(pa.record_batch, table.deletion_vectors()):
+            for path, rows in zip(batch["filepath"].to_pylist(), batch["selection_vector"], strict=True):
+                if not path.startswith(table.table_uri):
+                    raise self._outside(version, path)
+                kept[unquote(path.removeprefix(table.table_uri))] = rows.values
+        return kept
+
+    @staticmethod
+    def _modified_ms(filesystem: Any, path: str) -> int:
+        """Where a writer does not tell when it wrote a file."""
+        modified = filesystem.get_file_info(path).mtime
+        return 0 if modified is None else int(modified.timestamp() * 1_000)
 
     def _refused(self, version: int, why: str) -> VersionRefused:
         return VersionRefused(
-            f"{self.place}: version {version} cannot be read: {why}. Let its writers rewrite it without them (REORG TABLE … APPLY (PURGE),"
-            " ALTER TABLE … DROP FEATURE), or read a copy"
+            f"{self.place}: version {version} cannot be read: {why}. Let its writers rewrite it without them (ALTER TABLE … DROP FEATURE),"
+            " or read a copy"
+        )
+
+    def _outside(self, version: int, path: str) -> VersionRefused:
+        return VersionRefused(
+            f"{self.place}: version {version} cannot be read: its rows lie outside of its folder, as those of a shallow clone: {path}. Read"
+            " the table that they are of, or a deep clone"
         )
 
     # --- what follows a version
@@ -148,11 +192,11 @@ class DeltaVersions:
         """Nothing is open."""
 
 
+def _is_outside(path: str) -> bool:
+    """Whether a path of a log leads out of the table's folder, where documents may not be allowed to read."""
+    return bool(urlsplit(path).scheme) or path.startswith("/") or ".." in path.split("/")
+
+
 def _changes(line: Mapping[str, Any], kind: str) -> bool:
     """Whether a line of an entry adds or removes a file with its rows."""
     return kind in line and bool(line[kind].get("dataChange", True))
-
-
-def _rows(fragment: Any, columns: pa.Schema) -> Batches:
-    batches: Batches = fragment.to_batches(schema=columns, batch_size=_BATCH_ROWS, batch_readahead=_READ_AHEAD)
-    return batches
