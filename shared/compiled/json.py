@@ -2,7 +2,8 @@
 
 - J1 A document is *sure* where this pass and the plain interpreter (`shared.language.values.parse_json`) surely agree, on that it is
   a document and on every value in it. The interpreter reads the documents that are not sure: malformed and rare ones.
-- J2 Of fields of one name in an object the last counts, with all below it.
+- J2 Of fields of one name in an object the last value counts, at the first one's place: where such a field is asked for, the interpreter
+  says so.
 - J3 A typed value of the interpreter (`{"$date": …}`) is one here; it has no fields.
 - J4 *Trusted* texts were rendered by the interpreter, canonical: in these, typed values that this pass does not know are OTHER.
 """
@@ -395,13 +396,13 @@ def _document(text, at, end, size, tree, cells, row, frames, scratch, trusted):
             if at >= end:
                 return False
         if node and cells[0][node, row]:
-            below(cells, tree, node, row, tags.MISSING)
+            return False
         begin, byte = at, byte_at(text, at)
         if byte == _OPEN or byte == _LIST:
-            if depth >= DEPTH_MAX:
-                return False
             at, tag, found, flags = _opened(text, at, end, size)
             if tag == tags.OBJECT or tag == tags.ARRAY:
+                if depth >= DEPTH_MAX:
+                    return False
                 frames[0, depth], frames[1, depth], frames[2, depth] = (node or _NONE), flags, node
                 if node:
                     put(cells, node, row, tag, found, begin, 0)
@@ -447,7 +448,7 @@ def read(
             )
             if not sure[row]:
                 for node in range(1, len(child)):
-                    kinds[node, row] = tags.MISSING
+                    kinds[node, row], begins[node, row], ends[node, row] = tags.MISSING, 0, 0
 
 
 @compiled(0, BYTES, BYTES, INT64S, INT32S, INT32S, INT32S_OUT, BYTES_OUT)

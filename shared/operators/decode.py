@@ -80,7 +80,7 @@ def decode(values: pa.BinaryArray, schema: Schema, ahead: Sequence[Path] = ()) -
     taken: list[tuple[int, bytes]] = []
     bad: dict[int, bytes | None] = {}
     for row, text in zip(asked.tolist(), values.take(pa.array(asked)).to_pylist(), strict=True):
-        item = _one(text, schema)
+        item = read_alone(text, schema)
         if isinstance(item, Bad):
             misfits.places[row] = misfits.place_of(item.cause)
             bad[row] = item.document
@@ -229,7 +229,8 @@ def instants(texts: pa.StringArray) -> pa.Array:
 # --- plain path -------------------------------------------------------------------------------------------------------
 
 
-def _one(text: bytes | None, schema: Schema) -> Document | Bad:
+def read_alone(text: bytes | None, schema: Schema) -> Document | Bad:
+    """A record by the plain path (DE1)."""
     if text is None:
         return _NO_VALUE
     try:
@@ -269,10 +270,11 @@ def _exact(document: Document, text: bytes, schema: Schema) -> Document | Schema
 
 
 def _whole(document: Document, schema: Schema) -> Document:
-    """JSON does not tell 5 from 5.0: a whole number with a point is an int where an int or a long is declared."""
+    """JSON does not tell 5 from 5.0: a whole number with a point is an int where an int or a long is declared that has room for it."""
     changed = {
         f.name: int(v)
         for f in schema.fields
         if f.type in ("int", "long") and type(v := document.get(f.name)) is float and abs(v) < EXACT_MAX and v == int(v)
+        if f.type == "long" or INT32_MIN <= v <= INT32_MAX
     }
     return {**document, **changed} if changed else document

@@ -7,6 +7,7 @@ import struct
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import example, given, settings
@@ -163,7 +164,7 @@ def test_a_slice_reads_as_its_texts_alone(given_texts: list[bytes], begin: int, 
 @pytest.mark.parametrize(
     "text",
     [
-        b'{"a":1}', b' {"a" : [1, {"b":null}] }\n', b'{"a":1,"a":{"b":2}}', b'{"a":{"b":{"c":1}},"a":{"b":5}}', b'{"a":[],"b":{}}',
+        b'{"a":1}', b' {"a" : [1, {"b":null}] }\n', b'{"n":1,"n":{"b":2}}', b'{"a":{"k":{"c":1},"k":5}}', b'{"a":[],"b":{}}',
         b'{"a":{"$date":"2024-05-06T07:08:09.123Z"},"b":{"$oid":"0123456789abcdef01234567"}}', b'{"a":{"$numberDecimal":"12.50"}}',
         '{"é":"ü\\u00e9\\ud83d\\ude00"}'.encode(), b'{"\\u00e9":1}', b'{"a":-0,"b":-0.0}', b'{"a":1e22,"b":123456789.125e-3}',
         b'{"a":0.30000000000000004}', b'{"a":12345678901234567890}', b'{"a":{"$date":1,"x":2}}', b"{}",
@@ -184,7 +185,7 @@ def test_usual_documents_are_sure(text: bytes) -> None:
         b'{"a":"\xf4\x90\x80\x80"}', b'{"a":"\xe2\x82"}', b'{"a":"\\ud800"}', b'{"a":"\\udc00"}', b'{"a":"\\ud83d\\u0041"}', b'{"a":"\\x"}',
         b'{"a":"\\u00g0"}', b'{"a":NaN}', b'{"a":1}\x00', b'\xef\xbb\xbf{"a":1}', b'{"a":{"$date":"2013-13-01"}}', b'{"a":{"$oid":"x"}}',
         b'{"a":' + b"[" * 180 + b"]" * 180 + b"}", b'{"$date":1}', b'{"a":"', b'{"a":"\\', b'{"a":"\\u12', b'{"a":nul', b'{"a":{"$date"',
-        b'{"a":{"$date":1,"$date":"x"}}', b'{"a":' + b"1" * 400 + b"}",
+        b'{"a":1,"a":{"b":2}}', b'{"a":{"b":{"c":1}},"a":5}', b'{"a":{"$date":1,"$date":"x"}}', b'{"a":' + b"1" * 400 + b"}",
     ],
 )  # fmt: skip
 def test_what_is_malformed_is_never_sure(text: bytes) -> None:
@@ -236,7 +237,7 @@ def fuzz(seed: int, count: int) -> tuple[int, int]:
 def test_mutated_documents_are_read_as_the_interpreter_reads_them(seed: int) -> None:
     """Whatever bytes change in a document: where the reader is sure, it is right; and it often is."""
     sure, unsure = fuzz(seed, 5_000)
-    assert sure > 500
+    assert sure > 300
     assert unsure > 500
 
 
@@ -260,12 +261,13 @@ def test_doubles_are_the_nearest() -> None:
 @given(given_text=texts())
 @settings(max_examples=100)
 def test_a_path_alone_is_read_as_among_others(given_text: bytes) -> None:
-    """What else is asked for changes nothing."""
+    """What else is asked for changes nothing, but that a name of it may stand twice (J2)."""
     together = read(pa.array([given_text], pa.binary()), PATHS)
     for path in PATHS:
         alone = read(pa.array([given_text], pa.binary()), [path])
-        assert alone.sure.tolist() == together.sure.tolist()
-        assert alone.columns[path].tags.tolist() == together.columns[path].tags.tolist()
+        assert (alone.sure | ~together.sure).all()
+        for row in np.flatnonzero(together.sure).tolist():
+            assert alone.columns[path].tags[row] == together.columns[path].tags[row]
 
 
 @given(given=st.lists(st.dictionaries(names, values, max_size=20), max_size=5))

@@ -16,8 +16,9 @@ from tidemark.shared.language.expressions.ast import FieldPath
 from tidemark.shared.language.problems import Problems
 from tidemark.shared.language.schema import NO_SCHEMA, Schema, parse_schema
 from tidemark.shared.language.values import ExtendedJsonError, encode_docs, encode_value, parse_json
+from tidemark.shared.language.values.extended_json import DEPTH_MAX
 from tidemark.shared.operators.batches import documents_of
-from tidemark.shared.operators.decode import Decoded, _one, decode
+from tidemark.shared.operators.decode import Decoded, decode, read_alone
 from tidemark.shared.operators.encoded import encoded
 
 TYPES = {"s": "string", "i": "int", "l": "long?", "d": "double?", "b": "bool?", "t": "date?"}
@@ -81,7 +82,7 @@ def schema() -> Schema:
 
 def plainly(texts_: list[bytes | None]) -> tuple[dict[int, bytes], set[int]]:
     """By row: the document encoded, and the rows that are none."""
-    found = [_one(text, schema()) for text in texts_]
+    found = [read_alone(text, schema()) for text in texts_]
     docs = {row: encode_value(d) for row, d in enumerate(found) if isinstance(d, dict)}
     return docs, {row for row, d in enumerate(found) if not isinstance(d, dict)}
 
@@ -192,3 +193,19 @@ def test_sums_of_money_fit_their_column() -> None:
     assert money(state.finish(total)) == Decimal("1000000000.37")
     with pytest.raises(Misfit, match="declare money as decimal"):
         money(0.1 + 0.2)
+
+
+@pytest.mark.parametrize("leaf", ['{"$date":{"$numberLong":"5"}}', "1", '{"$numberDecimal":"1"}'])
+@pytest.mark.parametrize("opened", ['{"a":', "["])
+def test_the_deepest_record_is_read_again_as_it_was_rendered(opened: str, leaf: str) -> None:
+    """A typed value at the last level is no level of its own: nor is that of a plain number, in the canonical form."""
+    closed = {"{": "}", "[": "]"}[opened[0]]
+    for depth in (DEPTH_MAX - 2, DEPTH_MAX - 1):
+        deep = opened * depth + leaf + closed * depth
+        texts = [f'{{"s":"","i":1,"x":{deep},"x":{deep}}}', f'{{"s":"","i":1,"x":{deep}, "y":{{"$oid":5}}}}']
+        found = decode(pa.array([text.encode() for text in texts], pa.binary()), schema(), [("x", "a")])
+        plain = [read_alone(text.encode(), schema()) for text in texts]
+        assert [encode_value(d) for d in documents_of(found.batch)] == [
+            encode_value(d) for d in plain if type(d) is dict
+        ]
+        assert found.rows.tolist() == [0]

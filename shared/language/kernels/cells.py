@@ -132,9 +132,11 @@ def compared(left: Column, right: Column) -> tuple[Signs, Bools | None]:
     return signs, either(unsure_a, unsure_b, ~sure_one, ~sure_other)
 
 
-def items_of(column: Column, arrays: Bools) -> tuple[Int64s, pa.BinaryArray]:
-    """(how many items the arrays of some rows have, -1 for the other rows; the items)."""
-    return values.items(pc.if_else(pa.array(arrays), encoded(column)[0], pa.scalar(b"", pa.binary())))
+def items_of(column: Column, arrays: Bools) -> tuple[Bools, Int64s, pa.BinaryArray]:
+    """(which of the arrays of some rows are known; how many items each has, -1 for the other rows; the items)."""
+    cells, unsure = encoded(column)
+    known = arrays if unsure is None else arrays & ~unsure
+    return known, *values.items(pc.if_else(pa.array(known), cells, pa.scalar(b"", pa.binary())))
 
 
 def _tagged(column: Column) -> Tagged:

@@ -158,10 +158,13 @@ def _through_arrays(names: Path, test: Any, rows: Rows, cells: Tagged, before: V
 def _of_items(
     rows: Rows, names: Path, arrays: Bools, predicate: Predicate, before: Verdict, *, lists: bool = False
 ) -> Verdict:
-    """For some rows, whether an object in the array at a path meets a predicate. lists: arrays in it are objects, too, and in doubt."""
+    """For some rows, whether an object in the array at a path meets a predicate; one that is not known leaves what was told before.
+
+    lists: arrays in it are objects, too, and in doubt.
+    """
     if not arrays.any():
         return before
-    counts, items = items_of(rows.at(names), arrays)
+    arrays, counts, items = items_of(rows.at(names), arrays)
     base, objects = values.objects_of(items)
     every = values.rows_of(counts)
     of_objects = every[objects.to_numpy(zero_copy_only=False)]

@@ -173,8 +173,7 @@ def _of_arrays(schema: SchemaNode, path: Path, rows: Rows, good: Mask, doubt: Ma
         return doubt
     if column.cells is None or _of_the_same(schema) or not column.cells.has(tags.ARRAY):
         return doubt
-    arrays = np.asarray(column.cells.tags == tags.ARRAY)
-    counts, items = items_of(column, arrays)
+    arrays, counts, items = items_of(column, np.asarray(column.cells.tags == tags.ARRAY))
     fine = np.full(rows.size, schema.types is None or "array" in schema.types)
     fine &= (counts >= (schema.min_items or 0)) & (schema.max_items is None or counts <= schema.max_items)
     unsure: Mask = np.zeros(rows.size, dtype=np.bool_)

@@ -64,10 +64,12 @@ def _plain_path(value: Value, names: Sequence[str]) -> Value:
 
 
 def _unwound(stage: Unwind, document: Document, item: Value, index: int | None) -> Document:
-    result = set_path(document, stage.names, item)
-    if stage.include_array_index is not None:
-        result = set_path(result, stage.include_array_index, index)
-    return result
+    at = stage.include_array_index
+    if at is None:
+        return set_path(document, stage.names, item)
+    if item is MISSING and at[: len(stage.names)] == stage.names:
+        item = None  # the index stands where the array stood
+    return set_path(set_path(document, stage.names, item), at, index)
 
 
 def _array_path(tree: Any, path: str, scope: Scope) -> tuple[str, ...] | None:

@@ -169,14 +169,14 @@ def from_json(tree: Any, depth_max: int = DEPTH_MAX) -> Value:
         return tree
     if kind is int:
         return tree if INT64_MIN <= tree <= INT64_MAX else _big(tree)
+    if kind is dict and len(tree) == 1:
+        ((key, content),) = tree.items()
+        special = SPECIAL.get(key)
+        if special is not None:  # no nesting: the canonical form of a value is read wherever the value was
+            return special(content)
     if depth_max <= 0:
         raise ExtendedJsonError("nested too deeply")
     if kind is dict:
-        if len(tree) == 1:
-            ((key, content),) = tree.items()
-            special = SPECIAL.get(key)
-            if special is not None:
-                return special(content)
         return {
             name: item if type(item) in _AS_THEY_ARE else from_json(item, depth_max - 1) for name, item in tree.items()
         }

@@ -1,0 +1,199 @@
+"""Pipelines of stages over records drawn as text: on columns, in batches cut anywhere, what the interpreter gives of each record alone."""
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.harness.drawn_records import Records
+from tests.harness.drawn_stages import Stages
+from tidemark.shared.language.documents import InvalidDocument, parse
+from tidemark.shared.language.kernels import calls
+from tidemark.shared.language.problems import Problems
+from tidemark.shared.language.schema import NO_SCHEMA, Schema, parse_schema
+from tidemark.shared.language.stages import DateFormat, OutputFormat, Stateless
+from tidemark.shared.language.stages.base import Discarded, Failure, Passed, apply_stages
+from tidemark.shared.language.values import encode_value, parse_json, written
+from tidemark.shared.model.values import Document
+from tidemark.shared.operators.base import ARRIVAL, PART, POS, TS
+from tidemark.shared.operators.batches import batch_of, documents_of, with_column
+from tidemark.shared.operators.context import NOWHERE
+from tidemark.shared.operators.decode import Bad, decode, read_alone
+from tidemark.shared.operators.program import through_in_pieces
+from tidemark.shared.operators.rendered import rendered
+from tidemark.shared.operators.rows import environments
+from tidemark.shared.operators.specs import FrontSpec, StatelessSpec
+from tidemark.shared.planning.draft import paths_ahead
+from tidemark.shared.wire.arrow import decode_batch, encode_batch
+
+TYPES: tuple[dict[str, str], ...] = (
+    *[{}] * 12, {"a": "int?"}, {"a": "long?", "b": "double?"}, {"a": "string?", "k": "date?"}, {"n": "decimal?"}, {"b": "bool?"}
+)  # fmt: skip
+
+SOURCE: dict[str, Any] = {"$source": {"connectionName": "c", "topic": "t"}}
+FORMS: tuple[OutputFormat, ...] = ("relaxedJson", "canonicalJson", "basicJson")
+DATES: tuple[DateFormat, ...] = ("default", "ISO8601")
+
+
+@dataclass
+class Told:
+    """What comes of records: documents, dead letters, refused records by their number, and how many were discarded."""
+
+    documents: list[Document] = field(default_factory=list)
+    letters: list[bytes] = field(default_factory=list)
+    refused: list[tuple[int, Any, bytes | None]] = field(default_factory=list)
+    discarded: int = 0
+
+    def letter(self, document: Document, *why: Any) -> None:
+        self.letters.append(encode_value([document, *why]))
+
+    def refuse(self, row: int, cause: Any, text: bytes | None) -> None:
+        self.refused.append((row, tuple(cause), None if text is None else encode_value(parse_json(text))))
+
+    def comparable(self) -> tuple[Any, ...]:
+        """All of it, types and orders of fields with it."""
+        return list(map(encode_value, self.documents)), sorted(self.letters), self.refused, self.discarded
+
+
+def with_engine(batch: pa.RecordBatch, rows: Sequence[int]) -> pa.RecordBatch:
+    """Each row with the place and times of its record."""
+    for name, kind in ((TS, pa.int64()), (PART, pa.int32()), (POS, pa.int64()), (ARRIVAL, pa.int64())):
+        batch = with_column(batch, name, pa.array([0 if name == PART else row for row in rows], kind))
+    return batch
+
+
+def interpreted(chain: Sequence[Stateless], texts: Sequence[bytes], schema: Schema) -> Told:
+    """Each record by itself, as the language defines it."""
+    told = Told()
+    for row, text in enumerate(texts):
+        document = read_alone(text, schema)
+        if isinstance(document, Bad):
+            told.refuse(row, document.cause, document.document)
+            continue
+        (env,) = environments(with_engine(batch_of([document]), [row]), [document])
+        for outcome in apply_stages(chain, document, env):
+            match outcome:
+                case Passed(found):
+                    told.documents += found
+                case Failure():
+                    told.letter(outcome.document, outcome.reason, outcome.code, outcome.path)
+                case Discarded():
+                    told.discarded += 1
+    return told
+
+
+def on_columns(
+    chooser: random.Random, chain: Sequence[Stateless], texts: Sequence[bytes], schema: Schema
+) -> tuple[Told, list[pa.RecordBatch]]:
+    """The same in batches cut anywhere, over a wire between two of the stages; and the batches at the end."""
+    told, batches = Told(), []
+    cuts = sorted({0, len(texts), *(chooser.randint(0, len(texts)) for _ in range(chooser.choice((0, 1, 3))))})
+    front = FrontSpec(parse({"pipeline": [SOURCE]}).source)
+    ahead = [path for path in paths_ahead(front, (StatelessSpec(tuple(chain)),)) if schema.get(path[0]) is None]
+    ahead = chooser.choice((ahead, ahead, []))
+    half, most = chooser.randint(0, len(chain)), chooser.choice((200, 2_000, 10**7))
+
+    def through(stages: Sequence[Stateless], batch: pa.RecordBatch) -> list[pa.RecordBatch]:
+        behind = []
+        for staged in through_in_pieces(stages, batch, NOWHERE, most):
+            told.discarded += staged.discarded
+            for letter in (letter for out in staged.letters for letter in documents_of(out.batch)):
+                why: Any = letter["errInfo"]
+                told.letter(letter["doc"], why["reason"], why.get("code"), why.get("path"))
+            behind += [staged.batch] if staged.batch.num_rows else []
+        return behind
+
+    for begin, end in pairwise(cuts):
+        decoded = decode(pa.array(texts[begin:end], pa.binary()), schema, ahead)
+        bad = decoded.bad
+        for row, place, text in zip(bad.rows.tolist(), bad.places.tolist(), bad.documents.to_pylist(), strict=True):
+            told.refuse(begin + row, bad.causes[place], text)
+        first = with_engine(decoded.batch, [begin + row for row in decoded.rows.tolist()])
+        for between in through(chain[:half], first):
+            sent = decode_batch(encode_batch(between)) if chooser.random() < 0.5 else between
+            batches += through(chain[half:], sent)
+    told.documents = [document for batch in batches for document in documents_of(batch)]
+    return told, batches
+
+
+def chain_of(chooser: random.Random, most: int = 6) -> tuple[Stateless, ...]:
+    """Stages that a document may have; those that it refuses are drawn again."""
+    drawn, wanted = Stages(chooser), chooser.randint(1, most)
+    trees: list[dict[str, Any]] = []
+    chain: tuple[Any, ...] = ()
+    for _ in range(8 * most):
+        tree = drawn.stage()
+        try:
+            chain = parse({"pipeline": [SOURCE, *trees, tree]}).pipeline[1:]
+        except InvalidDocument:
+            continue
+        trees.append(tree)
+        if len(trees) == wanted:
+            break
+    return chain
+
+
+@given(st.integers(0, 2**64))
+@settings(max_examples=400)
+def test_a_pipeline_gives_on_columns_what_it_gives_of_each_record(seed: int) -> None:
+    """The same documents in the same order, byte for byte at a sink; the same dead letters with the same reasons, and the same counts."""
+    chooser = random.Random(seed)
+    types = chooser.choice(TYPES)
+    records = Records(chooser, chooser.choice((0.02, 0.1, 0.3)), types)
+    texts = [records.text() for _ in range(chooser.choice((1, 3, 12, 40)))] * chooser.choice((1, 1, 1, 2, 8))
+    schema, chain = parse_schema(types, "schema", Problems({})), chain_of(chooser)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(calls, "FEW_ROWS", chooser.choice((0, 0, calls.FEW_ROWS)))
+        found, batches = on_columns(chooser, chain, texts, schema)
+    wanted = interpreted(chain, texts, schema)
+    assert found.comparable() == wanted.comparable()
+    form, dates = chooser.choice(FORMS), chooser.choice(DATES)
+    lines = [line for batch in batches for line in rendered(batch, form, dates).to_pylist()]
+    assert lines == [written(document, form, dates) for document in wanted.documents]
+
+
+_LONG = b"\\u0078" * 300
+
+
+@pytest.mark.parametrize(
+    ("stages", "texts"),
+    [
+        pytest.param([{"$match": {"a.a": {"$exists": True}}}], [b'{"a":[{"a":5,"b":-3},{"b":1,"b":2}]}'], id="names twice in an item"),
+        pytest.param([{"$match": {"$jsonSchema": {"properties": {"a": {"items": {"bsonType": "string"}}}}}}],
+                     [b'{"a":[{"b":1,"b":2}]}'], id="names twice in an item of a schema"),
+        pytest.param([{"$project": {"a": 1, "k": 1}}], [b'{"a":0,"k":1,"a":2}', b'{"k":1,"a":2}'], id="a field twice, around another"),
+        pytest.param([{"$project": {"k": 1, "c": {"$cond": ["$k.b", 1, "$$ROOT"]}}}],
+                     [b'{"a":0,"b":["xxxxxxxxxxxxxxxxxxxxxxxx"],"k":{"n":null,"%b":{"x":1}}}' % _LONG], id="a long name of escapes"),
+        pytest.param([{"$unwind": {"path": "$k", "preserveNullAndEmptyArrays": True, "includeArrayIndex": "k"}}],
+                     [b'{"k":[],"n":1}', b'{"k":[7],"n":1}', b'{"n":1}'], id="an index in the place of the array"),
+        pytest.param([{"$unwind": {"path": "$k", "preserveNullAndEmptyArrays": True, "includeArrayIndex": "k.a"}}],
+                     [b'{"k":[],"n":1}', b'{"k":[7,{"b":2}],"n":1}', b'{"n":1}'], id="an index inside of the item"),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("few", [0, 128])
+def test_a_pipeline_gives_the_same_of_hard_records(
+    stages: list[dict[str, Any]], texts: list[bytes], few: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As above, where it once did not."""
+    monkeypatch.setattr(calls, "FEW_ROWS", few)
+    chain: Any = parse({"pipeline": [SOURCE, *stages]}).pipeline[1:]
+    for seed in range(4):
+        found, _ = on_columns(random.Random(seed), chain, texts, NO_SCHEMA)
+        assert found.comparable() == interpreted(chain, texts, NO_SCHEMA).comparable()
+
+
+@pytest.mark.parametrize(
+    ("kind", "number"),
+    [("int", b"1000000000000000.0"), ("int", b"2147483648.0"), ("long", b"1e300"), ("int", b"3000000000")],
+)
+def test_a_number_that_has_no_room_in_a_declared_type_is_told_as_what_it_is(kind: str, number: bytes) -> None:
+    """A double is no long because it is whole."""
+    schema = parse_schema({"a": kind}, "schema", Problems({}))
+    found, _ = on_columns(random.Random(0), (), [b'{"a":%b}' % number], schema)
+    assert found.comparable() == interpreted((), [b'{"a":%b}' % number], schema).comparable()
