@@ -235,6 +235,18 @@ async def test_parquet_cells_that_python_has_no_like_of_are_read(
     assert await read(await start(source_of(tmp_path, "parquet"))) == [{"v": value}]
 
 
+async def test_times_of_96_bits_are_read_in_all_years(tmp_path: Path) -> None:
+    """As Spark writes them by default: the first and the last day of a calendar are no days of other centuries."""
+    days = [dt.datetime(1, 1, 1), dt.datetime(9999, 12, 31, 23, 59, 59, 999999), dt.datetime(2020, 1, 1)]  # noqa: DTZ001
+    pq.write_table(
+        pa.table({"v": pa.array(days, pa.timestamp("us")), "n": [{"at": day} for day in days]}),
+        tmp_path / "a.parquet",
+        use_deprecated_int96_timestamps=True,
+    )
+    expected = [Date(-62135596800000), Date(253402300799999), Date(1577836800000)]
+    assert await read(await start(source_of(tmp_path, "parquet"))) == [{"v": day, "n": {"at": day}} for day in expected]
+
+
 async def test_fields_of_one_name_are_an_error(tmp_path: Path) -> None:
     """Of two columns with one name only the last would be read, without a word."""
     (tmp_path / "a.csv").write_text("n,n,,\n1,2,,\n")

@@ -186,6 +186,14 @@ async def test_documents_are_what_lies_in_the_table(table: tuple[str, Table]) ->
     )
 
 
+async def test_times_of_96_bits_are_found_in_all_years(tmp_path: Path) -> None:
+    """As Spark writes them by default: a last day of the calendar is no day of another century."""
+    days = pa.array([dt.datetime(9999, 12, 31), dt.datetime(1, 1, 1)], pa.timestamp("us"))  # noqa: DTZ001
+    pq.write_table(pa.table({"v": days}), tmp_path / "t.parquet", use_deprecated_int96_timestamps=True)
+    got = [one.document for one in await file_table(tmp_path / "t.parquet").find((), [()])]
+    assert got == [{"v": Date(253402214400000)}, {"v": Date(-62135596800000)}]
+
+
 async def test_a_file_that_changed_is_read_again(tmp_path: Path) -> None:
     """What is asked next is answered by what the file holds now."""
     path = tmp_path / "t.jsonl"

@@ -11,7 +11,7 @@ from fsspec.implementations.local import LocalFileSystem
 
 from tidemark.services.source.connectors.deltatable import DeltaVersions
 from tidemark.services.source.connectors.parquetcells import texts_of
-from tidemark.services.source.connectors.tableversions import TableFile, VersionRefused
+from tidemark.services.source.connectors.tableversions import TableFile, TableVersions, VersionRefused
 
 HERE = Path(__file__).parent / "tables" / "delta"
 REFUSED = {
@@ -88,7 +88,7 @@ def test_vectors_passed_over_are_refused(tmp_path: Path) -> None:
     assert [version for version in list(rows)[:-1] if next_of(versions, version) is None] == [1, 2, 4]
 
 
-def next_of(versions: DeltaVersions, version: int) -> int | None:
+def next_of(versions: TableVersions, version: int) -> int | None:
     """The one that follows it; None where that takes rows away."""
     try:
         return versions.next(version)

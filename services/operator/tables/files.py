@@ -122,7 +122,8 @@ def _converter(cells: list[str]) -> Callable[[str], Any]:
 
 
 def _parquet(data: bytes) -> list[Document]:
-    table = pq.read_table(pa.BufferReader(data), use_threads=False)
+    # Times of 96 bits (Spark's): the years 1 to 9999 do not fit 64 bits of nanoseconds.
+    table = pq.read_table(pa.BufferReader(data), use_threads=False, coerce_int96_timestamp_unit="us")
     table = table.cast(pa.schema([pa.field(f.name, _known(f.type)) for f in table.schema]))
     return [document for batch in table.to_batches() for document in documents_of(batch)]
 

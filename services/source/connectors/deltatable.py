@@ -1,5 +1,7 @@
 """Delta Lake tables (`tableversions`): the library reads the log, and says which files a version has and which of their rows are deleted.
 
+Columns have other names in files, or ids, where the table's metadata says so (Column Mapping), and narrower types in older files.
+
 What follows a version stands in the log's entries, one JSON file a version: rows are added by `add` of `dataChange`, and taken away by such
 a `remove`. Entries without `dataChange` put the same rows into other files. (delta.io, PROTOCOL.md: Delta Log Entries.)
 """
@@ -7,6 +9,7 @@ a `remove`. Entries without `dataChange` put the same rows into other files. (de
 import json
 from collections.abc import Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import unquote, urlsplit
 
@@ -16,7 +19,7 @@ import pyarrow.fs
 from deltalake.exceptions import DeltaError, TableNotFoundError
 from deltalake.fs import DeltaStorageHandler
 
-from tidemark.services.source.connectors.deltarows import Columns, DataFile
+from tidemark.services.source.connectors.tablerows import PARQUET, Columns, DataFile, Find, by_id, by_name, id_of
 from tidemark.services.source.connectors.tableversions import TableFile, VersionRefused, gone, taken_away
 from tidemark.shared.adapters.filesystems import unreachable
 from tidemark.shared.ports.log import LogUnavailable
@@ -98,7 +101,7 @@ class DeltaVersions:
             raise self._refused(version, f"it has features that are not read here: {', '.join(unknown)}")
         with self._in_words():
             mapping = table.metadata().configuration.get(_MAPPING, "none")
-            columns = Columns(pa.schema(table.schema().to_arrow()), mapping)
+            columns = Columns(pa.schema(table.schema().to_arrow()), _find(mapping))
             actions = pa.table(table.get_add_actions())
             kept = self._kept(table, version) if "deletionVectors" in features else {}
         paths = [unquote(path) for path in actions["path"].to_pylist()]
@@ -110,7 +113,10 @@ class DeltaVersions:
         files = []
         for at, (path, changed_ms) in enumerate(zip(paths, actions["modification_time"].to_pylist(), strict=True)):
             values = {name: column[at] for name, column in divided.items()}
-            file = DataFile(filesystem, path, columns, values, kept.pop(path, None))
+            fragment = partial(PARQUET.make_fragment, path, filesystem=filesystem)
+            file = DataFile(
+                fragment, columns, values, kept.pop(path, None), _with_ids if mapping == "id" else _as_it_is
+            )
             files.append(TableFile(path, changed_ms or self._modified_ms(filesystem, path), file.count, file.rows))
         if kept:
             raise self._refused(version, f"it has deletion vectors of files that it does not have: {', '.join(kept)}")
@@ -190,6 +196,29 @@ class DeltaVersions:
 
     def close(self) -> None:
         """Nothing is open."""
+
+
+def _find(mapping: str) -> Find:
+    """How a table with a mode of column mapping finds a column in its files."""
+
+    def find(column: pa.Field, among: Sequence[pa.Field]) -> int | None:
+        told = column.metadata or {}
+        if mapping == "id":
+            return by_id(told[b"delta.columnMapping.id"], among)
+        return by_name(told[b"delta.columnMapping.physicalName"].decode() if mapping == "name" else column.name, among)
+
+    return find
+
+
+def _as_it_is(columns: pa.Schema) -> pa.Schema:
+    return columns
+
+
+def _with_ids(columns: pa.Schema) -> pa.Schema:
+    """ArrowInvalid for a file that does not tell them."""
+    if len(columns) and all(id_of(column) is None for column in columns):
+        raise pa.ArrowInvalid(f"its columns have no ids, by which the table finds them ({_MAPPING}: id)")
+    return columns
 
 
 def _is_outside(path: str) -> bool:

@@ -317,7 +317,8 @@ class ParquetRows:
         """The row group that holds a row, which comes next; None behind the last row."""
         found: _Begun | None = None
         try:
-            parquet = pq.ParquetFile(file)
+            # Times of 96 bits (Spark's): the years 1 to 9999 do not fit 64 bits of nanoseconds.
+            parquet = pq.ParquetFile(file, coerce_int96_timestamp_unit="us")
             _check_names(name, parquet.schema_arrow.names)
             group, first = self._group_of(parquet, position)
             if position > parquet.metadata.num_rows:

@@ -1,13 +1,17 @@
 """Apache Iceberg tables (`tableversions`), read by PyIceberg: a version is a snapshot, 0 the table before its first one.
 
-The library maps columns by their ids and applies deletes of positions. It refuses deletes by values.
+The library says which files a snapshot has, and which rows deletes of positions name, in files and vectors. Deletes by value are ours
+(`icebergdeletes`), and so is what columns a row has (`tablerows`): the library's own reader makes null arrays and maps empty ones.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
+import numpy as np
+import pyarrow as pa
 import pydantic
 import sqlalchemy.exc
 from pyiceberg.catalog import Catalog
@@ -20,12 +24,17 @@ from pyiceberg.exceptions import (
     UnauthorizedError,
     ValidationError,
 )
-from pyiceberg.expressions import AlwaysTrue
-from pyiceberg.io.pyarrow import ArrowScan, _read_all_delete_files
-from pyiceberg.manifest import DataFileContent, ManifestEntry
+from pyiceberg.io.pyarrow import _read_all_delete_files, pyarrow_to_schema, schema_to_pyarrow
+from pyiceberg.manifest import DataFile, DataFileContent, FileFormat, ManifestEntry
+from pyiceberg.schema import Schema
 from pyiceberg.table import FileScanTask, Table
+from pyiceberg.table.delete_file_index import DeleteFileIndex
 from pyiceberg.table.snapshots import Operation, Snapshot
+from pyiceberg.transforms import IdentityTransform, VoidTransform
 
+from tidemark.services.source.connectors.icebergdeletes import ValueDeletes
+from tidemark.services.source.connectors.tablerows import ORC, PARQUET, Columns, by_id, id_of
+from tidemark.services.source.connectors.tablerows import DataFile as RowsFile
 from tidemark.services.source.connectors.tableversions import Batches, TableFile, VersionRefused, gone, taken_away
 from tidemark.shared.adapters.filesystems import unreachable
 from tidemark.shared.adapters.tablelibraries import open_catalog
@@ -92,10 +101,8 @@ class IcebergVersions:
         table = self._open()
         snapshot = self._snapshot(table, version)
         with self._reading(version):
-            tasks = list(table.scan(snapshot_id=version).plan_files())
-            came = {entry.data_file.file_path: entry.sequence_number or 0 for entry in _entries(table, snapshot)}
-        tasks.sort(key=lambda task: (came.get(task.file.file_path, 0), task.file.file_path))
-        return self._files(table, snapshot, tasks)
+            entries = list(_entries(table, snapshot))
+            return self._files(table, snapshot, entries)
 
     def _snapshot(self, table: Table, version: int) -> Snapshot:
         found = table.snapshot_by_id(version)
@@ -121,19 +128,24 @@ class IcebergVersions:
                 ) from error
             raise
 
-    def _files(self, table: Table, snapshot: Snapshot, tasks: Sequence[FileScanTask]) -> Sequence[TableFile]:
-        """Files, each with its deletes, which are read when it is."""
-        columns = table.scan(snapshot_id=snapshot.snapshot_id).projection()
-        scan = ArrowScan(table.metadata, table.io, columns, AlwaysTrue())
-        return [
-            TableFile(
-                task.file.file_path.removeprefix(table.location()).lstrip("/"),
-                snapshot.timestamp_ms,
-                partial(_count, table, scan, task),
-                partial(_rows, table, scan, task),
-            )
-            for task in tasks
-        ]
+    def _files(self, table: Table, snapshot: Snapshot, entries: Sequence[ManifestEntry]) -> Sequence[TableFile]:
+        """Those of rows, in the order in which they came; each has its deletes, which are read when it is. ValueError."""
+        kinds: dict[DataFileContent, list[ManifestEntry]] = {kind: [] for kind in DataFileContent}
+        for entry in entries:
+            _check_format(entry.data_file)
+            kinds[entry.data_file.content].append(entry)
+        positions = DeleteFileIndex()
+        for entry in kinds[DataFileContent.POSITION_DELETES]:
+            positions.add_delete_file(entry, partition_key=entry.data_file.partition)
+        rows = _Rows(table, snapshot, kinds[DataFileContent.EQUALITY_DELETES])
+        files = []
+        for entry in sorted(kinds[DataFileContent.DATA], key=lambda each: (_sequence(each), each.data_file.file_path)):
+            file = entry.data_file
+            deletes = positions.for_data_file(_sequence(entry), file, partition_key=file.partition)
+            name = file.file_path.removeprefix(table.location()).lstrip("/")
+            told = file, deletes, _sequence(entry)
+            files.append(TableFile(name, snapshot.timestamp_ms, partial(rows.count, *told), partial(rows.of, *told)))
+        return files
 
     # --- what follows a version
 
@@ -143,7 +155,7 @@ class IcebergVersions:
         if not behind:
             return None
         operation = None if behind[0].summary is None else behind[0].summary.operation
-        if operation not in (Operation.APPEND, Operation.REPLACE):
+        if operation not in (Operation.APPEND, Operation.REPLACE) or _deletes(behind[0]):
             raise taken_away(self.place, behind[0].snapshot_id, "" if operation is None else operation.value)
         return int(behind[0].snapshot_id)
 
@@ -168,9 +180,8 @@ class IcebergVersions:
         if snapshot.summary is None or snapshot.summary.operation != Operation.APPEND:
             return ()
         with self._reading(version):
-            tasks = [FileScanTask(e.data_file) for e in _entries(table, snapshot) if e.snapshot_id == version]
-        tasks.sort(key=lambda task: task.file.file_path)
-        return self._files(table, snapshot, tasks)
+            entries = [e for e in _entries(table, snapshot) if e.snapshot_id == version]
+            return self._files(table, snapshot, entries)
 
     def close(self) -> None:
         """Let go of the catalog."""
@@ -179,21 +190,119 @@ class IcebergVersions:
 
 
 def _entries(table: Table, snapshot: Snapshot) -> Iterator[ManifestEntry]:
-    """A snapshot's files of rows."""
+    """A snapshot's files of rows, and those of deletes."""
     for manifest in snapshot.manifests(table.io):
-        for entry in manifest.fetch_manifest_entry(table.io):
-            if entry.data_file.content == DataFileContent.DATA:
-                yield entry
+        yield from manifest.fetch_manifest_entry(table.io)
 
 
-def _rows(table: Table, scan: ArrowScan, task: FileScanTask) -> Batches:
-    """As `ArrowScan.to_record_batches` gives them, which has all of a file's rows in memory first."""
-    deletes = _read_all_delete_files(table.io, [task])
-    batches: Batches = scan._record_batches_from_scan_tasks_and_deletes([task], deletes)  # noqa: SLF001
-    return batches
+def _deletes(snapshot: Snapshot) -> bool:
+    """Whether one that adds rows says that it deletes some, too."""
+    told = snapshot.summary
+    return told is not None and told.operation == Operation.APPEND and int(told["added-delete-files"] or 0) > 0
 
 
-def _count(table: Table, scan: ArrowScan, task: FileScanTask) -> int:
-    if not task.delete_files:
-        return int(task.file.record_count)
-    return sum(batch.num_rows for batch in _rows(table, scan, task))
+def _sequence(entry: ManifestEntry) -> int:
+    """By which deletes know which files are older; 0 in tables of version 1."""
+    return entry.sequence_number or 0
+
+
+def _check_format(file: DataFile) -> None:
+    known = {FileFormat.PARQUET, FileFormat.ORC}
+    if file.content == DataFileContent.POSITION_DELETES:
+        known |= {FileFormat.PUFFIN}
+    if file.file_format not in known:
+        raise ValueError(f"its file {file.file_path} is in {file.file_format.name}, and Parquet and ORC are read here")
+
+
+class _Rows:
+    """Reads files of a snapshot."""
+
+    def __init__(self, table: Table, snapshot: Snapshot, deletes: Sequence[ManifestEntry]) -> None:
+        self._table = table
+        self._columns = table.scan(snapshot_id=snapshot.snapshot_id).projection()
+        before = sorted(table.schemas().values(), key=lambda schema: -schema.schema_id)
+        void = VoidTransform()
+        everywhere = [n for n, spec in table.specs().items() if all(part.transform == void for part in spec.fields)]
+        self._values = ValueDeletes(deletes, everywhere, [self._columns, *before], self._plain)
+
+    def of(self, file: DataFile, positions: AbstractSet[DataFile], sequence: int) -> Batches:
+        """Rows of a file that are there."""
+        kept = self._kept(file, positions)
+        if not (scopes := self._values.of(file, sequence)):
+            return self._file(file, self._columns, kept).rows()
+        return self._values.rows(scopes, sequence, lambda columns: self._file(file, columns, kept).rows())
+
+    def count(self, file: DataFile, positions: AbstractSet[DataFile], sequence: int) -> int:
+        """How many."""
+        if not self._values.of(file, sequence):
+            return (
+                self._file(file, self._columns, self._kept(file, positions)).count() if positions else file.record_count
+            )
+        return sum(batch.num_rows for batch in self.of(file, positions, sequence))
+
+    def _kept(self, file: DataFile, positions: AbstractSet[DataFile]) -> pa.BooleanArray | None:
+        """Of its first rows, those that no delete of a position names."""
+        if not positions:
+            return None
+        task = FileScanTask(file, delete_files=set(positions))
+        deleted = _read_all_delete_files(self._table.io, [task]).get(file.file_path, [])
+        places = [np.asarray(chunk, dtype=np.int64) for column in deleted for chunk in column.chunks if len(chunk)]
+        if not places:
+            return None
+        kept = np.ones(max(int(each.max()) for each in places) + 1, dtype=np.bool_)
+        kept[np.concatenate(places)] = False
+        return pa.array(kept)
+
+    def _plain(self, file: DataFile, columns: Schema) -> Batches:
+        return self._file(file, columns, None).rows()
+
+    def _file(self, file: DataFile, columns: Schema, kept: pa.BooleanArray | None) -> RowsFile:
+        """As the specification finds columns: by ids, else by the table's mapping of names; else by partition, else by default."""
+        defaults = {
+            str(number).encode(): inner.initial_default
+            for number in columns.field_ids
+            if (inner := columns.find_field(number)).initial_default is not None
+        }
+        spec, partition = self._table.specs()[file.spec_id], file.partition
+        divided = {
+            str(part.source_id).encode(): partition[at]
+            for at, part in enumerate(spec.fields)
+            if isinstance(part.transform, IdentityTransform)
+        }
+
+        def absent(column: pa.Field) -> pa.Scalar | None:
+            number = id_of(column) or b""
+            value = divided.get(number)
+            value = defaults.get(number) if value is None else value
+            return None if value is None else pa.scalar(value, column.type)
+
+        shape = Columns(_arrow(columns), lambda column, among: by_id(id_of(column), among), absent)
+        format_ = PARQUET if file.file_format == FileFormat.PARQUET else ORC
+        io = self._table.io
+        return RowsFile(
+            lambda: format_.make_fragment(io.new_input(file.file_path).open()), shape, {}, kept, self._known
+        )
+
+    def _known(self, columns: pa.Schema) -> pa.Schema:
+        """A file's columns with ids: its own, else by the table's mapping of names. ValueError where there is neither."""
+        if any(id_of(column) is not None for column in columns):
+            return columns
+        return schema_to_pyarrow(
+            pyarrow_to_schema(columns, self._table.name_mapping(), downcast_ns_timestamp_to_us=True)
+        )
+
+
+def _arrow(columns: Schema) -> pa.Schema:
+    """Arrow's types, with 32 bits for bounds."""
+    return pa.schema([_small(field) for field in schema_to_pyarrow(columns)])
+
+
+def _small(field: pa.Field) -> pa.Field:
+    kind = field.type
+    if pa.types.is_large_list(kind) or pa.types.is_list(kind):
+        return field.with_type(pa.list_(_small(kind.value_field)))
+    if pa.types.is_map(kind):
+        return field.with_type(pa.map_(_small(kind.key_field), _small(kind.item_field)))
+    if pa.types.is_struct(kind):
+        return field.with_type(pa.struct([_small(inner) for inner in kind]))
+    return field.with_type({pa.large_string(): pa.string(), pa.large_binary(): pa.binary()}.get(kind, kind))

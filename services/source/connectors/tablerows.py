@@ -1,0 +1,156 @@
+"""The rows of a file of a table, with the columns that a version of the table has.
+
+A file may have other names for them, narrower types, fewer or more of them (they came or went later), at every depth. How one is found
+among the file's is the matter of the table's format. Some rows may be deleted by their place.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset as ds
+
+PARQUET: Final = ds.ParquetFileFormat(
+    # Spark writes times of 96 bits, and the years 1 to 9999 do not fit 64 bits of nanoseconds.
+    read_options=ds.ParquetReadOptions(coerce_int96_timestamp_unit="us"),
+    default_fragment_scan_options=ds.ParquetFragmentScanOptions(pre_buffer=True),
+)
+ORC: Final = ds.OrcFileFormat()
+_BATCH_ROWS: Final = 16_384
+"""Read together at most: enough to make the work for each batch small."""
+_READ_AHEAD: Final = 1
+"""Batches, of the library's threads."""
+_IDS: Final = (b"PARQUET:field_id", b"iceberg.id")
+"""Where Arrow tells the id that a column has in a file: of Parquet, of ORC."""
+Find = Callable[[pa.Field, Sequence[pa.Field]], int | None]
+"""Which of a file's columns, or of an object's fields there, is one of the table's; None: the file is from before it."""
+
+
+def id_of(column: pa.Field) -> bytes | None:
+    """The id that a column has in a file."""
+    told = column.metadata or {}
+    return next((told[name] for name in _IDS if name in told), None)
+
+
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """Those of a version of a table."""
+
+    schema: pa.Schema
+    find: Find
+    absent: Callable[[pa.Field], pa.Scalar | None] = lambda _: None
+    """What a column is in rows of files that do not have it; None: null."""
+
+    def shaped(self, cells: pa.Array, have: pa.DataType, kind: pa.DataType) -> pa.Array:
+        """Cells of a file as the table has them. `have`: their type, as columns are found in it. ArrowInvalid."""
+        if pa.types.is_struct(kind) and pa.types.is_struct(cells.type):
+            fields = list(kind)
+            inner = [self.column(each, list(have), cells.field, len(cells)) for each in fields]
+            return (
+                pa.StructArray.from_arrays(inner, fields=fields, mask=cells.is_null()) if fields else cells.cast(kind)
+            )
+        if pa.types.is_map(kind) and pa.types.is_map(cells.type):
+            keys = self.shaped(cells.keys, have.key_type, kind.key_type)
+            items = self.shaped(cells.items, have.item_type, kind.item_type)
+            return _of(kind, cells, pa.StructArray.from_arrays([keys, items], fields=[kind.key_field, kind.item_field]))
+        if pa.types.is_list(kind) and pa.types.is_nested(cells.type):
+            cells = cells if pa.types.is_list(cells.type) else cells.cast(pa.list_(cells.type.value_type))
+            return _of(kind, cells, self.shaped(cells.values, have.value_type, kind.value_type))
+        return _cast(cells, kind)
+
+    def column(
+        self, column: pa.Field, among: Sequence[pa.Field], cells: Callable[[str], pa.Array], rows: int
+    ) -> pa.Array:
+        """One of them, of so many rows; `cells` has those that the file has, by their names there."""
+        place = self.find(column, among)
+        if place is not None:
+            return self.shaped(cells(among[place].name), among[place].type, column.type)
+        value = self.absent(column)
+        return pa.nulls(rows, column.type) if value is None else pa.repeat(value, rows)
+
+
+def _of(kind: pa.DataType, cells: pa.Array, inner: pa.Array) -> pa.Array:
+    """An array of arrays or maps with other elements, and the same bounds."""
+    return pa.Array.from_buffers(kind, len(cells), cells.buffers()[:2], -1, cells.offset, [inner])
+
+
+def _cast(cells: pa.Array, kind: pa.DataType) -> pa.Array:
+    if cells.type == kind:
+        return cells
+    if isinstance(cells, pa.ExtensionArray):
+        return _cast(cells.storage, kind)
+    if isinstance(kind, pa.BaseExtensionType):
+        return pa.ExtensionArray.from_storage(kind, _cast(cells, kind.storage_type))
+    return pc.cast(cells, options=pc.CastOptions(target_type=kind, allow_time_truncate=True))
+
+
+def by_name(name: str, among: Sequence[pa.Field]) -> int | None:
+    """Of a name, or if there is none of the only one that differs in its case."""
+    names = [each.name for each in among]
+    return names.index(name) if name in names else _only(each.lower() == name.lower() for each in names)
+
+
+def by_id(number: bytes | None, among: Sequence[pa.Field]) -> int | None:
+    """Of an id."""
+    return None if number is None else _only(id_of(each) == number for each in among)
+
+
+def _only(fits: Iterator[bool]) -> int | None:
+    places = [place for place, fit in enumerate(fits) if fit]
+    return places[0] if len(places) == 1 else None
+
+
+@dataclass(frozen=True, slots=True)
+class DataFile:
+    """A file with rows of a version."""
+
+    fragment: Callable[[], Any]
+    """Arrow's, of the file."""
+    columns: Columns
+    divided: Mapping[str, pa.Scalar] = field(default_factory=dict)
+    """What columns are for all of its rows, whatever the file has."""
+    kept: pa.BooleanArray | None = None
+    """Of its first rows, those that are not deleted; None: of all."""
+    known: Callable[[pa.Schema], pa.Schema] = lambda schema: schema
+    """The file's columns as they are found, of those that it has."""
+
+    def count(self) -> int:
+        """Its rows."""
+        rows = int(self.fragment().count_rows())
+        return rows if self.kept is None else rows - len(self.kept) + int(self.kept.true_count)
+
+    def rows(self) -> Iterator[pa.RecordBatch]:
+        """In the order of the file."""
+        fragment = self.fragment()
+        have = list(self.known(fragment.physical_schema))
+        sought = [column for column in self.columns.schema if column.name not in self.divided]
+        places = sorted({place for column in sought if (place := self.columns.find(column, have)) is not None})
+        begin = 0
+        for batch in fragment.to_batches(
+            schema=fragment.physical_schema,
+            columns=[have[place].name for place in places],
+            batch_size=_BATCH_ROWS,
+            batch_readahead=_READ_AHEAD,
+        ):
+            kept = None if self.kept is None else self.kept.slice(begin, batch.num_rows)
+            begin += batch.num_rows
+            yield self._shaped(_left(batch, kept), have)
+
+    def _shaped(self, batch: pa.RecordBatch, have: Sequence[pa.Field]) -> pa.RecordBatch:
+        rows, columns = batch.num_rows, self.columns
+        arrays = [
+            pa.repeat(self.divided[column.name], rows).cast(column.type)
+            if column.name in self.divided
+            else columns.column(column, have, batch.column, rows)
+            for column in columns.schema
+        ]
+        return pa.RecordBatch.from_arrays(arrays, schema=columns.schema)
+
+
+def _left(batch: pa.RecordBatch, kept: pa.BooleanArray | None) -> pa.RecordBatch:
+    if kept is None or not len(kept):
+        return batch
+    behind = pa.repeat(pa.scalar(value=True), batch.num_rows - len(kept))
+    return batch.filter(pa.concat_arrays([kept, behind]))
