@@ -55,6 +55,8 @@ WINDOWS: Final[Mapping[str, dict[str, Any]]] = {
     "session": {"$sessionWindow": {"gap": {"size": 1, "unit": "second"}}},
 }
 _HOPS: Final = 3
+_BY_WATERMARK: Final = (*WINDOWS, "join")
+"""Stages whose last results come at the end of the input, and of which late records are dead letters."""
 _STAGES: Final[Mapping[str, list[dict[str, Any]]]] = {
     "match": [{"$match": {"amount": {"$gte": 0}}}],
     "map": [{"$addFields": {"double": {"$multiply": ["$amount", 2]}}}],
@@ -64,10 +66,28 @@ _STAGES: Final[Mapping[str, list[dict[str, Any]]]] = {
 """`floor` is no pipeline: what the clients and the broker take by themselves. `distinct`: each record counts once by its key."""
 
 
-def _stages(case: "Case") -> list[dict[str, Any]]:
+def _reading(case: "Case", source: str) -> dict[str, Any]:
+    reading: dict[str, Any] = {
+        "connectionName": "broker", "topic": source, "timeField": {"$toDate": "$ts" if case.traffic.times == "now" else "$at"},
+        "config": {"auto_offset_reset": "earliest"},
+        "schema": {"key": "string", "ts": "long", "amount": "int"},
+    }  # fmt: skip
+    if case.stage == "distinct":
+        reading["recordId"] = "$key"
+    if case.stage in _BY_WATERMARK:
+        reading["watermark"] = {"strategy": "boundedDisorder", "maxDelay": {"size": _LATE_MS, "unit": "ms"}}
+    return reading
+
+
+def _stages(case: "Case", source: str) -> list[dict[str, Any]]:
     group = _OF_THOUSAND if case.traffic.groups == "even" else "$group"
     if case.stage == "computation":
         return [{"$compute": {"class": "tests.harness.computations:Adds", "key": group, "order": "arrival"}}]
+    if case.stage == "join":
+        again = [{"$source": _reading(case, source)}]
+        within = {"before": {"size": 1, "unit": "second"}}
+        joining = {"from": again, "leftKey": "$key", "rightKey": "$key", "within": within, "as": "again"}
+        return [{"$join": joining}, {"$addFields": {"same": {"$eq": ["$ts", "$again.ts"]}}}, {"$unset": "again"}]
     if case.stage not in WINDOWS:
         return _STAGES[case.stage]
     [(name, window)] = WINDOWS[case.stage].items()
@@ -82,6 +102,7 @@ _BEHIND: Final = {
     "distinct": b"}",
     "map": b',"double":24690}',
     "computation": b',"added":true}',
+    "join": b',"same":true}',
 }
 """What follows the amount in a result."""
 _LETTERS: Final = "-letters"
@@ -191,7 +212,7 @@ async def consume(asked: argparse.Namespace) -> None:
         bootstrap_servers=asked.bootstrap, isolation_level="read_committed", group_id=None, fetch_max_wait_ms=500,
     )  # fmt: skip
     await consumer.start()
-    topics = [asked.topic, *([letters(asked.topic)] if asked.stage in WINDOWS else [])]
+    topics = [asked.topic, *([letters(asked.topic)] if asked.stage in _BY_WATERMARK else [])]
     at = [aiokafka.TopicPartition(topic, p) for topic in topics for p in range(asked.partitions)]
     consumer.assign(at)
     await consumer.seek_to_beginning()
@@ -199,19 +220,26 @@ async def consume(asked: argparse.Namespace) -> None:
         await consumer.position(each)
     print("ready", flush=True)
     traffic = Traffic(**json.loads(asked.traffic))
+    every = traffic.tombstones_every
+    tombstones = len(range(0, asked.count, every)) if every else 0
     if asked.stage in WINDOWS:
-        every = traffic.tombstones_every
-        tombstones = len(range(0, asked.count, every)) if every else 0
         await _count(consumer, asked.count, _HOPS if asked.stage == "hopping" else 1, tombstones)
         return
-    delays = np.full(asked.count, -1, dtype=np.int64)
+    delays, late = np.full(asked.count, -1, dtype=np.int64), np.zeros(asked.count, dtype=np.int64)
     behind, fields = _BEHIND[asked.stage], _more(asked.fields)
-    seen, first_s, last_s = 0, 0.0, time.time()
-    while seen < asked.count and time.time() - last_s < _SILENCE_S:
-        for records in (await consumer.getmany(timeout_ms=1_000, max_records=20_000)).values():
+    seen, empty, first_s, last_s = 0, 0, 0.0, time.time()
+    wanted = 2 * tombstones if asked.stage == "join" else 0
+    while (seen < asked.count or empty < wanted) and time.time() - last_s < _SILENCE_S:
+        for place, records in (await consumer.getmany(timeout_ms=1_000, max_records=20_000)).items():
             now_ms = time.time_ns() // 1_000_000
             last_s = time.time()
             first_s = first_s or last_s
+            if place.topic.endswith(_LETTERS):
+                numbers = _late(records)
+                empty += len(records) - len(numbers)
+                np.add.at(late, numbers, 1)
+                seen += int((late[list(set(numbers))] == 2).sum())  # each side has read it
+                continue
             for record in records:
                 value = record.value
                 if value is None and asked.stage == "floor":
@@ -224,14 +252,24 @@ async def consume(asked: argparse.Namespace) -> None:
                 assert delays[number] < 0, f"record {number} came twice"
                 delays[number] = max(0, now_ms - made_ms)
                 seen += 1
-    missing = np.flatnonzero(delays < 0)
+    assert not (late > 2).any(), "a late record was told twice by a side"
+    assert not ((late > 0) & (delays >= 0)).any(), "a late record was joined"
+    missing = np.flatnonzero((delays < 0) & (late < 2))
+    assert empty == wanted, f"{empty} dead letters of {tombstones} tombstones"
     assert not len(missing), f"{len(missing)} of {asked.count} records did not come out, the first is {missing[0]}"
     # A little longer: what came twice comes behind.
     behind_all = [r for some in (await consumer.getmany(timeout_ms=300)).values() for r in some]
     assert not behind_all or asked.stage == "floor", "more records than were sent"
     await consumer.stop()
-    p50, p99 = np.percentile(delays[int(_WARM * asked.count) :], [50, 99])
+    warm = delays[int(_WARM * asked.count) :]
+    p50, p99 = np.percentile(warm[warm >= 0], [50, 99])
     print(json.dumps({"p50": float(p50), "p99": float(p99), "first": first_s, "last": last_s}), flush=True)
+
+
+def _late(letters: list[aiokafka.ConsumerRecord]) -> list[int]:
+    """The numbers of dead letters' records; those of tombstones have none."""
+    documents = [json.loads(letter.value) for letter in letters]
+    return [int(letter["doc"]["key"][4:]) for letter in documents if letter["errInfo"]["code"] != "NoValue"]
 
 
 async def _count(consumer: aiokafka.AIOKafkaConsumer, wanted: int, each: int, tombstones: int) -> None:
@@ -244,13 +282,13 @@ async def _count(consumer: aiokafka.AIOKafkaConsumer, wanted: int, each: int, to
         for place, records in (await consumer.getmany(timeout_ms=1_000, max_records=20_000)).items():
             last_s = time.time()
             first_s = first_s or last_s
-            results = [json.loads(record.value) for record in records]
             if place.topic.endswith(_LETTERS):
-                refused = [letter["doc"]["key"] for letter in results if letter["errInfo"]["code"] != "NoValue"]
+                refused = _late(records)
                 late += len(refused)
-                empty += len(results) - len(refused)
-                numbers += each * sum(int(key[4:]) for key in refused)
+                empty += len(records) - len(refused)
+                numbers += each * sum(refused)
                 continue
+            results = [json.loads(record.value) for record in records]
             counted += sum(result["n"] for result in results)
             numbers += sum(result["of"] for result in results)
     assert counted + each * late == each * wanted, (
@@ -275,24 +313,17 @@ def letters(target: str) -> str:
 
 def document(case: Case, source: str, target: str) -> str:
     """The pipeline."""
-    reading = {
-        "connectionName": "broker", "topic": source, "timeField": {"$toDate": "$ts" if case.traffic.times == "now" else "$at"},
-        "config": {"auto_offset_reset": "earliest"},
-        "schema": {"key": "string", "ts": "long", "amount": "int"},
-    }  # fmt: skip
-    if case.stage == "distinct":
-        reading["recordId"] = "$key"
-    if case.stage in WINDOWS:
-        reading["watermark"] = {"strategy": "boundedDisorder", "maxDelay": {"size": _LATE_MS, "unit": "ms"}}
     emit = {"connectionName": "broker", "topic": target}
     options: dict[str, Any] = {}
     if case.epoch_ms is not None:
         options["checkpoint"] = {"interval": {"size": case.epoch_ms, "unit": "ms"}}
-    if case.stage in WINDOWS:
+    if case.stage == "join":
+        options["lateness"] = "split"  # both sides find the same records late
+    if case.stage in _BY_WATERMARK:
         options["dlq"] = {"connectionName": "broker", "topic": letters(target)}
     return json.dumps({
         "connections": {"broker": {"type": "kafka", "bootstrapServers": "${LOCAL_KAFKA}"}},
-        "pipeline": [{"$source": reading}, *_stages(case), {"$emit": emit}],
+        "pipeline": [{"$source": _reading(case, source)}, *_stages(case, source), {"$emit": emit}],
         "options": options,
     })  # fmt: skip
 
@@ -381,12 +412,12 @@ async def measure(installed: Installation, case: Case, folder: Path) -> Found:
         if not case.preload:
             for producer in await _producers(bootstrap, source, case, count, case.rate):
                 await _ended(producer)
-            if case.stage in WINDOWS:  # the last ones close at the end of the input
-                await installed.client.request(StopProcessor(installed.client.unique(), name, drain=True))
+        if case.stage in _BY_WATERMARK:  # the last ones come at the end of the input
+            await installed.client.request(StopProcessor(installed.client.unique(), name, drain=True))
         said = json.loads(await _ended(consumer))
         seconds = time.time() - began
     if not floor:
-        if case.stage not in WINDOWS:
+        if case.stage not in _BY_WATERMARK:
             await installed.client.request(StopProcessor(installed.client.unique(), name))
         await installed.until_ended(name)
     cores = {place: round(s / seconds, 3) for place, s in meter.usage.cpu_s.items() if s / seconds >= 0.001}
@@ -455,7 +486,7 @@ def main() -> None:
     for name, values in (("rate", [10_000]), ("linger", [1]), ("partitions", [4]), ("epoch", [0])):
         parser.add_argument(f"--{name}", type=int, nargs="+", default=values)
     parser.add_argument("--traffic", default="{}", help="fields of Traffic, JSON")
-    parser.add_argument("--stage", default="match", choices=sorted([*_STAGES, *WINDOWS, "computation"]))
+    parser.add_argument("--stage", default="match", choices=sorted([*_STAGES, *WINDOWS, "computation", "join"]))
     parser.add_argument("--workers", default="{}", help="processes of a service, JSON")
     parser.add_argument("--folder", type=Path)
     parser.add_argument("--json", type=Path)

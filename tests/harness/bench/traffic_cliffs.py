@@ -4,7 +4,8 @@
 pipeline: what the clients and the broker take by themselves (of transactions and bursts this is most). A case's delay is what the
 pipeline adds. The case stands on a cliff where that is many times what is added to plain traffic through the same stage at the same
 epoch and rate, which is measured before it; and where a record takes many times the processor time (from 1,000/s on; of windows that
-alone). A case with other results than it must have is told, and the status is 1. Some 40 s a case.
+alone). Of one case in four the records are there before the pipeline: of those, too, it is the processor time that counts. A case with
+other results than it must have is told, and the status is 1. Some 40 s a case.
 """
 
 import asyncio
@@ -27,9 +28,11 @@ _SECONDS: Final = 10.0
 _FIFTH: Final = 5
 _PLAIN: Final = Case(1_000, _SECONDS, 1, 4)
 """Even traffic, beside which the others are judged."""
-_STAGES: Final = ("match", "map", "distinct", "computation", *WINDOWS)
+_STAGES: Final = ("match", "map", "distinct", "computation", "join", *WINDOWS)
 _EPOCHS: Final = (100, None)
 _IN_TIME: Final[tuple[Times, ...]] = ("now", "disorder", "gaps")
+_WAITING: Final = 300_000
+"""Records of a case that are there before its pipeline."""
 _BYTES_MAX: Final = 20_000_000
 """A second: Python's clients carry no more of them."""
 
@@ -67,7 +70,7 @@ class Measured:
 def drawn(chooser: random.Random, stages: Sequence[str]) -> Case:
     """One case."""
     stage = chooser.choice(stages)
-    rate = chooser.choice([1_000, 10_000] if stage in WINDOWS else [1, 10, 100, 1_000, 10_000])
+    rate = chooser.choice([1_000, 10_000] if stage in (*WINDOWS, "join") else [1, 10, 100, 1_000, 10_000])
     large = chooser.choice([0, 0, 0, 10, 100])
     if large and rate * 300_000 / large > _BYTES_MAX:
         large = 0
@@ -86,6 +89,11 @@ def drawn(chooser: random.Random, stages: Sequence[str]) -> Case:
         tombstones_every=chooser.choice([0, 0, 3, 50]),
         aborted_every=chooser.choice([0, 2, 10]) if transaction_ms else 0,
     )
+    if chooser.choice([False, False, False, True]):
+        return Case(
+            _PLAIN.rate, _SECONDS, 1, chooser.choice([1, 4, 16, 64]), chooser.choice(_EPOCHS), stage, preload=_WAITING,
+            fields=chooser.choice([0, 0, 20]), traffic=replace(traffic, shape="steady", large_every=0),
+        )  # fmt: skip
     return Case(
         rate, _SECONDS, chooser.choice([0, 1, 5, 100]), chooser.choice([1, 4, 16, 64]), chooser.choice(_EPOCHS),
         stage, fields=chooser.choice([0, 0, 20]), traffic=traffic,
@@ -93,11 +101,12 @@ def drawn(chooser: random.Random, stages: Sequence[str]) -> Case:
 
 
 def _shown(case: Case) -> str:
+    pace = f"{case.preload:,} waiting" if case.preload else f"{case.rate:,}/s"
     said = [
         f"{name} {value}" for name, value in vars(case.traffic).items() if value != getattr(EVEN, name)
     ]  # fmt: skip
     return (
-        f"{case.stage} {case.rate:,}/s linger {case.linger_ms} partitions {case.partitions} epoch {case.epoch_ms or 'default'}"
+        f"{case.stage} {pace} linger {case.linger_ms} partitions {case.partitions} epoch {case.epoch_ms or 'default'}"
         f" fields {case.fields} {', '.join(said)}"
     )
 
@@ -117,13 +126,14 @@ async def _main(seed: int, count: int, stages: Sequence[str], folder: Path) -> i
             )
             return each
 
-        plain: dict[tuple[str, int | None, int], Measured] = {}
+        plain: dict[tuple[str, int | None, int, int], Measured] = {}
         found: list[tuple[float, Measured]] = []
         wrong: list[Case] = []
         for case in [drawn(chooser, stages) for _ in range(count)]:
-            kind = case.stage, case.epoch_ms, max(case.rate, _PLAIN.rate)
+            kind = case.stage, case.epoch_ms, max(case.rate, _PLAIN.rate), case.preload
             if kind not in plain:
-                plain[kind] = await measured(replace(_PLAIN, stage=kind[0], epoch_ms=kind[1], rate=kind[2]))
+                even = replace(_PLAIN, stage=case.stage, epoch_ms=case.epoch_ms, rate=kind[2], preload=case.preload)
+                plain[kind] = await measured(even)
             try:
                 each = await measured(case)
             except AssertionError as error:
