@@ -1,7 +1,7 @@
 """Passes of a kernel over some rows each: where the types of arguments differ, and where arguments are constants in many rows."""
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Final, TypeAlias
 
 import numpy as np
@@ -41,10 +41,18 @@ class Arguments:
         return found
 
 
-_PATTERNS_MAX: Final = 4
-"""So many combinations of types have a pass of their own."""
-_CONSTANTS_MAX: Final = 64
-"""So many combinations of values, too: each pass takes as long as to call the operator for some hundred rows."""
+@dataclass(frozen=True)
+class _Bounds:
+    """Of passes for the commonest combinations, each by itself."""
+
+    most: int
+    rows_min: int
+    """Of a pass."""
+
+
+_TYPES: Final = _Bounds(4, 1)
+_CONSTANTS: Final = _Bounds(64, 192)
+"""Of values: below so many rows a call for each costs less: at 125 up to twice less, at 250 up to twice more."""
 
 
 def by_types(kernel: Kernel, expr: Call, found: Column | None, rows: Rows, of: Arguments) -> Column | None:
@@ -63,7 +71,7 @@ def by_types(kernel: Kernel, expr: Call, found: Column | None, rows: Rows, of: A
         unknown = unknown & (column.cells.tags != tags.SPREAD)
     if bool(unknown.all()) and pattern.min() == pattern.max():  # a pass would be what has been tried
         return found
-    return _by_pattern(kernel, found, pattern, np.flatnonzero(unknown), _PATTERNS_MAX, rows, of, lambda _: expr)
+    return _by_pattern(kernel, found, pattern, np.flatnonzero(unknown), _TYPES, rows, of, lambda _: expr)
 
 
 def by_constants(kernel: Kernel, expr: Call, rows: Rows, of: Arguments) -> Column | None:
@@ -75,7 +83,7 @@ def by_constants(kernel: Kernel, expr: Call, rows: Rows, of: Arguments) -> Colum
     for at in given:
         column = of(expr.args[at], rows)  # type: ignore[arg-type]  # it is there
         few = cells.different([column], rows.size)
-        if few is not None and len(few[0]) <= _CONSTANTS_MAX:
+        if few is not None and len(few[0]) <= _CONSTANTS.most:
             told[at] = (column, *few)
     if not told or len(told) == len(given):  # if all have few values, the operator is called for each combination
         return None
@@ -89,7 +97,7 @@ def by_constants(kernel: Kernel, expr: Call, rows: Rows, of: Arguments) -> Colum
             args[at] = Literal(cells.values_of(cells.taken(column, firsts[codes[row : row + 1]]))[0][0])
         return replace(expr, args=tuple(args))
 
-    return _by_pattern(kernel, None, pattern, np.arange(rows.size), _CONSTANTS_MAX, rows, of, constant_of)
+    return _by_pattern(kernel, None, pattern, np.arange(rows.size), _CONSTANTS, rows, of, constant_of)
 
 
 def _by_pattern(
@@ -97,17 +105,17 @@ def _by_pattern(
     found: Column | None,
     pattern: Int64s,
     open_rows: Int64s,
-    most: int,
+    bounds: _Bounds,
     rows: Rows,
     of: Arguments,
     call_of: Callable[[int], Call],
 ) -> Column | None:
-    """A result with that of some rows from a pass for those of each of the commonest patterns. call_of: of a row."""
+    """A result with that of some rows from a pass for those of each of the commonest patterns that has as many. call_of: of a row."""
     kinds, counts = np.unique(pattern[open_rows], return_counts=True)
     parts: list[tuple[Column, Int64s]] = []
-    for kind in kinds[np.argsort(-counts)][:most]:
+    for kind in kinds[np.argsort(-counts)][: bounds.most]:
         places = open_rows[pattern[open_rows] == kind]
-        if calls.is_few(len(places), rows):
+        if len(places) < bounds.rows_min or calls.is_few(len(places), rows):
             continue
         inner = Bound(rows, places, {})
         try:

@@ -73,7 +73,7 @@ def _reading(case: "Case", source: str) -> dict[str, Any]:
         "schema": {"key": "string", "ts": "long", "amount": "int"},
     }  # fmt: skip
     if case.stage == "distinct":
-        reading["recordId"] = "$key"
+        reading |= {"recordId": "$key", "recordIdHorizon": {"size": 10, "unit": "day"}}  # gaps have days
     if case.stage in _BY_WATERMARK:
         reading["watermark"] = {"strategy": "boundedDisorder", "maxDelay": {"size": _LATE_MS, "unit": "ms"}}
     return reading

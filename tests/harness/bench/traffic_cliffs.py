@@ -75,6 +75,10 @@ def drawn(chooser: random.Random, stages: Sequence[str]) -> Case:
     if large and rate * 300_000 / large > _BYTES_MAX:
         large = 0
     transaction_ms = chooser.choice([0, 0, 0, 20, 500])
+    # A late record of some of its hopping windows alone would be no whole one.
+    times = chooser.choice(_IN_TIME if stage == "hopping" else get_args(Times))
+    # Ids of years ago are beyond any horizon.
+    repeats_every = chooser.choice([0, 2, 50]) if stage == "distinct" and times != "past" else 0
     traffic = Traffic(
         shape=chooser.choice(["steady", "steady", "bursts", "pauses", "ramp"]),
         skew=chooser.choice(["even", "even", "some", "zipf", "one"]),
@@ -82,10 +86,9 @@ def drawn(chooser: random.Random, stages: Sequence[str]) -> Case:
         transaction_ms=transaction_ms,
         large_every=large,
         keys=chooser.choice(["none", "few", "many", "odd"]),
-        # A late record of some of its hopping windows alone would be no whole one.
-        times=chooser.choice(_IN_TIME if stage == "hopping" else get_args(Times)),
+        times=times,
         groups=chooser.choice(["even", "one", "hot", "each"]) if stage in ("computation", *WINDOWS) else "even",
-        repeats_every=chooser.choice([0, 2, 50]) if stage == "distinct" else 0,
+        repeats_every=repeats_every,
         tombstones_every=chooser.choice([0, 0, 3, 50]),
         aborted_every=chooser.choice([0, 2, 10]) if transaction_ms else 0,
     )
