@@ -100,6 +100,14 @@ def _strings(cells: Tagged) -> pa.StringArray:
     return pa.StringArray.from_buffers(len(cells), pa.py_buffer(offsets), pa.py_buffer(out), valid, nulls)
 
 
+def deeper(texts: pa.BinaryArray, most: int) -> Bools:
+    """In which JSON texts more than so many brackets stand in each other, those of typed values among them; shape (n,)."""
+    text, bounds = buffers(texts)
+    found = np.zeros(len(texts), dtype=np.bool_)
+    json.deeper(text, bounds, most, found)
+    return found
+
+
 def instants(texts: pa.StringArray) -> tuple[Int64s, Bools]:
     """(UTC ms, whether they surely are) of ISO 8601 texts, shape (n,) each; of others, and of nulls, the interpreter has to tell."""
     text, bounds = buffers(texts)

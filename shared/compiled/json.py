@@ -469,6 +469,27 @@ def strings(text, kinds, lengths, begins, ends, offsets, out):
                 copy_string(text, at + 1, end - 1, out, to)
 
 
+@compiled(0, BYTES, INT64S, "int64", BOOLS_OUT)
+def deeper(text, bounds, most, found):
+    """In which documents text[bounds[i]:bounds[i + 1]] more than so many brackets stand in each other."""
+    whole = borrowed(text)
+    for row in range(len(found)):
+        at, end, depth = bounds[row], bounds[row + 1], 0
+        while at < end and depth <= most:
+            byte = byte_at(whole, at)
+            at += 1
+            if byte == QUOTE:
+                at, _ = string_end(whole, at, end, len(text))
+                if at < 0:
+                    break
+                at += 1
+            elif byte == _OPEN or byte == _LIST:
+                depth += 1
+            elif byte == _CLOSE or byte == _LIST_END:
+                depth -= 1
+        found[row] = depth > most
+
+
 @compiled(0, BYTES, INT64S, INT64S_OUT, BOOLS_OUT)
 def instants(text, bounds, found, known):
     """The instants (UTC ms) that the texts text[bounds[i]:bounds[i + 1]] name, and whether they surely do; shape (n,) each."""

@@ -110,6 +110,14 @@ def fields(cells: pa.BinaryArray) -> tuple[Int64s, pa.BinaryArray, pa.BinaryArra
     return counts, binary_of(ends, names, None), binary_of(offsets, out, None)
 
 
+def deeper(cells: pa.BinaryArray, most: int) -> Bools:
+    """In which values more than so many arrays and objects lie in each other, shape (n,)."""
+    text, bounds = buffers(cells)
+    found = np.zeros(len(cells), np.bool_)
+    _deeper(text, bounds, most, np.empty(most, np.int64), found)
+    return found
+
+
 def objects_of(cells: pa.BinaryArray) -> tuple[pa.BinaryArray, pa.BooleanArray]:
     """(the objects, and no bytes for other values; which they are)."""
     found = pa.array(read(cells).tags == tags.OBJECT)
@@ -324,6 +332,29 @@ def _items(text, bounds, counts, offsets, out):
                 to, at, item = to + behind - at, behind, item + 1
     offsets[item] = to
     return to
+
+
+@compiled(0, BYTES, INT64S, "int64", INT64S_OUT, BOOLS_OUT)
+def _deeper(text, bounds, most, left, found):
+    """left: of each object or array around, the values and names that are left of it."""
+    whole, frames = borrowed(text), borrowed(left)
+    for row in range(len(found)):
+        at, end, depth = bounds[row], bounds[row + 1], 0
+        if end - at <= most:  # each level has a byte
+            continue
+        while at < end:
+            while depth and frames[depth - 1] == 0:
+                depth -= 1
+            if depth:
+                frames[depth - 1] -= 1
+            tag, _, at, size, inside = header(whole, at)
+            at += size
+            if tag == tags.OBJECT or tag == tags.ARRAY:
+                if depth >= most:
+                    found[row] = True
+                    break
+                frames[depth] = 2 * inside if tag == tags.OBJECT else inside
+                depth += 1
 
 
 @compiled(0, BYTES, INT64S, INT64S, INT64S_OUT, BYTES_OUT, INT64S_OUT, BYTES_OUT)

@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 
 from tidemark.shared.compiled import tags, values
 from tidemark.shared.compiled.values import at, objects_of, with_items
-from tidemark.shared.language.expressions.ast import Expr, FieldPath
+from tidemark.shared.language.expressions.ast import Expr
 from tidemark.shared.language.expressions.environment import RESULT_UNITS_MAX, Environment
 from tidemark.shared.language.expressions.errors import ExpressionError
 from tidemark.shared.language.fields import Path
@@ -59,7 +59,7 @@ def included_documents(tree: Branch, frame: Frame) -> Cells:
 
 
 def _field(name: str, frame: Frame) -> pa.BinaryArray:
-    cells = frame.computed(FieldPath((name,)))
+    cells = frame.field(name)
     return encoded_cells(cells.array, cells.field)
 
 

@@ -22,8 +22,8 @@ from tidemark.shared.compiled import tags, values
 from tidemark.shared.compiled.columns import with_rows
 from tidemark.shared.language.expressions.ast import OF_ENGINE, Expr, FieldPath, Meta, Variable, fields_used
 from tidemark.shared.language.expressions.ast import walk as nodes_of
-from tidemark.shared.language.expressions.environment import RESULT_UNITS_MAX, Environment
-from tidemark.shared.language.expressions.errors import ExpressionError
+from tidemark.shared.language.expressions.environment import DEPTH_MAX, RESULT_UNITS_MAX, Environment
+from tidemark.shared.language.expressions.errors import SIZE, ExpressionError
 from tidemark.shared.language.expressions.interpreter import evaluate, evaluate_bounded
 from tidemark.shared.language.fields import all_of, expression_paths
 from tidemark.shared.language.kernels import Bools, Column, Path, Rows, Unvectorised, calls
@@ -303,8 +303,26 @@ class Frame(Rows):
 
     # --- expressions --------------------------------------------------------------------------------------------------
 
-    def computed(self, expr: Expr) -> Cells:
-        """An expression's values."""
+    def computed(self, expr: Expr, root: Expr | None = None) -> Cells:
+        """An expression's values; where a result nests deeper than the interpreter lets it, that says why.
+
+        root: the expression that it is a field of, whose results are bounded.
+        """
+        cells = self._computed(expr)
+        if not is_tagged(cells.field):
+            return cells
+        deep = values.deeper(cells.array, DEPTH_MAX if root is None else DEPTH_MAX - 1)
+        for row, error in cells.errors.items():
+            deep[row] = root is not None and error.code == SIZE
+        if not deep.any():
+            return cells
+        return self.asked(cells, np.flatnonzero(deep), partial(evaluate_bounded, root or expr))
+
+    def field(self, *names: str) -> Cells:
+        """The values at a path as the documents have them: no results, and as deep as they are."""
+        return self._computed(FieldPath(names))
+
+    def _computed(self, expr: Expr) -> Cells:
         if isinstance(expr, FieldPath) and len(expr.names) == 1:
             whole = self.whole(expr.names[0])
             if whole is not None:
@@ -335,7 +353,7 @@ class Frame(Rows):
         if groups is None:
             return None
         once = Frame(self.batch.take(pa.array(rows[groups.firsts])), names, self._topic)
-        found = once.computed(expr)
+        found = once._computed(expr)
         errors: dict[int, ExpressionError] = {}
         if found.errors or once._left:
             for at, (row, code) in enumerate(zip(rows.tolist(), groups.codes.tolist(), strict=True)):
@@ -365,7 +383,8 @@ class Frame(Rows):
 
     def _each_interpreted(self, expr: Expr, rows: Int64s) -> tuple[list[Value], dict[int, ExpressionError]]:
         """The same, where most of the rows differ."""
-        return self.by_parts(expr, rows) or self.one_by_one(rows, partial(evaluate_bounded, expr))
+        value_of = partial(evaluate if isinstance(expr, FieldPath) else evaluate_bounded, expr)
+        return self.by_parts(expr, rows) or self.one_by_one(rows, value_of)
 
     def by_parts(self, expr: Expr, rows: Int64s) -> tuple[list[Value], dict[int, ExpressionError]] | None:
         """The interpreter's values for many rows, and why some fail, by the expression's parts; None where it must be taken as a whole."""

@@ -21,7 +21,7 @@ from tidemark.shared.language.accumulators.bulk_base import Given, tuples
 from tidemark.shared.language.accumulators.bulk_kept import refusable
 from tidemark.shared.language.accumulators.extremes import sort_values
 from tidemark.shared.language.accumulators.table import accumulator_input
-from tidemark.shared.language.expressions.ast import Expr, FieldPath, Literal, ObjectExpr, SortKey
+from tidemark.shared.language.expressions.ast import Expr, Literal, ObjectExpr, SortKey
 from tidemark.shared.language.expressions.errors import ExpressionError
 from tidemark.shared.language.fields import expression_paths
 from tidemark.shared.language.kernels.cells import tagged
@@ -160,14 +160,14 @@ def _exprs(group: Group) -> Iterable[Expr]:
 def _key(expr: Expr, frame: Frame, errors: dict[int, ExpressionError]) -> dict[str, ValueColumn]:
     """The parts of `_id` by name, "" for one that is all of it."""
     if isinstance(expr, ObjectExpr) and expr.fields and len(dict(expr.fields)) == len(expr.fields):
-        return {name: _column(item, frame, errors) for name, item in expr.fields}
+        return {name: _column(item, frame, errors, expr) for name, item in expr.fields}
     return {"": _column(expr, frame, errors)}
 
 
-def _column(expr: Expr, frame: Frame, errors: dict[int, ExpressionError]) -> ValueColumn:
+def _column(expr: Expr, frame: Frame, errors: dict[int, ExpressionError], root: Expr | None = None) -> ValueColumn:
     if isinstance(expr, Literal):
         return ValueColumn(constant=expr.value)
-    cells = frame.computed(expr)
+    cells = frame.computed(expr, root)
     _note(cells.errors, errors)
     return ValueColumn(cells)
 
@@ -194,7 +194,7 @@ def _input(accumulator: Accumulator, frame: Frame, errors: dict[int, ExpressionE
 
 def _sort_values(keys: tuple[SortKey, ...], frame: Frame) -> pa.BinaryArray:
     """The sort values of each row. Of an array at a key one of its items counts: within documents, these tell which."""
-    parts = [frame.computed(FieldPath(key.names)) for key in keys]
+    parts = [frame.field(*key.names) for key in keys]
     cells = [encoded_cells(part.array, part.field).fill_null(NULL) for part in parts]
     asked = np.zeros(frame.size, np.bool_)
     for at, key in enumerate(keys):

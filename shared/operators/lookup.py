@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 import numpy as np
 import pyarrow as pa
 
-from tidemark.shared.language.expressions.ast import FieldPath
 from tidemark.shared.language.expressions.environment import Environment
 from tidemark.shared.language.expressions.errors import ExpressionError
 from tidemark.shared.language.stages import Lookup
@@ -137,7 +136,7 @@ class LookupRows:
         if not stage.local_field or stage.let or stage.pipeline or len(stage.as_) != 1 or is_engine(stage.as_[0]):
             return None
         frame = Frame(batch, stage.local_field[:1], self._context.topic)
-        cells = frame.computed(FieldPath(stage.local_field[:1])).array
+        cells = frame.field(stage.local_field[0]).array
         return None if pa.types.is_nested(cells.type) else groups_of([cells], batch.num_rows)
 
     def _by_value(self, looking: Looking, groups: Groups, buckets: Buckets, most: int) -> Asking[list[Out] | None]:

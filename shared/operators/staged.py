@@ -8,7 +8,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidemark.shared.language.expressions.ast import FieldPath
 from tidemark.shared.language.fields import Path
 from tidemark.shared.language.stages.base import Discarded, Failure, Passed, Stateless, ValidationStop
 from tidemark.shared.model.failures import Lasting
@@ -55,7 +54,7 @@ def frame_of(stage: Stateless, staged: Staged, context: TaskContext, paths: set[
 
 def of_field(name: str, frame: Frame, staged: Staged) -> pa.BinaryArray:
     """The values of a field, encoded; null for a missing one."""
-    cells = frame.computed(FieldPath((name,)))
+    cells = frame.field(name)
     staged.interpreted += cells.interpreted_rows
     return encoded_cells(cells.array, cells.field)
 

@@ -97,7 +97,7 @@ class Records:
         while chooser.random() < self._odd:
             fields.insert(chooser.randint(0, len(fields)), self._field(2))
         if chooser.random() < self._odd / 3:
-            depth = chooser.choice((20, 90, 140))
+            depth = chooser.choice((20, 90, 140, 148, 149, 150, 160, 178, 179, 180, 181))
             opened, closed = chooser.choice((("[", "]"), ('{"a":', "}"), ('[{"b":', "}]")))
             fields.append(
                 f'"{chooser.choice(NAMES)}":{opened * (depth // len(closed))}1{closed * (depth // len(closed))}'

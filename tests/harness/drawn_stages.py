@@ -284,3 +284,69 @@ class Stages(Queries):
             {"$gt": [f"${chooser.choice(NAMES)}", 0]}, self.expression(),
         ))  # fmt: skip
         return {"$redact": {"$cond": [condition, verdict(), verdict()]}}
+
+
+_KEPT: Final = ("$push", "$addToSet", "$mergeObjects", "$concatArrays", "$setUnion")
+_FOLDED: Final = (
+    "$sum",
+    "$avg",
+    "$min",
+    "$max",
+    "$first",
+    "$last",
+    "$stdDevPop",
+    "$stdDevSamp",
+    "$approxCountDistinct",
+)
+
+
+class Groups(Stages):
+    """`$group` of all accumulators."""
+
+    def group(self) -> dict[str, Any]:
+        """A `$group`; its outputs are no fields of records."""
+        names = self._chooser.sample(("s", "t", "u", "v"), self._chooser.randint(0, 3))
+        return {"$group": {"_id": self.key(), **{name: self.accumulator() for name in names}}}
+
+    def key(self) -> Any:
+        """A key of few values, mostly."""
+        chooser = self._chooser
+        return chooser.choice((
+            None, f"${chooser.choice(NAMES)}", f"${self.path()}", {"p": f"${chooser.choice(NAMES)}", "q": f"${self.path()}"},
+            self._value_of(self._simple()),
+            {"$type": f"${chooser.choice(NAMES)}"}, {"$mod": ["$i", 2]},
+        ))  # fmt: skip
+
+    def accumulator(self) -> dict[str, Any]:
+        """One accumulator."""
+        chooser = self._chooser
+        source = chooser.choice(
+            (f"${chooser.choice(NAMES)}", f"${chooser.choice(NAMES)}", self._value_of(self._simple()))
+        )
+        n = chooser.choice((1, 2, 3, 3, {"$add": [1, 1]}, {"$cond": [{"$isArray": "$p"}, 1, 2]}))
+        order = {
+            chooser.choice((*NAMES, self.path())): chooser.choice((1, -1)) for _ in range(chooser.choice((1, 1, 2)))
+        }
+        name = chooser.choice((
+            *_FOLDED, *_FOLDED, *_KEPT, "$count", "$top", "$bottom", "$topN", "$bottomN", "$firstN", "$lastN", "$minN", "$maxN",
+            "$percentile", "$median",
+        ))  # fmt: skip
+        match name:
+            case "$count":
+                return {name: {}}
+            case "$top" | "$bottom":
+                return {name: {"output": source, "sortBy": order}}
+            case "$topN" | "$bottomN":
+                return {name: {"output": source, "sortBy": order, "n": n}}
+            case "$firstN" | "$lastN" | "$minN" | "$maxN":
+                return {name: {"input": source, "n": n}}
+            case "$percentile":
+                return {name: {"input": source, "p": chooser.choice(([0.5], [0, 0.3, 1])), "method": "approximate"}}
+            case "$median":
+                return {name: {"input": source, "method": "approximate"}}
+            case "$mergeObjects" if chooser.random() < 0.6:
+                return {name: {"$cond": [{"$eq": [{"$type": source}, "object"]}, source, None]}}
+            case "$concatArrays" | "$setUnion" if chooser.random() < 0.6:
+                return {name: {"$cond": [{"$isArray": source}, source, []]}}
+            case _:
+                return {name: source}

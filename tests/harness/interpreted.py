@@ -7,7 +7,7 @@ import pyarrow as pa
 from tidemark.shared.language.expressions.ast import Expr
 from tidemark.shared.language.expressions.environment import Environment
 from tidemark.shared.language.expressions.errors import ExpressionError
-from tidemark.shared.language.expressions.interpreter import evaluate
+from tidemark.shared.language.expressions.interpreter import evaluate_bounded
 from tidemark.shared.language.schema import Schema
 from tidemark.shared.model.values import MISSING, Value
 from tidemark.shared.operators.base import RAW, REST
@@ -21,7 +21,7 @@ def evaluate_rows(expr: Expr, environments: Sequence[Environment]) -> tuple[list
     failures: list[RowFailure] = []
     for row, env in enumerate(environments):
         try:
-            values.append(evaluate(expr, env))
+            values.append(evaluate_bounded(expr, env))
         except ExpressionError as e:
             values.append(MISSING)
             failures.append(RowFailure(row, e.reason, e.code, e.path))

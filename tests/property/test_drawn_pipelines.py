@@ -188,6 +188,36 @@ def test_a_pipeline_gives_the_same_of_hard_records(
         assert found.comparable() == interpreted(chain, texts, NO_SCHEMA).comparable()
 
 
+_DEEP = [
+    {"$set": {"b": "$n"}}, {"$set": {"b": ["$n"]}}, {"$set": {"b.c": "$n"}}, {"$set": {"b": "$$ROOT"}},
+    {"$set": {"b": {"$ifNull": ["$n", 1]}}},
+    {"$set": {"b": {"$concatArrays": [["$n"]]}}}, {"$set": {"b": {"$type": "$n"}}},
+    {"$set": {"b": {"$map": {"input": ["$n"], "in": "$$this"}}}},
+    {"$set": {"b": {"$map": {"input": ["$n"], "in": {"$type": "$$this"}}}}}, {"$project": {"n": 1}}, {"$project": {"n": {"a": "$n"}}},
+    {"$replaceWith": {"n": "$n"}}, {"$replaceWith": {"n": "$n", "c": {"$add": ["$n"]}}},
+    {"$replaceWith": {"$mergeObjects": ["$$ROOT", {"c": "$x"}]}},
+    {"$replaceWith": {"$ifNull": ["$c", "$$ROOT"]}}, {"$unwind": "$n"}, {"$match": {"n": {"$size": 1}}},
+    {"$redact": {"$cond": [{"$eq": [{"$type": "$n"}, "object"]}, "$$KEEP", "$$DESCEND"]}},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("stage", _DEEP, ids=str)
+@pytest.mark.parametrize("known", [True, False])
+def test_a_result_nests_no_deeper_than_the_interpreter_lets_it(
+    stage: dict[str, Any], known: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A field as the document has it may; known: whether the reader is sure of the record."""
+    monkeypatch.setattr(calls, "FEW_ROWS", 0)
+    chain: Any = parse({"pipeline": [SOURCE, stage]}).pipeline[1:]
+    for depth in (148, 149, 150, 151, 170, 178):
+        for opened, closed in (("[", "]"), ('{"a":', "}")):
+            deep = opened * depth + "1" + closed * depth
+            again = "" if known else f'"n":{deep},'
+            texts = [f'{{{again}"n":{deep},"x":{row}}}'.encode() for row in range(3)]
+            found, _ = on_columns(random.Random(depth), chain, texts, NO_SCHEMA)
+            assert found.comparable() == interpreted(chain, texts, NO_SCHEMA).comparable()
+
+
 @pytest.mark.parametrize(
     ("kind", "number"),
     [("int", b"1000000000000000.0"), ("int", b"2147483648.0"), ("long", b"1e300"), ("int", b"3000000000")],

@@ -11,7 +11,7 @@ from tidemark.shared.language.accumulators.ordered import AddToSet, ConcatArrays
 from tidemark.shared.language.accumulators.parse import whole_n
 from tidemark.shared.language.accumulators.sketches import ApproxCountDistinct, Percentiles
 from tidemark.shared.language.expressions.environment import Environment
-from tidemark.shared.language.expressions.interpreter import evaluate
+from tidemark.shared.language.expressions.interpreter import evaluate, evaluate_bounded
 from tidemark.shared.language.values.totals import Deviation, Total
 from tidemark.shared.model.values import MISSING, Value
 
@@ -69,7 +69,7 @@ def accumulator_input(accumulator: Accumulator, env: Environment) -> Value:
 
     Where the key gives n: `[n, value]`, of a missing value `[n]`. ExpressionError where the input fails on the document, or n is none.
     """
-    value = evaluate(accumulator.input, env)
+    value = evaluate_bounded(accumulator.input, env)
     if accumulator.sort_by:
         value = [sort_values(env.root, accumulator.sort_by), None if value is MISSING else value]
     if accumulator.n_of_key is None:

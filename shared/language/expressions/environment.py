@@ -18,6 +18,8 @@ _TEXT_BITS: Final = 6
 """Inside of a loop an item that an operator reads takes a unit, a character a 64th."""
 DEPTH_MAX: Final = 150
 """How deep a computed value may nest."""
+READ_DEPTH_MAX: Final = 2 * DEPTH_MAX
+"""How deep a value that is read inside of a loop may nest: no field of a document does so, but what a loop puts into each other may."""
 
 Identity: TypeAlias = Callable[[], bytes | None]
 _EMPTY: Final[dict[str, Any]] = {}
@@ -121,8 +123,8 @@ class Environment:
         stack: list[tuple[Any, int]] = [(values, 0)]
         while stack:
             value, depth = stack.pop()
-            if depth > DEPTH_MAX:
-                raise ExpressionError(f"the result nests more than {DEPTH_MAX} deep", SIZE)
+            if depth > READ_DEPTH_MAX:
+                raise ExpressionError(f"a value of the loop nests more than {READ_DEPTH_MAX} deep", SIZE)
             items += len(value)
             if items > left:
                 break

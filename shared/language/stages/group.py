@@ -19,7 +19,7 @@ from tidemark.shared.language.expressions.ast import (
     walk,
 )
 from tidemark.shared.language.expressions.environment import Environment
-from tidemark.shared.language.expressions.interpreter import evaluate
+from tidemark.shared.language.expressions.interpreter import evaluate_bounded
 from tidemark.shared.language.expressions.parse import parse_expression
 from tidemark.shared.language.expressions.scope import Scope
 from tidemark.shared.language.fields import Fields, Path, all_of, expression_paths
@@ -60,7 +60,7 @@ class Group(Gathering):
         groups: dict[bytes, tuple[list[Any], list[Any]]] = {}
         for document, order_key in rows:
             here = env.on(document)
-            key = evaluate(self.id, here)
+            key = evaluate_bounded(self.id, here)
             key = None if key is MISSING else key
             first, states = groups.setdefault(canonical_key(key), ([order_key, key], [a.init() for a in accumulators]))
             if order_key < first[0]:

@@ -1,6 +1,5 @@
 """`$project`."""
 
-from tidemark.shared.language.expressions.ast import FieldPath
 from tidemark.shared.language.stages import Project
 from tidemark.shared.language.stages.trees import Branch, Computed, Leaf, computes
 from tidemark.shared.operators.branches import included, included_documents
@@ -47,4 +46,4 @@ def _included_leaf(name: str, leaf: Leaf, frame: Frame) -> Cells:
         case Branch():
             return included(name, leaf, frame)
         case _:
-            return frame.computed(FieldPath((name,)))
+            return frame.field(name)

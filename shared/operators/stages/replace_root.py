@@ -6,11 +6,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidemark.shared.compiled import tags, values
-from tidemark.shared.language.expressions.ast import FieldPath, ObjectExpr, fields_used
-from tidemark.shared.language.expressions.environment import RESULT_UNITS_MAX
+from tidemark.shared.compiled import documents, tags, values
+from tidemark.shared.language.expressions.ast import ObjectExpr, fields_used
+from tidemark.shared.language.expressions.environment import DEPTH_MAX, RESULT_UNITS_MAX
 from tidemark.shared.language.fields import all_of, expression_paths
 from tidemark.shared.language.stages import ReplaceRoot
+from tidemark.shared.operators.base import RAW, REST
 from tidemark.shared.operators.batches import TAGGED_FIELD, empty_of, is_tagged, values_of
 from tidemark.shared.operators.cells import encoded_cells
 from tidemark.shared.operators.context import TaskContext
@@ -22,8 +23,14 @@ def replace_root(stage: ReplaceRoot, staged: Staged, context: TaskContext) -> No
     """A new root of told fields is made of columns; one that keeps the others writes over them; any other is encoded documents."""
     if stage.made is not None:
         frame = frame_of(stage, staged, context, expression_paths(stage.new_root))
-        made_of(stage, staged, context, frame, {name: frame.computed(expr) for name, expr in stage.made.fields})
-    elif stage.added is None or _largest(staged.batch) > RESULT_UNITS_MAX:
+        made_of(
+            stage,
+            staged,
+            context,
+            frame,
+            {name: frame.computed(expr, stage.new_root) for name, expr in stage.made.fields},
+        )
+    elif stage.added is None or _largest(staged.batch) > RESULT_UNITS_MAX or _is_deep(staged.batch):
         _encoded(stage, staged, context)
     else:
         _merged(stage, stage.added, staged, context)
@@ -56,6 +63,20 @@ def _largest(batch: pa.RecordBatch) -> int:
     return total
 
 
+def _is_deep(batch: pa.RecordBatch) -> bool:
+    """Whether a row may nest so deep that it is no result of an expression."""
+    for field, cells in zip(batch.schema, batch.columns, strict=True):
+        if field.name == RAW:
+            deep = documents.deeper(cells, DEPTH_MAX)
+        elif field.name == REST or is_tagged(field):
+            deep = values.deeper(cells, DEPTH_MAX - is_tagged(field))
+        else:
+            continue
+        if deep.any():
+            return True
+    return False
+
+
 def _merged(stage: ReplaceRoot, added: ObjectExpr, staged: Staged, context: TaskContext) -> None:
     """Fields written over; one without a value stays as it was."""
     names = all_of([frozenset(name for name, _ in added.fields), *(fields_used(expr) for _, expr in added.fields)])
@@ -64,9 +85,9 @@ def _merged(stage: ReplaceRoot, added: ObjectExpr, staged: Staged, context: Task
     new: Named = {}
     errors: dict[int, Any] = {}
     for name, expr in added.fields:
-        cells = frame.computed(expr)
+        cells = frame.computed(expr, stage.new_root)
         if cells.array.null_count and (is_tagged(cells.field) or empty_of(cells.field) != "null"):
-            before = frame.computed(FieldPath((name,)))
+            before = frame.field(name)
             either = pc.coalesce(encoded_cells(cells.array, cells.field), encoded_cells(before.array, before.field))
             cells = Cells(TAGGED_FIELD, either, cells.errors, cells.interpreted_rows)
         new[name] = (cells.field.with_name(name), cells.array)
