@@ -10,28 +10,19 @@ from hypothesis import strategies as st
 
 from tests.harness.drawn_records import Records
 from tests.harness.drawn_stages import Groups
-from tests.harness.plan_world import PlanWorld
+from tests.harness.drawn_world import Plainly, Row, ms, played, records_of, source
 from tidemark.shared.language.accumulators.table import accumulator_input, implementation
 from tidemark.shared.language.documents import InvalidDocument, parse
 from tidemark.shared.language.expressions.environment import Environment
 from tidemark.shared.language.expressions.errors import ExpressionError
 from tidemark.shared.language.expressions.interpreter import evaluate_bounded
-from tidemark.shared.language.schema import Schema
-from tidemark.shared.language.stages import Group, HoppingWindow, SessionWindow, Stateless
-from tidemark.shared.language.stages.base import Failure, Passed, apply_stages
-from tidemark.shared.language.values import canonical_key, encode_value, parse_json
-from tidemark.shared.model.values import MISSING, Date, Document, Value
-from tidemark.shared.operators.decode import Bad, read_alone
+from tidemark.shared.language.stages import Group, HoppingWindow, SessionWindow
+from tidemark.shared.language.values import canonical_key, encode_value
+from tidemark.shared.model.values import MISSING, Date
 
 TYPES: tuple[dict[str, str], ...] = (
     *[{}] * 3, {"a": "int?"}, {"a": "long?", "b": "double?"}, {"a": "string?", "k": "date?"}, {"b": "bool?", "a": "double?", "k": "int?"}
 )  # fmt: skip
-Order = tuple[int, int, int]
-Ordered = tuple[Document, Order, Environment]
-
-
-def ms(size: int) -> dict[str, Any]:
-    return {"size": size, "unit": "ms"}
 
 
 def drawn(chooser: random.Random, types: dict[str, str]) -> dict[str, Any] | None:
@@ -52,15 +43,7 @@ def drawn(chooser: random.Random, types: dict[str, str]) -> dict[str, Any] | Non
         window |= {"interval": ms(size)} | (
             {"hopSize": ms(chooser.choice((2, 5, 9)))} if kind == "$hoppingWindow" else {}
         )
-    watermark = {"strategy": "boundedDisorder", "maxDelay": ms(1_000)}
-    source = {
-        "connectionName": "c",
-        "topic": "t",
-        "timeField": "$ts",
-        "watermark": watermark,
-        **({"schema": types} if types else {}),
-    }
-    document = {"pipeline": [{"$source": source}, *before, {kind: window}], "options": {"lateness": "split"}}
+    document = {"pipeline": [source(types), *before, {kind: window}], "options": {"lateness": "split"}}
     try:
         parse(document)
     except InvalidDocument:
@@ -68,58 +51,26 @@ def drawn(chooser: random.Random, types: dict[str, str]) -> dict[str, Any] | Non
     return document
 
 
-class Interpreted:
+class Interpreted(Plainly):
     """A document over whole splits, each window by itself."""
 
     def __init__(self, document: dict[str, Any], splits: Sequence[Sequence[bytes]]) -> None:
-        self.documents: list[bytes] = []
-        self.letters: list[bytes] = []
-        self._told: set[tuple[Order | None, bytes]] = set()
+        super().__init__()
         processor = parse(document)
         *stages, self._window = cast("tuple[Any, ...]", processor.pipeline[1:])
-        schema: Schema = processor.source.schema
         pipeline = self._window.pipeline
         at = next(i for i, stage in enumerate(pipeline) if isinstance(stage, Group))
         self._inner, self._group, self._after = pipeline[:at], pipeline[at], pipeline[at + 1 :]
-        rows: list[Ordered] = []
-        for split, texts in enumerate(splits):
-            for position, text in enumerate(texts):
-                found = read_alone(text, schema)
-                if isinstance(found, Bad):
-                    self._letter(None if found.document is None else parse_json(found.document), found.cause.reason)
-                    continue
-                time = found.get("ts")
-                if type(time) is not Date:
-                    self._letter(found, f"The event time is a date, found {'missing' if time is None else type(time)}.")
-                    continue
-                env = Environment(found, now=Date(0), meta={"source": {"partition": split}})
-                rows += [(d, (int(time), split, position), env) for d in self._passed(stages, found, env)]
-        for start, end, members in self._windows(sorted(rows, key=lambda row: row[1])):
+        for start, end, members in self._windows(self.rows(splits, processor.source.schema, stages)):
             self._close(start, end, members)
 
-    def _letter(self, document: Value, reason: str, of: Order | None = None) -> None:
-        """of: the record, which has one letter for all of its windows."""
-        letter = encode_value([document, reason])
-        if of is None or (of, letter) not in self._told:
-            self.letters.append(letter)
-        self._told.add((of, letter))
-
-    def _passed(
-        self, stages: Sequence[Stateless], document: Document, env: Environment, of: Order | None = None
-    ) -> Iterator[Document]:
-        for outcome in apply_stages(stages, document, env):
-            if isinstance(outcome, Passed):
-                yield from outcome.documents
-            elif isinstance(outcome, Failure):
-                self._letter(outcome.document, outcome.reason, of)
-
-    def _windows(self, rows: list[Ordered]) -> Iterator[tuple[int, int, list[Ordered]]]:
+    def _windows(self, rows: list[Row]) -> Iterator[tuple[int, int, list[Row]]]:
         window = self._window
         if isinstance(window, SessionWindow):
             yield from self._sessions(window, rows)
             return
         hop = window.hop_size_ms if isinstance(window, HoppingWindow) else window.interval_ms
-        held: dict[int, list[Ordered]] = defaultdict(list)
+        held: dict[int, list[Row]] = defaultdict(list)
         for row in rows:
             start = row[1][0] // hop * hop
             while start > row[1][0] - window.interval_ms:
@@ -128,13 +79,13 @@ class Interpreted:
         for start, members in held.items():
             yield start, start + window.interval_ms, members
 
-    def _sessions(self, window: SessionWindow, rows: list[Ordered]) -> Iterator[tuple[int, int, list[Ordered]]]:
-        held: dict[bytes, list[list[Ordered]]] = defaultdict(list)
+    def _sessions(self, window: SessionWindow, rows: list[Row]) -> Iterator[tuple[int, int, list[Row]]]:
+        held: dict[bytes, list[list[Row]]] = defaultdict(list)
         for row in rows:
             try:
                 key = evaluate_bounded(window.partition_by, row[2].on(row[0])) if window.partition_by else None
             except ExpressionError as error:
-                self._letter(row[0], error.reason)
+                self.letter(row[0], error.reason)
                 continue
             sessions = held[canonical_key(None if key is MISSING else key)]
             if not sessions or sessions[-1][-1][1][0] + window.gap_ms <= row[1][0]:
@@ -143,18 +94,18 @@ class Interpreted:
         for session in (each for sessions in held.values() for each in sessions):
             yield session[0][1][0], session[-1][1][0] + window.gap_ms, session
 
-    def _close(self, start: int, end: int, rows: list[Ordered]) -> None:
+    def _close(self, start: int, end: int, rows: list[Row]) -> None:
         groups: dict[bytes, tuple[Any, list[Any]]] = {}
         accumulators = [implementation(field.accumulator) for field in self._group.fields]
         for document, order, env in rows:
-            for found in self._passed(self._inner, document, env, order):
+            for found in self.passed(self._inner, document, env, order):
                 try:
                     key = evaluate_bounded(self._group.id, env.on(found))
                     inputs = [accumulator_input(field.accumulator, env.on(found)) for field in self._group.fields]
                     for how, value in zip(accumulators, inputs, strict=True):
                         how.add(how.init(), value, order)
                 except ExpressionError as error:
-                    self._letter(found, error.reason, order)
+                    self.letter(found, error.reason, order)
                     continue
                 key = None if key is MISSING else key
                 _, states = groups.setdefault(canonical_key(key), (key, [how.init() for how in accumulators]))
@@ -165,22 +116,7 @@ class Interpreted:
         for key, states in groups.values():
             finished = [how.finish(state) for how, state in zip(accumulators, states, strict=True)]
             document = {"_id": key, **dict(zip((f.name for f in self._group.fields), finished, strict=True))}
-            self.documents += map(encode_value, self._passed(self._after, document, env))
-
-
-_TIMED = b'{"ts":{"$date":{"$numberLong":"%d"}},"i":%d%s'
-
-
-def records_of(chooser: random.Random, records: Records) -> list[list[bytes]]:
-    """Records of some splits, with their times in front."""
-    splits = []
-    for _ in range(chooser.choice((1, 1, 2, 3))):
-        texts = [records.text() for _ in range(chooser.choice((1, 4, 12, 25)))]
-        splits.append([
-            _TIMED % (chooser.randint(0, 40), number, b"," * (text[1:2] != b"}") + text[1:]) if text.startswith(b"{") else text
-            for number, text in enumerate(texts)
-        ])  # fmt: skip
-    return splits
+            self.documents += map(encode_value, self.passed(self._after, document, env))
 
 
 @given(st.integers(0, 2**64))
@@ -193,20 +129,4 @@ def test_a_window_gives_what_the_interpreter_makes_of_its_records(seed: int) -> 
     while document is None:
         document = drawn(chooser, types)
     splits = records_of(chooser, Records(chooser, chooser.choice((0.02, 0.1, 0.3)), types))
-    world = PlanWorld(document, {"source-1": splits}, {"source-1": chooser.randint(1, 3)})
-    for _ in range(chooser.choice((0, 5, 20))):
-        match chooser.randrange(8):
-            case 0:
-                world.epoch()
-            case 1:
-                world.restart(chooser.randint(0, 3))
-            case 2 | 3:
-                world.deliver(chooser.randint(0, 8), chooser.randint(1, 4))
-            case _:
-                world.feed(0, chooser.randrange(len(splits)), chooser.randint(1, 6))
-    world.finish()
-    wanted = Interpreted(document, splits)
-    letters: list[Any] = world.dead_letters()
-    assert sorted(map(encode_value, world.documents())) == sorted(wanted.documents)
-    found = [encode_value([d["doc"] if type(d["doc"]) is dict else None, d["errInfo"]["reason"]]) for d in letters]
-    assert sorted(found) == sorted(wanted.letters)
+    assert played(chooser, document, splits) == Interpreted(document, splits).told()
