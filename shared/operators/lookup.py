@@ -27,6 +27,7 @@ from tidemark.shared.operators.frame import Frame, partial_documents
 from tidemark.shared.operators.grouping import Groups, groups_of
 from tidemark.shared.operators.pieces import COPIED_BYTES, ranges, row_bytes
 from tidemark.shared.operators.rows import environments
+from tidemark.shared.operators.staged import Staged, replaced
 
 Buckets = Mapping[bytes, Sequence[Found]]
 """The documents found, by key (`narrowing.key_of`)."""
@@ -152,11 +153,9 @@ class LookupRows:
         for begin, end in ranges(sizes[groups.codes] + row_bytes(looking.batch), most):
             codes, places = np.unique(groups.codes[begin:end], return_inverse=True)
             cells = pa.array([found[code] for code in codes.tolist()], pa.binary()).take(pa.array(places))
-            piece = looking.batch.slice(begin, end - begin)
-            at = piece.schema.get_field_index(name)
-            named = TAGGED_FIELD.with_name(name)
-            behind = piece.append_column(named, cells) if at < 0 else piece.set_column(at, named, cells)
-            outs.append(Out(OUT, "rows", behind))
+            piece = Staged(looking.batch.slice(begin, end - begin))
+            replaced(piece, {name: (TAGGED_FIELD.with_name(name), cells)})
+            outs.append(Out(OUT, "rows", piece.batch))
         return outs
 
     def _each(self, looking: Looking) -> Looking:

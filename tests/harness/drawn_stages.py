@@ -2,11 +2,13 @@
 
 import random
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, Final
 
-from tests.harness.drawn_records import NAMES
+from tests.harness.drawn_records import NAMES, Records
 from tests.harness.every_operator import expression
 from tidemark.shared.language.expressions.library import OPERATORS
+from tidemark.shared.language.values import ExtendedJsonError, parse_json, to_json
 
 _CONSTANTS: Final[tuple[Any, ...]] = (
     0, 1, -1, 2.5, -0.0, "", "a", "b", "é", "17", True, False, None, [], [1], [None], ["a", "b"], [[1]], {}, {"a": 1}, {"b": None},
@@ -177,6 +179,27 @@ class Stages(Queries):
             self._replace_root, self._redact,
         )  # fmt: skip
         return chooser.choice(makers)()
+
+    def lookup(self) -> dict[str, Any]:
+        """A `$lookup` in documents of the text, with a pipeline of its own."""
+        chooser = self._chooser
+        records = Records(chooser, 0.05)
+        table = []
+        for _ in range(chooser.choice((0, 1, 3, 8))):
+            with suppress(ExtendedJsonError):
+                table.append(to_json(parse_json(records.text()), canonical=True))
+        inner: list[dict[str, Any]] = []
+        if chooser.random() < 0.5:
+            inner.append({"$match": {"$expr": {chooser.choice(("$eq", "$eq", "$gt")): [f"${self.path()}", "$$v"]}}})
+        inner += [self.stage() for _ in range(chooser.choice((0, 0, 1, 2)))]
+        ends: tuple[list[dict[str, Any]], ...] = (
+            [], [], [{"$sort": {self.path(): 1}}], [{"$limit": 2}], [{"$sort": {"a": -1}}, {"$skip": 1}], [{"$count": "n"}],
+        )  # fmt: skip
+        inner += chooser.choice(ends)
+        fields = {"localField": self.path(), "foreignField": self.path()}
+        more = {"let": {"v": self._value_of(self._simple())}, "pipeline": inner}
+        options = {"from": {"documents": table}, "as": chooser.choice(("found", "a", "k.n"))}
+        return {"$lookup": options | chooser.choice((fields, more, fields | more))}
 
     def _match(self) -> dict[str, Any]:
         return {"$match": self.query()}

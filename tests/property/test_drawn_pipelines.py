@@ -1,10 +1,10 @@
 """Pipelines of stages over records drawn as text: on columns, in batches cut anywhere, what the interpreter gives of each record alone."""
 
 import random
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
-from typing import Any
+from itertools import pairwise, takewhile
+from typing import Any, cast
 
 import pyarrow as pa
 import pytest
@@ -14,17 +14,21 @@ from hypothesis import strategies as st
 from tests.harness.drawn_records import Records
 from tests.harness.drawn_stages import Stages
 from tidemark.shared.language.documents import InvalidDocument, parse
+from tidemark.shared.language.expressions.environment import Environment
 from tidemark.shared.language.kernels import calls
 from tidemark.shared.language.problems import Problems
 from tidemark.shared.language.schema import NO_SCHEMA, Schema, parse_schema
-from tidemark.shared.language.stages import DateFormat, OutputFormat, Stateless
-from tidemark.shared.language.stages.base import Discarded, Failure, Passed, apply_stages
+from tidemark.shared.language.stages import DateFormat, InlineTable, Lookup, OutputFormat, Stateless
+from tidemark.shared.language.stages.base import Discarded, Failure, Outcome, Passed, apply_stages
+from tidemark.shared.language.stages.looking_up import apply_lookup, by_own_tables, key_of
 from tidemark.shared.language.values import encode_value, parse_json, written
-from tidemark.shared.model.values import Document
-from tidemark.shared.operators.base import ARRIVAL, PART, POS, TS
+from tidemark.shared.model.plan import DLQ, OUT
+from tidemark.shared.model.values import Document, Found
+from tidemark.shared.operators.base import ARRIVAL, PART, POS, TS, Out
 from tidemark.shared.operators.batches import batch_of, documents_of, with_column
 from tidemark.shared.operators.context import NOWHERE
 from tidemark.shared.operators.decode import Bad, decode, read_alone
+from tidemark.shared.operators.lookup import LookupRows, sorted_out
 from tidemark.shared.operators.program import through_in_pieces
 from tidemark.shared.operators.rendered import rendered
 from tidemark.shared.operators.rows import environments
@@ -68,16 +72,28 @@ def with_engine(batch: pa.RecordBatch, rows: Sequence[int]) -> pa.RecordBatch:
     return batch
 
 
+@dataclass
+class _Looking:
+    """A lookup that looks through its whole table for each document."""
+
+    stage: Lookup
+
+    def apply(self, document: Document, env: Environment) -> Outcome:
+        assert isinstance(self.stage.from_, InlineTable)
+        return apply_lookup(self.stage, document, self.stage.from_.documents, env)
+
+
 def interpreted(chain: Sequence[Stateless], texts: Sequence[bytes], schema: Schema) -> Told:
     """Each record by itself, as the language defines it."""
     told = Told()
+    plain: Any = [_Looking(stage) if isinstance(stage, Lookup) else stage for stage in chain]
     for row, text in enumerate(texts):
         document = read_alone(text, schema)
         if isinstance(document, Bad):
             told.refuse(row, document.cause, document.document)
             continue
         (env,) = environments(with_engine(batch_of([document]), [row]), [document])
-        for outcome in apply_stages(chain, document, env):
+        for outcome in apply_stages(plain, document, env):
             match outcome:
                 case Passed(found):
                     told.documents += found
@@ -92,22 +108,44 @@ def on_columns(
     chooser: random.Random, chain: Sequence[Stateless], texts: Sequence[bytes], schema: Schema
 ) -> tuple[Told, list[pa.RecordBatch]]:
     """The same in batches cut anywhere, over a wire between two of the stages; and the batches at the end."""
-    told, batches = Told(), []
+    told = Told()
+    batches: list[pa.RecordBatch] = []
     cuts = sorted({0, len(texts), *(chooser.randint(0, len(texts)) for _ in range(chooser.choice((0, 1, 3))))})
     front = FrontSpec(parse({"pipeline": [SOURCE]}).source)
-    ahead = [path for path in paths_ahead(front, (StatelessSpec(tuple(chain)),)) if schema.get(path[0]) is None]
+    ahead = [
+        path
+        for path in paths_ahead(
+            front, (StatelessSpec(tuple(takewhile(lambda stage: not isinstance(stage, Lookup), chain))),)
+        )
+        if schema.get(path[0]) is None
+    ]
     ahead = chooser.choice((ahead, ahead, []))
     half, most = chooser.randint(0, len(chain)), chooser.choice((200, 2_000, 10**7))
 
-    def through(stages: Sequence[Stateless], batch: pa.RecordBatch) -> list[pa.RecordBatch]:
-        behind = []
-        for staged in through_in_pieces(stages, batch, NOWHERE, most):
+    def letters(outs: Iterable[Out]) -> None:
+        for letter in (letter for out in outs for letter in documents_of(out.batch)):
+            why: Any = letter["errInfo"]
+            told.letter(letter["doc"], why["reason"], why.get("code"), why.get("path"))
+
+    def looked_up(stage: Lookup, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        operator = LookupRows(stage)
+        looking = operator.begin(batch)
+        table = [Found(place, row) for place, row in enumerate(cast("InlineTable", stage.from_).documents)]
+        buckets = sorted_out(operator.looker.narrowing, table, [key_of(wanted) for wanted in looking.wanted.values()])
+        outs = by_own_tables(operator.finish(looking, buckets, most))
+        letters(out for out in outs if out.port == DLQ)
+        yield from (out.batch for out in outs if out.port == OUT and out.batch.num_rows)
+
+    def through(stages: Sequence[Any], batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        front = list(takewhile(lambda stage: not isinstance(stage, Lookup), stages))
+        for staged in through_in_pieces(front, batch, NOWHERE, most):
             told.discarded += staged.discarded
-            for letter in (letter for out in staged.letters for letter in documents_of(out.batch)):
-                why: Any = letter["errInfo"]
-                told.letter(letter["doc"], why["reason"], why.get("code"), why.get("path"))
-            behind += [staged.batch] if staged.batch.num_rows else []
-        return behind
+            letters(staged.letters)
+            if staged.batch.num_rows and len(front) < len(stages):
+                for found in looked_up(stages[len(front)], staged.batch):
+                    yield from through(stages[len(front) + 1 :], found)
+            elif staged.batch.num_rows:
+                yield staged.batch
 
     for begin, end in pairwise(cuts):
         decoded = decode(pa.array(texts[begin:end], pa.binary()), schema, ahead)
@@ -128,7 +166,7 @@ def chain_of(chooser: random.Random, most: int = 6) -> tuple[Stateless, ...]:
     trees: list[dict[str, Any]] = []
     chain: tuple[Any, ...] = ()
     for _ in range(8 * most):
-        tree = drawn.stage()
+        tree = drawn.stage() if chooser.random() < 0.93 else drawn.lookup()
         try:
             chain = parse({"pipeline": [SOURCE, *trees, tree]}).pipeline[1:]
         except InvalidDocument:
@@ -164,6 +202,8 @@ _LONG = b"\\u0078" * 300
 @pytest.mark.parametrize(
     ("stages", "texts"),
     [
+        pytest.param([{"$unset": "a"}, {"$lookup": {"from": {"documents": []}, "as": "a", "localField": "n", "foreignField": "n"}}],
+                     [b'{"a":1,"n":2}', b'{"n":2}'], id="a lookup in the place of a field that is gone"),
         pytest.param([{"$match": {"a.a": {"$exists": True}}}], [b'{"a":[{"a":5,"b":-3},{"b":1,"b":2}]}'], id="names twice in an item"),
         pytest.param([{"$match": {"$jsonSchema": {"properties": {"a": {"items": {"bsonType": "string"}}}}}}],
                      [b'{"a":[{"b":1,"b":2}]}'], id="names twice in an item of a schema"),
