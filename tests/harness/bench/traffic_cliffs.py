@@ -129,21 +129,22 @@ async def _main(seed: int, count: int, stages: Sequence[str], folder: Path) -> i
             )
             return each
 
-        plain: dict[tuple[str, int | None, int, int], Measured] = {}
+        plain: dict[Case, Measured] = {}
         found: list[tuple[float, Measured]] = []
         wrong: list[Case] = []
         for case in [drawn(chooser, stages) for _ in range(count)]:
-            kind = case.stage, case.epoch_ms, max(case.rate, _PLAIN.rate), case.preload
-            if kind not in plain:
-                even = replace(_PLAIN, stage=case.stage, epoch_ms=case.epoch_ms, rate=kind[2], preload=case.preload)
-                plain[kind] = await measured(even)
+            even = replace(_PLAIN, stage=case.stage, epoch_ms=case.epoch_ms, rate=max(case.rate, _PLAIN.rate))
+            if case.preload:
+                even = replace(even, preload=case.preload, fields=case.fields)
+            if even not in plain:
+                plain[even] = await measured(even)
             try:
                 each = await measured(case)
             except AssertionError as error:
                 print(f"wrong: {error}: {case}", flush=True)
                 wrong.append(case)
                 continue
-            found.append((each.steepness(plain[kind]), each))
+            found.append((each.steepness(plain[even]), each))
     by_steepness = sorted(found, key=lambda x: -x[0])
     steep = [(times, each) for times, each in by_steepness if times > _FIFTH]
     print(f"{len(steep)} of {count} cases add, or cost, more than {_FIFTH} times what plain traffic does")
