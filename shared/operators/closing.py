@@ -12,6 +12,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tidemark.shared.language.stages import Count, Group
 from tidemark.shared.language.stages.base import Stateless
 from tidemark.shared.model.plan import OUT
 from tidemark.shared.model.time import MIN_TIME
@@ -69,16 +70,17 @@ def close(
             outs += staged.letters
         else:
             batch, letters = GATHERING[type(stage)](stage, Windows.of(plan, batch, context))
+            batch = _untold(batch, processing_ms) if isinstance(stage, Group | Count) else batch
             failed += sum(out.batch.num_rows for out in letters)
             outs += letters
     if plan.spec.stages_behind and batch.num_rows:
         # A row that leaves a window is its result, even if it equals its record.
-        result = with_column(_untold(batch), PART, no_split(batch.num_rows))
+        result = with_column(_untold(batch, processing_ms), PART, no_split(batch.num_rows))
         staged = through(plan.after[own:], result, context)  # type: ignore[arg-type]
         batch, failed = staged.batch, failed + staged.failed
         outs += staged.letters
     else:
-        batch = _untold(batch)
+        batch = _untold(batch, processing_ms)
     if batch.num_rows:
         if floor_ms > MIN_TIME:
             batch = with_column(batch, TS, pc.max_element_wise(batch.column(TS), pa.scalar(floor_ms, pa.int64())))
@@ -86,9 +88,11 @@ def close(
     return outs, failed
 
 
-def _untold(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Rows of which nothing is told that was set in front of the window."""
-    return batch.drop_columns([META]) if META in batch.schema.names else batch
+def _untold(batch: pa.RecordBatch, processing_ms: int) -> pa.RecordBatch:
+    """Results, of which nothing is told that was set in front of the window, nor when a record arrived."""
+    told = (META, ARRIVAL) if processing_ms == MIN_TIME else (META,)
+    gone = [name for name in told if name in batch.schema.names]
+    return batch.drop_columns(gone) if gone else batch
 
 
 # --- groups to rows ---------------------------------------------------------------------------------------------------
@@ -98,7 +102,8 @@ def _finished(plan: WindowPlan, ready: pa.RecordBatch, processing_ms: int) -> pa
     if plan.mode == "rows":
         ready = ready.take(sorted_by(ready, plan.standing))
         engine = {n: a for n, a in _engine(plan, ready, processing_ms).items() if n != POS}
-        own = {name: ready.column(name) for name in (REST, PART, POS, SRCKEY, META) if name in ready.schema.names}
+        kept = (REST, PART, POS, SRCKEY, META, *(() if ARRIVAL in engine else (ARRIVAL,)))
+        own = {name: ready.column(name) for name in kept if name in ready.schema.names}
         named = {**engine, **own, EVENT: ready.column(TS), ORDER: _times(plan, ready)}
         return pa.RecordBatch.from_arrays(list(named.values()), names=list(named))
     ready = ready.take(sorted_by(ready, [*plan.window_columns, *plan.key_columns]))

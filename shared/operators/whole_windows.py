@@ -50,9 +50,7 @@ class Windows:
 
     def ordered(self, rows: Int64s) -> pa.RecordBatch:
         """The rows in another order, window after window, which counts from here on (D15)."""
-        n = self.batch.num_rows
-        batch = with_column(self.batch.take(pa.array(rows)), ORDER, pa.array(np.zeros(n, dtype=np.int64)))
-        return with_column(with_column(batch, PART, no_split(n)), POS, pa.array(self.places))
+        return with_column(self.batch.take(pa.array(rows)), ORDER, pa.array(self.places))
 
     def made(self, windows: Int64s) -> dict[str, pa.Array]:
         """Engine columns of new rows, each of the window of this number: its bounds, and the earliest or latest time of the rows it had."""

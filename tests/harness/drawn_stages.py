@@ -326,6 +326,15 @@ _FOLDED: Final = (
 class Groups(Stages):
     """`$group` of all accumulators."""
 
+    def order(self) -> list[dict[str, Any]]:
+        """Nothing, or a `$sort` that leaves no two rows alike, with or without what takes some of them."""
+        chooser = self._chooser
+        if chooser.random() < 0.6:
+            return []
+        keys = {self.path(): chooser.choice((1, -1)) for _ in range(chooser.choice((1, 2)))}
+        some = chooser.choice(([], [], [{"$limit": chooser.randint(1, 4)}], [{"$skip": 1}]))
+        return [{"$sort": {**keys, "ts": 1, "i": 1}}, *some]
+
     def group(self) -> dict[str, Any]:
         """A `$group`; its outputs are no fields of records."""
         names = self._chooser.sample(("s", "t", "u", "v"), self._chooser.randint(0, 3))

@@ -16,7 +16,7 @@ from tidemark.shared.language.documents import InvalidDocument, parse
 from tidemark.shared.language.expressions.environment import Environment
 from tidemark.shared.language.expressions.errors import ExpressionError
 from tidemark.shared.language.expressions.interpreter import evaluate_bounded
-from tidemark.shared.language.stages import Group, HoppingWindow, SessionWindow
+from tidemark.shared.language.stages import Gathering, Group, HoppingWindow, SessionWindow
 from tidemark.shared.language.values import canonical_key, encode_value
 from tidemark.shared.model.values import MISSING, Date
 
@@ -34,7 +34,7 @@ def drawn(chooser: random.Random, types: dict[str, str]) -> dict[str, Any] | Non
     if any("$unwind" in stage for stage in (*before, *inner)):
         return None  # rows of one record have no order among each other
     bounds = {"$addFields": {"start": {"$meta": "stream.window.start"}, "end": {"$meta": "stream.window.end"}}}
-    window: dict[str, Any] = {"pipeline": [*inner, groups.group(), *after, bounds]}
+    window: dict[str, Any] = {"pipeline": [*inner, *groups.order(), groups.group(), *after, bounds]}
     size = chooser.choice((3, 7, 20))
     kind = chooser.choice(("$tumblingWindow", "$hoppingWindow", "$sessionWindow"))
     if kind == "$sessionWindow":
@@ -60,7 +60,9 @@ class Interpreted(Plainly):
         *stages, self._window = cast("tuple[Any, ...]", processor.pipeline[1:])
         pipeline = self._window.pipeline
         at = next(i for i, stage in enumerate(pipeline) if isinstance(stage, Group))
-        self._inner, self._group, self._after = pipeline[:at], pipeline[at], pipeline[at + 1 :]
+        first = next(i for i, stage in enumerate(pipeline) if isinstance(stage, Gathering))
+        self._inner, self._ordering, self._group = pipeline[:first], pipeline[first:at], pipeline[at]
+        self._after = pipeline[at + 1 :]
         for start, end, members in self._windows(self.rows(splits, processor.source.schema, stages)):
             self._close(start, end, members)
 
@@ -94,24 +96,37 @@ class Interpreted(Plainly):
         for session in (each for sessions in held.values() for each in sessions):
             yield session[0][1][0], session[-1][1][0] + window.gap_ms, session
 
+    def _ordered(self, rows: list[Row]) -> list[Row]:
+        """The rows of a window as its `$group` has them (D15)."""
+        passed = []
+        for row, order, env in rows:
+            of = None if self._ordering else order
+            passed += [(each, order, env) for each in self.passed(self._inner, row, env, of)]
+        documents = [document for document, _, _ in passed]
+        for stage in self._ordering:
+            documents = stage.gather(documents, Environment({}))
+        if not self._ordering:
+            return passed
+        envs = {id(document): env for document, _, env in passed}
+        return [(document, (0, 0, place), envs[id(document)]) for place, document in enumerate(documents)]
+
     def _close(self, start: int, end: int, rows: list[Row]) -> None:
         groups: dict[bytes, tuple[Any, list[Any]]] = {}
         accumulators = [implementation(field.accumulator) for field in self._group.fields]
-        for document, order, env in rows:
-            for found in self.passed(self._inner, document, env, order):
-                try:
-                    key = evaluate_bounded(self._group.id, env.on(found))
-                    inputs = [accumulator_input(field.accumulator, env.on(found)) for field in self._group.fields]
-                    for how, value in zip(accumulators, inputs, strict=True):
-                        how.add(how.init(), value, order)
-                except ExpressionError as error:
-                    self.letter(found, error.reason, order)
-                    continue
-                key = None if key is MISSING else key
-                _, states = groups.setdefault(canonical_key(key), (key, [how.init() for how in accumulators]))
-                states[:] = [
-                    how.add(state, value, order) for how, state, value in zip(accumulators, states, inputs, strict=True)
-                ]
+        for found, order, env in self._ordered(rows):
+            try:
+                key = evaluate_bounded(self._group.id, env.on(found))
+                inputs = [accumulator_input(field.accumulator, env.on(found)) for field in self._group.fields]
+                for how, value in zip(accumulators, inputs, strict=True):
+                    how.add(how.init(), value, order)
+            except ExpressionError as error:
+                self.letter(found, error.reason, None if self._ordering else order)
+                continue
+            key = None if key is MISSING else key
+            _, states = groups.setdefault(canonical_key(key), (key, [how.init() for how in accumulators]))
+            states[:] = [
+                how.add(state, value, order) for how, state, value in zip(accumulators, states, inputs, strict=True)
+            ]
         env = Environment({}, meta={"window": {"start": Date(start), "end": Date(end)}})
         for key, states in groups.values():
             finished = [how.finish(state) for how, state in zip(accumulators, states, strict=True)]
