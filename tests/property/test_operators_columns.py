@@ -1,4 +1,4 @@
-"""Stages, keys and event times on columns are what they are on documents."""
+"""Keys, event times and conditions on columns are what they are on documents; pipelines of stages: `test_drawn_pipelines.py`."""
 
 import json
 from collections.abc import Sequence
@@ -6,23 +6,22 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.harness.drawn import parse_drawn
-from tests.harness.interpreted import evaluate_rows, typed
+from tests.harness.interpreted import evaluate_rows
 from tidemark.shared.language.expressions.parse import parse_expression
 from tidemark.shared.language.expressions.scope import Scope
 from tidemark.shared.language.problems import Problems
 from tidemark.shared.language.schema import parse_schema
 from tidemark.shared.language.stages import KafkaSource, Stateless
-from tidemark.shared.language.stages.base import Failure, Passed, apply_stages, declared
 from tidemark.shared.language.values import canonical_key, encode_value, to_json
 from tidemark.shared.model.plan import DLQ, OUT
 from tidemark.shared.model.values import MISSING, Document
 from tidemark.shared.operators import frame
 from tidemark.shared.operators.base import ARRIVAL, KEY, PART, POS, TS, Out
-from tidemark.shared.operators.batches import batch_of, documents_of, user_columns, with_column
+from tidemark.shared.operators.batches import batch_of, documents_of, with_column
 from tidemark.shared.operators.context import NOWHERE
 from tidemark.shared.operators.decode import decode
 from tidemark.shared.operators.event_time import event_times
@@ -125,69 +124,6 @@ queries: st.SearchStrategy[Any] = st.one_of(
     st.tuples(names, st.booleans()).map(lambda t: {t[0]: {"$exists": t[1]}}),
     expressions.map(lambda e: {"$expr": e}),
 )  # fmt: skip
-branches: st.SearchStrategy[Any] = st.recursive(
-    expressions,
-    lambda inner: st.dictionaries(st.sampled_from(["y", "z", "w", "é"]), inner, min_size=1, max_size=3),
-    max_leaves=4,
-)
-trees: st.SearchStrategy[Any] = st.recursive(
-    st.one_of(st.just(1), expressions.filter(lambda e: type(e) is str or type(e) is dict)),
-    lambda inner: st.dictionaries(st.sampled_from(["y", "z", "w", "é"]), inner, min_size=1, max_size=3),
-    max_leaves=4,
-)
-roots: st.SearchStrategy[Any] = st.recursive(
-    st.one_of(
-        st.sampled_from(
-            ["$x", "$$ROOT", "$$CURRENT", "$$ROOT.x", {"y": "$i", "q": "$d"}, {"$literal": {"w": 1}}, "$z", "$x.y"]
-        )
-    ),
-    lambda inner: st.one_of(
-        st.lists(inner, min_size=1, max_size=3).map(lambda found: {"$mergeObjects": found}),
-        st.tuples(inner, inner).map(lambda found: {"$ifNull": list(found)}),
-        st.tuples(expressions, inner, inner).map(lambda found: {"$cond": list(found)}),
-    ),
-    max_leaves=4,
-)
-branching: st.SearchStrategy[Any] = st.one_of(
-    st.dictionaries(st.sampled_from(["x", "x.y", "x.z.y", "z", "s"]), branches, min_size=1, max_size=1).map(
-        lambda f: {"$addFields": f}
-    ),
-    st.dictionaries(st.sampled_from(["x", "x.y", "z.y", "s", "i"]), trees, min_size=1, max_size=1).map(
-        lambda f: {"$project": {"i": 1, **f}}
-    ),
-)
-_looks = st.one_of(
-    expressions,
-    st.sampled_from(["$y", "$w", "$$CURRENT", "$$ROOT.i"]).map(lambda e: {"$eq": [{"$type": e}, "array"]}),
-    st.tuples(st.sampled_from(["$y", "$z", "$w"]), st.sampled_from([0, "a", None])).map(lambda t: {"$eq": list(t)}),
-    st.sampled_from(["$y", "$z"]).map(lambda e: {"$gt": [{"$size": {"$ifNull": [e, []]}}, 1]}),
-)
-redactions: st.SearchStrategy[Any] = st.recursive(
-    st.sampled_from(["$$DESCEND", "$$DESCEND", "$$KEEP", "$$PRUNE", "$y"]),
-    lambda inner: st.one_of(
-        st.tuples(_looks, inner, inner).map(lambda t: {"$cond": list(t)}),
-        st.tuples(_looks, inner, inner).map(lambda t: {"$switch": {"branches": [{"case": t[0], "then": t[1]}], "default": t[2]}}),
-        inner.map(lambda e: {"$ifNull": ["$w", e]}),
-    ),
-    max_leaves=3,
-)  # fmt: skip
-stages = st.lists(
-    st.one_of(
-        branching,
-        redactions.map(lambda e: {"$redact": e}),
-        roots.map(lambda r: {"$replaceRoot": {"newRoot": r}}),
-        queries.map(lambda q: {"$match": q}),
-        st.tuples(queries, st.sampled_from(["dlq", "discard"])).map(
-            lambda t: {"$validate": {"validator": t[0], "validationAction": t[1]}}
-        ),
-        st.dictionaries(names, expressions, min_size=1, max_size=2).map(lambda f: {"$addFields": f}),
-        st.dictionaries(names, st.one_of(st.just(1), names.map(lambda n: f"${n}")), min_size=1, max_size=3).map(lambda f: {"$project": f}),
-        names.map(lambda n: {"$unset": n}),
-        names.map(lambda n: {"$project": {n: 0}}),
-        st.just({"$unwind": "$x"}),
-    ),
-    min_size=1, max_size=4,
-)  # fmt: skip
 
 
 def parsed(given_stages: Sequence[dict[str, Any]], **source: Any) -> tuple[KafkaSource, tuple[Stateless, ...]]:
@@ -225,41 +161,6 @@ def told(letter: Document) -> list[bytes]:
 
 def of(outs: Sequence[Out], port: str) -> list[Document]:
     return [d for o in outs if o.port == port for d in documents_of(o.batch)]
-
-
-@given(given_documents=st.lists(documents, max_size=6), given_stages=stages)
-@example(
-    given_documents=[
-        {"s": "", "i": 0, "t": {"$date": {"$numberLong": "0"}}, "x": []},
-        {"x": None, "s": "", "i": 0, "t": {"$date": {"$numberLong": "0"}}},
-    ],
-    given_stages=[{"$project": {"i": 1, "x": {"y": {"$toDate": "$s"}}}}],
-)
-@settings(max_examples=300)
-def test_stages_give_on_columns_what_they_give_on_documents(
-    given_documents: list[dict[str, Any]], given_stages: list[dict[str, Any]]
-) -> None:
-    """Same documents in the same order, dead letters with the same reasons; and the schema that the planner derives holds behind them."""
-    _, chain = parsed(given_stages)
-    batch = batch_of_records(given_documents)
-    staged = through(chain, batch, NOWHERE)
-    passed: list[Document] = []
-    failed: list[Document] = []
-    for env in environments(batch, documents_of(batch)):
-        for outcome in apply_stages(chain, env.root, env):
-            if isinstance(outcome, Passed):
-                passed += outcome.documents
-            elif isinstance(outcome, Failure):
-                why: Document = {"code": outcome.code, "path": outcome.path, "reason": outcome.reason}
-                failed.append({"doc": outcome.document, "why": why})
-    assert exact(documents_of(staged.batch)) == exact(passed)
-    letters: list[Document] = [{"doc": d["doc"], "why": d["errInfo"]} for d in of(staged.letters, DLQ)]
-    assert sorted(map(told, letters)) == sorted(map(told, failed))
-    assert staged.failed == len(failed)
-    schema = declared(parse_schema(TYPES, "schema", Problems({})), chain)
-    again = typed(staged.batch, schema)
-    assert set(user_columns(again)) == {f.name for f in schema if f.type != "decimal"}
-    assert canonical(documents_of(again)) == canonical(passed)
 
 
 def test_many_rows_on_which_a_condition_fails_are_judged_by_its_parts(monkeypatch: pytest.MonkeyPatch) -> None:
