@@ -5,6 +5,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from typing import Any, cast
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -145,3 +146,17 @@ def test_a_window_gives_what_the_interpreter_makes_of_its_records(seed: int) -> 
         document = drawn(chooser, types)
     splits = records_of(chooser, Records(chooser, chooser.choice((0.02, 0.1, 0.3)), types))
     assert played(chooser, document, splits) == Interpreted(document, splits).told()
+
+
+@pytest.mark.parametrize("key", ["$c", {"p": "$c"}, {"$ifNull": ["$c", 1]}])
+@pytest.mark.parametrize("ordering", [[], [{"$sort": {"k": 1}}]])
+def test_a_letter_has_all_of_its_document(key: Any, ordering: list[dict[str, Any]]) -> None:
+    """Also where a group alone looks at rows on their way, and takes all but the deepest."""
+    inner = [*ordering, {"$group": {"_id": key, "s": {"$first": "$k"}}}]
+    window = {"$tumblingWindow": {"interval": ms(10), "pipeline": inner}}
+    document = {"pipeline": [source({}), window], "options": {"lateness": "split"}}
+    texts = []
+    for number, depth in enumerate((3, 149, 150, 170)):
+        deep = "[" * depth + "]" * depth
+        texts.append(f'{{"ts":{{"$date":{{"$numberLong":"{number}"}}}},"c":{deep},"k":{number},"b":"other"}}'.encode())
+    assert played(random.Random(1), document, [texts]) == Interpreted(document, [texts]).told()

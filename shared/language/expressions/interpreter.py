@@ -27,7 +27,13 @@ from tidemark.shared.language.expressions.ast import (
     Switch,
     Variable,
 )
-from tidemark.shared.language.expressions.environment import CALL_UNITS, DEPTH_MAX, LOOP_STEP_UNITS, Environment
+from tidemark.shared.language.expressions.environment import (
+    CALL_UNITS,
+    DEPTH_MAX,
+    LOOP_STEP_UNITS,
+    READ_DEPTH_MAX,
+    Environment,
+)
 from tidemark.shared.language.expressions.errors import NO_BRANCH, SIZE, TYPE, VALUE, ExpressionError
 from tidemark.shared.language.expressions.library import OPERATORS
 from tidemark.shared.language.expressions.paths import read_path
@@ -46,10 +52,13 @@ def evaluate(expr: Expr, env: Environment) -> Value:
 
 
 def evaluate_bounded(expr: Expr, env: Environment) -> Value:
-    """The value of an expression, its whole size taken from the environment's budget; ExpressionError beyond it."""
+    """The value of an expression, its whole size taken from the environment's budget; ExpressionError beyond it.
+
+    What stands at a path is as deep as its document.
+    """
     value = evaluate(expr, env)
     if type(value) is dict or type(value) is list:
-        _spend(value, env)
+        _spend(value, env, READ_DEPTH_MAX if type(expr) is FieldPath else DEPTH_MAX)
     return value
 
 
@@ -61,13 +70,13 @@ def spend_size(value: Value, env: Environment) -> None:
         env.spend(len(value))
 
 
-def _spend(value: Any, env: Environment) -> None:
+def _spend(value: Any, env: Environment, most: int = DEPTH_MAX) -> None:
     """Take every character, item and field, shared parts as often as they stand in the value."""
     stack: list[tuple[Any, int]] = [(value, 1)]
     while stack:
         item, depth = stack.pop()
-        if depth > DEPTH_MAX:
-            raise ExpressionError(f"the result nests more than {DEPTH_MAX} deep", SIZE)
+        if depth > most:
+            raise ExpressionError(f"the result nests more than {most} deep", SIZE)
         units = len(item) + 1
         for inner in item.values() if type(item) is dict else item:
             kind = type(inner)

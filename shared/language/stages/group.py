@@ -16,7 +16,6 @@ from tidemark.shared.language.expressions.ast import (
     answers,
     constant,
     fields_used,
-    walk,
 )
 from tidemark.shared.language.expressions.environment import Environment
 from tidemark.shared.language.expressions.interpreter import evaluate_bounded
@@ -104,7 +103,7 @@ _SURE: Final = frozenset({"$sum", "$avg", "$min", "$max", "$first", "$last", "$c
 
 
 def _is_plain(expr: Expr) -> bool:
-    return all(isinstance(node, FieldPath | Literal | ObjectExpr) for node in walk(expr))
+    return isinstance(expr, FieldPath | Literal)  # an object of paths may nest too deep
 
 
 def _read(tree: Any, path: str, scope: Scope) -> Group | None:
