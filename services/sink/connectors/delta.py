@@ -1,8 +1,10 @@
 """Delta Lake tables (`tablereleases`): the marker of an identity is the version of its `txn` action."""
 
 import json
+import re
 from collections.abc import Iterator
 from typing import Any, Final
+from urllib.parse import unquote
 
 import deltalake
 import pyarrow as pa
@@ -26,10 +28,36 @@ LOG_KEPT: Final = "interval 2 hours"
 """For how long a table that the sink makes keeps entries of its log in front of a checkpoint: the library lists all at each commit."""
 
 
+_MAPPING: Final = "delta.columnMapping.mode"
+_KEPT: Final = frozenset(
+    {
+        "appendOnly",
+        "changeDataFeed",
+        "checkConstraints",
+        "columnMapping",
+        "deletionVectors",
+        "generatedColumns",
+        "identityColumns",
+        "invariants",
+        "timestampNtz",
+        "v2Checkpoint",
+        "vacuumProtocolCheck",
+    }
+)
+"""Features of a table that ask nothing of one who appends, or that `_check` finds in use."""
+_COMPUTED: Final = ("delta.generationExpression", "delta.identity.start", "delta.invariants")
+"""What a column's metadata says where a writer has to compute or check its values."""
+
+_OWN_FILE: Final = re.compile(r"-\d{20}-[^/]+\.parquet$")
+"""The end of the name of a file of the sink (`visible_name`)."""
+
+
 class DeltaReleases(TableReleases[DeltaTable]):
     """`Releases` into the Delta table at a destination. Functions block."""
 
     log = LOG
+    _readable: frozenset[str] | set[str] = frozenset()
+    """Files of other programs that the library puts together right."""
 
     def _open(self) -> DeltaTable | None:
         uri, options = self._destination.table()
@@ -52,11 +80,26 @@ class DeltaReleases(TableReleases[DeltaTable]):
                 f"{self._place}: the table is divided by {metadata.partition_columns or 'no column'}, and partitionBy of $emit"
                 f" says {list(self._partition_by) or 'none'}; make them the same"
             )
+        if unknown := sorted(set(table.protocol().writer_features or ()) - _KEPT):
+            raise self._asks_more(f"has features that the sink does not keep right: {', '.join(unknown)}")
+        if (mapping := metadata.configuration.get(_MAPPING, "none")) != "none":
+            raise self._asks_more(f"has columns of other names in files ({_MAPPING}: {mapping})")
+        for column in table.schema().fields:
+            if computed := sorted(set(_COMPUTED) & column.metadata.keys()):
+                raise self._asks_more(
+                    f"has values to compute or check of its column {column.name} ({', '.join(computed)})"
+                )
         if demanded := sorted(name for name in metadata.configuration if name.startswith("delta.constraints.")):
             raise TargetRefused(
                 f"{self._place}: the table has the constraint {demanded[0].removeprefix('delta.constraints.')}, which the sink"
                 " does not check; drop it, and let a $validate in the pipeline hold it"
             )
+
+    def _asks_more(self, what: str) -> TargetRefused:
+        return TargetRefused(
+            f"{self._place}: the Delta table {what}: rows of the sink would be wrong there. Take that from the table (ALTER TABLE … DROP"
+            " FEATURE, or another table for the rows), and let its owner take rows over from a table of their own"
+        )
 
     def _create(self, schema: pa.Schema) -> None:
         uri, options = self._destination.table()
@@ -107,12 +150,31 @@ class DeltaReleases(TableReleases[DeltaTable]):
         )
 
     def _compact(self, table: DeltaTable) -> tuple[int, int]:
+        self._check_readable(table)
         done = table.optimize.compact(
             target_size=self._target_bytes, commit_properties=CommitProperties(custom_metadata={TOLD: COMPACTED})
         )
         table.update_incremental()
         gone = table.vacuum(retention_hours=0, dry_run=False, enforce_retention_duration=False)
         return done["numFilesRemoved"], len(gone)
+
+    def _check_readable(self, table: DeltaTable) -> None:
+        """TargetRefused where the library would not put the files of other programs together right.
+
+        Of Spark's it makes times of 96 bits those of other centuries, and does not take away files whose names are not of ASCII, so that
+        their rows come twice.
+        """
+        others = {path for path in self._live(table) if not _OWN_FILE.search(path)}
+        for path in others - self._readable:
+            footer = None if not path.isascii() else self._footer(unquote(path))
+            if footer is None or any(
+                footer.schema.column(at).physical_type == "INT96" for at in range(footer.num_columns)
+            ):
+                raise TargetRefused(
+                    f"{self._place}: {path} is of a program whose files the library does not put together right; let that program compact"
+                    " the table (OPTIMIZE)"
+                )
+        self._readable = others
 
     def _log_files(self, table: DeltaTable) -> Iterator[str]:
         """The last checkpoint that the library wrote, and the entries behind it."""

@@ -184,7 +184,7 @@ class IcebergReleases(TableReleases[Table]):
     def _compact(self, table: Table) -> tuple[int, int]:
         small = [
             task.file
-            for task in table.scan().plan_files()
+            for task in ([] if _has_value_deletes(table) else table.scan().plan_files())
             # Files without rows that others marked as deleted: they would come back.
             if task.file.file_size_in_bytes < self._target_bytes and not task.delete_files
         ]
@@ -307,6 +307,12 @@ def _path(uri: str) -> str:
 
 def _partition(file: DataFile) -> str:
     return f"{file.spec_id} {file.partition}"
+
+
+def _has_value_deletes(table: Table) -> bool:
+    """Whether others delete rows by their values, in files that are older than the delete: a file that is written anew is not."""
+    now = table.current_snapshot()
+    return now is not None and now.summary is not None and int(now.summary["total-equality-deletes"] or 0) > 0
 
 
 def _manifests(table: Table, snapshots: Iterable[Snapshot]) -> dict[str, ManifestFile]:

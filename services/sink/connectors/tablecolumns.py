@@ -51,9 +51,10 @@ class TableColumns:
         table = table.drop_columns([name for name in self._partition_by if name in table.column_names])
         names = [name for name in table.column_names if self._may_be_named(name)]
         misfits: dict[int, list[str]] = {}
+        self._learn(table.select(names).schema)
+        names = [name for name in names if name in self._known.names]
         for name in sorted(set(table.column_names) - set(names)):
             _note(misfits, name, range(batch.num_rows))
-        self._learn(table.select(names).schema)
         columns: dict[str, pa.ChunkedArray] = {}
         for name in names:
             target = self._known.field(name).type

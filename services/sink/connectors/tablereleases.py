@@ -55,6 +55,17 @@ def told(manifest: Manifest) -> str:
     return json.dumps(msgspec.to_builtins(manifest), sort_keys=True, separators=(",", ":"))
 
 
+def _new(known: pa.Schema, wanted: pa.Schema) -> list[pa.Field]:
+    """The columns that a table lacks, but for those whose names differ from others in their case alone: formats take them for the same."""
+    names = {name.lower() for name in known.names}
+    found = []
+    for field in wanted:
+        if field.name.lower() not in names:
+            names.add(field.name.lower())
+            found.append(field)
+    return found
+
+
 def _origin(name: str) -> str:
     """Of a staged file that was written anew the one from which; any other name as it is."""
     return _REFIT.sub(".parquet", name)
@@ -186,16 +197,19 @@ class TableReleases(ABC, Generic[Handle]):
             return self._releasing
 
     def agree(self, wanted: pa.Schema) -> pa.Schema:
-        """The table's columns, with those of `wanted` that it did not have; the types of the others stay as they are."""
+        """The table's columns, with those of `wanted` that it did not have; the types of the others stay as they are.
+
+        Of names that differ in their case alone it has one.
+        """
         with self._errors():
             for _ in range(self._tries_max):
                 table = self._open()
                 if table is None:
-                    self._create(wanted)
+                    self._create(pa.schema(_new(pa.schema([]), wanted)))
                     continue
                 self._check(table)
                 known = self._schema(table)
-                new = [field for field in wanted if field.name not in known.names]
+                new = _new(known, wanted)
                 if not new:
                     return known
                 try:
@@ -212,6 +226,8 @@ class TableReleases(ABC, Generic[Handle]):
     def marker(self, identity: str) -> Epoch | None:
         """See `Releases.marker`."""
         table = self._refreshed()
+        if table is not None:
+            self._check(table)
         found = None if table is None else self._marker(table, identity)
         if table is None or found is None:
             return self._manifests.marker(identity)
