@@ -126,7 +126,7 @@ class RealSinks:
     def _encoding(self, context: AssignedTask, processor: Processor, stage: FileEmit) -> Encoding:
         name = stage.connection_name
         connection = None if name is None else self._connections.get(processor, name)
-        return encoding_of(stage, connection, context.operators.topic)
+        return encoding_of(stage, connection, context.operators.topic, self._connections.check_at(stage.path))
 
     def _destination(self, processor: Processor, stage: FileEmit, attempt: str) -> Destination:
         place, config = self._connections.place_of(processor, stage.connection_name, stage.file_path, stage.path)

@@ -1,6 +1,6 @@
 """Where the libraries of Delta Lake and Iceberg find a table: for those who write tables and those who read them."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 
@@ -30,12 +30,12 @@ def delta_place(filesystem: Any, path: str) -> tuple[str, dict[str, str]] | None
     return path if path.startswith("s3://") else f"s3://{path}", told
 
 
-def open_catalog(settings: Mapping[str, Any]) -> Any:
-    """The catalog that a connection's `catalog` describes. Raises as PyIceberg."""
-    from pyiceberg.catalog import load_catalog  # noqa: PLC0415 - a library that few need
+def open_catalog(settings: Mapping[str, Any], check: Callable[[str], None]) -> Any:
+    """The catalog that a connection's `catalog` describes. `check` raises where documents may not reach a file. Raises as PyIceberg."""
+    from tidemark.shared.adapters.icebergfiles import checked_catalog  # noqa: PLC0415 - a library that few need
 
     texts = {name: str(value) for name, value in settings.items()}
-    return load_catalog(texts.pop("name", "default"), **texts)
+    return checked_catalog(texts.pop("name", "default"), texts, check)
 
 
 def iceberg_name(folders: str) -> tuple[str, ...]:

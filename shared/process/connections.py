@@ -140,14 +140,18 @@ class Connections:
     def catalog_of(
         self, processor: Processor, stage: FileSource
     ) -> tuple[tuple[str, ...], Mapping[str, Any], Callable[[str], None]]:
-        """A table of Iceberg: its name, its catalog's settings, and what raises where a folder may not be read. WrongSetup; as `get`."""
+        """A table of Iceberg: its name, its catalog's settings, and what raises where a file may not be read. WrongSetup; as `get`."""
         settings = {} if stage.connection_name is None else self.get(processor, stage.connection_name).settings
         if "catalog" not in settings:
             raise WrongSetup(
                 no_catalog(stage.path if stage.connection_name is None else f"connections.{stage.connection_name}")
             )
         name = iceberg_name(stage.path_glob)
-        return name, settings["catalog"], lambda place: self._allowed.check_place(place, stage.path)
+        return name, settings["catalog"], self.check_at(stage.path)
+
+    def check_at(self, where: str) -> Callable[[str], None]:
+        """What raises NotAllowed for a path or URL that documents may not reach; `where` names the stage."""
+        return lambda place: self._allowed.check_place(place, where)
 
     def kafka_settings(self, connection: Connection) -> KafkaSettings:
         """Client settings of a Kafka connection."""

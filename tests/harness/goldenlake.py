@@ -1,6 +1,7 @@
 """Tables of Iceberg that other programs wrote, read elsewhere: their metadata names files by the place where they were written."""
 
 from collections import Counter
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
@@ -11,6 +12,7 @@ from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.exceptions import ValidationError
 from pyiceberg.io import InputFile
 from pyiceberg.io.pyarrow import PyArrowFileIO
+from pyiceberg.table import Table
 
 from tidemark.services.source.connectors.icebergtable import IcebergVersions
 from tidemark.services.source.connectors.parquetcells import texts_of
@@ -20,7 +22,20 @@ _WRITTEN: Final = "/tmp/golden-lake/"
 _MOVED: Final = "moved-to"
 
 
-class MovedIO(PyArrowFileIO):  # type: ignore[misc]
+class _MovedVersions(IcebergVersions):
+    """Of a table that lies in another folder by now."""
+
+    def __init__(self, name: tuple[str, ...], catalog: Mapping[str, Any], folder: Path) -> None:
+        super().__init__(name, catalog, lambda _: None)
+        self._folder = folder
+
+    def _open(self) -> Table:
+        table = super()._open()
+        table.io = _MovedIO({_MOVED: str(self._folder)})
+        return table
+
+
+class _MovedIO(PyArrowFileIO):  # type: ignore[misc]
     """Reads what lies in another folder by now."""
 
     def new_input(self, location: str) -> InputFile:
@@ -41,8 +56,6 @@ def lake_table(name: str, folder: Path) -> tuple[IcebergVersions, dict[int, Coun
         "type": "sql",
         "uri": f"sqlite:///{folder}/catalog.db",
         "warehouse": str(folder),
-        "py-io-impl": f"{MovedIO.__module__}.{MovedIO.__qualname__}",
-        _MOVED: str(folder),
     }
     catalog = SqlCatalog("default", **settings)
     catalog.create_namespace("n")
@@ -52,11 +65,11 @@ def lake_table(name: str, folder: Path) -> tuple[IcebergVersions, dict[int, Coun
     )
     order: list[int] = []
     with suppress(ValidationError):  # of a table with what the library does not know; the catalog has it all the same
-        table = catalog.register_table(("n", name), str(metadata).replace(f"{folder}/", _WRITTEN, 1))
+        table = catalog.register_table(("n", name), str(metadata))
         order = [entry.snapshot_id for entry in table.history()]
     rows = {
         int(file.stem): Counter(text for batch in pq.read_table(file).to_batches() for text in texts_of(batch))
         for file in (folder / "rows").glob("*.parquet")
     }
     catalog.close()
-    return IcebergVersions(("n", name), settings, lambda _: None), {at: rows[at] for at in order if at in rows}
+    return _MovedVersions(("n", name), settings, folder), {at: rows[at] for at in order if at in rows}

@@ -48,6 +48,8 @@ class CatalogTable:
 
     name: str
     catalog: Mapping[str, Any]
+    check: Callable[[str], None] = lambda _: None
+    """Raises where documents may not reach a file that the table names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,13 +81,18 @@ class Encoding:
         return bool(self.partition_by) or self.folder is not None
 
 
-def encoding_of(stage: FileEmit, connection: Connection | None, source_topics: Topics = None) -> Encoding:
+def encoding_of(
+    stage: FileEmit,
+    connection: Connection | None,
+    source_topics: Topics = None,
+    check: Callable[[str], None] = lambda _: None,
+) -> Encoding:
     """How a stage's rows become files, at a connection with its values put in. WrongSetup where the connection lacks a needed setting."""
     table = None
     if stage.format == "iceberg":
         if connection is None or "catalog" not in connection.settings:
             raise WrongSetup(no_catalog(stage.path if connection is None else f"connections.{connection.name}"))
-        table = CatalogTable(stage.file_path, connection.settings["catalog"])
+        table = CatalogTable(stage.file_path, connection.settings["catalog"], check)
     return Encoding.of(stage, table, source_topics)
 
 

@@ -37,11 +37,12 @@ from pyiceberg.table.update import AssertCurrentSchemaId
 from pyiceberg.table.update.snapshot import ExpireSnapshots
 
 from tidemark.services.sink.connectors.destination import Destination
-from tidemark.services.sink.connectors.filerows import joinable
+from tidemark.services.sink.connectors.filerows import CatalogTable, joinable
 from tidemark.services.sink.connectors.formats import parquet_bytes, table_from
 from tidemark.services.sink.connectors.manifests import Manifest
 from tidemark.services.sink.connectors.tablecolumns import FORBIDDEN, plain
 from tidemark.services.sink.connectors.tablereleases import COMPACTED, TOLD, CommitConflict, TableReleases, app_of, told
+from tidemark.shared.adapters.icebergfiles import CODE
 from tidemark.shared.adapters.tablelibraries import iceberg_name, open_catalog
 from tidemark.shared.ports.sink import TargetRefused, TargetUnavailable
 
@@ -69,21 +70,20 @@ class IcebergReleases(TableReleases[Table]):
         destination: Destination,
         partition_by: tuple[str, ...] = (),
         *,
-        name: str,
-        catalog: Mapping[str, Any],
+        table: CatalogTable,
         **bounds: int,
     ) -> None:
-        """`name`: of the table, in folders; `catalog`: as the library takes its properties; `bounds`: those of tables."""
+        """`bounds`: those of tables."""
         super().__init__(destination, partition_by, **bounds)
-        self._name = iceberg_name(name)
-        self._settings = catalog
+        self._name = iceberg_name(table.name)
+        self._known = table
         self._catalog: Catalog | None = None
 
     # --- the table
 
     def _tables(self) -> Catalog:
         if self._catalog is None:
-            self._catalog = open_catalog(self._settings)
+            self._catalog = open_catalog(self._known.catalog, self._known.check)
         return self._catalog
 
     def _open(self) -> Table | None:
@@ -95,6 +95,10 @@ class IcebergReleases(TableReleases[Table]):
             raise TargetRefused(
                 f"{self._place}: the catalog has the table {'.'.join(self._name)} in {table.location()};"
                 " expected it in the folder that $emit names"
+            )
+        if code := sorted(CODE & table.properties.keys()):
+            raise TargetRefused(
+                f"{self._place}: properties of the table {'.'.join(self._name)} name code to load: {', '.join(code)}; take them away"
             )
         return table
 

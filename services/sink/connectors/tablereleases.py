@@ -523,6 +523,5 @@ def table_releases(destination: Destination, encoding: Encoding, **bounds: int) 
         from tidemark.services.sink.connectors.iceberg import IcebergReleases  # noqa: PLC0415
 
         assert encoding.table is not None
-        name, catalog = encoding.table.name, encoding.table.catalog
-        return IcebergReleases(destination, encoding.partition_by, name=name, catalog=catalog, **bounds)
+        return IcebergReleases(destination, encoding.partition_by, table=encoding.table, **bounds)
     return None

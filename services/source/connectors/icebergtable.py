@@ -48,7 +48,7 @@ _REFUSALS = (
 
 
 class IcebergVersions:
-    """The table of a name. `check`: raises where its folder is none that documents may reach."""
+    """The table of a name. `check`: raises where a file that it names is none that documents may reach."""
 
     def __init__(self, name: tuple[str, ...], catalog: Mapping[str, Any], check: Callable[[str], None]) -> None:
         self.place = ".".join(name)
@@ -71,10 +71,8 @@ class IcebergVersions:
     def _open(self) -> Table:
         with self._in_words():
             if self._catalog is None:
-                self._catalog = open_catalog(self._settings)
-            table = self._catalog.load_table(self._name)
-        self._check(table.location())
-        return table
+                self._catalog = open_catalog(self._settings, self._check)
+            return self._catalog.load_table(self._name)
 
     @contextmanager
     def _in_words(self) -> Iterator[None]:

@@ -1,0 +1,101 @@
+"""Iceberg's catalogs and files, for documents: a file only where they may reach, and no class that a document, table or server names.
+
+A table's metadata names files anywhere, and PyIceberg loads classes by names in a catalog's settings, a table's properties and a server's
+answers.
+"""
+
+import os
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Final
+
+from pyiceberg.catalog import AVAILABLE_CATALOGS, Catalog, CatalogType, load_catalog
+from pyiceberg.catalog.rest import RestCatalog
+from pyiceberg.io import PY_IO_IMPL, FileIO, InputFile, OutputFile, load_file_io
+from pyiceberg.io.pyarrow import PyArrowFileIO
+
+Check = Callable[[str], None]
+"""Raises where documents may not reach a path or URL."""
+CODE: Final = frozenset({"py-catalog-impl", PY_IO_IMPL, "write.py-location-provider.impl", "auth"})
+"""Properties by which the library finds classes."""
+_CHECK: Final = "tidemark.check"
+_PLACES: Final = ("endpoint", "host", "uri", "url")
+"""How names of properties end that say where storage is."""
+
+
+class CheckedIO(FileIO):  # type: ignore[misc]
+    """The library's own for each place, once it is checked."""
+
+    def __init__(self, properties: Mapping[str, Any]) -> None:
+        """Of a catalog that `checked_catalog` has opened."""
+        super().__init__({name: value for name, value in properties.items() if name not in (*CODE, _CHECK)})
+        self._check: Check = properties[_CHECK]
+        self._files: dict[str, FileIO] = {}
+        """By scheme."""
+
+    def new_input(self, location: str) -> InputFile:
+        """See `FileIO.new_input`."""
+        return self._at(location).new_input(location)
+
+    def new_output(self, location: str) -> OutputFile:
+        """See `FileIO.new_output`."""
+        return self._at(location).new_output(location)
+
+    def delete(self, location: str | InputFile | OutputFile) -> None:
+        """See `FileIO.delete`."""
+        self._at(location if isinstance(location, str) else location.location).delete(location)
+
+    def _at(self, location: str) -> FileIO:
+        # As the library understands it: `file:/a` is /a, and so is `file:///b/../a`.
+        scheme, host, path = PyArrowFileIO.parse_location(location, self.properties)
+        self._check(
+            os.path.abspath(path)  # noqa: PTH100 - links are the check's matter
+            if scheme == "file"
+            else f"{scheme}://{host}/{path.removeprefix(host).lstrip('/')}"
+        )
+        if scheme not in self._files:
+            self._files[scheme] = load_file_io(self.properties, location)
+        return self._files[scheme]
+
+
+class _CheckedRest(RestCatalog):  # type: ignore[misc]
+    """One whose server says where storage is, but names no class."""
+
+    properties: dict[str, Any]
+
+    def _fetch_config(self) -> None:
+        own = dict(self.properties)
+        super()._fetch_config()
+        told = {name: value for name, value in self.properties.items() if own.get(name) != value}
+        self.properties = {name: value for name, value in self.properties.items() if name not in told} | _data(
+            told, own[_CHECK]
+        )
+        self.properties |= {name: own[name] for name in (PY_IO_IMPL, _CHECK)}
+
+
+def checked_catalog(name: str, settings: Mapping[str, str], check: Check) -> Catalog:
+    """A catalog whose files are checked. ValueError for settings that name classes; raises as PyIceberg."""
+    if named := sorted(CODE & settings.keys()):
+        raise ValueError(f"catalog: {', '.join(named)}: a catalog's settings may not name code to load; leave it away")
+    AVAILABLE_CATALOGS[CatalogType.REST] = lambda name, settings: _CheckedRest(name, **settings)
+    own = {PY_IO_IMPL: f"{CheckedIO.__module__}.{CheckedIO.__qualname__}", _CHECK: check}
+    catalog = load_catalog(name, **settings, **own)
+    load = catalog._load_file_io  # noqa: SLF001 - where properties of a table, and of a server's answer, come in
+
+    def load_checked(properties: Mapping[str, Any] | None = None, location: str | None = None) -> FileIO:
+        return load(_data(properties or {}, check), location)
+
+    catalog._load_file_io = load_checked  # noqa: SLF001
+    return catalog
+
+
+def _data(properties: Mapping[str, Any], check: Check) -> dict[str, Any]:
+    """Those that name no class; the places among them are checked."""
+    for place in _places(properties):
+        check(place)
+    return {name: value for name, value in properties.items() if name not in (*CODE, _CHECK)}
+
+
+def _places(properties: Mapping[str, Any]) -> Iterator[str]:
+    for name, value in properties.items():
+        if name.lower().endswith(_PLACES):
+            yield str(value) if "://" in str(value) else f"http://{value}"
