@@ -41,10 +41,10 @@ def run(*stages: dict[str, Any]) -> list[dict[str, Any]]:
     [
         ([GROUP, TOLD], []),
         ([GROUP], [TOLD]),
-        ([{"$sort": {"n": 1}}, TOLD], []),
+        ([{"$sort": {"n": 1}}], [TOLD]),
         ([{"$match": {"k": "a"}}], [TOLD]),
         ([{"$count": "n"}, TOLD], []),
-        ([{"$limit": 1}, {"$group": {"_id": {"$meta": "stream.source.offset"}}}, TOLD], []),
+        ([{"$limit": 1}, {"$group": {"_id": "$k"}}, TOLD], []),
         ([{"$match": {"k": "a"}}], [windowed({"$match": {"k": "a"}}, TOLD)]),
     ],
     ids=["group inside", "group", "sort", "rows", "count", "limit then group", "window behind a window"],
@@ -67,6 +67,19 @@ def test_records_inside_a_window_have_their_own_place(operator: str, last: list[
     rows = [row for document in found for row in document.get("rows", [document])]
     told = sorted((row["n"], row["offset"], row["ts"] == row["t"]) for row in rows)
     assert told == [(0, 0, True), (1, 1, True), (2, 2, True)]
+
+
+@pytest.mark.parametrize("operator", ["$tumblingWindow", "$sessionWindow"])
+@pytest.mark.parametrize("first", [{"$sort": {"n": -1}}, {"$limit": 9}, {"$skip": 0}])
+def test_what_puts_rows_into_order_makes_no_new_ones(operator: str, first: dict[str, Any]) -> None:
+    """Behind it a row still tells the place of its record, to stages and to a group."""
+    rows = run(windowed(first, TOLD, kind=operator))
+    assert sorted((row["n"], row["offset"], row["ts"] == row["t"]) for row in rows) == [
+        (0, 0, True), (1, 1, True), (2, 2, True),
+    ]  # fmt: skip
+    offset = {"$meta": "stream.source.offset"}
+    groups = run(windowed(first, {"$group": {"_id": offset, "n": {"$push": "$n"}}}, kind=operator))
+    assert sorted((group["_id"], group["n"]) for group in groups) == [(0, [0]), (1, [1]), (2, [2])]
 
 
 def test_pairs_of_a_join_name_no_record() -> None:

@@ -38,7 +38,15 @@ def installed(tmp_path: Path) -> Path:
     folder = tmp_path / "a b"
     folder.mkdir()
     shutil.copy(ROOT / "Makefile", folder)
-    for source in ("requirements-build.lock", "requirements-dev.lock", "pyproject.toml", "deploy/broker/jars.lock"):
+    for source in (
+        "requirements-build.lock",
+        "requirements-dev.lock",
+        "pyproject.toml",
+        "deploy/broker/jars.lock",
+        "services/local/archive.py",
+        "spark_stages/archive.py",
+        "spark_stages/session.py",
+    ):
         (folder / source).parent.mkdir(parents=True, exist_ok=True)
         (folder / source).touch()
     (folder / ".venv" / "bin").mkdir(parents=True)
@@ -116,7 +124,7 @@ def test_an_environment_that_cannot_be_used_is_made_anew(installed: Path, why: s
 def test_a_failed_archive_says_why(installed: Path) -> None:
     """In a sentence, with what the failed program said last."""
     (installed / ".tidemark/classes/.archived").unlink()
-    (installed / "services/local").mkdir(parents=True)
+    (installed / "services/local").mkdir(parents=True, exist_ok=True)
     shutil.copy(ROOT / "services/local/doctor.py", installed / "services/local")
     python = installed / ".venv/bin/python"
     python.unlink()
