@@ -132,8 +132,14 @@ class DeltaVersions:
 
     def _kept(self, table: deltalake.DeltaTable, version: int) -> dict[str, pa.BooleanArray]:
         """Of each file with a deletion vector, which of its rows are there."""
+        try:
+            vectors = list(map(pa.record_batch, table.deletion_vectors()))
+        except DeltaError as error:
+            raise self._refused(
+                version, f"its deletion vectors are not read beside another feature: {error}"
+            ) from error
         kept = {}
-        for batch in map(pa.record_batch, table.deletion_vectors()):
+        for batch in vectors:
             for path, rows in zip(batch["filepath"].to_pylist(), batch["selection_vector"], strict=True):
                 if not path.startswith(table.table_uri):
                     raise self._outside(version, path)
