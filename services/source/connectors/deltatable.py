@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 LOG: Final = "_delta_log"
 _MAPPING: Final = "delta.columnMapping.mode"
+_PANIC: Final = "PanicException"
+"""What the library raises, as no Exception, where it finds what it did not think of."""
 _READ: Final = frozenset(
     {
         "columnMapping",
@@ -78,6 +80,10 @@ class DeltaVersions:
             raise VersionRefused(f"{self.place}: the Delta table cannot be read: {error}") from error
         except unreachable() as error:
             raise LogUnavailable(f"{self.place}: {error}; it is tried again") from error
+        except BaseException as error:
+            if type(error).__name__ != _PANIC:
+                raise
+            raise VersionRefused(f"{self.place}: the Delta table is damaged: {error}") from error
 
     def files(self, version: int) -> Sequence[TableFile]:
         """See `TableVersions.files`."""
@@ -174,8 +180,10 @@ class DeltaVersions:
             if self.newest() >= following:
                 raise gone(self.place, version, f"the log has no entry {following} any more")
             return None
-        if any(_changes(line, "remove") for line in entry):
-            operations = [str(line["commitInfo"].get("operation")) for line in entry if "commitInfo" in line]
+        with self._as_entry(following):
+            removes = any(_changes(line, "remove") for line in entry)
+            operations = [str(line["commitInfo"].get("operation")) for line in entry if line.get("commitInfo")]
+        if removes:
             raise taken_away(self.place, following, ", ".join(operations))
         return following
 
@@ -188,14 +196,26 @@ class DeltaVersions:
             return None
         except unreachable() as error:
             raise LogUnavailable(f"{path}: {error}; it is tried again") from error
-        return [json.loads(line) for line in text.splitlines() if line]
+        with self._as_entry(version):
+            return [dict(json.loads(line)) for line in text.splitlines() if line]
+
+    @contextmanager
+    def _as_entry(self, version: int) -> "Iterator[None]":
+        """Others may have written whatever they like into the log."""
+        try:
+            yield
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+            raise VersionRefused(
+                f"{self.place}: version {version} cannot be read: its entry of the log is damaged: {error!r}"
+            ) from error
 
     def added(self, version: int) -> Sequence[TableFile]:
         """See `TableVersions.added`."""
         entry = self._entry(version)
         if entry is None:
             raise gone(self.place, version, "its entry of the log is not there any more")
-        names = {unquote(line["add"]["path"]) for line in entry if _changes(line, "add")}
+        with self._as_entry(version):
+            names = {unquote(line["add"]["path"]) for line in entry if _changes(line, "add")}
         if not names:
             return ()
         return [file for name, file in self._files(version).items() if name in names]
@@ -234,4 +254,4 @@ def _is_outside(path: str) -> bool:
 
 def _changes(line: Mapping[str, Any], kind: str) -> bool:
     """Whether a line of an entry adds or removes a file with its rows."""
-    return kind in line and bool(line[kind].get("dataChange", True))
+    return line.get(kind) is not None and bool(line[kind].get("dataChange", True))

@@ -18,6 +18,10 @@ from pyiceberg.types import NestedField, StructType
 
 _KEPT_BYTES_MAX: Final = 1 << 28
 """Of values that are kept for the next file. Files come by age, so those of several partitions take turns."""
+_PIECE_ROWS: Final = 1 << 20
+"""Looked for together: each time all deleted values are put into a hash table."""
+_PIECE_BYTES: Final = 1 << 26
+"""Less rows, where values are long."""
 _SEQUENCE: Final = "sequence"
 Read = Callable[[DataFile, Schema], Iterable[pa.RecordBatch]]
 """Rows of a file with the columns of a schema, found by their ids."""
@@ -107,34 +111,34 @@ class ValueDeletes:
         places = ((), (file.spec_id, file.partition))
         return [scope for key, scope in self._scopes.items() if key[1:] in places and scope.newest() > sequence]
 
-    def rows(
+    def kept(
         self, scopes: Sequence[_Scope], sequence: int, read: Callable[[Schema], Iterable[pa.RecordBatch]]
-    ) -> Iterator[pa.RecordBatch]:
-        """Those of a data file that are left, with the snapshot's columns. `read`: all of its rows, with columns of a schema."""
-        asked = list(self._schemas[0].fields)
+    ) -> pa.BooleanArray:
+        """Of a data file's rows, those that are left. `read`: all of its rows, with columns of a schema. ValueError."""
+        asked: list[NestedField] = []
         paths = [self._paths(scope.ids, asked) for scope in scopes]
         keys = [self._keys(scope) for scope in scopes]
-        for batch in read(Schema(*asked)):
-            left = batch
+        kept = [pa.array([], pa.bool_())]
+        for piece in _pieces(read(Schema(*asked))):
+            left = pa.repeat(pa.scalar(value=True), piece.num_rows)
             for known, found in zip(keys, paths, strict=True):
-                deleted = known.deleted_at([_column(left, path) for path in found])
-                left = left.filter(pc.less_equal(pc.fill_null(deleted, -1), sequence))
-            yield left.select(range(len(self._schemas[0].fields)))
+                deleted = known.deleted_at([_column(piece, path) for path in found])
+                left = pc.and_(left, pc.less_equal(pc.fill_null(deleted, -1), sequence))
+            kept.append(left)
+        return pa.concat_arrays(kept)
 
-    def _paths(self, ids: Iterable[int], asked: list[NestedField]) -> list[list[Any]]:
-        """Where columns are among those that are asked for; those that are not there yet become some. ValueError where they cannot."""
+    def _paths(self, ids: Sequence[int], asked: list[NestedField]) -> list[list[Any]]:
+        """Where columns are among those that are asked for, each added there as one of its own. ValueError where nothing has them."""
         found = []
         for number in ids:
-            schemas = (Schema(*asked), *self._schemas)
-            schema, path = next(((s, p) for s in schemas if (p := _path(s.fields, number))), (None, []))
-            if schema is None or (schema is not schemas[0] and path[0].field_id in schemas[0].field_ids):
-                raise ValueError(f"rows are deleted by the values of column {number}, which the table has no more")
-            if schema is not schemas[0]:
-                only = prune_columns(schema, {number}, select_full_types=False).find_field(path[0].field_id)
-                name = f"key {number}"  # a later column may have its name
-                asked.append(NestedField(only.field_id, name, only.field_type, required=False))
-            at = [field.field_id for field in asked].index(path[0].field_id)
-            found.append([at, *(inner.name for inner in path[1:])])
+            schema, path = next(((s, p) for s in self._schemas if (p := _path(s.fields, number))), (None, []))
+            if schema is None:
+                raise ValueError(f"rows are deleted by the values of column {number}, which the table never had")
+            only = prune_columns(schema, {number}, select_full_types=False).find_field(path[0].field_id)
+            found.append([len(asked), *(inner.name for inner in path[1:])])
+            asked.append(NestedField(only.field_id, f"key {len(asked)}", only.field_type, required=False))
+        if not found:
+            raise ValueError("rows are deleted by the values of no column")
         return found
 
     def _keys(self, scope: _Scope) -> Keys:
@@ -158,6 +162,18 @@ class ValueDeletes:
         if not sequences:
             return Keys([], pa.array([], pa.int64()))
         return Keys.of([pa.concat_arrays(part) for part in parts], pa.concat_arrays(sequences))
+
+
+def _pieces(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Put together."""
+    held: list[pa.RecordBatch] = []
+    for batch in batches:
+        held.append(batch)
+        if sum(each.num_rows for each in held) >= _PIECE_ROWS or sum(each.nbytes for each in held) >= _PIECE_BYTES:
+            yield pa.concat_batches(held)
+            held = []
+    if held:
+        yield pa.concat_batches(held)
 
 
 def _path(fields: Iterable[NestedField], number: int) -> list[NestedField]:

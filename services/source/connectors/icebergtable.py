@@ -1,17 +1,20 @@
 """Apache Iceberg tables (`tableversions`), read by PyIceberg: a version is a snapshot, 0 the table before its first one.
 
-The library says which files a snapshot has, and which rows deletes of positions name, in files and vectors. Deletes by value are ours
-(`icebergdeletes`), and so is what columns a row has (`tablerows`): the library's own reader makes null arrays and maps empty ones.
+The library says which files a snapshot has, and which of them have deletes of positions for which. Deletes are read here: the library's own
+reader takes files of them whole, as numbers of Python. So are rows (`tablerows`): there it makes null arrays and maps empty ones.
 """
 
+import struct
+import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import contextmanager
-from functools import partial
+from functools import partial, reduce
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pydantic
 import sqlalchemy.exc
 from pyiceberg.catalog import Catalog
@@ -24,14 +27,15 @@ from pyiceberg.exceptions import (
     UnauthorizedError,
     ValidationError,
 )
-from pyiceberg.io.pyarrow import _read_all_delete_files, pyarrow_to_schema, schema_to_pyarrow
+from pyiceberg.io.pyarrow import pyarrow_to_schema, schema_to_pyarrow
 from pyiceberg.manifest import DataFile, DataFileContent, FileFormat, ManifestEntry
 from pyiceberg.schema import Schema
-from pyiceberg.table import FileScanTask, Table
+from pyiceberg.table import Table
 from pyiceberg.table.delete_file_index import DeleteFileIndex
 from pyiceberg.table.snapshots import Operation, Snapshot
 from pyiceberg.transforms import IdentityTransform, VoidTransform
 
+from tidemark.services.source.connectors.deletionvectors import Places, deleted_in
 from tidemark.services.source.connectors.icebergdeletes import ValueDeletes
 from tidemark.services.source.connectors.tablerows import ORC, PARQUET, Columns, by_id, id_of
 from tidemark.services.source.connectors.tablerows import DataFile as RowsFile
@@ -41,8 +45,13 @@ from tidemark.shared.adapters.tablelibraries import open_catalog
 from tidemark.shared.ports.log import LogUnavailable
 from tidemark.shared.ports.source import SourceMissing
 
+_DAMAGED = (
+    ArithmeticError, AssertionError, AttributeError, EOFError, LookupError, MemoryError, RecursionError, TypeError, ValueError,
+    struct.error, zlib.error,
+)  # fmt: skip
+"""What the library raises where it parses bytes that are no metadata."""
 _REFUSALS = (
-    BadRequestError, ForbiddenError, UnauthorizedError, ValidationError, pydantic.ValidationError, ValueError, NotImplementedError,
+    BadRequestError, ForbiddenError, UnauthorizedError, ValidationError, pydantic.ValidationError, NotImplementedError, *_DAMAGED,
     sqlalchemy.exc.ArgumentError,
 )  # fmt: skip
 
@@ -83,7 +92,7 @@ class IcebergVersions:
                 f"{self.place}: the catalog has no table of this name; correct the path in $source, which names it as namespace/table"
             ) from error
         except _REFUSALS as error:
-            raise VersionRefused(f"{self.place}: {error}") from error
+            raise VersionRefused(f"{self.place}: {str(error) or repr(error)}") from error
         except unreachable(RESTError, sqlalchemy.exc.SQLAlchemyError) as error:
             raise LogUnavailable(f"{self.place}: {error}; it is tried again") from error
 
@@ -225,31 +234,36 @@ class _Rows:
 
     def of(self, file: DataFile, positions: AbstractSet[DataFile], sequence: int) -> Batches:
         """Rows of a file that are there."""
-        kept = self._kept(file, positions)
-        if not (scopes := self._values.of(file, sequence)):
-            return self._file(file, self._columns, kept).rows()
-        return self._values.rows(scopes, sequence, lambda columns: self._file(file, columns, kept).rows())
+        return self._file(file, self._columns, self._kept(file, positions, sequence)).rows()
 
     def count(self, file: DataFile, positions: AbstractSet[DataFile], sequence: int) -> int:
         """How many."""
-        if not self._values.of(file, sequence):
-            return (
-                self._file(file, self._columns, self._kept(file, positions)).count() if positions else file.record_count
-            )
-        return sum(batch.num_rows for batch in self.of(file, positions, sequence))
+        kept = self._kept(file, positions, sequence)
+        return file.record_count if kept is None else int(kept.true_count)
 
-    def _kept(self, file: DataFile, positions: AbstractSet[DataFile]) -> pa.BooleanArray | None:
-        """Of its first rows, those that no delete of a position names."""
-        if not positions:
-            return None
-        task = FileScanTask(file, delete_files=set(positions))
-        deleted = _read_all_delete_files(self._table.io, [task]).get(file.file_path, [])
-        places = [np.asarray(chunk, dtype=np.int64) for column in deleted for chunk in column.chunks if len(chunk)]
-        if not places:
-            return None
-        kept = np.ones(max(int(each.max()) for each in places) + 1, dtype=np.bool_)
-        kept[np.concatenate(places)] = False
+    def _kept(self, file: DataFile, positions: AbstractSet[DataFile], sequence: int) -> pa.BooleanArray | None:
+        """Of its rows, those that no delete takes away; None: all. ValueError."""
+        found = [self._left_by_position(file, positions)] if positions else []
+        if scopes := self._values.of(file, sequence):
+            found.append(self._values.kept(scopes, sequence, partial(self._plain, file)))
+        return reduce(pc.and_, found) if found else None
+
+    def _left_by_position(self, file: DataFile, positions: AbstractSet[DataFile]) -> pa.BooleanArray:
+        kept = np.ones(self._file(file, self._columns, None).count(), dtype=np.bool_)
+        for delete in positions:
+            for places in self._places(delete, file.file_path):
+                kept[places[(places >= 0) & (places < len(kept))]] = False
         return pa.array(kept)
+
+    def _places(self, delete: DataFile, path: str) -> Iterator[Places]:
+        """Those that a file of deletes names in a data file."""
+        with self._table.io.new_input(delete.file_path).open() as opened:
+            if delete.file_format == FileFormat.PUFFIN:
+                yield from deleted_in(opened, path)
+                return
+            fragment = (PARQUET if delete.file_format == FileFormat.PARQUET else ORC).make_fragment(opened)
+            for batch in fragment.to_batches(columns=["pos"], filter=pc.field("file_path") == path):
+                yield batch.column("pos").drop_null().to_numpy()
 
     def _plain(self, file: DataFile, columns: Schema) -> Batches:
         return self._file(file, columns, None).rows()
