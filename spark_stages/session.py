@@ -52,7 +52,7 @@ SESSION: Final = frozenset(key for key in SETTINGS if key.startswith("spark.sql.
 OPTIONS: Final = "spark.driver.extraJavaOptions"
 CLASS_PATH: Final = "spark.driver.extraClassPath"
 _ELSEWHERE: Final = frozenset(
-    {"SPARK_HOME", "SPARK_CONF_DIR", "SPARK_DIST_CLASSPATH", "HADOOP_CONF_DIR", "YARN_CONF_DIR"}
+    {"SPARK_HOME", "SPARK_CONF_DIR", "SPARK_DIST_CLASSPATH", "HADOOP_CONF_DIR", "YARN_CONF_DIR", "PYSPARK_SUBMIT_ARGS"}
 )
 """Variables that make Spark's class path another one."""
 LOCAL: Final[Mapping[str, str]] = {
@@ -82,9 +82,10 @@ def class_path_option() -> str:
     Spark's launcher names slf4j's jar in front of the folder that it is in, and Java 21 leaves an archive aside where a jar is named twice.
     Of two class paths a JVM takes the last, and this one knows nothing of what those variables add.
     """
-    if _ELSEWHERE & os.environ.keys():
+    package = Path(pyspark.__file__).parent
+    if _ELSEWHERE & os.environ.keys() or (package / "conf").exists():
         return ""
-    folder = Path(pyspark.__file__).parent / "jars"
+    folder = package / "jars"
     jars = sorted(folder.glob("*.jar"), key=lambda jar: (not jar.name.startswith("slf4j-api-"), jar.name))
     return f" -cp {shlex.quote(os.pathsep.join(map(str, jars)))}"
 

@@ -69,11 +69,14 @@ print(session._jvm.java.lang.ClassLoader.getSystemResource("own.properties") is 
 """
 
 
-@pytest.mark.parametrize("by_variable", [False, True])
-def test_a_class_path_of_ones_own_counts(tmp_path: Path, by_variable: bool) -> None:
+@pytest.mark.parametrize(
+    ("variable", "value"),
+    [("", ""), ("SPARK_CONF_DIR", "{}"), ("PYSPARK_SUBMIT_ARGS", "--driver-class-path {} pyspark-shell")],
+)
+def test_a_class_path_of_ones_own_counts(tmp_path: Path, variable: str, value: str) -> None:
     """What an operator adds, by a setting or a variable, is found beside an archive."""
     (tmp_path / "own.properties").touch()
-    named, given = ({"SPARK_CONF_DIR": str(tmp_path)}, "") if by_variable else ({}, str(tmp_path))
+    named, given = ({variable: value.format(tmp_path)}, "") if variable else ({}, str(tmp_path))
     command = [sys.executable, "-c", _FINDS, given]
     done = subprocess.run(command, env={**os.environ, **named}, capture_output=True, text=True, check=True)
     assert done.stdout.split()[-1] == "True"
