@@ -262,7 +262,7 @@ def test_a_result_nests_no_deeper_than_the_interpreter_lets_it(
     monkeypatch.setattr(calls, "FEW_ROWS", 0)
     chain: Any = parse({"pipeline": [SOURCE, stage]}).pipeline[1:]
     for depth in (148, 149, 150, 151, 170, 178):
-        for opened, closed in (("[", "]"), ('{"a":', "}")):
+        for opened, closed in (("[", "]"), ("[", ",1]"), ('{"a":', "}")):
             deep = opened * depth + "1" + closed * depth
             again = "" if known else f'"n":{deep},'
             texts = [f'{{{again}"n":{deep},"x":{row}}}'.encode() for row in range(3)]

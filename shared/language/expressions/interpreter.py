@@ -62,10 +62,10 @@ def evaluate_bounded(expr: Expr, env: Environment) -> Value:
     return value
 
 
-def spend_size(value: Value, env: Environment) -> None:
-    """Take the size of a value from the budget, of a text as well; ExpressionError beyond it."""
+def spend_size(value: Value, env: Environment, most: int = DEPTH_MAX) -> None:
+    """Take the size of a value from the budget, of a text as well; ExpressionError beyond it, or where it nests more than `most` deep."""
     if type(value) is dict or type(value) is list:
-        _spend(value, env)
+        _spend(value, env, most)
     elif type(value) is str:
         env.spend(len(value))
 

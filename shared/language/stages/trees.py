@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from tidemark.shared.language.expressions.ast import Expr, FieldPath, fields_used
-from tidemark.shared.language.expressions.environment import Environment
+from tidemark.shared.language.expressions.environment import READ_DEPTH_MAX, Environment
 from tidemark.shared.language.expressions.interpreter import evaluate_bounded, spend_size
 from tidemark.shared.language.fields import Fields, Path, all_of, expression_paths
 from tidemark.shared.language.schema import Field, Schema
@@ -74,7 +74,7 @@ class TreeValues:
             found = self._known[id(leaf)] = evaluate_bounded(leaf.expr, self._env)
             return found
         found = self._known[id(leaf)]
-        spend_size(found, self._env)
+        spend_size(found, self._env, READ_DEPTH_MAX)  # how deep it nests was judged
         return found
 
 
