@@ -11,7 +11,6 @@ from typing import Any, Final
 from pyiceberg.catalog import AVAILABLE_CATALOGS, Catalog, CatalogType, load_catalog
 from pyiceberg.catalog.rest import RestCatalog
 from pyiceberg.io import PY_IO_IMPL, FileIO, InputFile, OutputFile, load_file_io
-from pyiceberg.io.pyarrow import PyArrowFileIO
 
 Check = Callable[[str], None]
 """Raises where documents may not reach a path or URL."""
@@ -45,6 +44,8 @@ class CheckedIO(FileIO):  # type: ignore[misc]
         self._at(location if isinstance(location, str) else location.location).delete(location)
 
     def _at(self, location: str) -> FileIO:
+        from pyiceberg.io.pyarrow import PyArrowFileIO  # noqa: PLC0415 - it makes columns as it is loaded
+
         # As the library understands it: `file:/a` is /a, and so is `file:///b/../a`.
         scheme, host, path = PyArrowFileIO.parse_location(location, self.properties)
         self._check(
