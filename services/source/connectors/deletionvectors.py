@@ -25,6 +25,7 @@ _OFFSETS_LEAST: Final = 4
 _ARRAY_MAX: Final = 4096
 """Numbers in a container that is a list; with more it is a set of bits."""
 _SET_BYTES: Final = 8192
+"""Of such a set, a bit for each of its 2^16 numbers: part of the format."""
 _HALF: Final = 16
 _HIGH_MAX: Final = 2**31 - 1
 """With more a number would not fit 64 bits with a sign."""
