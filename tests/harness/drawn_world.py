@@ -6,6 +6,7 @@ from typing import Any, Final
 
 from tests.harness.drawn_records import Records
 from tests.harness.plan_world import PlanWorld
+from tidemark.shared.language.documents import InvalidDocument, parse
 from tidemark.shared.language.expressions.environment import Environment
 from tidemark.shared.language.schema import Schema
 from tidemark.shared.language.stages import Stateless
@@ -30,6 +31,15 @@ def source(types: dict[str, str]) -> dict[str, Any]:
     watermark = {"strategy": "boundedDisorder", "maxDelay": ms(1_000)}
     schema = {"schema": types} if types else {}
     return {"$source": {"connectionName": "c", "topic": "t", "timeField": "$ts", "watermark": watermark, **schema}}
+
+
+def accepted(document: dict[str, Any]) -> dict[str, Any] | None:
+    """The document; None if it would be refused."""
+    try:
+        parse(document)
+    except InvalidDocument:
+        return None
+    return document
 
 
 def records_of(chooser: random.Random, records: Records) -> list[list[bytes]]:

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from tests.harness.drawn_records import Records
 from tests.harness.drawn_stages import Groups
-from tests.harness.drawn_world import Plainly, Row, ms, played, records_of, source
-from tidemark.shared.language.documents import InvalidDocument, parse
+from tests.harness.drawn_world import Plainly, Row, accepted, ms, played, records_of, source
+from tidemark.shared.language.documents import parse
 from tidemark.shared.language.expressions.ast import Expr
 from tidemark.shared.language.expressions.environment import Environment
 from tidemark.shared.language.expressions.errors import ExpressionError
@@ -32,12 +32,7 @@ def drawn(chooser: random.Random, types: dict[str, str]) -> dict[str, Any] | Non
         within = {"before": ms(chooser.choice((0, 3, 100))), "after": ms(chooser.choice((0, 3, 100)))}
         kind = chooser.choice(("inner", "left", "right", "full"))
         both = {"$join": {"from": other, "leftKey": keys[0], "rightKey": keys[1], "within": within, "type": kind, "as": "r"}}  # fmt: skip
-    document = {"pipeline": [source(types), *left, both, *after], "options": {"lateness": "split"}}
-    try:
-        parse(document)
-    except InvalidDocument:
-        return None
-    return document
+    return accepted({"pipeline": [source(types), *left, both, *after], "options": {"lateness": "split"}})
 
 
 class Interpreted(Plainly):

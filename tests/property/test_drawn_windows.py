@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from tests.harness.drawn_records import Records
 from tests.harness.drawn_stages import Groups
-from tests.harness.drawn_world import Plainly, Row, ms, played, records_of, source
+from tests.harness.drawn_world import Plainly, Row, accepted, ms, played, records_of, source
 from tidemark.shared.language.accumulators.table import accumulator_input, implementation
-from tidemark.shared.language.documents import InvalidDocument, parse
+from tidemark.shared.language.documents import parse
 from tidemark.shared.language.expressions.environment import Environment
 from tidemark.shared.language.expressions.errors import ExpressionError
 from tidemark.shared.language.expressions.interpreter import evaluate_bounded
@@ -44,12 +44,7 @@ def drawn(chooser: random.Random, types: dict[str, str]) -> dict[str, Any] | Non
         window |= {"interval": ms(size)} | (
             {"hopSize": ms(chooser.choice((2, 5, 9)))} if kind == "$hoppingWindow" else {}
         )
-    document = {"pipeline": [source(types), *before, {kind: window}], "options": {"lateness": "split"}}
-    try:
-        parse(document)
-    except InvalidDocument:
-        return None
-    return document
+    return accepted({"pipeline": [source(types), *before, {kind: window}], "options": {"lateness": "split"}})
 
 
 class Interpreted(Plainly):

@@ -56,7 +56,7 @@ class DeltaReleases(TableReleases[DeltaTable]):
     """`Releases` into the Delta table at a destination. Functions block."""
 
     log = LOG
-    _readable: frozenset[str] | set[str] = frozenset()
+    _readable: frozenset[str] = frozenset()
     """Files of other programs that the library puts together right."""
 
     def _open(self) -> DeltaTable | None:
@@ -164,7 +164,7 @@ class DeltaReleases(TableReleases[DeltaTable]):
         Of Spark's it makes times of 96 bits those of other centuries, and does not take away files whose names are not of ASCII, so that
         their rows come twice.
         """
-        others = {path for path in self._live(table) if not _OWN_FILE.search(path)}
+        others = frozenset(path for path in self._live(table) if not _OWN_FILE.search(path))
         for path in others - self._readable:
             footer = None if not path.isascii() else self._footer(unquote(path))
             if footer is None or any(
