@@ -119,7 +119,7 @@ class RealSinks:
         outside = context.outside
         attempt = outside.unique()
         encoding = self._encoding(context, processor, stage)
-        destination, settings = self._destination(processor, stage, attempt), self._settings
+        destination, settings = destination_of(self._connections, processor, stage, attempt), self._settings
         handle_bytes_max = settings.staging.handle_bytes_max
         return FileSink(destination, encoding, attempt, outside.executor, settings.files, handle_bytes_max)
 
@@ -127,13 +127,6 @@ class RealSinks:
         name = stage.connection_name
         connection = None if name is None else self._connections.get(processor, name)
         return encoding_of(stage, connection, context.operators.topic, self._connections.check_at(stage.path))
-
-    def _destination(self, processor: Processor, stage: FileEmit, attempt: str) -> Destination:
-        place, config = self._connections.place_of(processor, stage.connection_name, stage.file_path, stage.path)
-        if urlparse(place).scheme in ("", "file"):
-            return LocalDestination(Path(place.removeprefix("file://")), attempt)
-        filesystem, path = filesystem_at(place, stage.path, config)
-        return ObjectDestination(filesystem, path)
 
     def _parts(self, context: AssignedTask, vertex: VertexId, index: int) -> PartStore:
         """A row of the mirror has bounded space for staged data: each sink task of the plan has its share."""
@@ -152,6 +145,15 @@ class RealSinks:
         for client in self._clients.values():
             client.close()
         await self._connections.close()
+
+
+def destination_of(connections: Connections, processor: Processor, stage: FileEmit, attempt: str) -> Destination:
+    """Where files go. attempt: names that another attempt does not use."""
+    place, config = connections.place_of(processor, stage.connection_name, stage.file_path, stage.path)
+    if urlparse(place).scheme in ("", "file"):
+        return LocalDestination(Path(place.removeprefix("file://")), attempt)
+    filesystem, path = filesystem_at(place, stage.path, config)
+    return ObjectDestination(filesystem, path)
 
 
 def plugin_sink(stage: PluginEmit, settings: Mapping[str, Any], parts: PartStore, executor: Executor) -> PluginSink:

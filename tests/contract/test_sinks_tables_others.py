@@ -7,9 +7,10 @@ import sys
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, write_deltalake
 from pyiceberg.catalog import load_catalog
@@ -76,13 +77,43 @@ class Shared:
 
     def rows(self) -> dict[int, dict[str, Any]]:
         """The rows by their ids, each once, with what was rescued of them in its place."""
-        table = self.delta().to_pyarrow_table() if self.kind == "delta" else self.iceberg().scan().to_arrow()
         found: dict[int, dict[str, Any]] = {}
+        table = self.delta().to_pyarrow_table() if self.kind == "delta" else self.iceberg().scan().to_arrow()
         for row in table.to_pylist():
             rescued: Any = parse_json(row.pop("_rescued_data", None) or "{}")
             assert row["id"] not in found
             found[row["id"]] = {name: value for name, value in {**row, **rescued}.items() if value is not None}
         return found
+
+    def create(self, schema: pa.Schema) -> None:
+        """The table, by another program."""
+        if self.kind == "delta":
+            DeltaTable.create(self.place, schema=schema)
+            return
+        assert self.target.encoding.table is not None
+        with load_catalog("default", **self.target.encoding.table.catalog) as catalog:
+            catalog.create_namespace_if_not_exists("lake")
+            catalog.create_table("lake.out", schema, location=f"file://{self.place}")
+
+    def columns(self) -> list[dict[str, Any]]:
+        """The rows as they lie in the table."""
+        if self.kind == "delta":
+            table = self.delta().to_pyarrow_table()
+        else:  # by its files: the library reads a missing list of objects as an empty one
+            paths = [task.file.file_path.removeprefix("file://") for task in self.iceberg().scan().plan_files()]
+            table = pa.concat_tables(map(pq.read_table, paths), promote_options="default") if paths else pa.table({})
+        found: list[dict[str, Any]] = table.to_pylist()
+        return found
+
+    def need(self, name: str) -> None:
+        """A column takes no null from now on."""
+        if self.kind == "delta":
+            rows = self.delta().to_pyarrow_table()
+            fields = [field.with_nullable(field.name != name) for field in rows.schema]
+            write_deltalake(self.place, rows.cast(pa.schema(fields)), mode="overwrite", schema_mode="overwrite")
+            return
+        with self.iceberg().update_schema(allow_incompatible_changes=True) as update:
+            update.update_column(name, required=True)
 
     def append(self, key: int) -> None:
         if self.kind == "delta":
@@ -209,9 +240,6 @@ def _positive(shared: Shared) -> None:
 
 
 _RULES: dict[str, Callable[[Shared], object]] = {
-    "takes none without": lambda s: DeltaTable.create(
-        s.place, schema=pa.schema([pa.field("id", pa.int64()), pa.field("k", pa.string(), nullable=False)])
-    ),
     "constraint pos": _positive,
     "divided by": lambda s: DeltaTable.create(
         s.place, schema=pa.schema([pa.field("id", pa.int64()), pa.field("k", pa.string())]), partition_by=["k"]
@@ -221,7 +249,7 @@ _RULES: dict[str, Callable[[Shared], object]] = {
 
 @pytest.mark.parametrize("words", _RULES)
 async def test_S6_a_rule_of_the_table_that_the_sink_does_not_keep_is_named(tmp_path: Path, words: str) -> None:
-    """A column without nulls, a constraint, other partitions: no row that breaks it gets into the table."""
+    """A constraint, other partitions: no row that breaks it gets into the table."""
     shared = Shared(tmp_path, "delta")
     await shared.opened()
     _RULES[words](shared)
@@ -230,13 +258,135 @@ async def test_S6_a_rule_of_the_table_that_the_sink_does_not_keep_is_named(tmp_p
     assert shared.rows() == {}
 
 
-async def test_S6_a_column_without_nulls_takes_rows_that_have_it(tmp_path: Path) -> None:
-    """As it says."""
-    shared = Shared(tmp_path, "delta")
+_NEEDED: Final[list[tuple[Document, str | None]]] = [
+    ({"id": 1, "k": "a", "o": {"x": 1}}, None),
+    ({"id": 2, "k": "b", "o": {"x": None, "y": 1}}, None),
+    ({"id": 3, "o": {"x": 1}}, "k"),
+    ({"id": 4, "k": None, "o": {"x": 1}}, "k"),
+    ({"id": 5, "k": "c"}, "o"),
+    ({"id": 6, "k": "c", "o": 7}, "o"),
+    ({"id": "seven", "k": "c", "o": {"x": 1}}, None),
+]
+"""Documents for a table whose columns k and o take no null, and the column for which one is refused."""
+
+
+def _with_needed(shared: Shared) -> None:
+    fields = [
+        ("id", pa.int64(), True),
+        ("k", pa.string(), False),
+        ("o", pa.struct([("x", pa.int64()), ("y", pa.int64())]), False),
+    ]
+    schema = pa.schema([pa.field(*field) for field in fields])
+    shared.create(schema)
+
+
+@pytest.mark.parametrize("order", range(6))
+async def test_S6_a_row_without_a_value_that_its_table_needs_is_refused_alone(shared: Shared, order: int) -> None:
+    """In any company: the others are released, and the rejected ones tell the column."""
     await shared.opened()
-    _RULES["takes none without"](shared)
+    _with_needed(shared)
+    drawn = random.Random(order).sample(_NEEDED, len(_NEEDED))
+    rejected = await shared.sink.accept(batch_of([document for document, _ in drawn]))
+    assert [(found.row, found.reason.partition(":")[0]) for found in rejected] == [
+        (row, column) for row, (_, column) in enumerate(drawn) if column is not None
+    ]
+    await shared.release()
+    kept = sorted(document["k"] for document, column in _NEEDED if column is None)
+    assert sorted(row["k"] for row in shared.columns()) == kept
+
+
+def _kind(rng: random.Random, depth: int = 0) -> pa.DataType:
+    """A column's type, with fields and items that take null or not."""
+    drawn = rng.choice(["long", "double", "string", "struct", "list"] if depth < 2 else ["long", "double", "string"])
+    if drawn == "struct":
+        return pa.struct(
+            [pa.field(name, _kind(rng, depth + 1), rng.random() < 0.6) for name in rng.sample("xyz", rng.randint(1, 3))]
+        )
+    if drawn == "list":
+        return pa.list_(pa.field("element", _kind(rng, depth + 1), rng.random() < 0.6))
+    return {"long": pa.int64(), "double": pa.float64(), "string": pa.string()}[drawn]
+
+
+def _value(rng: random.Random, kind: pa.DataType) -> Any:
+    """Mostly one that a column of this type takes."""
+    if rng.random() < 0.1:
+        return rng.choice([None, 7, "t", 1.5, True, [1, None], {"x": 1}, {"w": 2}, {"x": [None]}])
+    if pa.types.is_struct(kind):
+        fields = {field.name: _value(rng, field.type) for field in kind if rng.random() < 0.9}
+        return fields or {kind.field(0).name: None}
+    if pa.types.is_list(kind):
+        return [_value(rng, kind.value_type) for _ in range(rng.randint(0, 2))]
+    return {pa.int64(): rng.randrange(9), pa.float64(): rng.choice([0.5, 2]), pa.string(): rng.choice("ab")}[kind]
+
+
+def _takes(field: pa.Field, value: Any) -> bool:
+    """Whether a column takes a value, by the rules of the sink's page."""
+    kind = field.type
+    if value is None:
+        return bool(field.nullable)
+    if pa.types.is_string(kind):
+        return True
+    if pa.types.is_struct(kind):
+        return (
+            type(value) is dict
+            and all(name in {each.name for each in kind} for name, inner in value.items() if inner is not None)
+            and all(_takes(each, value.get(each.name)) for each in kind)
+        )
+    if pa.types.is_list(kind):
+        return type(value) is list and all(_takes(kind.value_field, item) for item in value)
+    return type(value) in (int, float) and (kind == pa.float64() or value == int(value))
+
+
+@pytest.mark.parametrize("kind", ["delta", "iceberg"])
+@pytest.mark.parametrize("seed", share(range(30), 3))
+async def test_S6_any_table_with_values_that_it_needs(kind: str, seed: int, tmp_path: Path) -> None:
+    """Columns, their fields and items may take no null: each row is in the table, with all that it has, or refused for a needed column."""
+    rng = random.Random(seed)
+    shared = Shared(tmp_path, kind)
+    await shared.opened()
+    drawn = [pa.field(name, _kind(rng), rng.random() < 0.5) for name in "abc"]
+    shared.create(pa.schema([pa.field("id", pa.int64()), *drawn]))
+    wanted: dict[int, set[str]] = {}
+    for batch in range(4):
+        documents = [
+            {"id": 10 * batch + n, **{f.name: _value(rng, f.type) for f in drawn if rng.random() < 0.95}}
+            for n in range(5)
+        ]
+        rejected = {found.row: found.reason for found in await shared.sink.accept(batch_of(documents))}
+        lacks = [
+            {f.name for f in drawn if not f.nullable and not (d.get(f.name) is not None and _takes(f, d[f.name]))}
+            for d in documents
+        ]
+        assert {row for row, names in enumerate(lacks) if names} == rejected.keys(), (documents, rejected, drawn)
+        assert all(reason.partition(":")[0] in lacks[row] for row, reason in rejected.items())
+        for row, document in enumerate(documents):
+            if row not in rejected:
+                wanted[document["id"]] = {f.name for f in drawn if document.get(f.name) is not None}
+        shared.staged = await shared.sink.stage(Epoch(shared.epoch + 1), Epoch(shared.epoch))
+        await shared.commit()
+    found = {}
+    for there in shared.columns():
+        rescued: Any = parse_json(there.get("_rescued_data") or "{}")
+        assert there["id"] not in found
+        found[there["id"]] = {name for name in "abc" if there.get(name) is not None} | rescued.keys()
+    assert found == wanted
+    shared.rows()  # the libraries read it
+
+
+async def test_S6_a_column_that_takes_no_null_any_more_stops_a_release_and_no_later_row(shared: Shared) -> None:
+    """Rows that were staged before others changed it: the release says so. Once it is passed over, rows that come are refused alone."""
     await shared.release({"id": 1, "k": "a"})
-    assert shared.rows() == {1: {"id": 1, "k": "a"}}
+    await shared.stage({"id": 2})
+    await shared.sink.accept(batch_of([{"id": 5, "k": "c"}]))
+    shared.staged = await shared.sink.stage(Epoch(2), Epoch(1))
+    shared.need("k")
+    with pytest.raises(TargetRefused, match="takes none without"):
+        await shared.commit()
+    assert await shared.sink.skip(row_of(2, 1, shared.staged), shared.staged) == 1
+    shared.epoch += 1
+    assert [found.row for found in await shared.sink.accept(batch_of([{"id": 3}, {"id": 4, "k": "b"}]))] == [0]
+    await shared.release()
+    assert sorted(shared.rows()) == [1, 4, 5]
 
 
 @pytest.mark.parametrize("again", [False, True])

@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from tidemark.services.sink.connectors.csvlines import csv_bytes
 from tidemark.services.sink.connectors.formats import jsonl_bytes, parquet_bytes
+from tidemark.services.sink.connectors.tablecolumns import TAKES_NO_NULL, Fitted
 from tidemark.shared.adapters.tablelibraries import no_catalog
 from tidemark.shared.language.csv_cells import text_of
 from tidemark.shared.language.expressions.ast import Expr, FieldPath, Literal
@@ -36,7 +37,7 @@ FOLDERS_MAX: Final = 20
 NULL_FOLDER: Final = "__HIVE_DEFAULT_PARTITION__"
 """The folder of rows with a null or missing partition field, as Hive and Spark name it."""
 
-Fit = Callable[[pa.RecordBatch], pa.Table]
+Fit = Callable[[pa.RecordBatch], Fitted]
 """Rows as a table takes them, without the partition's columns: readers find those in the table's log, and in the names of folders."""
 Key = tuple[str | None, ...]
 """The folder that an expression gives ("" without one), and the texts of the `partitionBy` fields of a row."""
@@ -118,6 +119,8 @@ class RowBuffer:
         """`fit`: for formats with columns."""
         self._encoding = encoding
         self._fit = fit
+        self._whole: frozenset[str] = frozenset()
+        """Fields of `partitionBy` that the table takes no null of."""
         self._chunks: dict[Key, list[pa.Table]] = {}
         self.size_bytes = 0
         """Arrow bytes of the batches that were taken."""
@@ -125,15 +128,14 @@ class RowBuffer:
 
     def add(self, batch: pa.RecordBatch) -> list[Rejected]:
         """Take a batch; the rows that it did not take."""
-        rejected = self._empty(batch)
+        rows, rejected = self._rows_of(batch)
         if rejected:
-            empty = {found.row for found in rejected}
-            kept = [at for at in range(batch.num_rows) if at not in empty]
+            gone = {found.row for found in rejected}
+            kept = [at for at in range(batch.num_rows) if at not in gone]
             others = self.add(batch.take(pa.array(kept, pa.int64()))) if kept else []
             return sorted([*rejected, *(Rejected(kept[o.row], o.reason) for o in others)], key=lambda r: r.row)
         members, refused = self._divided(batch)
         rejected = [Rejected(row, reason) for row, reason in sorted(refused.items())]
-        rows = self._rows_of(batch)
         for key, indices in members:
             whole = len(indices) == batch.num_rows
             self._chunks.setdefault(key, []).append(rows if whole else rows.take(pa.array(indices)))
@@ -180,13 +182,17 @@ class RowBuffer:
             refused.setdefault(row, reasons[places[row]])
         return texts, places
 
-    def _rows_of(self, batch: pa.RecordBatch) -> pa.Table:
+    def _rows_of(self, batch: pa.RecordBatch) -> tuple[pa.Table, list[Rejected]]:
+        """The rows in the form of the file; those that it cannot have, without which the others are to be added again."""
+        encoding, empty = self._encoding, self._empty(batch)
+        if empty:
+            return pa.table({}), empty
         if self._fit is not None:
-            return self._fit(batch)
-        encoding = self._encoding
+            rows, refused, self._whole = self._fit(batch)
+            return rows, [Rejected(row, reason) for row, reason in sorted(refused.items())]
         if encoding.format == "csv":
-            return pa.table({"document": encoded(batch)})
-        return pa.table({"document": rendered(batch, encoding.output_format, encoding.date_format)})
+            return pa.table({"document": encoded(batch)}), []
+        return pa.table({"document": rendered(batch, encoding.output_format, encoding.date_format)}), []
 
     def _empty(self, batch: pa.RecordBatch) -> list[Rejected]:
         """Rows without a field. Without a declared column a file of columns cannot hold them, though other rows have fields."""
@@ -205,6 +211,8 @@ class RowBuffer:
         if isinstance(value, (list, dict)):
             raise BadFolder(f"partitionBy {field}: expected a plain value, found one of type {type_name(value)}")
         text = None if value is None or value is MISSING else text_of(value)
+        if text is None and field in self._whole:
+            raise BadFolder(f"partitionBy {field}: {TAKES_NO_NULL}, and the document has none")
         if text == "" and self._fit is not None:
             raise BadFolder(f"partitionBy {field}: a table has no empty text as a partition: it would be read as null")
         size = len(field) + len(_folder(text)) + 1
@@ -240,7 +248,8 @@ class RowBuffer:
             rows = pa.concat_tables(group, promote_options="default")
             for name, text in zip(encoding.partition_by, key, strict=True) if encoding.format == "iceberg" else ():
                 # In this format the files, too, have the columns that divide the rows.
-                rows = rows.append_column(name, pa.array([text] * rows.num_rows, pa.string()))
+                texts = pa.array([text] * rows.num_rows, pa.string())
+                rows = rows.append_column(pa.field(name, pa.string(), nullable=name not in self._whole), texts)
             return parquet_bytes(rows, options)
         if encoding.format == "json":
             return jsonl_bytes(pa.concat_tables(group))

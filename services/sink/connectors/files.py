@@ -45,7 +45,7 @@ from tidemark.services.sink.connectors.staging import (
     encode_handle,
 )
 from tidemark.services.sink.connectors.tablecolumns import TableColumns
-from tidemark.services.sink.connectors.tablereleases import table_releases
+from tidemark.services.sink.connectors.tablereleases import FileRefused, table_releases
 from tidemark.shared.model.checkpoint import MirrorRow
 from tidemark.shared.model.formats import FormatError
 from tidemark.shared.model.ids import Epoch
@@ -199,7 +199,7 @@ class FileSink:
         await self._executor.blocking(self._release, row, staged)
 
     async def skip(self, row: MirrorRow, staged: bytes) -> int:
-        """See `Sink.skip`: files that are gone or not whole are passed over."""
+        """See `Sink.skip`: files that are gone or not whole, or that the table refuses, are passed over."""
         skipped: list[int] = []
         await self._executor.blocking(self._release, row, staged, skipped)
         return sum(skipped)
@@ -210,12 +210,24 @@ class FileSink:
         if identity is None:
             raise ValueError("file sink: release before open")
         if is_due(identity, self._marker, row, self.place):
-            files = self._files(row, decode_handle(staged, self._handle_bytes_max), skipped)
-            self._releases.publish(self._manifest(row.epoch, row.predecessor, files, final=row.final))
+            self._publish(row, self._files(row, decode_handle(staged, self._handle_bytes_max), skipped), skipped)
             self._marker = row.epoch
             self._since_summary += 1
             self._collect_once()
         self._summarise(row, identity)
+
+    def _publish(self, row: MirrorRow, files: Sequence[StagedFile], skipped: list[int] | None) -> None:
+        left = tuple(files)
+        while True:
+            try:
+                self._releases.publish(self._manifest(row.epoch, row.predecessor, left, final=row.final))
+            except FileRefused as refused:
+                if skipped is None:
+                    raise
+                skipped += [file.rows for file in left if file.name == refused.file]
+                left = tuple(file for file in left if file.name != refused.file)
+            else:
+                return
 
     def _files(self, row: MirrorRow, parts: Sequence[Part], skipped: list[int] | None) -> tuple[StagedFile, ...]:
         """The staged files of a commit, each still there in its size."""

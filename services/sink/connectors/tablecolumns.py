@@ -2,12 +2,14 @@
 
 A column has the type that its first rows gave it. Numbers go into a column of other numbers where it holds them exactly. In a column of
 text, values that are no text are relaxed extended JSON. A value that its column does not take, or with a name that the format forbids, lies
-in the column `_rescued_data`, as an object of relaxed extended JSON: nothing is lost, and no row depends on which came first.
+in the column `_rescued_data`, as an object of relaxed extended JSON: nothing is lost, and no row depends on which came first. A row without
+a value for a column that takes no null is refused.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -20,7 +22,19 @@ FORBIDDEN: Final = frozenset(" ,;{}()\n\t=")
 """In names of columns, by the format without a mapping of names."""
 RESCUED: Final = "_rescued_data"
 """The column of values that no other column takes, named as other writers of such tables name it."""
+TAKES_NO_NULL: Final = "the column takes no null"
+"""How messages say it."""
 Agree = Callable[[pa.Schema], pa.Schema]
+
+
+class Fitted(NamedTuple):
+    """Rows as a table takes them."""
+
+    rows: pa.Table
+    refused: Mapping[int, str]
+    """Rows that it does not take, by their places, and why. Without them no column that takes no null has one."""
+    whole: frozenset[str]
+    """Columns that divide it and take no null."""
 
 
 class TableColumns:
@@ -41,7 +55,7 @@ class TableColumns:
         self._changed = changed
         self._seen = 0
 
-    def fit(self, batch: pa.RecordBatch) -> pa.Table:
+    def fit(self, batch: pa.RecordBatch) -> Fitted:
         """The rows in the table's types, without the columns that divide it. Blocks where columns are new; raises as `agree`."""
         seen = self._changed()
         if seen != self._seen:
@@ -72,7 +86,22 @@ class TableColumns:
             columns[RESCUED] = pa.chunked_array([pa.nulls(batch.num_rows, pa.string())])
         if RESCUED in columns:
             self._learn(pa.schema([pa.field(RESCUED, pa.string())]))
-        return pa.table(columns)
+        fields = [pa.field(name, column.type, self._known.field(name).nullable) for name, column in columns.items()]
+        rows = pa.table([_without_hidden(column) for column in columns.values()], pa.schema(fields))
+        needs = needed(self._known)
+        return Fitted(rows, self._without(needs, rows), frozenset(needs) & {*self._partition_by})
+
+    def _without(self, needs: Sequence[str], rows: pa.Table) -> Mapping[int, str]:
+        """Rows without a value of one of these columns."""
+        refused: dict[int, str] = {}
+        for name in needs:
+            if name in rows.column_names:
+                empty = np.flatnonzero(rows.column(name).is_null().to_numpy()).tolist()
+            else:
+                empty = [] if name in self._partition_by else [*range(rows.num_rows)]
+            for row in empty:
+                refused.setdefault(row, f"{name}: {TAKES_NO_NULL}, and the document has no value that it takes")
+        return refused
 
     def _may_be_named(self, name: str) -> bool:
         twins = [known for known in self._known.names if known != name and known.lower() == name.lower()]
@@ -106,20 +135,91 @@ class TableColumns:
     ) -> pa.ChunkedArray:
         """Each value is looked at as it came."""
         values = [document.get(name) for document in documents_of(batch)]
-        parts = [self._one(value, name, row, target, misfits) for row, value in enumerate(values)]
+        parts: list[pa.Array] = []
+        for row, value in enumerate(values):
+            try:
+                parts.append(_cell(value, target))
+            except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+                _note(misfits, name, [row])
+                parts.append(pa.nulls(1, target))
         return pa.chunked_array(parts, target)
 
-    def _one(self, value: Any, name: str, row: int, target: pa.DataType, misfits: dict[int, list[str]]) -> pa.Array:
-        try:
-            column = plain(table_of_documents([{name: value}]))
-            if not column.num_columns:
-                if value not in (None, MISSING):
-                    _note(misfits, name, [row])
-                return pa.nulls(1, target)
-            return exact(column.column(0), target).combine_chunks()
-        except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
-            _note(misfits, name, [row])
-            return pa.nulls(1, target)
+
+def _cell(value: Any, target: pa.DataType) -> pa.Array:
+    """A value by itself as a column's cell, shape (1,). ArrowInvalid, ArrowNotImplementedError if the column does not take it."""
+    if value is None or value is MISSING:
+        return pa.nulls(1, target)
+    if pa.types.is_struct(target) and type(value) is dict:
+        names = {field.name for field in target}
+        if left := [name for name, inner in value.items() if inner is not None and name not in names]:
+            raise pa.ArrowInvalid(f"{left[0]} is no field of the column")
+        cells = [_within(value.get(field.name), field) for field in target]
+        return pa.StructArray.from_arrays(cells, fields=list(target))
+    if pa.types.is_list(target) and type(value) is list:
+        items = [_within(item, target.value_field) for item in value]
+        joined = pa.concat_arrays(items) if items else pa.array([], target.value_type)
+        return pa.ListArray.from_arrays(pa.array([0, len(items)], pa.int32()), joined, type=target)
+    if pa.types.is_string(target):
+        return pa.array([_text(value)], target)
+    column = plain(table_of_documents([{"": value}]))
+    if not column.num_columns:
+        raise pa.ArrowInvalid(f"no column has {value!r:.80}")
+    return exact(column.column(0), target).combine_chunks()
+
+
+def _within(value: Any, field: pa.Field) -> pa.Array:
+    if not field.nullable and (value is None or value is MISSING):
+        raise pa.ArrowInvalid(f"{field.name}: {TAKES_NO_NULL}")
+    return _cell(value, field.type)
+
+
+def _without_hidden(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """The same values. Fields that take no null have none below a missing object either: Arrow's writer of Parquet looks there, too."""
+    return pa.chunked_array(map(_filled, column.chunks), column.type) if _needs_within(column.type) else column
+
+
+def _needs_within(kind: pa.DataType) -> bool:
+    """Whether a field at any depth takes no null."""
+    fields = list(kind) if pa.types.is_struct(kind) else [kind.value_field] if pa.types.is_list(kind) else []
+    return any(not field.nullable or _needs_within(field.type) for field in fields)
+
+
+def _filled(cells: pa.Array) -> pa.Array:
+    kind = cells.type
+    if cells.offset:
+        cells = cells.take(pa.array(range(len(cells))))  # Arrow makes no array of objects or lists from a part of one
+    if pa.types.is_struct(kind):
+        inner = [_filled(cells.field(at)) for at in range(kind.num_fields)]
+        whole = [each if field.nullable else _blanked(each) for field, each in zip(kind, inner, strict=True)]
+        return pa.StructArray.from_arrays(whole, fields=list(kind), mask=cells.is_null())
+    if pa.types.is_list(kind):
+        return pa.ListArray.from_arrays(cells.offsets, _filled(cells.values), type=kind, mask=cells.is_null())
+    return cells
+
+
+def _blanked(cells: pa.Array) -> pa.Array:
+    """With something in the place of each null."""
+    if not cells.null_count:
+        return cells
+    places = np.where(cells.is_null().to_numpy(zero_copy_only=False), len(cells), np.arange(len(cells)))
+    return pa.concat_arrays([cells, _blank(cells.type)]).take(pa.array(places))
+
+
+def _blank(kind: pa.DataType) -> pa.Array:
+    """Some value that is no null, shape (1,)."""
+    if pa.types.is_struct(kind):
+        return pa.StructArray.from_arrays([_blank(field.type) for field in kind], fields=list(kind))
+    if pa.types.is_list(kind):
+        return pa.array([[]], kind)
+    if pa.types.is_fixed_size_binary(kind):
+        return pa.array([bytes(kind.byte_width)], kind)
+    texts = {pa.string(): "", pa.large_string(): "", pa.binary(): b"", pa.large_binary(): b"", pa.bool_(): False}
+    return pa.array([texts.get(kind, 0)], kind)
+
+
+def needed(known: pa.Schema) -> list[str]:
+    """The columns of a table that take no null."""
+    return [field.name for field in known if not field.nullable]
 
 
 def _note(misfits: dict[int, list[str]], name: str, rows: Iterable[int]) -> None:
@@ -147,7 +247,10 @@ def exact(column: pa.ChunkedArray, target: pa.DataType) -> pa.ChunkedArray:
 
 
 def _keeps(column: pa.ChunkedArray, target: pa.DataType) -> None:
-    """ArrowInvalid where Arrow's cast would leave a field out, or read a value within as one of another kind; at any depth."""
+    """ArrowInvalid where Arrow's cast would leave a field out, or read a value within as one of another kind; at any depth.
+
+    Or where it would make a null within that may not be there.
+    """
     if pa.types.is_struct(column.type) and pa.types.is_struct(target):
         for field in column.type:
             inner = pc.struct_field(column, [field.name])
@@ -155,8 +258,15 @@ def _keeps(column: pa.ChunkedArray, target: pa.DataType) -> None:
                 _keeps(inner, target.field(field.name).type)
             elif inner.null_count < len(inner):
                 raise pa.ArrowInvalid(f"{field.name} is no field of the column")
+        for name in needed(pa.schema(list(target))):
+            there = column.type.get_field_index(name) >= 0
+            if not there or pc.struct_field(column, [name]).null_count > column.null_count:
+                raise pa.ArrowInvalid(f"{name}: {TAKES_NO_NULL}")
     elif pa.types.is_list(column.type) and pa.types.is_list(target):
-        _keeps(pc.list_flatten(column), target.value_type)
+        items = pc.list_flatten(column)
+        _keeps(items, target.value_type)
+        if items.null_count and not target.value_field.nullable:
+            raise pa.ArrowInvalid(f"an item: {TAKES_NO_NULL}")
     elif column.type != target and not _alike(column.type, target):
         raise pa.ArrowInvalid(f"{column.type} is no {target}")
 
@@ -187,7 +297,7 @@ def _text(value: Any) -> str | None:
 
 
 def plain(table: pa.Table, beyond: set[str] | None = None) -> pa.Table:
-    """Columns in types that the format has; those without any value are left out: their type is not known yet.
+    """Columns in types that the format has; those without any value are left out: their type is not known yet. What takes no null stays so.
 
     beyond: takes the names of columns with a date that the format's type does not reach, or of which objects have fields that only case
     tells apart; these have no values then, and the latter are texts. Without it such a date is ArrowInvalid.
@@ -207,7 +317,9 @@ def plain(table: pa.Table, beyond: set[str] | None = None) -> pa.Table:
                     raise
                 beyond.add(name)
                 columns[name] = pa.chunked_array([pa.nulls(len(column), target)])
-    return pa.table(columns) if columns else table.select([])
+    # Without metadata: numbers of fields would tie a file to columns that others may drop.
+    fields = [pa.field(name, column.type, table.schema.field(name).nullable) for name, column in columns.items()]
+    return pa.table(columns, pa.schema(fields)) if columns else table.select([])
 
 
 def _has_twins(kind: pa.DataType) -> bool:
@@ -234,8 +346,8 @@ def _storable(kind: pa.DataType) -> pa.DataType | None:
     if pa.types.is_unsigned_integer(kind):
         return pa.int64()
     if pa.types.is_list(kind) or pa.types.is_large_list(kind):
-        return pa.list_(_storable(kind.value_type) or pa.string())
+        return pa.list_(pa.field("item", _storable(kind.value_type) or pa.string(), kind.value_field.nullable))
     if pa.types.is_struct(kind):
-        fields = [pa.field(f.name, of) for f in kind if (of := _storable(f.type)) is not None]
+        fields = [pa.field(f.name, of, f.nullable) for f in kind if (of := _storable(f.type)) is not None]
         return pa.struct(fields) if fields else None
     return kind

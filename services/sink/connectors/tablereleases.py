@@ -29,7 +29,15 @@ from tidemark.services.sink.connectors.filerows import Encoding
 from tidemark.services.sink.connectors.formats import parquet_bytes, table_from
 from tidemark.services.sink.connectors.manifests import Manifest, ManifestStore, decode_told, seen, show, visible_name
 from tidemark.services.sink.connectors.staging import StagedFile
-from tidemark.services.sink.connectors.tablecolumns import FORBIDDEN, RESCUED, TableColumns, exact, plain
+from tidemark.services.sink.connectors.tablecolumns import (
+    FORBIDDEN,
+    RESCUED,
+    TAKES_NO_NULL,
+    TableColumns,
+    exact,
+    needed,
+    plain,
+)
 from tidemark.shared.model.ids import Epoch
 from tidemark.shared.ports.sink import TargetRefused, TargetUnavailable
 
@@ -73,6 +81,14 @@ def _origin(name: str) -> str:
 
 class CommitConflict(Exception):
     """Others changed the table meanwhile: nothing of this change is in it."""
+
+
+class FileRefused(TargetRefused):
+    """The table takes no row of a staged file, whose name this has; others of the commit may go without it."""
+
+    def __init__(self, message: str, file: str) -> None:
+        super().__init__(message)
+        self.file = file
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,6 +212,23 @@ class TableReleases(ABC, Generic[Handle]):
             self._releasing = self._open() if self._releasing is None else self._update(self._releasing)
             return self._releasing
 
+    def misfits_of(self, names: Container[str] | None) -> list[str]:
+        """Why the table as it is now would refuse rows with these fields alone, or, for None, rows of any fields; [] where there is none.
+
+        Raises as a release: TargetRefused, TargetUnavailable, TargetDenied.
+        """
+        table = self._refreshed()
+        if table is None:
+            return []
+        with self._errors():
+            self._check(table)
+            columns = [] if names is None else needed(self._schema(table))
+        return [
+            f"{self._place}: {name}: {TAKES_NO_NULL}, and no document has it"
+            for name in columns
+            if names is not None and name.split(".")[0] not in names and name not in names
+        ]
+
     def agree(self, wanted: pa.Schema) -> pa.Schema:
         """The table's columns, with those of `wanted` that it did not have; the types of the others stay as they are.
 
@@ -288,18 +321,16 @@ class TableReleases(ABC, Generic[Handle]):
         """The manifest with files that fit the columns as they are now. CommitConflict where columns were missing: they are there again."""
         self._check(table)
         known = self._schema(table)
-        needed = [field.name for field in known if not field.nullable and field.name not in self._partition_by]
+        columns = [name for name in needed(known) if name not in self._partition_by]
         schemas = {name: footer.schema.to_arrow_schema() for name, footer in footers.items()}
         if missing := [field for schema in schemas.values() for field in lacking(known, schema)]:
             self.changed += 1
             self.agree(pa.schema({field.name: field for field in missing}.values()))
             raise CommitConflict("columns were missing")
         for file in manifest.files:
-            if name := nulls_in(footers[file.name], needed):
-                raise TargetRefused(
-                    f"{self._place}: commit {manifest.epoch}: {file.name} has no value of {name} in some row, and the table"
-                    " takes none without; let the column take null, or change the pipeline"
-                )
+            if name := self._lacks(file.name, footers[file.name], columns):
+                self.changed += 1  # rows that come are looked at by the column as it is now
+                raise self._needs(file.name, name)
         return structs.replace(
             manifest,
             files=tuple(f if fits(known, schemas[f.name]) else self._refitted(f, known) for f in manifest.files),
@@ -312,6 +343,20 @@ class TableReleases(ABC, Generic[Handle]):
     def _footer(self, name: str) -> pq.FileMetaData:
         with self._destination.open(self._there(name)) as data:
             return pq.read_metadata(data)
+
+    def _needs(self, file: str, column: str) -> FileRefused:
+        reason = f"{file} has no value of {column} in some row, and the table takes none without"
+        return FileRefused(f"{self._place}: {reason}; let the column take null, or change the pipeline", file)
+
+    def _lacks(self, name: str, footer: pq.FileMetaData, columns: Sequence[str]) -> str:
+        """The first of these columns that a staged file has not in each row; "" if none."""
+        doubtful = [column for column in columns if may_lack(footer, column)]
+        there = {footer.schema.column(at).path.split(".")[0] for at in range(footer.num_columns)}
+        if not doubtful or {*doubtful} - there:
+            return next((column for column in doubtful if column not in there), "")
+        with self._destination.open(self._there(name)) as data:
+            rows = pq.read_table(data, columns=doubtful)
+        return next((column for column in doubtful if rows.column(column).null_count), "")
 
     def _shown(self, fitting: Manifest, refits: Container[str]) -> Manifest:
         """Files get their visible names; those that were written anew stay staged, too, until nothing else of their rows can be seen."""
@@ -336,6 +381,10 @@ class TableReleases(ABC, Generic[Handle]):
         """A file in the types that the table has now. Its name tells its bytes: other tasks write the same, or another file."""
         self.changed += 1
         rows = refitted(table_from(self._destination.read(self._there(file.name)) or b""), known)
+        if name := next(
+            (field.name for field in rows.schema if not field.nullable and rows.column(field.name).null_count), ""
+        ):
+            raise self._needs(file.name, name)
         if len(lacking(known, rows.schema)):
             self.agree(rows.schema)
             raise CommitConflict("there was no column for values that others take none")
@@ -470,16 +519,19 @@ def lacking(known: pa.Schema, staged: pa.Schema) -> pa.Schema:
 def fits(known: pa.Schema, staged: pa.Schema) -> bool:
     """Whether the table's columns take those of a file as they are: else readers see other values, or fail."""
     target = columns_of(known)
-    return all(_takes(target.field(field.name).type, field.type) for field in columns_of(staged))
+    return all(_takes(target.field(field.name), field) for field in columns_of(staged))
 
 
-def _takes(target: pa.DataType, kind: pa.DataType) -> bool:
-    if pa.types.is_struct(target) and pa.types.is_struct(kind):
-        fields = {field.name: field.type for field in target}
-        return all(field.name in fields and _takes(fields[field.name], field.type) for field in kind)
-    if pa.types.is_list(target) and pa.types.is_list(kind):
-        return _takes(target.value_type, kind.value_type)
-    return bool(target == kind)
+def _takes(target: pa.Field, found: pa.Field) -> bool:
+    kind = found.type
+    if found.nullable and not target.nullable:
+        return False
+    if pa.types.is_struct(target.type) and pa.types.is_struct(kind):
+        fields = {field.name: field for field in target.type}
+        return all(field.name in fields and _takes(fields[field.name], field) for field in kind)
+    if pa.types.is_list(target.type) and pa.types.is_list(kind):
+        return _takes(target.type.value_field, kind.value_field)
+    return bool(target.type == kind)
 
 
 def refitted(rows: pa.Table, known: pa.Schema) -> pa.Table:
@@ -489,7 +541,7 @@ def refitted(rows: pa.Table, known: pa.Schema) -> pa.Table:
     if batch is None:
         return rows
     target = pa.schema([*(f for f in columns_of(known) if f.name != RESCUED), pa.field(RESCUED, pa.string())])
-    made = TableColumns(lambda _: target, (), frozenset()).fit(batch)
+    made = TableColumns(lambda _: target, (), frozenset()).fit(batch).rows
     if RESCUED not in rows.column_names:
         return made
     before = whole.column(RESCUED).to_pylist()
@@ -503,14 +555,14 @@ def _joined(before: str | None, now: str | None) -> str | None:
     return f"{before[:-1]},{now[1:]}" if before and now else before or now
 
 
-def nulls_in(file: pq.FileMetaData, names: list[str]) -> str:
-    """The first of these columns that a file lacks, or that has a null there; "" if none."""
-    for name in names:
-        places = [at for at in range(file.num_columns) if file.schema.column(at).path.split(".")[0] == name]
-        groups = [file.row_group(group).column(at) for group in range(file.num_row_groups) for at in places[:1]]
-        if not places or any(c.statistics is None or c.statistics.null_count for c in groups):
-            return name
-    return ""
+def may_lack(file: pq.FileMetaData, name: str) -> bool:
+    """Whether a file may have a row without a value of a column. Of a column of objects its footer tells of their fields alone."""
+    paths = [file.schema.column(at).path for at in range(file.num_columns)]
+    if name not in paths:
+        return True
+    at = paths.index(name)
+    found = [file.row_group(group).column(at).statistics for group in range(file.num_row_groups)]
+    return any(each is None or each.null_count for each in found)
 
 
 def table_releases(destination: Destination, encoding: Encoding, **bounds: int) -> TableReleases[Any] | None:
