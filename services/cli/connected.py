@@ -21,6 +21,7 @@ from tidemark.shared.language.documents import CollectionDlq, FileDlq, InvalidDo
 from tidemark.shared.language.documents.connections import REFERENCE
 from tidemark.shared.language.documents.model import plugin_uses
 from tidemark.shared.language.expressions.ast import Literal
+from tidemark.shared.language.fields import Fields
 from tidemark.shared.language.forms import PluginKind, PluginUse
 from tidemark.shared.language.problems import DocumentError, join
 from tidemark.shared.language.redaction import redacted_line
@@ -35,7 +36,7 @@ from tidemark.shared.language.stages import (
     Merge,
     TableRef,
 )
-from tidemark.shared.language.stages.base import written
+from tidemark.shared.language.stages.base import Stage, written
 from tidemark.shared.model.failures import WrongSetup
 from tidemark.shared.plugins.installed import make_plugin
 from tidemark.shared.plugins.interface import PluginError, PluginFailed
@@ -140,10 +141,9 @@ class _Looks:
     async def table(self, stage: Merge) -> Iterable[str]:
         """The table, its unique key and the columns of the fields that are known to come."""
         connection = self.connections.get(self.processor, stage.connection_name)
-        before = self.processor.pipeline.index(stage) if stage in self.processor.pipeline else 0
         if connection.type == "mongodb":
             return await self.executor.blocking(partial(_collection, str(connection.settings["url"]), stage))
-        names = written(self.processor.pipeline[:before]) if stage.is_constant else None
+        names = self._names_at(stage) if stage.is_constant else None
         return await self.executor.blocking(partial(_table, str(connection.settings["url"]), stage, names))
 
     async def lookup(self, stage: Lookup) -> Iterable[str]:
@@ -182,12 +182,29 @@ class _Looks:
         return ()
 
     async def output(self, stage: FileEmit) -> Iterable[str]:
-        """The folder of files, and of a table the catalog that knows it."""
+        """The folder of files; a table that is there already, and whether it takes the fields that are known to come."""
+        from tidemark.services.sink.connecting import destination_of
         from tidemark.services.sink.connectors.filerows import encoding_of
+        from tidemark.services.sink.connectors.tablereleases import table_releases
 
         name = stage.connection_name
-        encoding_of(stage, None if name is None else self.connections.get(self.processor, name))
-        return await self.folder(name, stage.file_path, stage.path)
+        connection = None if name is None else self.connections.get(self.processor, name)
+        encoding = encoding_of(stage, connection, check=self.connections.check_at(stage.path))
+        if refused := [*await self.folder(name, stage.file_path, stage.path)]:
+            return refused
+        destination = destination_of(self.connections, self.processor, stage, "check")
+        releases = table_releases(destination, encoding)
+        if releases is None:
+            return ()
+        try:
+            return await self.executor.blocking(releases.misfits_of, self._names_at(stage))
+        finally:
+            releases.close()
+
+    def _names_at(self, stage: Stage) -> Fields:
+        """The top-level fields that may come to a sink, no others; None where the text does not tell."""
+        pipeline = self.processor.pipeline
+        return written(pipeline[: pipeline.index(stage) if stage in pipeline else 0])
 
     async def folder(self, connection_name: str | None, path: str, place: str) -> Iterable[str]:
         """A folder that is written to, or the one that it would be made in."""

@@ -9,7 +9,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 import sqlalchemy as sa
-from deltalake import write_deltalake
+from deltalake import DeltaTable, write_deltalake
+from pyiceberg.catalog import load_catalog
 
 from tests.harness.mongodb.servers import Servers
 from tidemark.services.cli import connected
@@ -166,6 +167,58 @@ async def test_tables_that_are_read(tmp_path: Path, source: dict[str, Any], said
         lake, {"$source": {"connectionName": "c", **source}}, {"$emit": {"path": "o", "format": "json"}}
     )
     assert [wanted in str(error) for error, wanted in zip(found, said, strict=True)] == [True] * len(said)
+
+
+def _delta(root: Path) -> None:
+    write_deltalake(root / "divided", pa.table({"n": [1], "m": [2]}), partition_by=["n"])
+    strict = pa.schema([pa.field("n", pa.int64(), nullable=False), pa.field("m", pa.int64())])
+    write_deltalake(root / "strict", pa.table({"n": [1], "m": [2]}, schema=strict))
+    write_deltalake(root / "bound", pa.table({"n": [1]}))
+    DeltaTable(root / "bound").alter.add_constraint({"positive": "n > 0"})
+
+
+def _iceberg(root: Path) -> None:
+    catalog = load_catalog("default", type="sql", uri=f"sqlite:///{root}/c.db")
+    catalog.create_namespace("a")
+    strict = pa.schema([pa.field("n", pa.int64(), nullable=False), pa.field("m", pa.int64())])
+    catalog.create_table("a.strict", strict, location=f"file://{root}/a/strict")
+    catalog.create_table("a.moved", strict, location=f"file://{root}/elsewhere")
+    catalog.close()
+
+
+@pytest.mark.parametrize(
+    ("projected", "emit", "said"),
+    [
+        (("n", "m"), {"path": "none", "format": "parquet"}, []),
+        (("n", "m"), {"path": "divided", "format": "parquet", "partitionBy": ["n"]}, []),
+        (("n", "m"), {"path": "divided", "format": "parquet"}, ["is divided by ['n'], and partitionBy of $emit says none"]),
+        (("n", "k"), {"path": "strict", "format": "parquet"}, []),
+        (("m", "k"), {"path": "strict", "format": "parquet"}, ["n: the column takes no null, and no document has it"]),
+        ((), {"path": "strict", "format": "parquet"}, []),
+        (("n",), {"path": "bound", "format": "parquet"}, ["the table has the constraint positive"]),
+        (("n",), {"path": "a/none", "format": "iceberg"}, []),
+        (("n",), {"path": "a/strict", "format": "iceberg"}, []),
+        (("m",), {"path": "a/strict", "format": "iceberg"}, ["n: the column takes no null, and no document has it"]),
+        (("n",), {"path": "a/moved", "format": "iceberg"}, ["expected it in the folder that $emit names"]),
+        (("n",), {"path": "divided/x.parquet/y", "format": "parquet"}, ["is a file"]),
+    ],
+)  # fmt: skip
+async def test_tables_that_are_written(
+    tmp_path: Path, projected: tuple[str, ...], emit: dict[str, Any], said: list[str]
+) -> None:
+    """A table that is there is opened: what it asks of rows that these never have, or of a sink what none does."""
+    _delta(tmp_path)
+    _iceberg(tmp_path)
+    (tmp_path / "divided" / "x.parquet").write_bytes(b"")
+    before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*") if path.is_file()}
+    lake = {"type": "files", "path": str(tmp_path), "catalog": {"type": "sql", "uri": f"sqlite:///{tmp_path}/c.db"}}
+    stages = [{"$project": {"_id": 0, **dict.fromkeys(projected, "$a")}}] if projected else []
+    found = [str(error) for error in await _found(lake, _OWN, *stages, {"$emit": {"connectionName": "c", **emit}})]
+    assert len(found) == len(said), found
+    for text, wanted in zip(found, said, strict=True):
+        assert wanted in text
+        assert "pipeline[" in text
+    assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*") if path.is_file()} == before
 
 
 @pytest.mark.kafka
