@@ -5,10 +5,9 @@ from typing import Any, Final, Protocol
 from tidemark.services.source.connectors.files import FileConnector, FileSourceSettings
 from tidemark.services.source.connectors.tablefolders import TableFolders, is_pattern
 from tidemark.services.source.connectors.tables import TableConnector
-from tidemark.services.source.connectors.tableversions import TableVersions, VersionRefused
+from tidemark.services.source.connectors.tableversions import TableVersions
 from tidemark.services.source.settings import SourceSettings
 from tidemark.shared.adapters.filesystems import unreachable
-from tidemark.shared.adapters.tablelibraries import delta_place
 from tidemark.shared.language.documents import Processor
 from tidemark.shared.language.stages import FileSource
 from tidemark.shared.ports.clock import Clock, Executor
@@ -105,11 +104,6 @@ async def table_of(
     folder = await executor.blocking(TableFolders(filesystem, glob).delta_table)
     if folder is None:
         return None
-    from tidemark.services.source.connectors.deltatable import DeltaVersions  # noqa: PLC0415 - a library that few need
+    from tidemark.services.source.connectors.deltatable import DeltaVersions  # noqa: PLC0415 - Arrow's readers, which few need
 
-    place = delta_place(filesystem, folder)
-    if place is None:
-        raise VersionRefused(
-            f"{stage.path}.path: {folder} is a Delta Lake table, and one is read in a directory or on S3"
-        )
-    return DeltaVersions(filesystem, folder, *place)
+    return DeltaVersions(filesystem, folder, connections.check_at(stage.path))

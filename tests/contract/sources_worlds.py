@@ -229,7 +229,7 @@ def table_at(root: Path, kind: str) -> TableVersions:
     """The table `t` of a folder, or `n.t` of its catalog."""
     if kind == "iceberg":
         return IcebergVersions(("n", "t"), catalog_in(root), lambda _: None)
-    return DeltaVersions(LocalFileSystem(), str(root / "t"), str(root / "t"), {})
+    return DeltaVersions(LocalFileSystem(), str(root / "t"), lambda _: None)
 
 
 class PluginLanes:

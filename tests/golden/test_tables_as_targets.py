@@ -49,7 +49,7 @@ class Target:
         self.shared.target.settings = FileSinkSettings(compact_releases=2, buffer_bytes_max=1)
 
     def rows(self) -> Counter[bytes]:
-        versions = DeltaVersions(LocalFileSystem(), self.place, self.place, {})
+        versions = DeltaVersions(LocalFileSystem(), self.place, lambda _: None)
         return read(versions.files(versions.newest()))
 
     async def write(self) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 from fsspec.implementations.local import LocalFileSystem
+from fsspec.implementations.memory import MemoryFileSystem
 
 from tidemark.services.source.connectors.deltatable import DeltaVersions
 from tidemark.services.source.connectors.parquetcells import texts_of
@@ -32,7 +33,7 @@ def table_of(name: str, folder: Path) -> tuple[DeltaVersions, dict[int, Document
         for file in (folder / "rows").glob("*.parquet")
     }
     place = str(folder / "table")
-    return DeltaVersions(LocalFileSystem(), place, place, {}), dict(sorted(rows.items()))
+    return DeltaVersions(LocalFileSystem(), place, lambda _: None), dict(sorted(rows.items()))
 
 
 def read(files: Iterable[TableFile]) -> Documents:
@@ -72,6 +73,18 @@ def test_a_version_that_follows_adds_its_rows_or_is_refused(tmp_path: Path, name
         passed.append(after)
     assert versions.next(max(rows)) is None
     assert passed or name == "vacuumed"
+
+
+@pytest.mark.parametrize("name", ["v2checkpoint", "dv_parts", "partition_types"])
+def test_a_table_is_read_on_any_file_system(tmp_path: Path, name: str) -> None:
+    """Of fsspec: the log is read by what reads its files."""
+    versions, rows = table_of(name, tmp_path)
+    memory = MemoryFileSystem()
+    memory.put(str(tmp_path / "table"), f"/{tmp_path.name}", recursive=True)
+    versions = DeltaVersions(memory, f"/{tmp_path.name}", lambda _: None)
+    assert versions.place.startswith("memory://")
+    assert {version: read(versions.files(version)) for version in rows} == rows
+    memory.rm(f"/{tmp_path.name}", recursive=True)
 
 
 def test_what_is_refused_names_the_feature(tmp_path: Path) -> None:

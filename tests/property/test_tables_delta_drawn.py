@@ -53,7 +53,7 @@ def test_a_drawn_table_has_the_rows_of_its_model(tmp_path: Path, seed: int) -> N
     """In each of its versions, when it is the present one; and a version that follows gives what it adds, or is refused."""
     table = drawn(tmp_path / "t", seed)
     place = str(tmp_path / "t")
-    versions = DeltaVersions(LocalFileSystem(), place, place, {})
+    versions = DeltaVersions(LocalFileSystem(), place, lambda _: None)
     for _ in range(10):
         before, count = table.version, len(table.rows())
         takes_away = getattr(table, table.draw.choice(LIVES))()

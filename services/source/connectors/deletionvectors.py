@@ -1,21 +1,20 @@
-"""Deletion vectors (`deletion-vector-v1` of Iceberg's Puffin files): the places of a data file's rows that are deleted.
+"""Deletion vectors, of Delta Lake and in Iceberg's Puffin files: the places of a data file's rows that are deleted.
 
 A Roaring bitmap of 64 bits in its portable form: bitmaps of 32 bits by the upper half of their numbers, each of containers of 2^16
-numbers. (iceberg.apache.org, Puffin Spec; github.com/RoaringBitmap/RoaringFormatSpec.) Each step takes bytes away, so however hostile they
-are, work and memory are bounded by their number.
+numbers. (delta.io, PROTOCOL.md; iceberg.apache.org, Puffin Spec; github.com/RoaringBitmap/RoaringFormatSpec.) Each step takes bytes away,
+and gives one container: however hostile they are, work is bounded by their number, and memory by that of a container.
 """
 
 import struct
 import zlib
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
-from pyiceberg.table.deletion_vector import PROPERTY_REFERENCED_DATA_FILE
-from pyiceberg.table.puffin import MAGIC_BYTES, Footer
 
 Places = npt.NDArray[np.int64]
+"""Numbers of rows, the first is 0; in order, none twice."""
 _MAGIC: Final = 1681511377
 _RUNS: Final = 12347
 """Where a bitmap may have containers of runs; else it has none."""
@@ -29,30 +28,6 @@ _SET_BYTES: Final = 8192
 _HALF: Final = 16
 _HIGH_MAX: Final = 2**31 - 1
 """With more a number would not fit 64 bits with a sign."""
-_TAIL: Final = 12
-"""Bytes behind a footer."""
-
-
-def deleted_in(puffin: Any, path: str) -> Iterator[Places]:
-    """Of a data file's rows that an open file deletes, in pieces. ValueError for what is no file of deletion vectors, or damaged."""
-    size = int(puffin.seek(0, 2))
-    tail = _part(puffin, size - _TAIL, _TAIL, size)
-    length, flags, mark = struct.unpack("<iI4s", tail)
-    if mark != MAGIC_BYTES or flags:
-        raise ValueError("expected a Puffin file with a plain footer")
-    footer = Footer.model_validate_json(_part(puffin, size - _TAIL - length, length, size))
-    for blob in footer.blobs:
-        if blob.properties.get(PROPERTY_REFERENCED_DATA_FILE) == path:
-            if blob.compression_codec is not None:
-                raise ValueError(f"a deletion vector is packed by {blob.compression_codec}; expected a plain one")
-            yield from places_in(_part(puffin, blob.offset, blob.length, size))
-
-
-def _part(file: Any, begin: int, length: int, size: int) -> bytes:
-    if begin < 0 or length < 0 or begin + length > size:
-        raise ValueError(f"a Puffin file of {size} bytes has a part of {length} at {begin}")
-    file.seek(begin)
-    return bytes(file.read(length))
 
 
 class _Bytes:
@@ -74,13 +49,34 @@ class _Bytes:
         return np.frombuffer(self.take(2 * count), "<u2").astype(np.int64)
 
 
-def places_in(blob: bytes) -> Iterator[Places]:
-    """Of rows that are deleted, in pieces. ValueError for what is no deletion vector, or damaged."""
+def unframed(blob: bytes) -> bytes:
+    """A vector as it lies in a file, without what is around it. ValueError where its checksum is another."""
     data = _Bytes(blob)
     inner = bytes(data.take(data.number(">I")))
     if data.number(">I") != zlib.crc32(inner):
         raise ValueError("a deletion vector is damaged: its checksum is another")
-    data = _Bytes(inner)
+    return inner
+
+
+def places_of(vector: bytes, rows: int, cardinality: int | None) -> Iterator[Places]:
+    """Those of a file of so many rows, in pieces. ValueError, before the first one, for no vector of it, or another number of rows."""
+    count, last = 0, -1
+    for places in places_in(vector):
+        if not len(places):
+            continue
+        if places[0] <= last:
+            raise ValueError("a deletion vector has rows that are not in order")
+        count, last = count + len(places), int(places[-1])
+        if last >= rows:
+            raise ValueError(f"a deletion vector has row {last} of a file with {rows}")
+    if cardinality not in (None, count):
+        raise ValueError(f"a deletion vector has {count} rows, and is told to have {cardinality}")
+    return places_in(vector)
+
+
+def places_in(vector: bytes) -> Iterator[Places]:
+    """Of rows that are deleted, in pieces. ValueError for what is no deletion vector, or damaged."""
+    data = _Bytes(vector)
     if (magic := data.number("<I")) != _MAGIC:
         raise ValueError(f"a deletion vector begins with {magic}, expected {_MAGIC}")
     for _ in range(data.number("<Q")):
@@ -112,9 +108,13 @@ def _container(data: _Bytes, count: int, *, runs: bool) -> Places:
     if runs:
         bounds = data.shorts(2 * data.number("<H"))
         begins, sizes = bounds[::2], bounds[1::2] + 1
-        if int(sizes.sum()) > 1 << _HALF:
-            raise ValueError("a deletion vector has runs that overlap")
+        ends = begins + sizes
+        if (begins[1:] < ends[:-1]).any() or (ends > 1 << _HALF).any():
+            raise ValueError("a deletion vector has runs that overlap, or are not in order")
         return np.repeat(begins - np.cumsum(sizes) + sizes, sizes) + np.arange(int(sizes.sum()))
     if count <= _ARRAY_MAX:
-        return data.shorts(count)
+        places = data.shorts(count)
+        if (np.diff(places) <= 0).any():
+            raise ValueError("a deletion vector has rows that are not in order")
+        return places
     return np.flatnonzero(np.unpackbits(np.frombuffer(data.take(_SET_BYTES), np.uint8), bitorder="little"))

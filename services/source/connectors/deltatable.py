@@ -1,4 +1,4 @@
-"""Delta Lake tables (`tableversions`): the library reads the log, and says which files a version has and which of their rows are deleted.
+"""Delta Lake tables (`tableversions`): which files a version has (`deltalog`), their columns and which of their rows are deleted.
 
 Columns have other names in files, or ids, where the table's metadata says so (Column Mapping), and narrower types in older files.
 
@@ -7,30 +7,26 @@ a `remove`. Entries without `dataChange` put the same rows into other files. (de
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import partial
-from typing import TYPE_CHECKING, Any, Final
-from urllib.parse import unquote, urlsplit
+from functools import cache, partial
+from typing import Any, Final
 
-import deltalake
 import pyarrow as pa
-import pyarrow.fs
-from deltalake.exceptions import DeltaError, TableNotFoundError
-from deltalake.fs import DeltaStorageHandler
 
+from tidemark.services.source.connectors.deletionvectors import Places
+from tidemark.services.source.connectors.deltacolumns import columns_of, divided_by
+from tidemark.services.source.connectors.deltalog import Action, DeltaLog, NotWhole, State, path_of
+from tidemark.services.source.connectors.deltavectors import Vector
+from tidemark.services.source.connectors.tablebytes import DAMAGED, Folder, Outside, inside
 from tidemark.services.source.connectors.tablerows import PARQUET, Columns, DataFile, Find, by_id, by_name, id_of
 from tidemark.services.source.connectors.tableversions import TableFile, VersionRefused, gone, taken_away
 from tidemark.shared.adapters.filesystems import unreachable
 from tidemark.shared.ports.log import LogUnavailable
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-LOG: Final = "_delta_log"
 _MAPPING: Final = "delta.columnMapping.mode"
-_PANIC: Final = "PanicException"
-"""What the library raises, as no Exception, where it finds what it did not think of."""
+_READER_MAX: Final = 3
+"""Versions of the protocol for readers; features say what is in the last one."""
 _READ: Final = frozenset(
     {
         "columnMapping",
@@ -46,44 +42,54 @@ _READ: Final = frozenset(
 
 
 class DeltaVersions:
-    """The table in a folder. `filesystem` is fsspec's, `folder` its path there; `uri` and `options` are the library's."""
+    """The table in a folder. `filesystem` is fsspec's, `folder` its path there; `check` raises where documents may not read a path."""
 
-    def __init__(self, filesystem: Any, folder: str, uri: str, options: Mapping[str, str]) -> None:
-        self.place = uri
-        self._filesystem = filesystem
-        self._folder = folder.rstrip("/")
-        self._options = dict(options)
+    def __init__(self, filesystem: Any, folder: str, check: Callable[[str], None]) -> None:
+        self._folder = Folder(filesystem, folder, check)
+        self._log = DeltaLog(self._folder)
+        self.place = self._folder.path if self._folder.local else str(filesystem.unstrip_protocol(self._folder.path))
         self._known: tuple[int, Mapping[str, TableFile]] | None = None
         """The version that was listed last."""
 
     def identity(self) -> str:
         """The id in its metadata."""
-        return str(self._open().metadata().id)
+        version = self.newest()
+        with self._in_words(version):
+            return str(self._state(version).metadata["id"])
 
     def newest(self) -> int:
         """See `TableVersions.newest`."""
-        return self._open().version()
+        with self._in_words(None):
+            version = self._log.newest()
+        if version is None:
+            raise LogUnavailable(f"{self.place}: no version of the Delta table is there yet; it is tried again")
+        return version
 
-    def _open(self, version: int | None = None) -> deltalake.DeltaTable:
-        with self._in_words():
-            return deltalake.DeltaTable(self.place, version=version, storage_options=self._options or None)
+    def _state(self, version: int) -> State:
+        try:
+            return self._log.state(version)
+        except (NotWhole, FileNotFoundError) as error:
+            if version < self.newest():
+                raise gone(self.place, version, f"its log is not whole any more: {error}") from error
+            raise VersionRefused(
+                f"{self.place}: version {version} cannot be read: its log is not whole: {error}"
+            ) from error
 
     @contextmanager
-    def _in_words(self) -> "Iterator[None]":
+    def _in_words(self, version: int | None, what: str = "its log") -> Iterator[None]:
+        """Others may have written whatever they like."""
+        where = self.place if version is None else f"{self.place}: version {version}"
         try:
             yield
-        except TableNotFoundError as error:
-            raise LogUnavailable(
-                f"{self.place}: no version of the Delta table is there yet; it is tried again"
+        except Outside as error:
+            raise VersionRefused(
+                f"{where} cannot be read: its rows lie outside of its folder, as those of a shallow clone: {error}. Read the table"
+                " that they are of, or a deep clone"
             ) from error
-        except DeltaError as error:
-            raise VersionRefused(f"{self.place}: the Delta table cannot be read: {error}") from error
+        except DAMAGED as error:
+            raise VersionRefused(f"{where} cannot be read: {what} is damaged: {error!r:.1000}") from error
         except unreachable() as error:
-            raise LogUnavailable(f"{self.place}: {error}; it is tried again") from error
-        except BaseException as error:
-            if type(error).__name__ != _PANIC:
-                raise
-            raise VersionRefused(f"{self.place}: the Delta table is damaged: {error}") from error
+            raise LogUnavailable(f"{where}: {error}; it is tried again") from error
 
     def files(self, version: int) -> Sequence[TableFile]:
         """See `TableVersions.files`."""
@@ -91,72 +97,46 @@ class DeltaVersions:
 
     def _files(self, version: int) -> Mapping[str, TableFile]:
         if self._known is None or self._known[0] != version:
-            self._known = version, self._listed(self._at(version), version)
+            with self._in_words(version):
+                self._known = version, self._listed(self._state(version))
         return self._known[1]
 
-    def _at(self, version: int) -> deltalake.DeltaTable:
-        try:
-            return self._open(version)
-        except VersionRefused as error:
-            self.newest()  # if the present version can be read, the table is whole
-            raise gone(self.place, version, "its log is not whole any more") from error
-
-    def _listed(self, table: deltalake.DeltaTable, version: int) -> Mapping[str, TableFile]:
-        features = set(table.protocol().reader_features or ())
-        if unknown := sorted(features - _READ):
-            raise self._refused(version, f"it has features that are not read here: {', '.join(unknown)}")
-        with self._in_words():
-            mapping = table.metadata().configuration.get(_MAPPING, "none")
-            columns = Columns(pa.schema(table.schema().to_arrow()), _find(mapping))
-            actions = pa.table(table.get_add_actions())
-            kept = self._kept(table, version) if "deletionVectors" in features else {}
-        paths = [unquote(path) for path in actions["path"].to_pylist()]
-        if outside := [path for path in paths if _is_outside(path)]:
-            raise self._outside(version, outside[0])
-        sizes = dict(zip(paths, actions["size_bytes"].to_pylist(), strict=True))
-        filesystem = pyarrow.fs.PyFileSystem(DeltaStorageHandler(table.table_uri, self._options or None, sizes))
-        divided = self._divided(actions)
-        files = []
-        for at, (path, changed_ms) in enumerate(zip(paths, actions["modification_time"].to_pylist(), strict=True)):
-            values = {name: column[at] for name, column in divided.items()}
-            fragment = partial(PARQUET.make_fragment, path, filesystem=filesystem)
-            file = DataFile(
-                fragment, columns, values, kept.pop(path, None), _with_ids if mapping == "id" else _as_it_is
-            )
-            files.append(TableFile(path, changed_ms or self._modified_ms(filesystem, path), file.count, file.rows))
-        if kept:
-            raise self._refused(version, f"it has deletion vectors of files that it does not have: {', '.join(kept)}")
-        return {file.name: file for file in sorted(files, key=lambda file: (file.changed_ms, file.name))}
-
-    @staticmethod
-    def _divided(actions: pa.Table) -> Mapping[str, pa.ChunkedArray]:
-        """Of each column that divides the table, what it is in each file."""
-        if "partition" not in actions.column_names:
-            return {}
-        values = actions["partition"].combine_chunks()
-        return {field.name: values.field(at) for at, field in enumerate(values.type)}
-
-    def _kept(self, table: deltalake.DeltaTable, version: int) -> dict[str, pa.BooleanArray]:
-        """Of each file with a deletion vector, which of its rows are there."""
-        try:
-            vectors = list(map(pa.record_batch, table.deletion_vectors()))
-        except DeltaError as error:
+    def _listed(self, state: State) -> Mapping[str, TableFile]:
+        features = set(state.protocol.get("readerFeatures") or ())
+        if unknown := sorted(map(str, features - _READ)):
+            raise self._refused(state.version, f"it has features that are not read here: {', '.join(unknown)}")
+        if (reader := state.protocol["minReaderVersion"]) > _READER_MAX:
             raise self._refused(
-                version, f"its deletion vectors are not read beside another feature: {error}"
-            ) from error
-        kept = {}
-        for batch in vectors:
-            for path, rows in zip(batch["filepath"].to_pylist(), batch["selection_vector"], strict=True):
-                if not path.startswith(table.table_uri):
-                    raise self._outside(version, path)
-                kept[unquote(path.removeprefix(table.table_uri))] = rows.values
-        return kept
+                state.version, f"it asks for readers of version {reader}, and {_READER_MAX} is the last one here"
+            )
+        told = state.metadata
+        mapping = dict(told.get("configuration") or ()).get(_MAPPING, "none")
+        schema = columns_of(json.loads(told["schemaString"]))
+        columns = Columns(schema, _find(mapping))
+        known = _with_ids if mapping == "id" else _as_it_is
+        divided = cache(lambda values: divided_by(schema, told.get("partitionColumns") or (), dict(values)))
+        files = {}
+        for (path, _), added in state.files.items():
+            if path in files:
+                raise ValueError(f"it has the file {path} twice")
+            file = DataFile(
+                partial(self._folder.open, path),
+                PARQUET,
+                columns,
+                divided(added.values),
+                self._deleted(added.vector),
+                known,
+            )
+            changed_ms = added.changed_ms or self._folder.modified_ms(path)
+            files[path] = TableFile(path, changed_ms, file.count, file.rows)
+        return {file.name: file for file in sorted(files.values(), key=lambda file: (file.changed_ms, file.name))}
 
-    @staticmethod
-    def _modified_ms(filesystem: Any, path: str) -> int:
-        """Where a writer does not tell when it wrote a file."""
-        modified = filesystem.get_file_info(path).mtime
-        return 0 if modified is None else int(modified.timestamp() * 1_000)
+    def _deleted(self, vector: Vector | None) -> Callable[[int], Iterator[Places]] | None:
+        if vector is None:
+            return None
+        if vector.file is not None:
+            inside(vector.file)
+        return partial(vector.places, self._folder.open)
 
     def _refused(self, version: int, why: str) -> VersionRefused:
         return VersionRefused(
@@ -164,64 +144,43 @@ class DeltaVersions:
             " or read a copy"
         )
 
-    def _outside(self, version: int, path: str) -> VersionRefused:
-        return VersionRefused(
-            f"{self.place}: version {version} cannot be read: its rows lie outside of its folder, as those of a shallow clone: {path}. Read"
-            " the table that they are of, or a deep clone"
-        )
-
     # --- what follows a version
 
     def next(self, version: int) -> int | None:
         """See `TableVersions.next`."""
         following = version + 1
-        entry = self._entry(following)
+        with self._in_words(following, "its entry of the log"):
+            entry = self._log.entry(following)
+            removes, operations = _taken_by(entry or iter(()))
         if entry is None:
             if self.newest() >= following:
                 raise gone(self.place, version, f"the log has no entry {following} any more")
             return None
-        with self._as_entry(following):
-            removes = any(_changes(line, "remove") for line in entry)
-            operations = [str(line["commitInfo"].get("operation")) for line in entry if line.get("commitInfo")]
         if removes:
             raise taken_away(self.place, following, ", ".join(operations))
         return following
 
-    def _entry(self, version: int) -> list[dict[str, Any]] | None:
-        path = f"{self._folder}/{LOG}/{version:020d}.json"
-        try:
-            self._filesystem.invalidate_cache()
-            text = self._filesystem.cat_file(path)
-        except FileNotFoundError:
-            return None
-        except unreachable() as error:
-            raise LogUnavailable(f"{path}: {error}; it is tried again") from error
-        with self._as_entry(version):
-            return [dict(json.loads(line)) for line in text.splitlines() if line]
-
-    @contextmanager
-    def _as_entry(self, version: int) -> "Iterator[None]":
-        """Others may have written whatever they like into the log."""
-        try:
-            yield
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-            raise VersionRefused(
-                f"{self.place}: version {version} cannot be read: its entry of the log is damaged: {error!r}"
-            ) from error
-
     def added(self, version: int) -> Sequence[TableFile]:
         """See `TableVersions.added`."""
-        entry = self._entry(version)
-        if entry is None:
+        with self._in_words(version, "its entry of the log"):
+            entry = self._log.entry(version)
+            names = None if entry is None else {path_of(line["add"]) for line in entry if _changes(line, "add")}
+        if names is None:
             raise gone(self.place, version, "its entry of the log is not there any more")
-        with self._as_entry(version):
-            names = {unquote(line["add"]["path"]) for line in entry if _changes(line, "add")}
-        if not names:
-            return ()
-        return [file for name, file in self._files(version).items() if name in names]
+        return [file for name, file in self._files(version).items() if name in names] if names else ()
 
     def close(self) -> None:
         """Nothing is open."""
+
+
+def _taken_by(entry: Iterator[Action]) -> tuple[bool, list[str]]:
+    """Whether an entry takes rows away, and by which operations."""
+    removes, operations = False, []
+    for line in entry:
+        removes = _changes(line, "remove") or removes
+        if line.get("commitInfo"):
+            operations.append(str(line["commitInfo"].get("operation")))
+    return removes, operations
 
 
 def _find(mapping: str) -> Find:
@@ -245,11 +204,6 @@ def _with_ids(columns: pa.Schema) -> pa.Schema:
     if len(columns) and all(id_of(column) is None for column in columns):
         raise pa.ArrowInvalid(f"its columns have no ids, by which the table finds them ({_MAPPING}: id)")
     return columns
-
-
-def _is_outside(path: str) -> bool:
-    """Whether a path of a log leads out of the table's folder, where documents may not be allowed to read."""
-    return bool(urlsplit(path).scheme) or path.startswith("/") or ".." in path.split("/")
 
 
 def _changes(line: Mapping[str, Any], kind: str) -> bool:

@@ -10,11 +10,14 @@ from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any, Final
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyiceberg.manifest import DataFile, ManifestEntry
 from pyiceberg.schema import Schema, prune_columns
 from pyiceberg.types import NestedField, StructType
+
+from tidemark.services.source.connectors.deletionvectors import Places
 
 _KEPT_BYTES_MAX: Final = 1 << 28
 """Of values that are kept for the next file. Files come by age, so those of several partitions take turns."""
@@ -111,21 +114,21 @@ class ValueDeletes:
         places = ((), (file.spec_id, file.partition))
         return [scope for key, scope in self._scopes.items() if key[1:] in places and scope.newest() > sequence]
 
-    def kept(
+    def deleted(
         self, scopes: Sequence[_Scope], sequence: int, read: Callable[[Schema], Iterable[pa.RecordBatch]]
-    ) -> pa.BooleanArray:
-        """Of a data file's rows, those that are left. `read`: all of its rows, with columns of a schema. ValueError."""
+    ) -> Iterator[Places]:
+        """Of a data file's rows, those that they take away. `read`: all of its rows, with columns of a schema. ValueError."""
         asked: list[NestedField] = []
         paths = [self._paths(scope.ids, asked) for scope in scopes]
         keys = [self._keys(scope) for scope in scopes]
-        kept = [pa.array([], pa.bool_())]
+        begin = 0
         for piece in _pieces(read(Schema(*asked))):
-            left = pa.repeat(pa.scalar(value=True), piece.num_rows)
+            gone = np.zeros(piece.num_rows, np.bool_)
             for known, found in zip(keys, paths, strict=True):
                 deleted = known.deleted_at([_column(piece, path) for path in found])
-                left = pc.and_(left, pc.less_equal(pc.fill_null(deleted, -1), sequence))
-            kept.append(left)
-        return pa.concat_arrays(kept)
+                gone |= pc.greater(pc.fill_null(deleted, -1), sequence).to_numpy(zero_copy_only=False)
+            yield np.flatnonzero(gone) + begin
+            begin += piece.num_rows
 
     def _paths(self, ids: Sequence[int], asked: list[NestedField]) -> list[list[Any]]:
         """Where columns are among those that are asked for, each added there as one of its own. ValueError where nothing has them."""

@@ -35,9 +35,10 @@ from pyiceberg.table.delete_file_index import DeleteFileIndex
 from pyiceberg.table.snapshots import Operation, Snapshot
 from pyiceberg.transforms import IdentityTransform, VoidTransform
 
-from tidemark.services.source.connectors.deletionvectors import Places, deleted_in
+from tidemark.services.source.connectors.deletionvectors import Places
 from tidemark.services.source.connectors.icebergdeletes import ValueDeletes
-from tidemark.services.source.connectors.tablerows import ORC, PARQUET, Columns, by_id, id_of
+from tidemark.services.source.connectors.puffinvectors import vectors_of
+from tidemark.services.source.connectors.tablerows import ORC, PARQUET, Columns, by_id, id_of, opened, union
 from tidemark.services.source.connectors.tablerows import DataFile as RowsFile
 from tidemark.services.source.connectors.tableversions import Batches, TableFile, VersionRefused, gone, taken_away
 from tidemark.shared.adapters.filesystems import unreachable
@@ -150,8 +151,8 @@ class IcebergVersions:
             file = entry.data_file
             deletes = positions.for_data_file(_sequence(entry), file, partition_key=file.partition)
             name = file.file_path.removeprefix(table.location()).lstrip("/")
-            told = file, deletes, _sequence(entry)
-            files.append(TableFile(name, snapshot.timestamp_ms, partial(rows.count, *told), partial(rows.of, *told)))
+            found = rows.of(file, deletes, _sequence(entry))
+            files.append(TableFile(name, snapshot.timestamp_ms, found.count, found.rows))
         return files
 
     # --- what follows a version
@@ -232,43 +233,41 @@ class _Rows:
         everywhere = [n for n, spec in table.specs().items() if all(part.transform == void for part in spec.fields)]
         self._values = ValueDeletes(deletes, everywhere, [self._columns, *before], self._plain)
 
-    def of(self, file: DataFile, positions: AbstractSet[DataFile], sequence: int) -> Batches:
+    def of(self, file: DataFile, positions: AbstractSet[DataFile], sequence: int) -> RowsFile:
         """Rows of a file that are there."""
-        return self._file(file, self._columns, self._kept(file, positions, sequence)).rows()
+        scopes = self._values.of(file, sequence)
+        sides: list[Callable[[int], Iterator[Places]]] = []
+        if positions:
+            sides.append(lambda rows: self._by_position(file, positions, rows))
+        if scopes:
+            sides.append(lambda _: self._values.deleted(scopes, sequence, partial(self._plain, file)))
+        deleted = (lambda rows: reduce(union, [side(rows) for side in sides])) if sides else None
+        return self._file(file, self._columns, deleted)
 
-    def count(self, file: DataFile, positions: AbstractSet[DataFile], sequence: int) -> int:
-        """How many."""
-        kept = self._kept(file, positions, sequence)
-        return file.record_count if kept is None else int(kept.true_count)
-
-    def _kept(self, file: DataFile, positions: AbstractSet[DataFile], sequence: int) -> pa.BooleanArray | None:
-        """Of its rows, those that no delete takes away; None: all. ValueError."""
-        found = [self._left_by_position(file, positions)] if positions else []
-        if scopes := self._values.of(file, sequence):
-            found.append(self._values.kept(scopes, sequence, partial(self._plain, file)))
-        return reduce(pc.and_, found) if found else None
-
-    def _left_by_position(self, file: DataFile, positions: AbstractSet[DataFile]) -> pa.BooleanArray:
-        kept = np.ones(self._file(file, self._columns, None).count(), dtype=np.bool_)
+    def _by_position(self, file: DataFile, positions: AbstractSet[DataFile], rows: int) -> Iterator[Places]:
+        """What vectors, and files of positions, name in a data file of so many rows."""
+        named: Places = np.zeros(0, np.int64)
+        sides = []
         for delete in positions:
-            for places in self._places(delete, file.file_path):
-                kept[places[(places >= 0) & (places < len(kept))]] = False
-        return pa.array(kept)
-
-    def _places(self, delete: DataFile, path: str) -> Iterator[Places]:
-        """Those that a file of deletes names in a data file."""
-        with self._table.io.new_input(delete.file_path).open() as opened:
             if delete.file_format == FileFormat.PUFFIN:
-                yield from deleted_in(opened, path)
-                return
-            fragment = (PARQUET if delete.file_format == FileFormat.PARQUET else ORC).make_fragment(opened)
+                with self._table.io.new_input(delete.file_path).open() as puffin:
+                    sides += vectors_of(puffin, file.file_path, rows)
+            else:
+                named = reduce(np.union1d, self._positions(delete, file.file_path, rows), named)
+        return reduce(union, sides, iter([named]))
+
+    def _positions(self, delete: DataFile, path: str, rows: int) -> Iterator[Places]:
+        """Those that a file of deletes names in a data file."""
+        open_ = self._table.io.new_input(delete.file_path).open
+        with opened(open_, PARQUET if delete.file_format == FileFormat.PARQUET else ORC) as fragment:
             for batch in fragment.to_batches(columns=["pos"], filter=pc.field("file_path") == path):
-                yield batch.column("pos").drop_null().to_numpy()
+                places = batch.column("pos").drop_null().to_numpy()
+                yield places[(places >= 0) & (places < rows)]
 
     def _plain(self, file: DataFile, columns: Schema) -> Batches:
         return self._file(file, columns, None).rows()
 
-    def _file(self, file: DataFile, columns: Schema, kept: pa.BooleanArray | None) -> RowsFile:
+    def _file(self, file: DataFile, columns: Schema, deleted: Callable[[int], Iterator[Places]] | None) -> RowsFile:
         """As the specification finds columns: by ids, else by the table's mapping of names; else by partition, else by default."""
         defaults = {
             str(number).encode(): inner.initial_default
@@ -289,10 +288,13 @@ class _Rows:
             return None if value is None else pa.scalar(value, column.type)
 
         shape = Columns(_arrow(columns), lambda column, among: by_id(id_of(column), among), absent)
-        format_ = PARQUET if file.file_format == FileFormat.PARQUET else ORC
-        io = self._table.io
         return RowsFile(
-            lambda: format_.make_fragment(io.new_input(file.file_path).open()), shape, {}, kept, self._known
+            lambda: self._table.io.new_input(file.file_path).open(),
+            PARQUET if file.file_format == FileFormat.PARQUET else ORC,
+            shape,
+            deleted=deleted,
+            known=self._known,
+            told=int(file.record_count),
         )
 
     def _known(self, columns: pa.Schema) -> pa.Schema:

@@ -5,12 +5,17 @@ among the file's is the matter of the table's format. Some rows may be deleted b
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
+
+from tidemark.services.source.connectors.deletionvectors import Places
+from tidemark.services.source.connectors.tablebytes import watched
 
 PARQUET: Final = ds.ParquetFileFormat(
     # Spark writes times of 96 bits, and the years 1 to 9999 do not fit 64 bits of nanoseconds.
@@ -102,41 +107,85 @@ def _only(fits: Iterator[bool]) -> int | None:
     return places[0] if len(places) == 1 else None
 
 
+@contextmanager
+def opened(open_: Callable[[], Any], format_: Any) -> Iterator[Any]:
+    """Arrow's fragment of a file. Raises as `watched`."""
+    with watched(open_) as file:
+        yield format_.make_fragment(file)
+
+
+def union(one: Iterator[Places], other: Iterator[Places]) -> Iterator[Places]:
+    """The places of both, each in pieces that are in order."""
+    sides = one, other
+    held = [next(side, None) for side in sides]
+    while (first := held[0]) is not None and (second := held[1]) is not None:
+        if len(first) and len(second):
+            end = min(int(first[-1]), int(second[-1])) + 1
+            cuts = [int(np.searchsorted(places, end)) for places in (first, second)]
+            yield np.union1d(first[: cuts[0]], second[: cuts[1]])
+            first, second = first[cuts[0] :], second[cuts[1] :]
+        held = [
+            places if len(places) else next(side, None) for places, side in zip((first, second), sides, strict=True)
+        ]
+    for places, side in zip(held, sides, strict=True):
+        if places is not None:
+            yield places
+            yield from side
+
+
 @dataclass(frozen=True, slots=True)
 class DataFile:
-    """A file with rows of a version."""
+    """A file with rows of a version. Functions raise as `opened`, and ValueError where it has other rows than it is told to have."""
 
-    fragment: Callable[[], Any]
-    """Arrow's, of the file."""
+    open: Callable[[], Any]
+    """Its bytes."""
+    format: Any
+    """Arrow's: PARQUET or ORC."""
     columns: Columns
     divided: Mapping[str, pa.Scalar] = field(default_factory=dict)
     """What columns are for all of its rows, whatever the file has."""
-    kept: pa.BooleanArray | None = None
-    """Of its first rows, those that are not deleted; None: of all."""
+    deleted: Callable[[int], Iterator[Places]] | None = None
+    """Of a file of so many rows, those that are deleted, in pieces that are in order; None: none is."""
     known: Callable[[pa.Schema], pa.Schema] = lambda schema: schema
     """The file's columns as they are found, of those that it has."""
+    told: int | None = None
+    """Its rows, deleted ones too, where the table's metadata is believed in their number until they are read."""
 
     def count(self) -> int:
         """Its rows."""
-        rows = int(self.fragment().count_rows())
-        return rows if self.kept is None else rows - len(self.kept) + int(self.kept.true_count)
+        if self.deleted is None and self.told is not None:
+            return self.told
+        with opened(self.open, self.format) as fragment:
+            rows = self._rows(fragment)
+        return rows - (0 if self.deleted is None else sum(map(len, self.deleted(rows))))
+
+    def _rows(self, fragment: Any) -> int:
+        """By its footer."""
+        rows = int(fragment.count_rows())
+        if rows < 0 or self.told not in (None, rows):
+            raise ValueError(f"it has {rows} rows, and is told to have {self.told}")
+        return rows
 
     def rows(self) -> Iterator[pa.RecordBatch]:
         """In the order of the file."""
-        fragment = self.fragment()
-        have = list(self.known(fragment.physical_schema))
-        sought = [column for column in self.columns.schema if column.name not in self.divided]
-        places = sorted({place for column in sought if (place := self.columns.find(column, have)) is not None})
-        begin = 0
-        for batch in fragment.to_batches(
-            schema=fragment.physical_schema,
-            columns=[have[place].name for place in places],
-            batch_size=_BATCH_ROWS,
-            batch_readahead=_READ_AHEAD,
-        ):
-            kept = None if self.kept is None else self.kept.slice(begin, batch.num_rows)
-            begin += batch.num_rows
-            yield self._shaped(_left(batch, kept), have)
+        with opened(self.open, self.format) as fragment:
+            rows = self._rows(fragment)
+            have = list(self.known(fragment.physical_schema))
+            sought = [column for column in self.columns.schema if column.name not in self.divided]
+            places = sorted({place for column in sought if (place := self.columns.find(column, have)) is not None})
+            gone = None if self.deleted is None else _Gone(self.deleted(rows))
+            begin = 0
+            for batch in fragment.to_batches(
+                schema=fragment.physical_schema,
+                columns=[have[place].name for place in places],
+                batch_size=_BATCH_ROWS,
+                batch_readahead=_READ_AHEAD,
+            ):
+                left = batch if gone is None else gone.without(batch, begin)
+                begin += batch.num_rows
+                yield self._shaped(left, have)
+            if begin != rows:
+                raise ValueError(f"it has {begin} rows, and its footer counts {rows}")
 
     def _shaped(self, batch: pa.RecordBatch, have: Sequence[pa.Field]) -> pa.RecordBatch:
         rows, columns = batch.num_rows, self.columns
@@ -149,8 +198,20 @@ class DataFile:
         return pa.RecordBatch.from_arrays(arrays, schema=columns.schema)
 
 
-def _left(batch: pa.RecordBatch, kept: pa.BooleanArray | None) -> pa.RecordBatch:
-    if kept is None or not len(kept):
-        return batch
-    behind = pa.repeat(pa.scalar(value=True), batch.num_rows - len(kept))
-    return batch.filter(pa.concat_arrays([kept, behind]))
+class _Gone:
+    """Deleted places, taken in the order of rows."""
+
+    def __init__(self, pieces: Iterator[Places]) -> None:
+        self._pieces = pieces
+        self._held: Places = np.zeros(0, np.int64)
+
+    def without(self, batch: pa.RecordBatch, begin: int) -> pa.RecordBatch:
+        """Rows from a place on that are left."""
+        kept = np.ones(batch.num_rows, np.bool_)
+        held: Places | None = self._held
+        while held is not None:
+            cut = int(np.searchsorted(held, begin + batch.num_rows))
+            kept[held[:cut] - begin] = False
+            self._held = held[cut:]
+            held = None if len(self._held) else next(self._pieces, None)
+        return batch if kept.all() else batch.filter(pa.array(kept))

@@ -91,7 +91,9 @@ def reading(place: str, version: int, file: str) -> Iterator[None]:
         yield
     except FileNotFoundError as error:
         raise gone(place, version, f"its file {file} is not there any more") from error
-    except (ValueError, pa.ArrowException) as error:
-        raise LogError(f"{place}: {file}: not a file of the table's rows as its metadata has them: {error}") from error
+    except (ValueError, pa.ArrowException, IsADirectoryError, NotADirectoryError) as error:
+        raise VersionRefused(
+            f"{place}: version {version} cannot be read: {file}: not a file of the table's rows as its metadata has them: {error}"
+        ) from error
     except unreachable() as error:
         raise LogUnavailable(f"{place}: {file}: {error}; it is tried again") from error
