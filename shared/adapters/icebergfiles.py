@@ -11,6 +11,7 @@ from typing import Any, Final
 from pyiceberg.catalog import AVAILABLE_CATALOGS, Catalog, CatalogType, load_catalog
 from pyiceberg.catalog.rest import RestCatalog
 from pyiceberg.io import PY_IO_IMPL, FileIO, InputFile, OutputFile, load_file_io
+from requests import PreparedRequest, Response, Session
 
 Check = Callable[[str], None]
 """Raises where documents may not reach a path or URL."""
@@ -59,9 +60,21 @@ class CheckedIO(FileIO):  # type: ignore[misc]
 
 
 class _CheckedRest(RestCatalog):  # type: ignore[misc]
-    """One whose server says where storage is, but names no class."""
+    """One whose server says where storage is, but names no class, and leads to no server that is not checked."""
 
     properties: dict[str, Any]
+
+    def _config_headers(self, session: Session) -> None:
+        """Of a session that has asked nothing yet: its first request may be one for a token."""
+        super()._config_headers(session)
+        check, send = self.properties[_CHECK], session.send
+
+        def send_checked(request: PreparedRequest, **settings: Any) -> Response:
+            check(str(request.url))
+            return send(request, **settings)
+
+        # Each request passes there, also one that follows a redirect.
+        session.send = send_checked  # type: ignore[method-assign]
 
     def _fetch_config(self) -> None:
         own = dict(self.properties)

@@ -2,9 +2,10 @@
 
 import json
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import pyarrow as pa
@@ -43,9 +44,9 @@ def read(versions: IcebergVersions) -> list[bytes]:
         versions.close()
 
 
-def versions_in(root: Path, settings: dict[str, Any] | None = None) -> IcebergVersions:
+def versions_in(root: Path, settings: dict[str, Any] | None = None, *hosts: str) -> IcebergVersions:
     """The table as a document reaches it."""
-    allowed = Allowed(folders=(str(root / "open"),), loopback=True)
+    allowed = Allowed(folders=(str(root / "open"),), loopback=True, hosts=hosts)
     return IcebergVersions(
         ("n", "t"), settings or catalog_in(root / "open"), lambda place: allowed.check_place(place, "$source")
     )
@@ -103,12 +104,56 @@ def test_a_server_names_no_code(tmp_path: Path, catalog: SqlCatalog) -> None:
     assert not Path(made).exists()
 
 
-class served:  # noqa: N801 - a context
-    """A catalog of REST with one table, and what it tells its clients to set."""
+HOPS = ["/v1/config", "/v1/namespaces/n/tables/t", "/v1/oauth/tokens"]
+TOKENS = "oauth2-server-uri"
+SIGNED = {
+    "rest.sigv4-enabled": "true",
+    "rest.signing-region": "x",
+    "client.access-key-id": "k",
+    "client.secret-access-key": "s",
+}
 
-    def __init__(self, table: Table, overrides: dict[str, Any]) -> None:
+
+@pytest.mark.parametrize("status", [302, 307, 308])
+@pytest.mark.parametrize("hop", HOPS)
+@pytest.mark.parametrize("settings", [{"credential": "user:password"}, {"credential": "user:password", **SIGNED}])
+def test_a_server_leads_to_no_other_one_that_documents_may_not_reach(
+    tmp_path: Path, catalog: SqlCatalog, hop: str, status: int, settings: dict[str, Any]
+) -> None:
+    """Each address is judged, not only the first one: of the catalog, of tokens. One that may be reached is."""
+    table = catalog.create_table("n.t", ROWS.schema)
+    table.append(ROWS)
+    asked: list[str] = []
+    with (
+        served(table, {}, asked=asked) as other,
+        served(table, {}, moved={hop: (status, other)}) as url,
+        served(table, {}, moved={hop: (status, other.replace("127.0.0.1", "localhost"))}) as wrong,
+    ):
+        assert read(
+            versions_in(tmp_path, {"type": "rest", "uri": url, **settings, TOKENS: url + HOPS[2]}, "127.0.0.1")
+        ) == [b'{"a":42}']
+        assert {path.partition("?")[0] for path in asked} == {hop}
+        asked.clear()
+        with pytest.raises(NotAllowed, match=r"\$source: host 'localhost': expected 127\.0\.0\.1"):
+            read(
+                versions_in(tmp_path, {"type": "rest", "uri": wrong, **settings, TOKENS: wrong + HOPS[2]}, "127.0.0.1")
+            )
+        assert not asked
+
+
+class served:  # noqa: N801 - a context
+    """A catalog of REST with one table, what it tells its clients to set, and what lies at another server; it notes what is asked."""
+
+    def __init__(
+        self,
+        table: Table,
+        overrides: dict[str, Any],
+        moved: Mapping[str, tuple[int, str]] = MappingProxyType({}),
+        asked: list[str] | None = None,
+    ) -> None:
         answers = {
             "/v1/config": {"defaults": {}, "overrides": overrides},
+            "/v1/oauth/tokens": {"access_token": "t", "token_type": "bearer", "expires_in": 3600},
             "/v1/namespaces/n/tables/t": {
                 "metadata-location": table.metadata_location,
                 "metadata": json.loads(table.metadata.model_dump_json()),
@@ -118,10 +163,22 @@ class served:  # noqa: N801 - a context
 
         class Answers(BaseHTTPRequestHandler):
             def do_GET(self) -> None:
-                told = answers.get(self.path.partition("?")[0])
+                if asked is not None:
+                    asked.append(self.path)
+                self.rfile.read(int(self.headers.get("content-length") or 0))
+                path = self.path.partition("?")[0]
+                if path in moved:
+                    self.send_response(moved[path][0])
+                    self.send_header("location", moved[path][1] + self.path)
+                    self.end_headers()
+                    return
+                told = answers.get(path)
                 self.send_response(404 if told is None else 200)
                 self.end_headers()
                 self.wfile.write(json.dumps(told or {"error": {"message": "", "type": "", "code": 404}}).encode())
+
+            def do_POST(self) -> None:
+                self.do_GET()
 
             def log_message(self, *_: object) -> None:
                 return
