@@ -175,6 +175,18 @@ INSIDE = Schema(
 )
 
 
+def test_rows_are_deleted_by_single_values_alone() -> None:
+    """Metadata may name any column."""
+    file = DataFile.from_args(
+        content=DataFileContent.EQUALITY_DELETES, file_path="d", partition=Record(), equality_ids=[1]
+    )
+    file.spec_id = 0
+    entry = ManifestEntry.from_args(status=ManifestEntryStatus.ADDED, sequence_number=2, data_file=file)
+    deletes = ValueDeletes([entry], [0], [INSIDE], lambda _, __: [])
+    with pytest.raises(ValueError, match=r"rows are deleted by column 1, struct<.*>; expected one of single values"):
+        list(deletes.deleted(deletes.of(file, 1), 1, lambda _: []))
+
+
 def test_rows_are_deleted_by_several_fields_of_one_object() -> None:
     """Each of them is a column of its own where deletes are looked for."""
     deleted = [{"a": 1, "b": 2}, {"a": None, "b": 3}]

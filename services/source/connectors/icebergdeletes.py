@@ -7,10 +7,11 @@ its partition; or of any, if it has none. Null is equal to null. (iceberg.apache
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import chain
+from itertools import chain, pairwise
 from typing import Any, Final
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyiceberg.manifest import DataFile, ManifestEntry
@@ -25,7 +26,14 @@ _PIECE_ROWS: Final = 1 << 20
 """Looked for together: each time all deleted values are put into a hash table."""
 _PIECE_BYTES: Final = 1 << 26
 """Less rows, where values are long."""
-_SEQUENCE: Final = "sequence"
+_PARTS: Final = 64
+"""Of the values, by hashes: Arrow's hash tables take ten times their bytes, so one part is worked on at a time. Of 10 million values a part
+takes some 30 MiB."""
+_MIX: Final = np.uint64(0x9E3779B97F4A7C15)
+"""An odd number with irregular bits, 2^64 over the golden ratio: a product's upper bits depend on all bits."""
+_INTEGERS: Final = {8: pa.int8(), 16: pa.int16(), 32: pa.int32(), 64: pa.int64()}
+_HASHED_ROWS: Final = 1 << 16
+"""Python's values of a column together."""
 Read = Callable[[DataFile, Schema], Iterable[pa.RecordBatch]]
 """Rows of a file with the columns of a schema, found by their ids."""
 
@@ -51,13 +59,25 @@ class Keys:
             kinds: pa.Array | None = None if pairs is None else pairs.unique()
             number = own if pairs is None else pc.index_in(pairs, value_set=kinds).cast(pa.int64())
             stages.append((values, kinds))
-        last = pa.table({"key": number, _SEQUENCE: sequences}).group_by("key").aggregate([(_SEQUENCE, "max")])
-        return Keys(stages, last.sort_by("key")[f"{_SEQUENCE}_max"].combine_chunks())
+        assert number is not None, "values of no column are refused"
+        newest = np.full(pc.max(number).as_py() + 1 if len(number) else 0, -1, np.int64)
+        np.maximum.at(newest, number.to_numpy(), sequences.to_numpy())
+        return Keys(stages, pa.array(newest))
+
+    def columns(self) -> list[pa.Array]:
+        """The values of each key, as `of` has them."""
+        number, found = pa.array(np.arange(len(self.newest))), []
+        for values, kinds in reversed(self.stages):
+            if kinds is None:
+                found.append(values.take(number))
+            else:
+                pair = kinds.take(number).to_numpy()
+                found.append(values.take(pa.array(pair % len(values))))
+                number = pa.array(pair // len(values))
+        return found[::-1]
 
     def deleted_at(self, columns: Sequence[pa.Array]) -> pa.Array:
         """Of each row, the number of the last delete of its values, or null."""
-        if not self.stages:
-            return pa.nulls(len(columns[0]), pa.int64())
         number = None
         for column, (values, kinds) in zip(columns, self.stages, strict=True):
             own = pc.index_in(column, value_set=values).cast(pa.int64())
@@ -77,6 +97,76 @@ class Keys:
 def _pairs(before: pa.Array, own: pa.Array, values: pa.Array) -> pa.Array:
     """Numbers of pairs: fewer than 2^31 of each, so none overflows."""
     return pc.add(pc.multiply(before, len(values)), own)
+
+
+class ManyKeys:
+    """Any number of them, in parts by the hashes of their values. Of values that are deleted again and again one is kept."""
+
+    def __init__(self) -> None:
+        self._parts: list[Keys | None] = [None] * _PARTS
+        self._added: list[list[tuple[Sequence[pa.Array], pa.Array]]] = [[] for _ in range(_PARTS)]
+        """Behind them, not yet looked through: less than there are of them, so that the work for each is bounded."""
+
+    def add(self, columns: Sequence[pa.Array], sequence: int) -> None:
+        """Values that are deleted at a number."""
+        for part, (places, cells) in enumerate(_divided(columns)):
+            if len(places):
+                added = self._added[part]
+                added.append((cells, pa.array(np.full(len(places), sequence, np.int64))))
+                known = self._parts[part]
+                if sum(len(each) for _, each in added) > (0 if known is None else len(known.newest)):
+                    self._fold(part)
+
+    def _fold(self, part: int) -> None:
+        known = self._parts[part]
+        pieces = [*([] if known is None else [(known.columns(), known.newest)]), *self._added[part]]
+        self._added[part] = []
+        columns = [pa.concat_arrays(cells) for cells in zip(*(columns for columns, _ in pieces), strict=True)]
+        self._parts[part] = Keys.of(columns, pa.concat_arrays([sequences for _, sequences in pieces]))
+
+    def whole(self) -> "ManyKeys":
+        """The same, when all are there."""
+        for part, added in enumerate(self._added):
+            if added:
+                self._fold(part)
+        return self
+
+    def deleted_at(self, columns: Sequence[pa.Array]) -> npt.NDArray[np.int64]:
+        """Of each row, the number of the last delete of its values, or -1."""
+        found = np.full(len(columns[0]), -1, np.int64)
+        for known, (places, cells) in zip(self._parts, _divided(columns), strict=True):
+            if known is not None and len(places):
+                found[places] = pc.fill_null(known.deleted_at(cells), -1).to_numpy()
+        return found
+
+    @property
+    def nbytes(self) -> int:
+        """What they take in memory, about."""
+        return sum(known.nbytes for known in self._parts if known is not None)
+
+
+def _divided(columns: Sequence[pa.Array]) -> Iterator[tuple[npt.NDArray[np.int64], list[pa.Array]]]:
+    """Of each part, the places of its rows and their cells."""
+    mixed = np.zeros(len(columns[0]), np.uint64)
+    for column in columns:
+        mixed = (mixed ^ _hashes(column)) * _MIX
+    part = (mixed >> np.uint64(32)) % np.uint64(_PARTS)
+    order = np.argsort(part, kind="stable")
+    bounds = np.searchsorted(part[order], np.arange(_PARTS + 1, dtype=np.uint64))
+    sorted_ = [column.take(pa.array(order)) for column in columns]
+    for begin, end in pairwise(bounds.tolist()):
+        yield order[begin:end], [column.slice(begin, end - begin) for column in sorted_]
+
+
+def _hashes(column: pa.Array) -> npt.NDArray[np.uint64]:
+    """The same for the same values; of floats, as Arrow tells them apart, by their bits."""
+    kind = column.type
+    if pa.types.is_primitive(kind) and kind.bit_width in _INTEGERS:
+        numbers = column.view(_INTEGERS[kind.bit_width]).fill_null(0).to_numpy()
+        return np.asarray(numbers.astype(np.int64).view(np.uint64))
+    slices = (column.slice(begin, _HASHED_ROWS).to_pylist() for begin in range(0, len(column), _HASHED_ROWS))
+    found = (hash(value) for cells in slices for value in cells)
+    return np.fromiter(found, np.int64, len(column)).view(np.uint64)
 
 
 @dataclass(slots=True)
@@ -101,7 +191,7 @@ class ValueDeletes:
         self._read = read
         specs = frozenset(everywhere)
         self._scopes: dict[tuple[Any, ...], _Scope] = {}
-        self._kept: OrderedDict[int, Keys] = OrderedDict()
+        self._kept: OrderedDict[int, ManyKeys] = OrderedDict()
         """By scope, the one that was used last at the end."""
         for entry in entries:
             file = entry.data_file
@@ -125,8 +215,7 @@ class ValueDeletes:
         for piece in _pieces(read(Schema(*asked))):
             gone = np.zeros(piece.num_rows, np.bool_)
             for known, found in zip(keys, paths, strict=True):
-                deleted = known.deleted_at([_column(piece, path) for path in found])
-                gone |= pc.greater(pc.fill_null(deleted, -1), sequence).to_numpy(zero_copy_only=False)
+                gone |= known.deleted_at([_column(piece, path) for path in found]) > sequence
             yield np.flatnonzero(gone) + begin
             begin += piece.num_rows
 
@@ -137,6 +226,10 @@ class ValueDeletes:
             schema, path = next(((s, p) for s in self._schemas if (p := _path(s.fields, number))), (None, []))
             if schema is None:
                 raise ValueError(f"rows are deleted by the values of column {number}, which the table never had")
+            if not path[-1].field_type.is_primitive:
+                raise ValueError(
+                    f"rows are deleted by column {number}, {path[-1].field_type}; expected one of single values"
+                )
             only = prune_columns(schema, {number}, select_full_types=False).find_field(path[0].field_id)
             found.append([len(asked), *(inner.name for inner in path[1:])])
             asked.append(NestedField(only.field_id, f"key {len(asked)}", only.field_type, required=False))
@@ -144,7 +237,7 @@ class ValueDeletes:
             raise ValueError("rows are deleted by the values of no column")
         return found
 
-    def _keys(self, scope: _Scope) -> Keys:
+    def _keys(self, scope: _Scope) -> ManyKeys:
         """The values of its files."""
         kept = self._kept.pop(id(scope), None) or self._read_keys(scope)
         while self._kept and sum(keys.nbytes for keys in self._kept.values()) + kept.nbytes > _KEPT_BYTES_MAX:
@@ -152,19 +245,14 @@ class ValueDeletes:
         self._kept[id(scope)] = kept
         return kept
 
-    def _read_keys(self, scope: _Scope) -> Keys:
+    def _read_keys(self, scope: _Scope) -> ManyKeys:
         asked: list[NestedField] = []
         paths = self._paths(scope.ids, asked)
-        parts: list[list[pa.Array]] = [[] for _ in paths]
-        sequences = []
+        found = ManyKeys()
         for sequence, file in scope.entries:
-            for batch in self._read(file, Schema(*asked)):
-                sequences.append(pa.repeat(pa.scalar(sequence, pa.int64()), batch.num_rows))
-                for part, path in zip(parts, paths, strict=True):
-                    part.append(_column(batch, path))
-        if not sequences:
-            return Keys([], pa.array([], pa.int64()))
-        return Keys.of([pa.concat_arrays(part) for part in parts], pa.concat_arrays(sequences))
+            for piece in _pieces(self._read(file, Schema(*asked))):
+                found.add([_column(piece, path) for path in paths], sequence)
+        return found.whole()
 
 
 def _pieces(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
