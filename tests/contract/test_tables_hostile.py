@@ -1,4 +1,4 @@
-"""Tables of Delta Lake that are made to do harm: a small log may not take memory, read elsewhere, or end a source without a sentence."""
+"""Tables that are made to do harm: small metadata may not take memory, read elsewhere, or end a source without a sentence."""
 
 import json
 import random
@@ -15,14 +15,19 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import write_deltalake
 from fsspec.implementations.local import LocalFileSystem
+from pyiceberg.catalog import load_catalog
+from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
+from pyiceberg.typedef import Record
 from pyroaring import BitMap
 
+from tests.contract.sources_worlds import catalog_in, table_at
 from tests.contract.test_tables_damaged import MAGIC, framed, vector
 from tests.golden.test_tables_delta import HERE, table_of
 from tests.harness.drawndelta import z85
+from tests.harness.goldenlake import lake_table
 from tidemark.services.source.connectors.deltatable import DeltaVersions
 from tidemark.services.source.connectors.parquetcells import texts_of
-from tidemark.services.source.connectors.tableversions import VersionRefused, reading
+from tidemark.services.source.connectors.tableversions import TableVersions, VersionRefused, reading
 from tidemark.shared.model.failures import is_lasting
 from tidemark.shared.ports.log import LogError
 from tidemark.shared.process.allowed import Allowed, NotAllowed
@@ -33,6 +38,7 @@ VECTORS = {
     "readerFeatures": ["deletionVectors"],
     "writerFeatures": ["deletionVectors"],
 }
+MAPPED = {"schema.name-mapping.default": json.dumps([{"field-id": 1, "names": ["n"]}])}
 ID = "0" * 20
 FILE = "deletion_vector_00000000-0000-0000-0000-000000000000.bin"
 
@@ -44,7 +50,7 @@ def versions_in(root: Path) -> DeltaVersions:
     return DeltaVersions(LocalFileSystem(), place, lambda path: allowed.check_place(path, "$source"))
 
 
-def rows_of(versions: DeltaVersions, version: int = 0) -> list[bytes]:
+def rows_of(versions: TableVersions, version: int = 0) -> list[bytes]:
     """Of a version; each file has as many as it says."""
     found = []
     for file in versions.files(version):
@@ -297,6 +303,74 @@ def test_whatever_stands_in_a_log_ends_in_a_sentence(tmp_path: Path, name: str) 
     assert ended["read"] > 10
     assert ended["refused"] > 10
     assert not ended["tried again"]
+
+
+@pytest.mark.parametrize("name", ["by_value", "transforms", "types", "vectors_upgraded", "rolled_back"])
+def test_whatever_stands_in_the_metadata_of_iceberg_ends_in_a_sentence(tmp_path: Path, name: str) -> None:
+    """As in a log of Delta Lake."""
+    versions, rows = lake_table(name, tmp_path)
+    table = versions._open()
+    path = Path(table.metadata_location.removeprefix("file://"))
+    whole, draw, ended = path.read_bytes(), random.Random(name), Counter[str]()
+    for _ in range(100):
+        path.write_text(json.dumps(changed(json.loads(whole), draw)))
+        versions._known = None  # what is listed is kept
+        try:
+            versions.identity()
+            rows_of(versions, versions.newest())
+            ended["read"] += 1
+            for before in rows:
+                following = versions.next(before)
+                assert following is None or versions.added(following) is not None
+        except LogError as error:
+            ended["refused" if is_lasting(error) else "tried again"] += 1
+    versions.close()
+    assert ended["read"] > 10
+    assert ended["refused"] > 10
+    assert not ended["tried again"]
+
+
+@pytest.mark.parametrize("told", [-1, 0, 2, 4, 2**62])
+def test_a_file_of_iceberg_has_the_rows_that_are_told(tmp_path: Path, told: int) -> None:
+    """Positions count them without opening the file: others would pass over rows, or give some twice."""
+    pq.write_table(pa.table({"n": [1, 2, 3]}), tmp_path / "x.parquet")
+    catalog = load_catalog(**catalog_in(tmp_path))
+    catalog.create_namespace("n")
+    table = catalog.create_table("n.t", pa.schema([("n", pa.int64())]), properties=MAPPED)
+    file = DataFile.from_args(
+        content=DataFileContent.DATA, file_path=str(tmp_path / "x.parquet"), file_format=FileFormat.PARQUET, partition=Record(),
+        record_count=told, file_size_in_bytes=-told, column_sizes={}, value_counts={}, null_value_counts={}, nan_value_counts={},
+        lower_bounds={}, upper_bounds={}, split_offsets=[],
+    )  # fmt: skip
+    file.spec_id = 0
+    with table.transaction() as transaction, transaction.update_snapshot().fast_append() as append:
+        append.append_data_file(file)
+    catalog.close()
+    versions = table_at(tmp_path, "iceberg")
+    with pytest.raises(VersionRefused, match=f"x.parquet: .*: it has 3 rows, and is told to have {told}"):
+        rows_of(versions, versions.newest())
+    versions.close()
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_footer_counts_the_rows_that_are_there(tmp_path: Path, seed: int) -> None:
+    """Of Parquet: groups that are told to have other numbers of rows give no other rows, and never more than there are."""
+    draw = random.Random(seed)
+    table = written(tmp_path, lambda _: None)
+    (file,) = table.glob("*.parquet")
+    pq.write_table(pa.table({"n": range(100)}), file, row_group_size=50)
+    whole, refused = file.read_bytes(), 0
+    footer = int.from_bytes(whole[-8:-4], "little")
+    for _ in range(200):
+        damaged = bytearray(whole)
+        damaged[-9 - draw.randrange(footer)] = draw.choice([0, 2, 0x64, 0x66, 0x7F, 0xC8, 0xFE, 0xFF])
+        file.write_bytes(damaged)
+        versions = versions_in(tmp_path)
+        try:
+            assert len(rows_of(versions)) in (0, 100)
+        except VersionRefused:
+            refused += 1
+    assert refused > 20
 
 
 def test_types_and_texts_may_not_be_endless(tmp_path: Path) -> None:

@@ -151,8 +151,8 @@ class IcebergVersions:
             file = entry.data_file
             deletes = positions.for_data_file(_sequence(entry), file, partition_key=file.partition)
             name = file.file_path.removeprefix(table.location()).lstrip("/")
-            found = rows.of(file, deletes, _sequence(entry))
-            files.append(TableFile(name, snapshot.timestamp_ms, found.count, found.rows))
+            told = file, deletes, _sequence(entry)
+            files.append(TableFile(name, snapshot.timestamp_ms, partial(rows.count, *told), partial(rows.of, *told)))
         return files
 
     # --- what follows a version
@@ -233,8 +233,15 @@ class _Rows:
         everywhere = [n for n, spec in table.specs().items() if all(part.transform == void for part in spec.fields)]
         self._values = ValueDeletes(deletes, everywhere, [self._columns, *before], self._plain)
 
-    def of(self, file: DataFile, positions: AbstractSet[DataFile], sequence: int) -> RowsFile:
+    def of(self, file: DataFile, positions: AbstractSet[DataFile], sequence: int) -> Batches:
         """Rows of a file that are there."""
+        return self._left(file, positions, sequence).rows()
+
+    def count(self, file: DataFile, positions: AbstractSet[DataFile], sequence: int) -> int:
+        """How many."""
+        return self._left(file, positions, sequence).count()
+
+    def _left(self, file: DataFile, positions: AbstractSet[DataFile], sequence: int) -> RowsFile:
         scopes = self._values.of(file, sequence)
         sides: list[Callable[[int], Iterator[Places]]] = []
         if positions:

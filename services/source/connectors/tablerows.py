@@ -153,7 +153,7 @@ class DataFile:
 
     def count(self) -> int:
         """Its rows."""
-        if self.deleted is None and self.told is not None:
+        if self.deleted is None and self.told is not None and self.told >= 0:
             return self.told
         with opened(self.open, self.format) as fragment:
             rows = self._rows(fragment)
@@ -168,6 +168,8 @@ class DataFile:
 
     def rows(self) -> Iterator[pa.RecordBatch]:
         """In the order of the file."""
+        if not len(self.columns.schema):
+            raise ValueError("the table has no columns")
         with opened(self.open, self.format) as fragment:
             rows = self._rows(fragment)
             have = list(self.known(fragment.physical_schema))

@@ -11,6 +11,7 @@ from typing import Protocol
 
 import pyarrow as pa
 
+from tidemark.services.source.connectors.tablebytes import DAMAGED
 from tidemark.shared.adapters.filesystems import unreachable
 from tidemark.shared.model.failures import Lasting
 from tidemark.shared.ports.log import LogError, LogUnavailable
@@ -91,7 +92,7 @@ def reading(place: str, version: int, file: str) -> Iterator[None]:
         yield
     except FileNotFoundError as error:
         raise gone(place, version, f"its file {file} is not there any more") from error
-    except (ValueError, pa.ArrowException, IsADirectoryError, NotADirectoryError) as error:
+    except DAMAGED as error:
         raise VersionRefused(
             f"{place}: version {version} cannot be read: {file}: not a file of the table's rows as its metadata has them: {error}"
         ) from error
