@@ -129,7 +129,8 @@ def test_a_vector_takes_no_more_than_its_file_has(tmp_path: Path, name: str, *, 
 @pytest.mark.parametrize(
     ("told", "says"),
     [
-        ({"sizeInBytes": 2**31 - 1}, "has no deletion vector of 2147483647 bytes"),
+        ({"sizeInBytes": 2**31 - 1}, "has 2147483647 bytes, and one of a file with 3 rows has"),
+        ({"sizeInBytes": 1000}, "has no deletion vector of 1000 bytes"),
         ({"sizeInBytes": -1}, "expected a number from 0"),
         ({"sizeInBytes": 10**30}, "expected a number from 0"),
         ({"sizeInBytes": 1e3}, "expected a number from 0"),

@@ -25,6 +25,10 @@ _ARRAY_MAX: Final = 4096
 """Numbers in a container that is a list; with more it is a set of bits."""
 _SET_BYTES: Final = 8192
 """Of such a set, a bit for each of its 2^16 numbers: part of the format."""
+_CONTAINER_BYTES_MAX: Final = 2 + 4 * 32_768 + 4 + 4 + 8 + 4
+"""Of a container with as many runs as it can have, its head, its place, and what stands around a bitmap of it alone."""
+_AROUND_MAX: Final = 64
+"""Bytes of a vector in front of its first bitmap and behind its last, by far."""
 _HALF: Final = 16
 _HIGH_MAX: Final = 2**31 - 1
 """With more a number would not fit 64 bits with a sign."""
@@ -47,6 +51,13 @@ class _Bytes:
 
     def shorts(self, count: int) -> Places:
         return np.frombuffer(self.take(2 * count), "<u2").astype(np.int64)
+
+
+def check_bytes(size: int, rows: int) -> None:
+    """ValueError for a vector of so many bytes that no file of so many rows has one: it is not even read."""
+    most = _AROUND_MAX + (rows // (1 << _HALF) + 1) * _CONTAINER_BYTES_MAX
+    if not 0 <= size <= most:
+        raise ValueError(f"a deletion vector has {size} bytes, and one of a file with {rows} rows has {most} at most")
 
 
 def unframed(blob: bytes) -> bytes:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
-from tidemark.services.source.connectors.deletionvectors import Places, places_of, unframed
+from tidemark.services.source.connectors.deletionvectors import Places, check_bytes, places_of, unframed
 from tidemark.services.source.connectors.tablebytes import Outside
 
 _Z85: Final = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?&<>()[]{}@%$#"
@@ -55,6 +55,7 @@ class Vector:
 
     def places(self, open_: Callable[[str], Any], rows: int) -> Iterator[Places]:
         """Rows that are deleted, of so many. `open_`: a file of the table. ValueError where it is damaged, or another file's."""
+        check_bytes(self.size, rows)
         return places_of(self._data(open_), rows, self.cardinality)
 
     def _data(self, open_: Callable[[str], Any]) -> bytes:

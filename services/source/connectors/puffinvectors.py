@@ -10,7 +10,7 @@ from typing import Any, Final
 from pyiceberg.table.deletion_vector import PROPERTY_REFERENCED_DATA_FILE
 from pyiceberg.table.puffin import MAGIC_BYTES, Footer
 
-from tidemark.services.source.connectors.deletionvectors import Places, places_of, unframed
+from tidemark.services.source.connectors.deletionvectors import Places, check_bytes, places_of, unframed
 
 _TAIL: Final = 12
 """Bytes behind a footer."""
@@ -30,6 +30,7 @@ def vectors_of(puffin: Any, path: str, rows: int) -> list[Iterator[Places]]:
         if blob.properties.get(PROPERTY_REFERENCED_DATA_FILE) == path:
             if blob.compression_codec is not None:
                 raise ValueError(f"a deletion vector is packed by {blob.compression_codec}; expected a plain one")
+            check_bytes(blob.length, rows)
             vector = unframed(_part(puffin, blob.offset, blob.length, size))
             told = blob.properties.get(_CARDINALITY)
             found.append(places_of(vector, rows, None if told is None else int(told)))
