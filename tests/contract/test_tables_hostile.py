@@ -306,6 +306,7 @@ def test_whatever_stands_in_a_log_ends_in_a_sentence(tmp_path: Path, name: str) 
     assert not ended["tried again"]
 
 
+@pytest.mark.filterwarnings("ignore::UserWarning")
 @pytest.mark.parametrize("name", ["by_value", "transforms", "types", "vectors_upgraded", "rolled_back"])
 def test_whatever_stands_in_the_metadata_of_iceberg_ends_in_a_sentence(tmp_path: Path, name: str) -> None:
     """As in a log of Delta Lake."""
@@ -331,15 +332,13 @@ def test_whatever_stands_in_the_metadata_of_iceberg_ends_in_a_sentence(tmp_path:
     assert not ended["tried again"]
 
 
-@pytest.mark.parametrize("told", [-1, 0, 2, 4, 2**62])
-def test_a_file_of_iceberg_has_the_rows_that_are_told(tmp_path: Path, told: int) -> None:
-    """Positions count them without opening the file: others would pass over rows, or give some twice."""
-    pq.write_table(pa.table({"n": [1, 2, 3]}), tmp_path / "x.parquet")
-    catalog = load_catalog(**catalog_in(tmp_path))
+def appended(root: Path, path: Path, told: int) -> TableVersions:
+    """A table of Iceberg with a file that is told to have so many rows."""
+    catalog = load_catalog(**catalog_in(root))
     catalog.create_namespace("n")
     table = catalog.create_table("n.t", pa.schema([("n", pa.int64())]), properties=MAPPED)
     file = DataFile.from_args(
-        content=DataFileContent.DATA, file_path=str(tmp_path / "x.parquet"), file_format=FileFormat.PARQUET, partition=Record(),
+        content=DataFileContent.DATA, file_path=str(path), file_format=FileFormat.PARQUET, partition=Record(),
         record_count=told, file_size_in_bytes=-told, column_sizes={}, value_counts={}, null_value_counts={}, nan_value_counts={},
         lower_bounds={}, upper_bounds={}, split_offsets=[],
     )  # fmt: skip
@@ -347,8 +346,23 @@ def test_a_file_of_iceberg_has_the_rows_that_are_told(tmp_path: Path, told: int)
     with table.transaction() as transaction, transaction.update_snapshot().fast_append() as append:
         append.append_data_file(file)
     catalog.close()
-    versions = table_at(tmp_path, "iceberg")
+    return table_at(root, "iceberg")
+
+
+@pytest.mark.parametrize("told", [-1, 0, 2, 4, 2**62])
+def test_a_file_of_iceberg_has_the_rows_that_are_told(tmp_path: Path, told: int) -> None:
+    """Positions count them without opening the file: others would pass over rows, or give some twice."""
+    pq.write_table(pa.table({"n": [1, 2, 3]}), tmp_path / "x.parquet")
+    versions = appended(tmp_path, tmp_path / "x.parquet", told)
     with pytest.raises(VersionRefused, match=f"x.parquet: .*: it has 3 rows, and is told to have {told}"):
+        rows_of(versions, versions.newest())
+    versions.close()
+
+
+def test_a_folder_is_no_file_of_iceberg(tmp_path: Path) -> None:
+    """It never becomes one."""
+    versions = appended(tmp_path, tmp_path, 3)
+    with pytest.raises(VersionRefused, match="names what is no file, and can be none"):
         rows_of(versions, versions.newest())
     versions.close()
 
@@ -406,6 +420,20 @@ def test_a_value_that_divides_is_one_of_its_column(tmp_path: Path, kind: Any, te
     written(tmp_path, lambda add: add.update(partitionValues={"p": text}), metaData=told)
     with pytest.raises(VersionRefused, match=f"column p divides the table, and is '{text}'"):
         rows_of(versions_in(tmp_path))
+
+
+def test_a_name_that_no_file_can_have_is_not_looked_for_again(tmp_path: Path) -> None:
+    """Of rows, and of a part of a checkpoint: the system refuses it each time."""
+    written(tmp_path, lambda add: add.update(path="9" * 5000))
+    with pytest.raises(VersionRefused, match="names what is no file, and can be none"):
+        rows_of(versions_in(tmp_path))
+    _, rows = table_of("v2checkpoint", tmp_path)
+    root = tmp_path / "table"
+    for checkpoint in (root / "_delta_log").glob("*.checkpoint.*.json"):
+        checkpoint.write_text(json.dumps({"sidecar": {"path": "9" * 5000}}))
+    versions = DeltaVersions(LocalFileSystem(), str(root), lambda _: None)
+    with pytest.raises(VersionRefused, match="names what is no file, and can be none"):
+        rows_of(versions, max(rows))
 
 
 def test_hints_that_lie_are_passed_over(tmp_path: Path) -> None:

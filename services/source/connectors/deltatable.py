@@ -20,7 +20,7 @@ from tidemark.services.source.connectors.deltalog import Action, DeltaLog, NotWh
 from tidemark.services.source.connectors.deltavectors import Vector
 from tidemark.services.source.connectors.tablebytes import DAMAGED, Folder, Outside, inside
 from tidemark.services.source.connectors.tablerows import PARQUET, Columns, DataFile, Find, by_id, by_name, id_of
-from tidemark.services.source.connectors.tableversions import TableFile, VersionRefused, gone, taken_away
+from tidemark.services.source.connectors.tableversions import TableFile, VersionRefused, away, gone, taken_away
 from tidemark.shared.adapters.filesystems import unreachable
 from tidemark.shared.ports.log import LogUnavailable
 
@@ -89,7 +89,7 @@ class DeltaVersions:
         except DAMAGED as error:
             raise VersionRefused(f"{where} cannot be read: {what} is damaged: {error!r:.1000}") from error
         except unreachable() as error:
-            raise LogUnavailable(f"{where}: {error}; it is tried again") from error
+            raise away(where, error) from error
 
     def files(self, version: int) -> Sequence[TableFile]:
         """See `TableVersions.files`."""

@@ -40,7 +40,7 @@ from tidemark.services.source.connectors.icebergdeletes import ValueDeletes
 from tidemark.services.source.connectors.puffinvectors import vectors_of
 from tidemark.services.source.connectors.tablerows import ORC, PARQUET, Columns, by_id, id_of, opened, union
 from tidemark.services.source.connectors.tablerows import DataFile as RowsFile
-from tidemark.services.source.connectors.tableversions import Batches, TableFile, VersionRefused, gone, taken_away
+from tidemark.services.source.connectors.tableversions import Batches, TableFile, VersionRefused, away, gone, taken_away
 from tidemark.shared.adapters.filesystems import unreachable
 from tidemark.shared.adapters.tablelibraries import open_catalog
 from tidemark.shared.ports.log import LogUnavailable
@@ -95,7 +95,7 @@ class IcebergVersions:
         except _REFUSALS as error:
             raise VersionRefused(f"{self.place}: {str(error) or repr(error)}") from error
         except unreachable(RESTError, sqlalchemy.exc.SQLAlchemyError) as error:
-            raise LogUnavailable(f"{self.place}: {error}; it is tried again") from error
+            raise away(self.place, error) from error
 
     def files(self, version: int) -> Sequence[TableFile]:
         """See `TableVersions.files`."""

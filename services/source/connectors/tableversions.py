@@ -4,10 +4,11 @@ A version never changes, so a source that reads one reads the same rows whatever
 delete files that only earlier versions have (VACUUM, snapshots that expire). Then it fails, and says so.
 """
 
+import errno
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Final, Protocol
 
 import pyarrow as pa
 
@@ -16,6 +17,10 @@ from tidemark.shared.adapters.filesystems import unreachable
 from tidemark.shared.model.failures import Lasting
 from tidemark.shared.ports.log import LogError, LogUnavailable
 
+_A_DIRECTORY: Final = "is a directory"
+"""How Arrow tells it, without a number."""
+_NAMED_MAX: Final = 500
+"""Letters of a name that is too long, for messages."""
 Batches = Iterator[pa.RecordBatch]
 
 
@@ -97,4 +102,15 @@ def reading(place: str, version: int, file: str) -> Iterator[None]:
             f"{place}: version {version} cannot be read: {file}: not a file of the table's rows as its metadata has them: {error}"
         ) from error
     except unreachable() as error:
-        raise LogUnavailable(f"{place}: {file}: {error}; it is tried again") from error
+        raise away(f"{place}: {file}", error) from error
+
+
+def away(where: str, error: BaseException) -> LogError:
+    """What cannot be reached now; or a name of what can be no file, which time does not mend."""
+    if isinstance(error, OSError) and (
+        error.errno in (errno.ENAMETOOLONG, errno.ELOOP) or str(error).endswith(_A_DIRECTORY)
+    ):
+        return VersionRefused(
+            f"{where}: a table is damaged, and names what is no file, and can be none: {str(error)[:_NAMED_MAX]}"
+        )
+    return LogUnavailable(f"{where}: {error}; it is tried again")
