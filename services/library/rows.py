@@ -14,7 +14,7 @@ import pyarrow as pa
 from tidemark.services.library.documents import to_language
 from tidemark.services.source.connectors.parquetcells import texts_of
 from tidemark.shared.language.values import ExtendedJsonError, from_json, parse_json
-from tidemark.shared.language.values.extended_json import DEPTH_MAX
+from tidemark.shared.language.values.depth import DEPTH_MAX
 from tidemark.shared.model.values import Date, Document
 
 if TYPE_CHECKING:

@@ -19,6 +19,7 @@ from tidemark.services.operator.body import Way, at_once
 from tidemark.shared.language.expressions.errors import VALUE, ExpressionError
 from tidemark.shared.language.expressions.paths import set_path
 from tidemark.shared.language.stages import Https
+from tidemark.shared.language.stages.base import within_depth
 from tidemark.shared.language.values import ExtendedJsonError, parse_json
 from tidemark.shared.model.plan import OUT
 from tidemark.shared.model.values import Document, Value
@@ -95,8 +96,8 @@ class Requests:
         if row.answer is None or not row.answer.body:
             return document
         try:
-            return set_path(document, self._stage.as_, self._value(row.answer))
-        except ValueError as error:
+            return within_depth(set_path(document, self._stage.as_, self._value(row.answer)))
+        except (ValueError, ExpressionError) as error:
             self._asking.refuse(row, str(error))
             return document
 

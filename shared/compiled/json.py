@@ -469,12 +469,24 @@ def strings(text, kinds, lengths, begins, ends, offsets, out):
                 copy_string(text, at + 1, end - 1, out, to)
 
 
+@part
+def _brackets(text, at, end):
+    """How many bytes open something: counted many at a time, where to read a text is a step for each."""
+    count = np.int64(0)
+    for i in range(at, end):
+        byte = byte_at(text, i)
+        count += np.int64(byte == _OPEN) + np.int64(byte == _LIST)
+    return count
+
+
 @compiled(0, BYTES, INT64S, "int64", BOOLS_OUT)
 def deeper(text, bounds, most, found):
     """In which documents text[bounds[i]:bounds[i + 1]] more than so many brackets stand in each other."""
     whole = borrowed(text)
     for row in range(len(found)):
         at, end, depth = bounds[row], bounds[row + 1], 0
+        if _brackets(whole, at, end) <= most:
+            continue
         while at < end and depth <= most:
             byte = byte_at(whole, at)
             at += 1

@@ -135,24 +135,41 @@ def at(cells: pa.BinaryArray, *names: str) -> pa.BinaryArray:
 
 def picked(cells: pa.BinaryArray, path: Path) -> pa.BinaryArray:
     """The values at a path as expressions read them: of an array an array, of what its objects have there (`read_path`)."""
-    if not path:
+    if not path or cells.null_count == len(cells):
         return cells
     made = picked(at(cells, path[0]), path[1:])
-    return with_items(cells, made, lambda inside, _: picked(objects_of(inside)[0], path))
-
-
-def with_items(
-    cells: pa.BinaryArray, made: pa.BinaryArray, change: Callable[[pa.BinaryArray, Int64s], pa.BinaryArray]
-) -> pa.BinaryArray:
-    """What was made of other values, and of each array the items that `change` makes of its items and their rows; a missing one goes."""
     counts, inside = items(cells)
+    return _with_items(made, counts, picked(objects_of(inside)[0], path)) if (counts >= 0).any() else made
+
+
+def through_arrays(
+    cells: pa.BinaryArray, change: Callable[[pa.BinaryArray, Int64s | None], pa.BinaryArray]
+) -> pa.BinaryArray:
+    """What `change` makes of values that are no arrays, and of arrays what it makes of their items, through arrays in each other.
+
+    change: of values, and the row of each, None where each has its own. A missing item goes.
+    """
+    around: list[tuple[Int64s, pa.BinaryArray]] = []
+    rows: Int64s | None = None
+    while True:
+        made = change(cells, rows)
+        counts, inside = items(cells)
+        if not (counts >= 0).any():
+            break
+        around.append((counts, made))
+        of_items = rows_of(counts)
+        cells, rows = inside, of_items if rows is None else rows[of_items]
+    for counts, others in reversed(around):
+        made = _with_items(others, counts, made)
+    return made
+
+
+def _with_items(made: pa.BinaryArray, counts: Int64s, inside: pa.BinaryArray) -> pa.BinaryArray:
+    """Arrays of so many of the items each; what was made of other values where the count is below 0. A missing item goes."""
     there = counts >= 0
-    if not there.any():
-        return made
-    rows = rows_of(counts)
-    new = change(inside, rows)
-    left = np.bincount(rows[new.is_valid().to_numpy(zero_copy_only=False)], minlength=len(cells))
-    return pc.if_else(pa.array(there), arrays(left, new.drop_null(), there), made)
+    kept = rows_of(counts)[inside.is_valid().to_numpy(zero_copy_only=False)]
+    left = np.bincount(kept, minlength=len(counts))
+    return pc.if_else(pa.array(there), arrays(left, inside.drop_null(), there), made)
 
 
 def rows_of(counts: Int64s) -> Int64s:

@@ -245,7 +245,7 @@ def read_names(tree: Any, path: str, scope: Scope) -> tuple[str, ...] | None:
     if not names or not all(names) or any(name.startswith("$") for name in names):
         _wrong(tree, path, scope, "a field path such as a.b")
         return None
-    return names
+    return names if scope.allows(names, path) else None
 
 
 PATH: Final = Kind(read_names, {"type": "string", "minLength": 1})

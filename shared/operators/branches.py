@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidemark.shared.compiled import tags, values
-from tidemark.shared.compiled.values import at, objects_of, with_items
+from tidemark.shared.compiled.values import at, objects_of, through_arrays
 from tidemark.shared.language.expressions.ast import Expr
 from tidemark.shared.language.expressions.environment import RESULT_UNITS_MAX, Environment
 from tidemark.shared.language.expressions.errors import ExpressionError
@@ -30,6 +30,7 @@ from tidemark.shared.operators.frame import Cells, Frame
 
 _Computed: TypeAlias = Mapping[Path, pa.BinaryArray]
 """The values of a tree's expressions, by their places in it."""
+Int64s = npt.NDArray[np.int64]
 _WRITTEN_MAX: Final = RESULT_UNITS_MAX // 4
 """Bytes that may be written into a value, if each of its bytes was an item: a fourth of the budget, whose units are not quite bytes."""
 _Change: TypeAlias = Callable[[Branch, pa.BinaryArray, _Computed], pa.BinaryArray]
@@ -109,33 +110,41 @@ def _expressions(tree: Branch, above: Path = ()) -> Iterator[tuple[Path, Expr]]:
 
 
 def _added(tree: Branch, cells: pa.BinaryArray, computed: _Computed) -> pa.BinaryArray:
-    base, _ = objects_of(cells)
-    made = _over(base, tree, computed, lambda leaf, name: _added(leaf, at(base, name), _below(computed, name)))
-    return with_items(cells, made, lambda items, rows: _added(tree, items, _of_rows(computed, rows)))
+    def change(some: pa.BinaryArray, rows: Int64s | None) -> pa.BinaryArray:
+        base, _ = objects_of(some)
+        known = _of_rows(computed, rows)
+        inner: dict[str, pa.BinaryArray] = {}
+        for name, leaf in tree.fields:
+            if isinstance(leaf, Branch) and computes(leaf):
+                inner[name] = _added(leaf, at(base, name), _below(known, name))
+        return _over(base, tree, known, inner)
+
+    return through_arrays(cells, change)
 
 
 def _included(tree: Branch, cells: pa.BinaryArray, computed: _Computed) -> pa.BinaryArray:
-    base, objects = objects_of(cells)
-    missing = pa.nulls(len(cells), pa.binary())  # where a null scalar is chosen, Arrow may leave bytes in a null cell
-    inner: dict[str, pa.BinaryArray] = {}
-    inside: dict[str, pa.BinaryArray] = {}
-    for name, leaf in tree.fields:
-        if isinstance(leaf, Branch):
-            there = at(base, name)
-            inner[name] = _included(leaf, there, _below(computed, name))
-            inside[name] = pc.if_else(there.is_valid(), inner[name], missing)
-    made = values.objects(base, list(inside), list(inside.values())) if inside else base
-    kept = values.only(made, [name for name, leaf in tree.fields if not isinstance(leaf, Computed)])
-    made = (
-        _over(kept, tree, computed, lambda _, name: inner[name])
-        if computes(tree)
-        else pc.if_else(objects, kept, missing)
-    )
-    return with_items(cells, made, lambda items, rows: _included(tree, items, _of_rows(computed, rows)))
+    def change(some: pa.BinaryArray, rows: Int64s | None) -> pa.BinaryArray:
+        base, objects = objects_of(some)
+        known = _of_rows(computed, rows)
+        missing = pa.nulls(
+            len(some), pa.binary()
+        )  # where a null scalar is chosen, Arrow may leave bytes in a null cell
+        inner: dict[str, pa.BinaryArray] = {}
+        inside: dict[str, pa.BinaryArray] = {}
+        for name, leaf in tree.fields:
+            if isinstance(leaf, Branch):
+                there = at(base, name)
+                inner[name] = _included(leaf, there, _below(known, name))
+                inside[name] = pc.if_else(there.is_valid(), inner[name], missing)
+        made = values.objects(base, list(inside), list(inside.values())) if inside else base
+        kept = values.only(made, [name for name, leaf in tree.fields if not isinstance(leaf, Computed)])
+        return _over(kept, tree, known, inner) if computes(tree) else pc.if_else(objects, kept, missing)
+
+    return through_arrays(cells, change)
 
 
 def _over(
-    base: pa.BinaryArray, tree: Branch, computed: _Computed, inner: Callable[[Branch, str], pa.BinaryArray]
+    base: pa.BinaryArray, tree: Branch, computed: _Computed, inner: Mapping[str, pa.BinaryArray]
 ) -> pa.BinaryArray:
     """Objects with the computed fields of a tree in place of those of their names, or behind the others."""
     parts: dict[str, pa.BinaryArray] = {}
@@ -143,7 +152,7 @@ def _over(
         if isinstance(leaf, Computed):
             parts[name] = computed[name,]
         elif isinstance(leaf, Branch) and computes(leaf):
-            parts[name] = inner(leaf, name)
+            parts[name] = inner[name]
     return values.objects(base, list(parts), list(parts.values()))
 
 
@@ -151,6 +160,8 @@ def _below(computed: _Computed, name: str) -> _Computed:
     return {path[1:]: cells for path, cells in computed.items() if path[0] == name}
 
 
-def _of_rows(computed: _Computed, rows: npt.NDArray[np.int64]) -> _Computed:
+def _of_rows(computed: _Computed, rows: Int64s | None) -> _Computed:
+    if rows is None:
+        return computed
     taken = pa.array(rows)
     return {path: cells.take(taken) for path, cells in computed.items()}

@@ -33,6 +33,7 @@ from tidemark.shared.operators.base import (
 )
 from tidemark.shared.operators.batches import with_column
 from tidemark.shared.operators.context import TaskContext
+from tidemark.shared.operators.depth import without_deep
 from tidemark.shared.operators.grouping import groups_of, numbers_of
 from tidemark.shared.operators.program import through
 from tidemark.shared.operators.stages import GATHERING
@@ -60,6 +61,9 @@ def close(
     if not ready.num_rows:
         return outs, failed
     batch = _finished(plan, ready, processing_ms)
+    if plan.mode == "general":
+        batch, outs = without_deep(batch, plan.group.path, plan.group.name, context)
+        failed += sum(out.batch.num_rows for out in outs)
     own = len(plan.after) - plan.spec.stages_behind
     stages = list(plan.after[:own])
     while stages and batch.num_rows:

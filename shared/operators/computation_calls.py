@@ -13,6 +13,7 @@ from tidemark.shared.computation.base import Computation
 from tidemark.shared.computation.problems import ComputationError
 from tidemark.shared.computation.records import Record, Timer
 from tidemark.shared.language.values import decode_own_doc, encode_doc, encode_docs, encoder, is_tagged
+from tidemark.shared.language.values.depth import DEPTH_MAX, is_deeper
 from tidemark.shared.model.values import Date, Document
 from tidemark.shared.operators.computation_keys import Key
 from tidemark.shared.operators.computation_rows import KeyRows
@@ -52,7 +53,9 @@ class Calls:
                 raise ComputationError(f"a computation yields documents (dicts), not a {type(document).__name__}")
             if len(timed) == self._outputs_max:
                 raise _too_many(self._outputs_max)
-            timed.append((time_ms, self._encode(document)))
+            packed = self._encode(document)
+            _within_depth(document, packed)
+            timed.append((time_ms, packed))
         return timed
 
     def together(self, key: Key, rows: tuple[KeyRows, int], time_ms: int) -> Sequence[Timed]:
@@ -130,7 +133,10 @@ def _rows(found: pa.RecordBatch, first_ms: int, last_ms: int) -> list[Timed]:
         {n: cell for n, cell in zip(names, cells, strict=True) if cell is not None}
         for cells in (zip(*columns, strict=True) if columns else [()] * len(times))
     ]
-    return list(zip(times, encode_docs(documents), strict=True))
+    packed = encode_docs(documents)
+    for document, each in zip(documents, packed, strict=True):
+        _within_depth(document, each)
+    return list(zip(times, packed, strict=True))
 
 
 def _values(column: pa.Array) -> list[Any]:
@@ -138,6 +144,13 @@ def _values(column: pa.Array) -> list[Any]:
     if pa.types.is_timestamp(column.type):
         return [None if t is None else Date(t) for t in column.cast(pa.timestamp("ms")).cast(pa.int64()).to_pylist()]
     return list(column.to_pylist())
+
+
+def _within_depth(document: Document, packed: bytes) -> None:
+    if len(packed) > DEPTH_MAX and is_deeper(document, DEPTH_MAX):  # each level has a byte
+        raise ComputationError(
+            f"a computation's documents nest at most {DEPTH_MAX} deep, and one that it yields is deeper"
+        )
 
 
 def _too_many(outputs_max: int) -> ComputationError:

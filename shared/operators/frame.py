@@ -309,7 +309,7 @@ class Frame(Rows):
         root: the expression that it is a field of, whose results are bounded.
         """
         cells = self._computed(expr)
-        if not is_tagged(cells.field) or (root is None and isinstance(expr, FieldPath)):
+        if not is_tagged(cells.field) or (root is None and isinstance(expr, FieldPath) and expr.names):
             return cells
         deep = values.deeper(cells.array, DEPTH_MAX if root is None else DEPTH_MAX - 1)
         for row, error in cells.errors.items():

@@ -165,9 +165,17 @@ def _key(expr: Expr, frame: Frame, errors: dict[int, ExpressionError]) -> dict[s
 
 
 def _column(expr: Expr, frame: Frame, errors: dict[int, ExpressionError], root: Expr | None = None) -> ValueColumn:
-    if isinstance(expr, Literal):
+    return _constant(expr) or _noted(frame.computed(expr, root), errors)
+
+
+def _constant(expr: Expr) -> ValueColumn | None:
+    """One value for all rows; None where it may be no result, or is none."""
+    if isinstance(expr, Literal) and type(expr.value) is not list and type(expr.value) is not dict:
         return ValueColumn(constant=expr.value)
-    cells = frame.computed(expr, root)
+    return None
+
+
+def _noted(cells: Cells, errors: dict[int, ExpressionError]) -> ValueColumn:
     _note(cells.errors, errors)
     return ValueColumn(cells)
 
@@ -180,10 +188,8 @@ def _note(found: Mapping[int, ExpressionError], errors: dict[int, ExpressionErro
 def _input(accumulator: Accumulator, frame: Frame, errors: dict[int, ExpressionError]) -> ValueColumn:
     """The values that an accumulator adds, row by row (`accumulator_input`)."""
     if accumulator.n_of_key is not None:
-        cells = frame.each(lambda env: accumulator_input(accumulator, env))
-        _note(cells.errors, errors)
-        return ValueColumn(cells)
-    last = _column(accumulator.input, frame, errors)
+        return _noted(frame.each(lambda env: accumulator_input(accumulator, env)), errors)
+    last = _constant(accumulator.input) or _noted(frame.computed(accumulator.input), errors)
     if not accumulator.sort_by:
         return last
     rows = np.arange(frame.size)

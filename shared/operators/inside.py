@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidemark.shared.compiled import tags, values
-from tidemark.shared.compiled.values import at, objects_of, with_items
+from tidemark.shared.compiled.values import at, objects_of, through_arrays
 from tidemark.shared.language.stages import Branch
 
 Int64s: TypeAlias = npt.NDArray[np.int64]
@@ -19,14 +19,17 @@ _NULL = b"\xc0"
 
 def without(tree: Branch, cells: pa.BinaryArray) -> pa.BinaryArray:
     """Values without the dropped fields, in documents and in the items of arrays (`exclude_value`)."""
-    base, objects = objects_of(cells)
-    made = cells
-    if objects.true_count:
-        parts = [
-            without(leaf, at(base, name)) if isinstance(leaf, Branch) else _nothing(cells) for name, leaf in tree.fields
-        ]
-        made = pc.if_else(objects, values.objects(base, [name for name, _ in tree.fields], parts), cells)
-    return with_items(cells, made, lambda items, _: without(tree, items))
+
+    def change(inside: pa.BinaryArray, _: Int64s | None) -> pa.BinaryArray:
+        base, objects = objects_of(inside)
+        if not objects.true_count:
+            return inside
+        parts: dict[str, pa.BinaryArray] = {}
+        for name, leaf in tree.fields:
+            parts[name] = without(leaf, at(base, name)) if isinstance(leaf, Branch) else _nothing(inside)
+        return pc.if_else(objects, values.objects(base, list(parts), list(parts.values())), inside)
+
+    return through_arrays(cells, change)
 
 
 def put(cells: pa.BinaryArray, names: Sequence[str], new: pa.BinaryArray) -> pa.BinaryArray:

@@ -12,7 +12,9 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
+from tidemark.shared.language.stages.base import too_deep
 from tidemark.shared.language.values import encode_value
+from tidemark.shared.language.values.depth import DEPTH_MAX
 from tidemark.shared.model.frames import Content
 from tidemark.shared.model.plan import OUT
 from tidemark.shared.model.time import MIN_TIME
@@ -33,7 +35,8 @@ from tidemark.shared.operators.batches import int64s, select, with_column
 from tidemark.shared.operators.cells import canonical_column, encoded_cells
 from tidemark.shared.operators.computation_rows import ROWS
 from tidemark.shared.operators.context import NOWHERE, TaskContext
-from tidemark.shared.operators.dead_letters import dead_letters
+from tidemark.shared.operators.dead_letters import Failures, dead_letters
+from tidemark.shared.operators.depth import deeper
 from tidemark.shared.operators.encoded import encoded
 from tidemark.shared.operators.event_time import rows_of
 from tidemark.shared.operators.frame import evaluated
@@ -98,7 +101,11 @@ class KeyBy(Passing):
         outs: list[Out] = []
         expr = self._spec.key
         found = evaluated(expr, batch, self._context.topic)
-        array, failures = found.array, found.failures("")
+        errors = dict(found.errors)
+        if self._spec.inside:
+            for row in deeper(batch, DEPTH_MAX - 1):
+                errors.setdefault(row, too_deep())
+        array, failures = found.array, Failures.of_errors(errors, "")
         if failures:
             self._failed += len(failures)
             outs += dead_letters(batch, failures, self._spec.path.rpartition(".")[2], self._context)

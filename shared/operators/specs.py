@@ -84,6 +84,8 @@ class KeyBySpec:
     path: str
     """Place of the stage that asks for the key, for dead letters."""
     key_groups: int = 128
+    inside: bool = False
+    """The documents become a field of others (`$join`): one that has no room for a further level goes to the dead letters, too."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,8 +1,8 @@
 """The rows of a batch on their way through stages, and what the stages' programs have in common."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -31,6 +31,8 @@ from tidemark.shared.operators.frame import Cells, Frame
 from tidemark.shared.operators.rows import environments
 
 Named = dict[str, tuple[pa.Field, pa.Array]]
+Errors: TypeAlias = Mapping[int, Any]
+"""Why rows failed, by row."""
 
 
 @dataclass(slots=True)
@@ -97,15 +99,22 @@ def whole(stage: Stateless, staged: Staged, context: TaskContext) -> None:
     staged.batch = batch_of(documents, engine_columns(taken))
 
 
-def made_of(stage: Stateless, staged: Staged, context: TaskContext, frame: Frame, cells: Mapping[str, Cells]) -> None:
-    """Rows that have these fields and no others."""
-    errors: dict[int, Any] = {}
+def made_of(
+    stage: Stateless,
+    staged: Staged,
+    context: TaskContext,
+    frame: Frame,
+    cells: Mapping[str, Cells],
+    judged: Callable[[Errors], Errors] = dict,
+) -> None:
+    """Rows that have these fields and no others. judged: the errors of the fields, with those of whole rows."""
+    errors: Errors = {}
     for each in cells.values():
         errors = {**each.errors, **errors}
         staged.interpreted += each.interpreted_rows
     named = {name: (each.field.with_name(name), each.array) for name, each in cells.items() if not _nowhere(each)}
     staged.batch = batch_with(named, engine_columns(staged.batch, (RAW, REST)), staged.batch)
-    without_errors(stage, staged, context, frame, errors)
+    without_errors(stage, staged, context, frame, judged(errors))
 
 
 def _nowhere(cells: Cells) -> bool:
@@ -135,9 +144,7 @@ def of_encoded(documents: pa.BinaryArray, like: pa.RecordBatch) -> pa.RecordBatc
     return pa.RecordBatch.from_arrays([rest, *engine.values()], names=[REST, *engine])
 
 
-def without_errors(
-    stage: Stateless, staged: Staged, context: TaskContext, frame: Frame, errors: Mapping[int, Any]
-) -> None:
+def without_errors(stage: Stateless, staged: Staged, context: TaskContext, frame: Frame, errors: Errors) -> None:
     """The rows on which nothing failed; the others are dead letters, with the document as it came to the stage."""
     if not errors:
         return

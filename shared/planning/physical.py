@@ -275,7 +275,7 @@ class _Planner:
         draft = self._add(Draft(self._name("join"), "operator", None, [spec], [stage.name]))
         for tag, side, key in mixed:
             for end in side:
-                end.chain.append(KeyBySpec(key, stage.path, self.key_groups))
+                end.chain.append(KeyBySpec(key, stage.path, self.key_groups, inside=tag == "right"))
                 self._connect(end, draft, OUT, "key", tag=tag)
         return draft
 

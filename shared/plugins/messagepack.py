@@ -8,7 +8,7 @@ import msgspec
 
 from tidemark.shared.computation.base import NoConfig
 from tidemark.shared.language.values import to_json
-from tidemark.shared.language.values.extended_json import DEPTH_MAX
+from tidemark.shared.language.values.depth import DEPTH_MAX
 from tidemark.shared.model.values import INT64_MAX, INT64_MIN, Binary, Date, Long
 from tidemark.shared.plugins.interface import Format
 

@@ -255,10 +255,16 @@ async def test_texts_in_answers_may_be_read(server: Server) -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "body"), [("text/html", b"<p>"), ("application/json", b"{"), ("text/plain", b"x" * 5_000_000)]
+    ("kind", "body"),
+    [
+        ("text/html", b"<p>"),
+        ("application/json", b"{"),
+        ("text/plain", b"x" * 5_000_000),
+        ("application/json", b"[" * 180 + b"]" * 180),
+    ],
 )
 async def test_answers_that_are_none_are_refused(server: Server, kind: str, body: bytes) -> None:
-    """Another type, broken JSON, more bytes than an answer may have."""
+    """Another type, broken JSON, more bytes than an answer may have, more levels than a document (D21)."""
     server.content_type, server.body = kind, body
     found, (letter,) = await through(server, [{"n": 0}])
     assert found == []

@@ -2,9 +2,8 @@
 
 import random
 from collections.abc import Iterator, Sequence
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
-from tests.harness.drawn_records import Records
 from tests.harness.plan_world import PlanWorld
 from tidemark.shared.language.documents import InvalidDocument, parse
 from tidemark.shared.language.expressions.environment import Environment
@@ -19,6 +18,13 @@ Order = tuple[int, int, int]
 """Time (ms), split and position of a record."""
 Row = tuple[Document, Order, Environment]
 _TIMED: Final = b'{"ts":{"$date":{"$numberLong":"%d"}},"i":%d%s'
+
+
+class Texts(Protocol):
+    """What draws records."""
+
+    def text(self) -> bytes:
+        """The next one."""
 
 
 def ms(size: int) -> dict[str, Any]:
@@ -42,7 +48,7 @@ def accepted(document: dict[str, Any]) -> dict[str, Any] | None:
     return document
 
 
-def records_of(chooser: random.Random, records: Records) -> list[list[bytes]]:
+def records_of(chooser: random.Random, records: Texts) -> list[list[bytes]]:
     """Records of some splits, with their times in front."""
     splits = []
     for _ in range(chooser.choice((1, 1, 2, 3))):

@@ -16,7 +16,9 @@ from tidemark.shared.language.expressions.environment import Environment
 from tidemark.shared.language.expressions.errors import ExpressionError
 from tidemark.shared.language.expressions.interpreter import evaluate_bounded
 from tidemark.shared.language.stages import Join
+from tidemark.shared.language.stages.base import too_deep
 from tidemark.shared.language.values import canonical_key, encode_value
+from tidemark.shared.language.values.depth import DEPTH_MAX, is_deeper
 from tidemark.shared.model.values import MISSING, Date, Document
 
 
@@ -56,7 +58,7 @@ class Interpreted(Plainly):
                 self.documents += map(encode_value, self.passed(after, each, env))
 
     def _joined(self, join: Join, left: list[Row], right: list[Row]) -> list[Document]:
-        ones, others = self._keyed(join.left_key, left), self._keyed(join.right_key, right)
+        ones, others = self._keyed(join.left_key, left, DEPTH_MAX), self._keyed(join.right_key, right, DEPTH_MAX - 1)
         found: list[Document] = []
         met: set[int] = set()
         for one, key, time in ones:
@@ -74,11 +76,13 @@ class Interpreted(Plainly):
             found += [{join.as_: other} for other, _, _ in others if id(other) not in met]
         return found
 
-    def _keyed(self, expr: Expr, rows: list[Row]) -> list[tuple[Document, bytes, int]]:
+    def _keyed(self, expr: Expr, rows: list[Row], most: int) -> list[tuple[Document, bytes, int]]:
         found = []
         for document, order, env in rows:
             try:
                 key = evaluate_bounded(expr, env.on(document))
+                if is_deeper(document, most):
+                    raise too_deep()
             except ExpressionError as error:
                 self.letter(document, error.reason)
                 continue

@@ -18,7 +18,9 @@ from tidemark.shared.language.expressions.environment import Environment
 from tidemark.shared.language.expressions.errors import ExpressionError
 from tidemark.shared.language.expressions.interpreter import evaluate_bounded
 from tidemark.shared.language.stages import Gathering, Group, HoppingWindow, SessionWindow
+from tidemark.shared.language.stages.base import too_deep
 from tidemark.shared.language.values import canonical_key, encode_value
+from tidemark.shared.language.values.depth import DEPTH_MAX, is_deeper
 from tidemark.shared.model.values import MISSING, Date
 
 TYPES: tuple[dict[str, str], ...] = (
@@ -127,6 +129,9 @@ class Interpreted(Plainly):
         for key, states in groups.values():
             finished = [how.finish(state) for how, state in zip(accumulators, states, strict=True)]
             document = {"_id": key, **dict(zip((f.name for f in self._group.fields), finished, strict=True))}
+            if is_deeper(document, DEPTH_MAX):
+                self.letter(document, too_deep().reason)
+                continue
             self.documents += map(encode_value, self.passed(self._after, document, env))
 
 

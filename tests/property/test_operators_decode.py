@@ -16,7 +16,7 @@ from tidemark.shared.language.expressions.ast import FieldPath
 from tidemark.shared.language.problems import Problems
 from tidemark.shared.language.schema import NO_SCHEMA, Schema, parse_schema
 from tidemark.shared.language.values import ExtendedJsonError, encode_docs, encode_value, parse_json
-from tidemark.shared.language.values.extended_json import DEPTH_MAX
+from tidemark.shared.language.values.depth import DEPTH_MAX
 from tidemark.shared.operators.batches import documents_of
 from tidemark.shared.operators.decode import Decoded, decode, read_alone
 from tidemark.shared.operators.encoded import encoded

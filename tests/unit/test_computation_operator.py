@@ -265,18 +265,26 @@ def test_an_endless_timer_fails_instead_of_hanging() -> None:
     assert h.documents[-1]["by"] == "b"
 
 
-@pytest.mark.parametrize("wrong", [5, {"x": object()}], ids=["no document", "no value"])
+def _deep(depth: int) -> Any:
+    return {"x": _deep(depth - 1)} if depth else 1
+
+
+@pytest.mark.parametrize(
+    "wrong", [5, {"x": object()}, _deep(181), _deep(900)], ids=["no document", "no value", "too deep", "far too deep"]
+)
 def test_a_yield_must_be_a_document(wrong: Any) -> None:
-    """What is no document of the language's values is that record's failure, not a later surprise."""
+    """What is no document of the language's values, or a deeper one (D21), is that record's failure, not a later surprise."""
 
     class Wrong(Computation[Any, NoConfig]):
         def process(self, record: Record, state: Any, timers: Timers) -> Iterator[Document]:
+            yield _deep(180)
             yield wrong
 
     h = Harness(Wrong, key="k", raises=False)
     h.record({"k": 1}, 1)
     h.watermark(2)
     assert len(h.failures) == 1
+    assert h.documents == []
 
 
 def test_waiting_records_are_bounded() -> None:

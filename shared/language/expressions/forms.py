@@ -182,7 +182,7 @@ def parse_sort_keys(tree: Any, path: str, scope: Scope) -> tuple[SortKey, ...]:
             scope.problems.add(
                 join(path, name), f"a sort direction is 1 or -1, found {direction!r}", accepted=("1", "-1")
             )
-        else:
+        elif scope.allows(names, join(path, name)):
             keys.append(SortKey(names, from_json(direction) == -1))
     return tuple(keys)
 

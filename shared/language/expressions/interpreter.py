@@ -54,11 +54,11 @@ def evaluate(expr: Expr, env: Environment) -> Value:
 def evaluate_bounded(expr: Expr, env: Environment) -> Value:
     """The value of an expression, its whole size taken from the environment's budget; ExpressionError beyond it.
 
-    What stands at a path is as deep as its document.
+    A field is as deep as its document brings it.
     """
     value = evaluate(expr, env)
     if type(value) is dict or type(value) is list:
-        _spend(value, env, READ_DEPTH_MAX if type(expr) is FieldPath else DEPTH_MAX)
+        _spend(value, env, READ_DEPTH_MAX if type(expr) is FieldPath and expr.names else DEPTH_MAX)
     return value
 
 

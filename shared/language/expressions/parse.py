@@ -67,6 +67,8 @@ def _string(text: str, path: str, scope: Scope) -> Expr:
             path, f"{text!r} is no field path: its names must not be empty nor start with $ ($literal keeps a dollar)"
         )
         return NULL
+    if not scope.allows(names, path):
+        return NULL
     if not variable:
         return FieldPath(names)
     first, rest = names[0], names[1:]

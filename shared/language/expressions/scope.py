@@ -1,14 +1,16 @@
 """The parser's knowledge at a place of the document: where to put errors, and which variables are bound."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Final
 
 from tidemark.shared.language.limits import DEFAULTS, Limits
 from tidemark.shared.language.problems import Problems
 from tidemark.shared.language.values.extended_json import ExtendedJsonError, from_json
 from tidemark.shared.model.values import Value
 
+NAMES_MAX: Final = 200
+"""Of a path, as in MongoDB: one reads, and writes, by a step into each."""
 SYSTEM_VARIABLES = frozenset({"ROOT", "CURRENT", "NOW", "REMOVE"})
 
 
@@ -44,6 +46,12 @@ class Scope:
     def bind(self, *names: str) -> "Scope":
         """Inside a form that binds these variables."""
         return replace(self, variables=self.variables | set(names))
+
+    def allows(self, names: Sequence[str], path: str) -> bool:
+        """Whether a path has no more names than one may; an error at the place otherwise."""
+        if len(names) > NAMES_MAX:
+            self.problems.add(path, f"a path has at most {NAMES_MAX} names, found {len(names)}")
+        return len(names) <= NAMES_MAX
 
     def deeper(self) -> "Scope":
         """One level further in."""

@@ -221,6 +221,8 @@ def _is_operators(tree: Any) -> bool:
 
 def _field(name: str, tree: Any, path: str, scope: Scope) -> list[Predicate]:
     names = tuple(name.split("."))
+    if not scope.allows(names, path):
+        return []
     if _is_operators(tree):
         return _operators(names, tree, path, scope)
     test = _equality(tree, path, scope)

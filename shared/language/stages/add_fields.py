@@ -7,9 +7,9 @@ from tidemark.shared.language.expressions.environment import Environment
 from tidemark.shared.language.expressions.scope import Scope
 from tidemark.shared.language.fields import Fields
 from tidemark.shared.language.kinds import StageSpec
-from tidemark.shared.language.stages.base import Outcome, Passed
+from tidemark.shared.language.stages.base import Outcome, Passed, within_depth
 from tidemark.shared.language.stages.reading_trees import FIELDS_SCHEMA, computed_tree
-from tidemark.shared.language.stages.trees import ByFields, TreeValues, add_fields
+from tidemark.shared.language.stages.trees import ByFields, TreeValues, add_fields, deepens
 from tidemark.shared.model.values import Document
 
 
@@ -18,7 +18,8 @@ class AddFields(ByFields):
     """`$addFields` and `$set`: a tree of computed fields; expressions see the document as it came."""
 
     def _apply(self, document: Document, env: Environment) -> Outcome:
-        return Passed((add_fields(self.fields, document, TreeValues(env)),))
+        found = add_fields(self.fields, document, TreeValues(env))
+        return Passed((within_depth(found) if deepens(self.fields) else found,))
 
     def written(self, names: Fields) -> Fields:
         """The fields that came in, and those that are added."""

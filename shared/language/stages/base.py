@@ -11,11 +11,12 @@ from typing import Literal, TypeAlias
 
 from tidemark.shared.language.expressions.ast import Expr
 from tidemark.shared.language.expressions.environment import Environment
-from tidemark.shared.language.expressions.errors import ExpressionError
+from tidemark.shared.language.expressions.errors import SIZE, ExpressionError
 from tidemark.shared.language.fields import Fields, Path
 from tidemark.shared.language.forms import PluginUse
 from tidemark.shared.language.query.ast import Predicate
 from tidemark.shared.language.schema import NO_SCHEMA, Schema
+from tidemark.shared.language.values.depth import DEPTH_MAX, is_deeper
 from tidemark.shared.model.values import Document, Value
 
 
@@ -177,6 +178,18 @@ class Gathering(Inner, ABC):
     @abstractmethod
     def gather(self, documents: Sequence[Document], env: Environment) -> list[Document]:
         """The output for documents in their order. ExpressionError where an expression fails on one of them."""
+
+
+def too_deep() -> ExpressionError:
+    """A stage makes a document of more levels than documents have (D21)."""
+    return ExpressionError(f"the document nests more than {DEPTH_MAX} deep", SIZE)
+
+
+def within_depth(document: Document) -> Document:
+    """A document that a stage has made of deep parts. ExpressionError where it nests too deep."""
+    if is_deeper(document, DEPTH_MAX):
+        raise too_deep()
+    return document
 
 
 InnerStage: TypeAlias = Stateless | Gathering

@@ -24,7 +24,7 @@ from tidemark.shared.language.expressions.scope import Scope
 from tidemark.shared.language.fields import Fields, Path, all_of, expression_paths
 from tidemark.shared.language.kinds import EXPRESSION, StageSpec
 from tidemark.shared.language.problems import join
-from tidemark.shared.language.stages.base import Gathering, Told
+from tidemark.shared.language.stages.base import Gathering, Told, within_depth
 from tidemark.shared.language.values.keys import canonical_key
 from tidemark.shared.language.values.types import is_number
 from tidemark.shared.model.values import MISSING, Document
@@ -47,7 +47,8 @@ class Group(Gathering):
 
     def gather(self, documents: Sequence[Document], env: Environment) -> list[Document]:
         """One document a key; the documents are ordered as they stand."""
-        return self.groups(((document, (0, 0, i)) for i, document in enumerate(documents)), env)
+        rows = ((document, (0, 0, i)) for i, document in enumerate(documents))
+        return [within_depth(document) for document in self.groups(rows, env)]
 
     def groups(self, rows: Iterable[tuple[Document, OrderKey]], env: Environment) -> list[Document]:
         """One document a key, in the order of the keys' first rows as they come.
@@ -103,7 +104,10 @@ _SURE: Final = frozenset({"$sum", "$avg", "$min", "$max", "$first", "$last", "$c
 
 
 def _is_plain(expr: Expr) -> bool:
-    return isinstance(expr, FieldPath | Literal)  # an object of paths may nest too deep
+    """Whether it gives each document a value: an object of paths may nest too deep."""
+    if isinstance(expr, FieldPath):
+        return bool(expr.names)
+    return isinstance(expr, Literal) and not isinstance(expr.value, dict | list)
 
 
 def _read(tree: Any, path: str, scope: Scope) -> Group | None:

@@ -18,13 +18,13 @@ from typing import Any, TypeAlias, TypeVar
 from tidemark.shared.language.expressions.ast import Call, Expr, FieldPath, Literal, Variable
 from tidemark.shared.language.expressions.environment import Environment
 from tidemark.shared.language.expressions.errors import VALUE, ExpressionError
-from tidemark.shared.language.expressions.interpreter import evaluate
+from tidemark.shared.language.expressions.interpreter import evaluate, evaluate_bounded
 from tidemark.shared.language.expressions.paths import set_path
 from tidemark.shared.language.limits import CONDITIONS_MAX
 from tidemark.shared.language.query.ast import All, Compare, ExprTrue, OnField, Predicate
 from tidemark.shared.language.query.match import equality_values, values_at
 from tidemark.shared.language.stages import InlineTable, Lookup, Match
-from tidemark.shared.language.stages.base import Failure, InnerStage, Passed, Stateless
+from tidemark.shared.language.stages.base import Failure, InnerStage, Passed, Stateless, within_depth
 from tidemark.shared.language.values.keys import canonical_key
 from tidemark.shared.model.values import MISSING, Document, Value
 
@@ -132,7 +132,7 @@ def local_values(document: Value, names: Sequence[str]) -> list[Value]:
 
 def lookup_variables(stage: Lookup, env: Environment) -> dict[str, Value]:
     """The `let` variables for a document. ExpressionError where one fails on it."""
-    return {name: evaluate(expr, env) for name, expr in stage.let}
+    return {name: evaluate_bounded(expr, env) for name, expr in stage.let}
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,7 +211,10 @@ class Looker:
         foreign = (yield [Question(looker, each) for each in wanted]) if wanted else ()
         tasks = [looker.matching(each.root, some, each, matches) for each, some in zip(places, foreign, strict=True)]
         results = yield from together(tasks)
-        return [set_path(document, stage.as_, found) for document, found in zip(documents, results, strict=True)]
+        return [
+            within_depth(set_path(document, stage.as_, found))
+            for document, found in zip(documents, results, strict=True)
+        ]
 
 
 def together(tasks: Sequence[Asking[T]]) -> Asking[list[T]]:
@@ -242,9 +245,9 @@ def looked_up(
     try:
         matches = Matches(looker.stage.limits.matches_max)
         found = yield from looker.matching(document, foreign, env.on(document), matches)
+        return Passed((within_depth(set_path(document, looker.stage.as_, found)),))
     except ExpressionError as e:
         return Failure(e.reason, e.code, e.path or looker.stage.path, document)
-    return Passed((set_path(document, looker.stage.as_, found),))
 
 
 def apply_lookup(stage: Lookup, document: Document, foreign: Iterable[Document], env: Environment) -> Passed | Failure:

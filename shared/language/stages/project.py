@@ -8,9 +8,9 @@ from tidemark.shared.language.expressions.scope import Scope
 from tidemark.shared.language.fields import Fields
 from tidemark.shared.language.kinds import StageSpec
 from tidemark.shared.language.schema import Schema
-from tidemark.shared.language.stages.base import Outcome, Passed
+from tidemark.shared.language.stages.base import Outcome, Passed, within_depth
 from tidemark.shared.language.stages.reading_trees import FIELDS_SCHEMA, projection
-from tidemark.shared.language.stages.trees import ByFields, TreeValues, exclude, include, kept_or_copied
+from tidemark.shared.language.stages.trees import ByFields, TreeValues, deepens, exclude, include, kept_or_copied
 from tidemark.shared.model.values import Document
 
 
@@ -23,7 +23,8 @@ class Project(ByFields):
     def _apply(self, document: Document, env: Environment) -> Outcome:
         if self.mode == "exclusion":
             return Passed((exclude(self.fields, document),))
-        return Passed((include(self.fields, document, TreeValues(env)),))
+        found = include(self.fields, document, TreeValues(env))
+        return Passed((within_depth(found) if deepens(self.fields) else found,))
 
     @property
     def shows_others(self) -> bool:

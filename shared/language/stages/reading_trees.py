@@ -59,6 +59,8 @@ def _build(entries: list[Entry], scope: Scope) -> Branch:
     """The tree of the entries; a path that is also the beginning of another one is a collision."""
     root: dict[str, Any] = {}
     for names, leaf, place in entries:
+        if not scope.allows(names, place):
+            continue
         level = root
         for name in names[:-1]:
             below = level.setdefault(name, {})

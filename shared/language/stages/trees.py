@@ -110,6 +110,11 @@ def include_value(tree: Branch, value: Value, values: TreeValues) -> Value:
     return add_fields(tree, {}, values) if computes(tree) else MISSING
 
 
+def deepens(tree: Branch) -> bool:
+    """Whether values are written inside of fields: as deep as these nest, and deeper."""
+    return any(isinstance(leaf, Branch) and computes(leaf) for _, leaf in tree.fields)
+
+
 def computes(tree: Branch) -> bool:
     """Whether any field of a branch is computed."""
     return any(isinstance(a, Computed) or (isinstance(a, Branch) and computes(a)) for _, a in tree.fields)

@@ -8,7 +8,8 @@ from collections.abc import Callable
 from decimal import Decimal
 from typing import Any, Final
 
-from tidemark.shared.language.values.extended_json import DEPTH_MAX, ExtendedJsonError, from_json
+from tidemark.shared.language.values.depth import DEPTH_MAX
+from tidemark.shared.language.values.extended_json import ExtendedJsonError, from_json
 from tidemark.shared.language.values.instants import ms_of
 from tidemark.shared.model.values import UUID_SUBTYPE, Binary, Date, Value, long
 

@@ -17,6 +17,7 @@ from typing import Any, Final
 
 import msgspec
 
+from tidemark.shared.language.values.depth import DEPTH_MAX
 from tidemark.shared.language.values.instants import format_iso, parse_iso
 from tidemark.shared.language.values.numbers import DECIMAL, decimal_of
 from tidemark.shared.model.values import (
@@ -37,8 +38,6 @@ from tidemark.shared.model.values import (
     long,
 )
 
-DEPTH_MAX: Final = 180
-"""Default bound of nesting, arrays and documents together."""
 SIZE_MAX_BYTES: Final = 64 * 1024 * 1024
 """Default bound of a text to parse."""
 

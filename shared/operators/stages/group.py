@@ -7,6 +7,7 @@ from tidemark.shared.operators import general_group
 from tidemark.shared.operators.base import PART, POS, TS, Out
 from tidemark.shared.operators.batches import with_column
 from tidemark.shared.operators.dead_letters import dead_letters
+from tidemark.shared.operators.depth import without_deep
 from tidemark.shared.operators.grouping import numbers_of
 from tidemark.shared.operators.whole_windows import ORDER, Windows
 
@@ -21,4 +22,6 @@ def group(stage: Group, found: Windows) -> tuple[pa.RecordBatch, list[Out]]:
     rows = with_column(batch, _RUN, pa.array(found.runs))
     windows, columns, failures = general_group.regrouped(stage, rows, _RUN, orders, found.context.topic)
     letters = dead_letters(batch, failures, stage.name, found.context)
-    return general_group.batch_of_groups(stage, columns, found.made(windows)), letters
+    made = general_group.batch_of_groups(stage, columns, found.made(windows))
+    groups, deep = without_deep(made, stage.path, stage.name, found.context)
+    return groups, letters + deep

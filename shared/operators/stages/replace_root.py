@@ -6,15 +6,15 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidemark.shared.compiled import documents, tags, values
+from tidemark.shared.compiled import tags, values
 from tidemark.shared.language.expressions.ast import ObjectExpr, fields_used
 from tidemark.shared.language.expressions.environment import DEPTH_MAX, RESULT_UNITS_MAX
 from tidemark.shared.language.fields import all_of, expression_paths
 from tidemark.shared.language.stages import ReplaceRoot
-from tidemark.shared.operators.base import RAW, REST
 from tidemark.shared.operators.batches import TAGGED_FIELD, empty_of, is_tagged, values_of
 from tidemark.shared.operators.cells import encoded_cells
 from tidemark.shared.operators.context import TaskContext
+from tidemark.shared.operators.depth import may_be_deeper
 from tidemark.shared.operators.frame import Cells, Frame
 from tidemark.shared.operators.staged import Named, Staged, frame_of, made_of, of_encoded, replaced, without_errors
 
@@ -30,7 +30,9 @@ def replace_root(stage: ReplaceRoot, staged: Staged, context: TaskContext) -> No
             frame,
             {name: frame.computed(expr, stage.new_root) for name, expr in stage.made.fields},
         )
-    elif stage.added is None or _largest(staged.batch) > RESULT_UNITS_MAX or _is_deep(staged.batch):
+    elif (
+        stage.added is None or _largest(staged.batch) > RESULT_UNITS_MAX or may_be_deeper(staged.batch, DEPTH_MAX).any()
+    ):
         _encoded(stage, staged, context)
     else:
         _merged(stage, stage.added, staged, context)
@@ -61,20 +63,6 @@ def _largest(batch: pa.RecordBatch) -> int:
         elif pa.types.is_nested(column.type):
             total += column.nbytes
     return total
-
-
-def _is_deep(batch: pa.RecordBatch) -> bool:
-    """Whether a row may nest so deep that it is no result of an expression."""
-    for field, cells in zip(batch.schema, batch.columns, strict=True):
-        if field.name == RAW:
-            deep = documents.deeper(cells, DEPTH_MAX)
-        elif field.name == REST or is_tagged(field):
-            deep = values.deeper(cells, DEPTH_MAX - is_tagged(field))
-        else:
-            continue
-        if deep.any():
-            return True
-    return False
 
 
 def _merged(stage: ReplaceRoot, added: ObjectExpr, staged: Staged, context: TaskContext) -> None:
