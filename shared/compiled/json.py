@@ -52,6 +52,8 @@ _OBJECT: Final = 1
 _MAY_BE_TYPED: Final = 2
 """An object with a first field that makes a typed value, if it is the only one."""
 _NONE: Final = -1
+_COUNTED: Final = 240
+"""Bytes whose count is a byte: sixteen are compared and added at once."""
 _DATE, _INT, _LONG, _DOUBLE, _OID, _DECIMAL, _END, _UNKNOWN = range(1, 9)
 _TYPED: Final = (
     (b"$date", _DATE),
@@ -473,9 +475,12 @@ def strings(text, kinds, lengths, begins, ends, offsets, out):
 def _brackets(text, at, end):
     """How many bytes open something: counted many at a time, where to read a text is a step for each."""
     count = np.int64(0)
-    for i in range(at, end):
-        byte = byte_at(text, i)
-        count += np.int64(byte == _OPEN) + np.int64(byte == _LIST)
+    while at < end:
+        behind, some = min(end, at + _COUNTED), np.uint8(0)
+        for i in range(at, behind):
+            byte = byte_at(text, i)
+            some += np.uint8(byte == _OPEN) | np.uint8(byte == _LIST)
+        count, at = count + np.int64(some), behind
     return count
 
 
@@ -485,7 +490,7 @@ def deeper(text, bounds, most, found):
     whole = borrowed(text)
     for row in range(len(found)):
         at, end, depth = bounds[row], bounds[row + 1], 0
-        if _brackets(whole, at, end) <= most:
+        if end - at <= 2 * most or _brackets(whole, at, end) <= most:  # each closes, too
             continue
         while at < end and depth <= most:
             byte = byte_at(whole, at)

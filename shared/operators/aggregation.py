@@ -3,7 +3,6 @@
 Rows that reach a step as rows: judge those that come without a window, put them into windows, aggregate where possible.
 """
 
-from collections import Counter
 from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
@@ -14,10 +13,10 @@ import pyarrow as pa
 
 from tidemark.shared.language.stages import Branch, HoppingWindow, Keep, Project, Unwind
 from tidemark.shared.operators import general_group, typed_group
-from tidemark.shared.operators.base import PART, POS, RAW, REST, TS, WEND, WSTART, Out
+from tidemark.shared.operators.base import RAW, REST, WEND, WSTART, Out
 from tidemark.shared.operators.batches import ARROW_TYPES, engine_columns, is_engine, one_batch, select, with_column
 from tidemark.shared.operators.context import NOWHERE, TaskContext
-from tidemark.shared.operators.dead_letters import RowFailure, dead_letters
+from tidemark.shared.operators.dead_letters import dead_letters
 from tidemark.shared.operators.encoded import encoded
 from tidemark.shared.operators.frame import Frame
 from tidemark.shared.operators.program import through
@@ -38,9 +37,8 @@ def partials_of(plan: WindowPlan, rows: pa.RecordBatch, context: TaskContext) ->
     table, failures = general_group.partials(plan, staged.batch, context.topic)
     if plan.sessions and (failures or _thins(plan, rows, staged.batch)):
         table = pa.concat_tables([table, general_group.extents(plan, rows)])
-    failures = _once(staged.batch, failures)
-    letters = dead_letters(staged.batch, failures, plan.group.name, context)
-    return table, [*staged.letters, *letters], staged.failed + len(failures)
+    letters = [*staged.letters, *dead_letters(staged.batch, failures, plan.group.name, context)]
+    return table, letters, sum(out.batch.num_rows for out in letters)
 
 
 def merged(plan: WindowPlan, table: pa.Table) -> pa.Table:
@@ -107,26 +105,6 @@ def _declared(plan: WindowPlan, names: AbstractSet[str], rows: pa.RecordBatch) -
 def _thins(plan: WindowPlan, rows: pa.RecordBatch, left: pa.RecordBatch) -> bool:
     """Whether stages before the group may have dropped rows: `$unwind` gives several for one, so that numbers tell nothing."""
     return left.num_rows != rows.num_rows or any(isinstance(stage, Unwind) for stage in plan.before)
-
-
-def _once(rows: pa.RecordBatch, failures: list[RowFailure]) -> list[RowFailure]:
-    """A row that fails in several windows is one dead letter; the rows that `$unwind` makes of a record, at one place, are several.
-
-    So of one place there are as many letters as in the window where most failed.
-    """
-    if len(failures) < 2:  # noqa: PLR2004 - nothing twice
-        return failures
-    names = [*(n for n in (TS, PART, POS) if n in rows.schema.names), WSTART, WEND]
-    failed = rows.select(names).take(pa.array([failure.row for failure in failures]))
-    places = zip(*(column.to_pylist() for column in failed.columns), strict=True)
-    before: Counter[tuple[object, ...]] = Counter()
-    seen: dict[tuple[object, ...], RowFailure] = {}
-    for failure, (*place, start, end) in zip(failures, places, strict=True):
-        same = (*place, failure.path, failure.reason)
-        within = (start, end, *same)
-        seen.setdefault((before[within], *same), failure)
-        before[within] += 1
-    return list(seen.values())
 
 
 @dataclass(frozen=True, slots=True)

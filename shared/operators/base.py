@@ -60,6 +60,8 @@ WSTART: Final = "__ws"
 """int64: start of the window, ms, on partials."""
 WEND: Final = "__we"
 """int64: end of the window (exclusive), ms, on partials."""
+AGAIN: Final = "__again"
+"""bool, of rows in windows that overlap: the row is in an earlier window, too, which tells of it where it fails (null is false)."""
 
 ENGINE_PREFIX: Final = "__"
 

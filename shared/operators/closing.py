@@ -18,6 +18,7 @@ from tidemark.shared.model.plan import OUT
 from tidemark.shared.model.time import MIN_TIME
 from tidemark.shared.operators import general_group, typed_group
 from tidemark.shared.operators.base import (
+    AGAIN,
     ARRIVAL,
     EVENT,
     META,
@@ -94,7 +95,7 @@ def close(
 
 def _untold(batch: pa.RecordBatch, processing_ms: int) -> pa.RecordBatch:
     """Results, of which nothing is told that was set in front of the window, nor when a record arrived."""
-    told = (META, ARRIVAL) if processing_ms == MIN_TIME else (META,)
+    told = (META, AGAIN, ARRIVAL) if processing_ms == MIN_TIME else (META, AGAIN)
     gone = [name for name in told if name in batch.schema.names]
     return batch.drop_columns(gone) if gone else batch
 
@@ -106,7 +107,7 @@ def _finished(plan: WindowPlan, ready: pa.RecordBatch, processing_ms: int) -> pa
     if plan.mode == "rows":
         ready = ready.take(sorted_by(ready, plan.standing))
         engine = {n: a for n, a in _engine(plan, ready, processing_ms).items() if n != POS}
-        kept = (REST, PART, POS, SRCKEY, META, *(() if ARRIVAL in engine else (ARRIVAL,)))
+        kept = (REST, PART, POS, SRCKEY, META, AGAIN, *(() if ARRIVAL in engine else (ARRIVAL,)))
         own = {name: ready.column(name) for name in kept if name in ready.schema.names}
         named = {**engine, **own, EVENT: ready.column(TS), ORDER: _times(plan, ready)}
         return pa.RecordBatch.from_arrays(list(named.values()), names=list(named))

@@ -20,7 +20,7 @@ from tidemark.shared.language.expressions.errors import ExpressionError
 from tidemark.shared.language.values import decode_doc, encode_value, render_json
 from tidemark.shared.model.plan import DLQ
 from tidemark.shared.model.values import INT32_MAX, INT32_MIN, Binary, Date, Document, Long, Value, long
-from tidemark.shared.operators.base import ARRIVAL, PART, PLACE, POS, REST, SRCKEY, TS, WSTART, Out
+from tidemark.shared.operators.base import AGAIN, ARRIVAL, PART, PLACE, POS, REST, SRCKEY, TS, WSTART, Out
 from tidemark.shared.operators.batches import NO_FIELDS, is_untyped, rest_of
 from tidemark.shared.operators.context import TaskContext, source_place
 
@@ -111,6 +111,12 @@ class Failures:
         causes = [cause for part in parts for cause in part.causes]
         return cls(np.concatenate([part.rows for part in parts]), causes, np.concatenate(places)).in_order()
 
+    def without(self, rows: pa.BooleanArray) -> "Failures":
+        """Those of other rows than these."""
+        kept = ~rows.fill_null(False).to_numpy(zero_copy_only=False)[self.rows]
+        cells = [None if each is None else each.filter(pa.array(kept)) for each in (self.documents, self.missed)]
+        return Failures(self.rows[kept], self.causes, self.places[kept], *cells)
+
     def in_order(self) -> "Failures":
         """The same in the order of the rows."""
         if bool((self.rows[1:] >= self.rows[:-1]).all()):
@@ -144,7 +150,11 @@ def dead_letters(
     if not failures:
         return []
     failed = (failures if isinstance(failures, Failures) else Failures.of(failures)).in_order()
+    if AGAIN in batch.schema.names:
+        failed = failed.without(batch.column(AGAIN))
     count = len(failed)
+    if not count:
+        return []
     rows = batch if np.array_equal(failed.rows, np.arange(batch.num_rows)) else batch.take(pa.array(failed.rows))
     are_records = context.rows_are_records and WSTART not in rows.schema.names
     arrivals = rows.column(ARRIVAL if ARRIVAL in rows.schema.names else TS)

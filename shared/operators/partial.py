@@ -16,8 +16,9 @@ Rules (architecture.md, Spark stages; protocol P3, W1):
 - PA6 Of rows that travel with their windows no more goes than the window's pipeline looks at: fields (`WindowPlan.looked_at`), and, where
   it begins with `$sort`, `$skip` and `$limit`, of a batch so many rows of each window (`WindowPlan.first_rows`).
 - PA7 Where windows overlap, rows are aggregated by pane (the rows that are in the same windows), and a pane's partials are spread over its
-  windows before they go: the work for a row does not grow with the number of its windows. A row on which a stage in the window fails is one
-  dead letter. Where an expression reads the window, or the output has the time of an element, each window has its own.
+  windows before they go: the work for a row does not grow with the number of its windows. Where an expression reads the window, or the
+  output has the time of an element, each window has its own.
+- PA8 A row on which a stage in the window fails is one dead letter, that of its first window (AGAIN), if it fails in all of them.
 """
 
 from collections.abc import Mapping, Sequence

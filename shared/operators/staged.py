@@ -163,5 +163,6 @@ def add_letters(stage: Stateless, staged: Staged, context: TaskContext, failed: 
 
 def add_failures(stage: Stateless, staged: Staged, context: TaskContext, failures: Failures) -> None:
     """The same of failures as columns."""
-    staged.failed += len(failures)
-    staged.letters += dead_letters(staged.batch, failures, stage.name, context)
+    letters = dead_letters(staged.batch, failures, stage.name, context)
+    staged.failed += sum(out.batch.num_rows for out in letters)
+    staged.letters += letters

@@ -9,6 +9,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import takewhile
 from typing import Final, Literal
 
 import pyarrow as pa
@@ -16,12 +17,21 @@ import pyarrow as pa
 from tidemark.shared.language.expressions.ast import OF_ENGINE, Meta
 from tidemark.shared.language.fields import Fields
 from tidemark.shared.language.schema import Schema
-from tidemark.shared.language.stages import Group, HoppingWindow, InnerStage, Limit, SessionWindow, Sort, Stateless
-from tidemark.shared.language.stages.base import declared
+from tidemark.shared.language.stages import (
+    Count,
+    Group,
+    HoppingWindow,
+    InnerStage,
+    Limit,
+    SessionWindow,
+    Sort,
+    Stateless,
+)
+from tidemark.shared.language.stages.base import Stage, declared
 from tidemark.shared.language.stages.skip import Skip
 from tidemark.shared.language.stages.windows import nodes_in
 from tidemark.shared.model.time import MAX_TIME, MIN_TIME, minus
-from tidemark.shared.operators.base import ARRIVAL, KEY, META, PART, POS, REST, SRCKEY, TS, WEND, WSTART
+from tidemark.shared.operators.base import AGAIN, ARRIVAL, KEY, META, PART, POS, REST, SRCKEY, TS, WEND, WSTART
 from tidemark.shared.operators.grouping import Merge
 from tidemark.shared.operators.specs import WindowSpec
 from tidemark.shared.operators.typed_group import ROWS, TypedGroup
@@ -50,6 +60,11 @@ ROWS_SCHEMA: Final = pa.schema([
     (SESSION, pa.binary()), (SESSION_KEY, pa.binary()),
 ])  # fmt: skip
 """Rows on their way to a step: whole documents, and the engine's columns; WSTART null where the step has to judge."""
+
+
+def _reads_window(stages: Sequence[Stage]) -> bool:
+    asked = (node.names for node in nodes_in(tuple(stages)) if isinstance(node, Meta))
+    return any(not names or names[0] == "window" for names in asked)
 
 
 def in_form(table: pa.Table, schema: pa.Schema) -> pa.Table:
@@ -95,8 +110,21 @@ class WindowPlan:
             return False
         if self.mode == "rows" or self.extras:
             return False
-        asked = (node.names for node in nodes_in((*self.before, self.group)) if isinstance(node, Meta))
-        return all(names and names[0] != "window" for names in asked)
+        return not _reads_window((*self.before, self.group))
+
+    @cached_property
+    def tells_once(self) -> bool:
+        """Whether rows are worked on in each of their windows, and fail in all or none: the first one tells of it.
+
+        What reads the window, and `$limit` and `$skip`, which take other rows in each, may fail in one alone.
+        """
+        stage = self.spec.stage
+        if not isinstance(stage, HoppingWindow) or stage.hop_size_ms >= stage.interval_ms or self.by_panes:
+            return False
+        own = stage.pipeline[: len(stage.pipeline) - self.spec.stages_behind]
+        before = list(takewhile(lambda each: not isinstance(each, Group | Count), own))
+        on_rows = [*before, *own[len(before) : len(before) + 1]]
+        return not _reads_window(on_rows) and not any(isinstance(each, Limit | Skip) for each in on_rows)
 
     @cached_property
     def group(self) -> Group:
@@ -203,7 +231,8 @@ class WindowPlan:
         own = self.spec.stage.pipeline[: len(self.spec.stage.pipeline) - self.spec.stages_behind]
         asked = [node.names for node in nodes_in(own) if isinstance(node, Meta)]
         told = any(not names or names[0] not in OF_ENGINE for names in asked)
-        return ROWS_SCHEMA.append(pa.field(META, pa.binary())) if told else ROWS_SCHEMA
+        schema = ROWS_SCHEMA.append(pa.field(META, pa.binary())) if told else ROWS_SCHEMA
+        return schema.append(pa.field(AGAIN, pa.bool_())) if self.tells_once else schema
 
     @property
     def segment_schema(self) -> pa.Schema:

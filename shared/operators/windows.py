@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from tidemark.shared.language.stages import HoppingWindow, SessionWindow
 from tidemark.shared.model.time import MAX_TIME, MIN_TIME
-from tidemark.shared.operators.base import ARRIVAL, TS, WEND, WM, WSTART
+from tidemark.shared.operators.base import AGAIN, ARRIVAL, TS, WEND, WM, WSTART
 from tidemark.shared.operators.batches import with_column
 from tidemark.shared.operators.dead_letters import LATE, LATE_CODE, RowFailure
 from tidemark.shared.operators.pieces import ranges, row_bytes
@@ -141,6 +141,8 @@ def in_windows(
     out = batch if every else batch.take(pa.array(rows))
     out = with_column(out, WSTART, pa.array(starts))
     out = with_column(out, WEND, pa.array(ends))
+    if plan.tells_once:
+        out = with_column(out, AGAIN, pa.array(starts > entered.opens[rows]))
     if plan.extras:
         times = times_of(plan, batch)[rows]
         floors = floors_ms if isinstance(floors_ms, int) else floors_ms[rows]

@@ -31,6 +31,8 @@ class Queries:
 
     def __init__(self, chooser: random.Random) -> None:
         self._chooser = chooser
+        self.metas = ["stream.source", *(f"stream.source.{name}" for name in ("partition", "offset", "ts", "topic"))]
+        """What `$meta` may be asked for."""
 
     def query(self, depth: int = 3, *, within: bool = False) -> dict[str, Any]:
         """A query document."""
@@ -48,8 +50,14 @@ class Queries:
     def expression(self) -> Any:
         """Any expression over the fields."""
         chooser = self._chooser
-        leaves = [f"${self.path()}" for _ in range(3)] + [chooser.choice(EXPRESSION_LEAVES)]
+        leaves = [f"${self.path()}" for _ in range(3)] + [self.leaf()]
         return expression(chooser, chooser.choice(_OPERATORS), leaves)
+
+    def leaf(self) -> Any:
+        """A constant, a variable, or what is told beside the document."""
+        if self._chooser.random() < 0.2:
+            return {"$meta": self._chooser.choice(self.metas)}
+        return self._chooser.choice(EXPRESSION_LEAVES)
 
     def path(self) -> str:
         """A dotted path; parts may be numbers."""
@@ -159,7 +167,7 @@ def _asks(inner: Any) -> bool:
 EXPRESSION_LEAVES: Final[tuple[Any, ...]] = (
     "$$ROOT", "$$CURRENT.a", "$$NOW", "$$REMOVE", 0, 1, 2.5, "a", None, True, {"$literal": {"$numberDecimal": "1.50"}},
     {"$literal": [1, "a", None]},
-    {"$literal": {"a": 1}}, {"$meta": "stream.source.partition"},
+    {"$literal": {"a": 1}},
 )  # fmt: skip
 
 
@@ -176,7 +184,7 @@ class Stages(Queries):
         makers: tuple[Callable[[], dict[str, Any]], ...] = (
             self._match, self._validate, self._add_fields, self._add_fields, self._project, self._project, self._unset,
             self._unwind, self._unwind,
-            self._replace_root, self._redact,
+            self._replace_root, self._redact, self._set_stream_meta,
         )  # fmt: skip
         return chooser.choice(makers)()
 
@@ -214,7 +222,7 @@ class Stages(Queries):
             case 0 | 1 | 2:
                 return f"${self.path()}"
             case 3:
-                return chooser.choice(EXPRESSION_LEAVES)
+                return self.leaf()
             case 4:
                 return {chooser.choice(NAMES): self._simple(), chooser.choice((*NAMES, "é")): self._simple()}
             case 5:
@@ -244,6 +252,13 @@ class Stages(Queries):
                 for path in self._paths()
             }) | ({"_id": chooser.choice((0, 1))} if chooser.random() < 0.2 else {})
         }  # fmt: skip
+
+    def _set_stream_meta(self) -> dict[str, Any]:
+        found = {}
+        for name in self._chooser.sample(("m", "m.a", "o", "o.k.n"), self._chooser.choice((1, 1, 2))):
+            found[f"stream.{name}"] = self._value_of(self._simple())
+            self.metas += ["stream", *(f"stream.{part}" for part in (name, name[0], "m.b"))]
+        return {"$setStreamMeta": found}
 
     def _value_of(self, tree: Any) -> Any:
         return tree if type(tree) not in (int, float, bool) else {"$literal": tree}
@@ -335,9 +350,14 @@ class Groups(Stages):
         some = chooser.choice(([], [], [{"$limit": chooser.randint(1, 4)}], [{"$skip": 1}]))
         return [{"$sort": {**keys, "ts": 1, "i": 1}}, *some]
 
-    def group(self) -> dict[str, Any]:
-        """A `$group`; its outputs are no fields of records."""
+    def group(self, *, of_items: bool = False) -> dict[str, Any]:
+        """A `$group`; its outputs are no fields of records. of_items: rows may be of one record, and have no order among themselves."""
         names = self._chooser.sample(("s", "t", "u", "v"), self._chooser.randint(0, 3))
+        if of_items:
+            key = self._chooser.choice((None, {"$mod": ["$i", 2]}, "$i", {"$type": f"${self.path()}"}))
+            summed = ("$sum", "$avg", "$stdDevPop", "$stdDevSamp")
+            fields = {name: {self._chooser.choice(summed): self._value_of(self._simple())} for name in names}
+            return {"$group": {"_id": key, **fields, "w": {"$count": {}}}}
         return {"$group": {"_id": self.key(), **{name: self.accumulator() for name in names}}}
 
     def key(self) -> Any:

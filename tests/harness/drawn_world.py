@@ -6,12 +6,13 @@ from typing import Any, Final, Protocol
 
 from tests.harness.plan_world import PlanWorld
 from tidemark.shared.language.documents import InvalidDocument, parse
+from tidemark.shared.language.expressions.ast import OF_ENGINE
 from tidemark.shared.language.expressions.environment import Environment
 from tidemark.shared.language.schema import Schema
-from tidemark.shared.language.stages import Stateless
-from tidemark.shared.language.stages.base import Failure, Passed, apply_stages
+from tidemark.shared.language.stages import SetStreamMeta, Stateless
+from tidemark.shared.language.stages.base import Failure, Outcome, Passed
 from tidemark.shared.language.values import encode_value, parse_json
-from tidemark.shared.model.values import Date, Document, Value
+from tidemark.shared.model.values import Date, Document, Value, long
 from tidemark.shared.operators.decode import Bad, read_alone
 
 Order = tuple[int, int, int]
@@ -32,9 +33,9 @@ def ms(size: int) -> dict[str, Any]:
     return {"size": size, "unit": "ms"}
 
 
-def source(types: dict[str, str]) -> dict[str, Any]:
-    """A source for which no record is late. types: the declared fields."""
-    watermark = {"strategy": "boundedDisorder", "maxDelay": ms(1_000)}
+def source(types: dict[str, str], delay_ms: int = 1_000) -> dict[str, Any]:
+    """A source; no record is late behind its longest delay. types: the declared fields."""
+    watermark = {"strategy": "boundedDisorder", "maxDelay": ms(delay_ms)}
     schema = {"schema": types} if types else {}
     return {"$source": {"connectionName": "c", "topic": "t", "timeField": "$ts", "watermark": watermark, **schema}}
 
@@ -85,45 +86,72 @@ def played(
     return sorted(map(encode_value, world.documents())), sorted(told)
 
 
+def outcomes(
+    stages: Sequence[Stateless], document: Document, env: Environment
+) -> Iterator[tuple[Outcome, Environment]]:
+    """A chain's outcomes for a document and failures on the way, each with what is told of it there (D17)."""
+    if not stages:
+        yield Passed((document,)), env
+        return
+    outcome = stages[0].apply(document, env)
+    if not isinstance(outcome, Passed):
+        yield outcome, env
+        return
+    if isinstance(stages[0], SetStreamMeta):
+        env = telling(env, stages[0].metadata_of(env.on(document)))
+    for each in outcome.documents:
+        yield from outcomes(stages[1:], each, env)
+
+
+def telling(env: Environment, told: Document) -> Environment:
+    """The same beside other metadata of the document's; the engine's stays."""
+    engine = {name: value for name, value in env.meta.items() if name in OF_ENGINE}
+    return Environment(env.root, now=env.now, meta={**told, **engine}, identity=env.identity)
+
+
 class Plainly:
     """What comes of records, one by one, by the interpreter."""
 
     def __init__(self) -> None:
         self.documents: list[bytes] = []
         self.letters: list[bytes] = []
-        self._told: set[tuple[Order | None, bytes]] = set()
+        self.highest: dict[Order, int] = {}
+        """The highest time (ms) of a record's split before it; none before the first."""
 
     def told(self) -> tuple[list[bytes], list[bytes]]:
         """As `played` tells it."""
         return sorted(self.documents), sorted(self.letters)
 
-    def letter(self, document: Value, reason: str, of: Order | None = None) -> None:
-        """A dead letter. of: the record, which has one for all that it is in."""
-        found = encode_value([document, reason])
-        if of is None or (of, found) not in self._told:
-            self.letters.append(found)
-        self._told.add((of, found))
+    def letter(self, document: Value, reason: str) -> None:
+        """A dead letter."""
+        self.letters.append(encode_value([document, reason]))
 
     def passed(
-        self, stages: Sequence[Stateless], document: Document, env: Environment, of: Order | None = None
-    ) -> Iterator[Document]:
-        """What stages make of a document."""
-        for outcome in apply_stages(stages, document, env):
+        self, stages: Sequence[Stateless], document: Document, env: Environment, *, tells: bool = True
+    ) -> Iterator[tuple[Document, Environment]]:
+        """What stages make of a document, and what is told of it. tells: of its failures, too."""
+        for outcome, here in outcomes(stages, document, env):
             if isinstance(outcome, Passed):
-                yield from outcome.documents
-            elif isinstance(outcome, Failure):
-                self.letter(outcome.document, outcome.reason, of)
+                yield from ((each, here) for each in outcome.documents)
+            elif isinstance(outcome, Failure) and tells:
+                self.letter(outcome.document, outcome.reason)
 
     def rows(self, splits: Sequence[Sequence[bytes]], schema: Schema, stages: Sequence[Stateless]) -> list[Row]:
         """The records of splits behind a source and some stages, in the order of D11."""
         rows: list[Row] = []
         for split, texts in enumerate(splits):
+            highest: list[int] = []
             for position, text in enumerate(texts):
                 found = read_alone(text, schema)
                 if isinstance(found, Bad):
                     self.letter(None if found.document is None else parse_json(found.document), found.cause.reason)
                     continue
-                env = Environment(found, now=Date(0), meta={"source": {"partition": split}})
                 time: Any = found["ts"]
-                rows += [(each, (int(time), split, position), env) for each in self.passed(stages, found, env)]
+                place = {"topic": "events", "partition": split, "offset": long(position), "ts": time}
+                env = Environment(found, now=Date(0), meta={"source": place})
+                order = (int(time), split, position)
+                if highest:
+                    self.highest[order] = max(highest)
+                highest.append(int(time))
+                rows += [(each, order, here) for each, here in self.passed(stages, found, env)]
         return sorted(rows, key=lambda row: row[1])

@@ -15,7 +15,7 @@ from tidemark.shared.language.expressions.ast import Expr
 from tidemark.shared.language.expressions.environment import Environment
 from tidemark.shared.language.expressions.errors import ExpressionError
 from tidemark.shared.language.expressions.interpreter import evaluate_bounded
-from tidemark.shared.language.stages import Join
+from tidemark.shared.language.stages import Join, Stateless
 from tidemark.shared.language.stages.base import too_deep
 from tidemark.shared.language.values import canonical_key, encode_value
 from tidemark.shared.language.values.depth import DEPTH_MAX, is_deeper
@@ -52,10 +52,13 @@ class Interpreted(Plainly):
         if isinstance(both, Join):
             for joined in self._joined(both, left, right):
                 env = Environment(joined, now=Date(0))
-                self.documents += map(encode_value, self.passed(after, joined, env))
+                self._come(after, joined, env)
         else:
             for each, _, env in (*left, *right):
-                self.documents += map(encode_value, self.passed(after, each, env))
+                self._come(after, each, env)
+
+    def _come(self, after: Sequence[Stateless], document: Document, env: Environment) -> None:
+        self.documents += [encode_value(each) for each, _ in self.passed(after, document, env)]
 
     def _joined(self, join: Join, left: list[Row], right: list[Row]) -> list[Document]:
         ones, others = self._keyed(join.left_key, left, DEPTH_MAX), self._keyed(join.right_key, right, DEPTH_MAX - 1)

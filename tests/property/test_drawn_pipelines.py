@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from tests.harness.drawn_records import Records
 from tests.harness.drawn_stages import Stages
+from tests.harness.drawn_world import outcomes
 from tests.harness.interpreted import typed
 from tests.property.test_operators_columns import canonical
 from tidemark.shared.language.documents import InvalidDocument, parse
@@ -21,7 +22,7 @@ from tidemark.shared.language.kernels import calls
 from tidemark.shared.language.problems import Problems
 from tidemark.shared.language.schema import NO_SCHEMA, Schema, parse_schema
 from tidemark.shared.language.stages import DateFormat, InlineTable, Lookup, OutputFormat, Stateless
-from tidemark.shared.language.stages.base import Discarded, Failure, Outcome, Passed, apply_stages, declared
+from tidemark.shared.language.stages.base import Discarded, Failure, Outcome, Passed, declared
 from tidemark.shared.language.stages.looking_up import apply_lookup, by_own_tables, key_of
 from tidemark.shared.language.values import encode_value, parse_json, written
 from tidemark.shared.model.plan import DLQ, OUT
@@ -95,7 +96,7 @@ def interpreted(chain: Sequence[Stateless], texts: Sequence[bytes], schema: Sche
             told.refuse(row, document.cause, document.document)
             continue
         (env,) = environments(with_engine(batch_of([document]), [row]), [document])
-        for outcome in apply_stages(plain, document, env):
+        for outcome, _ in outcomes(plain, document, env):
             match outcome:
                 case Passed(found):
                     told.documents += found

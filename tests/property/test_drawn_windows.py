@@ -1,5 +1,6 @@
 """Windows that group records drawn as text: under any schedule, cut, restored and merged, what the interpreter makes of their records."""
 
+import json
 import random
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
@@ -11,17 +12,19 @@ from hypothesis import strategies as st
 
 from tests.harness.drawn_records import Records
 from tests.harness.drawn_stages import Groups
-from tests.harness.drawn_world import Plainly, Row, accepted, ms, played, records_of, source
+from tests.harness.drawn_world import Order, Plainly, Row, accepted, ms, played, records_of, source
 from tidemark.shared.language.accumulators.table import accumulator_input, implementation
 from tidemark.shared.language.documents import parse
 from tidemark.shared.language.expressions.environment import Environment
 from tidemark.shared.language.expressions.errors import ExpressionError
 from tidemark.shared.language.expressions.interpreter import evaluate_bounded
-from tidemark.shared.language.stages import Gathering, Group, HoppingWindow, SessionWindow
+from tidemark.shared.language.stages import Gathering, Group, HoppingWindow, Limit, SessionWindow
 from tidemark.shared.language.stages.base import too_deep
+from tidemark.shared.language.stages.skip import Skip
 from tidemark.shared.language.values import canonical_key, encode_value
 from tidemark.shared.language.values.depth import DEPTH_MAX, is_deeper
-from tidemark.shared.model.values import MISSING, Date
+from tidemark.shared.model.values import MISSING, Date, Document, Value
+from tidemark.shared.operators.dead_letters import LATE
 
 TYPES: tuple[dict[str, str], ...] = (
     *[{}] * 3, {"a": "int?"}, {"a": "long?", "b": "double?"}, {"a": "string?", "k": "date?"}, {"b": "bool?", "a": "double?", "k": "int?"}
@@ -31,22 +34,37 @@ TYPES: tuple[dict[str, str], ...] = (
 def drawn(chooser: random.Random, types: dict[str, str]) -> dict[str, Any] | None:
     """A document of one window that groups; None if it would be refused."""
     groups = Groups(chooser)
-    before = [groups.stage() for _ in range(chooser.choice((0, 0, 1, 2)))]
-    inner = [groups.stage() for _ in range(chooser.choice((0, 0, 1)))]
-    after = [groups.stage() for _ in range(chooser.choice((0, 0, 0, 1)))]
-    if any("$unwind" in stage for stage in (*before, *inner)):
-        return None  # rows of one record have no order among each other
-    bounds = {"$addFields": {"start": {"$meta": "stream.window.start"}, "end": {"$meta": "stream.window.end"}}}
-    window: dict[str, Any] = {"pipeline": [*inner, *groups.order(), groups.group(), *after, bounds]}
     size = chooser.choice((3, 7, 20))
     kind = chooser.choice(("$tumblingWindow", "$hoppingWindow", "$sessionWindow"))
+    before = [groups.stage() for _ in range(chooser.choice((0, 0, 1, 2)))]
+    key = groups.key()
+    if kind != "$sessionWindow" and chooser.random() < 0.3:
+        groups.metas += ["stream.window", "stream.window.start", "stream.window.end"] * 3
+    inner = [groups.stage() for _ in range(chooser.choice((0, 0, 1, 2)))]
+    # Rows of one record have no order among each other.
+    of_items = any("$unwind" in stage for stage in (*before, *inner))
+    ordered = [*([] if of_items else groups.order()), groups.group(of_items=of_items)]
+    after = [groups.stage() for _ in range(chooser.choice((0, 0, 0, 1)))]
+    names = ("start", "end", *(("partition",) if kind == "$sessionWindow" else ()))
+    bounds = {"$addFields": {name: {"$meta": f"stream.window.{name}"} for name in names}}
+    window: dict[str, Any] = {"pipeline": [*inner, *ordered, *after, bounds]}
+    delay_ms = 1_000
+    if chooser.random() < 0.3:
+        window["outputTime"] = chooser.choice(("end", "earliest", "latest"))
     if kind == "$sessionWindow":
-        window |= {"gap": ms(size), "partitionBy": groups.key()}
+        window |= {"gap": ms(size), "partitionBy": key}
     else:
-        window |= {"interval": ms(size)} | (
-            {"hopSize": ms(chooser.choice((2, 5, 9)))} if kind == "$hoppingWindow" else {}
-        )
-    return accepted({"pipeline": [source(types), *before, {kind: window}], "options": {"lateness": "split"}})
+        window |= {"interval": ms(size)}
+        if kind == "$hoppingWindow":
+            window["hopSize"] = ms(chooser.choice((2, 5, 9)))
+        if chooser.random() < 0.3:
+            window["offset"] = {"offsetFromUtc": chooser.randint(-30, 30), "unit": "ms"}
+        if chooser.random() < 0.2:
+            window["idleTimeout"] = chooser.choice((0, ms(5)))
+        if chooser.random() < 0.3:
+            delay_ms = chooser.choice((1, 5, 20))
+            window["allowedLateness"] = chooser.choice((0, ms(1), ms(8), ms(100)))
+    return accepted({"pipeline": [source(types, delay_ms), *before, {kind: window}], "options": {"lateness": "split"}})
 
 
 class Interpreted(Plainly):
@@ -54,13 +72,19 @@ class Interpreted(Plainly):
 
     def __init__(self, document: dict[str, Any], splits: Sequence[Sequence[bytes]]) -> None:
         super().__init__()
+        self._firsts: dict[Order, int] = {}
+        self._keys: dict[Order, Value] = {}
         processor = parse(document)
         *stages, self._window = cast("tuple[Any, ...]", processor.pipeline[1:])
+        self._delay_ms = next(iter(document["pipeline"]))["$source"]["watermark"]["maxDelay"]["size"]
         pipeline = self._window.pipeline
         at = next(i for i, stage in enumerate(pipeline) if isinstance(stage, Group))
         first = next(i for i, stage in enumerate(pipeline) if isinstance(stage, Gathering))
         self._inner, self._ordering, self._group = pipeline[:first], pipeline[first:at], pipeline[at]
         self._after = pipeline[at + 1 :]
+        text = json.dumps(list(next(iter(document["pipeline"][-1].values()))["pipeline"])[: at + 1])
+        asks = "stream.window" in text or '"stream"' in text
+        self._of_each = asks or any(isinstance(stage, Limit | Skip) for stage in self._ordering)
         for start, end, members in self._windows(self.rows(splits, processor.source.schema, stages)):
             self._close(start, end, members)
 
@@ -72,10 +96,18 @@ class Interpreted(Plainly):
         hop = window.hop_size_ms if isinstance(window, HoppingWindow) else window.interval_ms
         held: dict[int, list[Row]] = defaultdict(list)
         for row in rows:
-            start = row[1][0] // hop * hop
-            while start > row[1][0] - window.interval_ms:
-                held[start].append(row)
+            time = row[1][0]
+            starts, start = [], (time - window.offset_ms) // hop * hop + window.offset_ms
+            while start > time - window.interval_ms:
+                starts.append(start)
                 start -= hop
+            closed = self.highest.get(row[1], -(10**9)) - self._delay_ms - window.allowed_lateness_ms
+            in_time = [each for each in starts if each + window.interval_ms > closed]
+            if len(in_time) < len(starts):
+                self.letter(row[0], LATE)
+            for start in in_time:
+                held[start].append(row)
+                self._firsts[row[1]] = min(in_time)
         for start, members in held.items():
             yield start, start + window.interval_ms, members
 
@@ -87,6 +119,7 @@ class Interpreted(Plainly):
             except ExpressionError as error:
                 self.letter(row[0], error.reason)
                 continue
+            self._keys[row[1]] = None if key is MISSING else key
             sessions = held[canonical_key(None if key is MISSING else key)]
             if not sessions or sessions[-1][-1][1][0] + window.gap_ms <= row[1][0]:
                 sessions.append([])
@@ -94,45 +127,65 @@ class Interpreted(Plainly):
         for session in (each for sessions in held.values() for each in sessions):
             yield session[0][1][0], session[-1][1][0] + window.gap_ms, session
 
-    def _ordered(self, rows: list[Row]) -> list[Row]:
+    def _tells(self, start: int, order: Order) -> bool:
+        """Whether a window tells of a record's failure: its first one does."""
+        return self._of_each or self._firsts.get(order, start) == start
+
+    def _ordered(self, start: int, rows: list[Row]) -> list[Row]:
         """The rows of a window as its `$group` has them (D15)."""
         passed = []
         for row, order, env in rows:
-            of = None if self._ordering else order
-            passed += [(each, order, env) for each in self.passed(self._inner, row, env, of)]
+            found = self.passed(self._inner, row, env, tells=self._tells(start, order))
+            passed += [(each, order, here) for each, here in found]
         documents = [document for document, _, _ in passed]
         for stage in self._ordering:
             documents = stage.gather(documents, Environment({}))
         if not self._ordering:
             return passed
-        envs = {id(document): env for document, _, env in passed}
-        return [(document, (0, 0, place), envs[id(document)]) for place, document in enumerate(documents)]
+        envs = {id(document): (order, env) for document, order, env in passed}
+        self._firsts |= {
+            (-1, 0, place): self._firsts[envs[id(d)][0]] for place, d in enumerate(documents) if self._firsts
+        }
+        return [(document, (-1, 0, place), envs[id(document)][1]) for place, document in enumerate(documents)]
 
     def _close(self, start: int, end: int, rows: list[Row]) -> None:
         groups: dict[bytes, tuple[Any, list[Any]]] = {}
         accumulators = [implementation(field.accumulator) for field in self._group.fields]
-        for found, order, env in self._ordered(rows):
+        told: Document = {"start": Date(start), "end": Date(end)}
+        if isinstance(self._window, SessionWindow):
+            told["partition"] = self._keys[rows[0][1]]
+        else:
+            rows = [(row, order, windowed(env, told)) for row, order, env in rows]
+        for found, order, env in self._ordered(start, rows):
             try:
                 key = evaluate_bounded(self._group.id, env.on(found))
                 inputs = [accumulator_input(field.accumulator, env.on(found)) for field in self._group.fields]
                 for how, value in zip(accumulators, inputs, strict=True):
                     how.add(how.init(), value, order)
             except ExpressionError as error:
-                self.letter(found, error.reason, None if self._ordering else order)
+                if self._tells(start, order):
+                    self.letter(found, error.reason)
                 continue
             key = None if key is MISSING else key
             _, states = groups.setdefault(canonical_key(key), (key, [how.init() for how in accumulators]))
             states[:] = [
                 how.add(state, value, order) for how, state, value in zip(accumulators, states, inputs, strict=True)
             ]
-        env = Environment({}, meta={"window": {"start": Date(start), "end": Date(end)}})
+        env = Environment({}, meta={"window": told})
         for key, states in groups.values():
             finished = [how.finish(state) for how, state in zip(accumulators, states, strict=True)]
             document = {"_id": key, **dict(zip((f.name for f in self._group.fields), finished, strict=True))}
             if is_deeper(document, DEPTH_MAX):
                 self.letter(document, too_deep().reason)
                 continue
-            self.documents += map(encode_value, self.passed(self._after, document, env))
+            self.documents += [encode_value(each) for each, _ in self.passed(self._after, document, env)]
+
+
+def windowed(env: Environment, told: Document) -> Environment:
+    """The same in a window."""
+    source = {"source": env.meta["source"]}
+    own = {name: value for name, value in env.meta.items() if name != "source"}
+    return Environment(env.root, now=env.now, meta={**own, "window": told, **source})
 
 
 @given(st.integers(0, 2**64))
@@ -160,3 +213,39 @@ def test_a_letter_has_all_of_its_document(key: Any, ordering: list[dict[str, Any
         deep = "[" * depth + "]" * depth
         texts.append(f'{{"ts":{{"$date":{{"$numberLong":"{number}"}}}},"c":{deep},"k":{number},"b":"other"}}'.encode())
     assert played(random.Random(1), document, [texts]) == Interpreted(document, [texts]).told()
+
+
+_FAILING = {"$set": {"x": {"$divide": [1, "$k"]}}}
+_SUM = {"$group": {"_id": None, "s": {"$sum": {"$divide": [1, "$k"]}}}}
+_IN_TIME = {
+    "$set": {"x": {"$cond": [{"$gt": [{"$meta": "stream.window.start"}, {"$date": 0}]}, {"$divide": [1, "$k"]}, 0]}}
+}
+
+
+@pytest.mark.parametrize(
+    ("stages", "more", "count"),
+    [
+        ([_SUM], {}, 1),
+        ([{"$sort": {"k": 1}}, _SUM], {}, 1),
+        ([_SUM], {"outputTime": "latest"}, 1),
+        ([_FAILING, _SUM], {}, 1),
+        ([_FAILING, _SUM], {"outputTime": "earliest"}, 1),
+        ([_FAILING, {"$sort": {"k": 1}}, _SUM], {}, 1),
+        ([{"$sort": {"k": 1}}, _FAILING], {}, 1),
+        ([_FAILING], {"idleTimeout": ms(5)}, 1),
+        ([{"$sort": {"k": -1}}, {"$limit": 2}, _SUM], {}, 1),
+        ([{"$sort": {"k": -1}}, {"$skip": 1}, _SUM], {}, 3),
+        ([_IN_TIME, {"$group": {"_id": None}}], {}, 2),
+        ([{"$sort": {"k": 1}}, _IN_TIME], {}, 2),
+    ],
+)
+def test_a_document_that_fails_in_windows_that_overlap_is_one_dead_letter(
+    stages: list[dict[str, Any]], more: dict[str, Any], count: int
+) -> None:
+    """Behind a `$sort`, too; of each window in which it fails where they differ in that."""
+    window = {"$hoppingWindow": {"interval": ms(15), "hopSize": ms(5), "pipeline": stages, **more}}
+    texts = [b'{"ts":{"$date":{"$numberLong":"%d"}},"i":%d,"k":%d}' % (time, time, time != 12) for time in (11, 12, 17)]
+    for seed in range(4):
+        document = {"pipeline": [source({}), window], "options": {"lateness": "split"}}
+        _, letters = played(random.Random(seed), document, [texts])
+        assert len(letters) == count
