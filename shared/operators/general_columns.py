@@ -101,7 +101,7 @@ def members(
     sorting = (key.names for field in group.fields for key in field.accumulator.sort_by)
     frame.prepare(set(sorting).union(*(expression_paths(expr) for expr in _exprs(group))))
     errors: dict[int, ExpressionError] = {}
-    key = _key(group.id, frame, errors)
+    key = _key(group, frame, errors)
     inputs = [_input(field.accumulator, frame, errors) for field in group.fields]
     for at, (accumulator, field) in enumerate(zip(accumulators, group.fields, strict=True)):
         if field.accumulator.op in _REFUSING:
@@ -157,10 +157,12 @@ def _exprs(group: Group) -> Iterable[Expr]:
     yield from (field.accumulator.input for field in group.fields)
 
 
-def _key(expr: Expr, frame: Frame, errors: dict[int, ExpressionError]) -> dict[str, ValueColumn]:
+def _key(group: Group, frame: Frame, errors: dict[int, ExpressionError]) -> dict[str, ValueColumn]:
     """The parts of `_id` by name, "" for one that is all of it."""
+    expr = group.id
+    root = None if group.keeps_fields else expr
     if isinstance(expr, ObjectExpr) and expr.fields and len(dict(expr.fields)) == len(expr.fields):
-        return {name: _column(item, frame, errors, expr) for name, item in expr.fields}
+        return {name: _column(item, frame, errors, root) for name, item in expr.fields}
     return {"": _column(expr, frame, errors)}
 
 

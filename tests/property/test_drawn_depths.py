@@ -14,6 +14,10 @@ from tests.property import test_drawn_joins as joins
 from tests.property import test_drawn_windows as windows
 from tests.property.test_drawn_pipelines import SOURCE, interpreted, on_columns
 from tidemark.shared.language.documents import InvalidDocument, parse
+from tidemark.shared.language.expressions.ast import ArrayExpr, FieldPath
+from tidemark.shared.language.expressions.environment import Budget, Environment
+from tidemark.shared.language.expressions.errors import ExpressionError
+from tidemark.shared.language.expressions.interpreter import evaluate_bounded
 from tidemark.shared.language.kernels import calls
 from tidemark.shared.language.schema import NO_SCHEMA
 from tidemark.shared.language.values.depth import DEPTH_MAX, is_deeper
@@ -157,3 +161,12 @@ def test_a_path_has_no_more_names_than_a_walk_has_room_for(stage: dict[str, Any]
     with pytest.raises(InvalidDocument, match="a path has at most 200 names"):
         parse(text)
     parse(text.replace(".a" * (count - 199), ""))
+
+
+def test_a_field_is_no_result_whatever_its_size() -> None:
+    """D21: on documents and on columns it takes nothing of what a stage may compute; what is made of it does."""
+    document: Any = {"n": [list(range(100))] * 3}
+    assert evaluate_bounded(FieldPath(("n",)), Environment(document, budget=Budget(200))) == document["n"]
+    for expr in (ArrayExpr((FieldPath(("n",)),)), FieldPath(())):
+        with pytest.raises(ExpressionError, match="the result has more than 200 characters and items"):
+            evaluate_bounded(expr, Environment(document, budget=Budget(200)))

@@ -158,7 +158,7 @@ class Interpreted(Plainly):
             rows = [(row, order, windowed(env, told)) for row, order, env in rows]
         for found, order, env in self._ordered(start, rows):
             try:
-                key = evaluate_bounded(self._group.id, env.on(found))
+                key = self._group.key(env.on(found))
                 inputs = [accumulator_input(field.accumulator, env.on(found)) for field in self._group.fields]
                 for how, value in zip(accumulators, inputs, strict=True):
                     how.add(how.init(), value, order)

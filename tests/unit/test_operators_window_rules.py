@@ -237,12 +237,13 @@ def _sorted(documents: list[Document]) -> list[str]:
     [
         ([{"$count": "n"}], [{}] * 4),
         ([{"$sort": {"v": -1}}, {"$group": {"_id": None, "v": {"$sum": "$v"}}}], [{"v": n} for n in range(4)]),
+        ([{"$sort": {"v": -1}}, {"$group": {"_id": {"p": "$v", "q": "$w"}}}], [{"v": n} for n in range(4)]),
         ([{"$match": {"k": "a"}}, {"$count": "n"}], [{"k": "a"}] * 4),
         ([{"$sort": {"v": -1}}, {"$skip": 1}, {"$limit": 1}, {"$project": {"v": 1}}], [{"k": "a", "v": 2}, {"k": "a", "v": 3}]),
         ([{"$limit": 2}, {"$count": "n"}], [{}] * 2),
         ([{"$sort": {"v": -1}}, {"$group": {"_id": None, "v": {"$max": {"$sqrt": "$v"}}}}], [{"k": "a", "v": n} for n in range(4)]),
     ],
-    ids=["none", "two stages", "a query", "the first", "the first, none", "a stage may fail"],
+    ids=["none", "two stages", "a key of fields", "a query", "the first", "the first, none", "a stage may fail"],
 )  # fmt: skip
 def test_PA6_no_more_of_rows_travels_than_a_window_looks_at(stages: list[dict[str, Any]], documents: list[Any]) -> None:
     """Fields that no stage looks at stay behind, and so do rows that a limit would not let through."""

@@ -31,7 +31,6 @@ from tidemark.shared.language.expressions.environment import (
     CALL_UNITS,
     DEPTH_MAX,
     LOOP_STEP_UNITS,
-    READ_DEPTH_MAX,
     Environment,
 )
 from tidemark.shared.language.expressions.errors import NO_BRANCH, SIZE, TYPE, VALUE, ExpressionError
@@ -54,11 +53,11 @@ def evaluate(expr: Expr, env: Environment) -> Value:
 def evaluate_bounded(expr: Expr, env: Environment) -> Value:
     """The value of an expression, its whole size taken from the environment's budget; ExpressionError beyond it.
 
-    A field is as deep as its document brings it.
+    A field that the document brings is no result, and as it is.
     """
     value = evaluate(expr, env)
-    if type(value) is dict or type(value) is list:
-        _spend(value, env, READ_DEPTH_MAX if type(expr) is FieldPath and expr.names else DEPTH_MAX)
+    if (type(value) is dict or type(value) is list) and not (type(expr) is FieldPath and expr.names):
+        _spend(value, env)
     return value
 
 

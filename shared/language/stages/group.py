@@ -18,7 +18,7 @@ from tidemark.shared.language.expressions.ast import (
     fields_used,
 )
 from tidemark.shared.language.expressions.environment import Environment
-from tidemark.shared.language.expressions.interpreter import evaluate_bounded
+from tidemark.shared.language.expressions.interpreter import evaluate, evaluate_bounded
 from tidemark.shared.language.expressions.parse import parse_expression
 from tidemark.shared.language.expressions.scope import Scope
 from tidemark.shared.language.fields import Fields, Path, all_of, expression_paths
@@ -27,7 +27,7 @@ from tidemark.shared.language.problems import join
 from tidemark.shared.language.stages.base import Gathering, Told, within_depth
 from tidemark.shared.language.values.keys import canonical_key
 from tidemark.shared.language.values.types import is_number
-from tidemark.shared.model.values import MISSING, Document
+from tidemark.shared.model.values import MISSING, Document, Value
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,7 @@ class Group(Gathering):
         groups: dict[bytes, tuple[list[Any], list[Any]]] = {}
         for document, order_key in rows:
             here = env.on(document)
-            key = evaluate_bounded(self.id, here)
+            key = self.key(here)
             key = None if key is MISSING else key
             first, states = groups.setdefault(canonical_key(key), ([order_key, key], [a.init() for a in accumulators]))
             if order_key < first[0]:
@@ -74,6 +74,15 @@ class Group(Gathering):
                 document[field.name] = accumulator.finish(state)
             result.append(document)
         return result
+
+    @property
+    def keeps_fields(self) -> bool:
+        """Whether the key is an object of fields as documents bring them, and of constants: no result, and as deep as they are."""
+        return isinstance(self.id, ObjectExpr) and all(_is_plain(item) for _, item in self.id.fields)
+
+    def key(self, env: Environment) -> Value:
+        """The key of a document, MISSING included. ExpressionError where it has none."""
+        return evaluate(self.id, env) if self.keeps_fields else evaluate_bounded(self.id, env)
 
     def reads(self) -> Fields:
         """Those of the key, of the accumulators' inputs and of their orders."""
@@ -89,7 +98,7 @@ class Group(Gathering):
     def is_sure(self) -> bool:
         """Where all that it evaluates are paths and constants, for accumulators that take any value and keep few."""
         taken = (field.accumulator for field in self.fields)
-        return _is_plain(self.id) and all(a.op in _SURE and _is_plain(a.input) for a in taken)
+        return (_is_plain(self.id) or self.keeps_fields) and all(a.op in _SURE and _is_plain(a.input) for a in taken)
 
     def written(self, names: Fields) -> Fields:
         """The key and the output fields."""
@@ -104,7 +113,7 @@ _SURE: Final = frozenset({"$sum", "$avg", "$min", "$max", "$first", "$last", "$c
 
 
 def _is_plain(expr: Expr) -> bool:
-    """Whether it gives each document a value: an object of paths may nest too deep."""
+    """Whether it has a value for each document."""
     if isinstance(expr, FieldPath):
         return bool(expr.names)
     return isinstance(expr, Literal) and not isinstance(expr.value, dict | list)
