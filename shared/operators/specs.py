@@ -13,7 +13,7 @@ finish, the stages behind `$group`), whatever the accumulators are: data that ca
 from dataclasses import dataclass
 from typing import Literal
 
-from tidemark.shared.language.expressions.ast import Expr
+from tidemark.shared.language.expressions.ast import Expr, Meta
 from tidemark.shared.language.expressions.ast import Literal as Constant
 from tidemark.shared.language.schema import NO_SCHEMA, Schema
 from tidemark.shared.language.stages import (
@@ -28,6 +28,8 @@ from tidemark.shared.language.stages import (
     Unwind,
     Window,
 )
+from tidemark.shared.language.stages.base import Stage
+from tidemark.shared.language.stages.windows import nodes_in
 
 Lateness = Literal["split", "merged"]
 
@@ -103,10 +105,14 @@ class WindowSpec:
 
     @property
     def group_at(self) -> int | None:
-        """Where the `$group` is that can be aggregated beforehand: nothing but stateless stages stands before it."""
+        """Where the `$group` is that can be aggregated beforehand: nothing but stateless stages stands before it.
+
+        The bounds of a session are known when it closes, so nothing that reads them can be worked on before.
+        """
         for i, stage in enumerate(self.stage.pipeline):
             if isinstance(stage, Group):
-                return i
+                of_session = isinstance(self.stage, SessionWindow) and _reads_bounds(self.stage.pipeline[: i + 1])
+                return None if of_session else i
             if isinstance(stage, Gathering):
                 return None
         return None
@@ -130,6 +136,11 @@ class WindowSpec:
         if any(isinstance(each, Unwind) for each in stage.pipeline[:at]):
             return "$unwind before $group gives a row that may be late several keys"
         return ""
+
+
+def _reads_bounds(stages: tuple[Stage, ...]) -> bool:
+    asked = (node.names for node in nodes_in(stages) if isinstance(node, Meta))
+    return any(names[:1] in ((), ("window",)) and names[1:] != ("partition",) for names in asked)
 
 
 @dataclass(frozen=True, slots=True)

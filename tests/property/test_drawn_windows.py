@@ -18,7 +18,7 @@ from tidemark.shared.language.documents import parse
 from tidemark.shared.language.expressions.environment import Environment
 from tidemark.shared.language.expressions.errors import ExpressionError
 from tidemark.shared.language.expressions.interpreter import evaluate_bounded
-from tidemark.shared.language.stages import Gathering, Group, HoppingWindow, Limit, SessionWindow
+from tidemark.shared.language.stages import Count, Group, HoppingWindow, Limit, SessionWindow, Stateless
 from tidemark.shared.language.stages.base import too_deep
 from tidemark.shared.language.stages.skip import Skip
 from tidemark.shared.language.values import canonical_key, encode_value
@@ -32,19 +32,26 @@ TYPES: tuple[dict[str, str], ...] = (
 
 
 def drawn(chooser: random.Random, types: dict[str, str]) -> dict[str, Any] | None:
-    """A document of one window that groups; None if it would be refused."""
+    """A document of one window; None if it would be refused."""
     groups = Groups(chooser)
     size = chooser.choice((3, 7, 20))
     kind = chooser.choice(("$tumblingWindow", "$hoppingWindow", "$sessionWindow"))
     before = [groups.stage() for _ in range(chooser.choice((0, 0, 1, 2)))]
     key = groups.key()
-    if kind != "$sessionWindow" and chooser.random() < 0.3:
+    if chooser.random() < 0.3:
         groups.metas += ["stream.window", "stream.window.start", "stream.window.end"] * 3
     inner = [groups.stage() for _ in range(chooser.choice((0, 0, 1, 2)))]
     # Rows of one record have no order among each other.
     of_items = any("$unwind" in stage for stage in (*before, *inner))
-    ordered = [*([] if of_items else groups.order()), groups.group(of_items=of_items)]
+    ordered = [] if of_items else groups.order() or chooser.choice(([], [], [], [{"$limit": 3}], [{"$skip": 2}]))
+    ordered += [groups.stage() for _ in range(chooser.choice((0, 0, 1)))] if ordered else []
+    of_items = of_items or any("$unwind" in stage for stage in ordered)
+    if chooser.random() < 0.8 or not ordered:
+        ordered.append(groups.group(of_items=of_items) if chooser.random() < 0.9 else {"$count": "n"})
     after = [groups.stage() for _ in range(chooser.choice((0, 0, 0, 1)))]
+    after += chooser.choice(
+        ([], [], [], [{"$group": {"_id": {"$type": "$_id"}, "n": {"$count": {}}}}], [{"$count": "m"}])
+    )
     names = ("start", "end", *(("partition",) if kind == "$sessionWindow" else ()))
     bounds = {"$addFields": {name: {"$meta": f"stream.window.{name}"} for name in names}}
     window: dict[str, Any] = {"pipeline": [*inner, *ordered, *after, bounds]}
@@ -73,22 +80,18 @@ class Interpreted(Plainly):
     def __init__(self, document: dict[str, Any], splits: Sequence[Sequence[bytes]]) -> None:
         super().__init__()
         self._firsts: dict[Order, int] = {}
-        self._keys: dict[Order, Value] = {}
         processor = parse(document)
         *stages, self._window = cast("tuple[Any, ...]", processor.pipeline[1:])
         self._delay_ms = next(iter(document["pipeline"]))["$source"]["watermark"]["maxDelay"]["size"]
         pipeline = self._window.pipeline
-        at = next(i for i, stage in enumerate(pipeline) if isinstance(stage, Group))
-        first = next(i for i, stage in enumerate(pipeline) if isinstance(stage, Gathering))
-        self._inner, self._ordering, self._group = pipeline[:first], pipeline[first:at], pipeline[at]
-        self._after = pipeline[at + 1 :]
+        at = next((i for i, stage in enumerate(pipeline) if isinstance(stage, Group | Count)), len(pipeline))
         text = json.dumps(list(next(iter(document["pipeline"][-1].values()))["pipeline"])[: at + 1])
         asks = "stream.window" in text or '"stream"' in text
-        self._of_each = asks or any(isinstance(stage, Limit | Skip) for stage in self._ordering)
-        for start, end, members in self._windows(self.rows(splits, processor.source.schema, stages)):
-            self._close(start, end, members)
+        self._of_each = asks or any(isinstance(stage, Limit | Skip) for stage in pipeline[:at])
+        for told, members in self._windows(self.rows(splits, processor.source.schema, stages)):
+            self._close(told, members)
 
-    def _windows(self, rows: list[Row]) -> Iterator[tuple[int, int, list[Row]]]:
+    def _windows(self, rows: list[Row]) -> Iterator[tuple[Document, list[Row]]]:
         window = self._window
         if isinstance(window, SessionWindow):
             yield from self._sessions(window, rows)
@@ -109,57 +112,76 @@ class Interpreted(Plainly):
                 held[start].append(row)
                 self._firsts[row[1]] = min(in_time)
         for start, members in held.items():
-            yield start, start + window.interval_ms, members
+            yield {"start": Date(start), "end": Date(start + window.interval_ms)}, members
 
-    def _sessions(self, window: SessionWindow, rows: list[Row]) -> Iterator[tuple[int, int, list[Row]]]:
-        held: dict[bytes, list[list[Row]]] = defaultdict(list)
+    def _sessions(self, window: SessionWindow, rows: list[Row]) -> Iterator[tuple[Document, list[Row]]]:
+        held: dict[bytes, list[list[tuple[Row, Value]]]] = defaultdict(list)
         for row in rows:
             try:
                 key = evaluate_bounded(window.partition_by, row[2].on(row[0])) if window.partition_by else None
             except ExpressionError as error:
                 self.letter(row[0], error.reason)
                 continue
-            self._keys[row[1]] = None if key is MISSING else key
-            sessions = held[canonical_key(None if key is MISSING else key)]
-            if not sessions or sessions[-1][-1][1][0] + window.gap_ms <= row[1][0]:
+            key = None if key is MISSING else key
+            sessions = held[canonical_key(key)]
+            if not sessions or sessions[-1][-1][0][1][0] + window.gap_ms <= row[1][0]:
                 sessions.append([])
-            sessions[-1].append(row)
+            sessions[-1].append((row, key))
         for session in (each for sessions in held.values() for each in sessions):
-            yield session[0][1][0], session[-1][1][0] + window.gap_ms, session
+            first, last = (session[place][0][1][0] for place in (0, -1))
+            # Equal keys need not look alike: that of the earliest row is shown, and of equal times the least, as bytes.
+            key = min((key for row, key in session if row[1][0] == first), key=encode_value)
+            yield (
+                {"start": Date(first), "end": Date(last + window.gap_ms), "partition": key},
+                [row for row, _ in session],
+            )
 
     def _tells(self, start: int, order: Order) -> bool:
         """Whether a window tells of a record's failure: its first one does."""
         return self._of_each or self._firsts.get(order, start) == start
 
-    def _ordered(self, start: int, rows: list[Row]) -> list[Row]:
-        """The rows of a window as its `$group` has them (D15)."""
-        passed = []
-        for row, order, env in rows:
-            found = self.passed(self._inner, row, env, tells=self._tells(start, order))
-            passed += [(each, order, here) for each, here in found]
-        documents = [document for document, _, _ in passed]
-        for stage in self._ordering:
-            documents = stage.gather(documents, Environment({}))
-        if not self._ordering:
-            return passed
-        envs = {id(document): (order, env) for document, order, env in passed}
-        self._firsts |= {
-            (-1, 0, place): self._firsts[envs[id(d)][0]] for place, d in enumerate(documents) if self._firsts
-        }
-        return [(document, (-1, 0, place), envs[id(document)][1]) for place, document in enumerate(documents)]
+    def _close(self, told: Document, rows: list[Row]) -> None:
+        start = cast("int", told["start"])
+        rows = [(row, order, windowed(env, told)) for row, order, env in rows]
+        stages = list(self._window.pipeline)
+        while stages and not isinstance(stages[0], Group | Count):
+            rows = self._through(stages.pop(0), start, rows)
+        if not stages:
+            self.documents += [encode_value(document) for document, _, _ in rows]
+            return
+        first = stages.pop(0)
+        found = self._grouped(first, start, rows) if isinstance(first, Group) else first.gather(rows, Environment({}))
+        env = Environment({}, meta={"window": told})
+        for stage in stages:
+            if isinstance(stage, Stateless):
+                found = [each for document in found for each, _ in self.passed([stage], document, env)]
+            else:
+                found = stage.gather(found, env)
+        self.documents += map(encode_value, found)
 
-    def _close(self, start: int, end: int, rows: list[Row]) -> None:
+    def _through(self, stage: Any, start: int, rows: list[Row]) -> list[Row]:
+        """The rows of a window behind a stage; one that gathers them orders them anew (D15)."""
+        if isinstance(stage, Stateless):
+            return [
+                (each, order, here)
+                for row, order, env in rows
+                for each, here in self.passed([stage], row, env, tells=self._tells(start, order))
+            ]
+        by_document = {id(document): (order, env) for document, order, env in rows}
+        found = []
+        for place, document in enumerate(stage.gather([document for document, _, _ in rows], Environment({}))):
+            order, env = by_document[id(document)]
+            found.append((document, (-1, 0, place), env))
+            self._firsts[-1, 0, place] = self._firsts.get(order, start)
+        return found
+
+    def _grouped(self, group: Group, start: int, rows: list[Row]) -> list[Document]:
         groups: dict[bytes, tuple[Any, list[Any]]] = {}
-        accumulators = [implementation(field.accumulator) for field in self._group.fields]
-        told: Document = {"start": Date(start), "end": Date(end)}
-        if isinstance(self._window, SessionWindow):
-            told["partition"] = self._keys[rows[0][1]]
-        else:
-            rows = [(row, order, windowed(env, told)) for row, order, env in rows]
-        for found, order, env in self._ordered(start, rows):
+        accumulators = [implementation(field.accumulator) for field in group.fields]
+        for found, order, env in rows:
             try:
-                key = self._group.key(env.on(found))
-                inputs = [accumulator_input(field.accumulator, env.on(found)) for field in self._group.fields]
+                key = group.key(env.on(found))
+                inputs = [accumulator_input(field.accumulator, env.on(found)) for field in group.fields]
                 for how, value in zip(accumulators, inputs, strict=True):
                     how.add(how.init(), value, order)
             except ExpressionError as error:
@@ -171,14 +193,15 @@ class Interpreted(Plainly):
             states[:] = [
                 how.add(state, value, order) for how, state, value in zip(accumulators, states, inputs, strict=True)
             ]
-        env = Environment({}, meta={"window": told})
+        documents = []
         for key, states in groups.values():
             finished = [how.finish(state) for how, state in zip(accumulators, states, strict=True)]
-            document = {"_id": key, **dict(zip((f.name for f in self._group.fields), finished, strict=True))}
+            document = {"_id": key, **dict(zip((f.name for f in group.fields), finished, strict=True))}
             if is_deeper(document, DEPTH_MAX):
                 self.letter(document, too_deep().reason)
-                continue
-            self.documents += [encode_value(each) for each, _ in self.passed(self._after, document, env)]
+            else:
+                documents.append(document)
+        return documents
 
 
 def windowed(env: Environment, told: Document) -> Environment:
@@ -199,6 +222,21 @@ def test_a_window_gives_what_the_interpreter_makes_of_its_records(seed: int) -> 
         document = drawn(chooser, types)
     splits = records_of(chooser, Records(chooser, chooser.choice((0.02, 0.1, 0.3)), types))
     assert played(chooser, document, splits) == Interpreted(document, splits).told()
+
+
+@pytest.mark.parametrize("name", ["stream", "stream.window", "stream.window.start"])
+def test_the_bounds_of_a_session_are_those_that_it_has_in_the_end(name: str) -> None:
+    """Also where a stage in front of the `$group`, or the group, reads them, however the session's rows came."""
+    told = {"$meta": name}
+    texts = [b'{"ts":{"$date":{"$numberLong":"%d"}},"i":%d,"k":1}' % (time, time) for time in (11, 12, 17, 60)]
+    for inner in (
+        [{"$set": {"s": told}}, {"$group": {"_id": None, "all": {"$addToSet": "$s"}}}],
+        [{"$group": {"_id": told, "all": {"$push": told}}}],
+    ):
+        window = {"$sessionWindow": {"gap": ms(10), "partitionBy": "$k", "pipeline": inner}}
+        document = {"pipeline": [source({}), window], "options": {"lateness": "split"}}
+        for seed in range(5):
+            assert played(random.Random(seed), document, [texts]) == Interpreted(document, [texts]).told()
 
 
 @pytest.mark.parametrize("key", ["$c", {"p": "$c"}, {"$ifNull": ["$c", 1]}])
