@@ -18,12 +18,12 @@ from tidemark.services.audit.input import as_listed, left_in_topics, same_topics
 from tidemark.services.audit.installed import AuditedInstallation
 from tidemark.services.audit.reading import RAW_RECORD_BYTES, HeldRecords, committed_records, patiently
 from tidemark.services.audit.recompute import ROWS_AT_ONCE, Read, SplitRecords, raw_batch
-from tidemark.services.source.connecting import records_of
+from tidemark.services.source.connecting import records_of, timetable_of
 from tidemark.services.source.connectors.filecursors import PLACE_BEGIN
 from tidemark.services.source.connectors.files import SEQUENCE, FileConnector
 from tidemark.services.source.connectors.formatted import FormattedRecords
 from tidemark.services.source.connectors.registered import RegisteredRecords
-from tidemark.services.source.connectors.sample import SampleConnector
+from tidemark.services.source.connectors.timed import TimedConnector
 from tidemark.services.source.filesources import file_source
 from tidemark.services.source.taken import BEGUN, same, taken
 from tidemark.shared.adapters.clock import SystemClock
@@ -37,6 +37,7 @@ from tidemark.shared.language.stages import (
     KafkaSource,
     PluginSource,
     SampleSource,
+    ScheduleSource,
     ScriptSource,
     Source,
 )
@@ -234,8 +235,8 @@ class PortRead:
     several: bool
 
     async def _port(self) -> SourcePort:
-        if isinstance(self.stage, SampleSource):
-            return SampleConnector(SystemClock())
+        if isinstance(self.stage, SampleSource | ScheduleSource):
+            return TimedConnector(timetable_of(self.stage), SystemClock())
         assert isinstance(self.stage, FileSource), "all others are refused"
         with self.installed.permitted(self.stage.path):
             return await file_source(self.installed.reach, self.installed, self.processor, self.stage)
@@ -360,7 +361,7 @@ class PortRead:
         """See `TopicsRead.unread`."""
         for split, known in sorted(self.listed.items()):
             as_listed(row, name_of_split(self.vertex, split, several=self.several), known, commits)
-        if self._one_lists or isinstance(self.stage, SampleSource):
+        if self._one_lists or isinstance(self.stage, SampleSource | ScheduleSource):
             return ()
         port = await patiently(self._port)
         try:

@@ -25,8 +25,8 @@ from tidemark.services.operator.service import OperatorService
 from tidemark.services.operator.shelved import in_temporary_files
 from tidemark.services.sink.connectors.memory import MemorySink, MemoryTarget
 from tidemark.services.sink.service import SinkService
-from tidemark.services.source.connecting import given_documents, own_documents, plugin_source
-from tidemark.services.source.connectors.sample import SampleConnector
+from tidemark.services.source.connecting import given_documents, own_documents, plugin_source, timetable_of
+from tidemark.services.source.connectors.timed import TimedConnector
 from tidemark.services.source.filesources import file_source
 from tidemark.services.source.service import SourceService
 from tidemark.shared.adapters.blobs import MemoryBlobs
@@ -45,6 +45,7 @@ from tidemark.shared.language.stages import (
     KafkaSource,
     PluginSource,
     SampleSource,
+    ScheduleSource,
     ScriptSource,
     Source,
 )
@@ -133,8 +134,9 @@ class TryOutSources:
                 if not there:
                     raise CannotTryOut(no_file(stage.path, self.connections.files_of(processor, stage)[1]))
                 return source
-            case SampleSource():
-                return SampleConnector(outside.clock, ends_after=_SAMPLE_ROWS)
+            case SampleSource() | ScheduleSource():
+                rows = _SAMPLE_ROWS if isinstance(stage, SampleSource) else _INSTANTS
+                return TimedConnector(timetable_of(stage), outside.clock, ends_after=rows)
             case KafkaSource():
                 raise CannotTryOut(_NO_BROKER.format(path=stage.path))
             case ChangesSource():
@@ -161,6 +163,8 @@ class TryOutSources:
 
 _SAMPLE_ROWS: Final = 600
 """Of a sample stream, which has no end: a minute."""
+_INSTANTS: Final = 10
+"""Of a schedule, which has no end: the next ones, without waiting for them."""
 _NO_BROKER = (
     "{path}: a topic cannot be tried out without a broker; give documents, script or path, or use `tidemark run`"
 )

@@ -8,8 +8,10 @@ from tidemark.services.source.connectors.kafka import KafkaConnector, KafkaSourc
 from tidemark.services.source.connectors.plugin import PluginConnector
 from tidemark.services.source.connectors.postgres import PostgresConnector, PostgresSettings
 from tidemark.services.source.connectors.registered import RegisteredRecords
-from tidemark.services.source.connectors.sample import SampleConnector
+from tidemark.services.source.connectors.sample import SampleTimetable
+from tidemark.services.source.connectors.schedule import ScheduleTimetable
 from tidemark.services.source.connectors.script import DocumentsConnector, ScriptConnector
+from tidemark.services.source.connectors.timed import TimedConnector, Timetable
 from tidemark.services.source.filesources import file_source
 from tidemark.services.source.settings import SourceSettings
 from tidemark.services.source.steps import ClockNotSettable, looks_at_time
@@ -23,6 +25,7 @@ from tidemark.shared.language.stages import (
     KafkaSource,
     PluginSource,
     SampleSource,
+    ScheduleSource,
     ScriptSource,
     Source,
 )
@@ -86,8 +89,8 @@ class RealSources:
                 return changes_source(self._connections, processor, stage, outside.executor, outside.clock)
             case ChangeStreamSource():
                 return change_stream_source(self._connections, processor, stage, outside.executor, outside.clock)
-            case SampleSource():
-                return SampleConnector(outside.clock)
+            case SampleSource() | ScheduleSource():
+                return TimedConnector(timetable_of(stage), outside.clock)
             case PluginSource():
                 return plugin_source(self._connections, processor, stage, outside.executor, outside.clock)
             case DocumentsSource() | ScriptSource():
@@ -103,6 +106,11 @@ class RealSources:
     async def close(self) -> None:
         """See `SourceConnectors.close`."""
         await self._connections.close()
+
+
+def timetable_of(stage: SampleSource | ScheduleSource) -> Timetable:
+    """What comes when."""
+    return ScheduleTimetable(stage.schedule) if isinstance(stage, ScheduleSource) else SampleTimetable()
 
 
 def records_of(

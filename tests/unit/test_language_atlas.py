@@ -172,7 +172,6 @@ def test_options_of_change_streams_are_refused_with_a_publication(options: dict[
     ("stage", "reason"),
     [
         ({"$source": {"connectionName": "a", "stream": "clicks"}}, "$source.stream: Kinesis is no source here"),
-        ({"$source": {"cron": "* * * * *"}}, "$source.cron: a schedule is no source here"),
         ({"$emit": {"connectionName": "a", "db": "d", "coll": "c", "timeseries": {}}}, "$emit.timeseries: a time series"),
         ({"$emit": {"connectionName": "a", "stream": "clicks"}}, "$emit.stream: Kinesis is no target here"),
         ({"$iceberg": {"connectionName": "a"}}, "$iceberg is not supported: use $emit with path and format iceberg"),

@@ -4,7 +4,8 @@ import json
 from typing import Any
 
 import tidemark
-from tidemark.services.source.connectors.sample import PERIOD_MS, ROWS_MAX, SPLIT, SampleConnector, record
+from tidemark.services.source.connectors.sample import PERIOD_MS, SPLIT, SampleTimetable, record
+from tidemark.services.source.connectors.timed import ROWS_MAX, TimedConnector
 from tidemark.shared.adapters.virtual import VirtualWorld, run_virtual
 from tidemark.shared.model.ids import Offset
 from tidemark.shared.model.records import RawBatch
@@ -20,7 +21,7 @@ def positions_of(batches: list[RawBatch]) -> list[int]:
 
 async def _read_on(world: VirtualWorld) -> tuple[list[RawBatch], list[RawBatch], bool]:
     """What one task reads in three fetches, and what another reads that begins in the middle; whether that has ended."""
-    first, second = SampleConnector(world.clock), SampleConnector(world.clock)
+    first, second = TimedConnector(SampleTimetable(), world.clock), TimedConnector(SampleTimetable(), world.clock)
     assert (await first.found([SPLIT], first=True))[SPLIT].begin == BEGIN
     await first.open({SPLIT: BEGIN})
     before = [batch for _ in range(3) for batch in await first.fetch(1 << 20, PERIOD_MS)]
@@ -44,7 +45,7 @@ def test_what_is_read_again_is_the_same() -> None:
 
 async def _drained(world: VirtualWorld) -> tuple[list[RawBatch], bool]:
     """A source far behind that is drained: where it ends, and whether it then says so."""
-    source = SampleConnector(world.clock)
+    source = TimedConnector(SampleTimetable(), world.clock)
     await source.open({SPLIT: Offset(BEGIN - ROWS_MAX - 5)})
     ends = await source.ends({SPLIT: Offset(BEGIN - ROWS_MAX - 5)})
     source.end_at({split: end for split, end in ends.items() if end is not None})

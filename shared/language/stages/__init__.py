@@ -39,6 +39,7 @@ from tidemark.shared.language.stages.sources.files import FileFormat, FileSource
 from tidemark.shared.language.stages.sources.kafka import KafkaSource, KeyFormat, StartAt, StartAtOffsets, StartAtTime
 from tidemark.shared.language.stages.sources.plugin import PluginSource
 from tidemark.shared.language.stages.sources.sample import SAMPLE_CONNECTION, SampleSource
+from tidemark.shared.language.stages.sources.schedule import ScheduleSource
 from tidemark.shared.language.stages.sources.script import ScriptSource
 from tidemark.shared.language.stages.trees import Branch, Computed, Drop, Keep, Leaf
 from tidemark.shared.language.stages.union import Union
@@ -62,6 +63,7 @@ Source: TypeAlias = (
     | ChangesSource
     | ChangeStreamSource
     | SampleSource
+    | ScheduleSource
     | DocumentsSource
     | ScriptSource
     | PluginSource
@@ -75,7 +77,8 @@ __all__ = [  # noqa: RUF022 - as a text
     "FileEmit", "FileFormat", "FileSource", "Gathering", "Group", "GroupField", "HoppingWindow", "Https", "HttpsEmit", "InlineTable",
     "InnerStage", "Join", "KafkaEmit", "KafkaSource", "Keep", "KeyFormat", "Leaf", "Limit", "Lookup", "Match", "MaxSeen", "Merge",
     "OutputFormat", "OutputTime", "Percentile", "Perfect", "PluginEmit", "PluginSource", "PluginTable", "PositionHorizon", "Project",
-    "Redact", "ReplaceRoot", "RequestStage", "SAMPLE_CONNECTION", "SampleSource", "ScriptSource", "SessionWindow", "SetStreamMeta", "Sink",
-    "Sort", "Source", "SourceBase", "Stage", "StartAt", "StartAtOffsets", "StartAtTime", "Stateless", "TableRef", "TimeHorizon",
-    "TumblingWindow", "Union", "Unset", "Unwind", "Validate", "Watermark", "WhenMatched", "WhenNotMatched", "Window", "WindowBase",
+    "Redact", "ReplaceRoot", "RequestStage", "SAMPLE_CONNECTION", "SampleSource", "ScheduleSource", "ScriptSource", "SessionWindow",
+    "SetStreamMeta", "Sink", "Sort", "Source", "SourceBase", "Stage", "StartAt", "StartAtOffsets", "StartAtTime", "Stateless",
+    "TableRef", "TimeHorizon", "TumblingWindow", "Union", "Unset", "Unwind", "Validate", "Watermark", "WhenMatched", "WhenNotMatched",
+    "Window", "WindowBase",
 ]  # fmt: skip

@@ -17,6 +17,7 @@ from tidemark.shared.language.stages.sources import (
     kafka,
     plugin,
     sample,
+    schedule,
     script,
 )
 from tidemark.shared.language.stages.sources.base import TS_FIELD, SourceBase, SourceKind
@@ -31,6 +32,7 @@ _KINDS: Final[dict[str, SourceKind]] = {
     "topic": kafka.KIND,
     "publication": changes.KIND,
     "plugin": plugin.KIND,
+    "cron": schedule.KIND,
     "db": changestream.KIND,
     "config": changestream.CLUSTER,
     "connectionName": sample.KIND,
@@ -38,7 +40,6 @@ _KINDS: Final[dict[str, SourceKind]] = {
 """By the option that tells; a connection alone is a sample stream, or a whole cluster."""
 _ELSEWHERE: Final = {
     "stream": "Kinesis is no source here: bring its records to a topic, and give topic",
-    "cron": "a schedule is no source here: let what keeps the schedule write to a topic, and give topic",
 }
 """Sources of Atlas' cloud, by an option that tells, and why there are none here."""
 
@@ -47,7 +48,7 @@ def _kinds_of(tree: Any, scope: Scope) -> list[str]:
     """The kinds that the options tell; a configuration is of a topic, of collections or of a cluster."""
     if type(tree) is not dict:
         return []
-    plain = [name for name in ("script", "documents", "path", "topic", "publication", "plugin") if name in tree]
+    plain = [name for name in ("script", "documents", "path", "topic", "publication", "plugin", "cron") if name in tree]
     if plain:
         return plain
     if {"db", "coll", "initialSync"} & tree.keys():
@@ -134,14 +135,14 @@ def _plain(tree: Any, path: str, scope: Scope) -> SourceBase | None:
     if len(kinds) > 1:
         scope.problems.add(
             path,
-            "a source is one of Kafka (topic), files (path), changes (publication; db), plugin, documents or script;"
+            "a source is one of Kafka (topic), files (path), changes (publication; db), plugin, cron, documents or script;"
             f" found {' and '.join(kinds)}",
         )
         return None
     if not kinds:
         scope.problems.add(
             path,
-            "a source needs topic (Kafka), path (files), publication or db (changes), plugin, documents or script",
+            "a source needs topic (Kafka), path (files), publication or db (changes), plugin, cron, documents or script",
             accepted=_KINDS,
         )
         return None

@@ -1,0 +1,40 @@
+"""A document at each instant of a schedule; its position is the instant, ms."""
+
+from typing import Final
+
+from tidemark.shared.language.schedule import Schedule
+from tidemark.shared.model.ids import SplitId
+from tidemark.shared.model.values import Date, Document
+
+FIELD: Final = "scheduledAt"
+"""The one field of a document: the instant, a date."""
+
+
+class ScheduleTimetable:
+    """`Timetable` of a schedule."""
+
+    split = SplitId("schedule-0")
+
+    def __init__(self, schedule: Schedule) -> None:
+        self._schedule = schedule
+
+    def next(self, position: int) -> int:
+        """The first instant from this one on."""
+        return next(self._schedule.due_from(position))
+
+    def time_ms(self, position: int) -> int:
+        """The instant."""
+        return position
+
+    def due_ms(self, position: int) -> int:
+        """The instant."""
+        return position
+
+    def due(self, now_ms: int) -> int:
+        """Behind the last instant that has come."""
+        last = self._schedule.last_due(now_ms)
+        return 0 if last is None else last + 1
+
+    def record(self, position: int) -> Document:
+        """It tells the instant."""
+        return {FIELD: Date(position)}
