@@ -8,6 +8,7 @@ from unittest.mock import patch
 
 import pytest
 from aiokafka.consumer.fetcher import READ_COMMITTED, FetchResult, PartitionRecords
+from aiokafka.errors import CorruptRecordException
 from aiokafka.record.default_records import DefaultRecordBatchBuilder
 from aiokafka.record.legacy_records import LegacyRecordBatchBuilder
 from aiokafka.record.memory_records import MemoryRecords
@@ -264,6 +265,24 @@ def test_in_the_place_of_what_unpacks_to_much_stands_a_record(
     assert fetched[at]._partition_records.next_fetch_offset == theirs_next(parts[-1])
 
 
+@given(st.lists(FEW, min_size=1, max_size=4), st.integers(0, 3), st.integers(kafka.CRC_AT, 10**6), st.integers(1, 255))
+def test_a_batch_with_another_crc_is_not_read(
+    batches: list[tuple[list[Record], int]], which: int, place: int, other: int
+) -> None:
+    """Whatever byte behind its format was changed: the library hears of it, and the batches in front are given out."""
+    parts = [bytearray(built(records, 1000 * i, codec)) for i, (records, codec) in enumerate(batches)]
+    at, which = TopicPartition("t", 0), which % len(parts)
+    expected = [row for part in parts[:which] for row in theirs(bytes(part))]
+    damaged = parts[which]
+    damaged[kafka.CRC_AT + (place - kafka.CRC_AT) % (len(damaged) - kafka.CRC_AT)] ^= other
+    fetched = FetchedRecords()
+    fetched[at] = FetchResult(at, assignment=None, partition_records=opened(b"".join(parts), at, 0), backoff=0)
+    found: list[Row] = []
+    with pytest.raises(CorruptRecordException):
+        found += ((r.offset, r.timestamp, r.key, r.value) for r in fetched[at]._partition_records)
+    assert [*map(tuple, found)] == expected
+
+
 def opened(data: bytes, at: TopicPartition, begin: int) -> PartitionRecords:
     """An answer of a broker, as the library is about to read it."""
-    return PartitionRecords(at, MemoryRecords(data), [], begin, None, None, True, READ_COMMITTED)
+    return PartitionRecords(at, MemoryRecords(data), [], begin, None, None, False, READ_COMMITTED)
