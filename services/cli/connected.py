@@ -183,7 +183,7 @@ class _Looks:
 
     async def output(self, stage: FileEmit) -> Iterable[str]:
         """The folder of files; a table that is there already, and whether it takes the fields that are known to come."""
-        from tidemark.services.sink.connecting import destination_of
+        from tidemark.services.sink.connectors.destinations import destination_of
         from tidemark.services.sink.connectors.filerows import encoding_of
         from tidemark.services.sink.connectors.tablereleases import table_releases
 

@@ -2,20 +2,17 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, Protocol
-from urllib.parse import urlparse
 
 import sqlalchemy as sa
 
-from tidemark.services.sink.connectors.destination import Destination, LocalDestination
+from tidemark.services.sink.connectors.destinations import destination_of
 from tidemark.services.sink.connectors.filerows import Encoding, encoding_of
 from tidemark.services.sink.connectors.files import FileSink
 from tidemark.services.sink.connectors.formatted import FormattedForms
 from tidemark.services.sink.connectors.https import HttpsSink
 from tidemark.services.sink.connectors.kafka import KafkaSink
 from tidemark.services.sink.connectors.kafkarecords import RecordMaker, Takes
-from tidemark.services.sink.connectors.objects import ObjectDestination
 from tidemark.services.sink.connectors.plugin import PluginSink
 from tidemark.services.sink.connectors.registered import RegisteredForms
 from tidemark.services.sink.connectors.sql import SqlSink, engine_at
@@ -30,7 +27,7 @@ from tidemark.shared.planning import DeadLetterHead, Head, WriteHead
 from tidemark.shared.plugins.installed import make_plugin
 from tidemark.shared.ports.clock import Executor
 from tidemark.shared.ports.sink import SinkPort, TargetRefused
-from tidemark.shared.process.connections import Connections, check_room, filesystem_at
+from tidemark.shared.process.connections import Connections, check_room
 from tidemark.shared.runtime.context import AssignedTask
 from tidemark.shared.runtime.exchange import blob_name
 from tidemark.shared.runtime.requests import Asking
@@ -145,15 +142,6 @@ class RealSinks:
         for client in self._clients.values():
             client.close()
         await self._connections.close()
-
-
-def destination_of(connections: Connections, processor: Processor, stage: FileEmit, attempt: str) -> Destination:
-    """Where files go. attempt: names that another attempt does not use."""
-    place, config = connections.place_of(processor, stage.connection_name, stage.file_path, stage.path)
-    if urlparse(place).scheme in ("", "file"):
-        return LocalDestination(Path(place.removeprefix("file://")), attempt)
-    filesystem, path = filesystem_at(place, stage.path, config)
-    return ObjectDestination(filesystem, path)
 
 
 def plugin_sink(stage: PluginEmit, settings: Mapping[str, Any], parts: PartStore, executor: Executor) -> PluginSink:

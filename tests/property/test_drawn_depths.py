@@ -1,7 +1,9 @@
 """Pipelines, windows and joins that put values into each other (D21): no depth ends an operator, and all say the same of it."""
 
+import inspect
 import json
 import random
+import sys
 from typing import Any
 
 import pytest
@@ -109,6 +111,23 @@ def test_a_document_is_no_deeper_behind_a_stage_than_as_it_is_read(stages: list[
         told = interpreted(chain, texts, NO_SCHEMA)
         assert found.comparable() == told.comparable()
         assert not any(is_deeper(document, DEPTH_MAX) for document in told.documents)
+
+
+def test_the_deepest_through_the_longest_path_leaves_room_on_the_stack() -> None:
+    """Arrays in arrays take no call each, in the interpreter as on columns: a worker's own calls lie below."""
+    text = b'{"n":%b}' % _deep(179)
+    for stage in (
+        {"$set": {"n" + ".a" * 199: "$x"}},
+        {"$project": {"n" + ".a" * 199: "$x"}},
+        {"$unset": "n" + ".a" * 199},
+    ):
+        chain: Any = parse({"pipeline": [SOURCE, stage]}).pipeline[1:]
+        limit = sys.getrecursionlimit()
+        sys.setrecursionlimit(len(inspect.stack(0)) + 600)
+        try:
+            interpreted(chain, [text], NO_SCHEMA)
+        finally:
+            sys.setrecursionlimit(limit)
 
 
 @pytest.mark.parametrize("room", [0, 1, 2])

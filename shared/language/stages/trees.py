@@ -1,6 +1,6 @@
 """Trees of fields, by which `$project`, `$addFields` and `$unset` change documents."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -54,11 +54,25 @@ def exclude(tree: Branch, document: Document) -> Document:
 
 def exclude_value(tree: Branch, value: Value) -> Value:
     """A value without the dropped fields, in documents and in the items of arrays."""
-    if type(value) is dict:
-        return exclude(tree, value)
     if type(value) is list:
-        return [exclude_value(tree, item) for item in value]
-    return value
+        return _of_items(value, lambda item: exclude_value(tree, item))
+    return exclude(tree, value) if type(value) is dict else value
+
+
+def _of_items(items: list[Value], change: Callable[[Value], Value]) -> list[Value]:
+    """An array with its items changed, and those of arrays in it; a missing one is left out. No call for each level: they may be many."""
+    result: list[Value] = [*items]
+    left = [result]
+    for made in left:
+        for place, item in enumerate(made):
+            if type(item) is list:
+                made[place] = [*item]
+                left.append(made[place])
+            else:
+                made[place] = change(item)
+    for made in left:
+        made[:] = [item for item in made if item is not MISSING]
+    return result
 
 
 class TreeValues:
@@ -105,8 +119,7 @@ def include_value(tree: Branch, value: Value, values: TreeValues) -> Value:
     if type(value) is dict:
         return include(tree, value, values)
     if type(value) is list:
-        items = [include_value(tree, item, values) for item in value]
-        return [item for item in items if item is not MISSING]
+        return _of_items(value, lambda item: include_value(tree, item, values))
     return add_fields(tree, {}, values) if computes(tree) else MISSING
 
 
@@ -117,7 +130,14 @@ def deepens(tree: Branch) -> bool:
 
 def computes(tree: Branch) -> bool:
     """Whether any field of a branch is computed."""
-    return any(isinstance(a, Computed) or (isinstance(a, Branch) and computes(a)) for _, a in tree.fields)
+    left = [tree]
+    for branch in left:
+        for _, leaf in branch.fields:
+            if isinstance(leaf, Computed):
+                return True
+            if isinstance(leaf, Branch):
+                left.append(leaf)
+    return False
 
 
 def add_fields(tree: Branch, document: Document, values: TreeValues) -> Document:
@@ -140,7 +160,7 @@ def add_to_value(tree: Branch, value: Any, values: TreeValues) -> Value:
     if type(value) is dict:
         return add_fields(tree, value, values)
     if type(value) is list:
-        return [add_to_value(tree, item, values) for item in value]
+        return _of_items(value, lambda item: add_to_value(tree, item, values))
     return add_fields(tree, {}, values)
 
 
