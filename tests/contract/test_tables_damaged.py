@@ -23,10 +23,10 @@ from pyroaring import BitMap
 from tests.contract.sources_worlds import catalog_in, table_at
 from tests.golden.test_tables_delta import read
 from tests.harness.goldenlake import lake_table
-from tidemark.services.source.connectors.deletionvectors import places_in, unframed
 from tidemark.services.source.connectors.deltatable import DeltaVersions
 from tidemark.services.source.connectors.icebergdeletes import ValueDeletes
 from tidemark.services.source.connectors.tableversions import VersionRefused, reading
+from tidemark.shared.adapters.deletionvectors import places_in, unframed
 from tidemark.shared.ports.log import LogUnavailable
 from tidemark.shared.ports.source import SourceMissing
 

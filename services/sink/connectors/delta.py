@@ -2,12 +2,15 @@
 
 import json
 import re
+from collections import deque
 from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from typing import Any, Final
 from urllib.parse import unquote
 
 import deltalake
 import pyarrow as pa
+import pyarrow.parquet as pq
 from deltalake import CommitProperties, DeltaTable, Transaction
 from deltalake.exceptions import (
     CommitFailedError,
@@ -21,6 +24,9 @@ from deltalake.transaction import AddAction, RemoveAction
 from tidemark.services.sink.connectors.manifests import Manifest
 from tidemark.services.sink.connectors.staging import StagedFile
 from tidemark.services.sink.connectors.tablereleases import COMPACTED, TOLD, CommitConflict, TableReleases, app_of, told
+from tidemark.shared.adapters.deltalog import DeltaLog, NotWhole, entry_name
+from tidemark.shared.adapters.filesystems import unreachable
+from tidemark.shared.adapters.tablebytes import DAMAGED, Outside
 from tidemark.shared.ports.sink import TargetRefused
 
 LOG: Final = "_delta_log"
@@ -48,6 +54,13 @@ _KEPT: Final = frozenset(
 _COMPUTED: Final = ("delta.generationExpression", "delta.identity.start", "delta.invariants")
 """What a column's metadata says where a writer has to compute or check its values."""
 
+_TRACE: Final = "\n   0: "
+"""Where the library's trace begins, in the text of an error."""
+_DAMAGE: Final = "Kernel error: "
+_GONE: Final = "not found"
+"""How the library tells of what it does not understand, and of a file that others may have taken away meanwhile. A store that does not
+answer is an OSError."""
+
 _OWN_FILE: Final = re.compile(r"-\d{20}-[^/]+\.parquet$")
 """The end of the name of a file of the sink (`visible_name`)."""
 
@@ -58,8 +71,11 @@ class DeltaReleases(TableReleases[DeltaTable]):
     log = LOG
     _readable: frozenset[str] = frozenset()
     """Files of other programs that the library puts together right."""
+    _placed: frozenset[str] = frozenset()
+    """Checkpoints whose parts all are in the table's folder."""
 
     def _open(self) -> DeltaTable | None:
+        self._check_places()
         uri, options = self._destination.table()
         try:
             return DeltaTable(uri, storage_options=options)
@@ -70,8 +86,34 @@ class DeltaReleases(TableReleases[DeltaTable]):
         if self._destination.size(f"{LOG}/{table.version():020d}.json") is None:
             # The log was cut behind this version, or others made the table anew: a commit would leave a gap in its log.
             return self._open()
+        self._check_places()
         table.update_incremental()
         return table
+
+    def _check_places(self) -> None:
+        """TargetRefused where a checkpoint has parts out of the table's folder: the library reads them, wherever they are."""
+        log = DeltaLog(self._destination.folder())
+        with self._as_damage():
+            found = log.checkpoints()
+            for name in found:
+                if name not in self._placed:
+                    with suppress(FileNotFoundError):  # its writer has let go of it
+                        log.sidecars(name)
+        self._placed = frozenset(found)
+
+    @contextmanager
+    def _as_damage(self) -> Iterator[None]:
+        """What our own reading of a log says of one that is wrong."""
+        try:
+            yield
+        except Outside as error:
+            raise TargetRefused(
+                f"{self._place}: the table names {error}, which is out of its folder; let its owner copy it (a deep clone)"
+            ) from error
+        except (NotWhole, FileNotFoundError, *DAMAGED) as error:
+            raise TargetRefused(
+                f"{self._place}: the Delta table is damaged: {error!r:.1000}; mend or replace it"
+            ) from error
 
     def _check(self, table: DeltaTable) -> None:
         metadata = table.metadata()
@@ -159,11 +201,12 @@ class DeltaReleases(TableReleases[DeltaTable]):
         return done["numFilesRemoved"], len(gone)
 
     def _check_readable(self, table: DeltaTable) -> None:
-        """TargetRefused where the library would not put the files of other programs together right.
+        """TargetRefused where the library would not put the files of other programs together right, or would read others than the table's.
 
         Of Spark's it makes times of 96 bits those of other centuries, and does not take away files whose names are not of ASCII, so that
-        their rows come twice.
+        their rows come twice. Of a deletion vector it allocates what that tells, and ends the process.
         """
+        self._check_vectors(table.version())
         others = frozenset(path for path in self._live(table) if not _OWN_FILE.search(path))
         for path in others - self._readable:
             footer = None if not path.isascii() else self._footer(unquote(path))
@@ -176,19 +219,32 @@ class DeltaReleases(TableReleases[DeltaTable]):
                 )
         self._readable = others
 
+    def _check_log(self) -> None:
+        """TargetRefused where it is damaged."""
+        with self._as_damage():
+            log = DeltaLog(self._destination.folder())
+            if (newest := log.newest()) is not None:
+                log.state(newest)
+
+    def _check_vectors(self, version: int) -> None:
+        """TargetRefused for files out of the table's folder, and deletion vectors that are not what they are told to be."""
+        folder = self._destination.folder()
+        with self._as_damage():
+            for (path, _), added in DeltaLog(folder).state(version).files.items():
+                if added.vector is not None:
+                    with folder.open(path) as file:
+                        rows = pq.read_metadata(file).num_rows
+                    deque(added.vector.places(folder.open, rows), maxlen=0)
+
     def _log_files(self, table: DeltaTable) -> Iterator[str]:
         """The last checkpoint that the library wrote, and the entries behind it."""
-        since = -1
-        pointer = f"{LOG}/_last_checkpoint"
-        told = self._destination.read(pointer)
-        if told is not None:
-            last = json.loads(told)
-            since = last["version"]
-            yield pointer
-            if not {"parts", "v2Checkpoint"} & last.keys():  # else another program wrote it
-                yield f"{LOG}/{since:020d}.checkpoint.parquet"
+        since, hint = -1, DeltaLog(self._destination.folder()).hint()
+        if hint is not None and all(self._destination.size(name) is not None for name in hint[1]):  # others may lie
+            since = hint[0]
+            yield from (f"{LOG}/_last_checkpoint", *hint[1])
         for version in range(since + 1, table.version() + 1):
-            yield f"{LOG}/{version:020d}.json"
+            if since >= 0 or self._destination.size(entry_name(version)) is not None:
+                yield entry_name(version)
 
     def _words(self, table: DeltaTable) -> list[str | None]:
         return [commit.get(TOLD) for commit in table.history()]
@@ -205,5 +261,15 @@ class DeltaReleases(TableReleases[DeltaTable]):
         }
 
     def _in_words(self, error: Exception) -> Exception | None:
+        if type(error) is DeltaError:
+            told = str(error).partition(_TRACE)[0]
+            with suppress(*unreachable()):  # as the store may be for the library, and then it is asked again
+                try:
+                    self._check_log()
+                except TargetRefused as found:
+                    return found
+            if told.startswith(_DAMAGE) and _GONE not in told:
+                return TargetRefused(f"{self._place}: the Delta table is damaged: {told}; mend or replace it")
+            error = DeltaError(told)
         words: Exception | None = self._said(error, (DeltaProtocolError, SchemaMismatchError), (DeltaError,))
         return words

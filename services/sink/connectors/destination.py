@@ -15,8 +15,11 @@ from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 from typing import BinaryIO, Final, Protocol
 
+from fsspec.implementations.local import LocalFileSystem
+
 from tidemark.shared.adapters.creating import Folders, link_file
 from tidemark.shared.adapters.filesystems import raise_unless_gone
+from tidemark.shared.adapters.tablebytes import Folder, Outside
 from tidemark.shared.ports.sink import TargetRefused, TargetUnavailable
 
 TEMPORARY_PREFIX: Final = ".tmp-"
@@ -79,6 +82,10 @@ class Destination(Protocol):
 
     def table(self) -> tuple[str, dict[str, str]]:
         """Where a table format finds the root, and with which options. TargetRefused where it cannot."""
+        ...
+
+    def folder(self) -> Folder:
+        """The root, as files of a table that others write are read: none of them is elsewhere."""
         ...
 
     def uri(self, name: str) -> str:
@@ -229,6 +236,14 @@ class LocalDestination:
     def table(self) -> tuple[str, dict[str, str]]:
         """See `Destination.table`."""
         return str(self._root.absolute()), {}
+
+    def folder(self) -> Folder:
+        """See `Destination.folder`."""
+        return Folder(LocalFileSystem(), str(self._root.absolute()), self._check_inside)
+
+    def _check_inside(self, path: str) -> None:
+        if not Path(path).resolve().is_relative_to(self._root.resolve()):
+            raise Outside(path)
 
     def uri(self, name: str) -> str:
         """See `Destination.uri`."""

@@ -11,6 +11,7 @@ from typing import Any, BinaryIO, Final
 from tidemark.services.sink.connectors.destination import check_name
 from tidemark.shared.adapters.creating import create_object
 from tidemark.shared.adapters.filesystems import listing_of, unreachable
+from tidemark.shared.adapters.tablebytes import Folder
 from tidemark.shared.adapters.tablelibraries import delta_place
 from tidemark.shared.ports.sink import TargetRefused, TargetUnavailable
 
@@ -106,6 +107,10 @@ class ObjectDestination:
                 f"{self._root}: a table lies in a directory or on S3, not there; choose json or csv in $emit, or another place"
             )
         return found
+
+    def folder(self) -> Folder:
+        """See `Destination.folder`."""
+        return Folder(self._fs, self._root, lambda _: None)  # there are no links
 
     def settle(self, names: Iterable[str]) -> None:
         """Nothing to do: an object that can be seen is durable."""

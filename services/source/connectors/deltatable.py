@@ -14,14 +14,14 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from tidemark.services.source.connectors.deletionvectors import Places
 from tidemark.services.source.connectors.deltacolumns import columns_of, divided_by
-from tidemark.services.source.connectors.deltalog import Action, DeltaLog, NotWhole, State, path_of
-from tidemark.services.source.connectors.deltavectors import Vector
-from tidemark.services.source.connectors.tablebytes import DAMAGED, Folder, Outside, inside
 from tidemark.services.source.connectors.tablerows import PARQUET, Columns, DataFile, Find, by_id, by_name, id_of
 from tidemark.services.source.connectors.tableversions import TableFile, VersionRefused, away, gone, taken_away
+from tidemark.shared.adapters.deletionvectors import Places
+from tidemark.shared.adapters.deltalog import Action, DeltaLog, NotWhole, State, path_of
+from tidemark.shared.adapters.deltavectors import Vector
 from tidemark.shared.adapters.filesystems import unreachable
+from tidemark.shared.adapters.tablebytes import DAMAGED, Folder, Outside, inside
 from tidemark.shared.ports.log import LogUnavailable
 
 _MAPPING: Final = "delta.columnMapping.mode"

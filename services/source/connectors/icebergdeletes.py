@@ -18,7 +18,7 @@ from pyiceberg.manifest import DataFile, ManifestEntry
 from pyiceberg.schema import Schema, prune_columns
 from pyiceberg.types import NestedField, StructType
 
-from tidemark.services.source.connectors.deletionvectors import Places
+from tidemark.shared.adapters.deletionvectors import Places
 
 _KEPT_BYTES_MAX: Final = 1 << 28
 """Of values that are kept for the next file. Files come by age, so those of several partitions take turns."""

@@ -35,12 +35,12 @@ from pyiceberg.table.delete_file_index import DeleteFileIndex
 from pyiceberg.table.snapshots import Operation, Snapshot
 from pyiceberg.transforms import IdentityTransform, VoidTransform
 
-from tidemark.services.source.connectors.deletionvectors import Places
 from tidemark.services.source.connectors.icebergdeletes import ValueDeletes
 from tidemark.services.source.connectors.puffinvectors import vectors_of
 from tidemark.services.source.connectors.tablerows import ORC, PARQUET, Columns, by_id, id_of, opened, union
 from tidemark.services.source.connectors.tablerows import DataFile as RowsFile
 from tidemark.services.source.connectors.tableversions import Batches, TableFile, VersionRefused, away, gone, taken_away
+from tidemark.shared.adapters.deletionvectors import Places
 from tidemark.shared.adapters.filesystems import unreachable
 from tidemark.shared.adapters.tablelibraries import open_catalog
 from tidemark.shared.ports.log import LogUnavailable

@@ -10,7 +10,7 @@ from typing import Any, Final
 from pyiceberg.table.deletion_vector import PROPERTY_REFERENCED_DATA_FILE
 from pyiceberg.table.puffin import MAGIC_BYTES, Footer
 
-from tidemark.services.source.connectors.deletionvectors import Places, check_bytes, places_of, unframed
+from tidemark.shared.adapters.deletionvectors import Places, check_bytes, places_of, unframed
 
 _TAIL: Final = 12
 """Bytes behind a footer."""

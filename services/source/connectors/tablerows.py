@@ -14,8 +14,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
-from tidemark.services.source.connectors.deletionvectors import Places
-from tidemark.services.source.connectors.tablebytes import watched
+from tidemark.shared.adapters.deletionvectors import Places
+from tidemark.shared.adapters.tablebytes import watched
 
 PARQUET: Final = ds.ParquetFileFormat(
     # Spark writes times of 96 bits, and the years 1 to 9999 do not fit 64 bits of nanoseconds.

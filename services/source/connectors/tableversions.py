@@ -12,8 +12,8 @@ from typing import Final, Protocol
 
 import pyarrow as pa
 
-from tidemark.services.source.connectors.tablebytes import DAMAGED
 from tidemark.shared.adapters.filesystems import unreachable
+from tidemark.shared.adapters.tablebytes import DAMAGED
 from tidemark.shared.model.failures import Lasting
 from tidemark.shared.ports.log import LogError, LogUnavailable
 

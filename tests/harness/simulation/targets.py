@@ -18,12 +18,13 @@ from tests.harness.simulation.faults import LinkFaults
 from tests.harness.simulation.ports import Mortal, Watcher, strikes
 from tests.harness.simulation.tables import Folder, SimFileSink
 from tidemark.services.sink.connecting import RealSinks
-from tidemark.services.sink.connectors.destination import Destination
+from tidemark.services.sink.connectors.destination import Destination, LocalDestination
 from tidemark.services.sink.connectors.files import FileSinkSettings
 from tidemark.services.sink.connectors.iceberg import LARGE
 from tidemark.services.sink.connectors.manifests import MANIFESTS, STAGED, SUMMARY, VOLUMES, Manifest
 from tidemark.services.sink.connectors.sql import MARKERS_TABLE, SqlSinkSettings, engine_of
 from tidemark.services.sink.settings import SinkSettings
+from tidemark.shared.adapters import tablebytes
 from tidemark.shared.language.documents import Processor
 from tidemark.shared.language.stages import FileEmit
 from tidemark.shared.ports.sink import SinkPort, TargetRefused, TargetUnavailable
@@ -173,9 +174,16 @@ class SimDestination:
     def table(self) -> tuple[str, dict[str, str]]:
         """See `Destination.table`: no library writes into memory."""
         self._before("table")
+        return self._table_root(), {}
+
+    def _table_root(self) -> str:
         if not isinstance(self._files, Folder):
             raise TargetRefused(f"{self._root}: a table lies in a directory or on S3")
-        return str(self._files.root), {}
+        return str(self._files.root)
+
+    def folder(self) -> tablebytes.Folder:
+        """See `Destination.folder`: it is read by others than the one whose operations may fail."""
+        return LocalDestination(self._table_root(), "simulated").folder()
 
     def before_commit(self) -> None:
         """A table's commit is about to be made."""

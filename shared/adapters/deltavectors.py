@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
-from tidemark.services.source.connectors.deletionvectors import Places, check_bytes, places_of, unframed
-from tidemark.services.source.connectors.tablebytes import Outside
+from tidemark.shared.adapters.deletionvectors import Places, check_bytes, places_of, unframed
+from tidemark.shared.adapters.tablebytes import Outside
 
 _Z85: Final = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?&<>()[]{}@%$#"
 _DIGITS: Final = {letter: number for number, letter in enumerate(_Z85)}

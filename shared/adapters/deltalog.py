@@ -15,8 +15,8 @@ from urllib.parse import unquote
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tidemark.services.source.connectors.deltavectors import Vector
-from tidemark.services.source.connectors.tablebytes import DAMAGED, Folder, inside, watched
+from tidemark.shared.adapters.deltavectors import Vector
+from tidemark.shared.adapters.tablebytes import DAMAGED, Folder, inside, watched
 from tidemark.shared.model.values import INT64_MAX
 
 LOG: Final = "_delta_log"
@@ -34,6 +34,7 @@ _READ: Final = (
     "add.path", "add.partitionValues", "add.modificationTime", "add.deletionVector", "metaData", "protocol", "sidecar",
 )  # fmt: skip
 """Of checkpoints; statistics are most of them."""
+_SIDECARS: Final = ("sidecar.path",)
 _ACTIONS: Final = ("add", "metaData", "protocol", "sidecar")
 Action = Mapping[str, Any]
 
@@ -89,6 +90,11 @@ def path_of(told: Action) -> str:
     return inside(path)
 
 
+def _sidecar(told: Action) -> str:
+    """Of an action's file, below the table."""
+    return f"{LOG}/_sidecars/{inside(unquote(str(told['path'])))}"
+
+
 def vector_of(told: Action) -> Vector | None:
     """The deletion vector of an action's file. ValueError."""
     found = told.get("deletionVector")
@@ -121,7 +127,7 @@ class DeltaLog:
     def newest(self) -> int | None:
         """The number of the present version; None: there is none yet."""
         self._folder.filesystem.invalidate_cache()
-        hint = self._hint()
+        hint = self.hint()
         if hint is not None and all(map(self._folder.has, hint[1])):
             version: int | None = hint[0]
         else:
@@ -130,7 +136,7 @@ class DeltaLog:
             version += 1
         return version
 
-    def _hint(self) -> tuple[int, list[str]] | None:
+    def hint(self) -> tuple[int, list[str]] | None:
         """The checkpoint that the log says to be its last one, with its files. It spares listing the log, and no more rests on it."""
         try:
             with self._folder.open(_HINT) as file:
@@ -147,6 +153,15 @@ class DeltaLog:
             return None
         fits = all((found := _NAME.fullmatch(name)) and int(found[1]) == version for name in names)
         return (version, [f"{LOG}/{name}" for name in names]) if fits and parts <= _PARTS_MAX else None
+
+    def checkpoints(self) -> list[str]:
+        """Files of all checkpoints that are there, of any version, in order."""
+        self._folder.filesystem.invalidate_cache()
+        return sorted(f"{LOG}/{match[0]}" for match in self._listed() if ".checkpoint" in match[2])
+
+    def sidecars(self, checkpoint: str) -> list[str]:
+        """The files that one of them names, below the table. Of it nothing else is read, if it is of Parquet."""
+        return [_sidecar(told) for action in self._actions(checkpoint, _SIDECARS) if (told := action.get("sidecar"))]
 
     def _listed(self) -> list[re.Match[str]]:
         return [match for name in self._folder.names(LOG) if (match := _NAME.fullmatch(name))]
@@ -167,7 +182,7 @@ class DeltaLog:
 
     def _begun(self, version: int) -> State:
         """The newest checkpoint at or before a version; what is before the first entry, where there is none."""
-        hint = self._hint()
+        hint = self.hint()
         if hint is not None and hint[0] <= version:
             with suppress(FileNotFoundError):  # a hint may be wrong
                 return self._checkpoint(*hint)
@@ -189,21 +204,21 @@ class DeltaLog:
             sidecars = []
             for action in self._actions(name):
                 if (told := action.get("sidecar")) is not None:
-                    sidecars.append(inside(unquote(str(told["path"]))))
+                    sidecars.append(_sidecar(told))
                 state.take(action)
             for path in sidecars:
-                for action in self._actions(f"{LOG}/_sidecars/{path}"):
+                for action in self._actions(path):
                     state.take(action)
         return state
 
-    def _actions(self, name: str) -> Iterator[Action]:
-        """Those of a checkpoint's file that say what a version is."""
+    def _actions(self, name: str, columns: Sequence[str] = _READ) -> Iterator[Action]:
+        """Those of a checkpoint's file that say what a version is; of Parquet those of these columns."""
         if name.endswith(".json"):
             yield from (line for line in _lines(self._folder.open(name), name) if line.get("remove") is None)
             return
         try:
             with watched(lambda: self._folder.open(name)) as file:
-                for batch in pq.ParquetFile(file).iter_batches(_CHECKPOINT_ROWS, columns=list(_READ)):
+                for batch in pq.ParquetFile(file).iter_batches(_CHECKPOINT_ROWS, columns=list(columns)):
                     yield from _actions_in(batch)
         except pa.ArrowException as error:
             raise ValueError(f"{name}: {error}") from error
