@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tidemark.shared.adapters.deltavectors import Vector
+from tidemark.shared.adapters.parquetpieces import rows_together
 from tidemark.shared.adapters.tablebytes import DAMAGED, Folder, inside, watched
 from tidemark.shared.model.values import INT64_MAX
 
@@ -29,7 +30,7 @@ _PIECE_BYTES: Final = 1 << 20
 _PARTS_MAX: Final = 10_000
 """Of a checkpoint, where a hint tells it; of one with more the log is listed."""
 _CHECKPOINT_ROWS: Final = 4_096
-"""Read together; a text may be many times as long as a file has bytes for it."""
+"""Read together at most."""
 _READ: Final = (
     "add.path", "add.partitionValues", "add.modificationTime", "add.deletionVector", "metaData", "protocol", "sidecar",
 )  # fmt: skip
@@ -218,8 +219,11 @@ class DeltaLog:
             return
         try:
             with watched(lambda: self._folder.open(name)) as file:
-                for batch in pq.ParquetFile(file).iter_batches(_CHECKPOINT_ROWS, columns=list(columns)):
-                    yield from _actions_in(batch)
+                parquet = pq.ParquetFile(file)
+                for group in range(parquet.num_row_groups):
+                    rows = rows_together(file, parquet.metadata, group, _CHECKPOINT_ROWS)
+                    for batch in parquet.iter_batches(rows, row_groups=[group], columns=list(columns)):
+                        yield from _actions_in(batch)
         except pa.ArrowException as error:
             raise ValueError(f"{name}: {error}") from error
 

@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
 from tidemark.shared.adapters.deletionvectors import Places
+from tidemark.shared.adapters.parquetpieces import rows_together
 from tidemark.shared.adapters.tablebytes import watched
 
 PARQUET: Final = ds.ParquetFileFormat(
@@ -177,17 +178,23 @@ class DataFile:
             places = sorted({place for column in sought if (place := self.columns.find(column, have)) is not None})
             gone = None if self.deleted is None else _Gone(self.deleted(rows))
             begin = 0
-            for batch in fragment.to_batches(
-                schema=fragment.physical_schema,
-                columns=[have[place].name for place in places],
-                batch_size=_BATCH_ROWS,
-                batch_readahead=_READ_AHEAD,
-            ):
+            for batch in self._batches(fragment, [have[place].name for place in places]):
                 left = batch if gone is None else gone.without(batch, begin)
                 begin += batch.num_rows
                 yield self._shaped(left, have)
             if begin != rows:
                 raise ValueError(f"it has {begin} rows, and its footer counts {rows}")
+
+    def _batches(self, fragment: Any, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        """These columns of it; of Parquet, by row groups."""
+        read = {"schema": fragment.physical_schema, "columns": columns, "batch_readahead": _READ_AHEAD}
+        if self.format is not PARQUET:
+            yield from fragment.to_batches(batch_size=_BATCH_ROWS, **read)
+            return
+        with watched(self.open) as file:
+            for group in range(fragment.metadata.num_row_groups):
+                rows = rows_together(file, fragment.metadata, group, _BATCH_ROWS)
+                yield from fragment.subset(row_group_ids=[group]).to_batches(batch_size=rows, **read)
 
     def _shaped(self, batch: pa.RecordBatch, have: Sequence[pa.Field]) -> pa.RecordBatch:
         rows, columns = batch.num_rows, self.columns
