@@ -17,6 +17,23 @@ from tidemark.shared.language.expressions.library.calendar import Offset, zone_n
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
+class _Sim(CronSim):
+    """A day whose midnight the clocks leave out begins behind it: else hours would be counted from a time that is none."""
+
+    def advance_month(self) -> None:
+        super().advance_month()
+        self._let_be()
+
+    def advance_day(self) -> bool:
+        moved = super().advance_day()
+        self._let_be()
+        return moved
+
+    def _let_be(self) -> None:
+        if self.dt.tzinfo is not None:
+            self.dt = self.dt.astimezone(UTC).astimezone(self.dt.tzinfo)
+
+
 @dataclass(frozen=True, slots=True)
 class Schedule:
     """An expression of five fields, or of six with seconds in front. ValueError if it is none, or due on no day."""
@@ -26,7 +43,7 @@ class Schedule:
 
     def __post_init__(self) -> None:
         try:
-            due = next(CronSim(self.text, _EPOCH), None)
+            due = next(_Sim(self.text, _EPOCH), None)
         except CronSimError as error:
             raise ValueError(
                 "expected five fields (minute, hour, day of the month, month, day of the week), or six with seconds in front;"
@@ -38,7 +55,7 @@ class Schedule:
     def due_from(self, ms: int) -> Iterator[int]:
         """The instants from this one on, ms, in order."""
         last = ms - 1
-        for found in CronSim(self.text, _at(ms - 1, self.zone)):
+        for found in _Sim(self.text, _at(ms - 1, self.zone)):
             # A time of day that comes twice is found again within the second hour; two that clocks leave out are one instant.
             if (instant := _ms(found)) > last:
                 last = instant
@@ -46,7 +63,7 @@ class Schedule:
 
     def last_due(self, ms: int) -> int | None:
         """The last instant up to this one, ms; None if there is none for decades."""
-        before = next(CronSim(self.text, _at(ms + 1, self.zone), reverse=True), None)
+        before = next(_Sim(self.text, _at(ms + 1, self.zone), reverse=True), None)
         if before is None:
             return None
         last = None

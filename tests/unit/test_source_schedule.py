@@ -45,6 +45,23 @@ def test_clocks_that_change(cron: str, begin: str, wanted: list[str]) -> None:
     assert _texts(Schedule(cron, BERLIN).due_from(_ms(begin)), len(wanted)) == wanted
 
 
+@pytest.mark.parametrize(
+    "cron", ["0 0 1 * * FRI", "0 0 1 30 4 *", "0 0 1 30 * *", "*/60 1 * 4 FRI", "0 0 1-5/4 * * FRI"]
+)
+def test_a_day_whose_midnight_is_left_out(cron: str) -> None:
+    """In Cairo 30 April 2027 begins at one: its first hour is due, wherever one begins to look."""
+    schedule, first = Schedule(cron, ZoneInfo("Africa/Cairo")), _ms("2027-04-30T01:00+03:00")
+    for days in (0, 1, 6, 40):
+        assert first in takewhile(lambda ms: ms <= first, schedule.due_from(first - days * 86_400_000)), days
+    assert schedule.last_due(first + 3_600_000) == first
+
+
+def test_a_day_that_is_left_out() -> None:
+    """Samoa had no 30 December 2011, a Friday."""
+    found = Schedule("*/30 0 1 * 5", ZoneInfo("Pacific/Apia")).due_from(_ms("2011-12-25T00:00+00:00"))
+    assert next(found) == _ms("2012-01-01T00:00+14:00")
+
+
 @pytest.mark.parametrize("seed", range(60))
 def test_any_schedule_is_read_from_anywhere(seed: int) -> None:
     """From each instant on come those that came from an earlier one, and the last up to it is the one in front."""
