@@ -1,19 +1,20 @@
 """Rows as a table takes them: its column types and its names.
 
-A column has the type that its first rows gave it. Numbers go into a column of other numbers where it holds them exactly. In a column of
-text, values that are no text are relaxed extended JSON. A value that its column does not take, or with a name that the format forbids, lies
-in the column `_rescued_data`, as an object of relaxed extended JSON: nothing is lost, and no row depends on which came first. A row without
-a value for a column that takes no null is refused.
+A column has the type that its first rows gave it. Numbers go into a column of other numbers where it holds them exactly; one of single
+precision takes the nearest. In a column of text, decimals and ids are their digits, other values that are no text relaxed extended JSON.
+A value that its column does not take, or with a name that the format forbids, lies in the column `_rescued_data`, as an object of relaxed
+extended JSON: nothing is lost, and no row depends on others. A row without a value for a column that takes no null is refused.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from decimal import Decimal
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidemark.services.sink.connectors.tables import table_of, table_of_documents
+from tidemark.services.sink.connectors.tables import as_text, table_of, table_of_documents
 from tidemark.shared.language.values import render_json
 from tidemark.shared.model.values import MISSING
 from tidemark.shared.operators.batches import documents_of
@@ -24,6 +25,8 @@ RESCUED: Final = "_rescued_data"
 """The column of values that no other column takes, named as other writers of such tables name it."""
 TAKES_NO_NULL: Final = "the column takes no null"
 """How messages say it."""
+_LONG_DIGITS: Final = 19
+"""Of the longest whole number of 64 bits."""
 Agree = Callable[[pa.Schema], pa.Schema]
 
 
@@ -160,7 +163,9 @@ def _cell(value: Any, target: pa.DataType) -> pa.Array:
         joined = pa.concat_arrays(items) if items else pa.array([], target.value_type)
         return pa.ListArray.from_arrays(pa.array([0, len(items)], pa.int32()), joined, type=target)
     if pa.types.is_string(target):
-        return pa.array([_text(value)], target)
+        return pa.array([as_text(value)], target)
+    if pa.types.is_decimal(target) and isinstance(value, Decimal):
+        return pa.array([value], target)
     column = plain(table_of_documents([{"": value}]))
     if not column.num_columns:
         raise pa.ArrowInvalid(f"no column has {value!r:.80}")
@@ -213,6 +218,8 @@ def _blank(kind: pa.DataType) -> pa.Array:
         return pa.array([[]], kind)
     if pa.types.is_fixed_size_binary(kind):
         return pa.array([bytes(kind.byte_width)], kind)
+    if pa.types.is_map(kind):
+        return pa.array([[]], kind)
     texts = {pa.string(): "", pa.large_string(): "", pa.binary(): b"", pa.large_binary(): b"", pa.bool_(): False}
     return pa.array([texts.get(kind, 0)], kind)
 
@@ -241,6 +248,8 @@ def exact(column: pa.ChunkedArray, target: pa.DataType) -> pa.ChunkedArray:
     """Cast without loss; ArrowInvalid."""
     if not _alike(column.type, target):
         raise pa.ArrowInvalid(f"{column.type} is no {target}")
+    if pa.types.is_integer(column.type) and pa.types.is_decimal(target):
+        column = column.cast(pa.decimal256(_LONG_DIGITS + max(target.scale, 0), max(target.scale, 0)))
     _keeps(column, target)
     # For a column of whole numbers the cast refuses 1.5, and takes 1.0, though its writer made it a double.
     return column.cast(target, safe=True)
@@ -267,8 +276,23 @@ def _keeps(column: pa.ChunkedArray, target: pa.DataType) -> None:
         _keeps(items, target.value_type)
         if items.null_count and not target.value_field.nullable:
             raise pa.ArrowInvalid(f"an item: {TAKES_NO_NULL}")
-    elif column.type != target and not _alike(column.type, target):
-        raise pa.ArrowInvalid(f"{column.type} is no {target}")
+    elif column.type != target:
+        if not _alike(column.type, target):
+            raise pa.ArrowInvalid(f"{column.type} is no {target}")
+        _comes_back(column, target)
+
+
+def _comes_back(column: pa.ChunkedArray, target: pa.DataType) -> None:
+    """ArrowInvalid where Arrow's cast would round to a decimal or from one, leave out a time of day, or make a number infinite."""
+    made = column.cast(target)
+    if pa.types.is_decimal(target) or pa.types.is_decimal(column.type) or pa.types.is_date(target):
+        same = made.cast(column.type).equals(column)
+    else:
+        same = not pa.types.is_float32(target) or pc.sum(pc.is_inf(made)).equals(
+            pc.sum(pc.is_inf(column.cast(pa.float64())))
+        )
+    if not same:
+        raise pa.ArrowInvalid(f"a value is no {target}")
 
 
 def _alike(source: pa.DataType, target: pa.DataType) -> bool:
@@ -287,13 +311,7 @@ def _texts(batch: pa.RecordBatch, name: str, column: pa.ChunkedArray) -> pa.Arra
     if pa.types.is_large_string(column.type) or pa.types.is_dictionary(column.type):
         return column.cast(pa.string()).combine_chunks()
     values = [document.get(name, MISSING) for document in documents_of(batch)]
-    return pa.array([_text(value) for value in values], pa.string())
-
-
-def _text(value: Any) -> str | None:
-    if value is None or value is MISSING:
-        return None
-    return value if isinstance(value, str) else render_json(value).decode()
+    return pa.array([as_text(value) for value in values], pa.string())
 
 
 def plain(table: pa.Table, beyond: set[str] | None = None) -> pa.Table:

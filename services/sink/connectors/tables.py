@@ -116,9 +116,8 @@ def _column(values: list[Any]) -> pa.Array:
     ):
         return pa.array([None if value is None else float(value) for value in values], pa.float64())
     agreed = types.pop() if len(types) == 1 else None
-    # Types that would look like strings as text, and mixtures, keep their own type in the text.
-    if agreed is None or (agreed == pa.string() and len(kinds) > 1):
-        return pa.array([None if value is None else render_json(value).decode() for value in values], pa.string())
+    if agreed is None or agreed == pa.string():
+        return pa.array([as_text(value) for value in values], pa.string())
     return pa.array([_plain(value) for value in values], agreed)
 
 
@@ -142,12 +141,17 @@ def _structs(values: list[Any], present: list[Document]) -> pa.Array:
     return pa.StructArray.from_arrays(columns, fields, mask=pa.array([value is None for value in values]))
 
 
+def as_text(value: Any) -> str | None:
+    """A value in a column of text, whatever the other rows have: texts are as they are; None for null and missing."""
+    if value is None or value is MISSING:
+        return None
+    return str(value) if isinstance(value, str | Decimal | ObjectId) else render_json(value).decode()
+
+
 def _plain(value: Any) -> Any:
     match value:
         case Date() | Long():
             return int(value)
-        case Decimal() | ObjectId():
-            return str(value)
         case Binary():
             return bytes(value)
         case _:
