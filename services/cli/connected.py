@@ -203,8 +203,9 @@ class _Looks:
 
     def _names_at(self, stage: Stage) -> Fields:
         """The top-level fields that may come to a sink, no others; None where the text does not tell."""
-        pipeline = self.processor.pipeline
-        return written(pipeline[: pipeline.index(stage) if stage in pipeline else 0])
+        pipeline, told = self.processor.pipeline, self.processor.options.stream_meta_field_name
+        names = written(pipeline[: pipeline.index(stage) if stage in pipeline else 0])
+        return names if names is None or told is None else names | {told}
 
     async def folder(self, connection_name: str | None, path: str, place: str) -> Iterable[str]:
         """A folder that is written to, or the one that it would be made in."""

@@ -221,6 +221,20 @@ async def test_tables_that_are_written(
     assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*") if path.is_file()} == before
 
 
+async def test_a_field_of_metadata_is_known_to_come(tmp_path: Path) -> None:
+    """Options, too, give documents a field that a table may need."""
+    meta = pa.field("meta", pa.struct([pa.field("source", pa.string())]), nullable=False)
+    DeltaTable.create(tmp_path / "strict", schema=pa.schema([pa.field("a", pa.int64()), meta]))
+    stages = (
+        _OWN,
+        {"$project": {"_id": 0, "a": 1}},
+        {"$emit": {"connectionName": "c", "path": "strict", "format": "parquet"}},
+    )
+    lake = {"type": "files", "path": str(tmp_path)}
+    assert await _found(lake, *stages, streamMetaFieldName="meta") == []
+    assert ["meta: the column takes no null" in str(error) for error in await _found(lake, *stages)] == [True]
+
+
 @pytest.mark.kafka
 async def test_a_run_looks_before_it_starts_anything(kafka_broker: str, unique_name: Callable[[str], str]) -> None:
     """`tidemark run` refuses a missing topic by what `check` says of it."""
