@@ -24,7 +24,9 @@ from tidemark.services.sink.connectors.destination import LocalDestination
 from tidemark.services.sink.connectors.files import FileSink, FileSinkSettings
 from tidemark.services.sink.connectors.manifests import STAGED
 from tidemark.services.sink.connectors.released import table_at
+from tidemark.services.sink.connectors.tablecolumns import LEVELS_MAX
 from tidemark.shared.language.values import parse_json
+from tidemark.shared.language.values.depth import DEPTH_MAX
 from tidemark.shared.model.ids import Epoch
 from tidemark.shared.model.values import Document
 from tidemark.shared.operators.batches import batch_of
@@ -293,6 +295,21 @@ async def test_S6_a_row_without_a_value_that_its_table_needs_is_refused_alone(sh
     await shared.release()
     kept = sorted(document["k"] for document, column in _NEEDED if column is None)
     assert sorted(row["k"] for row in shared.columns()) == kept
+
+
+@pytest.mark.parametrize("form", ['{"x":%s}', "[%s]", '[{"x":%s}]'])
+async def test_S6_a_value_that_nests_deeper_than_libraries_read_is_text(shared: Shared, form: str) -> None:
+    """One document makes no column that ends the sink, or the table's readers for good; up to a bound it has a type of its own."""
+    per = form.count("[") + form.count("{")
+    for levels in (LEVELS_MAX // per, LEVELS_MAX // per + 1, 64 // per, DEPTH_MAX // per - 1):
+        text = "7"
+        for _ in range(levels):
+            text = form % text
+        await shared.opened()
+        await shared.release({"id": levels, f"v{levels}": parse_json(f'{{"v":{text}}}')["v"]})
+        assert levels in shared.rows()
+        there = next(row[f"v{levels}"] for row in shared.columns() if row["id"] == levels)
+        assert (there == text) == (levels * per > LEVELS_MAX)
 
 
 def _kind(rng: random.Random, depth: int = 0) -> pa.DataType:

@@ -25,6 +25,9 @@ RESCUED: Final = "_rescued_data"
 """The column of values that no other column takes, named as other writers of such tables name it."""
 TAKES_NO_NULL: Final = "the column takes no null"
 """How messages say it."""
+LEVELS_MAX: Final = 32
+"""Of arrays and objects in a column. Libraries end in between: Delta's at some 40, Arrow's writer at 63, Iceberg's at 49 arrays. A table
+with a deeper column cannot be opened any more."""
 _LONG_DIGITS: Final = 19
 """Of the longest whole number of 64 bits."""
 Agree = Callable[[pa.Schema], pa.Schema]
@@ -317,14 +320,14 @@ def _texts(batch: pa.RecordBatch, name: str, column: pa.ChunkedArray) -> pa.Arra
 def plain(table: pa.Table, beyond: set[str] | None = None) -> pa.Table:
     """Columns in types that the format has; those without any value are left out: their type is not known yet. What takes no null stays so.
 
-    beyond: takes the names of columns with a date that the format's type does not reach, or of which objects have fields that only case
-    tells apart; these have no values then, and the latter are texts. Without it such a date is ArrowInvalid.
+    beyond: takes the names of columns with a date that the format's type does not reach, or of which values nest too deep or have fields
+    that only case tells apart; these have no values then, and the latter are texts. Without it such a date is ArrowInvalid.
     """
     columns = {}
     for name in table.column_names:
         column = table.column(name)
         target = _storable(column.type)
-        if target is not None and beyond is not None and _has_twins(target):
+        if target is not None and beyond is not None and _is_text(target):
             beyond.add(name)
             columns[name] = pa.chunked_array([pa.nulls(len(column), pa.string())])
         elif target is not None:
@@ -340,15 +343,14 @@ def plain(table: pa.Table, beyond: set[str] | None = None) -> pa.Table:
     return pa.table(columns, pa.schema(fields)) if columns else table.select([])
 
 
-def _has_twins(kind: pa.DataType) -> bool:
-    """Whether an object in it has two fields that only case tells apart."""
+def _is_text(kind: pa.DataType, levels: int = LEVELS_MAX) -> bool:
+    """Whether it nests deeper than so many levels, or an object in it has two fields that only case tells apart."""
     if pa.types.is_list(kind):
-        return _has_twins(kind.value_type)
+        return not levels or _is_text(kind.value_type, levels - 1)
     if not pa.types.is_struct(kind):
         return False
-    return len({field.name.lower() for field in kind}) < kind.num_fields or any(
-        _has_twins(field.type) for field in kind
-    )
+    twins = len({field.name.lower() for field in kind}) < kind.num_fields
+    return not levels or twins or any(_is_text(field.type, levels - 1) for field in kind)
 
 
 def _storable(kind: pa.DataType) -> pa.DataType | None:
