@@ -37,11 +37,13 @@ def _texts(instants: Iterator[int], count: int) -> list[str]:
         ("30 2 * * *", "2026-10-25T02:10+01:00", ["2026-10-26T02:30+01:00"]),
         ("30 2 * * *", "2026-10-25T00:10+02:00", ["2026-10-25T02:30+02:00", "2026-10-26T02:30+01:00"]),
         ("*/30 * * * *", "2026-10-25T02:20+02:00", ["2026-10-25T02:30+02:00", "2026-10-25T02:00+01:00", "2026-10-25T02:30+01:00"]),
+        ("0 30 2 * * *", "2026-03-28T03:00+01:00", ["2026-03-30T02:30+02:00"]),
+        ("0 30 2 * * *", "2026-10-25T00:10+02:00", ["2026-10-25T02:30+02:00", "2026-10-25T02:30+01:00"]),
         ("0 9 * * MON-FRI", "2026-11-27T09:00+01:00", ["2026-11-27T09:00+01:00", "2026-11-30T09:00+01:00"]),
     ],
 )  # fmt: skip
 def test_clocks_that_change(cron: str, begin: str, wanted: list[str]) -> None:
-    """A time of day that is left out comes at once behind the gap, one that comes twice once; steps go by time that passes."""
+    """A time of day that is left out comes at once behind the gap, one that comes twice once; steps and seconds go by time that passes."""
     assert _texts(Schedule(cron, BERLIN).due_from(_ms(begin)), len(wanted)) == wanted
 
 
