@@ -1,6 +1,8 @@
 """The sample stream: readings of solar panels, as Atlas' `sample_stream_solar` has them, made up."""
 
+from collections.abc import Iterator
 from hashlib import blake2b
+from itertools import count
 from typing import Final
 
 from tidemark.shared.language.values.instants import format_iso
@@ -39,9 +41,9 @@ class SampleTimetable:
 
     split = SPLIT
 
-    def next(self, position: int) -> int:
-        """Each position has one."""
-        return position
+    def positions(self, begin: int) -> Iterator[int]:
+        """Each has one."""
+        return count(begin)
 
     def time_ms(self, position: int) -> int:
         """The begin of its tenth of a second."""

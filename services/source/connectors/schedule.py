@@ -1,5 +1,6 @@
 """A document at each instant of a schedule; its position is the instant, ms."""
 
+from collections.abc import Iterator
 from typing import Final
 
 from tidemark.shared.language.schedule import Schedule
@@ -18,9 +19,9 @@ class ScheduleTimetable:
     def __init__(self, schedule: Schedule) -> None:
         self._schedule = schedule
 
-    def next(self, position: int) -> int:
-        """The first instant from this one on."""
-        return next(self._schedule.due_from(position))
+    def positions(self, begin: int) -> Iterator[int]:
+        """The instants from this one on."""
+        return self._schedule.due_from(begin)
 
     def time_ms(self, position: int) -> int:
         """The instant."""

@@ -3,7 +3,8 @@
 So a restore reads the same records again (I1), and nothing need be kept. There is one split, without an end.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from itertools import islice
 from typing import Final, Protocol
 
 import numpy as np
@@ -26,8 +27,8 @@ class Timetable(Protocol):
 
     split: SplitId
 
-    def next(self, position: int) -> int:
-        """The first position from this one on that has a record."""
+    def positions(self, begin: int) -> Iterator[int]:
+        """Those from this one on that have a record, in order, without an end."""
         ...
 
     def time_ms(self, position: int) -> int:
@@ -72,9 +73,8 @@ class TimedConnector:
         del first
         begin, until = self._now(), None
         if self._ends_after is not None:
-            until = begin
-            for _ in range(self._ends_after):
-                until = Offset(self._table.next(until) + 1)
+            *_, last = islice(self._table.positions(begin), self._ends_after)
+            until = Offset(last + 1)
         return {split: KnownSplit(0, "", begin, until) for split in splits}
 
     async def ends(self, positions: Mapping[SplitId, Offset]) -> Mapping[SplitId, Offset | None]:
@@ -89,20 +89,21 @@ class TimedConnector:
         """The records that are due; [] after the time."""
         if self._next is None or self._finished():
             return []
-        table = self._table
-        wait_ms = table.due_ms(table.next(self._next)) - self._clock.now_ms()
+        table, ahead = self._table, self._table.positions(self._next)
+        at = next(ahead)
+        wait_ms = table.due_ms(at) - self._clock.now_ms()
         if wait_ms > 0 and self._until is None:
             await self._clock.sleep_ms(min(timeout_ms, wait_ms))
         end = self._now() if self._until is None else self._until
         positions: list[int] = []
         values: list[bytes] = []
         size = 0
-        while len(positions) < ROWS_MAX and size < max_bytes and (at := table.next(self._next)) < end:
+        while len(positions) < ROWS_MAX and size < max_bytes and at < end:
             positions.append(at)
             values.append(render_json(table.record(at), canonical=True))
             size += len(values[-1])
-            self._next = Offset(at + 1)
-        if self._until is not None and table.next(self._next) >= self._until:
+            self._next, at = Offset(at + 1), next(ahead)
+        if self._until is not None and at >= self._until:
             self._next = max(self._next, self._until)
         if not positions:
             return []
