@@ -6,20 +6,40 @@ identity is opened anew, or after its time-out.
 """
 
 import asyncio
+import itertools
 from collections.abc import Collection, Sequence
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import pyarrow.compute as pc
+from aiokafka import errors
+from aiokafka.client import ConnectionGroup, CoordinationType
 from aiokafka.errors import IllegalOperation
+from aiokafka.protocol.transaction import EndTxnRequest
 
 from tidemark.shared.adapters.kafka_client import KAFKA_ERRORS, translated
+from tidemark.shared.adapters.kafka_codes import PRODUCER_FENCED
 from tidemark.shared.adapters.kafka_packed import PackedBatch, packed
 from tidemark.shared.adapters.kafka_reader import theirs
 from tidemark.shared.adapters.kafka_writer import Producer
 from tidemark.shared.compiled.documents import buffers
 from tidemark.shared.model.ids import Offset
 from tidemark.shared.ports.log import LogError, LogUnavailable, NewRecord, RecordColumns, TopicPartition, Written
+
+_PAUSES_S: Final = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05)
+"""Between two questions whether a transaction has ended everywhere, which takes milliseconds; the last one stays."""
+_GOES_ON: Final = frozenset(
+    error.errno
+    for error in (
+        errors.ConcurrentTransactions,
+        errors.CoordinatorNotAvailableError,
+        errors.CoordinatorLoadInProgressError,
+        errors.NotCoordinatorError,
+    )
+)
+"""Ask again: it has not ended everywhere, or another broker tells."""
+_OTHERS: Final = frozenset({errors.InvalidProducerEpoch.errno, PRODUCER_FENCED})
+"""A newer holder has the identity. It was given it after the transaction had ended everywhere."""
 
 
 class KafkaTransaction:
@@ -123,25 +143,54 @@ class KafkaTransaction:
             Fenced: a newer writer has the identity; nothing of this transaction becomes visible.
             LogUnavailable, LogError: it is not known whether it was committed.
         """
-        await self._end("committing", self._commit)
-
-    async def _commit(self) -> None:
-        if self._sent:
-            await asyncio.wait(self._sent)
-            self._take_answers()
-        await self._producer.raw.commit_transaction()
+        await self._end("committing", committed=True)
 
     async def abort(self) -> None:
         """None of the records becomes visible."""
-        await self._end("aborting", self._producer.raw.abort_transaction)
+        await self._end("aborting", committed=False)
 
-    async def _end(self, what: str, how: Any) -> None:
+    def _is_somewhere(self) -> bool:
+        """Whether it has a partition: a coordinator hears nothing of one that has none."""
+        manager = self._producer.raw._txn_manager
+        return bool(manager.txn_partitions or manager.partitions_to_add())
+
+    async def _ended_everywhere(self, *, committed: bool) -> None:
+        """Wait until the coordinator of the transaction has told every partition of its end.
+
+        It answers a commit as soon as it is sure of it: readers see the records later. It takes the same end again as a question, and
+        answers it well once all partitions know. No answer at all breaks the writer: such a question, late, could end the next transaction.
+        """
+        raw = self._producer.raw
+        manager, sender = raw._txn_manager, raw._sender
+        question = EndTxnRequest(
+            manager.transactional_id, manager.producer_id, manager.producer_epoch, transaction_result=committed
+        )
+        code = errors.ConcurrentTransactions.errno
+        for pause in itertools.chain(_PAUSES_S, itertools.repeat(_PAUSES_S[-1])):
+            node = await sender._find_coordinator(CoordinationType.TRANSACTION, manager.transactional_id)
+            code = (await raw.client.send(node, question, group=ConnectionGroup.COORDINATION)).error_code
+            if code not in _GOES_ON:
+                break
+            if code != errors.ConcurrentTransactions.errno:
+                sender._coordinator_dead(CoordinationType.TRANSACTION)
+            await asyncio.sleep(pause)
+        if code and code not in _OTHERS:
+            raise errors.for_code(code)(f"whether {manager.transactional_id} has ended everywhere")
+
+    async def _end(self, what: str, *, committed: bool) -> None:
         self._check()
         self._producer.check()
         self._ended = True
         try:
             async with asyncio.timeout(self._producer.settings.delivery_timeout_ms / 1000):
-                await how()
+                if committed and self._sent:
+                    await asyncio.wait(self._sent)
+                    self._take_answers()
+                is_somewhere = self._is_somewhere()
+                producer = self._producer.raw
+                await (producer.commit_transaction() if committed else producer.abort_transaction())
+                if is_somewhere:
+                    await self._ended_everywhere(committed=committed)
         except KAFKA_ERRORS as error:
             raise self._writer.refused(error, f"{self._producer.name}: {what} a transaction") from error
         except asyncio.CancelledError:

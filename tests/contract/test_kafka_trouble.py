@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequen
 from typing import Any
 
 import pytest
+from aiokafka import AIOKafkaConsumer
 from aiokafka.admin import AIOKafkaAdminClient, NewPartitions
 from aiokafka.client import AIOKafkaClient
 from aiokafka.protocol.fetch import FetchRequest
@@ -18,6 +19,7 @@ from tidemark.services.local.broker import LocalBroker
 from tidemark.services.local.broker_settings import LOOPBACK
 from tidemark.shared.adapters.kafka_log import KafkaLog
 from tidemark.shared.adapters.kafka_raw import RawReader
+from tidemark.shared.adapters.kafka_reader import theirs
 from tidemark.shared.adapters.kafka_settings import KafkaSettings
 from tidemark.shared.model.ids import Offset
 from tidemark.shared.ports.log import Fenced, LogError, LogUnavailable, NewRecord, TopicPartition
@@ -227,6 +229,23 @@ async def test_S3_a_commit_without_answer_is_not_known(cut_log: KafkaLog, networ
         while not found:
             found = await reader.fetch(10, 100)
     assert [r.value for r in found] == [b"b"]
+
+
+async def test_S3_who_looks_behind_a_commit_finds_its_records(log: KafkaLog, kafka_broker: str) -> None:
+    """Kafka answers a commit before it has told the partitions: a reader that asks for their ends then would miss records."""
+    topic = f"t-{uuid.uuid4().hex}"
+    await log.create_topic(topic, 16)
+    places = [TopicPartition(topic, number) for number in range(16)]
+    writer = await log.transactional_writer(topic)
+    async with AIOKafkaConsumer(bootstrap_servers=kafka_broker, isolation_level="read_committed") as consumer:
+        for turn in range(30):
+            transaction = await writer.begin(places)
+            for place in places:
+                await transaction.send_batch(place, [NewRecord(b"a")])
+            await (transaction.abort() if turn % 3 else transaction.commit())
+            ends = await consumer.end_offsets([theirs(place) for place in places])
+            assert set(ends.values()) == {2 * (turn + 1)}, f"behind {turn + 1} transactions of a record and a marker"
+    await writer.close()
 
 
 @pytest.mark.parametrize("call", ["send", "commit"])

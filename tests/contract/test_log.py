@@ -66,11 +66,6 @@ async def put(log: Log, partition: TopicPartition, *values: bytes) -> None:
     await writer.close()
 
 
-async def settle(log: Log, identity: str) -> None:
-    """Wait until the identity's last transaction has ended in every partition: opening it anew waits for that."""
-    await (await log.transactional_writer(identity)).close()
-
-
 def values(records: list[LogRecord]) -> list[bytes | None]:
     return [record.value for record in records]
 
@@ -263,7 +258,6 @@ async def test_committed_transactions_appear_at_once(log: Log, topic: str) -> No
     await transaction.send_batch(first, [NewRecord(b"c")])
     assert await reader.fetch(10, 200) == []
     await transaction.commit()
-    await settle(log, f"id-{topic}")
     end = await log.end_offsets([first, second])
     assert end == {first: 4, second: 2}, "the commit's marker takes an offset"
     found = [r for p in (first, second) for r in await read_until(reader, p, end[p])]
@@ -312,7 +306,6 @@ async def test_W4_S3_end_offset_is_the_high_watermark_also_beside_open_transacti
     assert await clean.fetch(10, 200) == []
     assert clean.position(partition) == 1
     await transaction.abort()
-    await settle(log, f"id-{topic}")
     assert await read_until(clean, partition, 4) == []
 
 
@@ -324,7 +317,6 @@ async def test_aborted_transactions_are_invisible(log: Log, topic: str) -> None:
         transaction = await writer.begin()
         await transaction.send_batch(partition, [NewRecord(b"%d" % number)] * 2)
         await (transaction.commit() if commit else transaction.abort())
-    await settle(log, f"id-{topic}")
     reader = await log.reader(committed_only=True)
     await reader.assign({partition: Offset(0)})
     assert await log.end_offsets([partition]) == {partition: 9}
@@ -347,7 +339,6 @@ async def test_S1_a_new_holder_fences_the_old(log: Log, topic: str) -> None:
     with pytest.raises(Fenced):
         await old.begin()
     await old.close()
-    await settle(log, f"id-{topic}")
     reader = await log.reader(committed_only=True)
     await reader.assign({partition: Offset(0)})
     end = (await log.end_offsets([partition]))[partition]
@@ -364,7 +355,6 @@ async def test_S3_a_fenced_holder_cannot_write(log: Log, topic: str) -> None:
         await transaction.send_batch(partition, [NewRecord(b"zombie")])
         await transaction.commit()
     await old.close()
-    await settle(log, f"id-{topic}")
     reader = await log.reader(committed_only=True)
     await reader.assign({partition: Offset(0)})
     end = (await log.end_offsets([partition]))[partition]
@@ -395,7 +385,7 @@ async def test_S3_a_refused_batch_fails_the_commit(log: Log, topic: str) -> None
         await transaction.send_batch(partition, [NewRecord(bytes(40_000_000))])
         await transaction.commit()
     await writer.close()
-    await settle(log, f"id-{topic}")
+    await (await log.transactional_writer(f"id-{topic}")).close()  # aborts it
     reader = await log.reader(committed_only=True)
     await reader.assign({partition: Offset(0)})
     end = (await log.end_offsets([partition]))[partition]
