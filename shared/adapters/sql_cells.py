@@ -4,6 +4,7 @@ These are `infinity`, years before 1 and after 9999, 24:00:00, all intervals, an
 Python's reader. The driver fails a whole query for one of them, and takes a month of an interval for thirty days.
 """
 
+import functools
 import json
 from collections.abc import Callable
 from typing import Any, Final
@@ -23,13 +24,19 @@ def _register(connection: Any, json_depth_max: int) -> None:
     from psycopg.types.json import set_json_loads  # noqa: PLC0415 - an installation without PostgreSQL loads none of it
     from psycopg.types.string import TextLoader  # noqa: PLC0415
 
-    set_json_loads(lambda data: _json_or_text(data, json_depth_max), connection)
+    set_json_loads(_json_reader(json_depth_max), connection)
     connection.adapters.register_loader("interval", TextLoader)
     for name in _KINDS:
         connection.adapters.register_loader(name, _or_text(connection.adapters.types[name].oid))
 
 
-def _json_or_text(data: str | bytes, depth_max: int) -> Any:
+@functools.lru_cache(maxsize=1)
+def _json_reader(depth_max: int) -> Callable[[str | bytes], Any]:
+    """One object for all connections: for each other one, and each function with a closure, the driver makes a class that stays."""
+    return functools.partial(_json_or_text, depth_max)
+
+
+def _json_or_text(depth_max: int, data: str | bytes) -> Any:
     text = data if isinstance(data, str) else data.decode()
     try:
         tree = json.loads(text)

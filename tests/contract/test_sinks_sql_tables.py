@@ -1,6 +1,7 @@
 # ruff: noqa: N802 -- a test carries its rule's name
 """What tables of other people's making do to the SQL sink: column types, generated columns, odd keys, constraints (protocol, S6)."""
 
+import logging
 import uuid
 from dataclasses import replace
 from decimal import Decimal
@@ -16,6 +17,8 @@ from tests.contract.test_sinks_sql import merged, sql_world
 from tidemark.services.library.release_world import IDENTITY, row_of
 from tidemark.services.sink.connectors.sqlrows import RowMaker
 from tidemark.services.sink.connectors.sqlvalues import Misfit
+from tidemark.shared.adapters.sql_cells import read_all
+from tidemark.shared.language.values.cells import JSON_DEPTH_MAX
 from tidemark.shared.model.ids import Epoch
 from tidemark.shared.model.values import Date, Long
 from tidemark.shared.operators.batches import batch_of as documents_batch
@@ -220,3 +223,15 @@ async def test_names_with_percent_signs_are_names(url: str, whens: tuple[str, st
         await merged(target, {"id %": 1, "100 %% %(a)s": 5})
         with target.engine.connect() as connection:
             assert connection.execute(sa.select(made)).all() == ([] if unmatched == "discard" else [(1, 5)])
+
+
+def test_each_connection_reads_json_without_a_class_of_its_own(postgres: str, caplog: pytest.LogCaptureFixture) -> None:
+    """The driver warns of readers for which it makes a class a connection, none of which is ever let go."""
+    engine = sa.create_engine(postgres, poolclass=sa.NullPool)
+    read_all(engine, JSON_DEPTH_MAX)
+    with caplog.at_level(logging.WARNING, "psycopg"):
+        for _ in range(2):
+            with engine.connect() as connection:
+                found = connection.execute(sa.text("""SELECT '{"a": [1]}'::jsonb""")).scalar_one()
+            assert found == {"a": [1]}
+    assert caplog.text == ""
