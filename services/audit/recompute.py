@@ -437,8 +437,11 @@ def _up_to(
                 _read(world, split, places, replace(stands[split.split], next=until))
         world.flush()
     for split in splits:
-        _read(world, split, places, stands[split.split])
-        world.sources[split.source].input.become([split.split], stands[split.split].status)
+        stand, reading = stands[split.split], world.sources[split.source]
+        _read(world, split, places, stand)
+        if moved := reading.front.stand_at({split.split: stand.next}):
+            reading.input.judged(reading.front.watermarks(moved), 0)
+        reading.input.become([split.split], stand.status)
     world.settle()
     _reached(world, splits, stands)
     counters = world.counters()

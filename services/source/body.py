@@ -210,6 +210,8 @@ class SourceTaskBody(ReadingBody):
         outs = await self._records(fetched.batches)
         with_rows = {b.split for b in fetched.batches if len(b.positions)}
         given.stood(fetched.statuses, with_rows, monotonic_ms)
+        if moved := self._front.stand_at({s.split: given.splits[s.split].position for s in fetched.statuses}):
+            given.judged(self._front.watermarks(moved), self._clock.now_ms())
         if self._chain.next_processing_time() <= now_ms:
             outs += self._chain.on_processing_time(now_ms)
         outs += self._chain.on_watermark(given.watermark_ms)

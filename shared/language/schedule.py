@@ -53,25 +53,16 @@ class Schedule:
             raise ValueError(f"{self.text!r} is due on no day")
 
     def due_from(self, ms: int) -> Iterator[int]:
-        """The instants from this one on, ms, in order."""
+        """The instants from this one on, ms, in order, up to the end of the calendar: the year 9999."""
         last = ms - 1
-        for found in _Sim(self.text, _at(ms - 1, self.zone)):
-            # A time of day that comes twice is found again within the second hour; two that clocks leave out are one instant.
-            if (instant := _ms(found)) > last:
-                last = instant
-                yield instant
-
-    def last_due(self, ms: int) -> int | None:
-        """The last instant up to this one, ms; None if there is none for decades."""
-        before = next(_Sim(self.text, _at(ms + 1, self.zone), reverse=True), None)
-        if before is None:
-            return None
-        last = None
-        for instant in self.due_from(min(ms, _ms(before))):
-            if instant > ms:
-                break
-            last = instant
-        return last
+        try:
+            for found in _Sim(self.text, _at(ms - 1, self.zone)):
+                # A time of day that comes twice is found again within the second hour; two that clocks leave out are one instant.
+                if (instant := _ms(found)) > last:
+                    last = instant
+                    yield instant
+        except OverflowError:
+            return
 
 
 def zone_of_schedule(name: str) -> tzinfo:

@@ -79,6 +79,8 @@ class SplitHeld(Struct, frozen=True):
     idleTimeout: int | None = None  # noqa: N815
     idleIn: int | None = None  # noqa: N815
     """At its end, and idle after so long, ms."""
+    keepsTime: bool = False  # noqa: N815
+    """Its watermark goes with the clock (SF6)."""
     seen: int = 0
     late: int = 0
     """Records that came behind the watermark, of `seen`, in the life of the split."""

@@ -14,6 +14,8 @@ Rules:
 - SF3 State lies by split (`split:<id>`), and only changes are written; another task can go on with it.
 - SF5 A record on the other side of `switchAt` (D16) is counted and dropped before it moves anything. The watermark of a split behind it
   begins there, for nothing earlier can follow: a partition that is silent does not hold up what history closes.
+- SF6 Where positions are event times (a schedule), the watermark of a split is what the strategy would make of a record there: it goes on
+  without one. So it is a function of positions, which a snapshot holds.
 - SF4 No Python object per record for declared fields.
 """
 
@@ -36,7 +38,7 @@ from tidemark.shared.model.ids import SplitId, StatePart, split_part
 from tidemark.shared.model.plan import OUT
 from tidemark.shared.model.records import RawBatch
 from tidemark.shared.model.splits import Noted, Status
-from tidemark.shared.model.time import MIN_TIME
+from tidemark.shared.model.time import MIN_TIME, minus
 from tidemark.shared.operators.base import ARRIVAL, AWAY, GROUP, KEY, PART, POS, RAW, SRCKEY, TS, WM, OperatorError, Out
 from tidemark.shared.operators.batches import int64s, select, with_column
 from tidemark.shared.operators.context import NOWHERE, TaskContext
@@ -109,6 +111,16 @@ class SourceFront:
         """A script raises their watermarks (D2)."""
         for split in splits:
             raise_to(self._held(split).clock, time_ms)
+
+    def stand_at(self, positions: Mapping[SplitId, int]) -> Collection[SplitId]:
+        """All below these was taken; the splits whose watermarks have gone on with it (SF6)."""
+        source = self.spec.source
+        if not source.keeps_time:
+            return ()
+        for split, position in positions.items():
+            clock = self._held(split).clock
+            raise_to(clock, minus(position, held_behind(clock, source.watermark)))
+        return positions.keys()
 
     # --- records ------------------------------------------------------------------------------------------------------
 
@@ -273,6 +285,7 @@ class SourceFront:
             topic=split.rpartition("-")[0] if isinstance(self.spec.source, KafkaSource) else None,
             lastEvent=None if clock.highest_ms == MIN_TIME else clock.highest_ms,
             delay=held_behind(clock, self.spec.source.watermark),
+            keepsTime=self.spec.source.keeps_time,
             seen=clock.seen,
             late=clock.late,
         )

@@ -5,7 +5,7 @@ in an operator that holds the watermark (allowed lateness, an open window, a tim
 (frames that are under way or wait behind a barrier), or at a split. The step that keeps back most is the one to look at.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
 import msgspec
@@ -160,15 +160,22 @@ def _why(split: SplitHeld, held: TaskHeld) -> str:
             "has just given records, or its end has not been heard of lately: whether more lie there is not known"
         )
     if split.atEnd and not held.held_back:
-        if split.idleIn is not None:
-            words.append(f"idle in {split.idleIn} ms, then it is left out")
-        elif split.idleTimeout is None:
-            words.append("never left out as idle: the source has no partitionIdleTimeout")
+        words += _at_end(split)
     if split.delay:
         words.append(f"held {split.delay} ms behind its last event by the watermark's strategy")
     if split.away:
         words.append("back from idleness, behind the others")
     return "; ".join(words)
+
+
+def _at_end(split: SplitHeld) -> Iterator[str]:
+    """What becomes of its watermark while nothing comes."""
+    if split.keepsTime:
+        yield "goes with the clock"
+    elif split.idleIn is not None:
+        yield f"idle in {split.idleIn} ms, then it is left out"
+    elif split.idleTimeout is None:
+        yield "never left out as idle: the source has no partitionIdleTimeout"
 
 
 def _step(beat: TaskBeat, held: TaskHeld, watermark_ms: int, keeps_ms: int | None, why: str) -> WatermarkHop:

@@ -55,6 +55,12 @@ def explained(
     return explain_watermark(status(), dict(tasks))
 
 
+def test_a_schedule_goes_with_the_clock() -> None:
+    """Nobody is told to leave it out as idle."""
+    why = culprit(explained(split(500, 100, atEnd=True, keepsTime=True), split(900, 900))).why
+    assert why == "has no further record; goes with the clock"
+
+
 def culprit(found: Explained) -> WatermarkHop:
     assert found.culprit is not None
     return found.steps[found.culprit]

@@ -1,4 +1,4 @@
-"""A document at each instant of a schedule; its position is the instant, ms."""
+"""A document at each instant of a schedule; its position is the instant, ms (`ScheduleSource.positions_are_times`)."""
 
 from collections.abc import Iterator
 from typing import Final
@@ -32,9 +32,8 @@ class ScheduleTimetable:
         return position
 
     def due(self, now_ms: int) -> int:
-        """Behind the last instant that has come."""
-        last = self._schedule.last_due(now_ms)
-        return 0 if last is None else last + 1
+        """Behind this instant."""
+        return now_ms + 1
 
     def record(self, position: int) -> Document:
         """It tells the instant."""

@@ -1,6 +1,7 @@
 """Records that time makes: one is a function of its position, and positions follow from the time.
 
-So a restore reads the same records again (I1), and nothing need be kept. There is one split, without an end.
+So a restore reads the same records again (I1), and nothing need be kept. There is one split, without an end. Its position goes on with
+the clock where nothing is due, and never back: another timetable that a document names later gives what comes from then on.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -28,7 +29,7 @@ class Timetable(Protocol):
     split: SplitId
 
     def positions(self, begin: int) -> Iterator[int]:
-        """Those from this one on that have a record, in order, without an end."""
+        """Those from this one on that have a record, in order, as far as the calendar goes."""
         ...
 
     def time_ms(self, position: int) -> int:
@@ -40,7 +41,7 @@ class Timetable(Protocol):
         ...
 
     def due(self, now_ms: int) -> int:
-        """The position behind the last one that is due."""
+        """The position behind all that are due."""
         ...
 
     def record(self, position: int) -> Document:
@@ -57,6 +58,7 @@ class TimedConnector:
         self._ends_after = ends_after
         self._next: Offset | None = None
         self._until: Offset | None = None
+        self._at_end = False
 
     def _now(self) -> Offset:
         return Offset(self._table.due(self._clock.now_ms()))
@@ -90,21 +92,22 @@ class TimedConnector:
         if self._next is None or self._finished():
             return []
         table, ahead = self._table, self._table.positions(self._next)
-        at = next(ahead)
-        wait_ms = table.due_ms(at) - self._clock.now_ms()
+        at = next(ahead, None)
+        wait_ms = timeout_ms if at is None else table.due_ms(at) - self._clock.now_ms()
         if wait_ms > 0 and self._until is None:
             await self._clock.sleep_ms(min(timeout_ms, wait_ms))
         end = self._now() if self._until is None else self._until
         positions: list[int] = []
         values: list[bytes] = []
         size = 0
-        while len(positions) < ROWS_MAX and size < max_bytes and at < end:
+        while at is not None and at < end and len(positions) < ROWS_MAX and size < max_bytes:
             positions.append(at)
             values.append(render_json(table.record(at), canonical=True))
             size += len(values[-1])
-            self._next, at = Offset(at + 1), next(ahead)
-        if self._until is not None and at >= self._until:
-            self._next = max(self._next, self._until)
+            self._next, at = Offset(at + 1), next(ahead, None)
+        self._at_end = at is None or at >= end
+        if self._at_end:
+            self._next = max(self._next, end)  # nothing is in between
         if not positions:
             return []
         times = np.array([table.time_ms(at) for at in positions], dtype=np.int64)
@@ -118,7 +121,7 @@ class TimedConnector:
         if self._next is None:
             return []
         done = self._finished()
-        return [SplitStatus(self._table.split, self._next, done or self._next >= self._now(), done)]
+        return [SplitStatus(self._table.split, self._next, done or self._at_end, done)]
 
     def end_at(self, until: Mapping[SplitId, Offset]) -> None:
         """See `Source.end_at`."""

@@ -23,6 +23,7 @@ from tidemark.shared.language.stages import (
     Window,
 )
 from tidemark.shared.language.stages.counting import Marked
+from tidemark.shared.language.stages.sources.base import SourceBase
 
 _NOT_MEANT = frozenset({"path", "limits", "counted"})
 REMEDY = "; give it back, or start without state (--without-state; by REST resumeFromCheckpoint: false)"
@@ -30,9 +31,13 @@ REMEDY = "; give it back, or start without state (--without-state; by REST resum
 
 
 def meaning(value: Any) -> Any:
-    """A parsed thing without its places in the document and its limits: equal where the same is meant, wherever it stands."""
+    """A parsed thing without its places in the document, its limits, and what of a source may change with its state kept.
+
+    Equal where the same is meant, wherever it stands.
+    """
     if is_dataclass(value) and not isinstance(value, type):
-        inside = tuple((f.name, meaning(getattr(value, f.name))) for f in fields(value) if f.name not in _NOT_MEANT)
+        left = _NOT_MEANT | value.free if isinstance(value, SourceBase) else _NOT_MEANT
+        inside = tuple((f.name, meaning(getattr(value, f.name))) for f in fields(value) if f.name not in left)
         return (type(value).__name__, inside)
     if isinstance(value, tuple | list):
         return tuple(meaning(item) for item in value if not isinstance(item, Marked))

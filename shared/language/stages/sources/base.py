@@ -91,11 +91,20 @@ class SourceBase(Stage):
 
     one_task: ClassVar[bool] = False
     """Whether its rows have one order, of steps or of commits: then one task takes them."""
+    free: ClassVar[frozenset[str]] = frozenset()
+    """Fields that may change while positions keep their meaning."""
+    positions_are_times: ClassVar[bool] = False
+    """Whether a position is the record's own timestamp, ms, and goes on with the clock where there is no record."""
 
     @property
     def bounded(self) -> bool:
         """Whether the input ends by itself (E1)."""
         return True
+
+    @property
+    def keeps_time(self) -> bool:
+        """Whether positions are event times: nothing earlier follows, so the watermark goes with them (SF6)."""
+        return self.positions_are_times and self.time_field is None
 
     @property
     def name(self) -> str:

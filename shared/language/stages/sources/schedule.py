@@ -16,6 +16,8 @@ class ScheduleSource(SourceBase):
     """A document at each instant of a schedule: one split that never ends, whose records are a function of their positions."""
 
     one_task: ClassVar[bool] = True
+    positions_are_times: ClassVar[bool] = True
+    free: ClassVar[frozenset[str]] = frozenset({"cron", "timezone"})
     cron: str
     timezone: str = "UTC"
 
@@ -31,7 +33,12 @@ class ScheduleSource(SourceBase):
 
 
 def _check(_: Any, found: Read, path: str, scope: Scope) -> None:
-    """The expression and the zone."""
+    """The expression and the zone; a schedule without records is not idle."""
+    if found.get("partitionIdleTimeout") is not None and "timeField" not in found:
+        scope.problems.warn(
+            join(path, "partitionIdleTimeout"), "has no effect: the watermark of a schedule goes with the clock"
+        )
+        found.fields["partition_idle_timeout_ms"] = None
     for name, read in (("timezone", zone_of_schedule), ("cron", Schedule)):
         try:
             if name in found:
