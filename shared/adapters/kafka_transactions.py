@@ -19,8 +19,9 @@ from aiokafka.protocol.transaction import EndTxnRequest
 
 from tidemark.shared.adapters.kafka_client import KAFKA_ERRORS, translated
 from tidemark.shared.adapters.kafka_codes import PRODUCER_FENCED
-from tidemark.shared.adapters.kafka_packed import PackedBatch, packed
+from tidemark.shared.adapters.kafka_packed import packed
 from tidemark.shared.adapters.kafka_reader import theirs
+from tidemark.shared.adapters.kafka_sending import PackedBatch
 from tidemark.shared.adapters.kafka_writer import Producer
 from tidemark.shared.compiled.documents import buffers
 from tidemark.shared.model.ids import Offset

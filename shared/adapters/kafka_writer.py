@@ -16,6 +16,7 @@ from aiokafka.partitioner import murmur2
 
 from tidemark.shared.adapters.kafka_client import KAFKA_ERRORS, discard, require_topics, seal, translated
 from tidemark.shared.adapters.kafka_denied import why_not
+from tidemark.shared.adapters.kafka_sending import send_by
 from tidemark.shared.adapters.kafka_settings import KafkaSettings
 from tidemark.shared.model.ids import Offset
 from tidemark.shared.ports.log import LogError, LogUnavailable, NewRecord, TopicPartition
@@ -36,12 +37,12 @@ class Producer:
             **settings.connection(name),
             acks="all",
             enable_idempotence=True,
-            compression_type=settings.compression,
             max_batch_size=settings.message_bytes_max,
             max_request_size=settings.message_bytes_max,
             transactional_id=identity,
             transaction_timeout_ms=settings.transaction_timeout_ms,
         )
+        send_by(self.raw, settings.message_bytes_max, settings.compression, transactional=identity is not None)
         self._known: dict[str, int] = {}
         self._error: LogError | None = None
         self._discarded = False
