@@ -299,7 +299,8 @@ async def _answer(place: str, ask: _Ask) -> list[DocumentError]:
     except TimeoutError:
         return [DocumentError(place, f"what it names does not answer within {ANSWER_S_MAX} s")]
     except _errors() as error:
-        return [_error(place, redacted_line(" ".join(str(error).split())))]
+        said = getattr(error, "orig", None) or error  # without the library's own words around it
+        return [_error(place, redacted_line(" ".join(str(said).split())))]
 
 
 def _errors() -> tuple[type[Exception], ...]:

@@ -69,7 +69,7 @@ def _unloadable(others: list[_ForeignCode]) -> Iterator[DocumentError]:
     places = [each.place for each in others]
     try:
         done = subprocess.run(
-            [sys.executable, "-m", "tidemark.services.cli.foreseen"],
+            [sys.executable, "-B", "-m", "tidemark.services.cli.foreseen"],
             input=json.dumps([each.told for each in others], default=str),
             env={**os.environ, "PYTHONPATH": os.pathsep.join(_search())},
             capture_output=True,

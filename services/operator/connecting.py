@@ -4,6 +4,7 @@ from tidemark.services.operator.tables.files import FileTable
 from tidemark.services.operator.tables.held import HeldTable
 from tidemark.services.operator.tables.plugin import PluggedTable
 from tidemark.services.operator.tables.sql import SqlTable, engine_of
+from tidemark.shared.adapters.sql import only_existing
 from tidemark.shared.language.documents import Processor
 from tidemark.shared.language.stages import InlineTable, Lookup, PluginTable
 from tidemark.shared.plugins.installed import make_plugin
@@ -36,6 +37,7 @@ def table_of(
     if connection.type == "sql":
         options = dict(connection.settings.get("config", {}))
         engine = engine_of(str(connection.settings["url"]), options, settings.wait_ms_max)
+        only_existing(engine)
         return SqlTable(engine, stage.from_.table, executor, settings)
     if connection.type == "mongodb":
         from tidemark.services.operator.tables.mongodb import CollectionTable  # noqa: PLC0415 - a driver that few need

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from pyiceberg.catalog import AVAILABLE_CATALOGS, Catalog, CatalogType, load_catalog
 from pyiceberg.catalog.rest import RestCatalog
+from pyiceberg.exceptions import NoSuchTableError
 from pyiceberg.io import PY_IO_IMPL, FileIO, InputFile, OutputFile, load_file_io
 from requests import PreparedRequest, Response, Session
 
@@ -20,6 +21,10 @@ CODE: Final = frozenset({"py-catalog-impl", PY_IO_IMPL, "write.py-location-provi
 _CHECK: Final = "tidemark.check"
 _PLACES: Final = ("endpoint", "host", "uri", "url")
 """How names of properties end that say where storage is."""
+
+
+class NoCatalogError(NoSuchTableError):  # type: ignore[misc]
+    """Nobody has made the catalog yet, so it has no table either."""
 
 
 class CheckedIO(FileIO):  # type: ignore[misc]
@@ -91,6 +96,7 @@ def checked_catalog(name: str, settings: Mapping[str, str], check: Check) -> Cat
     if named := sorted(CODE & settings.keys()):
         raise ValueError(f"catalog: {', '.join(named)}: a catalog's settings may not name code to load; leave it away")
     AVAILABLE_CATALOGS[CatalogType.REST] = lambda name, settings: _CheckedRest(name, **settings)
+    AVAILABLE_CATALOGS[CatalogType.SQL] = _sql
     own = {PY_IO_IMPL: f"{CheckedIO.__module__}.{CheckedIO.__qualname__}", _CHECK: check}
     catalog = load_catalog(name, **settings, **own)
     load = catalog._load_file_io  # noqa: SLF001 - where properties of a table, and of a server's answer, come in
@@ -100,6 +106,12 @@ def checked_catalog(name: str, settings: Mapping[str, str], check: Check) -> Cat
 
     catalog._load_file_io = load_checked  # noqa: SLF001
     return catalog
+
+
+def _sql(name: str, settings: Mapping[str, Any]) -> Catalog:
+    from tidemark.shared.adapters.icebergsql import FoundSqlCatalog  # noqa: PLC0415 - SQLAlchemy's models, which few need
+
+    return FoundSqlCatalog(name, **settings)
 
 
 def _data(properties: Mapping[str, Any], check: Check) -> dict[str, Any]:

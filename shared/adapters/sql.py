@@ -1,7 +1,9 @@
 """What the addresses and errors of SQL databases (PostgreSQL, SQLite) mean, for all that reads or writes one."""
 
 import re
-from typing import Final
+import sqlite3
+from pathlib import Path
+from typing import Any, Final
 
 import sqlalchemy as sa
 from sqlalchemy import exc
@@ -19,6 +21,28 @@ _POSTGRES_PASSING: Final = ("08", "25", "40", "53", "55006", "55P03", "57", "58"
 """How PostgreSQL's codes for the same begin: connections, a transaction's state, conflicts, resources, locks, operators, the system, other
 servers. An error of the table or the statement itself has another code, though the driver calls some of them operational.
 """
+
+
+def file_of(url: sa.URL) -> Path | None:
+    """The file of a database of SQLite's, if it is one."""
+    path = url.database
+    named = url.get_backend_name() == "sqlite" and path and not path.startswith((":memory:", "file:"))
+    return Path(path) if named and path else None
+
+
+def only_existing(engine: sa.Engine) -> None:
+    """Let an engine open a database that is there: SQLite would make the file, empty. sqlite3.OperationalError as it connects."""
+    path = file_of(engine.url)
+
+    def look(*_: Any) -> None:
+        if path is not None and not path.exists():
+            raise sqlite3.OperationalError(_NO_FILE)
+
+    sa.event.listen(engine, "do_connect", look)
+
+
+_NO_FILE: Final = "the database has no file; make it, with its tables, or correct the connection"
+"""It has none of the words of what passes: waiting makes no database."""
 
 
 def with_driver(url: sa.URL) -> sa.URL:

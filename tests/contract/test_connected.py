@@ -156,12 +156,18 @@ async def test_files_and_folders(tmp_path: Path) -> None:
         ({"path": "t", "format": "parquet"}, []),
         ({"path": "t/n=1/*.parquet", "format": "parquet"}, ["is part of the Delta Lake table"]),
         ({"path": "t", "format": "parquet", "follow": True, "ordered": False}, ["leave ordered: false away"]),
-        ({"path": "no/t", "format": "iceberg"}, ["no.t: the catalog has no table of this name"]),
+        (
+            {"path": "no/t", "format": "iceberg"},
+            ["no.t: there is no catalog in the database that the connection names"],
+        ),
+        ({"path": "a/t", "format": "iceberg"}, ["a.t: the catalog has no table of this name"]),
     ],
 )
 async def test_tables_that_are_read(tmp_path: Path, source: dict[str, Any], said: list[str]) -> None:
     """A table that is there and can be read, and what is none."""
     write_deltalake(tmp_path / "t", pa.table({"n": [1], "m": [2]}), partition_by=["n"])
+    if source["path"] == "a/t":
+        _iceberg(tmp_path)
     lake = {"type": "files", "path": str(tmp_path), "catalog": {"type": "sql", "uri": f"sqlite:///{tmp_path}/c.db"}}
     found = await _found(
         lake, {"$source": {"connectionName": "c", **source}}, {"$emit": {"path": "o", "format": "json"}}

@@ -129,7 +129,8 @@ def reached(starts: list[str]) -> dict[str, set[str]]:
 
 def only_opened(service: str) -> set[str]:
     """Where a catalog is opened stands beside what all need; what it needs is in images with tables alone."""
-    return set() if "tables" in parts_of(service) else {"tidemark.shared.adapters.icebergfiles"}
+    opened = {"tidemark.shared.adapters.icebergfiles", "tidemark.shared.adapters.icebergsql"}
+    return set() if "tables" in parts_of(service) else opened
 
 
 @pytest.mark.parametrize("service", SERVICES)

@@ -37,7 +37,7 @@ from tidemark.services.sink.connectors.sqlrows import RowMaker, SqlRows, documen
 from tidemark.services.sink.connectors.sqltable import target_table
 from tidemark.services.sink.connectors.sqlwrites import MergeWriter, Unwanted
 from tidemark.services.sink.connectors.staging import Part, PartStore
-from tidemark.shared.adapters.sql import DIALECTS, is_denied, is_passing, with_driver
+from tidemark.shared.adapters.sql import DIALECTS, is_denied, is_passing, only_existing, with_driver
 from tidemark.shared.adapters.sql_cells import read_all
 from tidemark.shared.language.stages import Merge
 from tidemark.shared.language.values import decode_doc, encode_doc
@@ -81,7 +81,10 @@ class SqlSinkSettings:
 
 
 def engine_at(url: str, settings: SqlSinkSettings | None = None) -> sa.Engine:
-    """An engine for a connection's url: PostgreSQL by the driver that is installed. TargetRefused for a url of another database."""
+    """An engine for a connection's url: PostgreSQL by the driver that is installed, SQLite where its file is.
+
+    TargetRefused for a url of another database.
+    """
     expected = "the connection's url: expected postgresql://user:password@host/database or sqlite:///path"
     try:
         address = sa.make_url(url)
@@ -89,7 +92,9 @@ def engine_at(url: str, settings: SqlSinkSettings | None = None) -> sa.Engine:
         raise TargetRefused(f"{expected}, found no address of a database; it is not shown here") from None
     if address.get_backend_name() not in DIALECTS:
         raise TargetRefused(f"{expected}, found one of {address.get_backend_name()}")
-    return engine_of(with_driver(address), settings)
+    engine = engine_of(with_driver(address), settings)
+    only_existing(engine)
+    return engine
 
 
 def engine_of(url: str | sa.URL, settings: SqlSinkSettings | None = None) -> sa.Engine:

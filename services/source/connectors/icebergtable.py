@@ -42,6 +42,7 @@ from tidemark.services.source.connectors.tablerows import DataFile as RowsFile
 from tidemark.services.source.connectors.tableversions import Batches, TableFile, VersionRefused, away, gone, taken_away
 from tidemark.shared.adapters.deletionvectors import Places
 from tidemark.shared.adapters.filesystems import unreachable
+from tidemark.shared.adapters.icebergfiles import NoCatalogError
 from tidemark.shared.adapters.tablelibraries import open_catalog
 from tidemark.shared.ports.log import LogUnavailable
 from tidemark.shared.ports.source import SourceMissing
@@ -88,6 +89,10 @@ class IcebergVersions:
     def _in_words(self) -> Iterator[None]:
         try:
             yield
+        except NoCatalogError as error:
+            raise SourceMissing(
+                f"{self.place}: there is no catalog in the database that the connection names; correct its catalog.uri, or make it"
+            ) from error
         except (NoSuchTableError, NoSuchNamespaceError) as error:
             raise SourceMissing(
                 f"{self.place}: the catalog has no table of this name; correct the path in $source, which names it as namespace/table"
