@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from tidemark.shared.language.stages import Branch, HoppingWindow, Keep, Project, Unwind
 from tidemark.shared.operators import general_group, typed_group
-from tidemark.shared.operators.base import RAW, REST, WEND, WSTART, Out
+from tidemark.shared.operators.base import RAW, REST, WEND, WM, WSTART, Out
 from tidemark.shared.operators.batches import ARROW_TYPES, engine_columns, is_engine, one_batch, select, with_column
 from tidemark.shared.operators.context import NOWHERE, TaskContext
 from tidemark.shared.operators.dead_letters import dead_letters
@@ -22,7 +22,7 @@ from tidemark.shared.operators.frame import Frame
 from tidemark.shared.operators.program import through
 from tidemark.shared.operators.sessions import assign_sessions, intervals, sessions_of
 from tidemark.shared.operators.window_plan import WindowPlan
-from tidemark.shared.operators.windows import alone, enter, in_windows, pieces, times_of
+from tidemark.shared.operators.windows import alone, enter, in_windows, pieces, split_limits, times_of
 
 
 def partials_of(plan: WindowPlan, rows: pa.RecordBatch, context: TaskContext) -> tuple[pa.Table, list[Out], int]:
@@ -123,6 +123,8 @@ def travelling(plan: WindowPlan, batch: pa.RecordBatch) -> pa.RecordBatch:
     """Rows as they travel: whole documents, and the engine's columns."""
     n = batch.num_rows
     engine = {**engine_columns(batch), REST: encoded(batch)}
+    if WSTART in engine or not plan.judged_at_source:
+        engine.pop(WM, None)
     arrays = [
         engine[field.name] if field.name in engine else pa.nulls(n, type=field.type) for field in plan.rows_schema
     ]
@@ -193,8 +195,10 @@ def _judged(
 ) -> tuple[pa.RecordBatch, int, list[Out]]:
     if plan.sessions:
         return _in_sessions(plan, batch, limit_ms, context, open_)
-    entered = enter(plan, batch, limit_ms)
-    windowed = in_windows(plan, batch, entered, entered.in_time, limit_ms)
+    own = plan.limits_travel and WM in batch.schema.names
+    limits = np.maximum(split_limits(plan, batch), limit_ms) if own else limit_ms
+    entered = enter(plan, batch, limits)
+    windowed = in_windows(plan, batch, entered, entered.in_time, limits)
     stage = plan.spec.stage
     letters = dead_letters(batch, entered.failures(stage.path), stage.name, context)
     return windowed, int((~entered.there).sum()), letters

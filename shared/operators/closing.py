@@ -187,7 +187,7 @@ def _numbered(batch: pa.RecordBatch) -> pa.RecordBatch:
     """POS anew, by the order of the output; without the columns of this module."""
     names = batch.schema.names
     places = _places({name: batch.column(name) for name in (WSTART, WEND, HASH) if name in names}, batch.num_rows)
-    gone = [n for n in (CHOSEN, ORDER, HASH, EVENT, SRCKEY, SESSION, SESSION_KEY) if n in names]
+    gone = [n for n in (CHOSEN, ORDER, HASH, EVENT, SRCKEY, SESSION) if n in names]
     batch = batch.drop_columns(gone) if gone else batch
     return with_column(with_column(batch, PART, places[PART]), POS, places[POS])
 

@@ -5,7 +5,8 @@ Rules (architecture.md, Spark stages; protocol P3, W1):
 - PA1 With `lateness: split` each row is judged here, by its split's watermark before it; late rows become dead letters here.
 - PA2 Data that may be late at the receiver travel as rows without a window, so that a dead letter has the document. With `merged` these
   are rows of a window that the watermark last sent has closed. In either mode they are rows of a split that came or came back late (AWAY),
-  and where `idleTimeout` may close windows (its timer runs from arrivals) all rows, with `split` those in time for all of their windows.
+  and where `idleTimeout` may close windows (its timer runs from arrivals) all rows, with `split` those in time for one of their windows.
+  Where windows overlap, the split's watermark before it goes with such a row, so that one dead letter names all that it missed.
 - PA3 Everything else is put into its windows here, and travels as partials; as rows with WSTART and WEND where the window's
   pipeline needs rows.
 - PA4 Partials are held until the barrier, `held_groups_max` or a source's idleness (`before_barrier`); the output watermark stands
@@ -44,7 +45,7 @@ from tidemark.shared.operators.grouping import groups_of
 from tidemark.shared.operators.sessions import keyed
 from tidemark.shared.operators.specs import PartialSpec
 from tidemark.shared.operators.window_keys import homes, key_groups
-from tidemark.shared.operators.window_plan import WindowPlan
+from tidemark.shared.operators.window_plan import SESSION_KEY, WindowPlan
 from tidemark.shared.operators.windows import Entered, enter, in_windows, pieces, split_limits, times_of
 
 Bools = npt.NDArray[np.bool_]
@@ -94,9 +95,9 @@ class PartialAggregate(Operator):
         return outs
 
     def _piece(self, batch: pa.RecordBatch) -> list[Out]:
-        entered, letters = self._judge(batch)
-        outs = list(letters)
+        entered = self._entered(batch)
         loose = self._loose(batch, entered)
+        outs = self._late_rows(batch, entered, entered.late & ~loose)
         kept = entered.in_time & ~loose
         if loose.any():
             self._as_rows += int(loose.sum())
@@ -143,16 +144,19 @@ class PartialAggregate(Operator):
 
     # --- parts --------------------------------------------------------------------------------------------------------
 
-    def _judge(self, batch: pa.RecordBatch) -> tuple[Entered, list[Out]]:
+    def _entered(self, batch: pa.RecordBatch) -> Entered:
         plan = self._plan
-        limits = split_limits(plan, batch) if plan.judged_at_source else MIN_TIME
-        entered = enter(plan, batch, limits)
+        entered = enter(plan, batch, split_limits(plan, batch) if plan.judged_at_source else MIN_TIME)
         self._in_gaps += int((~entered.there).sum())
-        if not entered.late.any():
-            return entered, []
-        failures = entered.failures(plan.spec.stage.path)
+        return entered
+
+    def _late_rows(self, batch: pa.RecordBatch, entered: Entered, told: Bools) -> list[Out]:
+        """PA1. told: those of which this half tells, shape (n,)."""
+        if not told.any():
+            return []
+        failures = [each for each in entered.failures(self._plan.spec.stage.path) if told[each.row]]
         self._late += len(failures)
-        return entered, dead_letters(batch, failures, plan.spec.stage.name, self.context)
+        return dead_letters(batch, failures, self._plan.spec.stage.name, self.context)
 
     def _loose(self, batch: pa.RecordBatch, entered: Entered) -> Bools:
         """Rows that travel as such (PA2), shape (n,)."""
@@ -163,7 +167,7 @@ class PartialAggregate(Operator):
             away = batch.column(AWAY).fill_null(False).to_numpy(zero_copy_only=False)
             loose = entered.in_time & away
         if plan.judged_at_source and plan.idle_timeout_ms is not None:
-            loose = entered.there & ~entered.late
+            loose = entered.in_time
         if not plan.judged_at_source and not plan.processing_time:
             limit = plan.closed_to(self._sent_ms)
             ends = limit if plan.idle_timeout_ms is None else MAX_TIME
@@ -251,5 +255,5 @@ class PartialAggregate(Operator):
 
 def _without_windows(batch: pa.RecordBatch) -> pa.RecordBatch:
     """The windows of a window stage before this one are no longer the rows'."""
-    gone = [n for n in (WSTART, WEND) if n in batch.schema.names]
+    gone = [n for n in (WSTART, WEND, SESSION_KEY) if n in batch.schema.names]
     return batch.drop_columns(gone) if gone else batch

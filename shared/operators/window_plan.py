@@ -31,7 +31,7 @@ from tidemark.shared.language.stages.base import Stage, declared
 from tidemark.shared.language.stages.skip import Skip
 from tidemark.shared.language.stages.windows import nodes_in
 from tidemark.shared.model.time import MAX_TIME, MIN_TIME, minus
-from tidemark.shared.operators.base import AGAIN, ARRIVAL, KEY, META, PART, POS, REST, SRCKEY, TS, WEND, WSTART
+from tidemark.shared.operators.base import AGAIN, ARRIVAL, KEY, META, PART, POS, REST, SRCKEY, TS, WEND, WM, WSTART
 from tidemark.shared.operators.grouping import Merge
 from tidemark.shared.operators.specs import WindowSpec
 from tidemark.shared.operators.typed_group import ROWS, TypedGroup
@@ -232,7 +232,16 @@ class WindowPlan:
         asked = [node.names for node in nodes_in(own) if isinstance(node, Meta)]
         told = any(not names or names[0] not in OF_ENGINE for names in asked)
         schema = ROWS_SCHEMA.append(pa.field(META, pa.binary())) if told else ROWS_SCHEMA
-        return schema.append(pa.field(AGAIN, pa.bool_())) if self.tells_once else schema
+        schema = schema.append(pa.field(AGAIN, pa.bool_())) if self.tells_once else schema
+        return schema.append(pa.field(WM, pa.int64())) if self.limits_travel else schema
+
+    @property
+    def limits_travel(self) -> bool:
+        """Whether a row may be late for some of its windows by its own split, and for others at the receiver, which tells of all."""
+        stage = self.spec.stage
+        if self.spec.lateness != "split" or self.processing_time or not isinstance(stage, HoppingWindow):
+            return False
+        return stage.hop_size_ms < stage.interval_ms
 
     @property
     def segment_schema(self) -> pa.Schema:

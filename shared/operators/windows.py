@@ -118,7 +118,7 @@ def alone(starts: Int64s, open_: Bools, size_ms: int) -> Entered:
 
 def split_limits(plan: WindowPlan, batch: pa.RecordBatch) -> Int64s:
     """Each row's limit by its own split's watermark; MIN_TIME where there was none. Shape (n,), ms."""
-    before: Int64s = batch.column(WM).to_numpy()
+    before: Int64s = batch.column(WM).fill_null(MIN_TIME).to_numpy()
     unbounded = (before == MIN_TIME) | (before == MAX_TIME)
     return np.where(unbounded, before, before - plan.spec.stage.allowed_lateness_ms)
 

@@ -61,6 +61,10 @@ class Keeper:
         if found.outcome != "done" or known or name in WRONG:
             return
         after = await self._when_released(name)
+        if after.get("state") == "STOPPED" and after["releasedEpoch"] < after["epoch"]:
+            # Stopped while its tasks were on their way: what was committed comes out at the next start, beside what comes then.
+            self._judge("forget", name, await self._ask("forget", name), DONE)
+            return
         now = await self._path()
         same = all(after.get(each) == before.get(each) for each in ("document", "parallelism", "planVersion"))
         slack = added(walker.flow.slack, {topic: now[topic] - path[topic] for topic in now})
@@ -160,7 +164,7 @@ class Keeper:
         began, status = loop.time(), await self._status()
         while loop.time() - began < RELEASED_S:
             epochs = {each["name"]: each["epoch"] for each in status.get("kept", ())}
-            if name in epochs and status["releasedEpoch"] >= epochs[name]:
+            if name in epochs and (status["releasedEpoch"] >= epochs[name] or status["state"] == "STOPPED"):
                 return status
             await asyncio.sleep(AGAIN_S)
             status = await self._status()
