@@ -7,7 +7,6 @@ places a log names. (delta.io, PROTOCOL.md.)
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 from urllib.parse import unquote
@@ -17,12 +16,17 @@ import pyarrow.parquet as pq
 
 from tidemark.shared.adapters.deltavectors import Vector
 from tidemark.shared.adapters.parquetpieces import rows_together
-from tidemark.shared.adapters.tablebytes import DAMAGED, Folder, inside, watched
+from tidemark.shared.adapters.tablebytes import DAMAGED, Folder, Outside, inside, watched
 from tidemark.shared.model.values import INT64_MAX
 
 LOG: Final = "_delta_log"
 _HINT: Final = f"{LOG}/_last_checkpoint"
-_NAME: Final = re.compile(r"(\d{20})(\.json|\.checkpoint(\.(\d{10})\.(\d{10})|\.[0-9a-fA-F-]{36})?\.(parquet|json))")
+_NAME: Final = re.compile(
+    r"(\d{20})(\.json|\.checkpoint(?:\.parquet|\.(\d{10})\.(\d{10})\.parquet|\.[^./]{36}\.(?:parquet|json)))", re.ASCII
+)
+"""Version, the rest, part, parts. Exactly as the format's library has them, which takes any 36 characters for a UUID."""
+_VERSION_MAX: Final = 2**64 - 1
+"""The library passes over names with a higher one."""
 _LINE_BYTES_MAX: Final = 1 << 24
 """Of an action: a thousand columns take some hundred KiB, and what is parsed takes many times its text."""
 _PIECE_BYTES: Final = 1 << 20
@@ -120,8 +124,10 @@ def _number(value: Any) -> int:
 class DeltaLog:
     """Functions block; DAMAGED, OSError, NotWhole."""
 
-    def __init__(self, folder: Folder) -> None:
+    def __init__(self, folder: Folder, *, as_library: bool = False) -> None:
+        """as_library: a newest checkpoint that cannot be read is damage, as for the format's library; else what is behind it suffices."""
         self._folder = folder
+        self._as_library = as_library
         self._state = State()
         """Of the version that was asked for last. Never changed: several threads may ask."""
 
@@ -160,12 +166,32 @@ class DeltaLog:
         self._folder.filesystem.invalidate_cache()
         return sorted(f"{LOG}/{match[0]}" for match in self._listed() if ".checkpoint" in match[2])
 
+    def first_read(self) -> frozenset[str]:
+        """Of these the ones that a reader of the present version begins with: the library reads one of them, or fails."""
+        whole = self._whole()
+        return frozenset(name for number, names in whole if number == whole[-1][0] for name in names)
+
     def sidecars(self, checkpoint: str) -> list[str]:
         """The files that one of them names, below the table. Of it nothing else is read, if it is of Parquet."""
         return [_sidecar(told) for action in self._actions(checkpoint, _SIDECARS) if (told := action.get("sidecar"))]
 
     def _listed(self) -> list[re.Match[str]]:
-        return [match for name in self._folder.names(LOG) if (match := _NAME.fullmatch(name))]
+        """Entries, and checkpoints but those whose writers ended before they wrote a byte, which nobody reads."""
+        found = ((_NAME.fullmatch(name), size) for name, size in self._folder.sizes(LOG).items())
+        return [match for match, size in found if match and (size or match[2] == ".json")]
+
+    def _whole(self, most: int = _VERSION_MAX) -> list[tuple[int, list[str]]]:
+        """The checkpoints at or before a version of which all parts are there, in order."""
+        parts: dict[tuple[int, str, int], dict[int, str]] = {}
+        for match in self._listed():
+            if ".checkpoint" in match[2] and int(match[1]) <= most:
+                part, count = (1, 1) if match[4] is None else (int(match[3]), int(match[4]))
+                parts.setdefault((int(match[1]), match[4] or match[2], count), {})[part] = f"{LOG}/{match[0]}"
+        return sorted(
+            (number, [names[part] for part in range(1, count + 1)])
+            for (number, _, count), names in parts.items()
+            if 0 < count <= len(names) and all(part in names for part in range(1, count + 1))
+        )
 
     def state(self, version: int) -> State:
         """A version."""
@@ -182,22 +208,20 @@ class DeltaLog:
         return state
 
     def _begun(self, version: int) -> State:
-        """The newest checkpoint at or before a version; what is before the first entry, where there is none."""
-        hint = self.hint()
-        if hint is not None and hint[0] <= version:
-            with suppress(FileNotFoundError):  # a hint may be wrong
-                return self._checkpoint(*hint)
-        parts: dict[tuple[int, str], dict[str, str]] = {}
-        for match in self._listed():
-            if ".checkpoint" in match[2] and int(match[1]) <= version:
-                kind = match[5] or match[2]
-                parts.setdefault((int(match[1]), kind), {})[match[4] or ""] = f"{LOG}/{match[0]}"
-        whole = [
-            (number, sorted(names.values()))
-            for (number, kind), names in parts.items()
-            if len(names) == (int(kind) if kind.isdigit() else 1)
-        ]
-        return self._checkpoint(*max(whole)) if whole else State()
+        """The newest checkpoint at or before a version that can be read; what is before the first entry, where there is none."""
+        hint, why = self.hint(), None
+        begins = [hint] if hint is not None and hint[0] <= version else []
+        for number, names in [*begins, *reversed(self._whole(version))]:
+            try:
+                return self._checkpoint(number, names)
+            except (FileNotFoundError, *DAMAGED) as error:
+                is_hint = begins and names is begins[0][1]  # it may be wrong
+                if isinstance(error, Outside) or (self._as_library and not is_hint):
+                    raise
+                why = why or (None if is_hint else error)
+        if why is not None and not self._folder.has(entry_name(0)):
+            raise why
+        return State()
 
     def _checkpoint(self, version: int, names: Sequence[str]) -> State:
         state = State(version)

@@ -51,13 +51,13 @@ class Folder:
             return False
         return True
 
-    def names(self, name: str) -> list[str]:
-        """Of what lies in a folder in it; none if there is none. OSError."""
+    def sizes(self, name: str) -> dict[str, int]:
+        """Names of what lies in a folder in it, with their bytes; none if there is none. OSError."""
         try:
-            found = self.filesystem.ls(f"{self.path}/{name}", detail=False)
+            found = self.filesystem.ls(f"{self.path}/{name}", detail=True)
         except FileNotFoundError:
-            return []
-        return [str(path).rstrip("/").rpartition("/")[2] for path in found]
+            return {}
+        return {str(each["name"]).rstrip("/").rpartition("/")[2]: int(each["size"] or 0) for each in found}
 
     def modified_ms(self, name: str) -> int:
         """When a file was written. OSError."""

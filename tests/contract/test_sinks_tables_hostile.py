@@ -188,3 +188,80 @@ def test_S6_whatever_stands_in_the_log_of_a_target_ends_in_a_sentence(tmp_path: 
     assert ended.pop("done") > 10
     assert ended.pop("refused") > 10
     assert not ended
+
+
+def _with_checkpoints(root: Path) -> Path:
+    """A table with rows 0 to 6, and checkpoints at versions 2 and 5; its log."""
+    for number in range(7):
+        write_deltalake(root, pa.table({"n": [number]}), mode="append")
+        if number in (2, 5):
+            DeltaTable(root).create_checkpoint()
+    return root / "_delta_log"
+
+
+def _checkpoint(version: int, middle: str = "", form: str = "parquet") -> str:
+    return f"{version:020d}.checkpoint.{middle}{form}"
+
+
+_UUID = "80a083e8-7026-4e79-81be-64bd76c43a11."
+
+
+@pytest.mark.parametrize(
+    ("names", "data"),
+    [
+        ([_checkpoint(2)], b"PAR1xx"),
+        ([_checkpoint(2)], b""),
+        ([_checkpoint(6)], b""),
+        ([_checkpoint(6, "0000000001.0000000002.")], b"PAR1"),
+        ([_checkpoint(6, f"000000000{part}.0000000002.") for part in (2, 3)], b"PAR1"),
+        ([_checkpoint(6, "0000000000.0000000000.")], b"PAR1"),
+        ([_checkpoint(6, "0000000001.0000000001.", "json")], b"{"),
+        ([_checkpoint(6, "", "json")], b"{"),
+        ([_checkpoint(6, "a" * 35 + ".")], b"PAR1"),
+        ([f"{10**20 - 1}.checkpoint.parquet"], b"PAR1"),
+        (["\u0660" * 19 + "\u0666.checkpoint.parquet"], b"PAR1"),
+    ],
+)
+def test_a_damaged_checkpoint_that_nobody_reads_stops_no_release(tmp_path: Path, names: list[str], data: bytes) -> None:
+    """One behind the newest, one without all of its parts, what is none by its name: the library goes on, and so do we."""
+    log = _with_checkpoints(tmp_path)
+    for name in names:
+        (log / name).write_bytes(data)
+    sink = releases(tmp_path)
+    publish(sink, 1)
+    publish(sink, 2)
+    assert releases(tmp_path).marker("j.v.1") == 2
+    assert DeltaTable(tmp_path).to_pyarrow_table().num_rows == 7
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        [_checkpoint(5)],
+        [_checkpoint(6)],
+        [_checkpoint(6, f"000000000{part}.0000000002.") for part in (1, 2, 3)],
+        [_checkpoint(6, _UUID)],
+        [_checkpoint(6, _UUID, "json")],
+        [_checkpoint(6, "z" * 36 + ".", "json")],
+        [_checkpoint(2**63, "")],
+    ],
+)
+def test_S6_the_newest_checkpoint_that_is_damaged_is_named(tmp_path: Path, names: list[str]) -> None:
+    """The library would not open the table."""
+    log = _with_checkpoints(tmp_path)
+    for name in names:
+        (log / name).write_bytes(b"PAR1")
+    with pytest.raises(TargetRefused, match="is damaged"):
+        publish(releases(tmp_path), 1)
+
+
+@pytest.mark.parametrize("version", [2, 5, 6])
+@pytest.mark.parametrize("middle", [_UUID, "z" * 36 + "."])
+@pytest.mark.parametrize("tail", ["", "{"])
+def test_S6_no_checkpoint_of_any_name_leads_elsewhere(tmp_path: Path, version: int, middle: str, tail: str) -> None:
+    """Also one that is damaged behind that, and whatever stands for its UUID."""
+    log = _with_checkpoints(tmp_path / "table")
+    lines = [{"sidecar": {"path": f"file://{tmp_path}/x", "sizeInBytes": 1, "modificationTime": 1}}]
+    (log / _checkpoint(version, middle, "json")).write_text("".join(json.dumps(line) + "\n" for line in lines) + tail)
+    with pytest.raises(TargetRefused, match=r"out of its folder|is damaged"):
+        publish(releases(tmp_path / "table"), 1)

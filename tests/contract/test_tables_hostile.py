@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from deltalake import write_deltalake
+from deltalake import DeltaTable, write_deltalake
 from fsspec.implementations.local import LocalFileSystem
 from pyiceberg.catalog import load_catalog
 from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
@@ -452,3 +452,26 @@ def test_hints_that_lie_are_passed_over(tmp_path: Path) -> None:
         assert versions.newest() == max(rows)
         for version in rows:
             assert Counter(rows_of(versions, version)) == rows[version], told
+
+
+@pytest.mark.parametrize("hinted", [True, False])
+def test_what_is_behind_a_damaged_checkpoint_suffices(tmp_path: Path, *, hinted: bool) -> None:
+    """An older one with the entries since, or all entries; without them the damage is told."""
+    for number in range(7):
+        write_deltalake(tmp_path, pa.table({"n": [number]}), mode="append")
+        if number in (2, 5):
+            DeltaTable(tmp_path).create_checkpoint()
+    log = tmp_path / "_delta_log"
+    if not hinted:
+        (log / "_last_checkpoint").unlink()
+
+    def found() -> int:
+        return len(rows_of(DeltaVersions(LocalFileSystem(), str(tmp_path), lambda _: None), 6))
+
+    (log / f"{5:020d}.checkpoint.parquet").write_bytes(b"PAR1xx")
+    assert found() == 7
+    (log / f"{0:020d}.json").unlink()
+    assert found() == 7
+    (log / f"{2:020d}.checkpoint.parquet").write_bytes(b"PAR1xx")
+    with pytest.raises(VersionRefused, match="is damaged"):
+        found()

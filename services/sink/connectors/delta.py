@@ -91,15 +91,25 @@ class DeltaReleases(TableReleases[DeltaTable]):
         return table
 
     def _check_places(self) -> None:
-        """TargetRefused where a checkpoint has parts out of the table's folder: the library reads them, wherever they are."""
-        log = DeltaLog(self._destination.folder())
+        """TargetRefused where a checkpoint has parts out of the table's folder: the library reads them, wherever they are.
+
+        One that it does not read may be damaged: what is behind it suffices.
+        """
+        log = DeltaLog(self._destination.folder(), as_library=True)
+        placed = set[str]()
         with self._as_damage():
-            found = log.checkpoints()
-            for name in found:
-                if name not in self._placed:
-                    with suppress(FileNotFoundError):  # its writer has let go of it
+            first = log.first_read()
+            for name in log.checkpoints():
+                try:
+                    if name not in self._placed:
                         log.sidecars(name)
-        self._placed = frozenset(found)
+                    placed.add(name)
+                except FileNotFoundError:
+                    continue  # its writer has let go of it
+                except DAMAGED as error:
+                    if isinstance(error, Outside) or name in first:
+                        raise
+        self._placed = frozenset(placed)
 
     @contextmanager
     def _as_damage(self) -> Iterator[None]:
@@ -222,7 +232,7 @@ class DeltaReleases(TableReleases[DeltaTable]):
     def _check_log(self) -> None:
         """TargetRefused where it is damaged."""
         with self._as_damage():
-            log = DeltaLog(self._destination.folder())
+            log = DeltaLog(self._destination.folder(), as_library=True)
             if (newest := log.newest()) is not None:
                 log.state(newest)
 
@@ -230,7 +240,7 @@ class DeltaReleases(TableReleases[DeltaTable]):
         """TargetRefused for files out of the table's folder, and deletion vectors that are not what they are told to be."""
         folder = self._destination.folder()
         with self._as_damage():
-            for (path, _), added in DeltaLog(folder).state(version).files.items():
+            for (path, _), added in DeltaLog(folder, as_library=True).state(version).files.items():
                 if added.vector is not None:
                     with folder.open(path) as file:
                         rows = pq.read_metadata(file).num_rows
@@ -238,7 +248,7 @@ class DeltaReleases(TableReleases[DeltaTable]):
 
     def _log_files(self, table: DeltaTable) -> Iterator[str]:
         """The last checkpoint that the library wrote, and the entries behind it."""
-        since, hint = -1, DeltaLog(self._destination.folder()).hint()
+        since, hint = -1, DeltaLog(self._destination.folder(), as_library=True).hint()
         if hint is not None and all(self._destination.size(name) is not None for name in hint[1]):  # others may lie
             since = hint[0]
             yield from (f"{LOG}/_last_checkpoint", *hint[1])
