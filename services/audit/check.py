@@ -8,16 +8,17 @@ read committed, by markers. The first difference is named, with epoch, place, ex
 Records that retention has taken from the source cannot be computed again: NotAuditable says so, and is no success.
 """
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import takewhile
+from itertools import chain, takewhile
 from pathlib import Path
 from typing import get_args
 
 from tidemark.services.audit.account import account_of, same
 from tidemark.services.audit.checkpoint import AuditCheckpoint, digest_of_plan, keep, last_checkpoint
+from tidemark.services.audit.corrections import late_places
 from tidemark.services.audit.expected import PLAIN, ExpectedOutput, expected_at_topic, expected_in_files
 from tidemark.services.audit.files import FilesRead, file_output, read_files
 from tidemark.services.audit.forms import forms_at
@@ -35,7 +36,7 @@ from tidemark.services.audit.installed import AuditedInstallation, local_install
 from tidemark.services.audit.merged import TargetRead, Unread, compare, merged_output
 from tidemark.services.audit.outputs import NO_OUTPUT, KeptOutput, Output, VertexReleases, topic_output
 from tidemark.services.audit.reading import TooMuchHeld
-from tidemark.services.audit.recompute import Recomputed, SplitRecords, Stand, recompute
+from tidemark.services.audit.recompute import Positions, Recomputed, SplitRecords, Stand, recompute
 from tidemark.services.audit.report import NOTHING, Audited
 from tidemark.services.audit.rowsums import NO_ROWS, RowSum
 from tidemark.services.audit.settings import audit_settings
@@ -53,12 +54,16 @@ from tidemark.shared.language.stages import (
     KafkaEmit,
     Lookup,
 )
+from tidemark.shared.language.values import ExtendedJsonError, parse_json
 from tidemark.shared.model.checkpoint import SplitStand
 from tidemark.shared.model.ids import NO_EPOCH, Epoch, JobId, ProcessorName, SplitId, VertexId
 from tidemark.shared.model.messages import RunningPlan
+from tidemark.shared.model.plan import PhysicalPlan
 from tidemark.shared.model.processors import ProcessorRow
 from tidemark.shared.model.splits import Status
-from tidemark.shared.operators.context import context_of
+from tidemark.shared.model.values import Document
+from tidemark.shared.operators.context import context_of, source_place
+from tidemark.shared.operators.dead_letters import LATE
 from tidemark.shared.planning import DeadLetterHead, WriteHead, plan_processor
 from tidemark.shared.plugins.interface import PluginError
 from tidemark.shared.ports.blobs import BlobError
@@ -206,15 +211,19 @@ async def _audited(
     texts = {v: at.texts for v, at in expected.items() if at.texts is not None}
     kept = _released(commits, outputs) if aligned else NO_EPOCH
     run = None if last is None else last.run
-    again = partial(recompute, accepts=accepts, texts=texts, code=plan.code, running=plan.tasks, begin=run, keep=kept)
-    done = await _recomputed(partial(again, processor, splits, stands, name), expected)
+    again = partial(recompute, processor, splits, stands, name, accepts=accepts, texts=texts, code=plan.code)
+    again = partial(again, running=plan.tasks, begin=run, keep=kept)
+    done = await _recomputed(again, expected)
     moments = (last is not None and last.moments) or _has_moments(plan, sources, splits, known)
     by_epoch = _is_function_of_positions(processor, sources) and not moments
     unchecked = [f"{table.vertex}: {table.why}" for table in tables.values() if isinstance(table, Unread)]
+    compared = partial(_compared, outputs=outputs, commits=commits, expected=expected, read=read, by_epoch=by_epoch)
+    compared = partial(compared, kept=kept, part=until is not None)
+    late = _told_late(done.plan, outputs, splits, commits) if done.paced and aligned else None
+    told = None if late is None else await _recomputed(partial(again, late=late.places), expected)
     async with or_compacted(sources, splits, known, after):
-        judged = await _compared(
-            done, outputs, commits, expected, read, by_epoch=by_epoch, kept=kept, part=until is not None
-        )
+        sure = late is not None and late.all_told and all(judge.tells for judge in done.paced)
+        done, judged = await _by_letters(done, told, compared, sure=sure)
     if judged is None:
         return None
     unchecked += judged
@@ -283,13 +292,64 @@ async def _recomputed(again: Callable[[], Recomputed], expected: Mapping[VertexI
                 raise NotAuditable(message) from missing
 
 
+@dataclass(frozen=True, slots=True)
+class _ToldLate:
+    """What dead letters say of the rows that came late."""
+
+    places: Positions
+    all_told: bool
+    """No letter is missing, or without the place of its record."""
+
+
+def _told_late(
+    plan: PhysicalPlan, outputs: Mapping[VertexId, Output], splits: Sequence[SplitRecords], commits: Sequence[Commit]
+) -> _ToldLate | None:
+    """The records that dead letters name as late; None: no queue tells them."""
+    queues = {v.id: outputs.get(v.id) for v in plan.vertices if isinstance(v.head, DeadLetterHead)}
+    partitions = {source_place(context_of(plan, s.source, "").topic, s.ordinal): s.ordinal for s in splits}
+    letters: list[Document] = []
+    all_told = bool(queues)
+    for vertex, queue in queues.items():
+        if queue is None:
+            return None
+        all_told &= not (queue.gone or queue.untold or queue.owed.rows or queue.mixed)
+        all_told &= all(queue.complete(commit, vertex) for commit in commits)
+        try:
+            letters += [parse_json(text) for text, _ in chain(*queue.texts.values(), queue.large)]
+        except ExtendedJsonError:  # they have another form
+            return None
+    late = [letter for letter in letters if letter["errInfo"]["reason"] == LATE]
+    all_told &= all(late_places([letter], None, partitions) for letter in late)
+    return _ToldLate(late_places(late, None, partitions), all_told) if queues else None
+
+
+async def _by_letters(
+    done: Recomputed,
+    told: Recomputed | None,
+    compared: Callable[[Recomputed], Awaitable[list[str] | None]],
+    *,
+    sure: bool,
+) -> tuple[Recomputed, list[str] | None]:
+    """A run that knows from letters which rows came late, if everything follows from it; else the one that does not. As compared.
+
+    sure: letters tell all that is not known; AuditFailed, too, for what does not follow.
+    """
+    if told is not None and sure:
+        return told, await compared(told)
+    judged = None
+    if told is not None:
+        with suppress(AuditFailed):  # of a row that missed some of its windows, letters do not tell all
+            judged = await compared(told)
+    return (done, await compared(done)) if told is None or judged is None else (told, judged)
+
+
 async def _compared(
     done: Recomputed,
+    *,
     outputs: Mapping[VertexId, Output],
     commits: Sequence[Commit],
     expected: Mapping[VertexId, ExpectedOutput],
     read: Sequence[TargetRead],
-    *,
     by_epoch: bool,
     kept: Epoch,
     part: bool,

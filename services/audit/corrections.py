@@ -7,7 +7,7 @@ session that is. Rows that came out since the last redrive came out without it, 
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -72,12 +72,17 @@ def windowed(processor: Processor) -> tuple[Processor, str]:
     return replace(processor, pipeline=tuple(stages), options=options), processor.pipeline[at].path
 
 
-def late_places(letters: Sequence[Document], path: str, partitions: Mapping[tuple[str | None, int], int]) -> Positions:
-    """The records that letters name as late for the window at `path`; `partitions`: ordinals of splits by topic and partition."""
+def late_places(
+    letters: Iterable[Document], path: str | None, partitions: Mapping[tuple[str | None, int], int]
+) -> Positions:
+    """The records that letters name as late for the window at `path`; None: for any stage.
+
+    partitions: ordinals of splits by topic and partition.
+    """
     found = set()
     for letter in letters:
         error, source = letter["errInfo"], letter["_stream_meta"]["source"]
-        if error["reason"] == LATE and error["path"] == path and "offset" in source:
+        if error["reason"] == LATE and path in (None, error["path"]) and "offset" in source:
             ordinal = partitions.get((source.get("topic"), int(source["partition"])))
             if ordinal is not None:
                 found.add((ordinal, int(source["offset"])))

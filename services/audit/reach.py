@@ -2,7 +2,7 @@
 
 Nobody notes when within an epoch a row came to a receiver, when a split became idle, or which task heard of its return. Positions and
 the commits' notes say between which bounds the watermark stood: a row that is late by one bound, and not by the other, was judged by the
-moment.
+moment. Of those that other splits' pace has judged, dead letters tell how.
 """
 
 from collections.abc import Mapping
@@ -13,6 +13,7 @@ import numpy.typing as npt
 import pyarrow as pa
 from msgspec import Struct
 
+from tidemark.shared.language.stages import TumblingWindow
 from tidemark.shared.model.ids import SplitId, VertexId
 from tidemark.shared.model.plan import PhysicalPlan
 from tidemark.shared.model.time import MAX_TIME, MIN_TIME
@@ -23,6 +24,7 @@ from tidemark.shared.operators.window_plan import WindowPlan
 from tidemark.shared.operators.windows import enter
 
 Int64s = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,9 +52,11 @@ class Judge:
     """None: a computation by event time, or a join."""
     split: bool
     """Rows were judged before by their own split's watermark (`lateness: split`): only those that passed come."""
+    computes: bool = False
+    """It is a computation."""
 
-    def limits(self, batch: pa.RecordBatch) -> tuple[Int64s, Int64s]:
-        """Of rows in windows: the watermarks from which on they are late there, and their split's before them, ms; shape (m,) each."""
+    def limits(self, batch: pa.RecordBatch) -> tuple[Int64s, Int64s, Int64s]:
+        """Of rows in windows: the watermarks from which on they are late there, and their split's before them, ms; rows; each (m,)."""
         times, before = int64s(batch.column(TS)), int64s(batch.column(WM))
         if self.window is None:
             limits, rows, passed = times + 1, np.arange(len(times)), times >= before
@@ -68,8 +72,17 @@ class Judge:
                 limits = np.concatenate([limits, times + lateness_ms + 1])
                 rows = np.concatenate([rows, np.arange(len(times))])
         if self.split:
-            return limits[passed], np.full(int(passed.sum()), MIN_TIME)
-        return limits, before[rows]
+            return limits[passed], np.full(int(passed.sum()), MIN_TIME), rows[passed]
+        return limits, before[rows], rows
+
+    @property
+    def tells(self) -> bool:
+        """Its dead letters say all that it decides of rows: none is late in part, and none decides what another one does."""
+        if len(self.sources) > 1:
+            return False
+        if self.window is None:
+            return self.computes
+        return isinstance(self.window.spec.stage, TumblingWindow) and not self.window.extras
 
     @property
     def joins(self) -> bool:
@@ -91,7 +104,8 @@ def judges_of(plan: PhysicalPlan) -> list[Judge]:
                 if not window.processing_time:
                     found.append(Judge(vertex.id, near, sources, window, window.judged_at_source))
             elif isinstance(spec, ComputeSpec | JoinSpec) and _by_event_time(spec):
-                found.append(Judge(vertex.id, near, sources, None, spec.lateness == "split"))
+                computes = isinstance(spec, ComputeSpec)
+                found.append(Judge(vertex.id, near, sources, None, spec.lateness == "split", computes))
     return found
 
 
@@ -133,10 +147,14 @@ class Bounds(Struct):
 
 @dataclass(slots=True)
 class Reach:
-    """The bounds for one judge from barrier to barrier. unbounded: receivers may judge rows in front of a barrier behind it (C13)."""
+    """The bounds for one judge from barrier to barrier.
+
+    unbounded: receivers may judge rows in front of a barrier behind it (C13). told: it is known which rows came late by other splits' pace.
+    """
 
     judge: Judge
     unbounded: bool = False
+    told: bool = False
     bounds: Bounds = field(default_factory=Bounds)
     """At the last barrier."""
     _earliest_ms: int | None = None
@@ -147,21 +165,27 @@ class Reach:
         """See `Bounds`."""
         return self.bounds.late
 
-    def read(self, source: VertexId, split: SplitId, batch: pa.RecordBatch, *, idled: bool) -> None:
-        """Rows of one split; idled: it was idle at some time of this epoch."""
+    def read(self, source: VertexId, split: SplitId, batch: pa.RecordBatch, *, idled: bool) -> Bools:
+        """Rows of one split; which of them other splits' pace has judged, shape (m,).
+
+        idled: the split was idle at some time of this epoch.
+        """
         judge, bounds = self.judge, self.bounds
-        if bounds.late or source not in judge.near:
-            return
+        paced = np.zeros(batch.num_rows, dtype=np.bool_)
+        if (bounds.late and not self.told) or source not in judge.near:
+            return paced
         known_ms = max(bounds.most_ms, bounds.ahead_ms.get(split, MIN_TIME))
-        limits, before = judge.limits(batch)
+        limits, before, rows = judge.limits(batch)
         if not judge.joins:
             open_ = limits > bounds.least_ms
-            limits, before = limits[open_], before[open_]
-        if bool((limits <= np.maximum(before, known_ms)).any()):
+            limits, before, rows = limits[open_], before[open_], rows[open_]
+        paced[rows[limits <= np.maximum(before, known_ms)]] = True
+        if paced.any() and not self.told:
             bounds.late = True
         elif len(limits) and (idled or self.unbounded):
             earliest_ms = int(limits.min())
             self._earliest_ms = earliest_ms if self._earliest_ms is None else min(self._earliest_ms, earliest_ms)
+        return paced
 
     def at_barrier(self, splits: Mapping[SplitId, SplitReach], watermark_ms: int) -> None:
         """The epoch is over, with all splits, and this watermark in front of the judge."""

@@ -1,8 +1,9 @@
 """A document computed again over records that are all there: one task a vertex, one thread, no broker, no state.
 
 With `lateness: split` the result is a function of the records of each split alone (LANGUAGE.md, Time), so it must equal the output that the
-running system released; and the output up to a barrier is a function of the splits' positions at it. Windows are stepped on Arrow, even if
-another engine ran them.
+running system released; and the output up to a barrier is a function of the splits' positions at it. With `lateness: merged` it is one
+where it is known which rows came late: such a row comes behind its barrier here. Windows are stepped on Arrow, even if another engine
+ran them.
 """
 
 from collections import Counter, defaultdict
@@ -16,7 +17,7 @@ import pyarrow as pa
 from msgspec import Struct, structs
 
 from tidemark.services.audit.chance import by_chance
-from tidemark.services.audit.reach import Bounds, Reach, SplitReach, judges_of, sources_of
+from tidemark.services.audit.reach import Bools, Bounds, Judge, Reach, SplitReach, judges_of, sources_of
 from tidemark.services.operator.shelved import in_temporary_files
 from tidemark.shared.language.documents import Processor
 from tidemark.shared.model.checkpoint import KnownSplit
@@ -150,6 +151,8 @@ class Recomputed:
     chance: Mapping[VertexId, str]
     """Vertices with output that depends on more than the records, each with the reason."""
     plan: PhysicalPlan
+    paced: Sequence[Judge]
+    """For these, how far other splits were may have decided which rows of this run were late."""
     kept: KeptRun | None = None
     """At the epoch that was asked for."""
 
@@ -223,6 +226,9 @@ class _World:
     """The input watermarks there."""
     done: EpochDone = field(default_factory=lambda: EpochDone(NO_EPOCH))
     admitted: Positions = frozenset()
+    late: Positions = frozenset()
+    came_late: list[tuple[VertexId, Out]] = field(default_factory=list)
+    """By source, rows of this epoch that come behind its barrier."""
     accepts: Mapping[VertexId, Accept] = field(default_factory=dict)
     texts: Mapping[VertexId, Texts] = field(default_factory=dict)
     reach: Sequence[Reach] = ()
@@ -296,9 +302,14 @@ class _World:
         reading.input.judged(reading.front.watermarks({batch.split}), 0)
         for out in outs:
             if out.port == OUT:
+                paced = np.zeros(out.batch.num_rows, dtype=np.bool_)
                 for reach in self.reach:
-                    reach.read(source, batch.split, out.batch, idled=idled)
-                self.send(source, self.chains[source].on_batch(self._admit(out.batch), out.content, ""))
+                    paced |= reach.read(source, batch.split, out.batch, idled=idled)
+                rows = self._admit(out.batch)
+                if self.late and (late := paced & _among(rows, self.late)).any():
+                    self.came_late.append((source, Out(out.port, out.content, rows.filter(pa.array(late)))))
+                    rows = rows.filter(pa.array(~late))
+                self.send(source, self.chains[source].on_batch(rows, out.content, ""))
             else:
                 self.send(source, [out])
 
@@ -306,11 +317,7 @@ class _World:
         """No watermark stood before a record that is admitted: it is late for nothing."""
         if not self.admitted:
             return batch
-        parts, positions = batch.column(PART).to_numpy(), batch.column(POS).to_numpy()
-        mask = np.zeros(batch.num_rows, dtype=np.bool_)
-        for ordinal in np.unique(parts).tolist():
-            mask |= (parts == ordinal) & np.isin(positions, [at for split, at in self.admitted if split == ordinal])
-        before = np.where(mask, MIN_TIME, batch.column(WM).to_numpy())
+        before = np.where(_among(batch, self.admitted), MIN_TIME, batch.column(WM).to_numpy())
         return with_column(batch, WM, pa.array(before, pa.int64()))
 
     def settle(self) -> None:
@@ -322,6 +329,11 @@ class _World:
             self.send(vertex, chain.before_barrier())
             for edge in self.plan.outputs_of(vertex):
                 self.channels[edge.id] = InputProgress(chain.output_watermark(), idle)
+        came_late, self.came_late = self.came_late, []
+        for source, out in came_late:
+            self.send(source, self.chains[source].on_batch(out.batch, out.content, ""))
+        if came_late:
+            self.flush()
 
     def _told(self, vertex: VertexId) -> tuple[int, bool]:
         """What a vertex is told in front of a barrier: its input watermark, ms, and whether its inputs are idle (W3)."""
@@ -348,6 +360,15 @@ class _World:
         return found
 
 
+def _among(batch: pa.RecordBatch, places: Positions) -> Bools:
+    """Which rows follow from one of these records; shape (m,)."""
+    parts, positions = batch.column(PART).to_numpy(), batch.column(POS).to_numpy()
+    mask = np.zeros(batch.num_rows, dtype=np.bool_)
+    for ordinal in np.unique(parts).tolist():
+        mask |= (parts == ordinal) & np.isin(positions, [at for split, at in places if split == ordinal])
+    return mask
+
+
 def _contexts(processor: Processor, plan: PhysicalPlan, code: bytes, name: str) -> dict[VertexId, TaskContext]:
     """Of all tasks: rows and ids that have no room in memory lie in temporary files, as they do in an installation."""
     letter_bytes_max = processor.options.limits.letter_bytes_max
@@ -366,6 +387,7 @@ def recompute(  # noqa: PLR0913 - a document, its records, and what was known of
     name: str,
     *,
     admitted: Positions = frozenset(),
+    late: Positions | None = None,
     passed: Sequence[Mapping[SplitId, int]] = (),
     collects: bool = False,
     accepts: Mapping[VertexId, Accept] | None = None,
@@ -378,6 +400,7 @@ def recompute(  # noqa: PLR0913 - a document, its records, and what was known of
     """Run the document over these records, from barrier to barrier: where each split stood says which records an epoch took in.
 
     admitted: records that are in time in spite of their watermark (`lateness: split`); an epoch has to cover their windows whole.
+    late: records that came late where other splits' pace decides that, all others came in time; None: it is not known which.
     passed: positions at the barriers on the way, in order: which record of an id counts is decided at each (DD2).
     accepts: by sink vertex, which rows its target would refuse; none for a vertex without an entry.
     texts: by sink vertex, how its rows are written where their metadata decide, too; none for others.
@@ -391,9 +414,10 @@ def recompute(  # noqa: PLR0913 - a document, its records, and what was known of
         plan,
         _contexts(processor, plan, code, name),
         admitted=admitted,
+        late=late or frozenset(),
         accepts=accepts or {},
         texts=texts or {},
-        reach=[Reach(judge, unbounded=unbounded and idled) for judge in judges_of(plan)],
+        reach=[Reach(judge, unbounded=unbounded and idled, told=late is not None) for judge in judges_of(plan)],
     )
     world.build()
     chance = {} if begin is None else begin.chance
@@ -413,7 +437,9 @@ def recompute(  # noqa: PLR0913 - a document, its records, and what was known of
         done.append(world.done)
         if epoch == keep:
             kept = world.keep(begin, by_now())
-    return Recomputed(done, by_now(), plan, kept)
+    before = [False] * len(world.reach) if begin is None else [bounds.late for bounds in begin.bounds]
+    paced = [reach.judge for reach, was in zip(world.reach, before, strict=True) if reach.late and not was]
+    return Recomputed(done, by_now(), plan, paced, kept)
 
 
 def _up_to(

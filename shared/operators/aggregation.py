@@ -183,7 +183,10 @@ def in_their_windows(
     there = batch.column(WSTART).is_valid().to_numpy(zero_copy_only=False)
     if bool(there.all()):
         return batch, 0, []
-    judged, in_gaps, letters = _judged(plan, select(batch, ~there), limit_ms, context, open_)
+    loose = select(batch, ~there).drop_columns(
+        [WSTART, WEND]
+    )  # a letter takes rows that have windows for rows of windows
+    judged, in_gaps, letters = _judged(plan, loose, limit_ms, context, open_)
     if not there.any():
         return judged, in_gaps, letters
     both = pa.Table.from_batches([travelling(plan, select(batch, there)), travelling(plan, judged)])

@@ -83,7 +83,7 @@ class Target:
         what = VertexReleases(JOB, IDENTITY.vertex, self.commits, ended=False, before=NO_OUTPUT, since=Epoch(0))
         try:
             output = await merged_output(read, what, self.blobs)
-            done = Recomputed(self.done, {}, _PLAN)
+            done = Recomputed(self.done, {}, _PLAN, ())
             await same(read.vertex, done, output, self.commits, read.expected, by_epoch=True, others=False)
             compare(read, self.done, output, self.commits, by_epoch=True, keep=Epoch(len(self.commits)))
         finally:

@@ -5,7 +5,10 @@ It says of which outputs it makes no statement, and why; all others are compared
 
 import json
 import logging
+import random
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -65,13 +68,14 @@ async def audited(
     source: dict[str, Any],
     options: dict[str, Any],
     forged: str = "",
+    altered: bool = False,
     sources: int = 0,
     records: Callable[[int], Iterator[tuple[int, dict[str, Any]]]] = _records,
 ) -> Audited:
     """Records one after the other, of every partition in turn, through these stages; the audit of what came out.
 
-    forged: a topic to which somebody adds a record afterwards, which a second audit has to name. sources: tasks of the source, if not
-    one for each partition.
+    forged: a topic to which somebody adds a record afterwards, which a second audit has to name. altered: a result becomes another one
+    in place, and is named, too. sources: tasks of the source, if not one for each partition.
     """
     document: dict[str, Any] = {
         "connections": {
@@ -113,12 +117,24 @@ async def audited(
         await it.stop(drain=True)
         left = AuditedInstallation(MemoryCommitStore(it.store), it.memory_blobs, log, {})
         found = await audit(NAME, left)
+        if altered:
+            with _altered(it.broker._topics["results"][0].stored), pytest.raises(AuditFailed, match="1000"):
+                await audit(NAME, left)
         if forged:
             await (await writer.send(TopicPartition(forged, 0), NewRecord(b'{"forged": 1}')))
             with pytest.raises(AuditFailed, match="forged"):
                 await audit(NAME, left)
         await writer.close()
         return found
+
+
+@contextmanager
+def _altered(stored: list[Any]) -> Iterator[None]:
+    """The first result is another one."""
+    first = stored[0]
+    stored[0] = first._replace(record=replace(first.record, value=b'{"_id": "a", "n": 1000}'))
+    yield
+    stored[0] = first
 
 
 CASES: dict[str, tuple[list[dict[str, Any]], dict[str, Any], dict[str, Any], str]] = {
@@ -267,3 +283,49 @@ def test_which_of_the_copies_of_a_record_counts_is_known_by_positions_or_not_jud
     assert (found.records, found.duplicates) == (COUNT, COUNT // 2 - 10)
     assert all("recordId: which of a record's copies came first decided" in what for what in found.unchecked)
     assert bool(found.unchecked) == bool(options)
+
+
+def _disordered(parts: int) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Many records are behind their own split; how far the slower split is then decides whether they come too late."""
+    chance = random.Random(3)
+    for n in range(COUNT):
+        behind_ms = chance.choice([0, 0, chance.randrange(6_000)])
+        part = n % parts
+        yield part, {"id": n, "k": "ab"[n % 3 % 2], "at": 1_000_000 + 300 * n - behind_ms - 2_000 * part, "bad": False}
+
+
+@pytest.mark.parametrize(
+    ("stages", "options"),
+    [
+        ([_window(allowedLateness=0)], {}),
+        ([_window(allowedLateness=0)], {"checkpoint": {"interval": {"size": 3, "unit": "second"}}}),
+        ([_window(allowedLateness=0, pipeline=[{"$sort": {"id": 1}}, *SUMS])], {}),
+        ([_compute(MARKS)], {}),
+        ([_window(), *AGAIN], {}),
+        ([{"$sessionWindow": {"gap": SECOND, "partitionBy": "$k", "allowedLateness": 0, "pipeline": SUMS}}], {}),
+    ],
+    ids=["window", "long epochs", "window of rows", "computation", "window behind a window", "session"],
+)
+def test_dead_letters_tell_which_rows_the_pace_of_other_splits_made_late(
+    tmp_path: Path, stages: list[dict[str, Any]], options: dict[str, Any]
+) -> None:
+    """Positions alone leave it open. The letters say which rows came too late, and then all else must follow.
+
+    Of a session, letters do not say which rows it joined: no result is accused there.
+    """
+    options = {"lateness": "merged", **options}
+    found: Audited = run_virtual(
+        lambda world: audited(
+            world,
+            tmp_path,
+            stages,
+            parts=2,
+            source={"watermark": {"strategy": "boundedDisorder", "maxDelay": {"size": 100, "unit": "ms"}}},
+            options=options,
+            forged="results",
+            altered="$sessionWindow" not in stages[0],
+            records=_disordered,
+        )
+    )
+
+    assert (found.unchecked, 0 < found.late < COUNT) == ((), True)
