@@ -133,7 +133,8 @@ class RealSinks:
             return blob_name(assign.job, vertex, assign.generation, epoch, f"{index}-{outside.unique()}")
 
         tasks = sum(count for vertex, count in assign.plan.tasks.items() if assign.plan.services.get(vertex) == "sink")
-        return PartStore(outside.blobs, name_of, staging.inline_of(tasks), staging.handle_bytes_max)
+        bounds = staging.inline_of(tasks), staging.handle_bytes_max, staging.kept_bytes_max
+        return PartStore(outside.blobs, name_of, *bounds)
 
     async def close(self) -> None:
         """Let go of the clients that tasks share."""

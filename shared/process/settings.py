@@ -22,8 +22,8 @@ _PREFIX = "TIDEMARK_"
 _ENUM = re.compile(r"Invalid enum value ('.*'|[^ ]+)")
 _PORT_MAX = 65_535
 """Ports that there are."""
-_KEPT_BYTES = 64 << 20
-"""Of `kept_bytes`."""
+_KEPT_BYTES = 128 << 20
+"""Of `kept_bytes`: a sink of large documents has that much of parts and requests at a time."""
 _KEPT_BYTES_MAX = 2**31 - 1
 """The range of `kept_bytes`: the largest value that the C library takes."""
 _HEAPS = 2

@@ -431,7 +431,7 @@ class SqlWorld:
         self.executor: Executor = InlineSpawner()
 
     def sink(self) -> SqlSink:
-        store = PartStore(self.blobs, names_for(f"a{next(self.attempts)}"), inline_bytes_max=100)
+        store = PartStore(self.blobs, names_for(f"a{next(self.attempts)}"), inline_bytes_max=100, kept_bytes_max=0)
         return SqlSink(self.stage, self.engine, store, self.executor, self.settings)
 
     def table(self) -> list[tuple[Any, ...]]:

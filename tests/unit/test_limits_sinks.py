@@ -82,6 +82,25 @@ def test_what_is_above_the_inline_bound_goes_into_the_blob_store(inline_bytes_ma
     run_virtual(main)
 
 
+def test_parts_within_a_bound_are_released_from_memory_once() -> None:
+    """The oldest that have room stay; once one is loaded another has its room. Others are read back, and so is one that is loaded again."""
+
+    async def main(world: VirtualWorld) -> None:
+        blobs, names = MemoryBlobs(world.executor), itertools.count()
+        parts = PartStore(blobs, lambda _: f"x/{next(names)}", inline_bytes_max=0, kept_bytes_max=25)
+        kept = [await parts.keep(bytes([n]) * 10, 1, Epoch(1), 0) for n in range(3)]
+        await blobs.delete(await blobs.list(""))
+        assert await parts.load(kept[1]) == b"\1" * 10
+        for gone in (kept[1], kept[2]):
+            with pytest.raises(TargetRefused):
+                await parts.load(gone)
+        last = await parts.keep(b"z" * 15, 1, Epoch(2), 0)
+        await blobs.delete(await blobs.list(""))
+        assert (await parts.load(last), await parts.load(kept[0])) == (b"z" * 15, b"\0" * 10)
+
+    run_virtual(main)
+
+
 def test_C5_a_handle_stays_small_however_many_checkpoints_are_aborted() -> None:
     """Each aborted epoch's records stay in the handle of the next: beyond two epochs' they go into the blob store."""
 

@@ -16,7 +16,7 @@ from tidemark.shared.model.formats import STAGED_RECORDS, Codec, FormatError
 from tidemark.shared.operators.keygroups import key_groups
 from tidemark.shared.ports.log import HEADERS, RecordColumns
 from tidemark.shared.ports.sink import TargetRefused
-from tidemark.shared.wire.arrow import decode_batch, encode_batch
+from tidemark.shared.wire.arrow import decode_batch, stream_of
 from tidemark.shared.wire.limits import DEFAULT, WireError
 
 Int64s = npt.NDArray[np.int64]
@@ -103,12 +103,12 @@ def _one(several: Sequence[RecordColumns]) -> RecordColumns:
     return RecordColumns(column("values", pa.binary()), keys, times, column("headers", HEADERS))
 
 
-_CODEC: Final[Codec[list[tuple[str, bytes]]]] = Codec(STAGED_RECORDS, list[tuple[str, bytes]])
+_CODEC: Final[Codec[list[tuple[str, memoryview]]]] = Codec(STAGED_RECORDS, list[tuple[str, memoryview]])
 
 
 def encode_runs(runs: Sequence[TopicRun]) -> bytes:
     """A part's bytes: of each run the topic, and its columns as an IPC stream."""
-    return _CODEC.encode([(run.topic, encode_batch(_batch(run.columns))) for run in runs])
+    return _CODEC.encode([(run.topic, stream_of(_batch(run.columns))) for run in runs])
 
 
 def _batch(columns: RecordColumns) -> pa.RecordBatch:

@@ -33,6 +33,8 @@ class StagingSettings:
     """Records of an epoch that travel in a handle itself; the others go into the blob store (C7), which syncs its disk for them."""
     mirror_inline_bytes_max: int = sized(256 * 1024, grows=False)
     """Records that travel in the handles of all sink tasks of a plan together: each has its share."""
+    kept_bytes_max: int = 32 * 1024 * 1024
+    """Parts in the blob store that a task still has in memory, until it releases them; others are read back, and checked."""
     handle_bytes_max: int = sized(512 * 1024)
     """A handle above this is neither written nor read: it would fit into no acknowledgement."""
 
@@ -168,17 +170,25 @@ class PartStore:
         name_of: BlobNamer,
         inline_bytes_max: int = _DEFAULT.inline_bytes_max,
         handle_bytes_max: int = _DEFAULT.handle_bytes_max,
+        kept_bytes_max: int = _DEFAULT.kept_bytes_max,
     ) -> None:
         self._blobs = blobs
         self._name_of = name_of
         self.inline_bytes_max = inline_bytes_max
         self.handle_bytes_max = handle_bytes_max
+        self._kept: dict[BlobRef, bytes] = {}
+        """Parts that are to be loaded once, of `_kept_left` and these bytes together. The oldest stay: they are released first."""
+        self._kept_left = kept_bytes_max
 
     async def keep(self, data: bytes, rows: int, epoch: Epoch, inline_left: int) -> Part:
         """Make one part durable. `inline_left`: how many bytes the handle still has room for."""
         if len(data) <= min(self.inline_bytes_max, inline_left):
             return InlinePart(rows, data)
-        return BlobPart(rows, await _on_blobs(self._blobs.put(self._name_of(epoch), data)))
+        blob = await _on_blobs(self._blobs.put(self._name_of(epoch), data))
+        if len(data) <= self._kept_left:
+            self._kept[blob] = data
+            self._kept_left -= len(data)
+        return BlobPart(rows, blob)
 
     def listed(self, staged: bytes) -> tuple[Part, ...]:
         """The parts of a handle, see `decode_handle`."""
@@ -190,7 +200,11 @@ class PartStore:
             case InlinePart():
                 return part.data
             case BlobPart():
-                return await _on_blobs(self._blobs.get(part.blob))
+                data = self._kept.pop(part.blob, None)
+                if data is None:
+                    return await _on_blobs(self._blobs.get(part.blob))
+                self._kept_left += len(data)
+                return data
             case _:
                 raise TargetRefused(
                     f"staged part: expected records, found {type(part).__name__}; the handle is another sink's"
