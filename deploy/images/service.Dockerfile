@@ -17,7 +17,7 @@ RUN python3 -m venv /opt/tidemark \
  && /opt/tidemark/bin/pip install --find-links cache --require-hashes -r requirements-build.lock \
  && /opt/tidemark/bin/pip install --find-links cache --require-hashes --no-build-isolation -r wanted.lock
 # What only some have lies in folders beside it, so that all images share one layer of the rest; Python passes over folders that are not there.
-RUN for part in tables frames plots; do \
+RUN for part in iceberg delta frames plots; do \
       python3 lock.py packages.txt $part < requirements.lock > wanted.lock \
    && /opt/tidemark/bin/pip install --find-links cache --require-hashes --no-deps --target /opt/parts/$part -r wanted.lock \
    && echo /opt/tidemark/$part >> "$(/opt/tidemark/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/parts.pth" \
@@ -48,11 +48,12 @@ FROM coordinator AS operator
 COPY --from=build /opt/parts/frames /opt/tidemark/frames
 
 FROM coordinator AS source
-COPY --from=build /opt/parts/tables /opt/tidemark/tables
+COPY --from=build /opt/parts/iceberg /opt/tidemark/iceberg
 
 FROM source AS sink
+COPY --from=build /opt/parts/delta /opt/tidemark/delta
 
-FROM source AS control
+FROM sink AS control
 COPY --from=build /opt/parts/frames /opt/tidemark/frames
 COPY --from=build /opt/parts/plots /opt/tidemark/plots
 

@@ -128,9 +128,9 @@ def reached(starts: list[str]) -> dict[str, set[str]]:
 
 
 def only_opened(service: str) -> set[str]:
-    """Where a catalog is opened stands beside what all need; what it needs is in images with tables alone."""
+    """Where a catalog is opened stands beside what all need; what it needs is in images with Iceberg alone."""
     opened = {"tidemark.shared.adapters.icebergfiles", "tidemark.shared.adapters.icebergsql"}
-    return set() if "tables" in parts_of(service) else opened
+    return set() if "iceberg" in parts_of(service) else opened
 
 
 @pytest.mark.parametrize("service", SERVICES)
@@ -174,15 +174,17 @@ def test_tables_and_plots_are_in_the_images_that_open_them() -> None:
         "coordinator": {"all"},
         "gateway": {"all"},
         "operator": {"all", "frames"},
-        "source": {"all", "tables"},
-        "sink": {"all", "tables"},
-        "control": {"all", "tables", "frames", "plots"},
+        "source": {"all", "iceberg"},
+        "sink": {"all", "iceberg", "delta"},
+        "control": {"all", "iceberg", "delta", "frames", "plots"},
         "spark": {"all", "frames", "spark"},
     }
 
 
 @pytest.mark.parametrize(
-    "services", [("coordinator", "gateway"), ("operator",), ("source", "sink"), ("control",), ("spark",)], ids="-".join
+    "services",
+    [("coordinator", "gateway"), ("operator",), ("source",), ("sink",), ("control",), ("spark",)],
+    ids="-".join,
 )
 def test_services_load_without_the_packages_that_their_image_lacks(services: tuple[str, ...]) -> None:
     """All their modules, and all that are shared but for one that opens catalogs, where none are."""
@@ -217,7 +219,7 @@ def test_services_load_without_the_packages_that_their_image_lacks(services: tup
 
 def test_the_lock_is_thinned_by_whole_packages() -> None:
     """What is left out is left out with its digests; all else stays as it is."""
-    kept = list(of_parts(LOCK, PACKAGES, {"all", "tables", "frames", "plots"}))
+    kept = list(of_parts(LOCK, PACKAGES, {"all", "iceberg", "delta", "frames", "plots"}))
     names = [{line.split("==")[0] for line in lines if re.match(r"[\w.-]+(\[.*\])?==", line)} for lines in (LOCK, kept)]
     assert names[0] - names[1] == {"pyspark", "py4j"}
     at = next(i for i, line in enumerate(LOCK) if line.startswith("pyspark=="))
