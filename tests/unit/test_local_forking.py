@@ -4,6 +4,7 @@ import asyncio
 import json
 import os
 import signal
+import subprocess
 import sys
 from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
@@ -12,7 +13,7 @@ from typing import Any
 import psutil
 import pytest
 
-from tidemark.services.local.forking import ForkedProcess, Forking
+from tidemark.services.local.forking import _NO_THREADS, ForkedProcess, Forking
 from tidemark.services.local.tether import tethered
 
 SERVICES = """
@@ -177,3 +178,25 @@ async def test_ends_are_heard_though_all_tasks_were_cancelled(
     process.kill()
     async with asyncio.timeout(20):
         assert await process.wait() == -signal.SIGKILL
+
+
+def test_a_process_uses_libraries_that_survive_no_fork(tmp_path: Path) -> None:
+    """That of Delta Lake makes a thread as it is loaded, and refuses a child of a process that has used it: the server does not load it."""
+    program = (
+        "import os, sys\n"
+        "import pyarrow as pa\n"
+        "from tidemark.services.local import fork_server\n"
+        "fork_server.load(['coordinator', 'control', 'gateway', 'source', 'operator', 'sink', 'spark'])\n"
+        "assert not {'deltalake', 'pyiceberg'} & sys.modules.keys()\n"
+        "assert len(os.listdir('/proc/self/task')) == 1\n"
+        "child = os.fork()\n"
+        "if child:\n"
+        "    sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))\n"
+        "import deltalake\n"
+        "deltalake.write_deltalake(sys.argv[1], pa.table({'n': [1]}))\n"
+        "assert deltalake.DeltaTable(sys.argv[1]).version() == 0\n"
+    )
+    command = [sys.executable, "-c", program, str(tmp_path / "table")]
+    env = {**os.environ, **_NO_THREADS, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
