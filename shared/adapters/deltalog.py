@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tidemark.shared.adapters.deltavectors import Vector
-from tidemark.shared.adapters.parquetpieces import rows_together
+from tidemark.shared.adapters.parquetpieces import Pieces
 from tidemark.shared.adapters.tablebytes import DAMAGED, Folder, Outside, inside, watched
 from tidemark.shared.model.values import INT64_MAX
 
@@ -244,8 +244,9 @@ class DeltaLog:
         try:
             with watched(lambda: self._folder.open(name)) as file:
                 parquet = pq.ParquetFile(file)
+                pieces = Pieces(file, parquet.metadata)
                 for group in range(parquet.num_row_groups):
-                    rows = rows_together(file, parquet.metadata, group, _CHECKPOINT_ROWS)
+                    rows = pieces.rows(group, _CHECKPOINT_ROWS)
                     for batch in parquet.iter_batches(rows, row_groups=[group], columns=list(columns)):
                         yield from _actions_in(batch)
         except pa.ArrowException as error:

@@ -19,24 +19,50 @@ _FRONT_ROWS: Final = 256
 """At most, where texts leave out what they have in common: the longest one is known when all are unpacked."""
 _FRONT: Final = "DELTA_BYTE_ARRAY"
 _TEXT: Final = "BYTE_ARRAY"
+_RATIOS: Final = {"UNCOMPRESSED": 1, "SNAPPY": 22, "LZ4": 256, "GZIP": 1033}
+"""To how many bytes one may unpack, by the formats: 3 become 64; one more of a length is 255; 258 for two bits. Of others too many."""
+_PADDING: Final = 100
+"""Arrow reads so much more of some writers' chunks."""
 
 
-def rows_together(file: Any, known: pq.FileMetaData, group: int, most: int) -> int:
-    """Of a row group as many rows as take some `BYTES`, however long the texts in its dictionaries, at least 1; at most `most`.
+class Pieces:
+    """Of one file, open at any place, with the footer `known`."""
 
-    `file`: open, at any place, with the footer `known`. Raises as Arrow.
-    """
-    texts = [at for at in range(known.num_columns) if known.schema.column(at).physical_type == _TEXT]
-    columns = [known.row_group(group).column(at) for at in texts]
-    fronts = any(_FRONT in column.encodings for column in columns)
-    paths = [column.path_in_schema for column in columns if _FRONT not in column.encodings]
-    # Arrow gives dictionaries as they are; of a column without one, a dictionary of the rows that are read.
-    parquet = pq.ParquetFile(file, metadata=known, read_dictionary=paths, buffer_size=_BUFFER_BYTES, pre_buffer=False)
-    longest = 0
-    for path in paths:
-        batches = parquet.iter_batches(_LOOK_ROWS, row_groups=[group], columns=[path], use_threads=False)
-        longest += next(filter(None, (sum(map(_longest, batch.columns)) for batch in batches)), 0)
-    return max(1, min(most, _FRONT_ROWS if fronts else most, BYTES // max(longest, 1)))
+    def __init__(self, file: Any, known: pq.FileMetaData) -> None:
+        self._file = file
+        self._known = known
+        columns = range(known.num_columns)
+        self._texts = [at for at in columns if known.schema.column(at).physical_type == _TEXT]
+        self._readers: dict[tuple[str, ...], pq.ParquetFile] = {}
+        """By the columns whose dictionaries they give."""
+
+    def rows(self, group: int, most: int) -> int:
+        """Of a row group as many rows as take some `BYTES`, however long its texts may be, at least 1; at most `most`. Raises as Arrow."""
+        known = self._known.row_group(group)
+        columns = [known.column(at) for at in self._texts]
+        unseen = BYTES // max(1, sum(map(_bound, columns)))
+        if unseen >= min(most, known.num_rows):
+            return max(1, min(most, unseen))
+        fronts = any(_FRONT in column.encodings for column in columns)
+        paths = tuple(column.path_in_schema for column in columns if _FRONT not in column.encodings)
+        longest = sum(self._longest(group, path, paths) for path in paths)
+        return max(1, min(most, _FRONT_ROWS if fronts else most, BYTES // max(longest, 1)))
+
+    def _longest(self, group: int, path: str, paths: tuple[str, ...]) -> int:
+        """Bytes of a column's longest text."""
+        reader = self._readers.get(paths)
+        if reader is None:
+            # Arrow gives dictionaries as they are; of a column without one, a dictionary of the rows that are read.
+            reader = self._readers[paths] = pq.ParquetFile(
+                self._file, metadata=self._known, read_dictionary=paths, buffer_size=_BUFFER_BYTES, pre_buffer=False
+            )
+        batches = reader.iter_batches(_LOOK_ROWS, row_groups=[group], columns=[path], use_threads=False)
+        return next(filter(None, (sum(map(_longest, batch.columns)) for batch in batches)), 0)
+
+
+def _bound(column: Any) -> int:
+    """Bytes that a chunk of a column cannot have more of, unpacked, whatever else its file says: no text in it is longer."""
+    return int(max(0, column.total_compressed_size + _PADDING) * _RATIOS.get(column.compression, BYTES))
 
 
 def _longest(column: Any) -> int:

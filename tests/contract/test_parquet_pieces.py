@@ -9,7 +9,7 @@ import pytest
 
 from tidemark.services.source.connectors.filereaders import ParquetRows
 from tidemark.services.source.connectors.tablerows import PARQUET, Columns, DataFile, by_name
-from tidemark.shared.adapters.parquetpieces import BYTES, rows_together
+from tidemark.shared.adapters.parquetpieces import BYTES, Pieces, _bound
 
 LONG = "x" * (1 << 20)
 COLUMNS: dict[str, Any] = {
@@ -24,7 +24,7 @@ COLUMNS: dict[str, Any] = {
 def together(path: Path) -> int:
     """Rows of its first group."""
     with path.open("rb") as file:
-        return rows_together(file, pq.read_metadata(path), 0, 16_384)
+        return Pieces(file, pq.read_metadata(path)).rows(0, 16_384)
 
 
 @pytest.mark.parametrize("kept", [False, True])
@@ -51,7 +51,24 @@ def test_short_texts_are_read_as_ever(tmp_path: Path) -> None:
     """Whatever lies beside them."""
     path = tmp_path / "x.parquet"
     pq.write_table(pa.table({"n": range(600), "t": ["abc"] * 600, "l": [["x"]] * 600, "no": [None] * 600}), path)
-    assert together(path) == 16_384
+    assert together(path) >= 600
+
+
+@pytest.mark.parametrize("codec", ["none", "snappy", "gzip", "lz4", "zstd", "brotli"])
+@pytest.mark.parametrize("dictionary", [False, True])
+def test_no_text_is_longer_than_its_chunk_can_be(tmp_path: Path, codec: str, *, dictionary: bool) -> None:
+    """What packs best there is: a letter, again and again."""
+    path = tmp_path / "x.parquet"
+    pq.write_table(pa.table({"t": ["x" * (1 << 24)]}), path, compression=codec, use_dictionary=dictionary)
+    assert _bound(pq.read_metadata(path).row_group(0).column(0)) >= 1 << 24
+    assert 1 <= together(path) <= 4
+
+
+def test_small_groups_are_not_looked_into(tmp_path: Path) -> None:
+    """A table may have very many; what is unpacked of some hundred bytes is little, however they were packed."""
+    path = tmp_path / "x.parquet"
+    pq.write_table(pa.table({"n": range(100), "t": [f"some text {n}" for n in range(100)]}), path)
+    assert Pieces(None, pq.read_metadata(path)).rows(0, 16_384) >= 100
 
 
 def test_a_read_of_a_file_gives_few_of_them(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 
 from tidemark.services.source.connectors.csvlines import CsvLines, CsvMany
 from tidemark.services.source.connectors.parquetcells import texts_of
-from tidemark.shared.adapters.parquetpieces import rows_together
+from tidemark.shared.adapters.parquetpieces import Pieces
 from tidemark.shared.language.csv_cells import value_of
 from tidemark.shared.language.limits import DEFAULTS
 from tidemark.shared.language.stages import FileFormat
@@ -329,7 +329,7 @@ class ParquetRows:
             # A few at a time: a group may be as large as its writer liked.
             known = parquet.metadata.row_group(group)
             rows = min(max(_PARQUET_BYTES * known.num_rows // max(known.total_byte_size, 1), 1), _PARQUET_ROWS)
-            rows = rows_together(file, parquet.metadata, group, rows)
+            rows = Pieces(file, parquet.metadata).rows(group, rows)
             batches = parquet.iter_batches(batch_size=rows, row_groups=[group])
             size = sum(known.column(column).total_compressed_size for column in range(known.num_columns))
             found = _Begun(file, batches, position - first, first + known.num_rows, parquet.metadata.num_rows, size)

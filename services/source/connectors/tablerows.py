@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
 from tidemark.shared.adapters.deletionvectors import Places
-from tidemark.shared.adapters.parquetpieces import rows_together
+from tidemark.shared.adapters.parquetpieces import Pieces
 from tidemark.shared.adapters.tablebytes import watched
 
 PARQUET: Final = ds.ParquetFileFormat(
@@ -192,8 +192,10 @@ class DataFile:
             yield from fragment.to_batches(batch_size=_BATCH_ROWS, **read)
             return
         with watched(self.open) as file:
-            for group in range(fragment.metadata.num_row_groups):
-                rows = rows_together(file, fragment.metadata, group, _BATCH_ROWS)
+            known = fragment.metadata
+            pieces = Pieces(file, known)
+            for group in range(known.num_row_groups):
+                rows = pieces.rows(group, _BATCH_ROWS)
                 yield from fragment.subset(row_group_ids=[group]).to_batches(batch_size=rows, **read)
 
     def _shaped(self, batch: pa.RecordBatch, have: Sequence[pa.Field]) -> pa.RecordBatch:
