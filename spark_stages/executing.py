@@ -195,15 +195,17 @@ DIFFERING_DDL: Final = "said string"
 
 
 def differing(
-    root: str, segments: Sequence[StateSegment], tasks: int, batches: Iterator[pa.RecordBatch]
+    packed_plan: bytes, root: str, segments: Sequence[StateSegment], tasks: int, batches: Iterator[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
-    """Each number in `batches` is that of the share of segments to look at."""
+    """Each number in `batches` is that of the share of segments to look at: for their digests, and the form that the plan goes on with."""
+    plan, _ = _unpacked(packed_plan)
     for batch in batches:
         for number in batch.column(0).to_pylist():
-            said = []
+            said: list[str] = []
             for segment in segments[number::tasks]:
                 try:
-                    _checked(root, segment)
+                    data = _checked(root, segment)
+                    said += filter(None, [plan.unread(pq.read_schema(pa.BufferReader(data)).names)])
                 except SegmentDiffers as error:
                     said.append(str(error))
             yield pa.RecordBatch.from_pydict({"said": pa.array(said, pa.string())})

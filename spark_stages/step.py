@@ -128,11 +128,14 @@ class SparkStep:
         return SparkResult(state, outs, late, failed, self._output_watermark(state, times), self._jobs)
 
     def check(self, segments: Sequence[StateSegment]) -> None:
-        """SegmentDiffers names a segment that is gone or differs from the manifest (P2). Executors read them, each its share."""
+        """SegmentDiffers names a segment that is gone or differs from the manifest (P2), or says that another build's form is unread.
+
+        Executors read them, each its share.
+        """
         if not segments:
             return
         tasks = min(self.tasks_planned, len(segments))
-        work = functools.partial(differing, self.root, tuple(segments), tasks)
+        work = functools.partial(differing, self._packed, self.root, tuple(segments), tasks)
         found = self.session.range(0, tasks, 1, tasks).mapInArrow(work, DIFFERING_DDL).collect()
         if found:
             raise SegmentDiffers(found[0][0])

@@ -177,10 +177,11 @@ class StepOperator(Operator):
         if data is None:
             return
         stored = _CODEC.decode(data)
-        self._state = StepState(
-            decode_table(stored.partials), decode_table(stored.rows),
-            stored.closed_to_ms, stored.forced_ms, stored.last_arrival_ms,
-        )  # fmt: skip
+        partials, rows = decode_table(stored.partials), decode_table(stored.rows)
+        for table in (partials, rows):
+            if table is not None and table.num_rows and (why := self._step.plan.unread(table.schema.names)):
+                raise OperatorError(why)
+        self._state = StepState(partials, rows, stored.closed_to_ms, stored.forced_ms, stored.last_arrival_ms)
         self._dirty = False
         self._arrived = (
             True  # a copy may have been taken before the last arrival was told the time: a timer then runs from now

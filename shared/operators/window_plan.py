@@ -6,7 +6,7 @@
   pipeline runs when the window closes.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import takewhile
@@ -65,6 +65,10 @@ ROWS_SCHEMA: Final = pa.schema([
 def _reads_window(stages: Sequence[Stage]) -> bool:
     asked = (node.names for node in nodes_in(tuple(stages)) if isinstance(node, Meta))
     return any(not names or names[0] == "window" for names in asked)
+
+
+_LATER: Final = frozenset({META, AGAIN, WM})
+"""Columns of rows that an earlier build did not write, and that may be null."""
 
 
 def in_form(table: pa.Table, schema: pa.Schema) -> pa.Table:
@@ -234,6 +238,19 @@ class WindowPlan:
         schema = ROWS_SCHEMA.append(pa.field(META, pa.binary())) if told else ROWS_SCHEMA
         schema = schema.append(pa.field(AGAIN, pa.bool_())) if self.tells_once else schema
         return schema.append(pa.field(WM, pa.int64())) if self.limits_travel else schema
+
+    def unread(self, names: Collection[str]) -> str:
+        """Why open windows that are kept in these columns cannot be gone on with; "" where they can.
+
+        Another build may have worked on them beforehand, where this one keeps the rows.
+        """
+        if not (lacking := set(self.segment_schema.names) - _LATER - {*names}):
+            return ""
+        return (
+            f"{self.spec.stage.path}: another build kept its open windows, in a form that this one does not go on with (it expects the"
+            f" columns {', '.join(sorted(lacking))}); let that build close them (stop with drain), or start without state"
+            " (--without-state; by REST resumeFromCheckpoint: false)"
+        )
 
     @property
     def limits_travel(self) -> bool:

@@ -4,6 +4,7 @@
 import hashlib
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -167,6 +168,16 @@ def test_P2_a_restore_names_a_segment_that_is_not_as_listed(
     path.write_bytes(parquet_bytes(partials(plan, 99))) if how == "changed" else path.unlink()
     with pytest.raises(SegmentDiffers, match=f"{segments[1].name}: expected digest {segments[1].digest}"):
         step.check(segments)
+
+
+def test_a_restore_names_windows_that_another_build_worked_on(
+    session: SparkSession, plan: WindowPlan, tmp_path: Path
+) -> None:
+    """A build that aggregates what this one keeps as rows: they would be rows of nothing."""
+    _, segments = stored(tmp_path, plan)
+    rows = replace(plan.spec, stage=replace(plan.spec.stage, pipeline=()))
+    with pytest.raises(SegmentDiffers, match="another build kept its open windows"):
+        SparkStep(session, WindowPlan(rows), str(tmp_path)).check(segments)
 
 
 @pytest.mark.parametrize(("rows_max", "merges"), [(10**6, 1), (1, 1 + SEGMENTS)])

@@ -11,7 +11,7 @@ from tidemark.shared.language.documents import parse
 from tidemark.shared.model.plan import DLQ, OUT
 from tidemark.shared.model.time import MAX_TIME, MIN_TIME
 from tidemark.shared.model.values import Document
-from tidemark.shared.operators.base import MAX_OPEN, MIN_OPEN, TS, WSTART, Out
+from tidemark.shared.operators.base import MAX_OPEN, MIN_OPEN, TS, WSTART, OperatorError, Out
 from tidemark.shared.operators.batches import documents_of
 from tidemark.shared.operators.partial import PartialAggregate
 from tidemark.shared.operators.step import EpochInput, Step, StepState, Times
@@ -280,6 +280,33 @@ def test_rows_kept_before_a_window_asked_for_metadata_have_none() -> None:
     after._step.restore(dict(before._step_parts))
     after.finish()
     assert after.documents() == [{"_id": None, "kinds": ["none", "a", "a"]}]
+
+
+_COUNT = {"$group": {"_id": "$k", "n": {"$sum": 1}}}
+_ROWS = {"$sort": {"v": 1}}
+_GENERAL = {"$group": {"_id": "$k", "n": {"$push": "$v"}}}
+
+
+@pytest.mark.parametrize(("before", "after"), [(_COUNT, _ROWS), (_ROWS, _COUNT), (_GENERAL, _ROWS)])
+@pytest.mark.parametrize("of_session", [False, True])
+def test_windows_that_another_build_worked_on_are_refused(
+    before: dict[str, Any], after: dict[str, Any], *, of_session: bool
+) -> None:
+    """One that decides otherwise which work is done beforehand; columns that are not there would be null."""
+
+    def made(stage: dict[str, Any]) -> World:
+        source, window = pipeline(10, pipeline=[stage])["pipeline"]
+        if of_session:
+            gap = window["$tumblingWindow"]["interval"]
+            window = {"$sessionWindow": {"gap": gap, "partitionBy": "$k", "pipeline": [stage]}}
+        return world({"pipeline": [source, window]}, [record(1), record(2)])
+
+    old, new = made(before), made(after)
+    old.feed(0, 2)
+    old.epoch()
+    with pytest.raises(OperatorError, match=r"another build kept its open windows.*let that build close them"):
+        new._step.restore(dict(old._step_parts))
+    made(before)._step.restore(dict(old._step_parts))
 
 
 # --- panes ------------------------------------------------------------------------------------------------------------
