@@ -214,15 +214,15 @@ async def _audited(
     again = partial(recompute, processor, splits, stands, name, accepts=accepts, texts=texts, code=plan.code)
     again = partial(again, running=plan.tasks, begin=run, keep=kept)
     done = await _recomputed(again, expected)
+    late = _told_late(done.plan, outputs, splits, commits) if done.paced and aligned else None
+    told = None if late is None else await _recomputed(partial(again, late=late.places), expected)
+    sure = late is not None and late.all_told and all(judge.tells for judge in done.paced)
     moments = (last is not None and last.moments) or _has_moments(plan, sources, splits, known)
-    by_epoch = _is_function_of_positions(processor, sources) and not moments
+    by_epoch = aligned and not (_may_idle(sources) or moments) and (sure or not done.paced)
     unchecked = [f"{table.vertex}: {table.why}" for table in tables.values() if isinstance(table, Unread)]
     compared = partial(_compared, outputs=outputs, commits=commits, expected=expected, read=read, by_epoch=by_epoch)
     compared = partial(compared, kept=kept, part=until is not None)
-    late = _told_late(done.plan, outputs, splits, commits) if done.paced and aligned else None
-    told = None if late is None else await _recomputed(partial(again, late=late.places), expected)
     async with or_compacted(sources, splits, known, after):
-        sure = late is not None and late.all_told and all(judge.tells for judge in done.paced)
         done, judged = await _by_letters(done, told, compared, sure=sure)
     if judged is None:
         return None
@@ -469,12 +469,6 @@ def _status(status: str, commit: Commit) -> Status:
 
 def _may_idle(sources: Sequence[SourceRead]) -> bool:
     return any(source.stage.partition_idle_timeout_ms is not None for source in sources)
-
-
-def _is_function_of_positions(processor: Processor, sources: Sequence[SourceRead]) -> bool:
-    """Whether an epoch's output depends on positions alone: an idle split lets the watermark pass at a moment that nobody notes."""
-    aligned = processor.options.alignment_timeout_ms is None
-    return processor.options.lateness == "split" and not _may_idle(sources) and aligned
 
 
 def _has_moments(

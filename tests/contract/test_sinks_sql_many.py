@@ -15,7 +15,7 @@ from tests.contract.test_sinks_sql import sql_world
 from tests.contract.test_sinks_sql_tables import remake
 from tests.harness.share import share
 from tidemark.services.library.release_world import IDENTITY, row_of
-from tidemark.services.sink.connectors import sqlrows
+from tidemark.services.sink.connectors import sqlrows, sqlwrites
 from tidemark.services.sink.connectors.sqlrows import RowMaker, documents_array
 from tidemark.services.sink.connectors.sqltable import target_table
 from tidemark.services.sink.connectors.sqlvalues import Misfit
@@ -191,6 +191,24 @@ async def test_S6_columns_are_converted_as_values_are(url: str, monkeypatch: pyt
         remake(target, "DROP TABLE tidemark_released", f"CREATE TABLE rows (id BIGINT PRIMARY KEY, {columns})")
         monkeypatch.setattr(sqlrows, "_surely", lambda *_, **__: None)
         assert await told(target, fitting) == by_columns
+
+
+async def test_a_key_is_written_alike_whichever_way_its_row_is_read(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows of one key are folded by what is handed over. Of two, one may be read by a kernel, and one by the converter of values."""
+    with sql_world(url, part_bytes=1 << 20) as target:
+        remake(target, f"CREATE TABLE rows (id BIGINT PRIMARY KEY, {TYPED[target.engine.dialect.name]})")
+        table = target_table(target.engine, target.stage)
+        maker = RowMaker(table, ("id",), target.engine.dialect, inserts=True)
+        exact = [str(column.name) for column in table.columns if column.name != "id" and sqlwrites._is_exact(column)]
+        encoded = encode_docs([{"id": 1, name: value} for name in exact for value in VALUES])
+        misfits = maker.misfits(documents_array(encoded))
+        encoded = [data for row, data in enumerate(encoded) if row not in misfits]
+        by_kernels, _ = maker.rows(documents_array(encoded))
+        monkeypatch.setattr(sqlrows, "_surely", lambda *_, **__: None)
+        by_values, _ = maker.rows(documents_array(encoded))
+        assert {name: by_kernels.values[name].tolist() for name in exact} == {
+            name: by_values.values[name].tolist() for name in exact
+        }
 
 
 async def told(target: SqlWorld, documents: Sequence[Document]) -> list[tuple[Any, ...]]:

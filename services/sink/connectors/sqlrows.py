@@ -166,6 +166,8 @@ def _literal(value: Any) -> str | None:
             return None
         case bool():
             return "true" if value else "false"
+        case dt.datetime():  # as Arrow writes it: rows of one key are known by equal texts
+            return value.isoformat(sep=" ", timespec="milliseconds").replace("+00:00", "Z")
         case dt.date() | dt.time():
             return value.isoformat()
         case bytes():
