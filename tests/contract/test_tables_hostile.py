@@ -475,3 +475,29 @@ def test_what_is_behind_a_damaged_checkpoint_suffices(tmp_path: Path, *, hinted:
     (log / f"{2:020d}.checkpoint.parquet").write_bytes(b"PAR1xx")
     with pytest.raises(VersionRefused, match="is damaged"):
         found()
+
+
+def test_a_vector_beside_a_wider_column(tmp_path: Path) -> None:
+    """The file has the narrow type, and rows are counted as they lie there."""
+    for first in (1, 4):
+        narrow = pa.table({"n": pa.array([first, first + 1, first + 2], pa.int32())})
+        write_deltalake(tmp_path, narrow, mode="append")
+    data = vector({0: BitMap([1]).serialize()})
+    told = {"storageType": "u", "pathOrInlineDv": ID, "offset": 1, "sizeInBytes": len(data), "cardinality": 1}
+    (tmp_path / FILE).write_bytes(b"\x01" + framed(data))
+    features = ["deletionVectors", "typeWidening"]
+    protocol = {"minReaderVersion": 3, "minWriterVersion": 7, "readerFeatures": features, "writerFeatures": features}
+    entry = tmp_path / "_delta_log" / f"{0:020d}.json"
+    lines = [json.loads(line) for line in entry.read_text().splitlines()]
+    for line in lines:
+        line.get("add", {})["deletionVector"] = told
+        if "protocol" in line:
+            line["protocol"] = protocol
+        if "metaData" in line:
+            schema = json.loads(line["metaData"]["schemaString"])
+            changed_to = {"toType": "long", "fromType": "integer"}
+            schema["fields"][0] |= {"type": "long", "metadata": {"delta.typeChanges": [changed_to]}}
+            line["metaData"]["schemaString"] = json.dumps(schema)
+    entry.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    versions = DeltaVersions(LocalFileSystem(), str(tmp_path), lambda _: None)
+    assert sorted(rows_of(versions, 1)) == [b'{"n":1}', b'{"n":3}', b'{"n":4}', b'{"n":5}', b'{"n":6}']
