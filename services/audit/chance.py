@@ -26,11 +26,12 @@ def by_chance(
     chains: Mapping[VertexId, OperatorChain],
     late: Collection[VertexId],
     known: Mapping[VertexId, str],
+    highest_ms: int,
 ) -> dict[VertexId, str]:
     """The vertices with output that the records alone do not decide, each with the reason.
 
     chains: as they are behind all records. late: vertices that records may have reached too late, by the pace of other splits.
-    known: those that earlier records have shown.
+    known: those that earlier records have shown. highest_ms: the highest watermark of a split.
     """
     found = dict(known)
     source, letters = plan.vertices[0].id, _letters(plan)
@@ -46,7 +47,7 @@ def by_chance(
             in_order = aligned and any(isinstance(other, InOrderSpec) for other in vertex.chain[:place])
             why = _why(spec, in_order=in_order or one_channel)
             if why is None and isinstance(spec, ComputeSpec):
-                why = _of_timers(spec, chains[vertex.id])
+                why = _of_timers(spec, chains[vertex.id], highest_ms)
             if (
                 isinstance(spec, DistinctSpec)
                 and not (aligned or one_channel)
@@ -92,10 +93,12 @@ def _of_window(stage: Window) -> str | None:
     return None
 
 
-def _of_timers(spec: ComputeSpec, chain: OperatorChain) -> str | None:
+def _of_timers(spec: ComputeSpec, chain: OperatorChain, highest_ms: int) -> str | None:
     computations = [operator for operator in chain.operators if isinstance(operator, ComputeOperator)]
     if any(operator.keyed.clocked for operator in computations):
         return f"{spec.stage.path}: its timers of processing time fired when the clock said so, {_NOT_NOTED}"
     if spec.stage.order == "arrival" and any(operator.keyed.timed for operator in computations):
         return f"{spec.stage.path}: with order arrival its timers fire between records as these arrive, {_NOT_NOTED}"
+    if any(operator.keyed.cut_ms < highest_ms for operator in computations):
+        return f"{spec.stage.path}: how far the watermark came before the end decided which timers that timers set fired, {_NOT_NOTED}"
     return None

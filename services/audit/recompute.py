@@ -343,6 +343,11 @@ class _World:
         channels = [self.channels[e.id] for e in self.plan.inputs_of(vertex) if e.id in self.channels]
         return combined_watermark(channels), all_idle(channels)
 
+    def highest_ms(self) -> int:
+        """The highest watermark of a split."""
+        splits = (split for source in self.sources.values() for split in source.input.splits.values())
+        return max((split.progress.watermark_ms for split in splits), default=MIN_TIME)
+
     def flush(self) -> None:
         """Rows held for a barrier go on, and no window closes: else admitted records would come too late for it."""
         for vertex, chain in self.chains.items():
@@ -429,7 +434,7 @@ def recompute(  # noqa: PLR0913 - a document, its records, and what was known of
 
     def by_now() -> dict[VertexId, str]:
         late = {reach.judge.vertex for reach in world.reach if reach.late}
-        return by_chance(plan, processor, len(splits), world.chains, late, chance)
+        return by_chance(plan, processor, len(splits), world.chains, late, chance, world.highest_ms())
 
     for epoch, stands in epochs:
         world.done = EpochDone(epoch)

@@ -190,6 +190,8 @@ class KeyedComputation:
         """`order: arrival`: a timer of event time was set; it fires between records as they happen to come."""
         self.clocked = False
         """A timer of processing time was set."""
+        self.cut_ms = MAX_TIME
+        """A timer of event time, of this time or later, fired at the end and set another: which counts if a watermark came between."""
 
     # --- in -------------------------------------------------------------------------------------------------
 
@@ -326,7 +328,7 @@ class KeyedComputation:
                 continue
             if timer is None or timer.due_ms >= watermark_ms:
                 return
-            if record_ms is None and watermark_ms == MAX_TIME and self._by_event_time:
+            if record_ms is None and watermark_ms == MAX_TIME:
                 return  # A7: timers pending behind the last record fire in _end
             chain = chain + 1 if timer.due_ms <= last_ms else 0
             last_ms = max(last_ms, timer.due_ms)
@@ -454,6 +456,7 @@ class KeyedComputation:
             if timer not in others:  # it may be set for the time of one that has fired
                 key.timers.take(timer)
                 self.counters.timers_discarded += 1
+                self.cut_ms = min([self.cut_ms, *(p.due_ms for p in pending if p.domain == "event")])
 
     # --- helpers --------------------------------------------------------------------------------------------
 

@@ -6,7 +6,7 @@ import itertools
 import os
 import threading
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 from tidemark.shared.computation import Computation, Document, NoConfig, NoState, Record, Timer, Timers
@@ -160,3 +160,32 @@ class Refuses(Computation[Seen, NoConfig]):
             raise ValueError(f"after {state.count}")
         state.count += 1
         yield {**record.value, "seen": state.count}
+
+
+@dataclass(slots=True)
+class Remembered:
+    """What has come to a key, in order."""
+
+    seen: list[str] = field(default_factory=list)
+
+
+class Remembers(Computation[Remembered, NoConfig]):
+    """Says with each record and timer what its key has had so far; records set timers of both times, some of which set another."""
+
+    State = Remembered
+
+    def process(self, record: Record, state: Remembered, timers: Timers) -> Iterator[Document]:
+        """One more; `event` and `clock` are times of timers, ms."""
+        state.seen.append(str(record.value["v"]))
+        if record.value["event"] is not None:
+            timers.set(f"e{record.value['v'] % 2}", record.value["event"])
+        if record.value["clock"] is not None:
+            timers.set(f"c{record.value['v'] % 2}", record.value["clock"], "processing")
+        yield {"k": record.value["k"], "seen": list(state.seen)}
+
+    def on_timer(self, timer: Timer, state: Remembered, timers: Timers) -> Iterator[Document]:
+        """One more; the first of event time sets the second anew, so much later."""
+        state.seen.append(f"{timer.name}@{timer.time}")
+        if timer.name == "e0":
+            timers.set("e1", timer.time + 3)
+        yield {"seen": list(state.seen)}

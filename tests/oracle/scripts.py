@@ -1,6 +1,7 @@
-"""What windows over a script of both times are meant to give, step by step in plain Python; nothing of the product's in it.
+"""What windows and computations over a script of both times are to give, step by step in plain Python; nothing of the product's in it.
 
-Rules by LANGUAGE.md: partitions and their watermarks D2 and D3, windows D5 to D8, order D11, keys D12. Times are milliseconds.
+Rules by LANGUAGE.md: partitions and their watermarks D2 and D3, windows D5 to D8, order D11, keys D12; Computations. Times
+are milliseconds.
 """
 
 from collections.abc import Hashable, Sequence
@@ -18,6 +19,10 @@ class Data:
     time_ms: int
     key: Hashable
     partition: int = 0
+    event_ms: int | None = None
+    """To when it sets a timer of event time."""
+    clock_ms: int | None = None
+    """To when it sets one of processing time."""
 
 
 @dataclass(frozen=True)
@@ -226,3 +231,91 @@ def _starts(time_ms: int, windows: Windows) -> list[int]:
     """All starts k · hop + offset with start ≤ time < start + size, ascending."""
     last = windows.offset_ms + (time_ms - windows.offset_ms) // windows.hop_ms * windows.hop_ms
     return sorted(range(last, time_ms - windows.size_ms, -windows.hop_ms))
+
+
+class Alarms:
+    """A key's state, and timers by name: each record and timer appends to `seen`, and tells all of it."""
+
+    def __init__(self) -> None:
+        self.waiting: list[Data] = []
+        self.seen: list[str] = []
+        self.told: list[tuple[str, ...]] = []
+        self.event: dict[str, tuple[int, int]] = {}
+        """When each is due, and the time that it was set for."""
+        self.clock: dict[str, int] = {}
+
+    def record(self, record: Data, now_ms: int) -> None:
+        """It sets timers: of an even number the first of its kind, of an odd one the second. None is due before `now_ms`."""
+        self._tell(str(record.number))
+        if record.event_ms is not None:
+            self.event[f"e{record.number % 2}"] = max(record.event_ms, now_ms), record.event_ms
+        if record.clock_ms is not None:
+            self.clock[f"c{record.number % 2}"] = record.clock_ms
+
+    def advance(self, below_ms: int, *, to_the_last: bool = False) -> None:
+        """Waiting records and timers below this come, in the order of time, records first. to_the_last: up to the last record."""
+        while True:
+            record = next(iter(sorted(self.waiting, key=lambda r: (r.time_ms, r.partition, r.number))), None)
+            timer = min(((due, name) for name, (due, _) in self.event.items()), default=None)
+            if record is not None and record.time_ms < below_ms and (timer is None or record.time_ms <= timer[0]):
+                self.waiting.remove(record)
+                self.record(record, record.time_ms)
+            elif timer is not None and timer[0] < below_ms and (not to_the_last or record is not None):
+                self._fires(timer[1])
+            else:
+                return
+
+    def passes(self, now_ms: int) -> None:
+        """Processing time goes to this."""
+        for due in sorted((time, name) for name, time in self.clock.items() if time <= now_ms):
+            del self.clock[due[1]]
+            self._tell(f"{due[1]}@{due[0]}")
+
+    def end(self) -> None:
+        """What is pending fires once; what is set meanwhile does not."""
+        names = [name for _, name in sorted((due, name) for name, due in self.event.items())]
+        for number, name in enumerate(names):
+            if "e0" not in names[:number]:  # which has set the other one anew
+                self._fires(name)
+        self.passes(max(self.clock.values(), default=0))
+
+    def _fires(self, name: str) -> None:
+        due, time = self.event.pop(name)
+        self._tell(f"{name}@{time}")
+        if name == "e0":
+            self.event["e1"] = max(time + 3, due), time + 3
+
+    def _tell(self, what: str) -> None:
+        self.seen.append(what)
+        self.told.append(tuple(self.seen))
+
+
+def computed(
+    steps: Sequence[Step], lateness: Lateness, delay_ms: int, *, arrival: bool
+) -> tuple[dict[Hashable, list[tuple[str, ...]]], list[int]]:
+    """What each key tells, in order; and the numbers of late records. arrival: `order: arrival`."""
+    source, keys, late = Source(steps, delay_ms), dict[Hashable, Alarms](), list[int]()
+    now_ms = -(2**62)
+    for step in steps:
+        if isinstance(step, Data):
+            limits = [source.sent, source.of[step.partition] if lateness == "split" else None]
+            behind = any(limit is not None and step.time_ms < limit for limit in limits)
+            if behind and not arrival:
+                late.append(step.number)
+            elif arrival:
+                one = keys.setdefault(step.key, Alarms())
+                one.record(step, -(2**62))
+                if source.sent is not None:
+                    one.advance(source.sent)
+            else:
+                keys.setdefault(step.key, Alarms()).waiting.append(step)
+        source.passes(step)
+        now_ms = step.time_ms if isinstance(step, Clock) else now_ms
+        for one in keys.values():
+            if source.sent is not None:
+                one.advance(source.sent)
+            one.passes(now_ms)
+    for one in keys.values():
+        one.advance(2**62, to_the_last=True)
+        one.end()
+    return {key: one.told for key, one in keys.items()}, late

@@ -3,13 +3,14 @@
 import random
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.harness.drawn_world import ms
-from tests.oracle.scripts import Clock, Closed, Data, Idle, Script, Step, Watermark, Windows
+from tests.oracle.scripts import Clock, Closed, Data, Idle, Script, Step, Watermark, Windows, computed
 from tidemark.services.cli.process import Runner, run_case
 from tidemark.shared.language.values import from_json
 
@@ -50,8 +51,11 @@ def script(chooser: random.Random) -> list[Step]:
             steps.append(Idle(partition))
         else:
             event += chooser.randint(-2, 7)
-            steps.append(Data(number, event + chooser.randint(-behind, 3), chooser.choice(_KEYS), partition))
-    return steps
+            time = event + chooser.randint(-behind, 3)
+            timers = (chooser.choice((None, time - 2, time, time + 6)), chooser.choice((None, now + 1, now + 9)))
+            steps.append(Data(number, time, chooser.choice(_KEYS), partition, *timers))
+    # A step waits for the watermark of the one before it. The end does not, and timers that it finds pending fire once.
+    return [*steps, Clock(now)]
 
 
 def windows(chooser: random.Random) -> Windows:
@@ -118,8 +122,12 @@ def source(steps: Sequence[Step], delay_ms: int) -> dict[str, Any]:
 def _step(step: Step) -> dict[str, Any]:
     match step:
         case Data():
+            timers = {
+                name: None if time is None else BASE_MS + time
+                for name, time in (("event", step.event_ms), ("clock", step.clock_ms))
+            }
             return {
-                "data": {"ts": date(step.time_ms), "k": step.key, "v": step.number},
+                "data": {"ts": date(step.time_ms), "k": step.key, "v": step.number, **timers},
                 "partition": step.partition,
             }
         case Watermark():
@@ -183,3 +191,30 @@ def test_windows_over_a_script_give_what_its_steps_say(seed: int) -> None:
         for each in letters
     ]
     assert sorted(missed) == sorted(told.late), text
+
+
+@given(st.integers(0, 2**64))
+@settings(max_examples=60, deadline=None)
+def test_computations_over_a_script_give_what_its_steps_say(seed: int) -> None:
+    """What each key has had, in order: records by their times or as they came, timers of both times; and late records."""
+    chooser = random.Random(seed)
+    steps, order = script(chooser), chooser.choice(("arrival", "arrival", "eventTime"))
+    lateness, delay_ms = chooser.choice(("merged", "split")), chooser.choice((0, 3, 8))
+    if (
+        order == "eventTime"
+    ):  # a record that waits may set one that has passed, which may fire between two pieces of a watermark
+        steps = [replace(step, clock_ms=None) if isinstance(step, Data) else step for step in steps]
+    compute = {"$compute": {"class": "tests.harness.computations:Remembers", "key": "$k", "order": order}}
+    text = {"pipeline": [source(steps, delay_ms), compute], "options": {"lateness": lateness}}
+    result = run_case(Runner("local"), {"id": "drawn", **text})
+    assert result["error"] is None, text
+    keys, late = computed(steps, lateness, delay_ms, arrival=order == "arrival")  # type: ignore[arg-type]
+    based = [tuple(map(_since, row["seen"])) for row in map(from_json, result["output"])]
+    assert sorted(based) == sorted(told for each in keys.values() for told in each), text
+    assert sorted(int(from_json(letter)["doc"]["v"]) for letter in result["dlq"]) == sorted(late), text
+
+
+def _since(told: str) -> str:
+    """A timer's time since the beginning."""
+    name, at, time = told.partition("@")
+    return f"{name}@{int(time) - BASE_MS}" if at else name

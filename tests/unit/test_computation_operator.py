@@ -11,6 +11,7 @@ import pytest
 
 from tidemark.shared.computation import Computation, NoConfig, Record, StateError, Timer, Timers, make_computation
 from tidemark.shared.computation.harness import Harness
+from tidemark.shared.computation.records import Order
 from tidemark.shared.language.limits import Limits
 from tidemark.shared.model.ids import StatePart
 from tidemark.shared.model.time import MAX_TIME, MIN_TIME
@@ -150,9 +151,10 @@ def test_late_records_are_handed_back() -> None:
     assert h.task.counters.late == 2
 
 
-def test_E1_pending_timers_fire_once_at_the_end() -> None:
+@pytest.mark.parametrize("order", ["eventTime", "arrival"])
+def test_E1_pending_timers_fire_once_at_the_end(order: Order) -> None:
     """E1: pending event-time timers fire once, then processing-time ones; what is set meanwhile is discarded and counted."""
-    h = harness()
+    h = harness(order=order)
     h.record({"k": 1, "n": "a", "set": [["chain", 20], ["p", 5, "processing"], ["z", 90]]}, 10)
     h.watermark(15)
     h.end()
