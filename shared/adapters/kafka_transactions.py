@@ -7,7 +7,8 @@ identity is opened anew, or after its time-out.
 
 import asyncio
 import itertools
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, Final
 
 import numpy as np
@@ -62,22 +63,30 @@ class KafkaTransaction:
             return
         doing = f"{self._producer.name}: writing to {partition}"
         columns = RecordColumns.of(records)
+        settings = self._producer.settings
         async with self._lanes.setdefault(partition, asyncio.Lock()):
             self._producer.check()
-            try:
+            with self._broken_by_errors(doing):
                 await self._admit(partition, columns)
-                settings = self._producer.settings
-                for batch in packed(columns, settings.message_bytes_max, settings.compression, transactional=True):
+            # A fault of packing is none of the broker's, and no wait mends it.
+            for batch in packed(columns, settings.message_bytes_max, settings.compression, transactional=True):
+                with self._broken_by_errors(doing):
                     await self._send_one(partition, batch)
-            except KAFKA_ERRORS as error:
-                raise self._writer.refused(error, doing) from error
-            except LogError as error:
-                self._writer.fail(error)
-                raise
-            except asyncio.CancelledError:
-                # A part of the records may be under way: such a transaction must not be committed.
-                self._writer.fail(LogError(f"{doing}: cancelled half way; open a new writer"))
-                raise
+
+    @contextmanager
+    def _broken_by_errors(self, doing: str) -> Iterator[None]:
+        """The library's errors in the log's words; after any the writer is of no more use."""
+        try:
+            yield
+        except KAFKA_ERRORS as error:
+            raise self._writer.refused(error, doing) from error
+        except LogError as error:
+            self._writer.fail(error)
+            raise
+        except asyncio.CancelledError:
+            # A part of the records may be under way: such a transaction must not be committed.
+            self._writer.fail(LogError(f"{doing}: cancelled half way; open a new writer"))
+            raise
 
     async def _admit(self, partition: TopicPartition, columns: RecordColumns) -> None:
         """LogError for a record that is too large, or that has no content, and for a partition that is not there.

@@ -10,6 +10,8 @@ from tidemark.shared.wire.limits import DEFAULT, WireError, WireLimits
 
 _SCHEMA_BYTES: Final = 4096
 """Bytes of an encoded batch beside its columns, about."""
+_ALIGNED: Final = pa.ipc.IpcReadOptions(ensure_alignment=pa.ipc.Alignment.DataTypeSpecific)
+"""Columns are copied where they begin between two places for numbers, as in the middle of a message: compiled code takes no others."""
 
 
 def encode_batch(batch: pa.RecordBatch) -> bytes:
@@ -28,7 +30,7 @@ def stream_of(batch: pa.RecordBatch) -> memoryview:
 def decode_batch(data: bytes | memoryview, limits: WireLimits = DEFAULT) -> pa.RecordBatch:
     """The one batch of an IPC stream. WireError if there is none, or if it contradicts its own schema (F6)."""
     try:
-        with pa.ipc.open_stream(data) as reader:
+        with pa.ipc.open_stream(data, options=_ALIGNED) as reader:
             batch = reader.read_next_batch()
         batch.validate(full=False)
     except (pa.ArrowException, StopIteration, OSError) as error:

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from tests.property import test_compiled_documents as documents
 from tests.property.language_strategies import DOCUMENTS
 from tidemark.services.sink.connectors.kafkaruns import HeldRuns, TopicRun, decode_runs, encode_runs, sizes_of
+from tidemark.shared.adapters.kafka_packed import packed
 from tidemark.shared.language.stages import DateFormat, OutputFormat
 from tidemark.shared.language.values import ExtendedJsonError, encode_value, parse_json, render_json, written
 from tidemark.shared.model.values import Document, Long
@@ -165,3 +166,14 @@ def test_canonical_doubles_are_those_of_python(numbers: list[float]) -> None:
     batch = pa.RecordBatch.from_arrays([pa.array(numbers, pa.float64())], names=["d"])
     texts = rendered(batch, "canonicalJson").to_pylist()
     assert texts == [render_json(document, canonical=True) for document in documents_of(batch)]
+
+
+@given(st.lists(st.text("ab", min_size=1, max_size=9), min_size=1, max_size=3), st.binary(max_size=9))
+def test_runs_of_a_part_are_packed_wherever_they_lie_in_it(topics: list[str], value: bytes) -> None:
+    """Names of any length stand between them; compiled code takes numbers alone that begin at places for numbers."""
+    columns = RecordColumns.of([NewRecord(value, None, (("h", b"1"),), 5), NewRecord(b"x", b"k", (), 6)])
+    runs = decode_runs(encode_runs([TopicRun(topic, columns) for topic in topics]))
+    (expected,) = packed(columns, 1_000, None, transactional=True)
+    for run in runs:
+        (batch,) = packed(run.columns, 1_000, None, transactional=True)
+        assert (batch.record_count(), batch.size()) == (expected.record_count(), expected.size())
