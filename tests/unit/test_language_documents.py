@@ -328,6 +328,7 @@ def test_sinks_and_dead_letters() -> None:
     """Files and tables take what they need."""
     files = _only({"$emit": {"path": "out", "format": "parquet", "partitionBy": ["a.b", "c"]}})
     assert files == FileEmit(path="pipeline[1].$emit", file_path="out", format="parquet", partition_by=("a.b", "c"))
+    assert _only({"$emit": {"path": "out", "format": "delta", "partitionBy": ["a.b", "c"]}}) == files
     merge = _only(
         {"$merge": {"into": {"connectionName": "s", "db": "d", "coll": "c"}, "on": "k", "whenMatched": "delete"}}
     )

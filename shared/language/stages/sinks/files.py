@@ -13,7 +13,6 @@ from tidemark.shared.language.kinds import (
     Kind,
     Option,
     Read,
-    choice,
     closed,
     closed_schema,
     read_options,
@@ -21,7 +20,7 @@ from tidemark.shared.language.kinds import (
 from tidemark.shared.language.problems import join
 from tidemark.shared.language.stages.base import ConnectionNeed
 from tidemark.shared.language.stages.sinks.base import NAME, WRITTEN, DateFormat, OutputFormat, SinkBase
-from tidemark.shared.language.stages.sources.files import check_iceberg
+from tidemark.shared.language.stages.sources.files import FILE_FORMAT, check_iceberg
 from tidemark.shared.model.values import Value
 
 EmitFormat = Literal["json", "csv", "parquet", "iceberg"]
@@ -82,9 +81,9 @@ _FILES: Final = (
     ),
     Option(
         "format",
-        choice("json", "csv", "parquet", "iceberg"),
-        "json is a document a line (default, with bucket or config), parquet a Delta Lake table, iceberg a table of the connection's"
-        " `catalog`",
+        FILE_FORMAT,
+        "json is a document a line (default, with bucket or config), parquet (or delta) a Delta Lake table, iceberg a table of the"
+        " connection's `catalog`",
     ),
     Option("partitionBy", PATHS, "a folder for each value"),
     Option("writeOptions", DOCUMENT, "of the format"),

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 from tidemark.shared.language.expressions.scope import Scope
-from tidemark.shared.language.kinds import BOOLEAN, STRING, Option, Read, choice
+from tidemark.shared.language.kinds import BOOLEAN, STRING, Kind, Option, Read, choice
 from tidemark.shared.language.problems import join
 from tidemark.shared.language.stages.base import ConnectionNeed
 from tidemark.shared.language.stages.sources.base import TIMING, SourceBase, SourceKind
@@ -39,13 +39,24 @@ class FileSource(SourceBase):
             yield ConnectionNeed(self.connection_name, ("files",), self.path)
 
 
+_FORMATS: Final = choice("json", "csv", "parquet", "delta", "iceberg")
+
+
+def _file_format(tree: Any, path: str, scope: Scope) -> Any:
+    found = _FORMATS.read(tree, path, scope)
+    return "parquet" if found == "delta" else found
+
+
+FILE_FORMAT: Final = Kind(_file_format, _FORMATS.schema)
+"""A `SourceFormat`; delta is another word for parquet, as those who come from Spark or Flink know it."""
+
 _OPTIONS: Final = (
     Option("connectionName", STRING, "the connection of the files; without it a local path"),
     Option("path", STRING, "a glob, or the folder of a table", required=True, into="path_glob"),
     Option(
         "format",
-        choice("json", "csv", "parquet", "iceberg"),
-        "json is a document a line, parquet files or a Delta Lake table, iceberg a table of the connection's `catalog`",
+        FILE_FORMAT,
+        "json is a document a line, parquet (or delta) files or a Delta Lake table, iceberg a table of the connection's `catalog`",
         required=True,
     ),
     Option("ordered", BOOLEAN, "one file after the other, by name (default), or each a split of its own"),
