@@ -256,12 +256,12 @@ class Alarms:
         """Waiting records and timers below this come, in the order of time, records first. to_the_last: up to the last record."""
         while True:
             record = next(iter(sorted(self.waiting, key=lambda r: (r.time_ms, r.partition, r.number))), None)
-            timer = min(((due, name) for name, (due, _) in self.event.items()), default=None)
+            timer = min(((due, time, name) for name, (due, time) in self.event.items()), default=None)
             if record is not None and record.time_ms < below_ms and (timer is None or record.time_ms <= timer[0]):
                 self.waiting.remove(record)
                 self.record(record, record.time_ms)
             elif timer is not None and timer[0] < below_ms and (not to_the_last or record is not None):
-                self._fires(timer[1])
+                self._fires(timer[2])
             else:
                 return
 
