@@ -343,6 +343,10 @@ class _World:
         channels = [self.channels[e.id] for e in self.plan.inputs_of(vertex) if e.id in self.channels]
         return combined_watermark(channels), all_idle(channels)
 
+    def watermarks(self) -> tuple[dict[EdgeId, InputProgress], dict[VertexId, int]]:
+        """Those of channels and vertices at the last barrier: where they stay, nothing that is held can come out."""
+        return dict(self.channels), dict(self.reached_ms)
+
     def highest_ms(self) -> int:
         """The highest watermark of a split."""
         splits = (split for source in self.sources.values() for split in source.input.splits.values())
@@ -436,14 +440,20 @@ def recompute(  # noqa: PLR0913 - a document, its records, and what was known of
         late = {reach.judge.vertex for reach in world.reach if reach.late}
         return by_chance(plan, processor, len(splits), world.chains, late, chance, world.highest_ms())
 
+    before: Mapping[SplitId, Stand] = {}
+    is_still = False
     for epoch, stands in epochs:
         world.done = EpochDone(epoch)
-        _up_to(world, [split for split in splits if split.split in stands], places, stands, passed)
+        if stands != before or not is_still:  # a silent processor has tens of thousands of equal barriers a day
+            had = world.watermarks()
+            _up_to(world, [split for split in splits if split.split in stands], places, stands, passed)
+            is_still = stands == before and had == world.watermarks() and not any(world.done.outputs.values())
+        before = stands
         done.append(world.done)
         if epoch == keep:
             kept = world.keep(begin, by_now())
-    before = [False] * len(world.reach) if begin is None else [bounds.late for bounds in begin.bounds]
-    paced = [reach.judge for reach, was in zip(world.reach, before, strict=True) if reach.late and not was]
+    known = [False] * len(world.reach) if begin is None else [bounds.late for bounds in begin.bounds]
+    paced = [reach.judge for reach, was in zip(world.reach, known, strict=True) if reach.late and not was]
     return Recomputed(done, by_now(), plan, paced, kept)
 
 

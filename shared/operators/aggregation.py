@@ -183,9 +183,8 @@ def in_their_windows(
     there = batch.column(WSTART).is_valid().to_numpy(zero_copy_only=False)
     if bool(there.all()):
         return batch, 0, []
-    loose = select(batch, ~there).drop_columns(
-        [WSTART, WEND]
-    )  # a letter takes rows that have windows for rows of windows
+    # A letter takes rows that have windows for rows of windows.
+    loose = select(batch, ~there).drop_columns([WSTART, WEND])
     judged, in_gaps, letters = _judged(plan, loose, limit_ms, context, open_)
     if not there.any():
         return judged, in_gaps, letters

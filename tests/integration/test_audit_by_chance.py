@@ -16,7 +16,7 @@ import pytest
 
 from tests.harness.installation import NAME, installed
 from tests.harness.sealing import sealed
-from tidemark.services.audit import check
+from tidemark.services.audit import check, recompute
 from tidemark.services.audit.check import Audited, AuditFailed, audit
 from tidemark.services.audit.installed import AuditedInstallation
 from tidemark.services.audit.settings import AuditSettings
@@ -352,3 +352,22 @@ def test_dead_letters_tell_which_rows_the_pace_of_other_splits_made_late(
     )
 
     assert (found.unchecked, 0 < found.late < COUNT) == ((), True)
+
+
+def test_barriers_between_which_nothing_came_are_not_computed_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A processor that waits for records has one after the other."""
+    run, runs = recompute._up_to, list[object]()
+
+    def counted(*given: Any) -> None:
+        runs.append(given)
+        run(*given)
+
+    monkeypatch.setattr(recompute, "_up_to", counted)
+    options = {"checkpoint": {"interval": {"size": 10, "unit": "ms"}}}
+    found: Audited = run_virtual(
+        lambda world: audited(world, tmp_path, [_window(), *AGAIN], parts=2, source={}, options=options)
+    )
+    assert found.unchecked == ()
+    assert len(runs) < len(found.epochs) / 2
