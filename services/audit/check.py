@@ -306,9 +306,8 @@ def _told_late(
 ) -> _ToldLate | None:
     """The records that dead letters name as late; None: no queue tells them."""
     queues = {v.id: outputs.get(v.id) for v in plan.vertices if isinstance(v.head, DeadLetterHead)}
-    partitions = {source_place(context_of(plan, s.source, "").topic, s.ordinal): s.ordinal for s in splits}
     letters: list[Document] = []
-    all_told = bool(queues)
+    all_told = True
     for vertex, queue in queues.items():
         if queue is None:
             return None
@@ -318,9 +317,12 @@ def _told_late(
             letters += [parse_json(text) for text, _ in chain(*queue.texts.values(), queue.large)]
         except ExtendedJsonError:  # they have another form
             return None
-    late = [letter for letter in letters if letter["errInfo"]["reason"] == LATE]
-    all_told &= all(late_places([letter], None, partitions) for letter in late)
-    return _ToldLate(late_places(late, None, partitions), all_told) if queues else None
+    if not queues:
+        return None
+    topics = {source: context_of(plan, source, "").topic for source in {split.source for split in splits}}
+    partitions = {source_place(topics[split.source], split.ordinal): split.ordinal for split in splits}
+    places = [late_places([letter], None, partitions) for letter in letters if letter["errInfo"]["reason"] == LATE]
+    return _ToldLate(frozenset().union(*places), all_told and all(places))
 
 
 async def _by_letters(

@@ -17,7 +17,7 @@ import pyarrow as pa
 from msgspec import Struct, structs
 
 from tidemark.services.audit.chance import by_chance
-from tidemark.services.audit.reach import Bools, Bounds, Judge, Reach, SplitReach, judges_of, sources_of
+from tidemark.services.audit.reach import Bools, Bounds, Int64s, Judge, Reach, SplitReach, judges_of, sources_of
 from tidemark.services.operator.shelved import in_temporary_files
 from tidemark.shared.language.documents import Processor
 from tidemark.shared.model.checkpoint import KnownSplit
@@ -225,8 +225,9 @@ class _World:
     reached_ms: dict[VertexId, int] = field(default_factory=dict)
     """The input watermarks there."""
     done: EpochDone = field(default_factory=lambda: EpochDone(NO_EPOCH))
-    admitted: Positions = frozenset()
-    late: Positions = frozenset()
+    admitted: Mapping[int, Int64s] = field(default_factory=dict)
+    """By split, as `recompute` has them; so is the next one."""
+    late: Mapping[int, Int64s] = field(default_factory=dict)
     came_late: list[tuple[VertexId, Out]] = field(default_factory=list)
     """By source, rows of this epoch that come behind its barrier."""
     accepts: Mapping[VertexId, Accept] = field(default_factory=dict)
@@ -306,7 +307,7 @@ class _World:
                 for reach in self.reach:
                     paced |= reach.read(source, batch.split, out.batch, idled=idled)
                 rows = self._admit(out.batch)
-                if self.late and (late := paced & _among(rows, self.late)).any():
+                if self.late and paced.any() and (late := paced & _among(rows, self.late)).any():
                     self.came_late.append((source, Out(out.port, out.content, rows.filter(pa.array(late)))))
                     rows = rows.filter(pa.array(~late))
                 self.send(source, self.chains[source].on_batch(rows, out.content, ""))
@@ -369,12 +370,20 @@ class _World:
         return found
 
 
-def _among(batch: pa.RecordBatch, places: Positions) -> Bools:
+def _by_split(places: Positions) -> dict[int, Int64s]:
+    """Positions by the ordinals of their splits."""
+    found: dict[int, list[int]] = defaultdict(list)
+    for ordinal, position in places:
+        found[ordinal].append(position)
+    return {ordinal: np.array(positions, dtype=np.int64) for ordinal, positions in found.items()}
+
+
+def _among(batch: pa.RecordBatch, places: Mapping[int, Int64s]) -> Bools:
     """Which rows follow from one of these records; shape (m,)."""
     parts, positions = batch.column(PART).to_numpy(), batch.column(POS).to_numpy()
     mask = np.zeros(batch.num_rows, dtype=np.bool_)
-    for ordinal in np.unique(parts).tolist():
-        mask |= (parts == ordinal) & np.isin(positions, [at for split, at in places if split == ordinal])
+    for ordinal in places.keys() & np.unique(parts).tolist():
+        mask |= (parts == ordinal) & np.isin(positions, places[ordinal])
     return mask
 
 
@@ -422,8 +431,8 @@ def recompute(  # noqa: PLR0913 - a document, its records, and what was known of
     world = _World(
         plan,
         _contexts(processor, plan, code, name),
-        admitted=admitted,
-        late=late or frozenset(),
+        admitted=_by_split(admitted),
+        late=_by_split(late or frozenset()),
         accepts=accepts or {},
         texts=texts or {},
         reach=[Reach(judge, unbounded=unbounded and idled, told=late is not None) for judge in judges_of(plan)],
