@@ -1,196 +1,22 @@
 """Scripts of both times drawn at random, through the whole system in one process, beside what they give step by step in plain Python."""
 
 import random
-from collections import defaultdict
-from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Any, Final
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.harness.drawn_world import ms
-from tests.oracle.scripts import Clock, Closed, Data, Idle, Script, Step, Watermark, Windows, computed
+from tests.harness.drawn_scripts import BASE_MS, difference, script, source
+from tests.oracle.scripts import Data, computed
 from tidemark.services.cli.process import Runner, run_case
 from tidemark.shared.language.values import from_json
-
-BASE_MS: Final = 1_704_067_200_000 // 1_260 * 1_260
-"""A boundary of windows of every size that is drawn."""
-_KEYS: Final = ("a", "b", 1, 1.0, None)
-_TABLE: Final = [
-    {"_id": "a", "w": 1},
-    {"_id": 1, "w": 10},
-    {"_id": 1.0, "w": 100},
-    {"_id": None, "w": 1000},
-    {"w": 5000},
-]
-"""What is looked up inside of windows."""
-_LOOKUP: Final = {"$lookup": {"from": {"documents": _TABLE}, "localField": "k", "foreignField": "_id", "as": "f"}}
-_WEIGHED: Final = {"$set": {"w": {"$sum": "$f.w"}}}
-
-
-def date(time_ms: int) -> dict[str, Any]:
-    """As a script says it."""
-    return {"$date": {"$numberLong": str(BASE_MS + time_ms)}}
-
-
-def script(chooser: random.Random) -> list[Step]:
-    """Event time goes on in jumps, with records far behind; the clock goes on by itself; partitions fall silent and come back."""
-    partitions, now, event = chooser.choice((1, 1, 2, 3)), 0, 0
-    behind, silent = chooser.choice((3, 15, 40)), chooser.choice((0.05, 0.2))
-    steps: list[Step] = [Clock(0)]
-    for number in range(chooser.choice((6, 15, 30))):
-        partition = chooser.randrange(partitions)
-        drawn = chooser.random()
-        if drawn < 0.25:
-            now += chooser.choice((0, 1, 4, 15))
-            steps.append(Clock(now))
-        elif drawn < 0.32:
-            steps.append(Watermark(event + chooser.randint(-10, 10), partition if chooser.random() < 0.5 else None))
-        elif drawn < 0.32 + silent:
-            steps.append(Idle(partition))
-        else:
-            event += chooser.randint(-2, 7)
-            time = event + chooser.randint(-behind, 3)
-            timers = (chooser.choice((None, time - 2, time, time + 6)), chooser.choice((None, now + 1, now + 9)))
-            steps.append(Data(number, time, chooser.choice(_KEYS), partition, *timers))
-    # A step waits for the watermark of the one before it. The end does not, and timers that it finds pending fire once.
-    return [*steps, Clock(now)]
-
-
-def windows(chooser: random.Random) -> Windows:
-    """A stage of any kind."""
-    size, hop = chooser.choice((3, 7, 20)), chooser.choice((0, 0, 0, 2, 5, 9, -1, -1))
-    hop = size if hop < 0 else hop
-    if chooser.random() < 0.3:
-        return Windows(size, hop, by_arrival=True)
-    lateness = chooser.choice((0, 0, 1, 8, 30))
-    offset = chooser.choice((0, -3, 4)) if hop else 0
-    idle = chooser.choice((0, 2, 5)) if hop and chooser.random() < 0.4 else None
-    return Windows(size, hop, offset, lateness, idle)
-
-
-def document(chooser: random.Random, steps: Sequence[Step], stage: Windows, lateness: str, delay_ms: int) -> Any:
-    """The same as a user writes it; each row tells its window."""
-    names = ("start", "end", *(() if stage.hop_ms else ("partition",)))
-    told = {"$addFields": {name: {"$meta": f"stream.window.{name}"} for name in names}}
-    looked, weight = chooser.choice((([], 0), ([_LOOKUP, _WEIGHED], "$w")))
-    if not stage.hop_ms:  # in front of a session's `$group` it is refused
-        looked, weight = [], 0
-    behind = chooser.random() < 0.5
-    forms: list[list[Any]] = [
-        [*looked, {"$group": {"_id": "$k", "vs": {"$push": "$v"}, "w": {"$sum": weight}}}],
-        [*looked, {"$sort": {"v": 1}}, {"$group": {"_id": "$k", "vs": {"$push": "$v"}, "w": {"$sum": weight}}}],
-        [{"$group": {"_id": "$k", "vs": {"$push": "$v"}}}, *([] if not behind else [
-            {"$lookup": {**_LOOKUP["$lookup"], "localField": "_id"}}, {"$set": {"w": {"$multiply": [{"$size": "$vs"}, {"$sum": "$f.w"}]}}},
-        ]), {"$project": {"vs": 1, "w": {"$ifNull": ["$w", 0]}}}],
-    ]  # fmt: skip
-    form = chooser.choice(forms)
-    looks = bool(behind if form is forms[-1] else looked)
-    window: dict[str, Any] = {"pipeline": [*form, told]}
-    if stage.by_arrival:
-        window["boundary"] = "processingTime"
-    else:
-        window["allowedLateness"] = ms(stage.lateness_ms)
-    if stage.idle_ms is not None:
-        window["idleTimeout"] = ms(stage.idle_ms)
-    if not stage.hop_ms:
-        kind, own = "$sessionWindow", {"gap": ms(stage.size_ms), "partitionBy": "$k"}
-    else:
-        kind, own = "$hoppingWindow", {"interval": ms(stage.size_ms), "hopSize": ms(stage.hop_ms)}
-        if stage.hop_ms == stage.size_ms:
-            kind = "$tumblingWindow"
-            del own["hopSize"]
-        if stage.offset_ms:
-            own["offset"] = {"offsetFromUtc": stage.offset_ms, "unit": "ms"}
-    return (
-        {
-            "pipeline": [source(steps, delay_ms), {kind: {**own, **window}}],
-            "options": {"lateness": lateness},
-        },
-        looks,
-        "$sort" in str(form),
-    )
-
-
-def source(steps: Sequence[Step], delay_ms: int) -> dict[str, Any]:
-    """The script as a source."""
-    watermark = {"strategy": "boundedDisorder", "maxDelay": ms(delay_ms)}
-    return {"$source": {"script": [*map(_step, steps)], "timeField": "$ts", "watermark": watermark}}
-
-
-def _step(step: Step) -> dict[str, Any]:
-    match step:
-        case Data():
-            timers = {
-                name: None if time is None else BASE_MS + time
-                for name, time in (("event", step.event_ms), ("clock", step.clock_ms))
-            }
-            return {
-                "data": {"ts": date(step.time_ms), "k": step.key, "v": step.number, **timers},
-                "partition": step.partition,
-            }
-        case Watermark():
-            where = {} if step.partition is None else {"partition": step.partition}
-            return {"watermark": date(step.time_ms), **where}
-        case Clock():
-            return {"processingTime": date(step.time_ms)}
-        case Idle():
-            return {"idle": True, "partition": step.partition}
-
-
-def _key(value: Any) -> Any:
-    return value if value is None or isinstance(value, str) else float(value)
-
-
-def _weight(key: Any) -> int:
-    return {"a": 1, None: 6000, 1.0: 110}.get(_key(key), 0)
-
-
-def wanted(closed: Sequence[Closed], *, sessions: bool, looks: bool, sorts: bool) -> Iterator[tuple[Any, ...]]:
-    """A row for each key of each window: its bounds, its records in order, what was looked up for them."""
-    for window in closed:
-        groups: dict[Any, list[Data]] = defaultdict(list)
-        for record in window.records:
-            groups[_key(record.key)].append(record)
-        for key, records in groups.items():
-            numbers = [record.number for record in records]
-            weight = _weight(key) * len(records) if looks else 0
-            told = (window.start_ms, window.end_ms, *((_key(window.key),) if sessions else ()))
-            yield (*told, key, tuple(sorted(numbers) if sorts else numbers), weight)
-
-
-def found(rows: Sequence[Any], *, sessions: bool) -> Iterator[tuple[Any, ...]]:
-    """Rows as they came out."""
-    for row in map(from_json, rows):
-        told = (int(row["start"]) - BASE_MS, int(row["end"]) - BASE_MS)
-        yield (
-            *told, *((_key(row["partition"]),) if sessions else ()),
-            _key(row["_id"]), tuple(map(int, row["vs"])), int(row["w"]),
-        )  # fmt: skip
 
 
 @given(st.integers(0, 2**64))
 @settings(max_examples=60, deadline=None)
 def test_windows_over_a_script_give_what_its_steps_say(seed: int) -> None:
     """Rows and late records, with both kinds of lateness, windows on processing time, timers of idleness and lookups inside."""
-    chooser = random.Random(seed)
-    steps, stage = script(chooser), windows(chooser)
-    lateness, delay_ms = chooser.choice(("merged", "split")), chooser.choice((0, 3, 8))
-    text, looks, sorts = document(chooser, steps, stage, lateness, delay_ms)
-    result = run_case(Runner("local"), {"id": "drawn", **text})
-    assert result["error"] is None, text
-    told = Script(steps, stage, lateness, delay_ms)  # type: ignore[arg-type]
-    sessions = not stage.hop_ms
-    assert sorted(found(result["output"], sessions=sessions), key=repr) == sorted(
-        wanted(told.closed, sessions=sessions, looks=looks, sorts=sorts), key=repr
-    ), text
-    letters = [from_json(letter) for letter in result["dlq"]]
-    missed = [
-        (int(each["doc"]["v"]), tuple(int(start) - BASE_MS for start in each.get("missedWindowStartTimes", ())))
-        for each in letters
-    ]
-    assert sorted(missed) == sorted(told.late), text
+    assert difference(seed, Runner("local")) is None
 
 
 @given(st.integers(0, 2**64))

@@ -1,4 +1,4 @@
-"""Both engines give the same: windows drawn at random, tried out on Arrow and on Spark."""
+"""Both engines give the same: windows drawn at random, tried out on Arrow and on Spark; and Spark what an oracle says of scripts."""
 
 import logging
 from collections.abc import Iterator
@@ -6,8 +6,10 @@ from typing import Any
 
 import pytest
 
+from tests.harness.drawn_scripts import difference as scripted
 from tests.harness.process_cases import difference
 from tests.harness.random_pipelines import case
+from tests.harness.share import share
 from tidemark.services.cli.process import Runner, quiet, run_case, runner
 
 pytestmark = pytest.mark.spark
@@ -30,6 +32,12 @@ def test_engines_agree(spark: Runner, seed: int) -> None:
     expected: dict[str, Any] = {**drawn, "expected": here["output"], "dlq": _timeless(here["dlq"]), "order": "any"}
     # A window that stays empty has nothing to run on Spark, so that no job is asked for here.
     assert difference(expected, {**there, "engine": "any"}) is None
+
+
+@pytest.mark.parametrize("seed", share(range(60), 6))
+def test_windows_over_a_script_give_on_spark_what_its_steps_say(spark: Runner, seed: int) -> None:
+    """Rows and late records of every kind of window, by both times, with timers of idleness and lookups inside."""
+    assert scripted(seed, spark) is None
 
 
 def _timeless(letters: list[dict[str, Any]]) -> list[dict[str, Any]]:
