@@ -369,6 +369,19 @@ def test_references_to_the_environment_stand_in_connections_only() -> None:
         resolve(connection, {})
 
 
+@pytest.mark.parametrize("urls", ["${REGISTRY}", ["${REGISTRY}"], ["http://a", "http://${REGISTRY}/b"]])
+def test_references_are_replaced_in_every_form_of_a_setting(urls: Any) -> None:
+    """Where an option takes one value or a list, a reference stands in either."""
+    settings = {"type": "schemaRegistry", "schemaRegistryUrls": urls}
+    connection = parse(
+        {"connections": {"r": settings}, "pipeline": [DOCUMENTS, {"$emit": {"path": "out", "format": "json"}}]}
+    ).connections["r"]
+    found = resolve(connection, {"REGISTRY": "here"}).settings["schemaRegistryUrls"]
+    assert found == [each.replace("${REGISTRY}", "here") for each in ([urls] if isinstance(urls, str) else urls)]
+    with pytest.raises(InvalidDocument, match=r"connections\.r\.schemaRegistryUrls\[\d\].*REGISTRY"):
+        resolve(connection, {})
+
+
 def test_connections_are_known_and_of_the_right_type() -> None:
     """With a registry's connections given, unknown names and wrong types are errors."""
     registry = {"db": Connection("db", "sql", {"url": "sqlite:///x"})}

@@ -47,7 +47,16 @@ _TYPE: Final = Option(
     "what is at the other end",
     required=True,
 )
-_URLS: Final = one_or_more(_TEXT)
+_SOME_TEXTS: Final = one_or_more(_TEXT)
+
+
+def _urls(tree: Any, path: str, scope: Scope) -> list[str] | None:
+    """A list: settings are trees as documents have them, and who walks them knows no other sequence."""
+    found = _SOME_TEXTS.read(tree, path, scope)
+    return None if found is None else list(found)
+
+
+_URLS: Final = Kind(_urls, _SOME_TEXTS.schema)
 SETTINGS: Final = {
     "kafka": (
         Option("bootstrapServers", _TEXT, "host:port, separated by commas", required=True),
