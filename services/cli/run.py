@@ -94,8 +94,9 @@ async def run(file: Path, data_dir: Path, parallelism: Mapping[str, int], port: 
     if processor.options.dlq is None and view.seen.dead():
         logs = data_dir / "logs"
         said.print(
-            f"dead letters are kept nowhere: options.dlq names a place for them; {logs} has reasons of some",
+            f"dead letters ({view.seen.dead_told()}) are kept nowhere: options.dlq names a place for them; {logs} has reasons of some",
             highlight=False,
+            markup=False,
         )
 
 

@@ -17,7 +17,7 @@ from rich.table import Table
 
 from tidemark.services.cli.feed import Fed
 from tidemark.services.cli.installation import Installation
-from tidemark.services.control.stats import late
+from tidemark.services.control.stats import last_reason, late
 from tidemark.shared.adapters.clock import SystemClock
 from tidemark.shared.model.ids import ProcessorName, VertexId
 from tidemark.shared.model.messages import Heartbeat, TaskBeat
@@ -95,6 +95,11 @@ class SeenReports:
     def dead(self) -> int:
         """Dead letters, kept or not."""
         return sum(beat.counters.get("dlqRows", 0) for beat in self.beats.values())
+
+    def dead_told(self) -> str:
+        """How many they are, and why the last is one."""
+        reason = last_reason(self.beats.values())
+        return f"{self.dead():,}{f', the last: {reason}' if reason else ''}"
 
     def watermark_ms(self) -> int:
         """The lowest output watermark of the sources, ms; MIN_TIME before any."""
@@ -221,7 +226,7 @@ class ProcessorView:
             ("watermark", shown_time(seen.watermark_ms())),
             ("epochs committed", f"{seen.commits}"),
             ("late / repeated", f"{seen.late():,} / {seen.total('duplicates'):,}"),
-            ("dead letters", f"{seen.dead():,}"),
+            ("dead letters", escape(seen.dead_told())),
             *([("alerts", f"{seen.alert_count:,}")] if fed else []),
             *(("trouble", said) for said in [*self._installed.cluster.troubles(), self._trouble] if said),
         ]

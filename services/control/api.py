@@ -24,7 +24,7 @@ from tidemark.services.control.plan import Plans
 from tidemark.services.control.programs import Programs
 from tidemark.services.control.readmodel import ReadModel
 from tidemark.services.control.settings import ControlSettings
-from tidemark.services.control.stats import SCALE_MAX, shown_time, shown_watermark, stats_of
+from tidemark.services.control.stats import SCALE_MAX, mostly_dead, shown_time, shown_watermark, stats_of
 from tidemark.services.control.works import WorkRoutes
 from tidemark.shared.language.completion import complete
 from tidemark.shared.language.documents import InvalidDocument
@@ -437,7 +437,7 @@ class Api:
         return {
             "name": status.name,
             "state": status.state,
-            "reason": status.reason,
+            "reason": status.reason or mostly_dead(status, tasks),
             "job": status.job,
             "generation": status.generation,
             "planVersion": status.plan_version,

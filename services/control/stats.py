@@ -16,6 +16,7 @@ from tidemark.shared.model.ids import TaskId, VertexId
 from tidemark.shared.model.messages import QUOTA_MS, SHARE, ProcessorStatus, TaskBeat
 from tidemark.shared.model.time import MAX_TIME, MIN_TIME
 from tidemark.shared.operators.base import MAX_OPEN, MIN_OPEN
+from tidemark.shared.runtime.beats import LAST_REASON
 from tidemark.shared.runtime.watermark import Explained, held_of
 
 SLOW_MS = 10_000
@@ -48,6 +49,7 @@ def stats_of(status: ProcessorStatus, tasks: Tasks, now_ms: int, *, verbose: boo
         "outputMessageSize": _sum(sinks, "inBytes"),
         "dlqMessageCount": _sum(queues, "inRows") if queues else _sum(tasks.values(), "dlqRows"),
         "dlqMessageSize": _sum(queues, "inBytes") if queues else _sum(tasks.values(), "dlqBytes"),
+        "lastDeadLetter": last_reason(tasks.values()) or None,
         "lateMessageCount": late(tasks.values()),
         "lateFraction": late_fraction(sources),
         "stateSize": _sum(tasks.values(), "stateBytes"),
@@ -56,7 +58,7 @@ def stats_of(status: ProcessorStatus, tasks: Tasks, now_ms: int, *, verbose: boo
         "epoch": status.last,
         "releasedEpoch": status.released,
         "epochMillis": status.epoch_ms,
-        **_lags(tasks, watermark_ms, now_ms),
+        **_lags(tasks, watermark_ms, now_ms, dying=bool(mostly_dead(status, tasks))),
     }
     if verbose:
         operators = operator_stats(status, tasks)
@@ -126,16 +128,37 @@ def shown_watermark(explained: Explained) -> dict[str, Any]:
     }
 
 
+def last_reason(beats: Iterable[TaskBeat]) -> str:
+    """Why the last dead letter is one: of the tasks that tell of one, the task with most; "" where there are none."""
+    told = [beat for beat in beats if LAST_REASON in beat.details]
+    return max(told, key=lambda beat: beat.counters.get("dlqRows", 0)).details[LAST_REASON] if told else ""
+
+
+def mostly_dead(status: ProcessorStatus, tasks: Tasks) -> str:
+    """A sentence where at least half of the records that were read became dead letters; "" else, and of a processor that does not run."""
+    read, dead = _sum(_of(status, tasks, "source"), "inRows"), _sum(tasks.values(), "dlqRows")
+    if status.state != "RUNNING" or not dead or 2 * dead < read:
+        return ""
+    return f"{dead:,} dead letters of {read:,} records that were read; {last_reason(tasks.values())}".rstrip("; ")
+
+
 def diagnosis(
-    event_lag_ms: int | None, processing_lag_ms: int, *, nothing_left: bool = False, by_quota: bool = False
+    event_lag_ms: int | None,
+    processing_lag_ms: int,
+    *,
+    nothing_left: bool = False,
+    by_quota: bool = False,
+    dying: bool = False,
 ) -> str:
     """W5: work that waits is a slow system, whatever its event times; event times that are behind while none waits are late data.
 
     nothing_left: the whole input has been read; then no data are late, for there are none. by_quota: what waits so long does so for the
-    namespace's quota of bytes (E4); then nothing is slow.
+    namespace's quota of bytes (E4); then nothing is slow. dying: at least half of what was read became dead letters.
     """
     if processing_lag_ms >= SLOW_MS:
         return "held by its quota" if by_quota else "slow system"
+    if dying:
+        return "mostly dead letters"
     if nothing_left:
         return "nothing to read"
     if event_lag_ms is not None and event_lag_ms >= BEHIND_MS:
@@ -150,7 +173,7 @@ def late_fraction(beats: Iterable[TaskBeat]) -> float | None:
     return sum(split.late for split in splits) / seen if seen else None
 
 
-def _lags(tasks: Tasks, watermark_ms: int, now_ms: int) -> dict[str, Any]:
+def _lags(tasks: Tasks, watermark_ms: int, now_ms: int, *, dying: bool) -> dict[str, Any]:
     """W5: a large event-time lag with a small processing-time lag is late data; both large is a slow system."""
     processing_ms = max((beat.counters.get("lagMs", 0) for beat in tasks.values()), default=0)
     known = MIN_TIME + 1 < watermark_ms < MAX_TIME - 1
@@ -159,7 +182,9 @@ def _lags(tasks: Tasks, watermark_ms: int, now_ms: int) -> dict[str, Any]:
         "processingTimeWatermark": shown_time(now_ms - processing_ms) if tasks else None,
         "processingTimeLagMillis": processing_ms,
         "eventTimeLagMillis": event_ms,
-        "diagnosis": diagnosis(event_ms, processing_ms, nothing_left=_nothing_left(tasks), by_quota=_by_quota(tasks))
+        "diagnosis": diagnosis(
+            event_ms, processing_ms, nothing_left=_nothing_left(tasks), by_quota=_by_quota(tasks), dying=dying
+        )
         if tasks
         else "not running",
     }

@@ -18,6 +18,8 @@ from tidemark.shared.wire.messages import encode_message
 
 WATERMARK = "watermark"
 """The detail that has `TaskHeld`."""
+LAST_REASON = "deadLetter"
+"""The detail that says why the last dead letter is one; it is not there before any."""
 Markers = tuple[tuple[VertexId, int, Epoch], ...]
 
 
@@ -43,6 +45,8 @@ def beat_of(
     machine = driver.machine
     counted = driver.meter.counters(clock.monotonic_ms(), clock.now_ms())
     details = {**driver.body.details(), WATERMARK: msgspec.json.encode(_held(driver, clock)).decode()}
+    if reason := driver.meter.last_reason():
+        details[LAST_REASON] = reason
     return msgspec.structs.replace(
         beat,
         phase="ended" if machine.ended else phase,

@@ -2,6 +2,9 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Final
+
+import pyarrow as pa
 
 from tidemark.shared.model.checkpoint import BlobRef, PartHandle, state_bytes
 from tidemark.shared.model.frames import Body, Inline
@@ -9,7 +12,11 @@ from tidemark.shared.model.plan import DLQ
 from tidemark.shared.model.records import RawBatch
 from tidemark.shared.model.spans import Spans
 from tidemark.shared.operators.base import Out
+from tidemark.shared.operators.batches import documents_of
 from tidemark.shared.runtime.body import Fetched, Given
+
+_REASON_MAX: Final = 300
+"""Characters of a dead letter's reason that heartbeats tell: each task sends one a second."""
 
 
 @dataclass(slots=True)
@@ -22,6 +29,8 @@ class Meter:
     out_bytes: int = 0
     dlq_rows: int = 0
     dlq_bytes: int = 0
+    last_letter: pa.RecordBatch | None = None
+    """The last dead letter, one row."""
     busy_ms: int = 0
     """Spent in the body's calls."""
     held_ms: int = 0
@@ -83,6 +92,9 @@ class Meter:
             if out.port == DLQ:
                 self.dlq_rows += rows
                 self.dlq_bytes += size
+                if isinstance(out, Out) and rows:
+                    # A copy: a slice would hold the whole batch.
+                    self.last_letter = pa.concat_batches([out.batch.slice(rows - 1)])
             else:
                 self.out_rows += rows
                 self.out_bytes += size
@@ -118,6 +130,14 @@ class Meter:
         self.state_bytes_max = max(self.state_bytes_max, self.state_bytes)
         self.snapshot_ms = now_ms - self.snapshot_since_ms
         self.snapshots.add(self.snapshot_ms)
+
+    def last_reason(self) -> str:
+        """Why the last dead letter is one, on one line; "" before any."""
+        if self.last_letter is None:
+            return ""
+        [letter] = documents_of(self.last_letter)
+        reason = " ".join(letter["errInfo"]["reason"].split())[:_REASON_MAX]
+        return reason.encode("utf-8", "replace").decode()  # It may quote half a surrogate pair.
 
     def counters(self, now_ms: int, wall_ms: int) -> Mapping[str, int]:
         """By name, for heartbeats. now_ms: monotonic; wall_ms: UTC."""

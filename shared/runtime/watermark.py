@@ -15,7 +15,7 @@ from tidemark.shared.model.held import Hold, SplitHeld, TaskHeld
 from tidemark.shared.model.ids import TaskId, VertexId
 from tidemark.shared.model.messages import ProcessorStatus, TaskBeat
 from tidemark.shared.model.time import MAX_TIME, MIN_TIME
-from tidemark.shared.runtime.beats import WATERMARK
+from tidemark.shared.runtime.beats import LAST_REASON, WATERMARK
 
 Tasks = Mapping[TaskId, TaskBeat]
 _DEPTH_MAX: Final = 1_000
@@ -132,11 +132,11 @@ def _slowest_split(
         last_event_ms=split.lastEvent,
         since_ms=split.since or None,
         keeps_ms=_span(ahead, split.watermark),
-        why=_why(split, held),
+        why=_why(split, held, beat),
     )
 
 
-def _why(split: SplitHeld, held: TaskHeld) -> str:
+def _why(split: SplitHeld, held: TaskHeld, beat: TaskBeat) -> str:
     """The reasons in words; the main one comes first."""
     if split.finished:
         return "has ended"
@@ -150,7 +150,9 @@ def _why(split: SplitHeld, held: TaskHeld) -> str:
     elif held.held_back == "quota":
         words.append("is held by the quota: its namespace may take no more bytes a second")
     elif split.lastEvent is None:
-        words.append("has given no record yet")
+        letters = beat.counters.get("dlqRows", 0)
+        dead = f": its task has made {letters:,} dead letters, the last for {beat.details.get(LAST_REASON)}"
+        words.append(f"has given no record yet{dead if letters else ''}")
     elif split.atEnd:
         words.append("has no further record")
     elif split.more:

@@ -5,12 +5,13 @@ from collections.abc import Mapping
 from typing import Any
 
 import msgspec
+import pyarrow as pa
 import pytest
 
 from tidemark.services.control.events import Events
 from tidemark.services.control.readmodel import ReadModel, SeenWorker
 from tidemark.services.control.settings import ControlSettings
-from tidemark.services.control.stats import stats_of
+from tidemark.services.control.stats import mostly_dead, stats_of
 from tidemark.shared.adapters.clock import SystemClock
 from tidemark.shared.adapters.memory_broker import MemoryBroker
 from tidemark.shared.adapters.memory_log import MemoryLog
@@ -26,7 +27,13 @@ from tidemark.shared.model.ids import (
     WorkerIncarnation,
 )
 from tidemark.shared.model.messages import Heartbeat, ProcessorStatus, TaskBeat
-from tidemark.shared.runtime.beats import WATERMARK
+from tidemark.shared.model.time import MIN_TIME
+from tidemark.shared.operators.base import TS
+from tidemark.shared.operators.batches import batch_of
+from tidemark.shared.operators.context import TaskContext
+from tidemark.shared.operators.dead_letters import RowFailure, dead_letters
+from tidemark.shared.runtime.beats import LAST_REASON, WATERMARK
+from tidemark.shared.runtime.meter import Meter
 from tidemark.shared.runtime.topics import Topics
 
 NOW_MS = 1_700_000_000_000
@@ -193,3 +200,36 @@ def test_events_that_wait_are_bounded() -> None:
     for number in range(5):
         events.tell("state", f"e{number}", "p")
     assert [event["id"] for event in told(events)] == ["e3", "e4"]
+
+
+_REASON = "The event time is a date, found '2026-01-01'."
+
+
+@pytest.mark.parametrize(
+    ("state", "read", "dead", "mostly"),
+    [("RUNNING", 10, 10, True), ("RUNNING", 10, 5, True), ("RUNNING", 10, 4, False), ("STOPPED", 10, 10, False)],
+)
+def test_a_processor_whose_records_are_mostly_dead_letters_says_why(
+    state: str, read: int, dead: int, mostly: bool
+) -> None:
+    """It runs, and nothing comes out: diagnosis and reason say so, with the reason of the last dead letter."""
+    source = beat(SOURCE, MIN_TIME, inRows=read, dlqRows=dead)
+    source = msgspec.structs.replace(source, details={LAST_REASON: _REASON})
+    status = msgspec.structs.replace(STATUS, state=state)
+    stats = stats_of(status, tasks(source), NOW_MS, verbose=False)
+    assert stats["lastDeadLetter"] == _REASON
+    assert (stats["diagnosis"] == "mostly dead letters") == mostly
+    told = f"{dead} dead letters of {read} records that were read; {_REASON}" if mostly else ""
+    assert mostly_dead(status, tasks(source)) == told
+
+
+def test_the_last_dead_letter_is_told_with_heartbeats() -> None:
+    """In one line that every message takes, whatever the reason quotes: line ends, half a surrogate pair, a long text."""
+    meter = Meter()
+    assert meter.last_reason() == ""
+    rows = batch_of([{"v": 1}, {"v": 2}], {TS: pa.array([7, 8])})
+    for reason in ("first", "found \ud800\n" + "x" * 1_000):
+        failures = [RowFailure(0, "another", "Code"), RowFailure(1, reason, "Code")]
+        meter.gave(dead_letters(rows, failures, "$source", TaskContext("p", topic="t")))
+    assert meter.last_reason() == "found ? " + "x" * 292
+    assert meter.dlq_rows == 4

@@ -199,3 +199,21 @@ def test_a_refused_document_ends_the_processor() -> None:
     error = stopped(ValidationStop("no", "pipeline[1].$validate", {}))
     assert isinstance(error, InvalidInput)
     assert is_lasting(error)
+
+
+@pytest.mark.parametrize(
+    ("source", "doubted"),
+    [
+        ({"timeField": "$at"}, True),
+        ({"timeField": "$meta.at"}, True),
+        ({"timeField": "$at", "schema": {"at": "date"}}, False),
+        ({"timeField": {"$toDate": "$at"}}, False),
+        ({"timeField": "$at", "format": "messagePack"}, False),
+        ({"timeField": "$$ROOT"}, False),
+        ({}, False),
+    ],
+)
+def test_a_time_that_json_has_as_a_text_is_told(source: dict[str, Any], doubted: bool) -> None:
+    """Every record would be a dead letter, and a processor that runs would give nothing."""
+    told = [str(w) for w in parse(_topic({"$emit": {"connectionName": "k", "topic": "t"}}, **source)).warnings]
+    assert any("$toDate" in line and "timeField" in line for line in told) == doubted, told

@@ -11,7 +11,7 @@ from tidemark.shared.model.held import Hold, SplitHeld, TaskHeld
 from tidemark.shared.model.ids import Epoch, Generation, JobId, ProcessorName, TaskId, VertexId
 from tidemark.shared.model.messages import ProcessorStatus, TaskBeat
 from tidemark.shared.model.time import MAX_TIME, MIN_TIME
-from tidemark.shared.runtime.beats import WATERMARK
+from tidemark.shared.runtime.beats import LAST_REASON, WATERMARK
 from tidemark.shared.runtime.watermark import Explained, WatermarkHop, explain_watermark
 
 NOW = 1_000_000
@@ -185,3 +185,13 @@ def test_the_achieved_late_fraction_is_that_of_all_splits() -> None:
     _, told = beat("source-1", 0, 0, TaskHeld(0), a=split(0, 0, seen=10, late=1), b=split(0, 0, seen=30, late=1))
     assert late_fraction([told]) == pytest.approx(0.05)
     assert late_fraction([beat("source-1", 0, 0, TaskHeld(0), a=split(0, None))[1]]) is None
+
+
+def test_a_split_whose_records_are_dead_letters_says_so() -> None:
+    """It has records, and gave none with an event time."""
+    place, source = beat(
+        "source-1", MIN_TIME, MIN_TIME, TaskHeld(NOW), s0=SplitHeld(position=7, watermark=MIN_TIME, status="active")
+    )
+    details = {**source.details, LAST_REASON: "no date"}
+    tasks = {place: msgspec.structs.replace(source, details=details, counters={"dlqRows": 1_234})}
+    assert "1,234 dead letters, the last for no date" in explain_watermark(status(), tasks).summary

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final, Literal, TypeAlias
 
-from tidemark.shared.language.expressions.ast import fields_used
+from tidemark.shared.language.expressions.ast import FieldPath, fields_used
 from tidemark.shared.language.expressions.scope import Scope
 from tidemark.shared.language.forms import PluginFormat, PluginUse, plugin_uses_of
 from tidemark.shared.language.kinds import (
@@ -160,6 +160,17 @@ def _check(tree: Any, found: Read, path: str, scope: Scope) -> None:
     form = found.fields.get("format")
     if form is not None and form.own and form.plugin == "csv":
         _check_cells(form.config["fields"], found, path, scope)
+    if form is None and "registry" not in found.fields and not found.get("schema"):
+        _check_bare_time(found, path, scope)
+
+
+def _check_bare_time(found: Read, path: str, scope: Scope) -> None:
+    """JSON has no dates of its own: the time is mostly a text or a number, which is no event time as it stands."""
+    time = found.fields.get("time_field")
+    if isinstance(time, FieldPath) and time.names:
+        name = ".".join(time.names)
+        what = f"a record whose {name} is a text or a number, and not {{$date: …}}, is a dead letter"
+        scope.problems.warn(join(path, "timeField"), f"{what}; {{$toDate: ${name}}} makes a date of it")
 
 
 def _check_cells(cells: tuple[str, ...], found: Read, path: str, scope: Scope) -> None:
