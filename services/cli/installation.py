@@ -94,9 +94,7 @@ class Installation:
         return "changed" if changed else "resumed"
 
     async def _start(self, name: ProcessorName) -> None:
-        start = StartProcessor(self.client.unique(), name)
-        await self.client.request(start)
-        await self.client.until_answered(name, start.request)
+        await self.client.request(StartProcessor(self.client.unique(), name))
 
     async def until_there(self, workers: Mapping[str, int]) -> None:
         """Wait for the workers of services that have several: the coordinator spreads tasks over those that are there."""

@@ -206,6 +206,7 @@ class Agents:
         """A command that fails for want of brokers or coordinator is tried again: its id makes that harmless."""
         for tries in range(1, self._settings.agents_tries_max + 1):
             try:
+                await self.commands.model.up_to_now()
                 await self.commands.carry_out(command)
             except Problem as problem:
                 if problem.status not in _AGAIN or tries == self._settings.agents_tries_max:

@@ -18,7 +18,6 @@ from tidemark.shared.language.documents import InvalidDocument, Processor, parse
 from tidemark.shared.language.documents.connections import read_connections
 from tidemark.shared.language.expressions.scope import Scope
 from tidemark.shared.language.problems import Problems
-from tidemark.shared.language.redaction import shown_connection
 from tidemark.shared.language.stages import Connection
 from tidemark.shared.model.ids import EdgeId, Epoch, Offset, ProcessorName, VertexId
 from tidemark.shared.model.messages import (
@@ -27,7 +26,6 @@ from tidemark.shared.model.messages import (
     ForgetCheckpoint,
     KeepCheckpoint,
     ModifyProcessor,
-    ProcessorStatus,
     PutConnection,
     Request,
     SkipRelease,
@@ -56,8 +54,6 @@ from tidemark.shared.runtime.topics import check_topics
 T = TypeVar("T")
 
 NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
-SHOWN_LOOK_MS: Final = 5
-"""Between two looks whether the read model has what a command did: it is some milliseconds behind."""
 Document: TypeAlias = str | dict[str, Any]
 Whole: TypeAlias = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 """Offsets, checkpoints, counts: the whole numbers that messages can hold."""
@@ -170,38 +166,10 @@ class Commands:
             await self.foresee(await self.check(command.document, user))
         if isinstance(command, Connect) and command.connection is not None:
             check_connection(command.name, command.connection)
-        before = self.model.statuses.get(ProcessorName(command.name))
         await self._ask(_request_of(command, request))
-        last = request
         if isinstance(command, Create) and command.start:
-            last = f"{request}-start"
-            await self._ask(StartProcessor(last, ProcessorName(command.name)))
-        await self._until_shown(lambda: self._shows(command, last, before))
+            await self._ask(StartProcessor(f"{request}-start", ProcessorName(command.name)))
         return request
-
-    async def _until_shown(self, shows: Callable[[], bool]) -> None:
-        """Who was told that a command is done, and looks at what it did, sees that here: the read model is a moment behind.
-
-        For a while: it is done, whether this service reads of it or not.
-        """
-        clock = self.model.clock
-        until_ms = clock.monotonic_ms() + self.settings.shown_ms_max
-        while not shows() and not self.model.away() and clock.monotonic_ms() < until_ms:
-            await clock.sleep_ms(SHOWN_LOOK_MS)
-
-    def _shows(self, command: Command, request: str, before: ProcessorStatus | None) -> bool:
-        """Whether the read model has what a command did."""
-        now = self.model.statuses.get(ProcessorName(command.name))
-        match command:
-            case Connect(name=name, connection=connection):
-                shown = None if connection is None else shown_connection(connection)
-                return self.model.connections.get(name) == shown
-            case DropStopped():
-                return now is None or (before is not None and now.job != before.job)
-            case Create():
-                return now is not None and request in dict(now.answers)
-            case _:
-                return now is None or request in dict(now.answers)
 
     async def foresee(self, processor: Processor) -> None:
         """Problem if a run would refuse the document for a reason that this process sees as tasks do: unset variables, missing topics."""

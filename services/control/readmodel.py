@@ -1,11 +1,13 @@
 """The service's read model, rebuilt from topics at each start: processors, tasks as workers tell of them, connections.
 
-Readers without a group: every replica reads all. While the brokers are away it keeps its last state, and says since when.
+Readers without a group: every replica reads all. While the brokers are away it keeps its last state, and says since when. Who asks waits
+until all is known that the topics had by then (`up_to_now`): so whoever was told that something is done sees it at each replica.
 """
 
+import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 import structlog
 
@@ -23,6 +25,8 @@ from tidemark.shared.wire.messages import decode_command, decode_report
 
 _log = structlog.get_logger()
 
+LOOK_MS: Final = 1
+"""Between two looks whether a model has read what it was asked for: it is some milliseconds behind."""
 Offsets = Callable[[Sequence[TopicPartition]], Awaitable[dict[TopicPartition, Offset]]]
 
 
@@ -35,10 +39,17 @@ class SeenWorker:
 
 
 @dataclass(slots=True)
-class _Topic:
+class Followed:
+    """A topic of one partition."""
+
     partition: TopicPartition
     take: Callable[[LogRecord], None]
     from_end: bool = False
+    """Heartbeats and commands: what was said before this service began is nothing to it."""
+    config: Mapping[str, str] | None = None
+    """The topic is made with this where it is not there; the service goes on without it."""
+    position: Offset | None = None
+    """The first offset that has not been read."""
     read: bool = False
     """All that was there at the start has been read."""
     away: str = ""
@@ -61,7 +72,12 @@ class ReadModel:
     history: History = field(default_factory=History)
     _connections: KnownConnections = field(init=False)
     _registry: Registry = field(init=False)
-    _followed: list[_Topic] = field(default_factory=list)
+    _followed: list[Followed] = field(default_factory=list)
+    _wanted: asyncio.Event = field(default_factory=asyncio.Event)
+    _asked: int = 0
+    """How often somebody has asked for what is there now."""
+    _ends: tuple[int, dict[TopicPartition, Offset]] = (0, {})
+    """Where the topics ended when they were looked at last, for the first so many who asked."""
 
     def __post_init__(self) -> None:
         """Nothing is known yet."""
@@ -80,22 +96,60 @@ class ReadModel:
 
     def start(self, executor: Executor, on_error: Callable[[BaseException], None]) -> list[Handle]:
         """Follow the topics from now on."""
-        self._followed = [
-            _Topic(TopicPartition(self.topics.registry, 0), self._take_status),
-            _Topic(TopicPartition(self.topics.connections, 0), self._connections.take),
-            _Topic(TopicPartition(self.topics.reports, 0), self._take_report, from_end=True),
-            _Topic(TopicPartition(self.topics.commands, 0), self._take_command, from_end=True),
+        self._followed += [
+            Followed(TopicPartition(self.topics.registry, 0), self._take_status),
+            Followed(TopicPartition(self.topics.connections, 0), self._connections.take),
+            Followed(TopicPartition(self.topics.reports, 0), self._take_report, from_end=True),
+            Followed(TopicPartition(self.topics.commands, 0), self._take_command, from_end=True),
         ]
         handles = [executor.spawn(self._follow(t), f"read {t.partition.topic}", on_error) for t in self._followed]
+        handles.append(executor.spawn(self._look_for_ends(), "look where topics end", on_error))
         return [*handles, executor.spawn(self._look(), "look at processors", on_error)]
+
+    def follow(self, topic: str, take: Callable[[LogRecord], None], config: Mapping[str, str]) -> Followed:
+        """Of another's, from the start on."""
+        self._followed.append(Followed(TopicPartition(topic, 0), take, config=config))
+        return self._followed[-1]
 
     def away(self) -> str:
         """Why the topics cannot be read now; empty if they can."""
-        return next((topic.away for topic in self._followed if topic.away), "")
+        return next((topic.away for topic in self._followed if topic.away and topic.config is None), "")
 
     def ready(self) -> bool:
         """Whether everything that was there at the start is known."""
-        return bool(self._followed) and all(topic.read for topic in self._followed)
+        needed = [topic for topic in self._followed if topic.config is None]
+        return bool(needed) and all(topic.read for topic in needed)
+
+    async def up_to_now(self) -> str:
+        """Wait until all is known that the topics have now; else, after `shown_ms_max`, why it is not sure."""
+        if not self.ready():
+            return self.away() or "the registry is still being read"
+        self._asked += 1
+        mine, until_ms = self._asked, self.clock.monotonic_ms() + self.settings.shown_ms_max
+        self._wanted.set()
+        while not self._has(mine):
+            if reason := self.away():
+                return reason
+            if self.clock.monotonic_ms() >= until_ms:
+                return f"what was told last has not been read within {self.settings.shown_ms_max} ms"
+            await self.clock.sleep_ms(LOOK_MS)
+        return ""
+
+    def _has(self, asked: int) -> bool:
+        looked, ends = self._ends
+        known = [(topic.position, ends[topic.partition]) for topic in self._followed if topic.partition in ends]
+        return looked >= asked and all(position is not None and position >= end for position, end in known)
+
+    async def _look_for_ends(self) -> None:
+        """For all that have asked by then at once."""
+        while True:
+            await self._wanted.wait()
+            self._wanted.clear()
+            asked, topics = self._asked, [each for each in self._followed if not each.from_end and each.read]
+            try:
+                self._ends = asked, await self.log.end_offsets([topic.partition for topic in topics])
+            except LogError as error:
+                _log.warning("control.ends_unknown", reason=str(error))
 
     def tasks(self, status: ProcessorStatus) -> Mapping[TaskId, TaskBeat]:
         """The running generation's tasks, as workers told of them last."""
@@ -121,27 +175,28 @@ class ReadModel:
 
     # --- reading ----------------------------------------------------------------------------------------------------------
 
-    async def _follow(self, topic: _Topic) -> None:
-        position: Offset | None = None
+    async def _follow(self, topic: Followed) -> None:
         while True:
             try:
+                if topic.config is not None:
+                    await self.log.create_topic(topic.partition.topic, 1, topic.config)
                 end = (await self.log.end_offsets([topic.partition]))[topic.partition]
-                if position is None:
+                if topic.position is None:
                     begin: Offsets = self.log.begin_offsets
-                    position = end if topic.from_end else (await begin([topic.partition]))[topic.partition]
+                    topic.position = end if topic.from_end else (await begin([topic.partition]))[topic.partition]
                 async with reading(self.log) as reader:
-                    await reader.assign({topic.partition: position})
+                    await reader.assign({topic.partition: topic.position})
                     while True:
                         records = await reader.fetch(self.runtime.topic_records_max, self.runtime.fetch_timeout_ms)
                         for record in records:
                             topic.take(record)
-                        position = reader.position(topic.partition)
-                        topic.read = topic.read or position >= end
+                        topic.position = reader.position(topic.partition)
+                        topic.read = topic.read or topic.position >= end
                         topic.away = ""
             except OffsetOutOfRange as error:
                 # It stood still for longer than the topic is kept, or the topic was made anew: the present state is told again.
                 _log.warning("control.overtaken", topic=topic.partition.topic, reason=str(error))
-                position = None
+                topic.position = None
             except LogError as error:
                 if not topic.away:
                     _log.warning("control.log_away", topic=topic.partition.topic, reason=str(error))

@@ -123,6 +123,11 @@ class Route:
     """Whether the audit log notes it (not for GET) where it was not refused."""
 
     @property
+    def tells(self) -> bool:
+        """It tells of processors and connections, or judges by them: of those that are there when it is asked."""
+        return not self.open and (self.path.startswith("/v1/") or self.handler.startswith("page_"))
+
+    @property
     def role(self) -> Role:
         """The least role that may ask."""
         return self.needs or ("viewer" if self.method == "GET" else "operator")

@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 from aiohttp import web
 
-from tidemark.services.control.api import Api
+from tidemark.services.control.api import STALE_HEADER, Api
 from tidemark.services.control.console import Console
 from tidemark.services.control.login import Login
 from tidemark.services.control.routes import CONSOLE_HEADER, LOGIN_ROUTES, ROUTES, Handler, Route
@@ -64,7 +64,12 @@ def application(
 
 def _served(route: Route, handler: Handler, api: Api) -> Next:
     async def served(request: web.Request) -> web.StreamResponse:
-        return await handler(request, await _body(request, route.body, api) if route.body is not None else None)
+        body = await _body(request, route.body, api) if route.body is not None else None
+        behind = await api.model.up_to_now() if route.tells else ""
+        found = await handler(request, body)
+        if behind:
+            found.headers.setdefault(STALE_HEADER, behind.replace("\n", " ")[:200])
+        return found
 
     return served
 

@@ -178,7 +178,7 @@ class ControlSettings:
     command_timeout_ms: int = knob(30_000)
     """How long a request waits for the coordinator's answer."""
     shown_ms_max: int = 2_000
-    """How long a command that is done waits until this service shows what it did; on a loaded machine that takes a second."""
+    """How long a request waits until this service has read all that was told before it; on a loaded machine that takes a second."""
     sample_max: int = 100
     log_lines_max: int = 1_000
     log_bytes_max: int = 1024 * 1024

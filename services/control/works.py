@@ -5,6 +5,7 @@ Their state stands in a topic, so each replica tells the same, and one that come
 checkpoint that was compared: an audit at an interval waits until there is a later one.
 """
 
+import asyncio
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -16,7 +17,7 @@ from aiohttp import web
 from msgspec.structs import replace
 
 from tidemark.services.control.programs import Programs
-from tidemark.services.control.readmodel import ReadModel
+from tidemark.services.control.readmodel import Followed, ReadModel
 from tidemark.services.control.settings import ControlSettings
 from tidemark.services.control.stats import shown_time
 from tidemark.shared.model.formats import WORK, JsonCodec
@@ -27,7 +28,6 @@ from tidemark.shared.ports.clock import Clock, Executor, Handle
 from tidemark.shared.ports.log import Log, LogError, LogRecord, NewRecord, TopicPartition
 from tidemark.shared.process.web import CONFLICT, NOT_FOUND, Problem, broker_away
 from tidemark.shared.runtime.measures import Measure
-from tidemark.shared.runtime.reading import followed
 from tidemark.shared.runtime.topics import LATEST_CONFIG, Topics
 
 _log = structlog.get_logger()
@@ -57,20 +57,19 @@ class Works:
     """The last record of each."""
     _own: dict[tuple[Kind, ProcessorName], Handle] = field(default_factory=dict)
     """Those that run here."""
+    _turn: asyncio.Lock = field(default_factory=asyncio.Lock)
+    """Behind the end of a work nobody says that it runs."""
     _told_ms: int = 0
-    _read: bool = False
-    """All that was in the topic at the start is known."""
+    _topic: Followed = field(init=False)
 
     def __post_init__(self) -> None:
         """None runs."""
         self.programs = Programs(self.executor)
+        self._topic = self.model.follow(self.topics.works, self._take, LATEST_CONFIG)
 
     def start(self, on_error: Callable[[BaseException], None]) -> list[Handle]:
-        """Follow the topic, and look for what is to be done, from now on."""
-        return [
-            self.executor.spawn(self._follow(), "read works", on_error),
-            self.executor.spawn(self._look(), "look for works", on_error),
-        ]
+        """Look for what is to be done, from now on."""
+        return [self.executor.spawn(self._look(), "look for works", on_error)]
 
     def stop(self) -> None:
         """End the programs. Another service, or the next one, begins their work again."""
@@ -80,13 +79,13 @@ class Works:
 
     def of(self, kind: Kind, status: ProcessorStatus) -> AuditWork | None:
         """The state of a processor's work. Problem until the topic has been read."""
-        if not self._read:
+        if not self._topic.read:
             raise broker_away("the topic of audits and redrives is still being read")
         work = self.known.get((kind, status.name))
         return work if work is not None and work.job == status.job else None
 
-    def begin(self, kind: Kind, status: ProcessorStatus) -> Handle:
-        """Begin one; its end. Problem where it cannot be, or one runs."""
+    async def begin(self, kind: Kind, status: ProcessorStatus) -> Handle:
+        """Begin one, once the brokers know of it; its end. Problem where it cannot be, or one runs."""
         lacking = [name for name in NEEDED if not os.environ.get(name)]
         if lacking:
             expected = f"{' and '.join(NEEDED)} of this service, as the coordinator has them"
@@ -106,6 +105,11 @@ class Works:
         verdict = None if before is None else before.verdict
         work = AuditWork(kind, status.name, status.job, status.released, True, self.place, now_ms, now_ms, verdict)
         self.known[kind, status.name] = work
+        try:
+            await self._send(work)
+        except LogError as error:
+            self.known[kind, status.name] = replace(work, running=False)
+            raise broker_away(str(error)) from error
         handle = self._own[kind, status.name] = self.executor.spawn(
             self._carry_out(work), f"{kind} {status.name}", _log_broken
         )
@@ -122,13 +126,14 @@ class Works:
 
     async def _carry_out(self, work: AuditWork) -> None:
         try:
-            await self._publish(work)
             verdict = await self._judged(work)
             ended = replace(work, running=False, told_ms=self.clock.now_ms(), verdict=verdict)
-            self.known[work.kind, work.name] = ended
             _log.info("control.verdict", processor=work.name, of=work.kind, outcome=verdict.outcome, why=verdict.why)
+            async with self._turn:
+                del self._own[work.kind, work.name]
+                await self._publish(ended)
+            self.known[work.kind, work.name] = ended
             self._tell(ended)
-            await self._publish(ended)
         finally:
             self._own.pop((work.kind, work.name), None)
 
@@ -175,7 +180,7 @@ class Works:
     async def _look(self) -> None:
         while True:
             await self.clock.sleep_ms(self.settings.look_ms)
-            if not self._read or not self.model.ready():
+            if not self._topic.read or not self.model.ready():
                 continue
             try:
                 await self._tell_of_own()
@@ -185,7 +190,7 @@ class Works:
             for status in list(self.model.statuses.values()):
                 for kind in self._wanted(status):
                     try:
-                        self.begin(kind, status)
+                        await self.begin(kind, status)
                     except Problem as problem:
                         _log.info("works.not_begun", processor=status.name, of=kind, reason=problem.finding)
 
@@ -216,30 +221,16 @@ class Works:
             return
         self._told_ms = now_ms
         for key in list(self._own):
-            work = self.known[key] = replace(self.known[key], told_ms=now_ms)
-            if work.running:
-                await self._send(work)
+            async with self._turn:
+                if key in self._own:
+                    self.known[key] = replace(self.known[key], told_ms=now_ms)
+                    await self._send(self.known[key])
 
     async def _forget(self) -> None:
         """Works of processors that were dropped."""
         for key in [key for key in self.known if key[1] not in self.model.statuses and key not in self._own]:
             await self._send(self.known[key], gone=True)
             self.known.pop(key, None)
-
-    async def _follow(self) -> None:
-        partition = TopicPartition(self.topics.works, 0)
-        while True:
-            try:
-                await self.log.create_topic(partition.topic, 1, LATEST_CONFIG)
-                begin = (await self.log.begin_offsets([partition]))[partition]
-                end = (await self.log.end_offsets([partition]))[partition]
-                self._read = self._read or begin >= end
-                async for record in followed(self.log, self.clock, partition, self.model.runtime, begin=begin):
-                    self._take(record)
-                    self._read = self._read or record.offset + 1 >= end
-            except LogError as error:
-                _log.warning("works.log_away", reason=str(error))
-                await self.clock.sleep_ms(self.settings.retry_ms)
 
     def _take(self, record: LogRecord) -> None:
         word, _, name = (record.key or b"").decode(errors="replace").partition("/")
@@ -275,7 +266,7 @@ class WorkRoutes:
     async def work_audit(self, request: web.Request, _body: Any) -> web.Response:
         """Begin an audit."""
         status = self.status_of(request)
-        self.works.begin("audit", status)
+        await self.works.begin("audit", status)
         return self.answer(
             {"answers": "the audit runs; its verdict will be shown here", **self._shown("audit", status)}, 202
         )
@@ -283,7 +274,7 @@ class WorkRoutes:
     async def work_redrive(self, request: web.Request, _body: Any) -> web.Response:
         """Carry one out, and wait for it."""
         status = self.status_of(request)
-        await self.works.begin("redrive", status).join()
+        await (await self.works.begin("redrive", status)).join()
         work = self.works.of("redrive", status)
         verdict = None if work is None else work.verdict
         if verdict is None or verdict.outcome != "done":

@@ -194,12 +194,6 @@ class Client:
             if found.take(record) == name and name in found.statuses:
                 yield found.statuses[name]
 
-    async def until_answered(self, name: ProcessorName, request: str) -> None:
-        """Wait until a processor's status names an answered request: from then on `watch` shows the effect of it."""
-        async for status in self.watch(name):
-            if any(known == request for known, _ in status.answers):
-                return
-
     async def heartbeats(self) -> AsyncIterator[Heartbeat]:
         """Heartbeats of workers from now on."""
         reports = TopicPartition(self._topics.reports, 0)

@@ -198,7 +198,8 @@ class CoordinatorDriver:
                 term, event = self._inbox.popleft()
                 if term != self._term:
                     continue  # an answer to a question of an earlier term
-                for command in self._machine.handle(event):
+                # Answers last: who has one finds the status that it speaks of in the registry.
+                for command in sorted(self._machine.handle(event), key=lambda each: isinstance(each, do.Answer)):
                     self._carry_out(command)
             self._wake.clear()
             await self._wake.wait()

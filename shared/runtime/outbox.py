@@ -90,6 +90,8 @@ class Parcel:
     data: bytes | None
     key: bytes | None = None
     headers: tuple[tuple[str, bytes], ...] = ()
+    behind: bool = False
+    """It goes when the broker has all before it: who reads it finds what went to other partitions there."""
 
 
 class Outbox:
@@ -184,7 +186,7 @@ class Outbox:
         if self._writer is None:
             self._writer = await self._log.writer(self._client)
         while True:
-            while self._unsent and (self._answers or not self._unacked):
+            while self._unsent and not (self._unacked and (self._unsent[0].behind or not self._answers)):
                 parcel = self._unsent[0]
                 pending = await self._writer.send(parcel.partition, NewRecord(parcel.data, parcel.key, parcel.headers))
                 if self._unsent:

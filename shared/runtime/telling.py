@@ -149,7 +149,10 @@ class Teller:
             self.tell(self._outside.topics.registry, LEADS_KEY, str(self._token).encode())
 
     def tell(self, topic: str, key: bytes | None, value: bytes | None, *, request: str = "") -> None:
-        """Queue a record; nothing, if no term has begun. `request`: the request that it answers. LocalError if too many wait."""
+        """Queue a record; nothing, if no term has begun. LocalError if too many wait.
+
+        `request`: the request that it answers; it goes when all that was told before is there.
+        """
         if self._outbox is None:
             return
         if request:
@@ -161,7 +164,7 @@ class Teller:
         if topic == self._outside.topics.registry:
             self._changes_told = changes
         headers = signed(self._token, changes)
-        parcel = Parcel(_PUBLISHED, TopicPartition(topic, 0), Seq(self._seq), value, key, headers)
+        parcel = Parcel(_PUBLISHED, TopicPartition(topic, 0), Seq(self._seq), value, key, headers, bool(request))
         self._outbox.send(parcel)
 
     def backlog(self) -> int:

@@ -88,6 +88,29 @@ def test_F2_many_unanswered_frames_are_sent_again_in_their_order(fault: Fault) -
     on_stand(story)
 
 
+def test_C8_what_goes_behind_others_waits_until_the_broker_has_them() -> None:
+    """An answer goes to another topic than the status that it speaks of, so neither waits for the other by itself."""
+
+    async def story(stand: Stand) -> None:
+        acked: list[int] = []
+        outbox = Outbox(
+            stand.driver.wiring.log, stand.world.clock, "outbox", lambda p, _: acked.append(p.seq), RuntimeSettings()
+        )
+        stand.faults.plan("send", Fault.LOST_ANSWER)
+        for number, behind in enumerate((False, False, True)):
+            parcel = Parcel(OUT_EDGE, TopicPartition("out", 0), Seq(number), str(number).encode(), behind=behind)
+            outbox.send(parcel)
+        outbox.open(stand.world.executor, stand.errors.append)
+        await stand.until(lambda: len(acked) == 3)
+        await outbox.close()
+        written = [record.value for record in await stand.records()]
+        assert written.count(b"2") == 1
+        assert written[-1] == b"2"
+        assert acked == [0, 1, 2]
+
+    on_stand(story)
+
+
 # --- F5, F6 -------------------------------------------------------------------------------------------------------------
 
 

@@ -5,6 +5,7 @@ from msgspec import structs
 from tidemark.shared.model.ids import Place, VertexId
 from tidemark.shared.model.messages import ProcessorStatus
 from tidemark.shared.protocol.coordinator import commands as do
+from tidemark.shared.protocol.coordinator.kept import next_plan
 from tidemark.shared.protocol.coordinator.state import HOSTED, Phase, ProcessorState, bounded
 
 _ANSWER_CHARACTERS_MAX = 200
@@ -51,6 +52,9 @@ def status_of(p: ProcessorState) -> ProcessorStatus:
         tasks = [
             (t.vertex, t.index, alive[w].place if w in alive else Place(w)) for t, w in sorted(p.run.holders.items())
         ]
+    plan = (
+        next_plan(p, p.kept) if p.phase is Phase.IDLE else p.plan
+    )  # of one that does not run, what a change has made of it
     return ProcessorStatus(
         name=p.name,
         job=p.row.job,
@@ -60,12 +64,12 @@ def status_of(p: ProcessorState) -> ProcessorStatus:
         last=p.row.last,
         released=released,
         plan_version=p.row.plan_version,
-        document=p.plan.document,
+        document=plan.document,
         parallelism=p.row.parallelism if p.kept.pending is None else p.kept.pending.parallelism,
         tasks=tuple(tasks),
         answers=tuple((request, bounded(error, _ANSWER_CHARACTERS_MAX)) for request, error in p.answers),
         commits=p.kept.commits,
-        services=p.plan.services,
+        services=plan.services,
         epoch_ms=p.epoch_ms,
         changes=p.changes,
         checkpoints=tuple((each.name, each.epoch) for each in p.kept.checkpoints),
