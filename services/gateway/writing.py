@@ -63,8 +63,9 @@ class BatchWriter:
     async def partitions(self, topic: str) -> int:
         """Of a topic; 0 if there is none of this name. NotWritten when nobody answers."""
         now_ms = self.clock.monotonic_ms()
-        if not self._partitions or self._asked_ms is None or now_ms - self._asked_ms >= self.topics_age_ms_max:
-            # A topic may have got more partitions, or have been deleted and made anew.
+        old = self._asked_ms is None or now_ms - self._asked_ms >= self.topics_age_ms_max
+        if old or topic not in self._partitions:
+            # A topic may have been made just now, have got more partitions, or have been deleted and made anew.
             before, self._asked_ms = self._asked_ms, now_ms
             try:
                 self._partitions = dict(await self.log.list_topics())

@@ -164,6 +164,14 @@ async def test_only_with_the_token_and_only_where_it_may(asked: Asked) -> None:
     assert await asked.records() == []
 
 
+async def test_a_topic_that_was_made_just_now_is_there(asked: Asked) -> None:
+    """The list of topics is kept for a while, and says of no topic that it is not there."""
+    assert (await asked.send(lines({"n": 1})))[0] == 200
+    assert (await asked.send(lines({"n": 1}), topic=f"{asked.topic}-new"))[0] == 404
+    await asked.log.create_topic(f"{asked.topic}-new", 2)
+    assert (await asked.send(lines({"n": 1}), topic=f"{asked.topic}-new"))[0] == 200
+
+
 async def test_a_topic_may_be_made_anew_with_other_partitions(asked: Asked) -> None:
     """What topics there are is asked again: keys go where other clients put them now, and nothing goes to partitions that are gone."""
     service = GatewayService(
