@@ -41,6 +41,7 @@ from tidemark.shared.process.web import (
     CONFLICT,
     FORBIDDEN,
     NOT_FOUND,
+    STANDS,
     UNAVAILABLE,
     USER,
     Problem,
@@ -404,10 +405,11 @@ class Api:
         return await self.plans.shown(status, self.model.tasks(status), self.model.history)
 
     async def _stream(self, request: web.Request, look: Callable[[], Awaitable[dict[str, Any]]]) -> web.StreamResponse:
+        user, stands = request[USER], request.get(STANDS, lambda: True)
         stream = web.StreamResponse(headers={"Content-Type": "text/event-stream", "Cache-Control": "no-store"})
         await stream.prepare(request)
         with suppress(ConnectionError):  # The listener left.
-            while not self.ending and self.clock.now_ms() < request[USER].until_ms:
+            while not self.ending and self.clock.now_ms() < user.until_ms and stands():
                 await stream.write(b"data: " + msgspec.json.encode(await look()) + b"\n\n")
                 await self.clock.sleep_ms(self.settings.look_ms)
         return stream

@@ -33,7 +33,7 @@ from tidemark.shared.ports.clock import Clock
 from tidemark.shared.ports.http import HttpClient
 from tidemark.shared.process.settings import ProcessSettingsError
 from tidemark.shared.process.users import User
-from tidemark.shared.process.web import BAD_REQUEST, FORBIDDEN, UNAUTHORIZED, UNAVAILABLE, USER, Problem
+from tidemark.shared.process.web import BAD_REQUEST, FORBIDDEN, STANDS, UNAUTHORIZED, UNAVAILABLE, USER, Problem
 
 _log = structlog.get_logger()
 _NEXT_MAX: Final = 2_000
@@ -251,6 +251,7 @@ class Login:
                 headers={"Retry-After": "10"},
             ) from error
         request[SESSION] = session
+        request[STANDS] = lambda: session.id not in self._ended
         return user
 
     async def _still(self, token: str) -> dict[str, Any] | None:

@@ -31,6 +31,8 @@ TOO_SLOW, TOO_LARGE, UNEXPECTED, UNPROCESSABLE, TOO_MANY, INTERNAL, UNAVAILABLE,
 )
 USER: Final = web.RequestKey("user", User)
 """Key of a request's user."""
+STANDS: Final = web.RequestKey[Callable[[], bool]]("stands")
+"""Key of whether the token or session counts still, for an answer that goes on."""
 
 
 @dataclass(slots=True)
@@ -123,7 +125,8 @@ def guard(
         secret = _password(given) if by_page else given.strip().encode(errors="surrogateescape")
         user = None
         if by_page or scheme.lower() == "bearer":
-            user = users.of(secret)
+            user = known = users.of(secret)
+            request[STANDS] = lambda: users.of(secret) == known
             if user is None and vouched is not None:
                 user = await vouched(secret)
         elif not scheme and session is not None:

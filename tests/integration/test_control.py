@@ -211,50 +211,6 @@ async def test_a_processor_lives_by_rest(asked: Asked, tmp_path: Path) -> None:
         pass
 
 
-async def test_what_was_done_is_shown_to_the_next_look(
-    asked: Asked, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Whoever was told that a command is done, and asks the same service, sees what it did, though that service reads a moment later."""
-    behind, follows = asyncio.Event(), ReadModel._take_status
-    late: list[tuple[ReadModel, Any]] = []
-
-    def later(model: ReadModel, record: Any) -> None:
-        late.append((model, record))
-        behind.set()
-
-    async def catches_up() -> None:
-        while True:
-            await behind.wait()
-            behind.clear()
-            for _ in range(20):  # others are answered before it
-                await asked.ask("GET", "/healthz")
-            for model, record in late:
-                follows(model, record)
-            late.clear()
-
-    for topic in asked.model._followed:
-        if topic.partition.topic == asked.there.outside.topics.registry:
-            monkeypatch.setattr(topic, "take", lambda record: later(asked.model, record))
-    catching = asyncio.ensure_future(catches_up())
-    path, connection = "/v1/processors/p", {"type": "files", "path": str(tmp_path)}
-    assert (await asked.ask("POST", "/v1/processors", {"name": "p", "document": document(tmp_path)}))[0] == 201
-    assert (await asked.ask("GET", path))[1]["state"] == "CREATED"
-    assert (await asked.ask("POST", f"{path}/start", {}))[0] == 200
-    assert (await asked.ask("GET", path))[1]["state"] in ("STARTING", "RUNNING")
-    await asked.until("p", "RUNNING")
-    assert (await asked.ask("PATCH", path, {"parallelism": {"sink": 2}}))[0] == 200
-    assert (await asked.ask("GET", path))[1]["parallelism"] == {"sink": 2}
-    assert (await asked.ask("POST", f"{path}/stop", {}))[0] == 200
-    assert (await asked.ask("GET", path))[1]["state"] in ("STOPPING", "STOPPED")
-    await asked.until("p", "STOPPED")
-    assert (await asked.ask("DELETE", path))[0] == 200
-    assert (await asked.ask("GET", path))[0] == 404
-    for shown, value in (({"c": connection}, connection), ({}, None)):
-        assert (await asked.ask("DELETE" if value is None else "PUT", "/v1/connections/c", value))[0] == 200
-        assert (await asked.ask("GET", "/v1/connections"))[1]["connections"] == shown
-    catching.cancel()
-
-
 async def test_secrets_are_not_shown(asked: Asked, tmp_path: Path) -> None:
     """Neither a document's connections nor the registry's show a secret, on any route that tells of them, nor do log lines."""
     made = document(tmp_path)
@@ -464,6 +420,19 @@ async def test_users_come_and_go_while_the_service_runs(asked: Asked, tmp_path: 
             (tmp_path / "new").replace(users)
         assert (await asked.ask("GET", "/v1/processors", headers=bearing("ada")))[0] == expected, text
     assert (await asked.ask("GET", "/v1/processors"))[0] == 200
+
+
+async def test_who_may_ask_no_more_is_told_no_more(asked: Asked, tmp_path: Path) -> None:
+    """Live events of a user end when the line is gone or says something else, not only the next request."""
+    users = tmp_path / "users"
+    kept, digest = users.read_text(), sha256(secret_of("ada")).hexdigest()
+    for then in ("", f"ada operator {digest}\n"):
+        users.write_text(f"{kept}ada viewer {digest}\n")
+        async with asked.session.get(f"{asked.url}/v1/live", headers=bearing("ada")) as live:
+            await live.content.readuntil(b"\n\n")
+            users.write_text(kept + then)
+            async with asyncio.timeout(30):
+                await live.content.read()
 
 
 async def test_a_repeated_request_is_carried_out_once(asked: Asked, tmp_path: Path) -> None:
