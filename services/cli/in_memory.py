@@ -51,7 +51,7 @@ from tidemark.shared.language.stages import (
 )
 from tidemark.shared.language.stages.sources.script import ProcessingTimeStep
 from tidemark.shared.model.ids import Place, ProcessorName, VertexId, WorkerIncarnation
-from tidemark.shared.model.messages import CreateProcessor, StartProcessor, TaskFailed
+from tidemark.shared.model.messages import CreateRunning, TaskFailed
 from tidemark.shared.model.values import Document
 from tidemark.shared.operators.batches import documents_of
 from tidemark.shared.planning import DeadLetterHead, Engine, Head
@@ -332,8 +332,7 @@ class _Installation:
     async def _finished(self, what: TryOut, collected: Collected) -> None:
         client = self._client
         await client.ready(cli_settings().ready_ms_max)
-        await client.request(CreateProcessor(client.unique(), what.name, what.document, {}))
-        await client.request(StartProcessor(client.unique(), what.name))
+        await client.request(CreateRunning(client.unique(), what.name, what.document))
         most = cli_settings().collected_rows_max
         async for status in client.watch(what.name):
             if collected.rows() + collected.letter_rows() > most:

@@ -37,7 +37,7 @@ from tidemark.shared.adapters.clock import SystemClock
 from tidemark.shared.compiled.keeping import is_kept
 from tidemark.shared.language.documents.load import load
 from tidemark.shared.model.ids import ProcessorName
-from tidemark.shared.model.messages import CreateProcessor, ModifyProcessor, ProcessorStatus, StartProcessor
+from tidemark.shared.model.messages import CreateRunning, ModifyProcessor, ProcessorStatus, StartProcessor
 from tidemark.shared.model.plan import PhysicalPlan
 from tidemark.shared.ports.log import Log
 from tidemark.shared.process.settings import read_runtime
@@ -74,9 +74,7 @@ class Installation:
         """
         known = (await self.client.statuses()).get(name)
         if known is None:
-            create = CreateProcessor(self.client.unique(), name, document, dict(parallelism))
-            await self.client.request(create)
-            await self._start(name)
+            await self.client.request(CreateRunning(self.client.unique(), name, document, dict(parallelism)))
             return "created"
         tasks = {**known.parallelism, **parallelism}
         changed = load(document)[0] != load(known.document)[0] or tasks != known.parallelism
@@ -90,11 +88,8 @@ class Installation:
         if known.state == "FINISHED":
             return "finished"
         if known.state in _ENDED:
-            await self._start(name)
+            await self.client.request(StartProcessor(self.client.unique(), name))
         return "changed" if changed else "resumed"
-
-    async def _start(self, name: ProcessorName) -> None:
-        await self.client.request(StartProcessor(self.client.unique(), name))
 
     async def until_there(self, workers: Mapping[str, int]) -> None:
         """Wait for the workers of services that have several: the coordinator spreads tasks over those that are there."""

@@ -22,6 +22,7 @@ from tidemark.shared.language.stages import Connection
 from tidemark.shared.model.ids import EdgeId, Epoch, Offset, ProcessorName, VertexId
 from tidemark.shared.model.messages import (
     CreateProcessor,
+    CreateRunning,
     DropProcessor,
     ForgetCheckpoint,
     KeepCheckpoint,
@@ -167,8 +168,6 @@ class Commands:
         if isinstance(command, Connect) and command.connection is not None:
             check_connection(command.name, command.connection)
         await self._ask(_request_of(command, request))
-        if isinstance(command, Create) and command.start:
-            await self._ask(StartProcessor(f"{request}-start", ProcessorName(command.name)))
         return request
 
     async def foresee(self, processor: Processor) -> None:
@@ -259,8 +258,8 @@ def check_connection(name: str, value: Mapping[str, Any]) -> None:
 def _request_of(command: Command, request: str) -> Request:
     name = ProcessorName(command.name)
     match command:
-        case Create(document=document, parallelism=parallelism):
-            return CreateProcessor(request, name, text_of(document), parallelism)
+        case Create(document=document, parallelism=parallelism, start=start):
+            return (CreateRunning if start else CreateProcessor)(request, name, text_of(document), parallelism)
         case Start(resume=resume, checkpoint=checkpoint):
             return StartProcessor(request, name, resume, checkpoint)
         case Stop(drain=drain, until=until):

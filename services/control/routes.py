@@ -19,7 +19,7 @@ Handler = Callable[[web.Request, Any], Awaitable[web.StreamResponse]]
 
 
 class CreateBody(Struct, frozen=True, forbid_unknown_fields=True):
-    """A processor to be registered. The document is YAML or JSON text, or an object."""
+    """A processor to be registered; with `start` it runs, or is not registered. The document is YAML or JSON text, or an object."""
 
     name: str
     document: Document

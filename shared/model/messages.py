@@ -415,6 +415,10 @@ class CreateProcessor(_OfRequest, frozen=True, tag=True):
     parallelism: dict[str, int] = {}
 
 
+class CreateRunning(CreateProcessor, frozen=True, tag=True):
+    """Register a processor that runs; where it may not run, none is registered."""
+
+
 class StartProcessor(_OfRequest, frozen=True, tag=True):
     """Start, from the last checkpoint unless `resume` is false."""
 
@@ -482,6 +486,7 @@ class PutConnection(_OfRequest, frozen=True, tag=True):
 
 Request = (
     CreateProcessor
+    | CreateRunning
     | StartProcessor
     | StopProcessor
     | ModifyProcessor

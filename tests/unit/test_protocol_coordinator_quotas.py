@@ -9,6 +9,7 @@ from tests.unit.protocol_coordinator_world import World
 from tidemark.shared.model.ids import ProcessorName, namespace_of
 from tidemark.shared.model.messages import (
     CreateProcessor,
+    CreateRunning,
     DropProcessor,
     KeepCheckpoint,
     ModifyProcessor,
@@ -85,6 +86,26 @@ def test_E4_no_more_tasks_run_than_a_namespaces_quota() -> None:
     assert asked(world, start(C, "now")) == [""]
 
 
+def test_E4_a_processor_that_is_to_run_at_once_is_registered_only_if_it_may() -> None:
+    """Those that come together count each other; what is refused is not there, and may be asked for again when there is room."""
+    world = leading(Quota("a", tasks=4))
+    first, second, third = (CreateRunning(f"run {name}", name, DOCUMENT) for name in (A, B, C))
+    world.fate = lambda c: "away" if isinstance(c, do.StoreCreate) else "done"
+    for request in (first, second, third):
+        world.request(request)
+    world.settle()
+    world.fate = lambda _: "done"
+    world.pass_ms(3_000)
+    answers = [world.nodes[0].answers[request.request] for request in (first, second, third)]
+    counted = "a.three would run with 2 tasks, others of namespace a run with 4, and at most 4 may"
+    assert answers == ["", "", f"{counted}: stop one, give this one fewer tasks, or raise the quota"]
+    assert set(world.store.rows) == {A, B}
+    assert {machine.state.phase for machine in world.nodes[0].machine.processors.values()} <= ACTIVE
+    assert asked(world, StopProcessor("stop", A)) == [""]
+    world.pass_ms(3_000)
+    assert asked(world, CreateRunning("again", C, DOCUMENT)) == [""]
+
+
 @pytest.mark.parametrize("lost", [do.StoreCommit, do.StoreNewGeneration])
 def test_E4_one_that_goes_back_counts_with_the_tasks_of_then(lost: type) -> None:
     """Before its row has them, while it is written, and at a plain start behind a stop."""
@@ -157,6 +178,7 @@ def test_E4_whatever_is_asked_no_quota_is_exceeded(seed: int) -> None:
                 rng.choice(
                     (
                         CreateProcessor(request, name, DOCUMENT, parallelism),
+                        CreateRunning(request, name, DOCUMENT, parallelism),
                         StartProcessor(request, name, rng.random() < 0.8),
                         StopProcessor(request, name),
                         ModifyProcessor(request, name, parallelism=parallelism),

@@ -19,6 +19,7 @@ from tidemark.shared.model.ids import Epoch, Generation, JobId, ProcessorName, W
 from tidemark.shared.model.messages import (
     Alive,
     CreateProcessor,
+    CreateRunning,
     Deregister,
     Echo,
     Heartbeat,
@@ -36,7 +37,7 @@ from tidemark.shared.protocol.coordinator import requests
 from tidemark.shared.protocol.coordinator.commands import CoordinatorCommand, OpId
 from tidemark.shared.protocol.coordinator.plans import bind, fault_of, pending_of
 from tidemark.shared.protocol.coordinator.processor import ProcessorMachine
-from tidemark.shared.protocol.coordinator.quotas import refused_creation
+from tidemark.shared.protocol.coordinator.quotas import refused_creation, refused_tasks
 from tidemark.shared.protocol.coordinator.record import Decisions, encode_kept, encode_plan
 from tidemark.shared.protocol.coordinator.settings import CoordinatorSettings
 from tidemark.shared.protocol.coordinator.shares import share_all
@@ -59,6 +60,8 @@ class Creation:
     request: CreateProcessor
     op: OpId
     row: ProcessorRow | None = None
+    tasks: int = 0
+    """Of one that runs then."""
     retry_at_ms: int | None = None
 
 
@@ -87,6 +90,7 @@ class CoordinatorMachine:
         """Build the objects that processors share."""
         self.ctx = Context(self.settings, self.unique, Workers(self.settings))
         self.ctx.states = lambda: (machine.state for machine in self.awake.values())
+        self.ctx.starting = lambda: ((name, creation.tasks) for name, creation in self.creations.items())
 
     def handle(self, event: ev.CoordinatorEvent) -> list[CoordinatorCommand]:
         """Take an event in; returns the commands that follow from it, in order."""
@@ -375,7 +379,7 @@ class CoordinatorMachine:
     def _planned(self, op: OpId, plan: ev.PlannedPipeline | str) -> None:
         for creation in list(self.creations.values()):
             if creation.op == op and creation.row is None:
-                fault = plan if isinstance(plan, str) else fault_of(plan, frozenset())
+                fault = plan if isinstance(plan, str) else self._fault(creation.request, plan)
                 if isinstance(plan, str) or fault:
                     del self.creations[creation.request.name]
                     self._answer(creation.request, fault)
@@ -383,6 +387,12 @@ class CoordinatorMachine:
                     self._create(creation, plan)
         for machine in self.awake.values():
             machine.planned(op, plan)
+
+    def _fault(self, request: CreateProcessor, plan: ev.PlannedPipeline) -> str:
+        tasks = sum(vertex.tasks for vertex in plan.vertices)
+        return fault_of(plan, frozenset()) or (
+            refused_tasks(self.ctx, request.name, tasks) if isinstance(request, CreateRunning) else ""
+        )
 
     def _create(self, creation: Creation, planned: ev.PlannedPipeline) -> None:
         request = creation.request
@@ -397,8 +407,8 @@ class CoordinatorMachine:
             generation=Generation(0),
             last=Epoch(0),
             reserved=Epoch(0),
-            desired="stopped",
-            state="CREATED",
+            desired="running" if isinstance(request, CreateRunning) else "stopped",
+            state="STARTING" if isinstance(request, CreateRunning) else "CREATED",
             reason="",
             failures=0,
             plan_version=1,
@@ -406,6 +416,7 @@ class CoordinatorMachine:
             parallelism=request.parallelism,
             extra=encode_kept(kept),
         )
+        creation.tasks = sum(bound.plan.tasks.values()) if isinstance(request, CreateRunning) else 0
         creation.op = self.ctx.op()
         self.ctx.out.append(do.StoreCreate(creation.op, creation.row))
 

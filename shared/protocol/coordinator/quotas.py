@@ -6,12 +6,12 @@ and the row that is being written: a new leader counts the same.
 
 from collections.abc import Iterable
 
-from tidemark.shared.model.ids import namespace_of
+from tidemark.shared.model.ids import ProcessorName, namespace_of
 from tidemark.shared.model.messages import RunningPlan
 from tidemark.shared.protocol.coordinator.kept import next_plan
 from tidemark.shared.protocol.coordinator.record import PendingPlan, decode_plan
 from tidemark.shared.protocol.coordinator.settings import Quota
-from tidemark.shared.protocol.coordinator.state import ACTIVE, ProcessorState
+from tidemark.shared.protocol.coordinator.state import ACTIVE, Context, ProcessorState
 
 
 def quota_of(quotas: Iterable[Quota], namespace: str) -> Quota:
@@ -32,16 +32,22 @@ def refused_creation(quotas: Iterable[Quota], name: str, others: Iterable[str]) 
 
 def refused_run(p: ProcessorState, plan: RunningPlan | PendingPlan) -> str:
     """Why the processor does not run by this plan beside the others of its namespace; "" if it does."""
-    namespace = namespace_of(p.name)
-    most = quota_of(p.settings.quotas, namespace).tasks
+    wanted = sum(plan.tasks.values())
+    return "" if p.phase in ACTIVE and wanted <= _held(p) else refused_tasks(p.ctx, p.name, wanted)
+
+
+def refused_tasks(ctx: Context, name: ProcessorName, wanted: int) -> str:
+    """Why a processor of this name does not begin to run with so many tasks; "" if it does."""
+    namespace = namespace_of(name)
+    most = quota_of(ctx.settings.quotas, namespace).tasks
     if most is None:
         return ""
-    others = sum(_held(o) for o in p.ctx.states() if o.name != p.name and namespace_of(o.name) == namespace)
-    wanted = sum(plan.tasks.values())
-    if others + wanted <= most or (p.phase in ACTIVE and wanted <= _held(p)):
+    held = [*((o.name, _held(o)) for o in ctx.states()), *ctx.starting()]
+    others = sum(tasks for other, tasks in held if other != name and namespace_of(other) == namespace)
+    if others + wanted <= most:
         return ""
     return (
-        f"{p.name} would run with {wanted} tasks, others of {_shown(namespace)} run with {others}, and at most {most} may: stop one, give"
+        f"{name} would run with {wanted} tasks, others of {_shown(namespace)} run with {others}, and at most {most} may: stop one, give"
         " this one fewer tasks, or raise the quota"
     )
 

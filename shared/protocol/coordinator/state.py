@@ -251,6 +251,8 @@ class Context:
     outage_seen_ms: int | None = None
     states: Callable[[], Iterable["ProcessorState"]] = lambda: ()
     """Of all processors."""
+    starting: Callable[[], Iterable[tuple[ProcessorName, int]]] = lambda: ()
+    """Those whose rows are being written and that run then, with their numbers of tasks."""
     shared_ms: int = 0
     """When the shares of quotas of bytes were looked at last."""
     contradicted: str = ""
