@@ -93,12 +93,16 @@ def run_command(
     data: DataDir = RUN,
     tasks: Tasks = [],
     port: Port = 0,
+    topics: Annotated[
+        list[str],
+        typer.Option("--topic", help="Made on ${LOCAL_KAFKA} first: a topic's name=partitions; may be repeated."),
+    ] = [],
 ) -> None:
     """Run a pipeline on this machine until it ends or Ctrl-C; run again on the same folder, it goes on where it was."""
     from tidemark.services.cli.run import run
 
     log_to_file(data)
-    finish(run(file, data, control.numbers("--tasks", tasks), port))
+    finish(run(file, data, control.numbers("--tasks", tasks), port, control.numbers("--topic", topics)))
 
 
 @app.command("up")

@@ -17,6 +17,7 @@ from rich.console import Console
 
 from tidemark.services.cli.remote import RemoteFailed, here
 from tidemark.services.cli.settings import cli_settings
+from tidemark.services.control.stats import counts_are_final
 from tidemark.services.coordinator.planning import tasks_of
 from tidemark.services.local.broker import BrokerError
 from tidemark.services.local.broker_settings import FREE_PORT, Port
@@ -37,13 +38,13 @@ from tidemark.shared.adapters.clock import SystemClock
 from tidemark.shared.compiled.keeping import is_kept
 from tidemark.shared.language.documents.load import load
 from tidemark.shared.model.ids import ProcessorName
-from tidemark.shared.model.messages import CreateRunning, ModifyProcessor, ProcessorStatus, StartProcessor
+from tidemark.shared.model.messages import CreateRunning, ModifyProcessor, ProcessorStatus, StartProcessor, TaskBeat
 from tidemark.shared.model.plan import PhysicalPlan
 from tidemark.shared.ports.log import Log
 from tidemark.shared.process.settings import read_runtime
 from tidemark.shared.runtime.client import Client, RequestRefused
 from tidemark.shared.runtime.settings import RuntimeSettings
-from tidemark.shared.runtime.topics import Topics
+from tidemark.shared.runtime.topics import Topics, refusal
 
 Begun: TypeAlias = Literal["created", "resumed", "changed", "finished"]
 """How a run found the processor: not there, to be resumed with the same document, or with another, or already finished."""
@@ -51,6 +52,10 @@ STAYS_FILE: Final = "stays"
 """Written by `tidemark up`, while it runs: its process id."""
 _ADDRESS_POLL_S: Final = 0.2
 """How often a file that tells an address is looked for."""
+_LAST_WORDS_S: Final = 0.05
+"""How often final counts are looked for."""
+_LAST_WORDS_LOOKS: Final = 100
+"""And how often at the most: tasks of a worker that is gone tell no more."""
 _ENDED: Final = ("CREATED", "STOPPED", "FAILED")
 """States from which a processor is started."""
 
@@ -66,6 +71,16 @@ class Installation:
     cluster: LocalCluster
     log: Log
     client: Client
+
+    async def make_topics(self, topics: Mapping[str, int]) -> None:
+        """Make topics, by name with their partitions, on the installation's broker; none of their records expires.
+
+        RequestRefused for a name that users may not have; LogError for no partitions, and where a topic is there with another number.
+        """
+        for topic, partitions in topics.items():
+            if refused := refusal(topic, Topics().prefix):
+                raise RequestRefused(refused)
+            await self.log.create_topic(topic, partitions, {"retention.ms": "-1"})
 
     async def ensure_started(self, name: ProcessorName, document: str, parallelism: Mapping[str, int]) -> Begun:
         """Create the processor if it is not there, and start it if it does not run: a second run goes on with the first.
@@ -105,6 +120,13 @@ class Installation:
         async for status in self.client.watch(name):
             if status.state in ("RUNNING", "FAILED"):
                 return
+
+    async def until_counted(self, status: ProcessorStatus, beats: Callable[[], Iterable[TaskBeat]]) -> None:
+        """Of a processor that has ended: wait for the final counts, which come with heartbeats, some time. beats: those heard so far."""
+        for _ in range(_LAST_WORDS_LOOKS):
+            if counts_are_final(status, beats()):
+                return
+            await asyncio.sleep(_LAST_WORDS_S)
 
     async def until_ended(self, name: ProcessorName) -> ProcessorStatus:
         """Wait until the processor has finished, stopped or failed."""

@@ -50,8 +50,6 @@ from tidemark.shared.process.foreseen import connection_names
 from tidemark.shared.process.settings import read_runtime
 
 _STOPPING = (signal.SIGINT, signal.SIGTERM)
-_LAST_WORDS_S = 0.6
-"""How long to wait for the final counts: workers send them when their tasks end, and they may come after the processor's end is known."""
 _ANEW = "--data with another folder, or another name in the document, begins anew"
 
 
@@ -59,8 +57,17 @@ class RunFailed(Exception):
     """The processor has failed: says why."""
 
 
-async def run(file: Path, data_dir: Path, parallelism: Mapping[str, int], port: int = FREE_PORT) -> None:
-    """Create or resume the processor and show it until it ends. RunFailed; before anything starts, InvalidDocument and PlanError."""
+async def run(
+    file: Path,
+    data_dir: Path,
+    parallelism: Mapping[str, int],
+    port: int = FREE_PORT,
+    topics: Mapping[str, int] | None = None,
+) -> None:
+    """Create or resume the processor and show it until it ends. RunFailed; before anything starts, InvalidDocument and PlanError.
+
+    topics: made on its broker before the processor is, by name with their partitions.
+    """
     text = read_document(file)
     processor = parse(text)
     name = processor.name or ProcessorName(file.stem)
@@ -68,12 +75,14 @@ async def run(file: Path, data_dir: Path, parallelism: Mapping[str, int], port: 
         Console(stderr=True, soft_wrap=True).print(f"warning: {doubt}", highlight=False, markup=False)
     async with installed_for(processor, data_dir, parallelism, port) as installed:
         telling = asyncio.create_task(_tell_address(data_dir))
+        await installed.make_topics(topics or {})
         begun = await _begin(installed, name, text, parallelism, data_dir)
         view = ProcessorView(installed, name, None, None)
         showing = asyncio.create_task(view.run())
         try:
             status = await _until_ended_or_interrupted(installed, name)
-            await asyncio.sleep(_LAST_WORDS_S)
+            if begun != "finished":
+                await installed.until_counted(status, view.seen.beats.values)
         finally:
             showing.cancel()
             telling.cancel()

@@ -128,6 +128,15 @@ def shown_watermark(explained: Explained) -> dict[str, Any]:
     }
 
 
+def counts_are_final(status: ProcessorStatus, beats: Iterable[TaskBeat]) -> bool:
+    """Whether a task of each vertex, and no task of an earlier checkpoint, has told of the last one: nothing is counted behind it."""
+    told: dict[VertexId, int] = {}
+    for beat in beats:
+        if (beat.job, beat.generation) == (status.job, status.generation):
+            told[beat.vertex] = min(beat.epoch, told.get(beat.vertex, beat.epoch))
+    return all(told.get(vertex, -1) >= status.last for vertex in status.services)
+
+
 def last_reason(beats: Iterable[TaskBeat]) -> str:
     """Why the last dead letter is one: of the tasks that tell of one, the task with most; "" where there are none."""
     told = [beat for beat in beats if LAST_REASON in beat.details]

@@ -13,7 +13,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar
 
-from tidemark.services.cli.installation import Installation
+from tidemark.services.cli.installation import Begun, Installation
 from tidemark.services.cli.process import keep_quiet
 from tidemark.services.cli.run import installed_for
 from tidemark.services.control.stats import stats_of
@@ -36,10 +36,11 @@ class RunEnded(Exception):
 class Run:
     """A processor that runs. Use it in a `with` block: at its end the processor stops behind a checkpoint, and all processes with it."""
 
-    def __init__(self, text: str, folder: Path, parallelism: Mapping[str, int]) -> None:
+    def __init__(self, text: str, folder: Path, parallelism: Mapping[str, int], topics: Mapping[str, int]) -> None:
         self._text = text
         self._folder = folder
         self._parallelism = dict(parallelism)
+        self._topics = dict(topics)
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._live, name="tidemark-run", daemon=True)
         self._ready = threading.Event()
@@ -49,6 +50,7 @@ class Run:
         """What is broken off where nobody waits for the start any more."""
         self._failure: BaseException | None = None
         self._beats: dict[TaskId, TaskBeat] = {}
+        self._begun: Begun = "created"
         self.name: ProcessorName = _NAME
         """The document's name, or `pipeline`."""
 
@@ -122,6 +124,8 @@ class Run:
             raise TimeoutError(f"{self.name}: {now.state} after {timeout_s:g} s {now.reason}".rstrip()) from None
         if status.state == "FAILED":
             raise RunEnded(f"{self.name}: {status.reason}")
+        if self._begun != "finished":
+            self._ask(self._running().until_counted(status, lambda: list(self._beats.values())))
         return status
 
     def stop(self, *, drain: bool = False) -> ProcessorStatus:
@@ -171,7 +175,8 @@ class Run:
         self.name = processor.name or _NAME
         async with installed_for(processor, self._folder, self._parallelism) as installed:
             hearing = asyncio.create_task(self._hear(installed))
-            await installed.ensure_started(self.name, self._text, self._parallelism)
+            await installed.make_topics(self._topics)
+            self._begun = await installed.ensure_started(self.name, self._text, self._parallelism)
             self._starting = None
             self._installed = installed
             self._ready.set()
@@ -191,14 +196,16 @@ def run(
     folder: str | Path = "out/run",
     *,
     tasks: Mapping[str, int] | None = None,
+    topics: Mapping[str, int] | None = None,
 ) -> Run:
     """Run a pipeline on this machine, for the time of a `with` block.
 
     folder: where broker, state and logs lie; on the same folder a second run goes on where the first has stopped. tasks: of a
-    vertex or a service, as `tidemark run --tasks`.
+    vertex or a service, as `tidemark run --tasks`. topics: made on its own broker (`${LOCAL_KAFKA}`) before the pipeline starts, by name
+    with their partitions; nothing where they are there.
 
     Raises, when the block is entered:
         RunEnded: the document is refused, or the installation does not start: says why.
     """
     keep_quiet()
-    return Run(text_of(document), Path(folder), tasks or {})
+    return Run(text_of(document), Path(folder), tasks or {}, topics or {})

@@ -11,7 +11,7 @@ import pytest
 from tidemark.services.control.events import Events
 from tidemark.services.control.readmodel import ReadModel, SeenWorker
 from tidemark.services.control.settings import ControlSettings
-from tidemark.services.control.stats import mostly_dead, stats_of
+from tidemark.services.control.stats import counts_are_final, mostly_dead, stats_of
 from tidemark.shared.adapters.clock import SystemClock
 from tidemark.shared.adapters.memory_broker import MemoryBroker
 from tidemark.shared.adapters.memory_log import MemoryLog
@@ -233,3 +233,13 @@ def test_the_last_dead_letter_is_told_with_heartbeats() -> None:
         meter.gave(dead_letters(rows, failures, "$source", TaskContext("p", topic="t")))
     assert meter.last_reason() == "found ? " + "x" * 292
     assert meter.dlq_rows == 4
+
+
+def test_counts_are_final_once_each_task_has_told_of_the_last_checkpoint() -> None:
+    """An earlier beat has counts of the time before it; one of an earlier generation says nothing."""
+    last = [beat(vertex, MIN_TIME) for vertex in (SOURCE, "emit-1", "dlq")]
+    assert counts_are_final(STATUS, last)
+    assert not counts_are_final(STATUS, last[:2])
+    behind = msgspec.structs.replace(last[0], index=1, epoch=Epoch(6))
+    assert not counts_are_final(STATUS, [*last, behind])
+    assert counts_are_final(STATUS, [*last, msgspec.structs.replace(behind, generation=Generation(2))])
