@@ -22,9 +22,16 @@ from tidemark.services.control.openapi import describe
 from tidemark.services.control.outside import letters_of, newest_of, try_connection
 from tidemark.services.control.plan import Plans
 from tidemark.services.control.programs import Programs
-from tidemark.services.control.readmodel import ReadModel
+from tidemark.services.control.readmodel import LOOK_MS, ReadModel
 from tidemark.services.control.settings import ControlSettings
-from tidemark.services.control.stats import SCALE_MAX, mostly_dead, shown_time, shown_watermark, stats_of
+from tidemark.services.control.stats import (
+    SCALE_MAX,
+    counts_are_final,
+    mostly_dead,
+    shown_time,
+    shown_watermark,
+    stats_of,
+)
 from tidemark.services.control.works import WorkRoutes
 from tidemark.shared.language.completion import complete
 from tidemark.shared.language.documents import InvalidDocument
@@ -150,8 +157,17 @@ class Api:
         """A processor's figures, under the names that Atlas gives them."""
         status = self.status_of(request)
         verbose, scale = _flag(request, "verbose"), _number(request, "scale", 1, SCALE_MAX)
+        await self._final(status)
         now_ms = self.clock.now_ms()
-        return self._told({"stats": stats_of(status, self.model.tasks(status), now_ms, verbose=verbose, scale=scale)})
+        return self._told({"stats": stats_of(status, self.model.counted(status), now_ms, verbose=verbose, scale=scale)})
+
+    async def _final(self, status: ProcessorStatus) -> None:
+        """Behind the end of the input: wait for its tasks' last counts, which come with heartbeats, but no longer than for all else."""
+        until_ms = self.clock.monotonic_ms() + self.settings.shown_ms_max
+        while status.state == "FINISHED" and (tasks := self.model.counted(status)):
+            if counts_are_final(status, tasks.values()) or self.clock.monotonic_ms() >= until_ms:
+                return
+            await self.clock.sleep_ms(LOOK_MS)
 
     async def watermark(self, request: web.Request, _body: Any) -> web.Response:
         """From the sinks to the split that is furthest behind."""

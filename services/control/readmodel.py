@@ -13,8 +13,8 @@ import structlog
 
 from tidemark.services.control.history import History
 from tidemark.services.control.settings import ControlSettings
-from tidemark.shared.model.ids import Offset, Place, ProcessorName, TaskId
-from tidemark.shared.model.messages import Heartbeat, ProcessorStatus, TaskBeat
+from tidemark.shared.model.ids import JobId, Offset, Place, ProcessorName, TaskId
+from tidemark.shared.model.messages import IDLE_STATES, Heartbeat, ProcessorStatus, TaskBeat
 from tidemark.shared.ports.clock import Clock, Executor, Handle
 from tidemark.shared.ports.log import Log, LogError, LogRecord, OffsetOutOfRange, TopicPartition
 from tidemark.shared.runtime.reading import Unreadable, reading
@@ -68,6 +68,8 @@ class ReadModel:
     on_status: Callable[[ProcessorStatus | None, ProcessorStatus | None], None] = lambda _before, _now: None
     """Told of every status that is new, with the one before; of a processor that was dropped, None."""
     workers: dict[Place, SeenWorker] = field(default_factory=dict)
+    _beats: dict[JobId, dict[TaskId, TaskBeat]] = field(default_factory=dict)
+    """Of each processor that is there, the last of each task."""
     unreadable: Unreadable = field(default_factory=Unreadable)
     history: History = field(default_factory=History)
     _connections: KnownConnections = field(init=False)
@@ -162,6 +164,13 @@ class ReadModel:
             if beat.job == status.job and beat.generation == status.generation
         }
 
+    def counted(self, status: ProcessorStatus) -> Mapping[TaskId, TaskBeat]:
+        """The same where it runs; else what they told last, whenever that was."""
+        if status.state not in IDLE_STATES:
+            return self.tasks(status)
+        known = self._beats.get(status.job, {})
+        return {task: beat for task, beat in known.items() if beat.generation == status.generation}
+
     def living(self) -> list[Heartbeat]:
         """Workers that have been heard of lately, by place."""
         oldest_ms = self.clock.monotonic_ms() - self.settings.silent_ms_max
@@ -210,6 +219,7 @@ class ReadModel:
             now = self.statuses.get(name)
             if before is not None and (now is None or now.job != before.job):
                 self.history.jobs.pop(before.job, None)
+                self._beats.pop(before.job, None)
             self.on_status(before, now)
 
     def _take_command(self, record: LogRecord) -> None:
@@ -223,6 +233,9 @@ class ReadModel:
             self.history.take(report, record.timestamp_ms)
         if isinstance(report, Heartbeat):
             now_ms = self.clock.monotonic_ms()
+            for task in report.tasks:
+                if (status := self.statuses.get(task.name)) is not None and status.job == task.job:
+                    self._beats.setdefault(task.job, {})[TaskId(task.vertex, task.index)] = task
             # The worker heard last stands last.
             self.workers.pop(report.place, None)
             self.workers[report.place] = SeenWorker(report, now_ms)

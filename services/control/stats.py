@@ -13,7 +13,7 @@ import msgspec
 
 from tidemark.shared.model.held import SplitHeld
 from tidemark.shared.model.ids import TaskId, VertexId
-from tidemark.shared.model.messages import QUOTA_MS, SHARE, ProcessorStatus, TaskBeat
+from tidemark.shared.model.messages import IDLE_STATES, QUOTA_MS, SHARE, ProcessorStatus, TaskBeat
 from tidemark.shared.model.time import MAX_TIME, MIN_TIME
 from tidemark.shared.operators.base import MAX_OPEN, MIN_OPEN
 from tidemark.shared.runtime.beats import LAST_REASON
@@ -30,10 +30,17 @@ SCALE_MAX = 1024**3
 """The range of a query's `scale`."""
 Tasks = Mapping[TaskId, TaskBeat]
 _SIZES = {"inputMessageSize", "outputMessageSize", "dlqMessageSize", "stateSize", "maxMemoryUsage"}
+_COUNTS = (
+    "inputMessageCount", "inputMessageSize", "outputMessageCount", "outputMessageSize", "dlqMessageCount", "dlqMessageSize",
+    "lateMessageCount", "stateSize",
+)  # fmt: skip
 
 
 def stats_of(status: ProcessorStatus, tasks: Tasks, now_ms: int, *, verbose: bool, scale: int = 1) -> dict[str, Any]:
-    """The document. now_ms: UTC. scale: sizes are in so many bytes."""
+    """The document. now_ms: UTC. scale: sizes are in so many bytes.
+
+    tasks: as they were last heard of; where a processor ran and none is known, its counts are null.
+    """
     sources = _of(status, tasks, "source")
     sinks = [beat for beat in _of(status, tasks, "sink") if not is_queue(beat.vertex)]
     queues = [beat for beat in _of(status, tasks, "sink") if is_queue(beat.vertex)]
@@ -58,8 +65,12 @@ def stats_of(status: ProcessorStatus, tasks: Tasks, now_ms: int, *, verbose: boo
         "epoch": status.last,
         "releasedEpoch": status.released,
         "epochMillis": status.epoch_ms,
-        **_lags(tasks, watermark_ms, now_ms, dying=bool(mostly_dead(status, tasks))),
+        **_lags(
+            {} if status.state in IDLE_STATES else tasks, watermark_ms, now_ms, dying=bool(mostly_dead(status, tasks))
+        ),
     }
+    if not tasks and status.generation and status.state in IDLE_STATES:
+        stats |= dict.fromkeys(_COUNTS)
     if verbose:
         operators = operator_stats(status, tasks)
         stats["operatorStats"] = operators
@@ -78,7 +89,7 @@ def stats_of(status: ProcessorStatus, tasks: Tasks, now_ms: int, *, verbose: boo
 def _scaled(stats: dict[str, Any], scale: int) -> dict[str, Any]:
     if scale == 1:
         return stats
-    scaled = {name: value / scale if name in _SIZES else value for name, value in stats.items()}
+    scaled = {name: value / scale if name in _SIZES and value is not None else value for name, value in stats.items()}
     if "operatorStats" in scaled:
         scaled["operatorStats"] = [_scaled(operator, scale) for operator in scaled["operatorStats"]]
     return scaled

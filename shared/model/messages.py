@@ -520,6 +520,9 @@ class Answered(_OfRequest, frozen=True, tag=True):
 
 # --- registry: records of the compacted topic, by processor name --------------------------------------------------------
 
+IDLE_STATES: Final = frozenset({"CREATED", "STOPPED", "FINISHED", "FAILED"})
+"""States in which no generation runs."""
+
 
 class ProcessorStatus(Struct, frozen=True):
     """A processor as users see it."""

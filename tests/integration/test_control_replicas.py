@@ -149,3 +149,20 @@ async def test_a_client_of_messages_finds_what_it_was_told(tmp_path: Path) -> No
             request = there.client.unique()
             await there.client.request(ModifyProcessor(request, "p", None, {"sink": 1 + number % 2}))  # type: ignore[arg-type]
             assert request in dict((await there.client.statuses())["p"].answers)  # type: ignore[index]
+
+
+async def test_counts_are_final_when_the_end_is_told_and_stay(tmp_path: Path) -> None:
+    """They come with heartbeats, the last of them behind the end; they were 0 once no worker had the tasks any more."""
+    async with replicas() as two:
+        rows = [{"n": n} for n in range(5)]
+        emit = {"$emit": {"path": str(tmp_path / "out"), "format": "json"}}
+        asked = {"name": "p", "document": {"pipeline": [{"$source": {"documents": rows}}, emit]}, "start": True}
+        assert (await two.ask(0, "POST", "/v1/processors", asked))[0] == 201
+        while (await two.ask(0, "GET", "/v1/processors/p"))[1]["state"] != "FINISHED":
+            pass
+        for _ in range(2):
+            for at in (0, 1):
+                stats = (await two.ask(at, "GET", "/v1/processors/p/stats"))[1]["stats"]
+                counted = stats["inputMessageCount"], stats["outputMessageCount"], stats["diagnosis"]
+                assert counted == (5, 5, "not running")
+            await CLOCK.sleep_ms(1_500)

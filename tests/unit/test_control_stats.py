@@ -72,6 +72,17 @@ def tasks(*beats: TaskBeat) -> Mapping[TaskId, TaskBeat]:
     return {TaskId(b.vertex, b.index): b for b in beats}
 
 
+def test_counts_that_nobody_here_has_heard_of_are_null() -> None:
+    """Of a processor that ran and does not run now; one that never ran has counted nothing."""
+    ended = msgspec.structs.replace(STATUS, state="STOPPED")
+    stats = stats_of(ended, {}, NOW_MS, verbose=True, scale=1_024)
+    assert [stats[name] for name in ("inputMessageCount", "outputMessageSize", "lateMessageCount")] == [None] * 3
+    created = msgspec.structs.replace(ended, state="CREATED", generation=Generation(0))
+    assert stats_of(created, {}, NOW_MS, verbose=False)["inputMessageCount"] == 0
+    kept = stats_of(ended, tasks(beat(SOURCE, NOW_MS, inRows=3, lagMs=60_000)), NOW_MS, verbose=False)
+    assert (kept["inputMessageCount"], kept["diagnosis"]) == (3, "not running")
+
+
 @pytest.mark.parametrize(
     ("event_lag_ms", "work_waits_ms", "said"),
     [

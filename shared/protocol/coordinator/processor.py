@@ -30,6 +30,7 @@ from dataclasses import dataclass
 
 from tidemark.shared.model.ids import Epoch, TaskId, VertexId, WorkerIncarnation
 from tidemark.shared.model.messages import (
+    IDLE_STATES,
     Ack,
     CheckpointWanted,
     EndsFound,
@@ -49,7 +50,6 @@ from tidemark.shared.protocol.coordinator.commands import OpId
 from tidemark.shared.protocol.coordinator.state import (
     ACTIVE,
     HOSTED,
-    IDLE_STATES,
     Applied,
     Began,
     Committed,

@@ -77,7 +77,6 @@ ACTIVE = frozenset({Phase.ADOPTING, Phase.WAITING, Phase.PREPARING, Phase.RESTOR
 """A generation runs or is to run."""
 HOSTED = frozenset({Phase.ADOPTING, Phase.RESTORING, Phase.RUNNING, Phase.RELEASING})
 """Tasks of the current generation may be on workers."""
-IDLE_STATES = frozenset({"CREATED", "STOPPED", "FINISHED", "FAILED"})
 
 
 @dataclass(frozen=True, slots=True)
