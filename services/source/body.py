@@ -131,6 +131,8 @@ class SourceTaskBody(ReadingBody):
                 each, checkpoint, watermarks_ms[name], noted[name], now_ms, first=first
             )
             self.input.splits[name].check = saved[name].check if name in saved else ""
+        self.input.judged({}, now_ms)
+        self._chain.on_watermark(self.input.watermark_ms)  # by which receivers may have closed windows (PA2)
         if isinstance(self._source, KnowsOrigins):
             self._source.know({split: position.origins for split, position in saved.items()})
         await self._open(self.input.unopened())

@@ -19,6 +19,7 @@ from tidemark.shared.adapters.memory_broker import MemoryBroker
 from tidemark.shared.adapters.memory_log import MemoryLog
 from tidemark.shared.adapters.virtual import VirtualWorld, run_virtual
 from tidemark.shared.model.ids import EdgeId, Offset, SplitId
+from tidemark.shared.model.messages import ModifyProcessor
 from tidemark.shared.ports.log import TopicPartition
 from tidemark.shared.runtime.client import RequestRefused
 
@@ -98,6 +99,32 @@ def test_a_stop_keeps_windows_open(tmp_path: Path) -> None:
         assert [row["count"] for row in released(tmp_path / "out")] == [20]
 
     tell(story)
+
+
+@pytest.mark.parametrize("lateness", ["merged", "split"])
+@pytest.mark.parametrize("tasks", [1, 2])
+def test_records_that_are_late_at_a_start_are_dead_letters(tmp_path: Path, lateness: str, tasks: int) -> None:
+    """They come with the first records that a restored source reads, whose receivers have closed their windows."""
+    feed, out, late = Feed(tmp_path), tmp_path / "out", tmp_path / "late"
+    document = pipeline(source(feed), WINDOW, emit(out))
+    document["options"] |= {"lateness": lateness, "dlq": {"path": str(late)}}
+
+    async def story(there: Installed) -> None:
+        feed.add(second=5)
+        feed.add(second=25)
+        await there.create(document)
+        await there.start()
+        await there.committed()
+        await there.stop()
+        feed.add(second=7, count=3)
+        await there.client.request(ModifyProcessor(there.client.unique(), NAME, None, {"source": tasks}))
+        await there.start()
+        await there.committed()
+        await there.stop(drain=True)
+
+    tell(story)
+    assert [row["count"] for row in released(out)] == [10, 10]
+    assert [row["doc"]["n"] for row in released(late)] == [20, 21, 22]
 
 
 def compute(name: str) -> dict[str, Any]:
