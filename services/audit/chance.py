@@ -88,7 +88,7 @@ def _why(spec: Any, *, in_order: bool) -> str | None:
 def _of_window(stage: Window) -> str | None:
     if stage.boundary == "processingTime":
         return f"{stage.path}: its windows go by processing time: which record fell into which is not noted"
-    if not isinstance(stage, SessionWindow) and stage.idle_timeout_ms:
+    if not isinstance(stage, SessionWindow) and stage.idle_timeout_ms is not None:
         return f"{stage.path}.idleTimeout: when nothing came decided when windows closed, {_NOT_NOTED}"
     return None
 

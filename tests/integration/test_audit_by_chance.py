@@ -151,6 +151,7 @@ CASES: dict[str, tuple[list[dict[str, Any]], dict[str, Any], dict[str, Any], str
     "clock": ([_compute(TICKS, config={"domain": "processing"})], {}, {}, "timers of processing time"),
     "processing time": ([_window(boundary="processingTime")], {}, {}, "processing time"),
     "idle": ([_window(idleTimeout={"size": 1, "unit": "second"})], {}, {}, "idleTimeout"),
+    "idle at once": ([_window(idleTimeout=0)], {}, {}, "idleTimeout"),
     "unaligned": (
         [_compute(MARKS, order="arrival")],
         {"recordId": "$id"},
