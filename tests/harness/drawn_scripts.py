@@ -2,7 +2,7 @@
 
 import random
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final
 
 from tests.harness.drawn_world import ms
@@ -115,17 +115,19 @@ def source(steps: Sequence[Step], delay_ms: int) -> dict[str, Any]:
     return {"$source": {"script": [*map(_step, steps)], "timeField": "$ts", "watermark": watermark}}
 
 
+def row_of(record: Data) -> dict[str, Any]:
+    """A record's document."""
+    timers = {
+        name: None if time is None else BASE_MS + time
+        for name, time in (("event", record.event_ms), ("clock", record.clock_ms))
+    }
+    return {"ts": date(record.time_ms), "k": record.key, "v": record.number, **timers}
+
+
 def _step(step: Step) -> dict[str, Any]:
     match step:
         case Data():
-            timers = {
-                name: None if time is None else BASE_MS + time
-                for name, time in (("event", step.event_ms), ("clock", step.clock_ms))
-            }
-            return {
-                "data": {"ts": date(step.time_ms), "k": step.key, "v": step.number, **timers},
-                "partition": step.partition,
-            }
+            return {"data": row_of(step), "partition": step.partition}
         case Watermark():
             where = {} if step.partition is None else {"partition": step.partition}
             return {"watermark": date(step.time_ms), **where}
@@ -135,12 +137,14 @@ def _step(step: Step) -> dict[str, Any]:
             return {"idle": True, "partition": step.partition}
 
 
-def _key(value: Any) -> Any:
+def key_of(value: Any) -> Any:
+    """As groups and sessions compare it."""
     return value if value is None or isinstance(value, str) else float(value)
 
 
-def _weight(key: Any) -> int:
-    return {"a": 1, None: 6000, 1.0: 110}.get(_key(key), 0)
+def weight_of(key: Any) -> int:
+    """What is looked up for a record of a key."""
+    return {"a": 1, None: 6000, 1.0: 110}.get(key_of(key), 0)
 
 
 def wanted(closed: Sequence[Closed], *, sessions: bool, looks: bool, sorts: bool) -> Iterator[tuple[Any, ...]]:
@@ -148,22 +152,28 @@ def wanted(closed: Sequence[Closed], *, sessions: bool, looks: bool, sorts: bool
     for window in closed:
         groups: dict[Any, list[Data]] = defaultdict(list)
         for record in window.records:
-            groups[_key(record.key)].append(record)
+            groups[key_of(record.key)].append(record)
         for key, records in groups.items():
             numbers = [record.number for record in records]
-            weight = _weight(key) * len(records) if looks else 0
-            told = (window.start_ms, window.end_ms, *((_key(window.key),) if sessions else ()))
+            weight = weight_of(key) * len(records) if looks else 0
+            told = (window.start_ms, window.end_ms, *((key_of(window.key),) if sessions else ()))
             yield (*told, key, tuple(sorted(numbers) if sorts else numbers), weight)
 
 
-def found(rows: Sequence[Any], *, sessions: bool) -> Iterator[tuple[Any, ...]]:
+def found(rows: Iterable[Any], *, sessions: bool) -> Iterator[tuple[Any, ...]]:
     """Rows as they came out."""
-    for row in map(from_json, rows):
+    for row in rows:
         told = (int(row["start"]) - BASE_MS, int(row["end"]) - BASE_MS)
         yield (
-            *told, *((_key(row["partition"]),) if sessions else ()),
-            _key(row["_id"]), tuple(map(int, row["vs"])), int(row["w"]),
+            *told, *((key_of(row["partition"]),) if sessions else ()),
+            key_of(row["_id"]), tuple(map(int, row["vs"])), int(row["w"]),
         )  # fmt: skip
+
+
+def since(told: str) -> str:
+    """What a computation tells of a timer, with the time since the beginning."""
+    name, at, time = told.partition("@")
+    return f"{name}@{int(time) - BASE_MS}" if at else name
 
 
 def difference(seed: int, runner: Runner) -> str | None:
@@ -180,7 +190,7 @@ def difference(seed: int, runner: Runner) -> str | None:
         (int(each["doc"]["v"]), tuple(int(start) - BASE_MS for start in each.get("missedWindowStartTimes", ())))
         for each in letters
     ]
-    rows = sorted(found(result["output"], sessions=sessions), key=repr)
+    rows = sorted(found(map(from_json, result["output"]), sessions=sessions), key=repr)
     due = sorted(wanted(told.closed, sessions=sessions, looks=looks, sorts=sorts), key=repr)
     got = (result["error"], rows, sorted(missed))
     return None if got == (None, due, sorted(told.late)) else f"{got} for {due}, {told.late}: {text}"

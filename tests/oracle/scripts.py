@@ -170,7 +170,7 @@ class Script:
             self._session(record, at_ms, closed_to)
             return
         missed = []
-        for start in _starts(at_ms, windows):
+        for start in starts_of(at_ms, windows):
             end = start + windows.size_ms
             if (closed_to is not None and end <= closed_to) or (self._forced is not None and end <= self._forced):
                 missed.append(start)
@@ -227,7 +227,7 @@ class Script:
             self._open = [each for each in self._open if each.end_ms > closed_to]
 
 
-def _starts(time_ms: int, windows: Windows) -> list[int]:
+def starts_of(time_ms: int, windows: Windows) -> list[int]:
     """All starts k · hop + offset with start ≤ time < start + size, ascending."""
     last = windows.offset_ms + (time_ms - windows.offset_ms) // windows.hop_ms * windows.hop_ms
     return sorted(range(last, time_ms - windows.size_ms, -windows.hop_ms))

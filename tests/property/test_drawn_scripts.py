@@ -6,7 +6,7 @@ from dataclasses import replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.harness.drawn_scripts import BASE_MS, difference, script, source
+from tests.harness.drawn_scripts import difference, script, since, source
 from tests.oracle.scripts import Data, computed
 from tidemark.services.cli.process import Runner, run_case
 from tidemark.shared.language.values import from_json
@@ -35,12 +35,6 @@ def test_computations_over_a_script_give_what_its_steps_say(seed: int) -> None:
     result = run_case(Runner("local"), {"id": "drawn", **text})
     assert result["error"] is None, text
     keys, late = computed(steps, lateness, delay_ms, arrival=order == "arrival")  # type: ignore[arg-type]
-    based = [tuple(map(_since, row["seen"])) for row in map(from_json, result["output"])]
+    based = [tuple(map(since, row["seen"])) for row in map(from_json, result["output"])]
     assert sorted(based) == sorted(told for each in keys.values() for told in each), text
     assert sorted(int(from_json(letter)["doc"]["v"]) for letter in result["dlq"]) == sorted(late), text
-
-
-def _since(told: str) -> str:
-    """A timer's time since the beginning."""
-    name, at, time = told.partition("@")
-    return f"{name}@{int(time) - BASE_MS}" if at else name

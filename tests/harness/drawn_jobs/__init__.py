@@ -7,6 +7,9 @@ one process without a broker, as often, dead letters included; and the audit agr
 stopped and started, lose a process, get other numbers of tasks, or stages more that change no row; some lose a process while they
 drain.
 
+In the rows of some the moment has a part (windows on processing time, partitions that fall silent, schedules, computations by arrival),
+or records come late: `timed` draws these, and `judged` says of their rows what must hold whatever the moment was.
+
 Servers fail, as `servers` says: the schema registry, what `$https` asks and tells, the way to MongoDB. Numbers of tasks may have
 bounds, so that they follow the load.
 

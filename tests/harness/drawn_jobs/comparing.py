@@ -23,10 +23,10 @@ _DIGITS: Final = 9
 
 
 async def compared(there: Installation, folder: Path, job: Job) -> list[str]:
-    letters = await _topic(there, f"{job.name}-dlq")
+    letters = await topic_of(there, f"{job.name}-dlq")
     alone = await asyncio.to_thread(_alone, job)
     if job.target == "topic":
-        rows, wanted = await _topic(there, f"{job.name}-out"), alone.documents
+        rows, wanted = await topic_of(there, f"{job.name}-out"), alone.documents
     elif job.target == "https":
         rows = [to_python(parse_json(body)) for body in job.places.told.told(job.name)]
         wanted = alone.documents
@@ -46,19 +46,10 @@ async def compared(there: Installation, folder: Path, job: Job) -> list[str]:
         )
         again = told - got.total()
     found += _differ("dead letters", got, reasons)
-    try:
-        audited: Audited = await audit_local(ProcessorName(job.name), folder)
-    except NotAuditable as error:
-        say(f"{job.name}: not audited: {error}")
-    except AuditFailed as error:
-        found.append(f"audit: {error}")
-    else:
-        others = len(job.others) * (json.dumps(job.pipeline).count('"$source"') - 1)
-        if job.origin != "history":
-            again = len(job.repeats)
-        if audited.records != len(job.values) + again + others:
-            counts = f"{len(job.values)}, {again} again, and {others} of other streams"
-            found.append(f"audit: {audited.records} records for {counts}")
+    others = len(job.others) * (json.dumps(job.pipeline).count('"$source"') - 1)
+    if job.origin != "history":
+        again = len(job.repeats)
+    found += await audited(folder, job, len(job.values) + again + others)
     came = f"{len(job.values)} records of {job.origin}, {len(rows)} rows into {job.target}, {len(letters)} dead letters"
     found += [wrong for wrong in job.places.told.wrong if wrong.startswith(f"{job.name}:")]
     more = [job.asks and f"asks {job.asks}", job.bounds and f"bounds {json.dumps(job.bounds)}", " ".join(job.forms)]
@@ -66,6 +57,18 @@ async def compared(there: Installation, folder: Path, job: Job) -> list[str]:
         f"{job.name}: {came} {' '.join(map(str, filter(None, [*job.between, job.last and 'kill behind the drain', *more])))}"
     )
     return found
+
+
+async def audited(folder: Path, job: Job, records: int | None) -> list[str]:
+    """What an audit finds. records: how many it has to have read, copies and other streams' among them; None: any number."""
+    try:
+        found: Audited = await audit_local(ProcessorName(job.name), folder)
+    except NotAuditable as error:
+        say(f"{job.name}: not audited: {error}")
+        return []
+    except AuditFailed as error:
+        return [f"audit: {error}"]
+    return [] if records in (None, found.records) else [f"audit: {found.records} records for {records}"]
 
 
 def _alone(job: Job) -> tidemark.TryOutResult:
@@ -106,7 +109,8 @@ def _counted(rows: list[Any], by_name: bool) -> Counter[str]:
     return Counter(json.dumps(_plain(row), sort_keys=by_name, default=str) for row in rows)
 
 
-async def _topic(there: Installation, topic: str) -> list[Any]:
+async def topic_of(there: Installation, topic: str) -> list[Any]:
+    """Its documents."""
     return [to_python(parse_json(r.value or b"null")) async for r in committed_records(there.log, topic)]
 
 

@@ -19,6 +19,7 @@ from tests.harness.drawn_jobs.job import (
     message_reader,
     written,
 )
+from tests.harness.drawn_jobs.timed import timed
 from tidemark.shared.language.values import parse_json
 
 _ORDERED: Final = ('"$first"', '"$last"')
@@ -47,9 +48,12 @@ FOCUSES: Final[dict[str, tuple[tuple[str, ...], tuple[str, ...]]]] = {
     "registry": (("registered",), _REGISTERED),
     "history": (("history",), ()),
     "tasks": ((), ()),
+    "times": ((), ()),
     "load": (("topic", "packed", "registered", "growing"), ()),
 }
 """Origins and targets of jobs that are to have one thing; without any: all."""
+_TIMED: Final = 0.2
+"""So many of the jobs are of `timed`."""
 _ASKED_MAX: Final = 1000
 """Records of a job that asks about each in a request of its own."""
 _STEPS: Final = 1_000_000
@@ -61,6 +65,8 @@ _SUM: Final = [{"$set": {"n": {"$add": ["$n", "$$new.n"]}}}]
 
 def drawn(seed: int, places: Places, focus: str = "") -> Job:
     """The job of a seed. focus: one of `FOCUSES`, which it has to have."""
+    if focus == "times" or (not focus and random.Random(f"{seed} moment").random() < _TIMED):
+        return timed(seed, places)
     chooser = random.Random(seed)
     pipeline: list[Any] = []
     # What looks at the clock differs from one moment to the next.

@@ -392,6 +392,10 @@ class Job:
             return values
         return [self._record(value) for value in values]
 
+    def partition_of(self, place: int, value: bytes) -> int:
+        """Where the record at a place of those that are sent together goes."""
+        return place % self.partitions
+
     def _record(self, value: bytes) -> bytes:
         document = parse_json(value)
         form = form_of(int(document["at"]), self.forms, self.run)

@@ -6,7 +6,7 @@ import json
 import os
 import random
 import signal
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
 from pathlib import Path
 from typing import Final
 
@@ -15,7 +15,9 @@ import aiokafka
 from tests.harness.drawn_jobs.comparing import compared
 from tests.harness.drawn_jobs.drawing import drawn
 from tests.harness.drawn_jobs.job import FORMS, SENSORS, Job, Places, say
+from tests.harness.drawn_jobs.judged import judged
 from tests.harness.drawn_jobs.servers import Breaking, Told, Weather
+from tests.harness.drawn_jobs.timed import Timed
 from tests.harness.mongodb.servers import mongodb
 from tests.harness.postgres import postgres
 from tests.harness.registry import Registry
@@ -61,9 +63,9 @@ async def begin(there: Installation, job: Job, *, disturbed: bool) -> None:
         await asyncio.to_thread(job.insert, first)
     async with _producer(there, job) as out:
         if job.early and job.origin == "history":
-            await _sent(out, f"{name}-in", job.sent(second), job.partitions)
+            await _sent(out, f"{name}-in", job.sent(second), job.partition_of)
         await there.ensure_started(name, json.dumps(job.document()), job.parallelism)
-        await _sent(out, f"{name}-others", [json.dumps(each).encode() for each in job.others], 1)
+        await _sent(out, f"{name}-others", [json.dumps(each).encode() for each in job.others], _first)
         await asyncio.gather(_come(out, job, first), *([_disturbed(there, job)] if disturbed else []))
 
 
@@ -72,7 +74,7 @@ async def finish(there: Installation, folder: Path, job: Job) -> list[str]:
     name, second = ProcessorName(job.name), job.halves()[1]
     if job.origin in _TOPICS or (job.origin == "history" and not job.early):
         async with _producer(there, job) as out:
-            await _sent(out, f"{name}-in", job.sent(second), job.partitions)
+            await _sent(out, f"{name}-in", job.sent(second), job.partition_of)
     if job.origin == "growing":
         job.put(_PIECES, second)
     if job.origin == "changes":
@@ -86,7 +88,7 @@ async def finish(there: Installation, folder: Path, job: Job) -> list[str]:
     status = await there.until_ended(name)
     if status.state != "FINISHED":
         return [f"{status.state}: {status.reason}"]
-    return await compared(there, folder, job)
+    return await (judged(there, folder, job) if isinstance(job, Timed) else compared(there, folder, job))
 
 
 def _producer(there: Installation, job: Job) -> aiokafka.AIOKafkaProducer:
@@ -101,15 +103,22 @@ async def _come(out: aiokafka.AIOKafkaProducer, job: Job, values: list[bytes]) -
     for number in range(pieces):
         some = values[number * size : (number + 1) * size]
         if job.origin in _TOPICS:
-            await _sent(out, f"{job.name}-in", job.sent(some), job.partitions)
+            await _sent(out, f"{job.name}-in", job.sent(some), job.partition_of)
         if job.origin == "growing":
             job.put(number, some)
         if job.slowly:
             await asyncio.sleep(job.pause_s * len(job.between) / pieces)
 
 
-async def _sent(out: aiokafka.AIOKafkaProducer, topic: str, values: list[bytes], partitions: int) -> None:
-    await asyncio.gather(*[await out.send(topic, value, partition=n % partitions) for n, value in enumerate(values)])
+async def _sent(
+    out: aiokafka.AIOKafkaProducer, topic: str, values: list[bytes], partition_of: Callable[[int, bytes], int]
+) -> None:
+    records = ((partition_of(place, value), value) for place, value in enumerate(values))
+    await asyncio.gather(*[await out.send(topic, value, partition=partition) for partition, value in records])
+
+
+def _first(place: int, value: bytes) -> int:
+    return 0
 
 
 async def _until(there: Installation, name: ProcessorName, *states: str) -> str:
