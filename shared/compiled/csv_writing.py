@@ -25,7 +25,7 @@ from tidemark.shared.compiled.memory import borrowed, byte_at, copy_bytes, move_
 from tidemark.shared.compiled.packed import header, is_text, skip
 from tidemark.shared.compiled.rendering import RELAXED, put_decoded
 from tidemark.shared.compiled.scanning import QUOTE
-from tidemark.shared.compiled.writing import YEAR_10000_MS, put_all, put_instant, put_repr, put_whole
+from tidemark.shared.compiled.writing import YEAR_0_MS, YEAR_10000_MS, put_all, put_instant, put_repr, put_whole
 
 _LINE_FEED, _RETURN = 10, 13
 _EXPONENT: Final = 0x7FF << 52
@@ -94,7 +94,7 @@ def _put_plain(tag, number, out, to):
     if tag == tags.BOOL:
         return put_all(out, to, _TRUE) if number else put_all(out, to, _FALSE)
     if tag == tags.DATE:
-        return put_instant(out, to, number) if 0 <= number < YEAR_10000_MS else put_whole(out, to, number)
+        return put_instant(out, to, number) if YEAR_0_MS <= number < YEAR_10000_MS else put_whole(out, to, number)
     if tag != tags.DOUBLE:
         return to
     if number & _EXPONENT != _EXPONENT:

@@ -1,11 +1,11 @@
 """Cells of CSV: a value as text, and a text as a value of a declared type."""
 
-import json
 from collections.abc import Callable, Mapping
 from decimal import Decimal
 from typing import Any, Final
 
 from tidemark.shared.language.values import render_json
+from tidemark.shared.language.values.instants import format_iso
 from tidemark.shared.model.values import Binary, Date, Long, ObjectId
 
 
@@ -19,9 +19,8 @@ def text_of(value: Any) -> str:
         case str():
             return value
         case Date():
-            # Extended JSON has the one rendering of dates; outside years 0 to 9999 it is a number.
-            inner = json.loads(render_json(value))["$date"]
-            return inner if isinstance(inner, str) else str(int(value))
+            # Outside years 0 to 9999 it is a number.
+            return format_iso(value) or str(int(value))
         case Long() | int():
             return str(int(value))
         case Decimal() | ObjectId():

@@ -167,7 +167,8 @@ def test_declared_columns_stay_and_undeclared_ones_are_added() -> None:
 @pytest.mark.parametrize(
     ("value", "text"),
     [
-        (None, ""), (True, "true"), ("a", "a"), (Date(0), "1970-01-01T00:00:00Z"), (Date(-1), "-1"), (long(5), "5"), (0.1, "0.1"),
+        (None, ""), (True, "true"), ("a", "a"), (Date(0), "1970-01-01T00:00:00Z"), (long(5), "5"), (0.1, "0.1"),
+        (Date(-1), "1969-12-31T23:59:59.999Z"), (Date(-62_167_219_200_001), "-62167219200001"),
         (Binary(b"\x01"), "01"), (ObjectId(b"a" * 12), "61" * 12), ([1], "[1]"), (math.inf, "inf"),
     ],
 )  # fmt: skip
