@@ -228,6 +228,8 @@ async def test_a_key_that_is_none_is_told() -> None:
     ("form", "said"),
     [
         ("csv", r"CSV names its cells: \{csv: \{fields: \[a, b\]\}\}"),
+        ("json", "records are JSON where no format stands"),
+        ("Avro", "Avro is no word here: schemaRegistry names the connection"),
         ({"csv": {}}, r"\$source\.format\.csv: CSV needs fields: the names of a line's cells, in their order"),
         ({"csv": {"fields": []}}, "names at least one cell"),
         ({"csv": {"fields": ["a", "b", "a"]}}, "names 'a' twice"),

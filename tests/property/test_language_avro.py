@@ -349,6 +349,8 @@ def test_a_missing_field_is_its_default_or_null() -> None:
     ("tree", "said"),
     [
         ("nothing", "unknown type"),
+        ('{"type": "record", "name": "a"}', "found the text of a schema"),
+        (["null", ' "string"'], r"schema\[1\]: .*found the text of a schema"),
         ({"type": "record", "name": "a"}, "needs fields"),
         (
             {"type": "record", "name": "a", "fields": [{"name": "x", "type": "b"}]},

@@ -135,6 +135,8 @@ _INSTANTS: Final[dict[str, Logical]] = {
     "local-timestamp-micros": "us",
     "local-timestamp-nanos": "ns",
 }
+_OPENING: Final = ("{", "[", '"')
+"""What the JSON text of a schema begins with, and no name does."""
 _COMPLEX: Final = ("record", "error", "enum", "array", "map", "fixed")
 
 
@@ -172,6 +174,10 @@ class _TypesRead:
         for full in (name,) if "." in name or not space else (f"{space}.{name}", name):
             if full in self.begun:
                 return NamedType(full)
+        if name.lstrip()[:1] in _OPENING:
+            raise AvroSchemaError(
+                f"{at}: expected an object, a list or a type's name, found the text of a schema: {name!r:.80}"
+            )
         raise AvroSchemaError(f"{at}: unknown type {name!r:.80}")
 
     def _union(self, tree: list[Any], at: str, space: str, depth: int) -> UnionType:

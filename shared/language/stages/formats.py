@@ -60,14 +60,22 @@ def _format(tree: Any, path: str, scope: Scope) -> PluginFormat | None:
 
 
 def _word(tree: Any, path: str, scope: Scope) -> PluginFormat | None:
-    if tree == "csv":
-        scope.problems.add(path, "CSV names its cells: {csv: {fields: [a, b]}}")
+    if type(tree) is str and (why := _NO_WORDS.get(tree.lower())):
+        scope.problems.add(path, why)
         return None
     name: str | None = _OWN.read(tree, path, scope)
     return None if name is None else PluginFormat(path=path, plugin=name, own=True)
 
 
 _OWN: Final = choice("messagePack")
+_BY_REGISTRY: Final = "is no word here: schemaRegistry names the connection whose schemas records have"
+_NO_WORDS: Final = {
+    "csv": "CSV names its cells: {csv: {fields: [a, b]}}",
+    "json": "records are JSON where no format stands: leave it away",
+    "avro": f"Avro {_BY_REGISTRY}",
+    "protobuf": f"Protobuf {_BY_REGISTRY}",
+}
+"""Words that are tried for a format, and what stands in their place."""
 _PLUGIN: Final = Kind(_plugin, closed_schema(_OPTIONS))
 _CSV_SCHEMA: Final = {
     "type": "object", "properties": {"csv": closed_schema(_CSV)}, "required": ["csv"], "additionalProperties": False,
