@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import random
 import re
 import sys
 import time
@@ -37,6 +38,8 @@ SANE_S: Final = {"cli": 60.0, "rest": 25.0, "message": 25.0, "topic": 40.0}
 WORKS_S: Final = 180.0
 """The same for an audit and a redrive, which read the job's whole input: two walks beside a suite on two cores took 70 s."""
 _WORKS: Final = re.compile(r"cli (audit|redrive)|rest POST .*/redrive")
+SECOND_FILE: Final = "second.json"
+"""Where the second control service tells its address: what one says is done, the next look sees at either."""
 NOWHERE: Final = "nowhere"
 """A folder that is none."""
 ANSWERED_S: Final = 120.0
@@ -81,6 +84,8 @@ class Asker:
     outcomes: Counter[str] = field(default_factory=Counter)
     faults: list[str] = field(default_factory=list)
     say: Callable[[str], None] = print
+    replicas: random.Random = field(default_factory=lambda: random.Random(0))
+    """Draws which control service is asked."""
 
     def trouble(self, seconds: float = TROUBLED_S) -> None:
         """Something was killed."""
@@ -151,9 +156,10 @@ class Asker:
 
     # --- REST -------------------------------------------------------------------------------------------------------------
 
-    def address(self) -> tuple[str, str]:
-        """The service's URL and token. OSError, ValueError while it begins."""
-        found = json.loads((self.data / ADDRESS_FILE).read_text())
+    def address(self, at: str = "") -> tuple[str, str]:
+        """The URL of one of the services, and their token. OSError, ValueError while it begins."""
+        drawn = self.replicas.choice((self.data / ADDRESS_FILE, self.folder / SECOND_FILE))
+        found = json.loads((self.folder / at if at else drawn).read_text())
         return found["url"], Path(found["token_file"]).read_text().strip()
 
     async def rest(
@@ -166,11 +172,12 @@ class Asker:
         token: str = "",
         request: str = "",
         quiet: bool = False,
+        at: str = "",
     ) -> Answer:
-        """A request; `raw`: a body as it is. quiet: a look of the walk's own."""
+        """A request; `raw`: a body as it is. quiet: a look of the walk's own. at: the file with the address, in place of a drawn one."""
         began, what = time.monotonic(), f"{method} {path} {'' if body is None else json.dumps(body)[:60]}"
         try:
-            url, own = self.address()
+            url, own = self.address(at)
             headers = {"Authorization": f"Bearer {token or own}", "Content-Type": "application/json"}
             if request:
                 headers["Idempotency-Key"] = request

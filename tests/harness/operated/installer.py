@@ -6,16 +6,13 @@ import os
 import random
 import shutil
 import signal
-import sys
-from asyncio.subprocess import DEVNULL
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from tests.harness.operated.asking import AGAIN_S, path_of
 from tests.harness.operated.flows import SHARED
-from tidemark.services.local.supervisor import ALLOW, KEYS_FILE, read_environment, read_state
-from tidemark.shared.process.signing import FILE_VARIABLE
+from tidemark.services.local.supervisor import read_state
 
 if TYPE_CHECKING:
     from tests.harness.operated.story import Story
@@ -278,23 +275,7 @@ class Installer:
             story.kills[f"extra by {number.name}"] += 1
             return
         service = self.rng.choice(["coordinator", "operator", "source", "sink"])
-        data = story.data
-        environment = {
-            **os.environ,
-            "TIDEMARK_KAFKA": story.bootstrap,
-            "LOCAL_KAFKA": story.bootstrap,
-            "TIDEMARK_BLOBS": str(data / "blobs"),
-            "TIDEMARK_STORE": f"sqlite:///{data / 'coordinator.db'}",
-            "TIDEMARK_PLACE": f"{service}-9{len(story.extra)}",
-            FILE_VARIABLE: str(data / KEYS_FILE),
-            ALLOW: read_environment(data)[ALLOW],
-            **story.settings(),
-        }
-        words = [sys.executable, "-m", f"tidemark.services.{service}"]
-        log = (data / "logs" / f"{service}-9{len(story.extra)}.log").open("ab")
-        story.extra.append(
-            await asyncio.create_subprocess_exec(*words, env=environment, stdout=log, stderr=log, stdin=DEVNULL)
-        )
+        story.extra.append(await story.another(service, f"{service}-9{len(story.extra)}"))
         story.kills[f"extra {service}"] += 1
 
     async def again(self) -> None:
@@ -305,6 +286,7 @@ class Installer:
                 process.kill()
             await process.wait()
         story.extra.clear()
+        await story.end_second()
         number = self.rng.choice([signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
         story.kills[f"up by {number.name}"] += 1
         port = int(story.bootstrap.rpartition(":")[2])

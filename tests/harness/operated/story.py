@@ -11,16 +11,16 @@ import time
 import traceback
 from asyncio.subprocess import DEVNULL, PIPE, Process
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import aiohttp
 import aiokafka
 import psutil
 
-from tests.harness.operated.asking import Asker
+from tests.harness.operated.asking import SECOND_FILE, Asker
 from tests.harness.operated.flows import PARTITIONS, Flow
 from tests.harness.operated.installer import Installer
 from tests.harness.operated.namespaces import OUT, QUOTAS, Namespace
@@ -28,7 +28,8 @@ from tests.harness.operated.people import People
 from tests.harness.operated.walker import Walker
 from tests.harness.provider import provider_of
 from tidemark.services.cli.installation import attached
-from tidemark.services.local.supervisor import read_state
+from tidemark.services.local.supervisor import ALLOW, KEYS_FILE, TOKEN_FILE, read_environment, read_state
+from tidemark.shared.process.signing import FILE_VARIABLE
 
 FLOWS: Final = (("a.counts", "counts"), ("a.copies", "copies"), ("b.Letters_1-x", "letters"))
 BATCH: Final = 10
@@ -58,6 +59,8 @@ class Story:
     connected: str = "gone"
     """The registry's connection: good, bad or gone."""
     extra: list[Process] = field(default_factory=list)
+    second: Process | None = None
+    """Of the control service."""
     installer: Installer = field(init=False)
     people: People = field(init=False)
     namespace: Namespace = field(init=False)
@@ -103,6 +106,46 @@ class Story:
             else:
                 raise RuntimeError("".join(heard))
         self.bootstrap = str(read_state(self.data)["kafka"])
+        more = {
+            "port": 0,
+            "agents": False,
+            "token_file": str(self.data / TOKEN_FILE),
+            "address_file": str(self.folder / SECOND_FILE),
+            "logs": str(self.data / "logs"),
+        }
+        self.second = await self.another("control", "control-99", more)
+        while not (self.folder / SECOND_FILE).exists():  # noqa: ASYNC110
+            await asyncio.sleep(PAUSE_S)
+        while (await self.asker.rest("GET", "/v1/processors", at=SECOND_FILE, quiet=True)).outcome != "done":  # noqa: ASYNC110
+            await asyncio.sleep(PAUSE_S)
+
+    async def another(self, service: str, place: str, more: Mapping[str, Any] | None = None) -> Process:
+        """One more process of a service, beside those that are kept. more: of its settings."""
+        data, settings = self.data, self.settings()
+        settings["TIDEMARK_EXTRA"] = json.dumps({**json.loads(settings["TIDEMARK_EXTRA"]), **(more or {})})
+        environment = {
+            **os.environ,
+            "TIDEMARK_KAFKA": self.bootstrap,
+            "LOCAL_KAFKA": self.bootstrap,
+            "TIDEMARK_BLOBS": str(data / "blobs"),
+            "TIDEMARK_STORE": f"sqlite:///{data / 'coordinator.db'}",
+            "TIDEMARK_PLACE": place,
+            FILE_VARIABLE: str(data / KEYS_FILE),
+            ALLOW: read_environment(data)[ALLOW],
+            **settings,
+        }
+        words = [sys.executable, "-m", f"tidemark.services.{service}"]
+        with (data / "logs" / f"{place}.log").open("ab") as log:
+            return await asyncio.create_subprocess_exec(*words, env=environment, stdout=log, stderr=log, stdin=DEVNULL)
+
+    async def end_second(self) -> None:
+        """The second control service, before all others."""
+        if self.second is not None:
+            with contextlib.suppress(ProcessLookupError):  # it has ended
+                self.second.kill()
+            await self.second.wait()
+            (self.folder / SECOND_FILE).unlink(missing_ok=True)
+        self.second = None
 
     async def down(self, number: int = signal.SIGINT) -> None:
         """End it; nothing of it runs then."""
@@ -180,6 +223,7 @@ class Story:
             for process in self.extra:
                 with contextlib.suppress(ProcessLookupError):  # it has ended
                     process.kill()
+            await self.end_second()
             if self.process is not None and self.process.returncode is None:
                 await self.down()
 
