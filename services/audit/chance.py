@@ -5,7 +5,7 @@ such a stage is compared as ever, and so are the dead letters of those stages.
 """
 
 from collections.abc import Collection, Mapping
-from typing import Any, Final
+from typing import Final
 
 from tidemark.shared.language.documents import Processor
 from tidemark.shared.language.stages import SessionWindow, Window
@@ -75,7 +75,7 @@ def _letters(plan: PhysicalPlan) -> set[VertexId]:
     return {vertex.id for vertex in plan.vertices if isinstance(vertex.head, DeadLetterHead)}
 
 
-def _why(spec: Any, *, in_order: bool) -> str | None:
+def _why(spec: object, *, in_order: bool) -> str | None:
     """in_order: rows come in an order that positions decide."""
     match spec:
         case ComputeSpec() if spec.stage.order == "arrival" and not in_order:

@@ -200,7 +200,7 @@ def _row(stage: Merge, document: Document) -> Row:
     return (*(_text(document.get(name)) for name in stage.on), _text(whole))
 
 
-def _text(value: Any) -> str:
+def _text(value: object) -> str:
     """Canonical JSON, which keeps types; the order of fields says nothing."""
     return json.dumps(json.loads(render_json(value, canonical=True)), sort_keys=True, ensure_ascii=False)
 

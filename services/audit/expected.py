@@ -49,7 +49,7 @@ Line = str
 """A document as canonical JSON text, for comparison."""
 
 
-def line_of(tree: Any) -> Line:
+def line_of(tree: object) -> Line:
     """Canonical text of a JSON tree; of a letter that a sink made, or about no record, without its time: no record tells it."""
     if (
         isinstance(tree, dict)
@@ -179,7 +179,7 @@ def table_line(partition_by: Sequence[str]) -> Callable[[Document], Line]:
     return line
 
 
-def _levelled(value: Any) -> Any:
+def _levelled(value: object) -> Any:
     match value:
         case Date():
             return {"$date": int(value)}

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import partial
-from typing import Any, Final, TypeAlias
+from typing import Final, TypeAlias
 
 import numpy as np
 
@@ -389,7 +389,7 @@ def needs_arrivals(processor: Processor, source: Source) -> bool:
     return source.time_field is None or told or _asks(processor.pipeline)
 
 
-def _asks(tree: Any) -> bool:
+def _asks(tree: object) -> bool:
     """Whether an expression anywhere in stages reads metadata."""
     if isinstance(tree, Meta):
         return not isinstance(tree, CreateUuid)

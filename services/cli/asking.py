@@ -57,11 +57,11 @@ class ServerAnswer:
 
 
 class _Straight(urllib.request.HTTPRedirectHandler):
-    def redirect_request(self, *_args: Any) -> None:
+    def redirect_request(self, *_args: object) -> None:
         """Follow no redirect."""
 
 
-def shown(text: Any) -> str:
+def shown(text: object) -> str:
     """A server's text, bounded, without what moves a terminal's cursor."""
     return "".join(each if each.isprintable() else "?" for each in str(text)[:_SHOWN_MAX])
 

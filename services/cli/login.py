@@ -245,7 +245,7 @@ def _fields(stored: Stored) -> dict[str, str]:
     return {"issuer": stored.issuer, "client": stored.client, "token": stored.token, "refresh": stored.refresh}
 
 
-def _read(fields: Any) -> Stored:
+def _read(fields: object) -> Stored:
     if not isinstance(fields, dict) or sorted(fields) != sorted(Stored.__slots__):
         raise _broken("entries with issuer, client, token and refresh are expected")
     if not all(isinstance(each, str) for each in fields.values()):

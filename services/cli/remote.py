@@ -34,11 +34,11 @@ class Remote:
         """Read what is at a path."""
         return self._ask("GET", path, None)
 
-    def send(self, method: str, path: str, body: Any = None) -> Any:
+    def send(self, method: str, path: str, body: object = None) -> Any:
         """Change what is at a path."""
         return self._ask(method, path, {} if body is None and method in ("POST", "PATCH") else body)
 
-    def _ask(self, method: str, path: str, body: Any) -> Any:
+    def _ask(self, method: str, path: str, body: object) -> Any:
         data = None if body is None else json.dumps(body).encode()
         headers = {"Authorization": f"Bearer {self.token}", "Content-Type": "application/json"}
         request = urllib.request.Request(self.url + path, data, headers, method=method)  # noqa: S310 - checked by `find`

@@ -69,7 +69,7 @@ CHANGES_MAX: Final = 2_000
 """Lines of a comparison."""
 
 
-def answer(value: Any, status: int = 200, headers: dict[str, str] | None = None) -> web.Response:
+def answer(value: object, status: int = 200, headers: dict[str, str] | None = None) -> web.Response:
     """A response whose body is a value as JSON."""
     return web.Response(
         status=status, body=msgspec.json.encode(value), content_type="application/json", headers=headers or {}
@@ -105,11 +105,11 @@ class Api:
 
     # --- about the service ------------------------------------------------------------------------------------------------
 
-    async def liveness(self, _request: web.Request, _body: Any) -> web.Response:
+    async def liveness(self, _request: web.Request, _body: object) -> web.Response:
         """Answers as long as the process does."""
         return answer({"alive": True})
 
-    async def readiness(self, _request: web.Request, _body: Any) -> web.Response:
+    async def readiness(self, _request: web.Request, _body: object) -> web.Response:
         """Whether Kafka answers and the read model is whole."""
         away = self.model.away()
         state = {
@@ -120,15 +120,15 @@ class Api:
         }
         return answer(state, 200 if state["ready"] else UNAVAILABLE)
 
-    async def openapi(self, _request: web.Request, _body: Any) -> web.Response:
+    async def openapi(self, _request: web.Request, _body: object) -> web.Response:
         """The description of the routes."""
         return answer(describe(self.served))
 
-    async def user(self, request: web.Request, _body: Any) -> web.Response:
+    async def user(self, request: web.Request, _body: object) -> web.Response:
         """The user of the request."""
         return answer({"name": request[USER].name, "role": request[USER].role})
 
-    async def sign_on(self, _request: web.Request, _body: Any) -> web.Response:
+    async def sign_on(self, _request: web.Request, _body: object) -> web.Response:
         """The provider and its client for commands; who asks has no token yet."""
         oidc = self.settings.oidc
         there = bool(oidc.issuer and oidc.device_client_id)
@@ -137,12 +137,12 @@ class Api:
 
     # --- reading ----------------------------------------------------------------------------------------------------------
 
-    async def processors(self, request: web.Request, _body: Any) -> web.Response:
+    async def processors(self, request: web.Request, _body: object) -> web.Response:
         """Those that the user sees, by name."""
         self._known()
         return self._told(self._all(request[USER]))
 
-    async def processor(self, request: web.Request, _body: Any) -> web.Response:
+    async def processor(self, request: web.Request, _body: object) -> web.Response:
         """One, with its document."""
         status = self.status_of(request)
         shown = self._shown(status) | {
@@ -153,7 +153,7 @@ class Api:
         }
         return self._told(shown)
 
-    async def stats(self, request: web.Request, _body: Any) -> web.Response:
+    async def stats(self, request: web.Request, _body: object) -> web.Response:
         """A processor's figures, under the names that Atlas gives them."""
         status = self.status_of(request)
         verbose, scale = _flag(request, "verbose"), _number(request, "scale", 1, SCALE_MAX)
@@ -169,12 +169,12 @@ class Api:
                 return
             await self.clock.sleep_ms(LOOK_MS)
 
-    async def watermark(self, request: web.Request, _body: Any) -> web.Response:
+    async def watermark(self, request: web.Request, _body: object) -> web.Response:
         """From the sinks to the split that is furthest behind."""
         status = self.status_of(request)
         return self._told({"watermark": shown_watermark(explain_watermark(status, self.model.tasks(status)))})
 
-    async def sample(self, request: web.Request, _body: Any) -> web.Response:
+    async def sample(self, request: web.Request, _body: object) -> web.Response:
         """Some output, or rows of an edge."""
         status = self.status_of(request)
         if reason := self.model.away():
@@ -186,7 +186,7 @@ class Api:
         rows = [{**row, "eventTime": _time(row["eventTime"])} for row in found.rows]
         return self._told({"edge": edge, "rows": rows, "troubles": found.troubles})
 
-    async def logs(self, request: web.Request, _body: Any) -> web.Response:
+    async def logs(self, request: web.Request, _body: object) -> web.Response:
         """Lines about the processor."""
         status = self.status_of(request)
         if not self.settings.logs:
@@ -196,11 +196,11 @@ class Api:
         folder, bytes_max = Path(self.settings.logs), self.settings.log_bytes_max
         return self._told({"lines": await self.executor.blocking(lines_of, folder, status, limit, bytes_max)})
 
-    async def plan(self, request: web.Request, _body: Any) -> web.Response:
+    async def plan(self, request: web.Request, _body: object) -> web.Response:
         """The plan of a processor: its vertices and edges, with their figures."""
         return self._told(await self._plan(self.status_of(request)))
 
-    async def checkpoints(self, request: web.Request, _body: Any) -> web.Response:
+    async def checkpoints(self, request: web.Request, _body: object) -> web.Response:
         """Those of which this process has heard, and those that users named."""
         status = self.status_of(request)
         limit = _number(request, "limit", 100, CHECKPOINTS_MAX)
@@ -208,7 +208,7 @@ class Api:
         shown = [each.shown(status.released) for each in islice(found, limit)]
         return self._told({"checkpoints": shown, "kept": _kept(status)})
 
-    async def history(self, request: web.Request, _body: Any) -> web.Response:
+    async def history(self, request: web.Request, _body: object) -> web.Response:
         """The measured points of a processor, by time."""
         points = [
             {
@@ -221,7 +221,7 @@ class Api:
         ]
         return self._told({"points": points})
 
-    async def letters(self, request: web.Request, _body: Any) -> web.Response:
+    async def letters(self, request: web.Request, _body: object) -> web.Response:
         """Those written last, the newest first, and how many of them have each code."""
         status = self.status_of(request)
         limit, code = _number(request, "limit", 100, self.settings.log_lines_max), request.query.get("code", "")
@@ -257,12 +257,12 @@ class Api:
         unread = f", {others:,} more were no documents" if others else ""
         return answer({"answers": f"{len(rows):,} records{unread}; {counts}{failed}", **found})
 
-    async def live(self, request: web.Request, _body: Any) -> web.StreamResponse:
+    async def live(self, request: web.Request, _body: object) -> web.StreamResponse:
         """The plan, as long as the client listens and the processor is there."""
         self.status_of(request)
         return await self._stream(request, lambda: self._plan(self.status_of(request)))
 
-    async def live_all(self, request: web.Request, _body: Any) -> web.StreamResponse:
+    async def live_all(self, request: web.Request, _body: object) -> web.StreamResponse:
         """The list, as long as the client listens."""
         self._known()
 
@@ -271,7 +271,7 @@ class Api:
 
         return await self._stream(request, look)
 
-    async def workers(self, request: web.Request, _body: Any) -> web.Response:
+    async def workers(self, request: web.Request, _body: object) -> web.Response:
         """Those that were heard of lately, with the tasks that the user sees."""
         self._known()
         user = request[USER]
@@ -289,13 +289,13 @@ class Api:
         ]
         return self._told({"workers": workers})
 
-    async def audit(self, request: web.Request, _body: Any) -> web.Response:
+    async def audit(self, request: web.Request, _body: object) -> web.Response:
         """The latest deeds on processors that the user administers; a user without a namespace sees those on no processor, too."""
         limit, user = _number(request, "limit", 100, DEEDS_MAX), request[USER]
         seen = (deed for deed in self.audit_log.deeds if user.may("admin", deed["processor"]))
         return answer({"deeds": list(islice(seen, limit))})
 
-    async def connections(self, request: web.Request, _body: Any) -> web.Response:
+    async def connections(self, request: web.Request, _body: object) -> web.Response:
         """Those of the registry that the user sees."""
         self._known()
         return self._told({"connections": self._connections(request[USER])})
@@ -348,7 +348,7 @@ class Api:
         )
         return answer({"request": await self.commands.carry_out(command, request[USER])})
 
-    async def drop(self, request: web.Request, _body: Any) -> web.Response:
+    async def drop(self, request: web.Request, _body: object) -> web.Response:
         """Forget a processor that is stopped."""
         return await self._do(do.DropStopped(name=request.match_info["name"], request=_request_id(request)))
 
@@ -372,7 +372,7 @@ class Api:
         name, request_id = request.match_info["name"], _request_id(request)
         return await self._do(do.Keep(name=name, request=request_id, checkpoint=body.name))
 
-    async def forget(self, request: web.Request, _body: Any) -> web.Response:
+    async def forget(self, request: web.Request, _body: object) -> web.Response:
         """Take a kept checkpoint's name."""
         name, checkpoint = request.match_info["name"], request.match_info["checkpoint"]
         return await self._do(do.Forget(name=name, request=_request_id(request), checkpoint=checkpoint))
@@ -382,7 +382,7 @@ class Api:
         name, request_id = request.match_info["name"], _request_id(request)
         return await self._do(do.Connect(name=name, request=request_id, connection=body))
 
-    async def probe(self, request: web.Request, _body: Any) -> web.Response:
+    async def probe(self, request: web.Request, _body: object) -> web.Response:
         """Asked from here, as workers would."""
         self._known()
         name, connections = request.match_info["name"], self.commands.connect_briefly()
@@ -395,7 +395,7 @@ class Api:
             await connections.close()
         return answer({"answers": said})
 
-    async def disconnect(self, request: web.Request, _body: Any) -> web.Response:
+    async def disconnect(self, request: web.Request, _body: object) -> web.Response:
         """Delete a connection."""
         name, request_id = request.match_info["name"], _request_id(request)
         return await self._do(do.Connect(name=name, request=request_id, connection=None))
@@ -444,7 +444,7 @@ class Api:
             raise Problem(NOT_FOUND, "name", "a processor that exists", finding)
         return status
 
-    def _told(self, value: Any) -> web.Response:
+    def _told(self, value: object) -> web.Response:
         """The answer, with a header that says why it may be old."""
         away = self.model.away()
         return answer(value, headers={STALE_HEADER: away.replace("\n", " ")[:200]} if away else None)

@@ -25,7 +25,7 @@ NAMED: Final = web.RequestKey("named", str)
 """Key of a request's processor, where the body names it."""
 
 
-def _untold(*_: Any, **__: Any) -> None:
+def _untold(*_: object, **__: object) -> None:
     """There is no topic."""
 
 
@@ -38,7 +38,7 @@ class Audit:
     """`Events.tell`."""
     deeds: deque[dict[str, Any]] = field(default_factory=lambda: deque(maxlen=DEEDS_MAX))
 
-    def note(self, user: str, role: str, what: str, processor: str, **facts: Any) -> None:
+    def note(self, user: str, role: str, what: str, processor: str, **facts: object) -> None:
         """Write down what a user did."""
         user, what, processor = user[:TEXT_MAX], what[:TEXT_MAX], processor[:TEXT_MAX]
         facts = {key: value[:TEXT_MAX] if isinstance(value, str) else value for key, value in facts.items()}

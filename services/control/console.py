@@ -44,67 +44,67 @@ class Console:
 
     api: Api
 
-    async def asset_css(self, _request: web.Request, _body: Any) -> web.Response:
+    async def asset_css(self, _request: web.Request, _body: object) -> web.Response:
         """The style sheet of all pages."""
         return _asset("console.css")
 
-    async def asset_js(self, _request: web.Request, _body: Any) -> web.Response:
+    async def asset_js(self, _request: web.Request, _body: object) -> web.Response:
         """The script of all pages."""
         return _asset("console.js")
 
-    async def asset_completion_js(self, _request: web.Request, _body: Any) -> web.Response:
+    async def asset_completion_js(self, _request: web.Request, _body: object) -> web.Response:
         """The editor's script."""
         return _asset("completion.js")
 
-    async def page_processors(self, request: web.Request, _body: Any) -> web.Response:
+    async def page_processors(self, request: web.Request, _body: object) -> web.Response:
         """The page with all processors."""
         return await self._page(request, "Processors", pages.processors, self.api.processors, stream=_ALL)
 
-    async def page_processor(self, request: web.Request, _body: Any) -> web.Response:
+    async def page_processor(self, request: web.Request, _body: object) -> web.Response:
         """The page of a processor: its graph and its figures."""
         asked = (self.api.processor, self.api.stats, self.api.plan)
         return await self._page(request, "Graph", pages.graph, *asked, stream=_own(request))
 
-    async def page_checkpoints(self, request: web.Request, _body: Any) -> web.Response:
+    async def page_checkpoints(self, request: web.Request, _body: object) -> web.Response:
         """How long they took, and where."""
         return await self._page(request, "Checkpoints", pages.checkpoints, self.api.checkpoints, stream=_own(request))
 
-    async def page_time(self, request: web.Request, _body: Any) -> web.Response:
+    async def page_time(self, request: web.Request, _body: object) -> web.Response:
         """Watermarks against the clock, and the reason why they stand there."""
         asked = (self.api.history, self.api.watermark)
         return await self._page(request, "Event time", pages.event_time, *asked, stream=_own(request))
 
-    async def page_sample(self, request: web.Request, _body: Any) -> web.Response:
+    async def page_sample(self, request: web.Request, _body: object) -> web.Response:
         """Rows of an edge, or output; none is read before one has asked for it."""
         asked = (self.api.plan, self.api.sample) if "edge" in request.query else (self.api.plan,)
         return await self._page(request, "Sample", pages.sample, *asked)
 
-    async def page_letters(self, request: web.Request, _body: Any) -> web.Response:
+    async def page_letters(self, request: web.Request, _body: object) -> web.Response:
         """Dead letters by code."""
         return await self._page(request, "Dead letters", pages.letters, self.api.letters)
 
-    async def page_verdict(self, request: web.Request, _body: Any) -> web.Response:
+    async def page_verdict(self, request: web.Request, _body: object) -> web.Response:
         """Findings of audits and redrives."""
         asked = (self.api.works.work_audit_state, self.api.works.work_redrive_state)
         return await self._page(request, "Audit", pages.verdict, *asked, stream=_own(request))
 
-    async def page_logs(self, request: web.Request, _body: Any) -> web.Response:
+    async def page_logs(self, request: web.Request, _body: object) -> web.Response:
         """The page with a processor's log lines."""
         return await self._page(request, "Logs", pages.logs, self.api.logs)
 
-    async def page_document(self, request: web.Request, _body: Any) -> web.Response:
+    async def page_document(self, request: web.Request, _body: object) -> web.Response:
         """The document, to be read or changed."""
         return await self._page(request, "Document", pages.document, self.api.processor)
 
-    async def page_connections(self, request: web.Request, _body: Any) -> web.Response:
+    async def page_connections(self, request: web.Request, _body: object) -> web.Response:
         """The page with the registry of connections."""
         return await self._page(request, "Connections", pages.connections, self.api.connections)
 
-    async def page_workers(self, request: web.Request, _body: Any) -> web.Response:
+    async def page_workers(self, request: web.Request, _body: object) -> web.Response:
         """The page with the workers and what they host."""
         return await self._page(request, "Workers", pages.workers, self.api.workers, stream=_ALL)
 
-    async def page_audit(self, request: web.Request, _body: Any) -> web.Response:
+    async def page_audit(self, request: web.Request, _body: object) -> web.Response:
         """The log of users' deeds."""
         return await self._page(request, "Audit", pages.audit, self.api.audit)
 

@@ -50,7 +50,7 @@ class Events:
             executor.spawn(self._look(model), "look for late data", on_error),
         ]
 
-    def tell(self, kind: str, event_id: str, processor: str, **facts: Any) -> None:
+    def tell(self, kind: str, event_id: str, processor: str, **facts: object) -> None:
         """Put an event into the queue of those to send; the oldest makes room where it is full."""
         if len(self._waiting) >= self.settings.events_max:
             self._waiting.popleft()

@@ -71,7 +71,7 @@ class Login:
 
     # --- pages ------------------------------------------------------------------------------------------------------------
 
-    async def login_page(self, request: web.Request, _body: Any) -> web.Response:
+    async def login_page(self, request: web.Request, _body: object) -> web.Response:
         """How one can log in."""
         behind = urlencode({"next": _inside(request.query.get("next", ""))})
         host = urlsplit(self.provider.settings.issuer).netloc
@@ -88,11 +88,11 @@ class Login:
             ),
         )
 
-    async def login_token(self, request: web.Request, _body: Any) -> web.Response:
+    async def login_token(self, request: web.Request, _body: object) -> web.Response:
         """Back to the page: the guard has asked the browser for a token."""
         raise web.HTTPFound(_inside(request.query.get("next", "")))
 
-    async def login_begin(self, request: web.Request, _body: Any) -> web.Response:
+    async def login_begin(self, request: web.Request, _body: object) -> web.Response:
         """Send the browser to the provider."""
         settings = self.provider.settings
         try:
@@ -120,7 +120,7 @@ class Login:
         }
         raise web.HTTPFound(f"{url}{'&' if '?' in url else '?'}{urlencode(asked)}")
 
-    async def login_done(self, request: web.Request, _body: Any) -> web.Response:
+    async def login_done(self, request: web.Request, _body: object) -> web.Response:
         """From the provider, with a code: the session begins."""
         given, settings = request.query, self.provider.settings
         begun = self.pending.read(request, PendingLogin)
@@ -171,7 +171,7 @@ class Login:
         self.audit.note(user.name, user.role, "login", "", status=200, address=request.remote or "")
         raise web.HTTPFound(settings.public_url + begun.next)
 
-    async def login_end(self, request: web.Request, _body: Any) -> web.Response:
+    async def login_end(self, request: web.Request, _body: object) -> web.Response:
         """The session ends here and, where it has a place for that, at the provider. No right, nor a token that still counts, is needed."""
         if CONSOLE_HEADER not in request.headers:  # as the guard says of other routes
             expectation = "Bearer, where something is changed"

@@ -178,7 +178,7 @@ class Vouching:
         return [grant for group in named for grant in read_rights(known[group])]
 
 
-def _texts(claims: Any, path: str | tuple[str, ...]) -> list[str]:
+def _texts(claims: object, path: str | tuple[str, ...]) -> list[str]:
     """The texts of a claim, one or a list of them; none where it is not there."""
     if not path:
         return []

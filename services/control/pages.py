@@ -304,7 +304,7 @@ def _sample_of(view: PageContext, edge: Answer) -> Html:
     return tag("a", "sample", href=href, aria_label=f"sample of {edge['id']}")
 
 
-def _json(document: Any, about: str = "") -> Html:
+def _json(document: object, about: str = "") -> Html:
     text = json.dumps(document, ensure_ascii=False)
     whole = tag("pre", json.dumps(document, indent=2, ensure_ascii=False), tabindex=0)
     short = text if len(text) <= _LINE_MAX else f"{text[:_LINE_MAX]}…"

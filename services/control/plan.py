@@ -131,7 +131,7 @@ def _running_names(plan: PhysicalPlan, status: ProcessorStatus) -> dict[VertexId
     return names
 
 
-def _paths(part: Any) -> set[str]:
+def _paths(part: object) -> set[str]:
     """Places of the document's stages that a vertex runs."""
     if isinstance(part, tuple):
         return {path for each in part for path in _paths(each)}

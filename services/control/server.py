@@ -79,7 +79,7 @@ def _broken(error: BaseException) -> None:
     raise error
 
 
-async def _body(request: web.Request, kind: Any, api: Api) -> Any:
+async def _body(request: web.Request, kind: object, api: Api) -> Any:
     if request.content_type != "application/json":
         given = repr(request.content_type) if "Content-Type" in request.headers else "none"
         raise Problem(BAD_REQUEST, "header Content-Type", "application/json", given)

@@ -7,7 +7,7 @@ takes some 4,000 bytes a cookie, so a session has several. Cookies know no ports
 import hashlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
 import msgspec
 from aiohttp import web
@@ -111,12 +111,12 @@ class Cookies:
         except (JoseError, ValueError):  # of another key, damaged, or of an earlier release
             return None
 
-    def sealed(self, value: Any) -> str:
+    def sealed(self, value: object) -> str:
         """The value as a cookie has it."""
         header = {"alg": "dir", "enc": "A256GCM"}
         return jwe.encrypt_compact(header, msgspec.json.encode(value), self._key, algorithms=_ALGORITHMS)
 
-    def write(self, request: web.Request, value: Any) -> None:
+    def write(self, request: web.Request, value: object) -> None:
         """With the answer of this request. TooLarge."""
         text = self.sealed(value)
         if len(text) > _PIECE * _PIECES_MAX:

@@ -36,7 +36,7 @@ NEEDED: Final = ("TIDEMARK_STORE", "TIDEMARK_BLOBS")
 _CODEC: Final[JsonCodec[AuditWork]] = JsonCodec(WORK, AuditWork)
 
 
-def _untold(*_: Any, **__: Any) -> None:
+def _untold(*_: object, **__: object) -> None:
     """There is no topic of events."""
 
 
@@ -263,7 +263,7 @@ class WorkRoutes:
     """Of a processor that is there. Problem."""
     answer: Callable[..., web.Response]
 
-    async def work_audit(self, request: web.Request, _body: Any) -> web.Response:
+    async def work_audit(self, request: web.Request, _body: object) -> web.Response:
         """Begin an audit."""
         status = self.status_of(request)
         await self.works.begin("audit", status)
@@ -271,7 +271,7 @@ class WorkRoutes:
             {"answers": "the audit runs; its verdict will be shown here", **self._shown("audit", status)}, 202
         )
 
-    async def work_redrive(self, request: web.Request, _body: Any) -> web.Response:
+    async def work_redrive(self, request: web.Request, _body: object) -> web.Response:
         """Carry one out, and wait for it."""
         status = self.status_of(request)
         await (await self.works.begin("redrive", status)).join()
@@ -284,11 +284,11 @@ class WorkRoutes:
         shown = {"letters": verdict.letters, "corrections": verdict.corrections, "topic": verdict.topic}
         return self.answer({"answers": told, **shown})
 
-    async def work_audit_state(self, request: web.Request, _body: Any) -> web.Response:
+    async def work_audit_state(self, request: web.Request, _body: object) -> web.Response:
         """How the last audit stands."""
         return self.answer(self._shown("audit", self.status_of(request)))
 
-    async def work_redrive_state(self, request: web.Request, _body: Any) -> web.Response:
+    async def work_redrive_state(self, request: web.Request, _body: object) -> web.Response:
         """How the last redrive stands."""
         return self.answer(self._shown("redrive", self.status_of(request)))
 

@@ -146,7 +146,7 @@ def check_reach(processor: Processor, own: Collection[str], allowed: Allowed) ->
         raise InvalidDocument(found)
 
 
-def _refused(place: str, check: Callable[[Any], None], what: Any) -> list[DocumentError]:
+def _refused(place: str, check: Callable[[Any], None], what: object) -> list[DocumentError]:
     try:
         check(what)
     except (NotAllowed, ClassError) as error:
@@ -154,7 +154,7 @@ def _refused(place: str, check: Callable[[Any], None], what: Any) -> list[Docume
     return []
 
 
-def _named(tree: Any) -> Iterator[str]:
+def _named(tree: object) -> Iterator[str]:
     """Every `connectionName` in a tree."""
     waiting = [tree]
     while waiting:

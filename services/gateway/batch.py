@@ -93,6 +93,6 @@ def _field(place: str, document: Mapping[str, Any], path: str) -> Any:
     return value
 
 
-def _text(value: Any) -> bytes:
+def _text(value: object) -> bytes:
     """A string's own bytes, JSON for all else."""
     return value.encode() if isinstance(value, str) else msgspec.json.encode(value)

@@ -369,7 +369,7 @@ class _Lines:
     plugin: type[Any]
     reached: Callable[[], None]
 
-    def trace(self, frame: FrameType, event: str, arg: Any) -> Any:
+    def trace(self, frame: FrameType, event: str, arg: object) -> Any:
         """See `sys.settrace`."""
         del arg
         package = self.plugin.__module__.partition(".")[0]

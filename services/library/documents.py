@@ -24,7 +24,7 @@ from tidemark.shared.model.values import INT64_MAX, INT64_MIN, UUID_SUBTYPE, Bin
 from tidemark.shared.planning import Engine, PlanError
 
 
-def to_language(value: Any, place: str = "row") -> Any:
+def to_language(value: object, place: str = "row") -> Any:
     """Relaxed extended JSON of a value: what is extended JSON already stays it. TypeError and ValueError name the place.
 
     value: mappings, sequences, dates (without a zone: UTC), bytes, `Decimal`, UUIDs, numpy's scalars and arrays, and the language's own.
@@ -58,7 +58,7 @@ def _text(text: str, place: str) -> str:
     return text
 
 
-def _scalar(value: Any) -> Any:
+def _scalar(value: object) -> Any:
     """The language's value of one of Python's, numpy's or pandas', as far as it has one. ValueError, OverflowError."""
     match value:
         case bytearray() | memoryview() | bytes() if not isinstance(value, Binary):
@@ -83,7 +83,7 @@ def _scalar(value: Any) -> Any:
     return None if type(value).__name__ == "NAType" else value  # pandas' NA, which is not loaded for its sake
 
 
-def to_python(value: Any) -> Any:
+def to_python(value: object) -> Any:
     """A value of the language with dates as `datetime` in UTC; one beyond the years that it has stays a `Date`."""
     match value:
         case Date():

@@ -3,7 +3,7 @@
 import queue
 import threading
 from collections.abc import Awaitable, Callable
-from typing import Any, Final
+from typing import Final
 
 from tidemark.shared.adapters.executor import Spawner
 from tidemark.shared.ports.clock import T
@@ -21,7 +21,7 @@ class Hands(Spawner):
         self._calls = [_Hand(), _Hand()]
         self._turn = 0
 
-    def blocking(self, work: Callable[..., T], *args: Any) -> Awaitable[T]:
+    def blocking(self, work: Callable[..., T], *args: object) -> Awaitable[T]:
         """See `Executor.blocking`."""
 
         async def in_turn() -> T:
@@ -29,7 +29,7 @@ class Hands(Spawner):
 
         return in_turn()
 
-    def call(self, work: Callable[..., T], *args: Any) -> T:
+    def call(self, work: Callable[..., T], *args: object) -> T:
         """The result of a call by the next thread. AssertionError if it has not come back in time."""
         done: queue.Queue[tuple[T] | BaseException] = queue.Queue(1)
 

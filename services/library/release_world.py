@@ -7,7 +7,7 @@ same numbers come again. `World.check` says what readers may see at any moment: 
 import contextlib
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
 import pyarrow as pa
 
@@ -40,7 +40,7 @@ class Target(Protocol):
 class InlineSpawner(Spawner):
     """An executor that runs blocking work at once."""
 
-    def blocking(self, work: Callable[..., T], *args: Any) -> Awaitable[T]:
+    def blocking(self, work: Callable[..., T], *args: object) -> Awaitable[T]:
         """See `Executor.blocking`."""
 
         async def at_once() -> T:

@@ -43,12 +43,12 @@ def documents_of(rows: "Rows") -> list[Document]:
     return [_document(row, f"rows[{number}]") for number, row in enumerate(given)]
 
 
-def _is_series(rows: Any) -> bool:
+def _is_series(rows: object) -> bool:
     pandas = sys.modules.get("pandas")
     return pandas is not None and isinstance(rows, pandas.Series)
 
 
-def _document(row: Any, place: str) -> Document:
+def _document(row: object, place: str) -> Document:
     try:
         found = from_json(to_language(row, place))
     except ValueError as error:
@@ -69,7 +69,7 @@ def _different(names: Sequence[str]) -> Sequence[str]:
     return names
 
 
-def _of_arrow(rows: Any) -> list[Document]:
+def _of_arrow(rows: object) -> list[Document]:
     try:
         table = pa.Table.from_batches([rows]) if isinstance(rows, pa.RecordBatch) else pa.table(rows)
     except (TypeError, ValueError, pa.ArrowException) as error:

@@ -40,7 +40,7 @@ Way: TypeAlias = Callable[..., Awaitable[Any]]
 """How a call is made that may take long, with its arguments."""
 
 
-async def at_once(call: Callable[..., T], *args: Any) -> T:
+async def at_once(call: Callable[..., T], *args: object) -> T:
     """Call it here, on the loop."""
     return call(*args)
 
@@ -130,11 +130,11 @@ class OperatorBody(ReceivingBody):
         few = batch.num_rows < self._settings.beside_rows
         return at_once if few and not self._long else self._beside
 
-    async def _work(self, call: Callable[..., T], *args: Any) -> T:
+    async def _work(self, call: Callable[..., T], *args: object) -> T:
         """Work other than rows: beside the loop where the chain is more than stages that pass rows on."""
         return await self._beside(call, *args) if self._long else call(*args)
 
-    async def _beside(self, call: Callable[..., T], *args: Any) -> T:
+    async def _beside(self, call: Callable[..., T], *args: object) -> T:
         """On a thread, where the chain may take long."""
 
         def work() -> T:

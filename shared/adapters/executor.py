@@ -97,7 +97,7 @@ class AsyncExecutor(Spawner):
         self._pool = concurrent.futures.ThreadPoolExecutor(threads, thread_name_prefix="blocking")
         self._pending: set[concurrent.futures.Future[Any]] = set()
 
-    def blocking(self, work: Callable[..., T], *args: Any) -> Awaitable[T]:
+    def blocking(self, work: Callable[..., T], *args: object) -> Awaitable[T]:
         """Run a function that blocks on a thread. Cancelling the wait does not stop one that has begun.
 
         Raises:

@@ -74,7 +74,7 @@ class _CheckedRest(RestCatalog):  # type: ignore[misc]
         super()._config_headers(session)
         check, send = self.properties[_CHECK], session.send
 
-        def send_checked(request: PreparedRequest, **settings: Any) -> Response:
+        def send_checked(request: PreparedRequest, **settings: object) -> Response:
             check(str(request.url))
             return send(request, **settings)
 

@@ -3,8 +3,6 @@
 PyIceberg makes the tables of a catalog, and SQLite its file, as it opens one, and changes those of an earlier format.
 """
 
-from typing import Any
-
 import sqlalchemy as sa
 from pyiceberg.catalog.sql import IcebergTables, SqlCatalog
 from pyiceberg.table import Table
@@ -21,7 +19,7 @@ _FORMAT = "schema_version"
 class FoundSqlCatalog(SqlCatalog):  # type: ignore[misc]
     """One whose tables are made with the first namespace, unless its settings forbid it."""
 
-    def __init__(self, name: str, **properties: Any) -> None:
+    def __init__(self, name: str, **properties: object) -> None:
         """Of a connection's settings. Raises as PyIceberg."""
         self._makes = str(properties.get(_MAKES, True)).lower() not in ("false", "0", "f", "n", "no", "off")
         kept = {name: value for name, value in properties.items() if name != _FORMAT}

@@ -270,7 +270,7 @@ class RestRegistry:
         return self._session
 
     @staticmethod
-    def _keep(kept: dict[Any, Any], key: Any, value: Any) -> None:
+    def _keep(kept: dict[Any, Any], key: object, value: object) -> None:
         if len(kept) >= _KEPT_MAX:
             del kept[next(iter(kept))]
         kept[key] = value

@@ -3,7 +3,7 @@
 import re
 import sqlite3
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import sqlalchemy as sa
 from sqlalchemy import exc
@@ -34,7 +34,7 @@ def only_existing(engine: sa.Engine) -> None:
     """Let an engine open a database that is there: SQLite would make the file, empty. sqlite3.OperationalError as it connects."""
     path = file_of(engine.url)
 
-    def look(*_: Any) -> None:
+    def look(*_: object) -> None:
         if path is not None and not path.exists():
             raise sqlite3.OperationalError(_NO_FILE)
 

@@ -160,7 +160,7 @@ class VirtualClock:
 class InlineExecutor(Spawner):
     """`Executor` of a simulation: blocking work runs at the call; its result arrives at a later turn."""
 
-    def blocking(self, work: Callable[..., T], *args: Any) -> Awaitable[T]:
+    def blocking(self, work: Callable[..., T], *args: object) -> Awaitable[T]:
         """Run the function now; the awaitable yields to other tasks before it gives the result."""
         loop = asyncio.get_running_loop()
         future: asyncio.Future[T] = loop.create_future()

@@ -82,7 +82,7 @@ class Compiled:
         """The module that it is written in."""
         return self.name.partition(".")[0]
 
-    def __call__(self, *arguments: Any) -> Any:
+    def __call__(self, *arguments: object) -> Any:
         """The number, or numbers, that it gives; None of one without results. TypeError: the arguments are not those that it names."""
         code = self.code
         if code is None:
@@ -104,7 +104,7 @@ class Compiled:
         self.code = ctypes.CFUNCTYPE(ctypes.c_int32, *places, *kinds)(address)
 
 
-def _shown(argument: Any) -> str:
+def _shown(argument: object) -> str:
     return f"{argument.dtype} {argument.shape}" if isinstance(argument, np.ndarray) else type(argument).__name__
 
 

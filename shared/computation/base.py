@@ -71,7 +71,7 @@ class Computation(Generic[S, C]):
         raise TypeError(f"{type(self).__name__} has a batch_schema and no process_batch method")
 
     @classmethod
-    def migrate(cls, version: int, state: Any) -> Any:
+    def migrate(cls, version: int, state: object) -> Any:
         """State of another version, as plain dicts and lists, to `State`; raise StateError for state that cannot be taken over."""
         name = f"{cls.__module__}:{cls.__qualname__}"
         raise StateError(

@@ -11,7 +11,7 @@ Rules:
 
 import heapq
 from collections.abc import Iterable
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from tidemark.shared.computation.problems import TimerError
 from tidemark.shared.computation.records import Domain
@@ -162,7 +162,7 @@ class Timers:
         heapq.heapify(self._clock_heap)
 
 
-def _check(name: Any, time: Any, domain: Any) -> None:
+def _check(name: object, time: object, domain: object) -> None:
     """TimerError for wrong arguments that types alone do not keep out: users' code is often not checked."""
     if not isinstance(name, str) or not 0 < len(name) <= NAME_MAX:
         raise TimerError(f"a timer's name is a text of 1 to {NAME_MAX} characters, not {name!r}")

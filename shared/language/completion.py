@@ -371,7 +371,7 @@ def _values(place: _Place, connections: Mapping[str, str], fields: Sequence[str]
             yield Proposal("".join(frame), f"{_type(node)}", "".join(frame), 1)
 
 
-def _value(place: _Place, value: Any, detail: str) -> Proposal:
+def _value(place: _Place, value: object, detail: str) -> Proposal:
     text = json.dumps(value)
     if isinstance(value, str):
         return Proposal(value, detail, _said(place, text), 0)

@@ -9,7 +9,7 @@ from tidemark.shared.language.values.instants import format_iso
 from tidemark.shared.model.values import Binary, Date, Long, ObjectId
 
 
-def text_of(value: Any) -> str:
+def text_of(value: object) -> str:
     """A value as the text of a cell or a folder's name."""
     match value:
         case None:

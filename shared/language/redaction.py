@@ -89,7 +89,7 @@ _TRANSPARENT: Final = frozenset({"config", "client_kwargs"})
 _PARAMETER: Final = re.compile(r"[?;#&]([^?;#&=]*)(=?)([^?;#&]*)")
 
 
-def shown_connection(value: Any) -> Any:
+def shown_connection(value: object) -> Any:
     """The public part of a connection: names of settings, and the values of those that are `PUBLIC`."""
     if not isinstance(value, Mapping):
         return _hidden(value)
@@ -108,7 +108,7 @@ def _shown_setting(name: str, value: Any) -> Any:
     return ",".join(map(_address, several)) if isinstance(value, str) else value
 
 
-def _hidden(value: Any) -> Any:
+def _hidden(value: object) -> Any:
     """Its form alone; a reference and nothing are no secret."""
     if isinstance(value, Mapping):
         return {key: _hidden(item) for key, item in value.items()}
@@ -139,7 +139,7 @@ def _parameter(found: re.Match[str]) -> str:
     return f"{found[0][0]}{name}={value if name in PUBLIC else _hidden(value)}"
 
 
-def redacted(value: Any, name: str = "") -> Any:
+def redacted(value: object, name: str = "") -> Any:
     """A tree with its secrets hidden; `name` is the setting that holds it. Nothing is changed in place."""
     if isinstance(value, Mapping):
         return {key: redacted(item, str(key)) for key, item in value.items()}
@@ -174,14 +174,14 @@ def redacted_text(text: str) -> str:
         return HIDDEN
 
 
-def redacted_document(tree: Any) -> Any:
+def redacted_document(tree: object) -> Any:
     """A processor's document: the public parts of its connections; the pipeline, which holds no secret, as it is."""
     if not isinstance(tree, Mapping):
         return tree
     return {key: _connections(value) if key == "connections" else value for key, value in tree.items()}
 
 
-def _connections(value: Any) -> Any:
+def _connections(value: object) -> Any:
     if not isinstance(value, Mapping):
         return _hidden(value)
     return {name: shown_connection(item) for name, item in value.items()}
@@ -199,13 +199,13 @@ def redacted_command(data: bytes) -> bytes:
         return HIDDEN.encode()
 
 
-def _shown_field(name: str, value: Any) -> Any:
+def _shown_field(name: str, value: object) -> Any:
     if name == "connection":
         return shown_connection(value)
     return _document(value) if name == "document" else redacted(value, name)
 
 
-def _document(value: Any) -> Any:
+def _document(value: object) -> Any:
     """An object, or the text of one; a text stays as it is if it hides nothing."""
     if not isinstance(value, str):
         return redacted_document(value)

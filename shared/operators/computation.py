@@ -150,7 +150,7 @@ def batch_of_rows(rows: Sequence[Row]) -> pa.RecordBatch:
     )
 
 
-def row_of(key_value: Any, value: Document, timestamp_ms: int, order: OrderKey = (0, 0)) -> Row:
+def row_of(key_value: object, value: Document, timestamp_ms: int, order: OrderKey = (0, 0)) -> Row:
     """A row with its key's canonical bytes."""
     return Row(canonical_key(key_value), key_value, encode_doc(value), timestamp_ms, order)
 

@@ -177,7 +177,7 @@ class Key:
     )
 
     def __init__(
-        self, data: bytes, value: Any, group: KeyGroup, codec: StateCodec, timers: Timers | None = None
+        self, data: bytes, value: object, group: KeyGroup, codec: StateCodec, timers: Timers | None = None
     ) -> None:
         self.data = data
         """Canonical bytes."""

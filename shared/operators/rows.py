@@ -30,7 +30,7 @@ class Abandoned(Exception):
 _WANTED: Final[ContextVar[Callable[[], bool]]] = ContextVar("wanted", default=lambda: True)
 
 
-def while_wanted(wanted: Callable[[], bool], call: Callable[..., T], *args: Any) -> T:
+def while_wanted(wanted: Callable[[], bool], call: Callable[..., T], *args: object) -> T:
     """The result of the call; Abandoned before the next interpreted row if it is not wanted any more.
 
     One document's work has a bound; a batch is the work of many, and a task that stops need not wait for it.

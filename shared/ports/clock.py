@@ -47,6 +47,6 @@ class Executor(Protocol):
         """Run a coroutine beside; an exception that escapes it goes to `on_error`, never into nothing."""
         ...
 
-    def blocking(self, work: Callable[..., T], *args: Any) -> Awaitable[T]:
+    def blocking(self, work: Callable[..., T], *args: object) -> Awaitable[T]:
         """Run a function that blocks (file, SQL, Spark, Arrow at length) on a thread; inline in a simulation."""
         ...

@@ -158,7 +158,7 @@ class Allowed:
             )
         self._check_texts(config, f"{where}.config")
 
-    def _check_texts(self, tree: Any, where: str) -> None:
+    def _check_texts(self, tree: object, where: str) -> None:
         for place, text in _texts(tree, where):
             name = place.rpartition(".")[2]
             if _URL.match(text):
@@ -239,7 +239,7 @@ def closed_values(settings: Mapping[str, Any], opened: Sequence[str]) -> list[st
     return sorted({name for name in found if name not in opened})
 
 
-def _texts(value: Any, place: str) -> Iterator[tuple[str, str]]:
+def _texts(value: object, place: str) -> Iterator[tuple[str, str]]:
     """Every text in a tree, with its place."""
     waiting = [(value, place, 0)]
     while waiting:

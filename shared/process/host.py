@@ -38,7 +38,7 @@ class Stoppable(Protocol):
         ...
 
 
-def hide_secrets(_logger: Any, _method: str, event: MutableMapping[str, Any]) -> Mapping[str, Any]:
+def hide_secrets(_logger: object, _method: str, event: MutableMapping[str, Any]) -> Mapping[str, Any]:
     """Of every line that is logged."""
     found: dict[str, Any] = redacted(event)
     return found

@@ -56,7 +56,7 @@ class Repeats:
         self._seen: dict[str, tuple[int, int]] = {}
         """When a line passed, ms, and how many of its kind were held back since."""
 
-    def __call__(self, _logger: Any, method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+    def __call__(self, _logger: object, method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
         """The event as it came, or structlog.DropEvent."""
         if method != "warning":
             return event

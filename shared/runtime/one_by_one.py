@@ -2,7 +2,7 @@
 
 import threading
 from collections.abc import Awaitable, Callable
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from tidemark.shared.ports.clock import Executor
 
@@ -20,14 +20,14 @@ class OneByOne:
         self._executor = executor
         self._lock = threading.Lock()
 
-    def blocking(self, work: Callable[..., T], *args: Any) -> Awaitable[T]:
+    def blocking(self, work: Callable[..., T], *args: object) -> Awaitable[T]:
         """See `Executor.blocking`."""
         return self._executor.blocking(self._alone, work, *args)
 
-    def hand_over(self, work: Callable[..., T], *args: Any) -> None:
+    def hand_over(self, work: Callable[..., T], *args: object) -> None:
         """The same, and nobody waits for its end."""
         _ = self.blocking(work, *args)
 
-    def _alone(self, work: Callable[..., T], *args: Any) -> T:
+    def _alone(self, work: Callable[..., T], *args: object) -> T:
         with self._lock:
             return work(*args)

@@ -102,7 +102,7 @@ class Plugged(Generic[P]):
             self._say(doing, error)
             raise
 
-    async def ask_apart(self, doing: str, call: Callable[..., T], *args: Any) -> T:
+    async def ask_apart(self, doing: str, call: Callable[..., T], *args: object) -> T:
         """The answer of a call that needs no open object, with its errors as `ask` has them."""
         try:
             return await self._executor.blocking(call, *args)

@@ -251,7 +251,7 @@ class Asking:
         row.refused = why
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: object) -> Any:
     return int(value) if type(value) is Long else value
 
 

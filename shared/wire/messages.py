@@ -39,7 +39,7 @@ _codecs: Final[dict[type, Codec[Any]]] = {
 T = TypeVar("T")
 
 
-def encode_message(message: Any, limits: WireLimits = DEFAULT) -> bytes:
+def encode_message(message: object, limits: WireLimits = DEFAULT) -> bytes:
     """The bytes of a message or mirror row. WireError if nobody would read them."""
     data = _codecs[type(message)].encode(message)
     if len(data) > limits.message_bytes_max:

@@ -98,7 +98,7 @@ def _is_plain(name: str) -> bool:
     return bool(name) and "." not in name and not name.startswith("$") and not name.isdigit()
 
 
-def _place(identity: Any) -> int:
+def _place(identity: object) -> int:
     """A number for each _id, which is the same whenever it is found; in the order of whole numbers, object ids and short texts."""
     match identity:
         case bool():

@@ -8,7 +8,7 @@ extended JSON: nothing is lost, and no row depends on others. A row without a va
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from decimal import Decimal
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -151,7 +151,7 @@ class TableColumns:
         return pa.chunked_array(parts, target)
 
 
-def _cell(value: Any, target: pa.DataType) -> pa.Array:
+def _cell(value: object, target: pa.DataType) -> pa.Array:
     """A value by itself as a column's cell, shape (1,). ArrowInvalid, ArrowNotImplementedError if the column does not take it."""
     if value is None or value is MISSING:
         return pa.nulls(1, target)
@@ -175,7 +175,7 @@ def _cell(value: Any, target: pa.DataType) -> pa.Array:
     return exact(column.column(0), target).combine_chunks()
 
 
-def _within(value: Any, field: pa.Field) -> pa.Array:
+def _within(value: object, field: pa.Field) -> pa.Array:
     if not field.nullable and (value is None or value is MISSING):
         raise pa.ArrowInvalid(f"{field.name}: {TAKES_NO_NULL}")
     return _cell(value, field.type)

@@ -141,14 +141,14 @@ def _structs(values: list[Any], present: list[Document]) -> pa.Array:
     return pa.StructArray.from_arrays(columns, fields, mask=pa.array([value is None for value in values]))
 
 
-def as_text(value: Any) -> str | None:
+def as_text(value: object) -> str | None:
     """A value in a column of text, whatever the other rows have: texts are as they are; None for null and missing."""
     if value is None or value is MISSING:
         return None
     return str(value) if isinstance(value, str | Decimal | ObjectId) else render_json(value).decode()
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: object) -> Any:
     match value:
         case Date() | Long():
             return int(value)

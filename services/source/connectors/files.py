@@ -11,7 +11,7 @@
 import hashlib
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
@@ -59,7 +59,7 @@ def ordinal_of(name: str) -> int:
 class FileConnector:
     """`SourcePort` over files. `filesystem` is fsspec's."""
 
-    def __init__(self, settings: FileSourceSettings, filesystem: Any, executor: Executor, clock: Clock) -> None:
+    def __init__(self, settings: FileSourceSettings, filesystem: object, executor: Executor, clock: Clock) -> None:
         self._settings = settings
         tables = TableFolders(filesystem, settings.glob) if settings.format == "parquet" else None
         self._files = Files(filesystem, settings.glob, settings.files_max, tables)

@@ -359,7 +359,7 @@ def _whole(text: str) -> int | Decimal | float:
     return found if INT64_MIN <= found <= INT64_MAX else Decimal(found)
 
 
-def _readable(tree: Any, room: int = JSON_DEPTH_MAX) -> Any:
+def _readable(tree: object, room: int = JSON_DEPTH_MAX) -> Any:
     """The tree, if it is the same again behind extended JSON. _NoCounterpart, UnicodeEncodeError."""
     match tree:
         case str():
@@ -387,7 +387,7 @@ def _decimal(value: Decimal) -> Decimal:
     return value
 
 
-def _own(value: Any, *, wide: bool = False) -> Any:
+def _own(value: object, *, wide: bool = False) -> Any:
     """A value of the driver as one of the language; `wide`: whole numbers have 64 bits. _NoCounterpart."""
     match value:
         case None | bool() | float() | str():

@@ -5,7 +5,7 @@ one by one, too.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
@@ -83,7 +83,7 @@ def _added(accumulator: AnyImplementation, given: Given, group: int) -> bytes:
 # --- numbers ----------------------------------------------------------------------------------------------------------
 
 
-def _total(_: Any, given: Given) -> Sure:
+def _total(_: object, given: Given) -> Sure:
     return totals.add(given.tagged, given.bounds, deviation=False)
 
 
@@ -97,7 +97,7 @@ def _deviation_finished(accumulator: DeviationOf, cells: pa.BinaryArray) -> Sure
     return values.write(found)[0], sure
 
 
-def _counted(_: Any, cells: pa.BinaryArray, bounds: Int64s) -> Sure:
+def _counted(_: object, cells: pa.BinaryArray, bounds: Int64s) -> Sure:
     return numbered(np.add.reduceat(values.read(cells).numbers, bounds[:-1])), None
 
 

@@ -4,7 +4,7 @@ import struct
 import uuid
 from collections.abc import Callable, Mapping
 from decimal import Decimal
-from typing import Any, Final, TypeAlias
+from typing import Final, TypeAlias
 
 from tidemark.shared.language.avro.schema import (
     DEPTH_MAX,
@@ -149,7 +149,7 @@ class Writers:
             return b""
         return bytes([nulls[0] * 2]) if nulls else None
 
-    def _put_default(self, out: bytearray, kind: Type, value: Any, at: str) -> None:
+    def _put_default(self, out: bytearray, kind: Type, value: object, at: str) -> None:
         """A default is JSON: bytes as text of Latin 1, and of a union the first type."""
         kind = self._schema.resolved(kind)
         match kind, value:

@@ -30,7 +30,7 @@ REMEDY = "; give it back, or start without state (--without-state; by REST resum
 """What a user may do about a refused change."""
 
 
-def meaning(value: Any) -> Any:
+def meaning(value: object) -> Any:
     """A parsed thing without its places in the document, its limits, and what of a source may change with its state kept.
 
     Equal where the same is meant, wherever it stands.

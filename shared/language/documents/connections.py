@@ -15,7 +15,7 @@ REFERENCE: Final = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 def _unshown(kind: Kind, expected: str) -> Kind:
     """The same kind, but an error names only the kind of value found, not the value: a secret may stand in the wrong place, too."""
 
-    def read(tree: Any, path: str, scope: Scope) -> Any:
+    def read(tree: object, path: str, scope: Scope) -> Any:
         if type(tree) is (str if kind is STRING else dict) and tree != "":
             return kind.read(tree, path, scope)
         named = {dict: "an object", list: "an array", str: "a string", bool: "a boolean", type(None): "null"}
@@ -30,7 +30,7 @@ def _unshown(kind: Kind, expected: str) -> Kind:
 def _one_of(*names: str) -> Kind:
     """One of some words, and an error that does not show what was found."""
 
-    def read(tree: Any, path: str, scope: Scope) -> Any:
+    def read(tree: object, path: str, scope: Scope) -> Any:
         if type(tree) is str and tree in names:
             return tree
         scope.problems.add(path, "unknown value; it is not shown here", accepted=names)
@@ -50,7 +50,7 @@ _TYPE: Final = Option(
 _SOME_TEXTS: Final = one_or_more(_TEXT)
 
 
-def _urls(tree: Any, path: str, scope: Scope) -> list[str] | None:
+def _urls(tree: object, path: str, scope: Scope) -> list[str] | None:
     """A list: settings are trees as documents have them, and who walks them knows no other sequence."""
     found = _SOME_TEXTS.read(tree, path, scope)
     return None if found is None else list(found)
@@ -101,7 +101,7 @@ SETTINGS: Final = {
 """The options of each type of connection."""
 
 
-def read_connections(tree: Any, path: str, scope: Scope) -> dict[str, Connection]:
+def read_connections(tree: object, path: str, scope: Scope) -> dict[str, Connection]:
     """Read `{name: {type, settings…}}`."""
     if type(tree) is not dict:
         scope.problems.add(path, "expected an object of name: {type, …}")
@@ -125,7 +125,7 @@ def read_connections(tree: Any, path: str, scope: Scope) -> dict[str, Connection
     return found
 
 
-def types_of(tree: Any, known: Mapping[str, Connection]) -> Mapping[str, str]:
+def types_of(tree: object, known: Mapping[str, Connection]) -> Mapping[str, str]:
     """The types of a document's connections, as they are written, and of those that are known besides, by name."""
     written = tree.items() if type(tree) is dict else ()
     types = {name: item.get("type") for name, item in written if type(item) is dict}
@@ -143,7 +143,7 @@ def resolve(connection: Connection, environment: Mapping[str, str]) -> Connectio
     return Connection(connection.name, connection.type, settings)
 
 
-def _replace(value: Any, path: str, environment: Mapping[str, str], problems: Problems) -> Any:
+def _replace(value: object, path: str, environment: Mapping[str, str], problems: Problems) -> Any:
     if type(value) is dict:
         return {key: _replace(item, join(path, key), environment, problems) for key, item in value.items()}
     if type(value) is list:
@@ -156,7 +156,7 @@ def _replace(value: Any, path: str, environment: Mapping[str, str], problems: Pr
     return REFERENCE.sub(lambda found: environment.get(found[1], ""), value)
 
 
-def forbid_references(tree: Any, path: str, problems: Problems) -> None:
+def forbid_references(tree: object, path: str, problems: Problems) -> None:
     """Note every `${NAME}` outside connections: what a pipeline does must not depend on where it is read."""
     stack: list[tuple[Any, str]] = [(tree, path)]
     while stack:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator
 from dataclasses import fields, is_dataclass
-from typing import Any, Final, get_args
+from typing import Final, get_args
 
 from tidemark.shared.language.documents.foregone import expressions_in
 from tidemark.shared.language.expressions.ast import ArrayExpr, Expr, Literal, ObjectExpr, is_bare_name, walk
@@ -45,7 +45,7 @@ def _dollar(name: str) -> str:
     return f"{{{name}: …}} is a document with a field {name}; the operator is written ${name}"
 
 
-def _in_stage(part: Any, path: str, problems: Problems) -> None:
+def _in_stage(part: object, path: str, problems: Problems) -> None:
     if isinstance(part, tuple):
         if part and all(isinstance(item, Stage) for item in part):
             for stage in part:
@@ -101,7 +101,7 @@ def _test(part: OnField) -> Iterator[str]:
         yield f"compares a field {written}; a JSON Schema stands under $jsonSchema"
 
 
-def _operator_in(value: Any) -> str | None:
+def _operator_in(value: object) -> str | None:
     """A name with a dollar within a constant: operators of queries and expressions have no meaning there."""
     if type(value) is dict:
         named = (name for name in value if name.startswith("$"))
@@ -113,7 +113,7 @@ def _is_quoted(text: str) -> bool:
     return text.lstrip().startswith(('{"$', "{$"))
 
 
-def _is_reference(value: Any) -> bool:
+def _is_reference(value: object) -> bool:
     return type(value) is str and value.startswith("$") and is_bare_name(value.lstrip("$"))
 
 

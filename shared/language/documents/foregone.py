@@ -76,7 +76,7 @@ class PlacedExpression:
     """Whether it is evaluated for every record that comes to the stage."""
 
 
-def foretell(pipeline: Iterable[Stage], tree: Any, problems: Problems) -> None:
+def foretell(pipeline: Iterable[Stage], tree: object, problems: Problems) -> None:
     """Note the errors that can be foretold of the stages of a document; `tree` is its text as it was read."""
     trials = _Trials(problems)
     made = _names_made(tree)
@@ -85,7 +85,7 @@ def foretell(pipeline: Iterable[Stage], tree: Any, problems: Problems) -> None:
         _source_fields(found, made, problems)
 
 
-def expressions_in(part: Any, path: str, *, each: bool) -> Iterator[PlacedExpression]:
+def expressions_in(part: object, path: str, *, each: bool) -> Iterator[PlacedExpression]:
     """The outermost expressions of stages, with the place of the stage or call around them."""
     if isinstance(part, _EXPRESSIONS):
         yield PlacedExpression(part, path, each)
@@ -228,7 +228,7 @@ def _is_long(op: str, literals: Iterable[Any]) -> bool:
     return any(abs(n) > _UNITS_MAX for n in numbers) and all(INT32_MIN <= n <= INT32_MAX for n in numbers)
 
 
-def _filled(arg: Expr | None, sample: Any) -> Any:
+def _filled(arg: Expr | None, sample: object) -> Any:
     """A value as an argument may have it, with a sample in place of the values that it reads."""
     match arg:
         case Literal(value):
@@ -261,7 +261,7 @@ def _inside(expr: Expr) -> Iterator[tuple[Expr, bool]]:
             return
 
 
-def _names_made(tree: Any) -> frozenset[str]:
+def _names_made(tree: object) -> frozenset[str]:
     """Every name that a document writes as the name of a field: in schemas, in its own documents, as the output of a stage."""
     found: set[str] = set()
     waiting = [tree]

@@ -51,7 +51,7 @@ def does_nothing(pipeline: Iterable[Stage], problems: Problems) -> None:
     _in_part(tuple(pipeline), "", problems)
 
 
-def _in_part(part: Any, path: str, problems: Problems) -> None:
+def _in_part(part: object, path: str, problems: Problems) -> None:
     if isinstance(part, tuple):
         for item in part:
             _in_part(item, path, problems)
@@ -74,7 +74,7 @@ def _in_part(part: Any, path: str, problems: Problems) -> None:
         _in_part(getattr(part, field.name), path, problems)
 
 
-def _said(part: Any) -> Iterator[tuple[str, str]]:
+def _said(part: object) -> Iterator[tuple[str, str]]:
     """What is doubtful in a stage, a query or an expression itself: where in it, and why."""
     if isinstance(part, Stage):
         yield from _in_stage(part)
@@ -142,7 +142,7 @@ def _in_pair(stage: Join) -> Iterator[tuple[str, str]]:
 # --- queries ------------------------------------------------------------------------------------------------------------
 
 
-def _in_comparison(op: str, value: Any) -> Iterator[str]:
+def _in_comparison(op: str, value: object) -> Iterator[str]:
     if op in ("$gt", "$lt") and value is None:
         yield f"{op} null is true of no record"
     elif op in _ORDERS and type(value) is bool:
@@ -268,7 +268,7 @@ def _in_sides(op: str, left: Expr, right: Expr) -> Iterator[str]:
             yield f"{op} compares with {_shown(value)}, in the order of types: is a number or a text meant?"
 
 
-def _shown(value: Any) -> str:
+def _shown(value: object) -> str:
     return json.dumps(to_json(value), ensure_ascii=False)[:80]
 
 

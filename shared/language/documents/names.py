@@ -224,7 +224,7 @@ def _reads(stage: Stage) -> Iterator[tuple[str, str]]:
                 yield stage.path, name
 
 
-def _outermost(part: Any) -> Iterator[Expr]:
+def _outermost(part: object) -> Iterator[Expr]:
     """The expressions in a part of a stage, but for those of stages inside it."""
     if isinstance(part, _EXPRESSIONS):
         yield part
@@ -316,7 +316,7 @@ _BRACKETS: Final = {
 }  # fmt: skip
 
 
-def _bracket(value: Any) -> str | None:
+def _bracket(value: object) -> str | None:
     """The types that compare with each other; None of those that nobody declares."""
     if type(value) is bool:
         return "bool"

@@ -80,14 +80,14 @@ _LIMIT_OPTIONS: Final = tuple(
 )
 
 
-def _read_limits(tree: Any, path: str, scope: Scope) -> Limits:
+def _read_limits(tree: object, path: str, scope: Scope) -> Limits:
     return Limits(**read_options(tree, path, scope, _LIMIT_OPTIONS).fields)
 
 
 LIMITS: Final = Kind(_read_limits, closed_schema(_LIMIT_OPTIONS))
 
 
-def limits_of(options: Any) -> Limits:
+def limits_of(options: object) -> Limits:
     """The limits that a document's `options` give the stages, which are read before them; errors are noted with the options."""
     tree = options.get("limits") if type(options) is dict else None
     return DEFAULTS if tree is None else _read_limits(tree, "", Scope(Problems()))
@@ -96,7 +96,7 @@ def limits_of(options: Any) -> Limits:
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
 
 
-def _name(tree: Any, path: str, scope: Scope) -> str | None:
+def _name(tree: object, path: str, scope: Scope) -> str | None:
     if type(tree) is str and _NAME.fullmatch(tree):
         return tree
     scope.problems.add(
@@ -115,7 +115,7 @@ _FILE_DLQ: Final = (
 )
 
 
-def _top_level(tree: Any, path: str, scope: Scope) -> str | None:
+def _top_level(tree: object, path: str, scope: Scope) -> str | None:
     """The name of a top-level field."""
     name = STRING.read(tree, path, scope)
     if type(name) is str and (name.startswith("$") or "." in name):
@@ -130,7 +130,7 @@ _COLLECTION_DLQ: Final = (
 )
 
 
-def _dlq(tree: Any, path: str, scope: Scope) -> Dlq | None:
+def _dlq(tree: object, path: str, scope: Scope) -> Dlq | None:
     """A topic, a folder, or a collection."""
     before = len(scope.problems.errors)
     if type(tree) is dict and "table" in tree:
@@ -157,7 +157,7 @@ _BOUNDS: Final = (
 )
 
 
-def _bounds(tree: Any, path: str, scope: Scope) -> TaskBounds | None:
+def _bounds(tree: object, path: str, scope: Scope) -> TaskBounds | None:
     before = len(scope.problems.errors)
     found = read_options(tree, path, scope, _BOUNDS).fields
     if len(scope.problems.errors) > before:
@@ -179,7 +179,7 @@ _TASKS: Final = tuple(
 )
 
 
-def _tasks(tree: Any, path: str, scope: Scope) -> Mapping[str, TaskBounds]:
+def _tasks(tree: object, path: str, scope: Scope) -> Mapping[str, TaskBounds]:
     return read_options(tree, path, scope, _TASKS).fields
 
 
@@ -213,7 +213,7 @@ _OPTIONS: Final = (
 )
 
 
-def _options(tree: Any, path: str, scope: Scope) -> Options:
+def _options(tree: object, path: str, scope: Scope) -> Options:
     return Options(**read_options(tree, path, scope, _OPTIONS).fields)
 
 

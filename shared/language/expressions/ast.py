@@ -236,7 +236,7 @@ def answers(expr: Expr) -> Iterator[Expr]:
             yield from answers(each)
 
 
-def loops(tree: Any) -> bool:
+def loops(tree: object) -> bool:
     """Whether an expression anywhere in stages goes through items: how long it takes, the bytes of a document do not bound."""
     if isinstance(tree, MapArray | FilterArray | ReduceArray | SortArray):
         return True

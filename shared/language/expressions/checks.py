@@ -19,12 +19,12 @@ from tidemark.shared.language.expressions.scope import Scope
 from tidemark.shared.language.problems import join
 
 
-def _write_format(_: str, value: Any) -> None:
+def _write_format(_: str, value: object) -> None:
     if type(value) is str:
         write_date(parts_of(0, UTC), value)
 
 
-def _read_format(_: str, value: Any) -> None:
+def _read_format(_: str, value: object) -> None:
     if type(value) is str:
         reader_of(value)
 

@@ -69,7 +69,7 @@ def spend_size(value: Value, env: Environment, most: int = DEPTH_MAX) -> None:
         env.spend(len(value))
 
 
-def _spend(value: Any, env: Environment, most: int = DEPTH_MAX) -> None:
+def _spend(value: object, env: Environment, most: int = DEPTH_MAX) -> None:
     """Take every character, item and field, shared parts as often as they stand in the value."""
     stack: list[tuple[Any, int]] = [(value, 1)]
     while stack:

@@ -58,7 +58,7 @@ class Scope:
         return replace(self, depth=self.depth + 1)
 
 
-def read_value(tree: Any, path: str, scope: Scope) -> tuple[Value, bool]:
+def read_value(tree: object, path: str, scope: Scope) -> tuple[Value, bool]:
     """The value that a constant's extended JSON stands for, and whether there is one."""
     try:
         return from_json(tree), True

@@ -296,7 +296,7 @@ def is_in(column: Column, items: Sequence[Any]) -> Bools:
     return filled(pc.is_in(values, value_set=pa.array(wanted, values.type)))
 
 
-def _simple(item: Any) -> bool:
+def _simple(item: object) -> bool:
     return isinstance(item, int | str) and type(item) is not bool
 
 

@@ -123,7 +123,7 @@ def _joined(parts: Sequence[Verdict], size: int, *, decisive: bool) -> Verdict:
     return found, either(doubt)
 
 
-def _on_field(names: Path, test: Any, rows: Rows) -> Verdict:
+def _on_field(names: Path, test: object, rows: Rows) -> Verdict:
     column = rows.picked(names)
     kernel = _TESTS.get(type(test))
     try:
@@ -201,7 +201,7 @@ def _reached(test: Any, column: Column, rows: Rows, found: Bools, doubt: Bools |
     return found, either(doubt)
 
 
-def _asks_document(node: Any) -> bool:
+def _asks_document(node: object) -> bool:
     """Whether there is an `$expr` in a test, as within `$elemMatch`."""
     match node:
         case ExprTrue():

@@ -36,7 +36,7 @@ def _has_type(value: Value, types: tuple[str, ...]) -> bool:
     return type_name(value) in types or ("number" in types and is_number(value))
 
 
-def _number(schema: SchemaNode, value: Any) -> bool:
+def _number(schema: SchemaNode, value: object) -> bool:
     low, high = schema.minimum, schema.maximum
     if is_nan(value) or any(bound is not None and is_nan(bound) for bound in (low, high)):
         return low is None and high is None and schema.multiple_of is None

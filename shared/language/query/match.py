@@ -48,7 +48,7 @@ def matches(predicate: Predicate, env: Environment) -> bool:
     return _PREDICATES[type(predicate)](predicate, env.root, env)
 
 
-def _predicate(predicate: Any, document: Value, env: Environment) -> bool:
+def _predicate(predicate: object, document: Value, env: Environment) -> bool:
     return _PREDICATES[type(predicate)](predicate, document, env)
 
 
@@ -152,7 +152,7 @@ def _reaches(test: Test, value: Value, picked: bool, env: Environment) -> bool: 
 _WHOLE: Final = frozenset({Exists, SizeIs, ElemMatch})
 
 
-def _single(test: Any, value: Value, env: Environment) -> bool:
+def _single(test: object, value: Value, env: Environment) -> bool:
     return _TESTS[type(test)](test, value, env)
 
 

@@ -56,7 +56,7 @@ def regex_test(value: Regex, path: str, scope: Scope) -> RegexTest | None:
         return None
 
 
-def _compare(op: str, tree: Any, path: str, scope: Scope) -> Test | None:
+def _compare(op: str, tree: object, path: str, scope: Scope) -> Test | None:
     value, ok = read_value(tree, path, scope)
     if ok and type(value) is Regex and op != "$eq":
         scope.problems.add(path, f"{op} does not take a regular expression")
@@ -64,7 +64,7 @@ def _compare(op: str, tree: Any, path: str, scope: Scope) -> Test | None:
     return comparison(cast("Comparison", op), value) if ok else None
 
 
-def _in(op: str, tree: Any, path: str, scope: Scope) -> Test | None:
+def _in(op: str, tree: object, path: str, scope: Scope) -> Test | None:
     if type(tree) is not list:
         scope.problems.add(path, f"{op} takes a list")
         return None
@@ -83,7 +83,7 @@ def _in(op: str, tree: Any, path: str, scope: Scope) -> Test | None:
     return OneOf(tuple(values), tuple(patterns))
 
 
-def _type(op: str, tree: Any, path: str, scope: Scope) -> Test | None:
+def _type(op: str, tree: object, path: str, scope: Scope) -> Test | None:
     aliases = []
     for item in tree if type(tree) is list else [tree]:
         value, _ = read_value(item, path, scope)
@@ -98,7 +98,7 @@ def _type(op: str, tree: Any, path: str, scope: Scope) -> Test | None:
     return TypeIs(tuple(aliases))
 
 
-def _mod(op: str, tree: Any, path: str, scope: Scope) -> Test | None:
+def _mod(op: str, tree: object, path: str, scope: Scope) -> Test | None:
     values = [read_value(item, path, scope)[0] for item in tree] if type(tree) is list else []
     if len(values) != 2 or not all(  # noqa: PLR2004
         is_number(v) and is_finite(v) and INT64_MIN <= v <= INT64_MAX for v in values
@@ -112,7 +112,7 @@ def _mod(op: str, tree: Any, path: str, scope: Scope) -> Test | None:
     return ModTest(divisor, remainder)
 
 
-def _size(op: str, tree: Any, path: str, scope: Scope) -> Test | None:
+def _size(op: str, tree: object, path: str, scope: Scope) -> Test | None:
     value, ok = read_value(tree, path, scope)
     if not ok or not is_integral(value) or value < 0:
         scope.problems.add(path, f"{op} takes a whole number from 0")
@@ -120,7 +120,7 @@ def _size(op: str, tree: Any, path: str, scope: Scope) -> Test | None:
     return SizeIs(int(value))
 
 
-def _bits(op: str, tree: Any, path: str, scope: Scope) -> Test | None:
+def _bits(op: str, tree: object, path: str, scope: Scope) -> Test | None:
     value, ok = read_value(tree, path, scope)
     positions: list[int] | None = None
     if type(value) is list and all(is_integral(v) and 0 <= v < _BITS_MAX for v in value):
@@ -163,7 +163,7 @@ ALL_TRUE: Final = Always(answer=True)
 NONE_TRUE: Final = Always(answer=False)
 
 
-def parse_predicate(tree: Any, path: str, scope: Scope) -> Predicate | None:
+def parse_predicate(tree: object, path: str, scope: Scope) -> Predicate | None:
     """The predicate of a query document; None after noting errors."""
     if type(tree) is not dict:
         scope.problems.add(path, f"a query is an object, found {str(tree)[:60]!r}")
@@ -185,7 +185,7 @@ def parse_predicate(tree: Any, path: str, scope: Scope) -> Predicate | None:
     return parts[0] if len(parts) == 1 else All(tuple(parts)) if parts else ALL_TRUE
 
 
-def _top(name: str, tree: Any, path: str, scope: Scope) -> Predicate | None:
+def _top(name: str, tree: object, path: str, scope: Scope) -> Predicate | None:
     if name in ("$and", "$or", "$nor"):
         if type(tree) is not list or not tree:
             scope.problems.add(path, f"{name} takes a list of at least one query")
@@ -210,7 +210,7 @@ def _top(name: str, tree: Any, path: str, scope: Scope) -> Predicate | None:
     return None
 
 
-def _is_operators(tree: Any) -> bool:
+def _is_operators(tree: object) -> bool:
     return (
         type(tree) is dict
         and bool(tree)
@@ -229,7 +229,7 @@ def _field(name: str, tree: Any, path: str, scope: Scope) -> list[Predicate]:
     return [] if test is None else [OnField(names, test)]
 
 
-def _equality(tree: Any, path: str, scope: Scope) -> Test | None:
+def _equality(tree: object, path: str, scope: Scope) -> Test | None:
     value, ok = read_value(tree, path, scope)
     if not ok:
         return None
@@ -254,7 +254,7 @@ def _operators(names: tuple[str, ...], tree: dict[str, Any], path: str, scope: S
     return parts
 
 
-def _test(op: str, tree: Any, around: dict[str, Any], path: str, scope: Scope) -> Test | None:
+def _test(op: str, tree: object, around: dict[str, Any], path: str, scope: Scope) -> Test | None:
     """A test that is no negation."""
     if op == "$regex":
         return _regex(tree, around.get("$options", ""), path, scope)
@@ -271,7 +271,7 @@ def _test(op: str, tree: Any, around: dict[str, Any], path: str, scope: Scope) -
     return None
 
 
-def _regex(tree: Any, options: Any, path: str, scope: Scope) -> Test | None:
+def _regex(tree: object, options: object, path: str, scope: Scope) -> Test | None:
     value, ok = read_value(tree, path, scope)
     if not ok:
         return None
@@ -288,7 +288,7 @@ def _regex(tree: Any, options: Any, path: str, scope: Scope) -> Test | None:
     return regex_test(value, path, scope)
 
 
-def _elem_match(tree: Any, path: str, scope: Scope) -> Test | None:
+def _elem_match(tree: object, path: str, scope: Scope) -> Test | None:
     if type(tree) is not dict:
         scope.problems.add(path, "$elemMatch takes an object of operators, or a query")
         return None
@@ -326,7 +326,7 @@ def _as_test(part: Predicate) -> Test:
             return part  # type: ignore[return-value]
 
 
-def _ne(names: tuple[str, ...], tree: Any, path: str, scope: Scope) -> Predicate | None:
+def _ne(names: tuple[str, ...], tree: object, path: str, scope: Scope) -> Predicate | None:
     value, ok = read_value(tree, path, scope)
     if ok and type(value) is Regex:
         scope.problems.add(path, "$ne does not take a regular expression ($not does)")
@@ -334,7 +334,7 @@ def _ne(names: tuple[str, ...], tree: Any, path: str, scope: Scope) -> Predicate
     return Not(OnField(names, comparison("$eq", value))) if ok else None
 
 
-def _nin(names: tuple[str, ...], tree: Any, path: str, scope: Scope) -> Predicate | None:
+def _nin(names: tuple[str, ...], tree: object, path: str, scope: Scope) -> Predicate | None:
     test = SIMPLE["$in"]("$nin", tree, path, scope)
     return None if test is None else Not(OnField(names, test))
 
@@ -351,7 +351,7 @@ def _not(names: tuple[str, ...], tree: Any, path: str, scope: Scope) -> Predicat
     return None
 
 
-def _exists(names: tuple[str, ...], tree: Any, path: str, scope: Scope) -> Predicate | None:
+def _exists(names: tuple[str, ...], tree: object, path: str, scope: Scope) -> Predicate | None:
     value, ok = read_value(tree, path, scope)
     if not ok:
         return None
@@ -359,7 +359,7 @@ def _exists(names: tuple[str, ...], tree: Any, path: str, scope: Scope) -> Predi
     return there if value is not None and value != 0 else Not(there)
 
 
-def _all(names: tuple[str, ...], tree: Any, path: str, scope: Scope) -> Predicate | None:
+def _all(names: tuple[str, ...], tree: object, path: str, scope: Scope) -> Predicate | None:
     if type(tree) is not list:
         scope.problems.add(path, "$all takes a list")
         return None

@@ -26,7 +26,7 @@ _DEPTH_MAX: Final = 100
 """How deep `$jsonSchema` nests: part of the language."""
 
 
-def parse_json_schema(tree: Any, path: str, scope: Scope) -> SchemaNode | None:
+def parse_json_schema(tree: object, path: str, scope: Scope) -> SchemaNode | None:
     """The typed form of a schema object; None after noting errors."""
     if type(tree) is not dict:
         scope.problems.add(path, "a schema is an object")
@@ -53,18 +53,18 @@ def parse_json_schema(tree: Any, path: str, scope: Scope) -> SchemaNode | None:
     return None if len(scope.problems.errors) > before else SchemaNode(**found)
 
 
-def _wrong(path: str, scope: Scope, expected: str, found: Any) -> None:
+def _wrong(path: str, scope: Scope, expected: str, found: object) -> None:
     scope.problems.add(path, f"expected {expected}, found {str(found)[:60]!r}")
 
 
-def _type_names(tree: Any, path: str, scope: Scope) -> list[Any]:
+def _type_names(tree: object, path: str, scope: Scope) -> list[Any]:
     names = tree if type(tree) is list else [tree]
     if not names or any(name in names[:i] for i, name in enumerate(names)):
         _wrong(path, scope, "a type, or a list of different ones", tree)
     return names
 
 
-def _bson_types(tree: Any, path: str, scope: Scope) -> tuple[str, ...]:
+def _bson_types(tree: object, path: str, scope: Scope) -> tuple[str, ...]:
     names = _type_names(tree, path, scope)
     for name in names:
         if name != "number" and name not in list(TYPE_NUMBERS):
@@ -72,7 +72,7 @@ def _bson_types(tree: Any, path: str, scope: Scope) -> tuple[str, ...]:
     return tuple(map(str, names))
 
 
-def _json_types(tree: Any, path: str, scope: Scope) -> tuple[str, ...]:
+def _json_types(tree: object, path: str, scope: Scope) -> tuple[str, ...]:
     names = _type_names(tree, path, scope)
     for name in names:
         if name not in list(_TYPES):
@@ -81,21 +81,21 @@ def _json_types(tree: Any, path: str, scope: Scope) -> tuple[str, ...]:
     return tuple(_TYPES.get(str(name), "null") for name in names)
 
 
-def _number(tree: Any, path: str, scope: Scope) -> Any:
+def _number(tree: object, path: str, scope: Scope) -> Any:
     value, _ = read_value(tree, path, scope)
     if not is_number(value):
         _wrong(path, scope, "a number", tree)
     return value
 
 
-def _positive(tree: Any, path: str, scope: Scope) -> Any:
+def _positive(tree: object, path: str, scope: Scope) -> Any:
     value = _number(tree, path, scope)
     if is_number(value) and (not is_finite(value) or value <= 0):
         _wrong(path, scope, "a number above 0", tree)
     return value
 
 
-def _count(tree: Any, path: str, scope: Scope) -> int | None:
+def _count(tree: object, path: str, scope: Scope) -> int | None:
     value, _ = read_value(tree, path, scope)
     if not is_integral(value) or value < 0:
         _wrong(path, scope, "a whole number from 0", tree)
@@ -103,13 +103,13 @@ def _count(tree: Any, path: str, scope: Scope) -> int | None:
     return int(value)
 
 
-def _boolean(tree: Any, path: str, scope: Scope) -> bool:
+def _boolean(tree: object, path: str, scope: Scope) -> bool:
     if type(tree) is not bool:
         _wrong(path, scope, "true or false", tree)
     return tree is True
 
 
-def _enum(tree: Any, path: str, scope: Scope) -> tuple[Any, ...]:
+def _enum(tree: object, path: str, scope: Scope) -> tuple[Any, ...]:
     if type(tree) is not list or not tree:
         _wrong(path, scope, "a list of at least one value", tree)
         return ()
@@ -119,14 +119,14 @@ def _enum(tree: Any, path: str, scope: Scope) -> tuple[Any, ...]:
     return values
 
 
-def _names(tree: Any, path: str, scope: Scope) -> tuple[str, ...]:
+def _names(tree: object, path: str, scope: Scope) -> tuple[str, ...]:
     if type(tree) is not list or not tree or not all(type(name) is str for name in tree) or len(set(tree)) < len(tree):
         _wrong(path, scope, "a list of at least one field name, all different", tree)
         return ()
     return tuple(tree)
 
 
-def _pattern(tree: Any, path: str, scope: Scope) -> Any:
+def _pattern(tree: object, path: str, scope: Scope) -> Any:
     if type(tree) is not str:
         _wrong(path, scope, "a regular expression", tree)
         return None
@@ -137,12 +137,12 @@ def _pattern(tree: Any, path: str, scope: Scope) -> Any:
         return None
 
 
-def _schema(tree: Any, path: str, scope: Scope) -> SchemaNode:
+def _schema(tree: object, path: str, scope: Scope) -> SchemaNode:
     return parse_json_schema(tree, path, scope) or SchemaNode()
 
 
 def _by_name(read: Callable[[Any, str, Scope], Any]) -> Callable[[Any, str, Scope], tuple[tuple[str, Any], ...]]:
-    def reader(tree: Any, path: str, scope: Scope) -> tuple[tuple[str, Any], ...]:
+    def reader(tree: object, path: str, scope: Scope) -> tuple[tuple[str, Any], ...]:
         if type(tree) is not dict:
             _wrong(path, scope, "an object", tree)
             return ()
@@ -151,30 +151,30 @@ def _by_name(read: Callable[[Any, str, Scope], Any]) -> Callable[[Any, str, Scop
     return reader
 
 
-def _pattern_properties(tree: Any, path: str, scope: Scope) -> tuple[tuple[Any, SchemaNode], ...]:
+def _pattern_properties(tree: object, path: str, scope: Scope) -> tuple[tuple[Any, SchemaNode], ...]:
     return tuple((_pattern(name, join(path, name), scope), node) for name, node in _by_name(_schema)(tree, path, scope))
 
 
-def _schemas(tree: Any, path: str, scope: Scope) -> tuple[SchemaNode, ...]:
+def _schemas(tree: object, path: str, scope: Scope) -> tuple[SchemaNode, ...]:
     if type(tree) is not list or not tree:
         _wrong(path, scope, "a list of at least one schema", tree)
         return ()
     return tuple(_schema(item, f"{path}[{i}]", scope) for i, item in enumerate(tree))
 
 
-def _boolean_or_schema(tree: Any, path: str, scope: Scope) -> bool | SchemaNode:
+def _boolean_or_schema(tree: object, path: str, scope: Scope) -> bool | SchemaNode:
     return tree if type(tree) is bool else _schema(tree, path, scope)
 
 
-def _items(tree: Any, path: str, scope: Scope) -> SchemaNode | tuple[SchemaNode, ...]:
+def _items(tree: object, path: str, scope: Scope) -> SchemaNode | tuple[SchemaNode, ...]:
     return _schemas(tree, path, scope) if type(tree) is list else _schema(tree, path, scope)
 
 
-def _dependency(tree: Any, path: str, scope: Scope) -> tuple[str, ...] | SchemaNode:
+def _dependency(tree: object, path: str, scope: Scope) -> tuple[str, ...] | SchemaNode:
     return _names(tree, path, scope) if type(tree) is list else _schema(tree, path, scope)
 
 
-def _ignored(tree: Any, path: str, scope: Scope) -> None:
+def _ignored(tree: object, path: str, scope: Scope) -> None:
     if type(tree) is not str:
         _wrong(path, scope, "a string", tree)
 

@@ -1,7 +1,7 @@
 """`$addFields` and `$set`."""
 
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from tidemark.shared.language.expressions.environment import Environment
 from tidemark.shared.language.expressions.scope import Scope
@@ -26,7 +26,7 @@ class AddFields(ByFields):
         return None if names is None else names | self.named()
 
 
-def _read(tree: Any, path: str, scope: Scope) -> AddFields | None:
+def _read(tree: object, path: str, scope: Scope) -> AddFields | None:
     fields = computed_tree(tree, path, scope)
     return None if fields is None else AddFields(path=path, fields=fields)
 

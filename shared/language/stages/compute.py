@@ -38,14 +38,14 @@ class Compute(Stage):
             yield PluginUse("computation", self.class_, self.config, self.path)
 
 
-def _class(tree: Any, path: str, scope: Scope) -> str | None:
+def _class(tree: object, path: str, scope: Scope) -> str | None:
     if type(tree) is str and re.fullmatch(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*", tree):
         return tree
     scope.problems.add(path, f'expected "module:Class", found {tree!r}')
     return None
 
 
-def _name(tree: Any, path: str, scope: Scope) -> str | None:
+def _name(tree: object, path: str, scope: Scope) -> str | None:
     if type(tree) is str and tree and ":" not in tree:
         return tree
     scope.problems.add(path, f"expected the name of a computation, found {tree!r}; a module:Class is for `class`")

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from tidemark.shared.language.expressions.environment import Environment
 from tidemark.shared.language.expressions.scope import Scope
@@ -36,7 +36,7 @@ class Count(Gathering):
         return frozenset((self.field,))
 
 
-def _read(tree: Any, path: str, scope: Scope) -> Count | None:
+def _read(tree: object, path: str, scope: Scope) -> Count | None:
     if type(tree) is not str or not tree or tree.startswith("$") or "." in tree or tree == "_id":
         scope.problems.add(
             path, f"$count takes the name of the output field, without $ and dots, not _id; found {tree!r}"

@@ -119,7 +119,7 @@ def _is_plain(expr: Expr) -> bool:
     return isinstance(expr, Literal) and not isinstance(expr.value, dict | list)
 
 
-def _read(tree: Any, path: str, scope: Scope) -> Group | None:
+def _read(tree: object, path: str, scope: Scope) -> Group | None:
     if type(tree) is not dict or "_id" not in tree:
         scope.problems.add(path, "$group needs _id, the key (null for one group of all)")
         return None
@@ -169,7 +169,7 @@ def _idle(accumulator: Accumulator) -> str:
     return "" if op in ("$sum", "$count") else f"{constant(value)}: the same of every record"
 
 
-def _constants(tree: Any, path: str, scope: Scope) -> None:
+def _constants(tree: object, path: str, scope: Scope) -> None:
     """`_id: {a: 1}` looks like a projection, and would be the same key for all: as in the reference it is an error."""
     if type(tree) is not dict or any(name.startswith("$") for name in tree):
         return

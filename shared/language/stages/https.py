@@ -70,7 +70,7 @@ class HttpsEmit(RequestStage, SinkBase):
         return ("https", self.connection_name, self.subpath)
 
 
-def _expressions(tree: Any, path: str, scope: Scope) -> tuple[tuple[str, Any], ...] | None:
+def _expressions(tree: object, path: str, scope: Scope) -> tuple[tuple[str, Any], ...] | None:
     if type(tree) is not dict or not all(type(name) is str and name for name in tree):
         scope.problems.add(path, "expected an object of name: expression")
         return None
@@ -80,14 +80,14 @@ def _expressions(tree: Any, path: str, scope: Scope) -> tuple[tuple[str, Any], .
 _EXPRESSIONS: Final = Kind(_expressions, {"type": "object", "additionalProperties": EXPRESSION.schema})
 
 
-def _payload(tree: Any, path: str, scope: Scope) -> tuple[Any, ...] | None:
+def _payload(tree: object, path: str, scope: Scope) -> tuple[Any, ...] | None:
     return read_stages(tree, path, scope, IN_PLACE, "")
 
 
 _ERRORS: Final = choice("dlq", "ignore", "fail")
 
 
-def _on_error(tree: Any, path: str, scope: Scope) -> Any:
+def _on_error(tree: object, path: str, scope: Scope) -> Any:
     """Atlas' text writes the words in several cases."""
     return _ERRORS.read(tree.lower() if type(tree) is str else tree, path, scope)
 

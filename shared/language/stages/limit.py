@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from tidemark.shared.language.expressions.environment import Environment
 from tidemark.shared.language.expressions.scope import Scope
@@ -32,7 +32,7 @@ class Limit(PassesOn, Gathering):
         return True
 
 
-def _read(tree: Any, path: str, scope: Scope) -> Limit | None:
+def _read(tree: object, path: str, scope: Scope) -> Limit | None:
     limit = integer(1, INT64_MAX).read(tree, path, scope)
     return None if limit is None else Limit(path=path, limit=limit)
 

@@ -123,7 +123,7 @@ _PLUGIN: Final = (
 )
 
 
-def _table(tree: Any, path: str, scope: Scope) -> TableRef | None:
+def _table(tree: object, path: str, scope: Scope) -> TableRef | None:
     """`{connectionName, table}` or `{connectionName, db, coll}`."""
     found = read_options(tree, path, scope, _TABLE)
     table = found.get("table") or ".".join(found[key] for key in ("db", "coll") if key in found)
@@ -135,7 +135,7 @@ def _table(tree: Any, path: str, scope: Scope) -> TableRef | None:
     return TableRef(found["connectionName"], table)
 
 
-def _from(tree: Any, path: str, scope: Scope) -> TableRef | InlineTable | PluginTable | None:
+def _from(tree: object, path: str, scope: Scope) -> TableRef | InlineTable | PluginTable | None:
     if type(tree) is dict and "plugin" in tree:
         asked = read_options(tree, path, scope, _PLUGIN)
         return PluginTable(path=path, **asked.fields) if "plugin" in asked else None
@@ -193,7 +193,7 @@ def _looked_up(made: type[Lookup], o: Read, path: str, scope: Scope) -> Lookup:
 _NESTED: Final = re.compile(r"\$(?:lookup|cachedLookup)\.")
 
 
-def read_let(tree: Any, path: str, scope: Scope) -> tuple[tuple[str, Any], ...]:
+def read_let(tree: object, path: str, scope: Scope) -> tuple[tuple[str, Any], ...]:
     """The variables of `let`, by name, and their expressions."""
     if type(tree) is not dict:
         scope.problems.add(path, "expected an object of variable: expression")

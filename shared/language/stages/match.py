@@ -1,7 +1,7 @@
 """`$match`."""
 
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from tidemark.shared.language.expressions.environment import Environment
 from tidemark.shared.language.expressions.scope import Scope
@@ -34,7 +34,7 @@ class Match(Judging):
         return Passed((document,)) if matches(self.predicate, env) else Passed(())
 
 
-def _read(tree: Any, path: str, scope: Scope) -> Match | None:
+def _read(tree: object, path: str, scope: Scope) -> Match | None:
     predicate = PREDICATE.read(tree, path, scope)
     return None if predicate is None else Match(path=path, predicate=predicate)
 

@@ -1,7 +1,7 @@
 """A pipeline: which stages there are, and where each may stand."""
 
 from dataclasses import replace
-from typing import Any, Final
+from typing import Final
 
 from tidemark.shared.language.expressions.ast import CreateUuid, FilterArray, MapArray, ReduceArray
 from tidemark.shared.language.expressions.scope import KnownMetadata, Scope
@@ -18,7 +18,7 @@ NESTING_MAX: Final = 10
 """How deep pipelines of joins and unions may nest."""
 
 
-def read_pipeline(tree: Any, path: str, scope: Scope) -> tuple[Stage, ...]:
+def read_pipeline(tree: object, path: str, scope: Scope) -> tuple[Stage, ...]:
     """A whole pipeline: one source first, then any stages; errors are noted."""
     problems = scope.problems
     told, around = KnownMetadata(), scope.told
@@ -60,7 +60,7 @@ def read_pipeline(tree: Any, path: str, scope: Scope) -> tuple[Stage, ...]:
     return tuple(stages)
 
 
-def _one_value_each(stage: Any, scope: Scope) -> None:
+def _one_value_each(stage: object, scope: Scope) -> None:
     """Note a `$createUUID` that would give several values of one document the same id."""
     for node in nodes_in(stage):
         several = isinstance(node, MapArray | FilterArray | ReduceArray) or (

@@ -1,7 +1,7 @@
 """`$project`."""
 
 from dataclasses import dataclass
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
 from tidemark.shared.language.expressions.environment import Environment
 from tidemark.shared.language.expressions.scope import Scope
@@ -44,7 +44,7 @@ class Project(ByFields):
         return Schema(tuple(kept_or_copied(schema, self.fields)))
 
 
-def _read(tree: Any, path: str, scope: Scope) -> Project | None:
+def _read(tree: object, path: str, scope: Scope) -> Project | None:
     found = projection(tree, path, scope)
     return None if found is None else Project(path=path, mode=found[0], fields=found[1])
 

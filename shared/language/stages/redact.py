@@ -60,7 +60,7 @@ def _value(stage: Redact, value: Value, env: Environment) -> Value:
     return value
 
 
-def _read(tree: Any, path: str, scope: Scope) -> Redact:
+def _read(tree: object, path: str, scope: Scope) -> Redact:
     before = len(scope.problems.errors)
     expr = parse_expression(tree, path, scope.bind(*VARIABLES))
     if isinstance(expr, Literal) and len(scope.problems.errors) == before:

@@ -55,7 +55,7 @@ def _kept(name: str) -> Expr:
     return Meta((name,))
 
 
-def _read(tree: Any, path: str, scope: Scope) -> SetStreamMeta | None:
+def _read(tree: object, path: str, scope: Scope) -> SetStreamMeta | None:
     if type(tree) is not dict or not tree:
         scope.problems.add(
             path, '$setStreamMeta takes an object with at least one field, such as {"stream.kind": "$kind"}'

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from tidemark.shared.language.expressions.environment import Environment
 from tidemark.shared.language.expressions.scope import Scope
@@ -32,7 +32,7 @@ class Skip(PassesOn, Gathering):
         return True
 
 
-def _read(tree: Any, path: str, scope: Scope) -> Skip | None:
+def _read(tree: object, path: str, scope: Scope) -> Skip | None:
     skip = integer(0, INT64_MAX).read(tree, path, scope)
     return None if skip is None else Skip(path=path, skip=skip)
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from tidemark.shared.language.expressions.ast import SortKey
 from tidemark.shared.language.expressions.environment import Environment
@@ -35,7 +35,7 @@ class Sort(PassesOn, Gathering):
         return True
 
 
-def _read(tree: Any, path: str, scope: Scope) -> Sort | None:
+def _read(tree: object, path: str, scope: Scope) -> Sort | None:
     keys = parse_sort_keys(tree, path, scope)
     return Sort(path=path, keys=keys) if keys else None
 

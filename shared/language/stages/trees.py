@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from tidemark.shared.language.expressions.ast import Expr, FieldPath, fields_used
 from tidemark.shared.language.expressions.environment import READ_DEPTH_MAX, Environment
@@ -155,7 +155,7 @@ def add_fields(tree: Branch, document: Document, values: TreeValues) -> Document
     return result
 
 
-def add_to_value(tree: Branch, value: Any, values: TreeValues) -> Value:
+def add_to_value(tree: Branch, value: object, values: TreeValues) -> Value:
     """Fields added inside a value: to each item of an array; a scalar gives way to a document."""
     if type(value) is dict:
         return add_fields(tree, value, values)

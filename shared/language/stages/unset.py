@@ -1,7 +1,7 @@
 """`$unset`."""
 
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from tidemark.shared.language.expressions.environment import Environment
 from tidemark.shared.language.expressions.scope import Scope
@@ -29,7 +29,7 @@ class Unset(ByFields):
         return None if names is None else names - self.dropped()
 
 
-def _read(tree: Any, path: str, scope: Scope) -> Unset | None:
+def _read(tree: object, path: str, scope: Scope) -> Unset | None:
     fields = drop_tree(tree if type(tree) is list else [tree], path, scope)
     return None if fields is None else Unset(path=path, fields=fields)
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from tidemark.shared.language.expressions.environment import Environment
 from tidemark.shared.language.expressions.paths import set_path
@@ -72,7 +72,7 @@ def _unwound(stage: Unwind, document: Document, item: Value, index: int | None) 
     return set_path(set_path(document, stage.names, item), at, index)
 
 
-def _array_path(tree: Any, path: str, scope: Scope) -> tuple[str, ...] | None:
+def _array_path(tree: object, path: str, scope: Scope) -> tuple[str, ...] | None:
     if type(tree) is not str or not tree.startswith("$") or tree.startswith("$$"):
         scope.problems.add(path, f"expected a field path that starts with $, found {tree!r}")
         return None
@@ -96,7 +96,7 @@ _UNWIND: Final = made_of(
 )
 
 
-def _read(tree: Any, path: str, scope: Scope) -> Unwind | None:
+def _read(tree: object, path: str, scope: Scope) -> Unwind | None:
     found: Unwind | None = _UNWIND.read({"path": tree} if type(tree) is str else tree, path, scope)
     return found
 

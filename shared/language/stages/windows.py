@@ -91,7 +91,7 @@ INSIDE: Final[dict[str, StageSpec]] = {
 """The stages of a window's pipeline. Lookups and requests stand at one of its ends (`unnested`)."""
 
 
-def _stages(tree: Any, path: str, scope: Scope) -> tuple[Any, ...] | None:
+def _stages(tree: object, path: str, scope: Scope) -> tuple[Any, ...] | None:
     return read_stages(tree, path, scope, INSIDE, "does not belong inside a window's pipeline")
 
 
@@ -130,7 +130,7 @@ def _why_inside(window: Window, stages: Sequence[Stage]) -> str | None:
     return None
 
 
-def nodes_in(value: Any) -> Iterator[Any]:
+def nodes_in(value: object) -> Iterator[Any]:
     """All parsed things within a parsed thing."""
     stack = [value]
     while stack:
@@ -172,7 +172,7 @@ _PIPELINE: Final = Option(
 
 
 def _window(made: Callable[..., Window], doc: str, options: tuple[Option, ...]) -> StageSpec:
-    def read(tree: Any, path: str, scope: Scope) -> Window | None:
+    def read(tree: object, path: str, scope: Scope) -> Window | None:
         before = len(scope.problems.errors)
         found = read_options(tree, path, scope, options)
         if type(tree) is dict and tree.get("boundary") == "processingTime":

@@ -38,7 +38,7 @@ def _is_text(text: str) -> bool:
         return False
 
 
-def value_of(cell: Any, room: int = _DIMENSIONS_MAX) -> Value:
+def value_of(cell: object, room: int = _DIMENSIONS_MAX) -> Value:
     """A cell as a value; NULL is null. A cell without counterpart becomes text. Arrays are read so deep, `room`."""
     match cell:
         case None | bool() | float():

@@ -16,7 +16,7 @@ _NUMBER_RANK: Final = 10
 _NAN: Final = (_NUMBER_RANK, 0)
 
 
-def _number(value: Any) -> tuple[Any, ...]:
+def _number(value: object) -> tuple[Any, ...]:
     if value != value:  # noqa: PLR0124 - NaN
         return _NAN
     return (_NUMBER_RANK, 1, value)

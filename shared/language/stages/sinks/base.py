@@ -39,7 +39,7 @@ WRITTEN: Final = (
 )
 
 
-def is_expression(tree: Any) -> bool:
+def is_expression(tree: object) -> bool:
     """Whether a tree is an expression, and no word."""
     return type(tree) is dict or (type(tree) is str and tree.startswith("$"))
 

@@ -1,6 +1,6 @@
 """`$emit`: its options tell which of its kinds is meant."""
 
-from typing import Any, Final
+from typing import Final
 
 from tidemark.shared.language.expressions.scope import Scope
 from tidemark.shared.language.kinds import StageSpec
@@ -22,7 +22,7 @@ _ELSEWHERE: Final = {
 """Targets of Atlas' cloud, by an option that tells, and why there are none here."""
 
 
-def _read(tree: Any, path: str, scope: Scope) -> SinkBase | None:
+def _read(tree: object, path: str, scope: Scope) -> SinkBase | None:
     given = tree.keys() if type(tree) is dict else frozenset()
     if not given & {"plugin", "path", "topic"}:
         for name, why in _ELSEWHERE.items():

@@ -53,7 +53,7 @@ class FileEmit(SinkBase):
             yield ConnectionNeed(self.connection_name, ("files",), self.path)
 
 
-def _line_feed(tree: Any, path: str, scope: Scope) -> Any:
+def _line_feed(tree: object, path: str, scope: Scope) -> Any:
     if tree != "\n":
         scope.problems.add(path, f"expected a line feed, for each document is a line, found {tree!r:.20}")
     return tree
@@ -93,7 +93,7 @@ _FILES: Final = (
 )
 
 
-def read(tree: Any, path: str, scope: Scope) -> FileEmit | None:
+def read(tree: object, path: str, scope: Scope) -> FileEmit | None:
     """`$emit` with a path."""
     before = len(scope.problems.errors)
     o = read_options(tree, path, scope, _FILES)

@@ -62,7 +62,7 @@ class KafkaEmit(SinkBase):
         return plugin_uses_of(self.format, self.key_plugin)
 
 
-def _acks(tree: Any, path: str, scope: Scope) -> Any:
+def _acks(tree: object, path: str, scope: Scope) -> Any:
     if type(tree) in (str, int) and tree in _ACKS_KNOWN:
         return tree
     scope.problems.add(path, f"unknown value {tree!r}", accepted=[str(known) for known in _ACKS_KNOWN])
@@ -97,7 +97,7 @@ _KAFKA: Final = (
 )
 
 
-def read(tree: Any, path: str, scope: Scope) -> KafkaEmit | None:
+def read(tree: object, path: str, scope: Scope) -> KafkaEmit | None:
     """`$emit` with a topic."""
     before = len(scope.problems.errors)
     o = read_options(tree, path, scope, _KAFKA)

@@ -78,7 +78,7 @@ _COLLECTION: Final = (
 )
 
 
-def read_collection(tree: Any, path: str, scope: Scope) -> Merge | None:
+def read_collection(tree: object, path: str, scope: Scope) -> Merge | None:
     """`$emit` with a collection."""
     before = len(scope.problems.errors)
     o = read_options(tree, path, scope, _COLLECTION)
@@ -91,7 +91,7 @@ def read_collection(tree: Any, path: str, scope: Scope) -> Merge | None:
 def _word_or_expression(*words: str) -> Kind:
     known = choice(*words)
 
-    def read(tree: Any, path: str, scope: Scope) -> Any:
+    def read(tree: object, path: str, scope: Scope) -> Any:
         if not is_expression(tree):
             return known.read(tree, path, scope)
         expr = parse_expression(tree, path, scope)
@@ -108,7 +108,7 @@ _INTO: Final = (
 )
 
 
-def _into(tree: Any, path: str, scope: Scope) -> tuple[str, str | Expr] | None:
+def _into(tree: object, path: str, scope: Scope) -> tuple[str, str | Expr] | None:
     """The connection, and the table or the expression that gives it."""
     found = read_options(tree, path, scope, _INTO)
     parts = [found[name] for name in (["table"] if "table" in found else ["db", "coll"]) if name in found]
@@ -131,7 +131,7 @@ def _joined(parts: list[Any], path: str) -> str | Expr:
 _MATCHED: Final = _word_or_expression("replace", "merge", "keepExisting", "delete", "fail")
 
 
-def _matched(tree: Any, variables: tuple[str, ...], path: str, scope: Scope) -> Any:
+def _matched(tree: object, variables: tuple[str, ...], path: str, scope: Scope) -> Any:
     if type(tree) is not list:
         return _MATCHED.read(tree, path, scope)
     return read_stages(tree, path, scope.bind(*variables), IN_PLACE, "")

@@ -42,7 +42,7 @@ _PLUGIN: Final = (
 )
 
 
-def read(tree: Any, path: str, scope: Scope) -> PluginEmit | None:
+def read(tree: object, path: str, scope: Scope) -> PluginEmit | None:
     """`$emit` with a plug-in."""
     before = len(scope.problems.errors)
     o = read_options(tree, path, scope, _PLUGIN)

@@ -139,7 +139,7 @@ _STRATEGIES: Final = {
 _STRATEGY: Final = Option("strategy", choice(*_STRATEGIES), "how the watermark is made", required=True, into=None)
 
 
-def _watermark(tree: Any, path: str, scope: Scope) -> Watermark | None:
+def _watermark(tree: object, path: str, scope: Scope) -> Watermark | None:
     if type(tree) is not dict or tree.get("strategy") not in list(_STRATEGIES):
         read_options(tree, path, scope, (_STRATEGY,), "watermark")
         return None
@@ -155,7 +155,7 @@ _WATERMARK: Final = Kind(
 )
 
 
-def _horizon(tree: Any, path: str, scope: Scope) -> TimeHorizon | PositionHorizon | None:
+def _horizon(tree: object, path: str, scope: Scope) -> TimeHorizon | PositionHorizon | None:
     if type(tree) is dict and "positions" in tree:
         found = read_options(tree, path, scope, (Option("positions", integer(1), "how many positions", required=True),))
         return PositionHorizon(found["positions"]) if "positions" in found else None
@@ -169,7 +169,7 @@ _SCHEMA: Final = Kind(
 )
 
 
-def _time(tree: Any, path: str, scope: Scope) -> Expr:
+def _time(tree: object, path: str, scope: Scope) -> Expr:
     expr = parse_expression(tree, path, scope)
     if isinstance(expr, Constant) and type(expr.value) is not Date:
         scope.problems.add(path, f"timeField is {constant(expr.value)}, which is no date")
@@ -196,7 +196,7 @@ _TO_DATE: Final = frozenset({"string", "long", "double", "decimal"})
 """Declared types that `$toDate` takes."""
 
 
-def _id(tree: Any, path: str, scope: Scope) -> Expr:
+def _id(tree: object, path: str, scope: Scope) -> Expr:
     expr = parse_expression(tree, path, scope)
     if isinstance(expr, Constant):
         scope.problems.add(
@@ -248,7 +248,7 @@ class SourceKind:
     options: tuple[Option, ...]
     check: Callable[[Any, Read, str, Scope], None] = lambda *_: None
 
-    def read(self, tree: Any, path: str, scope: Scope) -> SourceBase | None:
+    def read(self, tree: object, path: str, scope: Scope) -> SourceBase | None:
         """The source; errors are noted."""
         before = len(scope.problems.errors)
         found = read_options(tree, path, scope, self.options)

@@ -42,7 +42,7 @@ class FileSource(SourceBase):
 _FORMATS: Final = choice("json", "csv", "parquet", "delta", "iceberg")
 
 
-def _file_format(tree: Any, path: str, scope: Scope) -> Any:
+def _file_format(tree: object, path: str, scope: Scope) -> Any:
     found = _FORMATS.read(tree, path, scope)
     return "parquet" if found == "delta" else found
 
@@ -73,7 +73,7 @@ def check_iceberg(found: Read, path: str, scope: Scope) -> None:
         scope.problems.add(join(path, "path"), "names the table: namespace/table")
 
 
-def _check(tree: Any, found: Read, path: str, scope: Scope) -> None:
+def _check(tree: object, found: Read, path: str, scope: Scope) -> None:
     del tree
     if found.get("format") != "iceberg":
         return

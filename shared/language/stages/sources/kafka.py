@@ -93,7 +93,7 @@ def _offsets(tree: Any, path: str, scope: Scope) -> StartAtOffsets | None:
 def _position(names: tuple[str, ...], *, time: bool) -> Kind:
     """A word, a date where allowed, or offsets by partition."""
 
-    def read(tree: Any, path: str, scope: Scope) -> Any:
+    def read(tree: object, path: str, scope: Scope) -> Any:
         if type(tree) is dict and "$date" in tree and time:
             date = DATE.read(tree, path, scope)
             return None if date is None else StartAtTime(int(date))
@@ -108,7 +108,7 @@ _RESETS: Final = {"smallest": "earliest", "beginning": "earliest", "largest": "l
 """Words of Kafka's clients for the same."""
 
 
-def _reset(tree: Any, path: str, scope: Scope) -> str | None:
+def _reset(tree: object, path: str, scope: Scope) -> str | None:
     found: str | None = choice("earliest", "latest", *_RESETS).read(tree, path, scope)
     return None if found is None else _RESETS.get(found, found)
 
@@ -152,7 +152,7 @@ _KAFKA: Final = (
 )
 
 
-def _check(tree: Any, found: Read, path: str, scope: Scope) -> None:
+def _check(tree: object, found: Read, path: str, scope: Scope) -> None:
     keys_of_registry = found.fields.get("key_format") == "schemaRegistry"
     if keys_of_registry and "registry" not in found.fields:
         scope.problems.add(join(path, "config.keyFormat"), "keys of a schema registry need $source.schemaRegistry")

@@ -1,7 +1,7 @@
 """`$source` of a schedule."""
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, Final
+from typing import ClassVar, Final
 
 from tidemark.shared.language.expressions.errors import ExpressionError
 from tidemark.shared.language.expressions.scope import Scope
@@ -32,7 +32,7 @@ class ScheduleSource(SourceBase):
         return False
 
 
-def _check(_: Any, found: Read, path: str, scope: Scope) -> None:
+def _check(_: object, found: Read, path: str, scope: Scope) -> None:
     """The expression and the zone; a schedule without records is not idle."""
     if found.get("partitionIdleTimeout") is not None and "timeField" not in found:
         scope.problems.warn(

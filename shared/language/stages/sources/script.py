@@ -1,7 +1,7 @@
 """`$source` of steps in a given order, for tests: data, watermarks and time."""
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, Final, TypeAlias
+from typing import ClassVar, Final, TypeAlias
 
 from tidemark.shared.language.expressions.scope import Scope
 from tidemark.shared.language.kinds import (
@@ -69,7 +69,7 @@ _STEPS: Final = {
 }
 
 
-def _step(tree: Any, path: str, scope: Scope) -> ScriptStep | None:
+def _step(tree: object, path: str, scope: Scope) -> ScriptStep | None:
     kinds = [name for name in _STEPS if type(tree) is dict and name in tree]
     if len(kinds) != 1:
         scope.problems.add(
