@@ -126,7 +126,7 @@ def blobs_of(commit: CommitRow) -> list[BlobRef]:
     return list(found.values())
 
 
-def _row(columns: Mapping[str, Any]) -> Any:
+def _row(columns: Mapping[str, object]) -> Any:
     """As the schema's readers take it: columns are attributes."""
     return type("Row", (), dict(columns))
 

@@ -352,7 +352,7 @@ def _collection(url: str, stage: Merge) -> list[str]:
         client.close()
 
 
-def _folder(where: str, config: Mapping[str, Any], place: str) -> list[str]:
+def _folder(where: str, config: Mapping[str, object], place: str) -> list[str]:
     if "://" in where and not where.startswith("file://"):
         filesystem, path = filesystem_at(where, place, config)
         filesystem.exists(path)

@@ -240,6 +240,6 @@ async def collect(
     }
 
 
-def write_summary(out: Path, summary: Mapping[str, Any]) -> None:
+def write_summary(out: Path, summary: Mapping[str, object]) -> None:
     """The figures beside the results."""
     (out / "summary.json").write_text(json.dumps(summary, indent=2) + "\n")

@@ -245,7 +245,7 @@ class Commands:
         return broker_away(str(error))
 
 
-def check_connection(name: str, value: Mapping[str, Any]) -> None:
+def check_connection(name: str, value: Mapping[str, object]) -> None:
     """Problem if the value is no connection."""
     problems = Problems()
     read_connections({name: dict(value)}, "connections", Scope(problems))

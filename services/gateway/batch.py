@@ -84,7 +84,7 @@ def _record(place: str, data: bytes, shape: Shape, number: int) -> NewRecord:
     return NewRecord(data, key, ((ID_HEADER, record_id),) if record_id else ())
 
 
-def _field(place: str, document: Mapping[str, Any], path: str) -> Any:
+def _field(place: str, document: Mapping[str, object], path: str) -> Any:
     value: Any = document
     for name in path.split("."):
         value = value.get(name, _MISSING) if isinstance(value, Mapping) else _MISSING

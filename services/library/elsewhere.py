@@ -54,7 +54,9 @@ class Order:
     records: Sequence[Came]
 
 
-def order_of(kind: type[Computation[Any, Any]], key: str, config: Mapping[str, Any], records: Sequence[Came]) -> Order:
+def order_of(
+    kind: type[Computation[Any, Any]], key: str, config: Mapping[str, object], records: Sequence[Came]
+) -> Order:
     """The order for a class. AssertionError for one that no other process can import."""
     assert "<locals>" not in kind.__qualname__, (
         f"{kind.__qualname__} is made in a function, where no other process finds it: write it at the top of its module"

@@ -145,7 +145,7 @@ class RealSinks:
         await self._connections.close()
 
 
-def plugin_sink(stage: PluginEmit, settings: Mapping[str, Any], parts: PartStore, executor: Executor) -> PluginSink:
+def plugin_sink(stage: PluginEmit, settings: Mapping[str, object], parts: PartStore, executor: Executor) -> PluginSink:
     """A sink of another package. settings: the config of its connection; what the package lacks shows when it is opened."""
     return PluginSink(
         lambda: make_plugin("sink", stage.plugin, stage.config, settings),

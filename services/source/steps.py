@@ -6,7 +6,6 @@ checkpoint shows that every task has seen a step's effect.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from tidemark.services.source.connectors.script import split_of
 from tidemark.shared.language.documents import Processor, all_stages
@@ -46,7 +45,7 @@ class Steps:
     settle_ms: int
     """How long to wait before asking for the checkpoint, ms: all tasks see a clock that was set by then; 0 where none is set."""
 
-    def carry_out(self, steps: Sequence[Any], given: Input, front: SourceFront, now_ms: int) -> None:
+    def carry_out(self, steps: Sequence[object], given: Input, front: SourceFront, now_ms: int) -> None:
         """Move watermarks, idleness and time. now_ms: UTC."""
         for step in steps:
             match step:

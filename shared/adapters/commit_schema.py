@@ -150,7 +150,7 @@ def make(connection: sa.Connection) -> None:
                 connection.exec_driver_sql(f"ALTER TABLE {name} ADD COLUMN {made}")
 
 
-def _crc(columns: Sequence[Any]) -> int:
+def _crc(columns: Sequence[object]) -> int:
     return zlib.crc32(_plain(columns))
 
 

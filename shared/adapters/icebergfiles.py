@@ -101,27 +101,27 @@ def checked_catalog(name: str, settings: Mapping[str, str], check: Check) -> Cat
     catalog = load_catalog(name, **settings, **own)
     load = catalog._load_file_io  # noqa: SLF001 - where properties of a table, and of a server's answer, come in
 
-    def load_checked(properties: Mapping[str, Any] | None = None, location: str | None = None) -> FileIO:
+    def load_checked(properties: Mapping[str, object] | None = None, location: str | None = None) -> FileIO:
         return load(_data(properties or {}, check), location)
 
     catalog._load_file_io = load_checked  # noqa: SLF001
     return catalog
 
 
-def _sql(name: str, settings: Mapping[str, Any]) -> Catalog:
+def _sql(name: str, settings: Mapping[str, object]) -> Catalog:
     from tidemark.shared.adapters.icebergsql import FoundSqlCatalog  # noqa: PLC0415 - SQLAlchemy's models, which few need
 
     return FoundSqlCatalog(name, **settings)
 
 
-def _data(properties: Mapping[str, Any], check: Check) -> dict[str, Any]:
+def _data(properties: Mapping[str, object], check: Check) -> dict[str, Any]:
     """Those that name no class; the places among them are checked."""
     for place in _places(properties):
         check(place)
     return {name: value for name, value in properties.items() if name not in (*CODE, _CHECK)}
 
 
-def _places(properties: Mapping[str, Any]) -> Iterator[str]:
+def _places(properties: Mapping[str, object]) -> Iterator[str]:
     for name, value in properties.items():
         if name.lower().endswith(_PLACES):
             yield str(value) if "://" in str(value) else f"http://{value}"

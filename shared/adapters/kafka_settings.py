@@ -150,7 +150,7 @@ class KafkaSettings:
         }
 
 
-def settings_from(config: Mapping[str, Any], place: str, **given: str) -> KafkaSettings:
+def settings_from(config: Mapping[str, object], place: str, **given: str) -> KafkaSettings:
     """Settings from a table of the user's at `place`. ValueError names the setting that is unknown or wrong; no value is shown."""
     known = knobs_of(KafkaSettings)
     for name in config:
@@ -162,7 +162,7 @@ def settings_from(config: Mapping[str, Any], place: str, **given: str) -> KafkaS
         raise ValueError(_said(error, {**config, **given}, place)) from None
 
 
-def _said(error: msgspec.ValidationError, config: Mapping[str, Any], place: str) -> str:
+def _said(error: msgspec.ValidationError, config: Mapping[str, object], place: str) -> str:
     """The first setting that does not fit, else how they contradict each other. A value may be a secret: only its kind is told."""
     hints = get_type_hints(KafkaSettings)
     kinds = {str: "a text", bool: "true or false", int: "a whole number", type(None): "null"}

@@ -78,7 +78,7 @@ class _ReadyCursor(aiosqlite.Cursor):
     async def __aenter__(self) -> Self:
         return self
 
-    async def execute(self, sql: str, parameters: Iterable[Any] | None = None) -> "_ReadyCursor":
+    async def execute(self, sql: str, parameters: Iterable[object] | None = None) -> "_ReadyCursor":
         raw: sqlite3.Cursor = self._cursor
 
         def run() -> None:

@@ -79,7 +79,7 @@ class Watched:
         """As of a file."""
         return int(self._kept(self._file.seek, place, whence))
 
-    def _kept(self, do: Callable[..., Any], *told: int) -> Any:
+    def _kept(self, do: Callable[..., object], *told: int) -> Any:
         try:
             return do(*told)
         except Exception as error:
@@ -101,7 +101,7 @@ class Watched:
 
 
 @contextmanager
-def watched(open_: Callable[[], Any]) -> Iterator[Watched]:
+def watched(open_: Callable[[], object]) -> Iterator[Watched]:
     """A file for Arrow. ValueError, ArrowException where it is damaged; what opens and reads it raises where it cannot be read."""
     file = Watched(open_())
     try:

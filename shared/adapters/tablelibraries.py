@@ -30,7 +30,7 @@ def delta_place(filesystem: Any, path: str) -> tuple[str, dict[str, str]] | None
     return path if path.startswith("s3://") else f"s3://{path}", told
 
 
-def open_catalog(settings: Mapping[str, Any], check: Callable[[str], None]) -> Any:
+def open_catalog(settings: Mapping[str, object], check: Callable[[str], None]) -> Any:
     """The catalog that a connection's `catalog` describes. `check` raises where documents may not reach a file. Raises as PyIceberg."""
     from tidemark.shared.adapters.icebergfiles import checked_catalog  # noqa: PLC0415 - a library that few need
 

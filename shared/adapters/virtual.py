@@ -122,7 +122,7 @@ class VirtualLoop(BaseEventLoop):
     def _write_to_self(self) -> None:
         """Nothing: no thread wakes this loop."""
 
-    def run_in_executor(self, executor: Any, func: Callable[..., Any], *args: Any) -> Any:  # type: ignore[override]
+    def run_in_executor(self, executor: Any, func: Callable[..., object], *args: Any) -> Any:  # type: ignore[override]
         """Refused: a thread would bring real time in. Use the Executor port."""
         raise RuntimeError(
             f"virtual loop: {func!r} was handed to a thread; use Executor.blocking, which runs inline here"

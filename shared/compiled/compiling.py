@@ -73,7 +73,7 @@ class _Number(ctypes.c_int64):
 class Compiled:
     """A function as Python calls it: machine code that is found at the first call (CC1)."""
 
-    def __init__(self, function: Callable[..., Any], name: str, results: int, kinds: tuple[Kind, ...]) -> None:
+    def __init__(self, function: Callable[..., object], name: str, results: int, kinds: tuple[Kind, ...]) -> None:
         self.function, self.name, self.results, self.kinds = function, name, results, kinds
         self.code: Any = None
 
@@ -111,7 +111,7 @@ def _shown(argument: object) -> str:
 class InnerFunction:
     """A function, or an instruction, that only compiled functions call."""
 
-    def __init__(self, function: Callable[..., Any], how: Literal["inlined", "called", "instruction"]) -> None:
+    def __init__(self, function: Callable[..., object], how: Literal["inlined", "called", "instruction"]) -> None:
         self.function, self.how = function, how
         self.compiler: Any = None
         """The compiled entry (`building.py`)."""
@@ -124,7 +124,7 @@ _LOADING: Final = threading.Lock()
 def compiled(results: int, *kinds: Kind, name: str = "") -> Callable[[Callable[..., Any]], Compiled]:
     """A function of arguments of these kinds that gives so many whole numbers, at most RESULTS_MAX. name: in its module, if not its own."""
 
-    def decorate(function: Callable[..., Any]) -> Compiled:
+    def decorate(function: Callable[..., object]) -> Compiled:
         own = f"{function.__module__.removeprefix(_ROOM)}.{name or function.__name__}"
         _FUNCTIONS.append(Compiled(function, own, results, kinds))
         return _FUNCTIONS[-1]

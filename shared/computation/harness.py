@@ -36,7 +36,7 @@ class Harness:
         kind: type[Computation[Any, Any]],
         *,
         key: KeyOf,
-        config: Mapping[str, Any] | None = None,
+        config: Mapping[str, object] | None = None,
         order: Order = "eventTime",
         groups: int = 16,
         attempts: int = 1,

@@ -12,7 +12,7 @@ from tidemark.shared.computation.problems import ClassError, ComputationError, C
 from tidemark.shared.computation.state import StateCodec
 
 
-def load_computation(path: str, config: Mapping[str, Any] | None = None, code: bytes = b"") -> Computation[Any, Any]:
+def load_computation(path: str, config: Mapping[str, object] | None = None, code: bytes = b"") -> Computation[Any, Any]:
     """The computation `module:Class`, or that of a package by its name, with this config.
 
     ClassError, ConfigError or ComputationError names the fault.
@@ -41,7 +41,7 @@ def load_computation(path: str, config: Mapping[str, Any] | None = None, code: b
 
 
 def make_computation(
-    kind: type[Computation[Any, Any]], config: Mapping[str, Any] | None = None
+    kind: type[Computation[Any, Any]], config: Mapping[str, object] | None = None
 ) -> Computation[Any, Any]:
     """A computation of this class.
 
@@ -60,7 +60,7 @@ def make_computation(
     return computation
 
 
-def config_of(given: Mapping[str, Any], kind: type[Any], name: str, setting: str = "config") -> Any:
+def config_of(given: Mapping[str, object], kind: type[Any], name: str, setting: str = "config") -> Any:
     """A document's `setting` as an object of the class that `name` takes; ConfigError where it does not fit."""
     unknown = sorted(given.keys() - set(_fields(kind)))
     if unknown:

@@ -327,7 +327,7 @@ class StageSpec:
     schema: Mapping[str, Any]
 
 
-def with_options(doc: str, options: tuple[Option, ...], build: Callable[[Read, str, Scope], Any]) -> StageSpec:
+def with_options(doc: str, options: tuple[Option, ...], build: Callable[[Read, str, Scope], object]) -> StageSpec:
     """A stage that takes a closed object; `build` is called only if all options were read without an error."""
 
     def read(tree: Tree, path: str, scope: Scope) -> Any:
@@ -338,7 +338,7 @@ def with_options(doc: str, options: tuple[Option, ...], build: Callable[[Read, s
     return StageSpec(doc, read, closed_schema(options))
 
 
-def made_of(doc: str, options: tuple[Option, ...], stage: Callable[..., Any]) -> StageSpec:
+def made_of(doc: str, options: tuple[Option, ...], stage: Callable[..., object]) -> StageSpec:
     """A stage whose fields are filled by its options."""
     return with_options(doc, options, lambda found, path, _: stage(path=path, **found.fields))
 

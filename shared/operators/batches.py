@@ -194,7 +194,7 @@ def _reader(field: pa.Field) -> Callable[[Any], Any] | None:
 def _struct_reader(kind: pa.StructType) -> Callable[[Any], Any]:
     readers = {kind.field(i).name: _reader(kind.field(i)) for i in range(kind.num_fields)}
 
-    def read(cell: Mapping[str, Any]) -> Document:
+    def read(cell: Mapping[str, object]) -> Document:
         out: Document = {}
         for name, value in cell.items():
             if value is not None:

@@ -394,7 +394,14 @@ class KeyedComputation:
         return guard if guard is not None and guard.watching else None
 
     def _watched(
-        self, guard: CallGuard, name: tuple[Any, ...], key: Key, now_ms: int, call: Call[T], given: T, done: CallResults
+        self,
+        guard: CallGuard,
+        name: tuple[object, ...],
+        key: Key,
+        now_ms: int,
+        call: Call[T],
+        given: T,
+        done: CallResults,
     ) -> Exception | None:
         """A10."""
         if (died := guard.enter(repr(name).encode())) is not None:

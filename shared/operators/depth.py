@@ -51,7 +51,7 @@ def without_deep(batch: pa.RecordBatch, path: str, name: str, context: TaskConte
     return select(batch, kept), dead_letters(batch, failures, name, context)
 
 
-def with_too_deep(errors: Mapping[int, Any], made: Sequence[pa.BinaryArray], most: int) -> Mapping[int, Any]:
+def with_too_deep(errors: Mapping[int, object], made: Sequence[pa.BinaryArray], most: int) -> Mapping[int, Any]:
     """The errors of rows, and those of other rows in which a stage has made a value of more than so many levels."""
     found = dict(errors)
     for cells in made:

@@ -56,39 +56,43 @@ def load_plugin(kind: Kind, name: str) -> tuple[str, type[Plugin[Any, Any]]]:
 
 @overload
 def make_plugin(
-    kind: Literal["source"], name: str, config: Mapping[str, Any], settings: Mapping[str, Any]
+    kind: Literal["source"], name: str, config: Mapping[str, object], settings: Mapping[str, object]
 ) -> Source[Any, Any]: ...
 
 
 @overload
 def make_plugin(
-    kind: Literal["sink"], name: str, config: Mapping[str, Any], settings: Mapping[str, Any]
+    kind: Literal["sink"], name: str, config: Mapping[str, object], settings: Mapping[str, object]
 ) -> Sink[Any, Any]: ...
 
 
 @overload
 def make_plugin(
-    kind: Literal["format"], name: str, config: Mapping[str, Any], settings: Mapping[str, Any]
+    kind: Literal["format"], name: str, config: Mapping[str, object], settings: Mapping[str, object]
 ) -> Format[Any]: ...
 
 
 @overload
 def make_plugin(
-    kind: Literal["lookup"], name: str, config: Mapping[str, Any], settings: Mapping[str, Any]
+    kind: Literal["lookup"], name: str, config: Mapping[str, object], settings: Mapping[str, object]
 ) -> Lookup[Any, Any]: ...
 
 
 @overload
-def make_plugin(kind: Kind, name: str, config: Mapping[str, Any], settings: Mapping[str, Any]) -> Plugin[Any, Any]: ...
+def make_plugin(
+    kind: Kind, name: str, config: Mapping[str, object], settings: Mapping[str, object]
+) -> Plugin[Any, Any]: ...
 
 
-def make_plugin(kind: Kind, name: str, config: Mapping[str, Any], settings: Mapping[str, Any]) -> Plugin[Any, Any]:
+def make_plugin(
+    kind: Kind, name: str, config: Mapping[str, object], settings: Mapping[str, object]
+) -> Plugin[Any, Any]:
     """An object of a plug-in, not yet opened. PluginError as `load_plugin`, and where it does not take what it is given."""
     where, found = load_plugin(kind, name)
     return make_of(where, found, config, settings)
 
 
-def make_of(where: str, kind: type[P], config: Mapping[str, Any], settings: Mapping[str, Any]) -> P:
+def make_of(where: str, kind: type[P], config: Mapping[str, object], settings: Mapping[str, object]) -> P:
     """An object of the class. PluginError where it does not take what it is given, or lacks a method."""
     _check_methods(where, kind)
     try:
@@ -104,7 +108,7 @@ def _check_methods(where: str, kind: type[Any]) -> None:
         raise PluginError(f"{where}: expected the class {kind.__name__} to have {', '.join(lacking)}, found none")
 
 
-def check_plugin(kind: Kind, name: str, config: Mapping[str, Any], settings: Mapping[str, Any] | None) -> None:
+def check_plugin(kind: Kind, name: str, config: Mapping[str, object], settings: Mapping[str, object] | None) -> None:
     """PluginError as `make_plugin`. settings: None where they are not known here, and so are not looked at."""
     where, found = load_plugin(kind, name)
     if settings is not None:

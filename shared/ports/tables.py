@@ -1,7 +1,7 @@
 """The port of lookups: a table that finds documents by values."""
 
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Protocol
 
 from tidemark.shared.model.failures import Lasting, Outage
 from tidemark.shared.model.values import Found
@@ -25,7 +25,7 @@ class TableRefused(Lasting):
 class Table(Protocol):
     """One table, collection or file. Calls may overlap."""
 
-    async def find(self, columns: Sequence[Names], wanted: Sequence[tuple[Any, ...]]) -> Sequence[Found]:
+    async def find(self, columns: Sequence[Names], wanted: Sequence[tuple[object, ...]]) -> Sequence[Found]:
         """The documents that equal one of `wanted` (a value for each column, None for null and missing); more may come, none may lack.
 
         Without columns: all. Equal is as `$group` has it, and a field that is an array is found by its items, too.

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatch
 from pathlib import Path, PurePosixPath
-from typing import Any, Final
+from typing import Final
 from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
 from tidemark.shared.language.documents.connections import REFERENCE
@@ -149,7 +149,7 @@ class Allowed:
         if top in sys.stdlib_module_names or (top == "tidemark" and not module.startswith("tidemark.deploy.")):
             raise NotAllowed(f"class {path!r}: {top} has no computations of users; expected a module of yours")
 
-    def check_plugin(self, name: str, config: Mapping[str, Any], where: str) -> None:
+    def check_plugin(self, name: str, config: Mapping[str, object], where: str) -> None:
         """NotAllowed for a plug-in that this installation has not been told to trust, or a URL of its config; asked before it is loaded."""
         if not any(fnmatch(name, allowed) for allowed in self.plugins):
             expected = f"expected {', '.join(self.plugins)}" if self.plugins else "none is used here until it is named"
@@ -233,7 +233,7 @@ def below(root: str, path: str, where: str) -> str:
     return f"{root.rstrip('/')}/{path.lstrip('/')}"
 
 
-def closed_values(settings: Mapping[str, Any], opened: Sequence[str]) -> list[str]:
+def closed_values(settings: Mapping[str, object], opened: Sequence[str]) -> list[str]:
     """The names in `${NAME}` of a connection that are not open to every document."""
     found = (name for _, text in _texts(settings, "") for name in REFERENCE.findall(text))
     return sorted({name for name in found if name not in opened})

@@ -55,7 +55,7 @@ class NoFileSystem(WrongSetup):
     """A path or URL leads to no file system that is installed here."""
 
 
-def filesystem_at(place: str, where: str, config: Mapping[str, Any]) -> tuple[Any, str]:
+def filesystem_at(place: str, where: str, config: Mapping[str, object]) -> tuple[Any, str]:
     """Fsspec's file system of a path or URL, and the path in it; `where` names the stage. NoFileSystem."""
     try:
         filesystem, path = fsspec.url_to_fs(place, **config)

@@ -189,7 +189,7 @@ def read_table(environment: Mapping[str, str], name: str) -> dict[str, Any]:
         raise ProcessSettingsError(message) from error
 
 
-def settings_of(table: Mapping[str, Any], kind: type[T], place: str, *, others: bool = False) -> T:
+def settings_of(table: Mapping[str, object], kind: type[T], place: str, *, others: bool = False) -> T:
     """A dataclass of settings from a table of the user's. ProcessSettingsError names the unknown or wrong setting and its place.
 
     others: an unknown setting at the top may be another service's, for all may be given one table.
@@ -203,7 +203,7 @@ def settings_of(table: Mapping[str, Any], kind: type[T], place: str, *, others: 
         raise ProcessSettingsError(message) from None
 
 
-def _check_known(table: Mapping[str, Any], kind: Any, place: str, *, others: bool) -> None:
+def _check_known(table: Mapping[str, object], kind: Any, place: str, *, others: bool) -> None:
     known = knobs_of(kind)
     fixed = {each.name for each in fields(kind)} - known.keys()
     for name, value in table.items():

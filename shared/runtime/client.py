@@ -172,7 +172,7 @@ class Client:
                     waiting.discard((told[0].vertex, told[0].index))
         return found
 
-    async def put_connection(self, name: str, value: Mapping[str, Any] | None) -> None:
+    async def put_connection(self, name: str, value: Mapping[str, object] | None) -> None:
         """Write a connection into the registry; None deletes it. RequestRefused."""
         text = None if value is None else msgspec.json.encode(value).decode()
         await self.request(PutConnection(self.unique(), ProcessorName(name), text))

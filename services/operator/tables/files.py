@@ -41,7 +41,7 @@ class FileTable:
         self._version: Version = ()
         self._looked_ms = 0
 
-    async def find(self, columns: Sequence[Names], wanted: Sequence[tuple[Any, ...]]) -> Sequence[Found]:
+    async def find(self, columns: Sequence[Names], wanted: Sequence[tuple[object, ...]]) -> Sequence[Found]:
         """See `Table.find`."""
         now_ms = self._clock.monotonic_ms()
         if self._held is None or now_ms - self._looked_ms >= self._settings.file_interval_ms:

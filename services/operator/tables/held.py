@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from itertools import product
-from typing import Any
 
 from tidemark.shared.language.stages.looking_up import key_of, lookup_keys
 from tidemark.shared.model.values import Document, Found
@@ -16,7 +15,7 @@ class HeldTable:
         self._documents = documents
         self._indexes: dict[tuple[Names, ...], dict[bytes, list[int]]] = {}
 
-    async def find(self, columns: Sequence[Names], wanted: Sequence[tuple[Any, ...]]) -> Sequence[Found]:
+    async def find(self, columns: Sequence[Names], wanted: Sequence[tuple[object, ...]]) -> Sequence[Found]:
         """See `Table.find`."""
         if not columns:
             return [Found(place, document) for place, document in enumerate(self._documents)]

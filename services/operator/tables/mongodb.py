@@ -46,11 +46,11 @@ class CollectionTable:
             raise TableRefused(str(error)) from error
         return cls(client, name, executor, settings)
 
-    async def find(self, columns: Sequence[Names], wanted: Sequence[tuple[Any, ...]]) -> Sequence[Found]:
+    async def find(self, columns: Sequence[Names], wanted: Sequence[tuple[object, ...]]) -> Sequence[Found]:
         """See `Table.find`."""
         return await self._executor.blocking(self._find, tuple(columns), wanted)
 
-    def _find(self, columns: tuple[Names, ...], wanted: Sequence[tuple[Any, ...]]) -> list[Found]:
+    def _find(self, columns: tuple[Names, ...], wanted: Sequence[tuple[object, ...]]) -> list[Found]:
         query = _query(columns, wanted)
         if query is None:
             return []
@@ -74,7 +74,7 @@ class CollectionTable:
         await self._executor.blocking(self._client.close)
 
 
-def _query(columns: tuple[Names, ...], wanted: Sequence[tuple[Any, ...]]) -> dict[str, Any] | None:
+def _query(columns: tuple[Names, ...], wanted: Sequence[tuple[object, ...]]) -> dict[str, Any] | None:
     """The documents that equal one of the keys; None if none can. A path that the server would read otherwise narrows nothing."""
     paths = [(at, ".".join(names)) for at, names in enumerate(columns) if all(map(_is_plain, names))]
     if not paths:

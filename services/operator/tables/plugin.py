@@ -22,13 +22,13 @@ class PluggedTable:
         self._executor = executor
         self._settings = settings
 
-    async def find(self, columns: Sequence[Names], wanted: Sequence[tuple[Any, ...]]) -> Sequence[Found]:
+    async def find(self, columns: Sequence[Names], wanted: Sequence[tuple[object, ...]]) -> Sequence[Found]:
         """See `Table.find`. PluginFailed for what are no documents of places."""
         fields = [".".join(names) for names in columns]
         answer = await self._plugged.ask("finding", lambda lookup: lookup.find(fields, wanted))
         return await self._executor.blocking(self._checked, answer)
 
-    def _checked(self, answer: Sequence[Any]) -> list[Found]:
+    def _checked(self, answer: Sequence[object]) -> list[Found]:
         rows_max, place = self._settings.rows_max, self._plugged.place
         if not isinstance(answer, Sequence):
             raise PluginFailed(f"{place}: expected a list of Found from find(), found {answer!r:.200}")

@@ -22,7 +22,7 @@ from tidemark.shared.ports.tables import Names, TableDenied, TableRefused, Table
 from tidemark.shared.runtime.settings import LookupSettings
 
 
-def engine_of(url: str, config: Mapping[str, Any], wait_ms: int) -> sa.Engine:
+def engine_of(url: str, config: Mapping[str, object], wait_ms: int) -> sa.Engine:
     """An engine for reading; locks and connections are waited for so long, ms. TableRefused for another kind of database."""
     parsed = sa.make_url(url)
     backend = parsed.get_backend_name()
@@ -58,11 +58,11 @@ class SqlTable:
         self._columns: _TableColumns | None = None
         self._places = itertools.count()
 
-    async def find(self, columns: Sequence[Names], wanted: Sequence[tuple[Any, ...]]) -> Sequence[Found]:
+    async def find(self, columns: Sequence[Names], wanted: Sequence[tuple[object, ...]]) -> Sequence[Found]:
         """See `Table.find`."""
         return await self._executor.blocking(self._find, tuple(columns), wanted)
 
-    def _find(self, columns: tuple[Names, ...], wanted: Sequence[tuple[Any, ...]]) -> list[Found]:
+    def _find(self, columns: tuple[Names, ...], wanted: Sequence[tuple[object, ...]]) -> list[Found]:
         try:
             known = self._columns or self._describe()
             self._columns = known
@@ -111,7 +111,7 @@ class SqlTable:
         )
 
     def _condition(
-        self, known: _TableColumns, columns: tuple[Names, ...], wanted: Sequence[tuple[Any, ...]]
+        self, known: _TableColumns, columns: tuple[Names, ...], wanted: Sequence[tuple[object, ...]]
     ) -> tuple[sa.ColumnElement[bool] | None, bool]:
         """The condition that rows have to meet, None if no row can; and whether any column narrows."""
         asked = [(i, names[0]) for i, names in enumerate(columns) if len(names) == 1 and names[0] in known.parameters]
@@ -154,5 +154,5 @@ def _either(
     return sa.and_(*conditions)
 
 
-def _without(row: tuple[Any, ...], nulls: tuple[bool, ...]) -> Iterator[Any]:
+def _without(row: tuple[object, ...], nulls: tuple[bool, ...]) -> Iterator[Any]:
     yield from (value for value, null in zip(row, nulls, strict=True) if not null)

@@ -19,7 +19,7 @@ SUFFIXES: Final[Mapping[EmitFormat, str]] = {
 }
 
 
-def parquet_bytes(table: pa.Table, options: Mapping[str, Any]) -> bytes:
+def parquet_bytes(table: pa.Table, options: Mapping[str, object]) -> bytes:
     """A Parquet file. `options` go to the writer: compression, compression_level, row_group_size."""
     sink = pa.BufferOutputStream()
     pq.write_table(table, sink, **{"compression": "zstd", **options})

@@ -359,7 +359,7 @@ def refusal(client: Client, stage: Merge, *, transactions: bool) -> str | None:
     )
 
 
-def _tells_apart(index: Mapping[str, Any]) -> bool:
+def _tells_apart(index: Mapping[str, object]) -> bool:
     """Whether an index is unique, over all documents, with plain comparisons."""
     partly = "partialFilterExpression" in index or index.get("sparse") or "collation" in index
     return bool(index.get("unique")) and not partly

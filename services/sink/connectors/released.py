@@ -105,7 +105,7 @@ def small_file_is_gone(table: ReadTable | None, manifest: Manifest) -> bool:
     return table is not None and bool({file.name for file in manifest.files} - table.live.keys())
 
 
-def _whole(rows: pa.Table, partition: Mapping[str, Any], schema: pa.Schema) -> pa.Table:
+def _whole(rows: pa.Table, partition: Mapping[str, object], schema: pa.Schema) -> pa.Table:
     """The rows of a file with all columns of their table."""
     columns = [
         rows.column(field.name).cast(field.type)

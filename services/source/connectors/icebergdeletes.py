@@ -277,7 +277,7 @@ def _path(fields: Iterable[NestedField], number: int) -> list[NestedField]:
     return []
 
 
-def _column(batch: pa.RecordBatch, path: Sequence[Any]) -> pa.Array:
+def _column(batch: pa.RecordBatch, path: Sequence[object]) -> pa.Array:
     cells = batch.column(path[0])
     for name in path[1:]:
         cells = pc.struct_field(cells, name)

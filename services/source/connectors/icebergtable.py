@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import contextmanager
 from functools import partial, reduce
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -61,7 +60,7 @@ _REFUSALS = (
 class IcebergVersions:
     """The table of a name. `check`: raises where a file that it names is none that documents may reach."""
 
-    def __init__(self, name: tuple[str, ...], catalog: Mapping[str, Any], check: Callable[[str], None]) -> None:
+    def __init__(self, name: tuple[str, ...], catalog: Mapping[str, object], check: Callable[[str], None]) -> None:
         self.place = ".".join(name)
         self._name = name
         self._settings = catalog

@@ -335,7 +335,7 @@ class Decoder:
             fields["updateDescription"] = {"notSent": missed}
         return self._event(kind, relation, fields)
 
-    def _event(self, kind: str, relation: _Relation, fields: Mapping[str, Any]) -> RowChange:
+    def _event(self, kind: str, relation: _Relation, fields: Mapping[str, object]) -> RowChange:
         event: Document = {
             "_id": {"lsn": lsn_text(self._commit_lsn), "index": self._index},
             "operationType": kind,
@@ -348,7 +348,7 @@ class Decoder:
         return RowChange(event, self._time_ms, relation.table, relation.oid, self._xid, tuple(self._texts))
 
 
-def _document(columns: Sequence[RelationColumn], cells: Sequence[Any]) -> Document:
+def _document(columns: Sequence[RelationColumn], cells: Sequence[object]) -> Document:
     return {column.name: cell for column, cell in zip(columns, cells, strict=True) if cell is not _NOT_SENT}
 
 

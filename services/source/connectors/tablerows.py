@@ -109,7 +109,7 @@ def _only(fits: Iterator[bool]) -> int | None:
 
 
 @contextmanager
-def opened(open_: Callable[[], Any], format_: Any) -> Iterator[Any]:
+def opened(open_: Callable[[], object], format_: Any) -> Iterator[Any]:
     """Arrow's fragment of a file. Raises as `watched`."""
     with watched(open_) as file:
         yield format_.make_fragment(file)

@@ -6,7 +6,7 @@ A number in quotes, a list around a value, an argument that was forgotten: what 
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import fields, is_dataclass
-from typing import Any, Final, get_args
+from typing import Final, get_args
 
 from tidemark.shared.language.expressions.ast import (
     ArrayExpr,
@@ -151,7 +151,7 @@ def _in_comparison(op: str, value: object) -> Iterator[str]:
         yield f"{op} {_shown(value)} compares with arrays alone: write the value without its list"
 
 
-def _in_values(values: Sequence[Any]) -> Iterator[str]:
+def _in_values(values: Sequence[object]) -> Iterator[str]:
     for value in values:
         if type(value) is str and value.startswith("$") and is_bare_name(value.lstrip("$")):
             yield f"compares with the text {value!r}; two fields are compared by $expr"

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from tidemark.shared.language.documents.connections import forbid_references, read_connections, types_of
 from tidemark.shared.language.documents.doubtful import hardly_meant
@@ -230,7 +230,9 @@ DOCUMENT_OPTIONS: Final = (
 """The options of a processor's document."""
 
 
-def parse(document: str | Mapping[str, Any], *, known_connections: Mapping[str, Connection] | None = None) -> Processor:
+def parse(
+    document: str | Mapping[str, object], *, known_connections: Mapping[str, Connection] | None = None
+) -> Processor:
     """The processor of a YAML or JSON text, or of a plain tree.
 
     A connection that a stage names must be of the right type; with `known_connections` (the registry's) it must be there or in the

@@ -117,7 +117,7 @@ class Environment:
             root, now=self.now, meta=self._meta, variables=self.variables, budget=whole, identity=self.identity
         )
 
-    def read(self, values: Iterable[Any]) -> None:
+    def read(self, values: Iterable[object]) -> None:
         """Charge the units of going through values whole: their parts as often as they stand there. ExpressionError beyond the bounds."""
         left, items, characters = self.budget.left, 0, 0
         stack: list[tuple[Any, int]] = [(values, 0)]

@@ -1,7 +1,6 @@
 """Field paths of aggregation expressions: to read, they go through arrays, and names of digits are no indexes."""
 
 from collections.abc import Sequence
-from typing import Any
 
 from tidemark.shared.model.values import MISSING, Document, Value
 
@@ -40,7 +39,7 @@ def set_path(document: Document, names: Sequence[str], value: Value) -> Document
     return {**document, name: set_path(inner, rest, value)}
 
 
-def index_of(name: str, items: Sequence[Any]) -> int | None:
+def index_of(name: str, items: Sequence[object]) -> int | None:
     """The index that a name is for an array in queries and sort keys; None if it is none, or beyond the end."""
     if not name.isascii() or not name.isdigit() or (name[0] == "0" and len(name) > 1) or len(name) > _INDEX_DIGITS:
         return None

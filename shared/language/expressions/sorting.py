@@ -44,12 +44,12 @@ def key_of(value: Value, key: SortKey) -> tuple[Any, ...]:
     return max(keys) if key.descending else min(keys)
 
 
-def sort_items(items: Sequence[Any], keys: Sequence[SortKey]) -> list[Any]:
+def sort_items(items: Sequence[object], keys: Sequence[SortKey]) -> list[Any]:
     """Documents in the order of the keys; equal ones stay as they stood."""
     return _sorted(items, keys, key_of)
 
 
-def sort_array(items: Sequence[Any], keys: Sequence[SortKey]) -> list[Any]:
+def sort_array(items: Sequence[object], keys: Sequence[SortKey]) -> list[Any]:
     """The items of an array in the order of the keys; equal ones stay as they stood."""
     return _sorted(items, keys, _plain_key)
 
@@ -66,7 +66,7 @@ def _plain_key(value: Value, key: SortKey) -> tuple[Any, ...]:
 
 
 def _sorted(
-    items: Sequence[Any], keys: Sequence[SortKey], read: Callable[[Value, SortKey], tuple[Any, ...]]
+    items: Sequence[object], keys: Sequence[SortKey], read: Callable[[Value, SortKey], tuple[object, ...]]
 ) -> list[Any]:
     ordered = list(items)
     for key in reversed(keys):

@@ -196,7 +196,7 @@ def _one_by_one(operator: ExpressionOperator, arguments: _Arguments, rows: Rows,
     return _column_of(found), spent
 
 
-def _to_null(args: tuple[Any, ...]) -> tuple[Any, ...]:
+def _to_null(args: tuple[object, ...]) -> tuple[Any, ...]:
     for at, arg in enumerate(args):
         if arg is None or arg is MISSING:
             return args[: at + 1]

@@ -186,7 +186,7 @@ def column_of_values(cells: list[Any]) -> Column:
     return like if kind is type(None) else _of_kind(cells, TYPES[kind], like)
 
 
-def _commonest(cells: Sequence[Any]) -> type:
+def _commonest(cells: Sequence[object]) -> type:
     """The type that most cells have, of those that columns take, if any."""
     counts: dict[type, int] = {}
     for cell in cells:
@@ -298,7 +298,7 @@ def values_at(cells: Tagged) -> list[Value]:
     ]
 
 
-def _value(cells: Tagged, row: int, tag: int, number: int, texts: Sequence[Any], doubles: Sequence[float]) -> Value:
+def _value(cells: Tagged, row: int, tag: int, number: int, texts: Sequence[object], doubles: Sequence[float]) -> Value:
     match tag:
         case tags.MISSING:
             return MISSING

@@ -53,7 +53,7 @@ def _nulls(args: Sequence[Column]) -> Bools | None:
 
 
 def _called(
-    function: Callable[..., Any], columns: Sequence[list[Any]], gone: Bools | None
+    function: Callable[..., object], columns: Sequence[list[Any]], gone: Bools | None
 ) -> tuple[list[Any], Bools | None]:
     """(results, None where there is none; the rows in doubt: those without one that are not `gone`)."""
     rows: Iterable[tuple[Any, ...]] = zip(*columns, strict=True)
@@ -70,7 +70,7 @@ def _called(
     return found, either(without if gone is None else without & ~gone)
 
 
-def _or_none(function: Callable[..., Any], row: tuple[Any, ...]) -> Any:
+def _or_none(function: Callable[..., object], row: tuple[object, ...]) -> Any:
     try:
         return function(*row)
     except (ArithmeticError, ValueError):

@@ -152,7 +152,7 @@ class _Writers:
         return fill
 
 
-def _each(put: Callable[[Any, Value, str, int], None], of: Callable[[Any], Any]) -> _Fill:
+def _each(put: Callable[[Any, Value, str, int], None], of: Callable[[Any], object]) -> _Fill:
     def fill(message: Any, value: Value, at: str, depth: int) -> None:
         if type(value) is not list:
             raise _wrong(at, "an array", value)

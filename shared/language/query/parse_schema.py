@@ -141,7 +141,7 @@ def _schema(tree: object, path: str, scope: Scope) -> SchemaNode:
     return parse_json_schema(tree, path, scope) or SchemaNode()
 
 
-def _by_name(read: Callable[[Any, str, Scope], Any]) -> Callable[[Any, str, Scope], tuple[tuple[str, Any], ...]]:
+def _by_name(read: Callable[[Any, str, Scope], object]) -> Callable[[Any, str, Scope], tuple[tuple[str, Any], ...]]:
     def reader(tree: object, path: str, scope: Scope) -> tuple[tuple[str, Any], ...]:
         if type(tree) is not dict:
             _wrong(path, scope, "an object", tree)

@@ -98,7 +98,7 @@ def _merge_objects(*values: Value) -> dict[str, Any]:
 
 
 @positional("$getField", 2, lazy=True)
-def _get_field(args: tuple[Any, ...], env: Environment, evaluate: Evaluate) -> Value:
+def _get_field(args: tuple[object, ...], env: Environment, evaluate: Evaluate) -> Value:
     """A field by name, which may have dots and dollars."""
     name = need_string("$getField", evaluate(args[0], env), "a field name")
     source = env.current if args[1] is None else evaluate(args[1], env)

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from datetime import UTC
-from typing import Any, Final
+from typing import Final
 
 from tidemark.shared.language.expressions.errors import CONVERSION, OVERFLOW, TYPE, VALUE, ExpressionError, fail
 from tidemark.shared.language.expressions.library.arithmetic import is_null
@@ -27,7 +27,7 @@ from tidemark.shared.language.values.types import is_integral, type_name
 from tidemark.shared.model.values import INT64_MAX, INT64_MIN, Timestamp, Value, long
 
 
-def _part(name: str, doc: str, read: Callable[[DateParts], Any]) -> None:
+def _part(name: str, doc: str, read: Callable[[DateParts], object]) -> None:
     def apply(date: Value, timezone: Value) -> Value:
         return read(parts_of(instant(name, date), zone_of(timezone)))
 

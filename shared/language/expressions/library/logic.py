@@ -30,13 +30,13 @@ positional("$lte", 2, doc="Whether the first is less or equal, in the order over
 
 
 @positional("$and", 0, None, lazy=True)
-def _and(args: tuple[Any, ...], env: Environment, evaluate: Evaluate) -> bool:
+def _and(args: tuple[object, ...], env: Environment, evaluate: Evaluate) -> bool:
     """Whether all are true; stops at the first that is not."""
     return all(truth(evaluate(arg, env)) for arg in args)
 
 
 @positional("$or", 0, None, lazy=True)
-def _or(args: tuple[Any, ...], env: Environment, evaluate: Evaluate) -> bool:
+def _or(args: tuple[object, ...], env: Environment, evaluate: Evaluate) -> bool:
     """Whether any is true; stops at the first that is."""
     return any(truth(evaluate(arg, env)) for arg in args)
 
@@ -48,13 +48,13 @@ def _not(value: Value) -> bool:
 
 
 @positional("$cond", 3, lazy=True)
-def _cond(args: tuple[Any, ...], env: Environment, evaluate: Evaluate) -> Value:
+def _cond(args: tuple[object, ...], env: Environment, evaluate: Evaluate) -> Value:
     """The second if the first is true, else the third."""
     return evaluate(args[1] if truth(evaluate(args[0], env)) else args[2], env)
 
 
 @positional("$ifNull", 2, None, lazy=True)
-def _if_null(args: tuple[Any, ...], env: Environment, evaluate: Evaluate) -> Value:
+def _if_null(args: tuple[object, ...], env: Environment, evaluate: Evaluate) -> Value:
     """The first that is neither null nor missing, else the last."""
     for arg in args[:-1]:
         value = evaluate(arg, env)
