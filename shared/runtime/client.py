@@ -87,7 +87,7 @@ class Client:
                 await self._send(data, asked(ends[answers]))
             except RecordTooLarge as error:
                 raise RequestRefused(
-                    f"a {type(request).__name__} of {len(data)} bytes fits into no record: put a document's data into files or topics,"
+                    f"a request of {len(data)} bytes fits into no record: put a document's data into files or topics,"
                     f" install code as a package, or raise message_bytes_max of the brokers ({error})"
                 ) from error
             deadline_ms = self._clock.monotonic_ms() + timeout_ms

@@ -162,7 +162,7 @@ def test_a_document_that_fits_into_no_record_is_refused_with_its_size() -> None:
     documents = [{"n": n, "text": "x" * 100} for n in range(20_000)]
     with pytest.raises(
         tidemark.TryOutFailed,
-        match=r"a CreateProcessor of \d+ bytes fits into no record: put a document's data into files",
+        match=r"a request of \d+ bytes fits into no record: put a document's data into files",
     ):
         tidemark.try_out({"pipeline": [{"$source": {"documents": documents}}]})
 
