@@ -17,6 +17,7 @@ from tidemark.services.library.release_world import IDENTITY, JOB, InlineSpawner
 from tidemark.services.sink.connectors.destination import LocalDestination
 from tidemark.services.sink.connectors.filerows import Encoding
 from tidemark.services.sink.connectors.files import FileSink
+from tidemark.services.sink.connectors.formats import SUFFIXES
 from tidemark.services.sink.connectors.manifests import (
     STAGED,
     SUMMARY,
@@ -29,6 +30,7 @@ from tidemark.services.sink.connectors.manifests import (
 from tidemark.services.sink.connectors.objects import ObjectDestination
 from tidemark.services.sink.connectors.released import released_manifests
 from tidemark.services.sink.connectors.staging import FileList, decode_handle
+from tidemark.shared.language.stages import EmitFormat
 from tidemark.shared.model.ids import Epoch, VertexId
 from tidemark.shared.ports.sink import Identity, SinkPort, TargetRefused, TargetUnavailable
 
@@ -478,3 +480,22 @@ async def test_errors_of_the_file_system_say_whether_waiting_helps(tmp_path: Pat
 
 def full_disk(_: int) -> None:
     raise OSError(errno.ENOSPC, "No space left on device")
+
+
+@pytest.mark.parametrize("format_", ["json", "csv", "parquet", "iceberg"])
+async def test_S2_a_reader_that_takes_each_file_of_a_suffix_sees_no_staged_row(
+    tmp_path: Path, format_: EmitFormat
+) -> None:
+    """Readers that go through folders by a pattern know nothing of names that begin with `_`."""
+    target = FilesWorld(tmp_path, format_)
+    task = Task(World(target))
+    await task.start()
+    await task.accept()
+    await task.stage()
+    pattern = f"*{SUFFIXES[format_]}"
+    assert len(staged_files(target)) == 1
+    assert not list(target.root.rglob(pattern))
+    await task.commit()
+    await task.release()
+    assert len(list(target.root.rglob(pattern))) == 1
+    assert staged_files(target) == set()

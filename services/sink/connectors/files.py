@@ -28,6 +28,7 @@ from tidemark.services.sink.connectors.formats import SUFFIXES
 from tidemark.services.sink.connectors.manifests import (
     EPOCH_DIGITS,
     STAGED,
+    STAGED_SUFFIX,
     Manifest,
     ManifestStore,
     Releases,
@@ -160,7 +161,7 @@ class FileSink:
         staged: list[StagedFile] = []
         for number, content in enumerate(self._rows.files()):
             inside = f"{content.folder}/" if content.folder else ""
-            name = f"{folder}/{inside}part-{number:05d}{SUFFIXES[self._encoding.format]}"
+            name = f"{folder}/{inside}part-{number:05d}{SUFFIXES[self._encoding.format]}{STAGED_SUFFIX}"
             self._create(name, content.data)
             staged.append(StagedFile(name, content.rows, len(content.data), sha256(content.data), content.partition))
         for part in staged:

@@ -2,7 +2,8 @@
 
 Below a destination's root:
 
-- `_staged/<identity>/<label>-<attempt>-<k>/…`: immutable files that are not released; being there says nothing.
+- `_staged/<identity>/<label>-<attempt>-<k>/….staged`: immutable files that are not released; being there says nothing. Many
+  readers take each file of a suffix below a folder, whatever its folder is called: so the last suffix is none of a format.
 - every name that does not begin with `_`: released files, which got these names by a rename.
 - `_manifests/<identity>/<epoch>.json`: one for each released checkpoint of an identity, empty ones too, created complete and only if
   absent. The union of them is all released output. The highest is the identity's marker.
@@ -32,6 +33,7 @@ from tidemark.shared.model.ids import Epoch
 from tidemark.shared.ports.sink import TargetRefused, TargetUnavailable
 
 STAGED: Final = "_staged"
+STAGED_SUFFIX: Final = ".staged"
 MANIFESTS: Final = "_manifests"
 VOLUMES: Final = "_volumes"
 SUMMARY: Final = "_manifest.json"
@@ -101,7 +103,7 @@ def decode_volume(name: str, data: bytes) -> Volume:
 def visible_name(staged: str) -> str:
     """Under which name readers find a staged file once it is released: it begins with the place of its writer and its epoch.
 
-    `_staged/<job>.<vertex>.<index>/<label>-<attempt>-<k>/<partition>/part-<n>.<suffix>` becomes
+    `_staged/<job>.<vertex>.<index>/<label>-<attempt>-<k>/<partition>/part-<n>.<suffix>.staged` becomes
     `<partition>/<vertex>-<index>-<label>-<attempt>-<k>-<n>.<suffix>`. A name of an older layout, which is visible as it is, stays.
     """
     parts = staged.split("/")
@@ -110,7 +112,7 @@ def visible_name(staged: str) -> str:
     _, identity, folder, *partition, file = parts
     _, _, rest = identity.partition(".")
     vertex, _, index = rest.rpartition(".")
-    return "/".join([*partition, f"{vertex}-{index}-{folder}-{file.removeprefix('part-')}"])
+    return "/".join([*partition, f"{vertex}-{index}-{folder}-{file.removeprefix('part-').removesuffix(STAGED_SUFFIX)}"])
 
 
 def epoch_of(name: str) -> Epoch:

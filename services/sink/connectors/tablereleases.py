@@ -27,7 +27,15 @@ from msgspec import structs
 from tidemark.services.sink.connectors.destination import Destination, sha256
 from tidemark.services.sink.connectors.filerows import Encoding
 from tidemark.services.sink.connectors.formats import parquet_bytes, table_from
-from tidemark.services.sink.connectors.manifests import Manifest, ManifestStore, decode_told, seen, show, visible_name
+from tidemark.services.sink.connectors.manifests import (
+    STAGED_SUFFIX,
+    Manifest,
+    ManifestStore,
+    decode_told,
+    seen,
+    show,
+    visible_name,
+)
 from tidemark.services.sink.connectors.staging import StagedFile
 from tidemark.services.sink.connectors.tablecolumns import (
     FORBIDDEN,
@@ -47,7 +55,7 @@ TOLD: Final = "tidemark"
 """The key of a commit's own information under which its manifest lies."""
 COMPACTED: Final = "compacted"
 """The value under that key of a commit that made large files of small ones."""
-_REFIT: Final = re.compile(rf"(?<=-\d{{5}})-[0-9a-f]{{{_DIGEST_DIGITS}}}\.parquet$")
+_REFIT: Final = re.compile(rf"(?<=-\d{{5}})-[0-9a-f]{{{_DIGEST_DIGITS}}}(?=\.parquet({re.escape(STAGED_SUFFIX)})?$)")
 """The end of the name of a file that was written anew."""
 _log = structlog.get_logger()
 Handle = TypeVar("Handle")
@@ -76,7 +84,7 @@ def _new(known: pa.Schema, wanted: pa.Schema) -> list[pa.Field]:
 
 def _origin(name: str) -> str:
     """Of a staged file that was written anew the one from which; any other name as it is."""
-    return _REFIT.sub(".parquet", name)
+    return _REFIT.sub("", name)
 
 
 class CommitConflict(Exception):
@@ -390,7 +398,8 @@ class TableReleases(ABC, Generic[Handle]):
             raise CommitConflict("there was no column for values that others take none")
         data = parquet_bytes(rows, {})
         digest = sha256(data)
-        name = f"{file.name.removesuffix('.parquet')}-{digest[:_DIGEST_DIGITS]}.parquet"
+        stem, suffix, rest = file.name.rpartition(".parquet")
+        name = f"{stem}-{digest[:_DIGEST_DIGITS]}{suffix}{rest}"
         self._destination.create(name, data)
         _log.warning("sink.file_refitted", place=self._place, file=file.name, rows=file.rows)
         return structs.replace(file, name=name, size_bytes=len(data), digest=digest)
