@@ -35,6 +35,7 @@ from tidemark.services.audit.history import (
 from tidemark.services.audit.installed import AuditedInstallation, local_installation
 from tidemark.services.audit.merged import TargetRead, Unread, compare, merged_output
 from tidemark.services.audit.outputs import NO_OUTPUT, KeptOutput, Output, VertexReleases, topic_output
+from tidemark.services.audit.reach import Judge
 from tidemark.services.audit.reading import TooMuchHeld
 from tidemark.services.audit.recompute import Positions, Recomputed, SplitRecords, Stand, recompute
 from tidemark.services.audit.report import NOTHING, Audited
@@ -216,8 +217,8 @@ async def _audited(
     done = await _recomputed(again, expected)
     late = _told_late(done.plan, outputs, splits, commits) if done.paced and aligned else None
     told = None if late is None else await _recomputed(partial(again, late=late.places), expected)
-    sure = late is not None and late.all_told and all(judge.tells for judge in done.paced)
-    moments = (last is not None and last.moments) or _has_moments(plan, sources, splits, known)
+    sure = late is not None and late.all_told and _tell(done.paced, known)
+    moments = (last is not None and last.moments) or _has_moments(known)
     by_epoch = aligned and not (_may_idle(sources) or moments) and (sure or not done.paced)
     unchecked = [f"{table.vertex}: {table.why}" for table in tables.values() if isinstance(table, Unread)]
     compared = partial(_compared, outputs=outputs, commits=commits, expected=expected, read=read, by_epoch=by_epoch)
@@ -445,7 +446,7 @@ def _stands(
         for split, stand in commit.stands.items():
             last = before.get(split)
             away = (split not in first and _is_new(last)) or (may_idle and _idled(stand, last))
-            stands[split] = Stand(stand.next, _status(stand.status, commit), away)
+            stands[split] = Stand(stand.next, _status(stand.status, commit), away, commit.waits)
         found.append((commit.epoch, stands))
         before = commit.stands
     return found
@@ -473,17 +474,15 @@ def _may_idle(sources: Sequence[SourceRead]) -> bool:
     return any(source.stage.partition_idle_timeout_ms is not None for source in sources)
 
 
-def _has_moments(
-    plan: RunningPlan, sources: Sequence[SourceRead], splits: Sequence[SplitRecords], commits: Sequence[Commit]
-) -> bool:
-    """Whether nobody noted when within an epoch the watermark was let go or held.
+def _tell(paced: Sequence[Judge], commits: Sequence[Commit]) -> bool:
+    """Whether letters say all that these judges decided: not, where receivers waited for a task that had nothing to read."""
+    return all(judge.tells for judge in paced) and not any(commit.waits for commit in commits)
 
-    So it is where a source task had nothing to read: when did it say that it is idle, or at its end (W3, E1)? And where a split came (W2).
-    """
-    places = {split.split: (split.source, split.ordinal % plan.tasks.get(split.source, 1)) for split in splits}
-    tasks = sum(plan.tasks.get(source.vertex, 1) for source in sources)
+
+def _has_moments(commits: Sequence[Commit]) -> bool:
+    """Whether nobody noted when within an epoch the watermark was let go or held: by a task without splits, or a split that came (W2)."""
     came = len({frozenset(commit.stands) for commit in commits}) > 1
-    return came or any(len({places[split] for split in commit.stands}) < tasks for commit in commits)
+    return came or any(commit.waits for commit in commits)
 
 
 async def audit_local(name: ProcessorName, data_dir: Path) -> Audited:

@@ -58,6 +58,11 @@ class Commit:
         return self.row.epoch
 
     @property
+    def waits(self) -> bool:
+        """Whether a task of a source had nothing to read: receivers waited until it said that it is idle, or at its end (W3, E1)."""
+        return any(not decode_stands(source.positions) for source in self.row.sources)
+
+    @property
     def goes_back(self) -> bool:
         """Whether by it a processor went back to a kept checkpoint: it alone has nothing of any sink (C11)."""
         return not self.row.handles

@@ -188,7 +188,7 @@ class Reach:
         return paced
 
     def at_barrier(self, splits: Mapping[SplitId, SplitReach], watermark_ms: int) -> None:
-        """The epoch is over, with all splits, and this watermark in front of the judge."""
+        """The epoch is over, with all splits, and this watermark at the least in front of the judge."""
         known = self.bounds
         splits = {split: at for split, at in splits.items() if at.source in self.judge.sources}
         held = [at.watermark_ms for at in splits.values() if not at.finished]

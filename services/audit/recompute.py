@@ -93,6 +93,8 @@ class Stand:
     status: Status
     idled: bool = False
     """It was idle, or not there yet, at some time since the barrier before."""
+    waits: bool = False
+    """Receivers may have waited for a task of a source that had nothing to read."""
 
 
 class KeptSplit(Struct, frozen=True, array_like=True):
@@ -505,8 +507,9 @@ def _reached(world: _World, splits: Sequence[SplitRecords], stands: Mapping[Spli
     for split in splits:
         stand, watermarks = stands[split.split], world.sources[split.source].front.watermarks({split.split})
         at[split.split] = SplitReach(split.source, watermarks[split.split], stand.idled, stand.status == "finished")
+    waits = any(stand.waits for stand in stands.values())
     for reach in world.reach:
-        reach.at_barrier(at, world.reached_ms[reach.judge.vertex])
+        reach.at_barrier(at, MIN_TIME if waits else world.reached_ms[reach.judge.vertex])
 
 
 def _read(world: _World, split: SplitRecords, places: dict[SplitId, tuple[int, int]], stand: Stand) -> None:

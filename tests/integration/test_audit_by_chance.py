@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from tests.harness.installation import NAME, installed
+from tests.harness.installation import NAME, Installed, installed
 from tests.harness.sealing import sealed
 from tidemark.services.audit import check, recompute
 from tidemark.services.audit.check import Audited, AuditFailed, audit
@@ -24,7 +24,8 @@ from tidemark.services.cli.process import quiet
 from tidemark.shared.adapters.memory_commit_store import MemoryCommitStore
 from tidemark.shared.adapters.memory_log import MemoryLog
 from tidemark.shared.adapters.virtual import VirtualWorld, run_virtual
-from tidemark.shared.ports.log import NewRecord, TopicPartition
+from tidemark.shared.model.messages import ModifyProcessor
+from tidemark.shared.ports.log import NewRecord, TopicPartition, Writer
 from tidemark.shared.runtime.settings import RuntimeSettings
 
 COUNT = 60
@@ -71,13 +72,14 @@ async def audited(
     altered: bool = False,
     sources: int = 0,
     at_once: bool = False,
+    other: int = 0,
     records: Callable[[int], Iterator[tuple[int, dict[str, Any]]]] = _records,
 ) -> Audited:
     """Records one after the other, of every partition in turn, through these stages; the audit of what came out.
 
     forged: a topic to which somebody adds a record afterwards, which a second audit has to name. altered: a result becomes another one
     in place, and is named, too. sources: tasks of the source, if not one for each partition. at_once: it drains before the first
-    checkpoint, all of its records read.
+    checkpoint, all of its records read. other: it has so many tasks of the source from half of the records on.
     """
     document: dict[str, Any] = {
         "connections": {
@@ -112,9 +114,7 @@ async def audited(
         await it.create(document, source=sources or parts)
         await it.start()
         writer = await log.writer("feeder")
-        for part, record in records(parts):
-            await (await writer.send(TopicPartition("in", part), NewRecord(json.dumps(record).encode())))
-            await world.clock.sleep_ms(130)
+        await _feed(world, it, writer, list(records(parts)), other)
         await (world.clock.sleep_ms(2_000) if at_once else it.committed())
         await it.stop(drain=True)
         left = AuditedInstallation(MemoryCommitStore(it.store), it.memory_blobs, log, {})
@@ -128,6 +128,18 @@ async def audited(
                 await audit(NAME, left)
         await writer.close()
         return found
+
+
+async def _feed(
+    world: VirtualWorld, it: Installed, writer: Writer, records: list[tuple[int, dict[str, Any]]], other: int
+) -> None:
+    for number, (part, record) in enumerate(records):
+        if other and number == COUNT // 2:
+            await it.stop()
+            await it.client.request(ModifyProcessor(it.client.unique(), NAME, None, {"source": other}))
+            await it.start()
+        await (await writer.send(TopicPartition("in", part), NewRecord(json.dumps(record).encode())))
+        await world.clock.sleep_ms(130)
 
 
 @contextmanager
@@ -256,6 +268,19 @@ def test_the_epoch_of_the_end_is_not_accused(
     )
 
     assert found.unchecked == ()
+
+
+@pytest.mark.parametrize("other", [1, 3])
+def test_tasks_that_had_nothing_to_read_are_known_of_each_epoch(tmp_path: Path, other: int) -> None:
+    """Receivers wait until such a task says that it is idle, which nobody notes: whatever the number of tasks is at last."""
+    options = {"lateness": "merged", "checkpoint": {"interval": {"size": 50, "unit": "ms"}}}
+    found: Audited = run_virtual(
+        lambda world: audited(
+            world, tmp_path, [_window(allowedLateness=0)], parts=1, source={}, options=options, sources=2, other=other,
+            records=_disordered,
+        )
+    )  # fmt: skip
+    assert found.records == COUNT
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 import json
 import random
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -19,6 +20,9 @@ STAMPED: Final = ("union", "join", "sample")
 """Whose records have the time at which they are sent."""
 _KEYS: Final = ("a", "b", 1, 1.0, None)
 _NO_WINDOWS: Final = Windows(1, 1)
+_BEHIND: Final = (0, 3, 15, 40)
+_FAR: Final = (15, 40, 80, 80)
+"""How far records come behind others, ms: farther where few watermarks reach the windows between them."""
 _IDLE_MS: Final = 200
 _SOON_MS: Final = 300
 """When a timer of processing time is due, behind the time at which its record is sent."""
@@ -91,7 +95,7 @@ def timed(seed: int, places: Places) -> Timed:
         partitions = chooser.choice([2, 3])
     delay_ms = chooser.choice([0, 3, 8])
     silent = shape == "silent" or (shape in ("arrival", "timers") and partitions > 1 and chooser.random() < 0.3)
-    steps = _steps(chooser, partitions, silent=silent)
+    steps = _steps(chooser, partitions, _FAR if shape in ("merged", "silent") else _BEHIND, silent=silent)
     if (
         shape == "timers" and chooser.random() < 0.7
     ):  # one that has passed when its record comes may fire at any time behind it
@@ -123,9 +127,9 @@ def timed(seed: int, places: Places) -> Timed:
     return replace(job, pipeline=[_source(job, silent=silent), *job.pipeline])
 
 
-def _steps(chooser: random.Random, partitions: int, *, silent: bool) -> tuple[Data, ...]:
+def _steps(chooser: random.Random, partitions: int, behind_ms: Sequence[int], *, silent: bool) -> tuple[Data, ...]:
     """Event time goes on in jumps, with records far behind. silent: one partition has none for a while."""
-    event, behind, count = 0, chooser.choice((0, 3, 15, 40)), chooser.choice((40, 300, 600))
+    event, behind, count = 0, chooser.choice(behind_ms), chooser.choice((40, 300, 600))
     steps = []
     for number in range(count):
         event += chooser.randint(-2, 7)
