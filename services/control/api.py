@@ -164,8 +164,8 @@ class Api:
     async def _final(self, status: ProcessorStatus) -> None:
         """Behind the end of the input: wait for its tasks' last counts, which come with heartbeats, but no longer than for all else."""
         until_ms = self.clock.monotonic_ms() + self.settings.shown_ms_max
-        while status.state == "FINISHED" and (tasks := self.model.counted(status)):
-            if counts_are_final(status, tasks.values()) or self.clock.monotonic_ms() >= until_ms:
+        while status.state == "FINISHED" and self.model.heard(status):
+            if counts_are_final(status, self.model.counted(status).values()) or self.clock.monotonic_ms() >= until_ms:
                 return
             await self.clock.sleep_ms(LOOK_MS)
 

@@ -69,11 +69,12 @@ class ReadModel:
     """Told of every status that is new, with the one before; of a processor that was dropped, None."""
     workers: dict[Place, SeenWorker] = field(default_factory=dict)
     _beats: dict[JobId, dict[TaskId, TaskBeat]] = field(default_factory=dict)
-    """Of each processor that is there, the last of each task."""
+    """The last of each task, of each job that has had a status since this service read all that there was: it hears what they tell."""
     unreadable: Unreadable = field(default_factory=Unreadable)
     history: History = field(default_factory=History)
     _connections: KnownConnections = field(init=False)
     _registry: Registry = field(init=False)
+    _statuses: Followed = field(init=False)
     _followed: list[Followed] = field(default_factory=list)
     _wanted: asyncio.Event = field(default_factory=asyncio.Event)
     _asked: int = 0
@@ -98,8 +99,9 @@ class ReadModel:
 
     def start(self, executor: Executor, on_error: Callable[[BaseException], None]) -> list[Handle]:
         """Follow the topics from now on."""
+        self._statuses = Followed(TopicPartition(self.topics.registry, 0), self._take_status)
         self._followed += [
-            Followed(TopicPartition(self.topics.registry, 0), self._take_status),
+            self._statuses,
             Followed(TopicPartition(self.topics.connections, 0), self._connections.take),
             Followed(TopicPartition(self.topics.reports, 0), self._take_report, from_end=True),
             Followed(TopicPartition(self.topics.commands, 0), self._take_command, from_end=True),
@@ -171,6 +173,10 @@ class ReadModel:
         known = self._beats.get(status.job, {})
         return {task: beat for task, beat in known.items() if beat.generation == status.generation}
 
+    def heard(self, status: ProcessorStatus) -> bool:
+        """Whether this service hears what the job's tasks tell, or was there when they told it."""
+        return status.job in self._beats
+
     def living(self) -> list[Heartbeat]:
         """Workers that have been heard of lately, by place."""
         oldest_ms = self.clock.monotonic_ms() - self.settings.silent_ms_max
@@ -220,6 +226,10 @@ class ReadModel:
             if before is not None and (now is None or now.job != before.job):
                 self.history.jobs.pop(before.job, None)
                 self._beats.pop(before.job, None)
+            if now is not None and self._statuses.read and now.job not in self._beats:
+                # What its tasks have told before its status was read: topics are not read in one order.
+                told = [task for seen in self.workers.values() for task in seen.beat.tasks if task.job == now.job]
+                self._beats[now.job] = {TaskId(task.vertex, task.index): task for task in told}
             self.on_status(before, now)
 
     def _take_command(self, record: LogRecord) -> None:
@@ -234,8 +244,8 @@ class ReadModel:
         if isinstance(report, Heartbeat):
             now_ms = self.clock.monotonic_ms()
             for task in report.tasks:
-                if (status := self.statuses.get(task.name)) is not None and status.job == task.job:
-                    self._beats.setdefault(task.job, {})[TaskId(task.vertex, task.index)] = task
+                if task.job in self._beats:
+                    self._beats[task.job][TaskId(task.vertex, task.index)] = task
             # The worker heard last stands last.
             self.workers.pop(report.place, None)
             self.workers[report.place] = SeenWorker(report, now_ms)

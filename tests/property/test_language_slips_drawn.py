@@ -29,7 +29,7 @@ _ROWS: Final = [
     }
     for n in range(12)
 ]  # fmt: skip
-_SOURCE: Final = {"$source": {"connectionName": "k", "topic": "orders", "timeField": "$at"}}
+_SOURCE: Final = {"$source": {"connectionName": "k", "topic": "orders", "timeField": {"$toDate": "$at"}}}
 _CONNECTIONS: Final = {"k": {"type": "kafka", "bootstrapServers": "localhost:9092"}}
 _BASES: Final[dict[str, list[Any]]] = {
     "expressions": [
