@@ -5,6 +5,8 @@ One plot of the rates and one of the processor time an event, a group of bars a 
 
 import argparse
 import json
+import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -46,11 +48,13 @@ def table(rows: Sequence[Row]) -> str:
     before = ""
     for row in rows:
         shape = row["shape"]
-        parts = sorted(row["us_by_part"].items(), key=lambda part: -part[1])
-        told = ", ".join(f"{name} {us:.1f}" for name, us in parts if us >= 0.05)
+        parts: Counter[str] = Counter()
+        for place, us in row["us_by_part"].items():
+            parts[_part(place)] += us
+        told = ", ".join(f"{name} {us:.1f}" for name, us in parts.most_common() if us >= 0.05)
         up = " (up)" if row["system"] == "tidemark" else ""
         first = f"{row['first_s']:.1f} s{up}"
-        words = _WORDS[shape] if shape != before else ""
+        words = re.sub(r"(\$\w+)", r"`\1`", _WORDS[shape]) if shape != before else ""
         us = f"{_us(row):.1f}: {told}"
         cells = [
             words,
@@ -64,6 +68,12 @@ def table(rows: Sequence[Row]) -> str:
         lines.append(f"| {' | '.join(cells)} |")
         before = shape
     return "\n".join(lines)
+
+
+def _part(place: str) -> str:
+    """A process as people call it: `sink-0 python` is the sink, a peer's own program goes by its name."""
+    name = place.split(maxsplit=1)[0].removesuffix("-0")
+    return _NAMES.get(name, name)
 
 
 def _us(row: Row) -> float:
