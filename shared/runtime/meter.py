@@ -30,7 +30,9 @@ class Meter:
     dlq_rows: int = 0
     dlq_bytes: int = 0
     last_letter: pa.RecordBatch | None = None
-    """The last dead letter, one row."""
+    """The last dead letter, one row, until it was asked for its reason."""
+    reason: str = ""
+    """Of the last dead letter that was asked for it."""
     busy_ms: int = 0
     """Spent in the body's calls."""
     held_ms: int = 0
@@ -133,11 +135,12 @@ class Meter:
 
     def last_reason(self) -> str:
         """Why the last dead letter is one, on one line; "" before any."""
-        if self.last_letter is None:
-            return ""
-        [letter] = documents_of(self.last_letter)
-        reason = " ".join(letter["errInfo"]["reason"].split())[:_REASON_MAX]
-        return reason.encode("utf-8", "replace").decode()  # It may quote half a surrogate pair.
+        if self.last_letter is not None:
+            [letter] = documents_of(self.last_letter)
+            reason = " ".join(letter["errInfo"]["reason"].split())[:_REASON_MAX]
+            self.reason = reason.encode("utf-8", "replace").decode()  # It may quote half a surrogate pair.
+            self.last_letter = None
+        return self.reason
 
     def counters(self, now_ms: int, wall_ms: int) -> Mapping[str, int]:
         """By name, for heartbeats. now_ms: monotonic; wall_ms: UTC."""
