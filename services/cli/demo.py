@@ -17,7 +17,7 @@ import psutil
 from tidemark.deploy.pipelines.departures.data import Feed, departures
 from tidemark.services.audit.reading import committed_records, write_lines
 from tidemark.services.cli.feed import Fed, feed
-from tidemark.services.cli.installation import Installation, installation
+from tidemark.services.cli.installation import Installation, installation, make_topics
 from tidemark.services.cli.tasks import check_tasks
 from tidemark.services.cli.view import ProcessorView, SeenReports
 from tidemark.services.local.broker_settings import FREE_PORT
@@ -146,7 +146,7 @@ async def demo(settings: DemoSettings, year: Feed | None = None) -> ProcessorSta
         alongside(memory.watch()),
         installation(settings.data_dir, environment, settings.workers, settings.port) as installed,
     ):
-        await make_topics(installed.log, len(year.partitions))
+        await make_topics(installed.log, topics_of(len(year.partitions)))
         await installed.ensure_started(NAME, own_document(), settings.parallelism)
         view = ProcessorView(installed, NAME, ALERTS, settings.out / "progress.jsonl")
         async with alongside(view.run()):
@@ -172,10 +172,9 @@ def own_document(file: Path = DOCUMENT) -> str:
     return file.read_text().replace("${KAFKA}", f"${{{BROKER_VARIABLE}}}")
 
 
-async def make_topics(log: Log, partitions: int) -> None:
-    """The topics that the document reads and writes; nothing where they are there."""
-    for topic, count in ((TOPIC, partitions), (ALERTS, 1), (LATE, 1)):
-        await log.create_topic(topic, count, {"retention.ms": "-1"})
+def topics_of(partitions: int) -> dict[str, int]:
+    """The topics that the document reads and writes, with their partitions. partitions: of the departures."""
+    return {TOPIC: partitions, ALERTS: 1, LATE: 1}
 
 
 @asynccontextmanager

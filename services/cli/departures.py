@@ -9,8 +9,9 @@ from itertools import islice
 from pathlib import Path
 
 from tidemark.deploy.pipelines.departures.data import PARTITIONS, departures
-from tidemark.services.cli.demo import DOCUMENT, NAME, TOPIC, DemoFailed, collect, make_topics, write_summary
+from tidemark.services.cli.demo import DOCUMENT, NAME, TOPIC, DemoFailed, collect, topics_of, write_summary
 from tidemark.services.cli.feed import Fed, feed
+from tidemark.services.cli.installation import make_topics
 from tidemark.services.cli.remote import find, path_of
 from tidemark.services.cli.saying import finish
 from tidemark.services.local.folders import RUN
@@ -42,7 +43,7 @@ def start(parallelism: Mapping[str, int]) -> None:
 
     async def topics() -> None:
         async with _kafka() as (log, _):
-            await make_topics(log, PARTITIONS)
+            await make_topics(log, topics_of(PARTITIONS))
 
     finish(topics())
     remote = find(RUN)

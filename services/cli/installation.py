@@ -64,6 +64,17 @@ class ChangeRefused(RequestRefused):
     """The existing processor cannot go on with the new document, or the new numbers of tasks."""
 
 
+async def make_topics(log: Log, topics: Mapping[str, int]) -> None:
+    """Make topics, by name with their partitions, none of whose records expires; nothing where they are there.
+
+    RequestRefused for a name that users may not have; LogError for no partitions, and where a topic is there with another number.
+    """
+    for topic, partitions in topics.items():
+        if refused := refusal(topic, Topics().prefix):
+            raise RequestRefused(refused)
+        await log.create_topic(topic, partitions, {"retention.ms": "-1"})
+
+
 @dataclass(frozen=True, slots=True)
 class Installation:
     """A running installation, for commands."""
@@ -71,16 +82,6 @@ class Installation:
     cluster: LocalCluster
     log: Log
     client: Client
-
-    async def make_topics(self, topics: Mapping[str, int]) -> None:
-        """Make topics, by name with their partitions, on the installation's broker; none of their records expires.
-
-        RequestRefused for a name that users may not have; LogError for no partitions, and where a topic is there with another number.
-        """
-        for topic, partitions in topics.items():
-            if refused := refusal(topic, Topics().prefix):
-                raise RequestRefused(refused)
-            await self.log.create_topic(topic, partitions, {"retention.ms": "-1"})
 
     async def ensure_started(self, name: ProcessorName, document: str, parallelism: Mapping[str, int]) -> Begun:
         """Create the processor if it is not there, and start it if it does not run: a second run goes on with the first.

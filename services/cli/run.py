@@ -19,6 +19,7 @@ from tidemark.services.cli.installation import (
     attached,
     console_address,
     installation,
+    make_topics,
     stays,
     workers_of,
 )
@@ -75,7 +76,7 @@ async def run(
         Console(stderr=True, soft_wrap=True).print(f"warning: {doubt}", highlight=False, markup=False)
     async with installed_for(processor, data_dir, parallelism, port) as installed:
         telling = asyncio.create_task(_tell_address(data_dir))
-        await installed.make_topics(topics or {})
+        await make_topics(installed.log, topics or {})
         begun = await _begin(installed, name, text, parallelism, data_dir)
         view = ProcessorView(installed, name, None, None)
         showing = asyncio.create_task(view.run())

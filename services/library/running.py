@@ -13,7 +13,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar
 
-from tidemark.services.cli.installation import Begun, Installation
+from tidemark.services.cli.installation import Begun, Installation, make_topics
 from tidemark.services.cli.process import keep_quiet
 from tidemark.services.cli.run import installed_for
 from tidemark.services.control.stats import stats_of
@@ -175,7 +175,7 @@ class Run:
         self.name = processor.name or _NAME
         async with installed_for(processor, self._folder, self._parallelism) as installed:
             hearing = asyncio.create_task(self._hear(installed))
-            await installed.make_topics(self._topics)
+            await make_topics(installed.log, self._topics)
             self._begun = await installed.ensure_started(self.name, self._text, self._parallelism)
             self._starting = None
             self._installed = installed
