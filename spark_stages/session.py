@@ -51,10 +51,11 @@ SESSION: Final = frozenset(key for key in SETTINGS if key.startswith("spark.sql.
 """Settings of a session alone: the others are its server's on Spark Connect."""
 OPTIONS: Final = "spark.driver.extraJavaOptions"
 CLASS_PATH: Final = "spark.driver.extraClassPath"
-_ELSEWHERE: Final = frozenset(
-    {"SPARK_HOME", "SPARK_CONF_DIR", "SPARK_DIST_CLASSPATH", "HADOOP_CONF_DIR", "YARN_CONF_DIR", "PYSPARK_SUBMIT_ARGS"}
-)
-"""Variables that make Spark's class path another one."""
+_OTHERS: Final = ("SPARK_", "PYSPARK_", "HADOOP_", "YARN_")
+"""How variables begin that tell of another Spark of the machine: its version, settings, interpreter, file system or master. In local mode
+Spark is a part of this process, of the locked version; on a cluster they are the operator's."""
+_SCRATCH: Final = "SPARK_LOCAL_DIRS"
+"""The one of them that local mode keeps: it names a disk."""
 LOCAL: Final[Mapping[str, str]] = {
     # Steps are many and short: the second compiler would take more time than the steps, and never be done.
     OPTIONS: "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:-UsePerfData",
@@ -83,7 +84,7 @@ def class_path_option() -> str:
     Of two class paths a JVM takes the last, and this one knows nothing of what those variables add.
     """
     package = Path(pyspark.__file__).parent
-    if _ELSEWHERE & os.environ.keys() or (package / "conf").exists():
+    if (package / "conf").exists():
         return ""
     folder = package / "jars"
     jars = sorted(folder.glob("*.jar"), key=lambda jar: (not jar.name.startswith("slf4j-api-"), jar.name))
@@ -103,6 +104,8 @@ def archive_options() -> str:
 
 def open_session(name: str, master: str = "local[2]", settings: Mapping[str, str] | None = None) -> SparkSession:
     """A session; started when there is none yet. `master`: `local[n]`, `spark://…`, or `sc://…` for Spark Connect."""
+    if master.startswith("local"):
+        _leave_others_aside()
     # Executors on this machine are of the same environment as the driver; elsewhere PYSPARK_PYTHON names theirs.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     builder = SparkSession.builder.appName(name)
@@ -111,9 +114,7 @@ def open_session(name: str, master: str = "local[2]", settings: Mapping[str, str
     if master.startswith("local"):
         archived = "" if CLASS_PATH in (settings or {}) else archive_options()
         own = {**LOCAL, OPTIONS: LOCAL[OPTIONS] + archived}
-        for variable, value in LOCAL_ADDRESS.items():
-            os.environ.setdefault(variable, value)
-        os.environ["LC_ALL"] = LOCALE
+        os.environ |= {**LOCAL_ADDRESS, "LC_ALL": LOCALE}
     ours = SETTINGS if not master.startswith("sc://") else {k: v for k, v in SETTINGS.items() if k in SESSION}
     for key, value in {**ours, **own, **(settings or {})}.items():
         builder = builder.config(key, value)
@@ -125,6 +126,11 @@ def open_session(name: str, master: str = "local[2]", settings: Mapping[str, str
     if not master.startswith("sc://"):
         session.sparkContext.setLogLevel("ERROR")
     return session
+
+
+def _leave_others_aside() -> None:
+    for variable in [name for name in os.environ if name.startswith(_OTHERS) and name != _SCRATCH]:
+        del os.environ[variable]
 
 
 def forget_ended() -> str:

@@ -36,11 +36,12 @@ from tidemark.spark_stages.manifest import StageManifest, StageState, StateSegme
 from tidemark.spark_stages.step import OutputSegment, SparkResult, SparkStep
 
 _PASSING: Final = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ESTALE)
+_NOT_BEGUN: Final = "JAVA_GATEWAY_EXITED"
 _WORDS: Final = (
     *(f"[Errno {number}]" for number in _PASSING),
     "No space left on device",
     "Cannot allocate memory",
-    "JAVA_GATEWAY_EXITED",
+    _NOT_BEGUN,
     "Answer from Java side is empty",
     "StatusCode.UNAVAILABLE",
     "stopped SparkContext",
@@ -73,7 +74,8 @@ def outage_of(error: Exception) -> SparkUnavailable | None:
         return None
     at = said.index(word)
     line = said[said.rfind("\n", 0, at) + 1 :].splitlines()[0][:_SAID_CHARACTERS]
-    return SparkUnavailable(f"Spark cannot work now: {line}")
+    where = "; what Java said stands in the log of this Spark service" if word == _NOT_BEGUN else ""
+    return SparkUnavailable(f"Spark cannot work now: {line}{where}")
 
 
 _log = structlog.get_logger()

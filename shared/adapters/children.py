@@ -14,9 +14,10 @@ import platform
 import resource
 import signal
 import struct
+import tempfile
 import threading
 from collections.abc import Callable
-from multiprocessing import connection
+from multiprocessing import connection, util
 from multiprocessing.connection import Connection
 from multiprocessing.context import ForkServerContext, ForkServerProcess
 from typing import Final
@@ -35,6 +36,8 @@ _X32: Final = 0x40000000  # the bit of x86-64's second table of calls
 _NUMBER, _MACHINE, _FLAGS = 0, 4, 16
 # BPF instructions (linux/bpf_common.h).
 _LOAD, _RETURN, _EQUAL, _AT_LEAST, _BITS = 0x20, 0x06, 0x15, 0x35, 0x45
+_FOLDER_BYTES_MAX: Final = 107 - len("/pymp-xxxxxxxx/listener-xxxxxxxx")
+"""A socket's name has 107 bytes (unix(7)), and Python adds its own to the folder's."""
 _MACHINES: Final = {  # by name: the kernel's number (linux/audit.h), clone, other calls that start a process
     "x86_64": (0xC000003E, 56, [57, 58]),  # fork, vfork
     "aarch64": (0xC00000B7, 220, []),
@@ -145,12 +148,27 @@ class ForkedChild:
         return ChildEnded(self._ended_by or _said(status))
 
 
+def keep_sockets_short() -> None:
+    """Let the server's socket lie below /tmp where it would have too long a name in the user's folder of temporary files (TMPDIR).
+
+    A clear copy of what Python does itself from 3.14 on. Everything else stays in the user's folder.
+    """
+    folder = tempfile.gettempdir()
+    if len(os.fsencode(folder)) > _FOLDER_BYTES_MAX:
+        tempfile.tempdir = "/tmp"  # noqa: S108 - a folder of random name is made in it
+        try:
+            util.get_temp_dir()  # made once a process
+        finally:
+            tempfile.tempdir = folder
+
+
 class ForkedChildren:
     """`Children` that all do one work. `preload`: modules that the server loads before it forks."""
 
     def __init__(self, work: Work, preload: list[str], *, memory_bytes_max: int) -> None:
         self._work = work
         self._memory_bytes_max = memory_bytes_max
+        keep_sockets_short()
         self._context: ForkServerContext = multiprocessing.get_context("forkserver")
         self._context.set_forkserver_preload(preload)
 

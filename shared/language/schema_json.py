@@ -11,6 +11,7 @@ from tidemark.shared.language.documents.connections import SETTINGS
 from tidemark.shared.language.documents.parse import DOCUMENT_OPTIONS
 from tidemark.shared.language.expressions.forms import FORMS
 from tidemark.shared.language.expressions.library import OPERATORS
+from tidemark.shared.language.expressions.registry import first_line
 from tidemark.shared.language.kinds import StageSpec, closed_schema
 from tidemark.shared.language.query.parse import QUERY_OPERATORS
 from tidemark.shared.language.stages.table import STAGES
@@ -34,7 +35,7 @@ def _stages(specs: Mapping[str, StageSpec]) -> dict[str, Any]:
 
 def documentation() -> dict[str, str]:
     """One line on each expression operator."""
-    forms = {name: (form.__doc__ or "").strip().splitlines()[0].partition(": ")[2] for name, form in FORMS.items()}
+    forms = {name: first_line(form.__doc__).partition(": ")[2] for name, form in FORMS.items()}
     return {**{name: operator.doc for name, operator in OPERATORS.items()}, **forms}
 
 

@@ -1,6 +1,11 @@
 """Whether an error may be tried again (C10): a class of errors says so by its base class."""
 
+import re
 from collections.abc import Iterator
+from typing import Final
+
+_FRAME: Final = re.compile(r"\n\s+(at [\w.$/<>]+\([^\n]*\)|\.\.\. \d+ more)(?=\n|$)")
+"""A line of a JVM's stack."""
 
 
 class Lasting(Exception):
@@ -9,6 +14,11 @@ class Lasting(Exception):
 
 class Outage(Exception):
     """Something outside is away; waiting may help, and the failure does not count."""
+
+
+def words_of(error: BaseException) -> str:
+    """What the error says, with its class, for people: the stack of a JVM is left to the log."""
+    return _FRAME.sub("", f"{type(error).__name__}: {error}").strip()
 
 
 def is_lasting(error: BaseException) -> bool:

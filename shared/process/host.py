@@ -3,6 +3,7 @@
 import asyncio
 import gc
 import logging
+import resource
 import signal
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, MutableMapping
@@ -22,6 +23,8 @@ from tidemark.shared.process.settings import ProcessSettings, ProcessSettingsErr
 from tidemark.shared.runtime.settings import SettingsError
 
 USAGE_STATUS = 2
+FILES_MAX: Final = 65_536
+"""What databases ask for; containers have bounds of 2^30, for which old programs that close all files of a child take minutes."""
 GIVES_UP: Final = "gives up: "
 """How the last line of a process begins that would not get further if it were started again."""
 
@@ -105,12 +108,24 @@ def allow_pandas() -> None:
     sys.meta_path[:] = [each for each in sys.meta_path if not isinstance(each, _WithoutPandas)]
 
 
+def open_many_files(most: int = FILES_MAX) -> None:
+    """As many open files as the system lets this process have, up to so many.
+
+    A shell's own bound is often 1,024, which some hundred connections and the files of a join beyond memory reach.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = most if hard == resource.RLIM_INFINITY else min(most, hard)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
 def serve(build: Callable[[ProcessSettings], Awaitable[Stoppable]]) -> int:
     """Build the service and run it until SIGTERM or SIGINT. The exit status: 0, 1 for a failure, 2 for settings."""
 
     def run(settings: ProcessSettings) -> int:
         keep_freed(settings.kept_bytes)
         few_heaps(settings.heaps)
+        open_many_files()
         return asyncio.run(_run(settings, build))
 
     return begin(run)

@@ -16,7 +16,7 @@ import structlog
 from msgspec import structs
 
 from tidemark.shared.model.checkpoint import TaskHandle
-from tidemark.shared.model.failures import is_lasting, is_outage
+from tidemark.shared.model.failures import is_lasting, is_outage, words_of
 from tidemark.shared.model.held import Wait
 from tidemark.shared.model.ids import (
     EdgeId,
@@ -425,7 +425,7 @@ class Worker:
             exc_info=error,
         )
         if not isinstance(error, ZombieError):
-            reason = f"{type(error).__name__}: {error}"[: self._outside.settings.reason_characters_max]
+            reason = words_of(error)[: self._outside.settings.reason_characters_max]
             failed = TaskFailed(
                 self.incarnation,
                 assign.job,

@@ -26,6 +26,15 @@ assert session.read.json(sys.argv[1]).selectExpr("upper('i')").first()[0] == "I"
 session.stop()
 """
 
+_COUNT = """
+import os, sys
+from tidemark.spark_stages.session import open_session
+session = open_session("test")
+assert session.range(3).mapInArrow(lambda batches: batches, "id bigint").count() == 3
+assert session.sparkContext.master == "local[2]" and session.conf.get("spark.sql.session.timeZone") == "UTC"
+session.stop()
+"""
+
 
 def test_a_machine_that_cannot_resolve_its_own_name_has_a_session(tmp_path: Path) -> None:
     """Spark looks up no name: a JVM that knows none runs a job in local mode."""
@@ -49,5 +58,30 @@ def test_a_locale_without_a_folders_letters_has_a_session_that_reads_it(tmp_path
         capture_output=True,
         text=True,
         check=False,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+
+
+def test_another_spark_of_the_machine_has_no_say(tmp_path: Path) -> None:
+    """Its home, settings, interpreter, file system and server are named by variables of the user's; local mode is of the locked package."""
+    (tmp_path / "spark-defaults.conf").write_text(
+        "spark.master yarn\nspark.sql.session.timeZone Asia/Tokyo\nspark.serializer none.Such\n"
+    )
+    (tmp_path / "core-site.xml").write_text(
+        "<configuration><property><name>fs.defaultFS</name><value>hdfs://nowhere:1</value></property></configuration>"
+    )
+    others = {
+        "SPARK_HOME": str(tmp_path),
+        "SPARK_CONF_DIR": str(tmp_path),
+        "SPARK_DIST_CLASSPATH": str(tmp_path),
+        "SPARK_REMOTE": "sc://127.0.0.1:1",
+        "SPARK_API_MODE": "connect",
+        "HADOOP_CONF_DIR": str(tmp_path),
+        "PYSPARK_PYTHON": "/nonexistent/python",
+        "PYSPARK_DRIVER_PYTHON": "jupyter",
+        "PYSPARK_SUBMIT_ARGS": "--master yarn pyspark-shell",
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", _COUNT], env=os.environ | others, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr[-2000:]

@@ -123,6 +123,11 @@ def named(
     )
 
 
+def first_line(doc: str | None) -> str:
+    """Of a docstring; "" where Python was told to drop them (`-OO`)."""
+    return next(iter((doc or "").strip().splitlines()), "")
+
+
 def _declare(
     name: str,
     signature: Positional | Named,
@@ -135,9 +140,9 @@ def _declare(
 ) -> Callable[[F], F]:
     def register(function: F) -> F:
         assert name not in OPERATORS, f"{name} is declared twice"
-        lines = (doc or function.__doc__ or "").strip().splitlines()
-        assert lines, f"{name} has no documentation"
-        OPERATORS[name] = ExpressionOperator(name, signature, function, lazy, until_null, null, lines[0], glances)
+        summary = first_line(doc or function.__doc__)
+        assert summary, f"{name} has no documentation"
+        OPERATORS[name] = ExpressionOperator(name, signature, function, lazy, until_null, null, summary, glances)
         return function
 
     return register
