@@ -2,6 +2,7 @@
 
 import random
 import uuid
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,11 +24,13 @@ from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Operation
 from pyiceberg.table.update.snapshot import _FastAppendFiles
 from pyiceberg.typedef import Record
-from pyiceberg.types import StringType
+from pyiceberg.types import IcebergType, LongType, StringType
 
 from tests.contract.sinks_targets import FilesWorld
 from tidemark.services.library.release_world import IDENTITY, row_of
+from tidemark.services.sink.connectors import filerows, iceberg
 from tidemark.services.sink.connectors.files import FileSinkSettings
+from tidemark.services.sink.connectors.tablecolumns import numbers_of, paths_of
 from tidemark.services.source.connectors.icebergtable import IcebergVersions
 from tidemark.shared.model.ids import Epoch
 from tidemark.shared.model.values import Document
@@ -154,6 +157,11 @@ def commit_deletes(table: Table, name: str, **told: Any) -> None:
         deletes.append_data_file(file)
 
 
+def live_files(lake: Lake) -> list[str]:
+    """The paths of the files of the table as it is."""
+    return [task.file.file_path.removeprefix("file://") for task in lake.table().scan().plan_files()]
+
+
 @pytest.fixture
 async def lake(tmp_path: Path) -> Lake:
     made = Lake(tmp_path)
@@ -193,7 +201,7 @@ async def test_a_column_that_others_renamed_keeps_its_values(lake: Lake) -> None
 
 @pytest.mark.parametrize("again", [False, True])
 async def test_a_renamed_column_that_documents_still_have_comes_again(lake: Lake, *, again: bool) -> None:
-    """The name is what documents tell: it has their values, the earlier ones too, and no release waits for ever."""
+    """Earlier values stay where others put them, later ones have the name that documents tell, and no release waits for ever."""
     await lake.release({"id": 1, "a": 10})
     with lake.table().update_schema() as update:
         update.rename_column("a", "b")
@@ -201,7 +209,64 @@ async def test_a_renamed_column_that_documents_still_have_comes_again(lake: Lake
         await lake.opened()
     for key in range(2, 7):
         await lake.release({"id": key, "a": 10 * key})
-        assert lake.rows() == [{"id": n, "a": 10 * n, "b": None} for n in range(1, key + 1)]
+        assert lake.rows() == [{"id": 1, "a": None, "b": 10}] + [
+            {"id": n, "a": 10 * n, "b": None} for n in range(2, key + 1)
+        ]
+
+
+@pytest.mark.parametrize("partition_by", [(), ("p",)])
+async def test_each_file_tells_the_numbers_of_all_its_fields(tmp_path: Path, partition_by: tuple[str, ...]) -> None:
+    """Readers that know fields by numbers alone find no others: of new files, of joined ones, and of those that were written anew."""
+    lake = Lake(tmp_path)
+    lake.target.encoding = replace(lake.target.encoding, partition_by=partition_by)
+    await lake.opened()
+    for key in range(7):
+        if key == 5:
+            with lake.table().update_schema() as update:
+                update.delete_column("o").add_column("o", StringType())
+        await lake.release({"id": key, "p": "x", "o": {"x": 1, "l": [{"y": "z"}]}, f"new{key}": [[1.5]]})
+        schema = lake.table().schema()
+        for file in live_files(lake):
+            found = pq.ParquetFile(file).schema_arrow
+            assert numbers_of(found).keys() == paths_of(found)
+            for path, number in numbers_of(found).items():
+                name = schema.find_column_name(int(number))
+                assert name == ".".join(path) or (key > 4 and path[0] == "o")
+
+
+@pytest.mark.parametrize("kind", [LongType(), StringType()])
+async def test_a_column_that_others_made_anew_has_its_own_values_alone(lake: Lake, kind: IcebergType) -> None:
+    """Earlier rows can be read, and have none there; later ones do, over compactions."""
+    for key in range(3):
+        await lake.release({"id": key, "a": str(key)})
+    with lake.table().update_schema() as update:
+        update.delete_column("a")
+    with lake.table().update_schema() as update:
+        update.add_column("a", kind)
+    await lake.opened()
+    for key in range(3, 10):
+        await lake.release({"id": key, "a": key})
+        found = [row["a"] for row in lake.rows()]
+        assert found == [None] * 3 + [str(n) if kind == StringType() else n for n in range(3, key + 1)]
+    assert len(live_files(lake)) < 6
+
+
+async def test_a_compaction_leaves_what_an_earlier_version_told_by_names(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Files without numbers: renamed and dropped columns have their values, and files are joined."""
+    with monkeypatch.context() as earlier:
+        for module in (filerows, iceberg):
+            earlier.setattr(module, "numbered", lambda rows, _: rows)
+        await lake.release({"id": 1, "a": 10, "b": 1, "o": {"x": 1}})
+        await lake.release({"id": 2, "a": 20, "b": 2, "o": {"x": 2}})
+    with lake.table().update_schema() as update:
+        update.rename_column("a", "c").delete_column("b").rename_column("o.x", "y")
+    for key in range(3, 9):
+        await lake.release({"id": key, "c": 10 * key})
+        assert [(row["c"], row["o"]) for row in lake.rows()] == [(10, {"y": 1}), (20, {"y": 2})] + [
+            (10 * n, None) for n in range(3, key + 1)
+        ]
 
 
 async def test_a_column_that_others_dropped_comes_again_with_the_rows_that_have_it(lake: Lake) -> None:

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from tidemark.services.sink.connectors.csvlines import csv_bytes
 from tidemark.services.sink.connectors.formats import jsonl_bytes, parquet_bytes
-from tidemark.services.sink.connectors.tablecolumns import TAKES_NO_NULL, Fitted
+from tidemark.services.sink.connectors.tablecolumns import TAKES_NO_NULL, Fitted, needed, numbered
 from tidemark.shared.adapters.tablelibraries import no_catalog
 from tidemark.shared.language.csv_cells import text_of
 from tidemark.shared.language.expressions.ast import Expr, FieldPath, Literal
@@ -119,8 +119,8 @@ class RowBuffer:
         """`fit`: for formats with columns."""
         self._encoding = encoding
         self._fit = fit
-        self._whole: frozenset[str] = frozenset()
-        """Fields of `partitionBy` that the table takes no null of."""
+        self._known: pa.Schema = pa.schema([])
+        """The table's columns, for formats with columns."""
         self._chunks: dict[Key, list[pa.Table]] = {}
         self.size_bytes = 0
         """Arrow bytes of the batches that were taken."""
@@ -188,7 +188,7 @@ class RowBuffer:
         if empty:
             return pa.table({}), empty
         if self._fit is not None:
-            rows, refused, self._whole = self._fit(batch)
+            rows, refused, self._known = self._fit(batch)
             return rows, [Rejected(row, reason) for row, reason in sorted(refused.items())]
         if encoding.format == "csv":
             return pa.table({"document": encoded(batch)}), []
@@ -211,7 +211,7 @@ class RowBuffer:
         if isinstance(value, (list, dict)):
             raise BadFolder(f"partitionBy {field}: expected a plain value, found one of type {type_name(value)}")
         text = None if value is None or value is MISSING else text_of(value)
-        if text is None and field in self._whole:
+        if text is None and self._needs(field):
             raise BadFolder(f"partitionBy {field}: {TAKES_NO_NULL}, and the document has none")
         if text == "" and self._fit is not None:
             raise BadFolder(f"partitionBy {field}: a table has no empty text as a partition: it would be read as null")
@@ -221,6 +221,10 @@ class RowBuffer:
                 f"partitionBy {field}: expected at most {FOLDER_BYTES_MAX} bytes as a folder's name, found {size}"
             )
         return text
+
+    def _needs(self, field: str) -> bool:
+        """Whether a table takes no null of a field of `partitionBy`."""
+        return self._fit is not None and field in needed(self._known)
 
     def files(self) -> list[FileContent]:
         """The rows taken so far, as files. They stay until `clear`, so that writing may be tried again."""
@@ -249,8 +253,8 @@ class RowBuffer:
             for name, text in zip(encoding.partition_by, key, strict=True) if encoding.format == "iceberg" else ():
                 # In this format the files, too, have the columns that divide the rows.
                 texts = pa.array([text] * rows.num_rows, pa.string())
-                rows = rows.append_column(pa.field(name, pa.string(), nullable=name not in self._whole), texts)
-            return parquet_bytes(rows, options)
+                rows = rows.append_column(pa.field(name, pa.string(), nullable=not self._needs(name)), texts)
+            return parquet_bytes(numbered(rows, self._known), options)
         if encoding.format == "json":
             return jsonl_bytes(pa.concat_tables(group))
         return csv_bytes(pa.concat_tables(group).column(0), options.get("delimiter", ","))

@@ -4,8 +4,9 @@ A table has the name that its folder has below the connection's (`a/b/counts` is
 connection's `catalog` says where tables are known. A catalog lets one commit of two that began from one snapshot through, which is all that
 exactly once needs; the library's own repeating of commits is turned off, for it would not look at the marker again.
 
-Files tell their columns by names, and the table's mapping which field a name is. It keeps the names that fields had before others renamed
-or dropped them: else values of earlier files would be gone.
+Files tell the numbers of their fields: some readers know fields by nothing else. Files of earlier versions tell names alone, and the
+table's mapping which field a name is. It keeps the names that fields had before others renamed or dropped them: else values of these files
+would be gone.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -40,7 +41,7 @@ from tidemark.services.sink.connectors.destination import Destination
 from tidemark.services.sink.connectors.filerows import CatalogTable, joinable
 from tidemark.services.sink.connectors.formats import parquet_bytes, table_from
 from tidemark.services.sink.connectors.manifests import Manifest
-from tidemark.services.sink.connectors.tablecolumns import FORBIDDEN, plain
+from tidemark.services.sink.connectors.tablecolumns import FORBIDDEN, numbered, numbers_of, paths_of, plain
 from tidemark.services.sink.connectors.tablereleases import COMPACTED, TOLD, CommitConflict, TableReleases, app_of, told
 from tidemark.shared.adapters.icebergfiles import CODE
 from tidemark.shared.adapters.tablelibraries import iceberg_name, open_catalog
@@ -127,7 +128,8 @@ class IcebergReleases(TableReleases[Table]):
             return
 
     def _schema(self, table: Table) -> pa.Schema:
-        return plain(table.schema().as_arrow().empty_table()).schema.remove_metadata()
+        columns = table.schema().as_arrow()
+        return numbered(plain(columns.empty_table()), columns).schema.remove_metadata()
 
     def _add_columns(self, table: Table, schema: pa.Schema) -> None:
         try:
@@ -195,9 +197,9 @@ class IcebergReleases(TableReleases[Table]):
         removed = 0
         with suppress(CommitConflict):  # the rest is for the next time; versions have to go now
             for near in _groups(small, self._target_bytes):
-                rows = [plain(table_from(self._destination.read(self._inside(file.file_path)) or b"")) for file in near]
-                left = iter(near)
-                for alike in joinable(rows):
+                read = [(file, self._now(table, file)) for file in near]
+                left = iter([file for file, rows in read if rows is not None])
+                for alike in joinable([rows for _, rows in read if rows is not None]):
                     # Files of a column that others dropped and made with another type stay apart.
                     group = [next(left) for _ in alike]
                     if len(group) > 1:
@@ -209,10 +211,30 @@ class IcebergReleases(TableReleases[Table]):
                 return removed, self._expire(table)
         raise CommitConflict(f"{self._tries_max} others meanwhile")
 
+    def _now(self, table: Table, file: DataFile) -> pa.Table | None:
+        """The rows of a file in columns of the names that they have now. None where it is to stay as it is.
+
+        That is where others renamed or dropped fields inside of columns, or dropped all of its columns.
+        """
+        rows = table_from(self._destination.read(self._inside(file.file_path)) or b"")
+        schema, known = table.schema(), self._schema(table)
+        told = {names: field.field_id for field in _mapping(table) for names in field.names}
+        told |= {path[0]: int(number) for path, number in numbers_of(rows.schema).items() if len(path) == 1}
+        now = {name: schema.find_column_name(told[name]) for name in rows.column_names if name in told}
+        kept = {before: name for before, name in now.items() if name is not None}
+        if not kept:
+            return None
+        found = rows.select([*kept]).rename_columns([*kept.values()])
+        inner = {path: number for path, number in numbers_of(found.schema).items() if len(path) > 1}
+        numbers = numbers_of(known)
+        if any(numbers.get(path) != number for path, number in inner.items()):
+            return None
+        return plain(found) if numbers_of(numbered(found, known).schema).keys() == paths_of(found.schema) else None
+
     def _join(self, table: Table, group: Sequence[DataFile], rows: pa.Table) -> None:
         first = self._inside(group[0].file_path).removesuffix(".parquet")
         name = f"{first}-{table.metadata.current_snapshot_id}{LARGE}"
-        self._destination.create(name, parquet_bytes(rows, {}))
+        self._destination.create(name, parquet_bytes(numbered(rows, self._schema(table)), {}))
         self._change(table, COMPACTED, [self._file(table, name)], group)
         table.refresh()
 

@@ -6,7 +6,7 @@ A value that its column does not take, or with a name that the format forbids, l
 extended JSON: nothing is lost, and no row depends on others. A row without a value for a column that takes no null is refused.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from decimal import Decimal
 from typing import Final, NamedTuple
 
@@ -28,9 +28,15 @@ TAKES_NO_NULL: Final = "the column takes no null"
 LEVELS_MAX: Final = 32
 """Of arrays and objects in a column. Libraries end in between: Delta's at some 40, Arrow's writer at 63, Iceberg's at 49 arrays. A table
 with a deeper column cannot be opened any more."""
+NUMBER: Final = b"PARQUET:field_id"
+"""The key of a field's metadata that has its number, in Arrow and in its Parquet files."""
+ITEM: Final = "element"
+"""The name of a list's items, as Parquet has it."""
 _LONG_DIGITS: Final = 19
 """Of the longest whole number of 64 bits."""
 Agree = Callable[[pa.Schema], pa.Schema]
+Path = tuple[str, ...]
+"""Of a field, in columns, objects and arrays."""
 
 
 class Fitted(NamedTuple):
@@ -39,8 +45,8 @@ class Fitted(NamedTuple):
     rows: pa.Table
     refused: Mapping[int, str]
     """Rows that it does not take, by their places, and why. Without them no column that takes no null has one."""
-    whole: frozenset[str]
-    """Columns that divide it and take no null."""
+    known: pa.Schema
+    """The table's columns."""
 
 
 class TableColumns:
@@ -94,8 +100,7 @@ class TableColumns:
             self._learn(pa.schema([pa.field(RESCUED, pa.string())]))
         fields = [pa.field(name, column.type, self._known.field(name).nullable) for name, column in columns.items()]
         rows = pa.table([_without_hidden(column) for column in columns.values()], pa.schema(fields))
-        needs = needed(self._known)
-        return Fitted(rows, self._without(needs, rows), frozenset(needs) & {*self._partition_by})
+        return Fitted(rows, self._without(needed(self._known), rows), self._known)
 
     def _without(self, needs: Sequence[str], rows: pa.Table) -> Mapping[int, str]:
         """Rows without a value of one of these columns."""
@@ -230,6 +235,53 @@ def _blank(kind: pa.DataType) -> pa.Array:
 def needed(known: pa.Schema) -> list[str]:
     """The columns of a table that take no null."""
     return [field.name for field in known if not field.nullable]
+
+
+def numbered(rows: pa.Table, known: pa.Schema) -> pa.Table:
+    """The same rows. Their fields, at any depth, have the numbers of the table's fields of these names, in a format that has numbers."""
+    if not numbers_of(known):
+        return rows
+    fields = {field.name: field for field in known}
+    return rows.cast(pa.schema([_numbered(field, fields.get(field.name)) for field in rows.schema]))
+
+
+def _numbered(field: pa.Field, known: pa.Field | None) -> pa.Field:
+    kind, others = field.type, {} if known is None else {each.name: each for each in _inner(known.type)}
+    inner = [_numbered(each, others.get(each.name)) for each in _inner(kind)]
+    if pa.types.is_struct(kind):
+        kind = pa.struct(inner)
+    elif pa.types.is_list(kind):
+        kind = pa.list_(inner[0])
+    elif pa.types.is_map(kind):
+        kind = pa.map_(*inner)
+    number = None if known is None else (known.metadata or {}).get(NUMBER)
+    return pa.field(field.name, kind, field.nullable, None if number is None else {NUMBER: number})
+
+
+def numbers_of(schema: pa.Schema) -> dict[Path, bytes]:
+    """The numbers of fields, at any depth, that have one."""
+    return {path: field.metadata[NUMBER] for path, field in _fields(schema) if NUMBER in (field.metadata or {})}
+
+
+def paths_of(schema: pa.Schema) -> set[Path]:
+    """The fields at any depth."""
+    return {path for path, _ in _fields(schema)}
+
+
+def _fields(inner: Iterable[pa.Field], above: Path = ()) -> Iterator[tuple[Path, pa.Field]]:
+    for field in inner:
+        path = (*above, field.name)
+        yield path, field
+        yield from _fields(_inner(field.type), path)
+
+
+def _inner(kind: pa.DataType) -> list[pa.Field]:
+    """The fields of an object, the item of a list, key and value of a map. An item has one name, whatever a file calls it."""
+    if pa.types.is_struct(kind):
+        return list(kind)
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        return [kind.value_field.with_name(ITEM)]
+    return [kind.key_field, kind.item_field] if pa.types.is_map(kind) else []
 
 
 def _note(misfits: dict[int, list[str]], name: str, rows: Iterable[int]) -> None:

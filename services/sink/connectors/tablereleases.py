@@ -44,6 +44,8 @@ from tidemark.services.sink.connectors.tablecolumns import (
     TableColumns,
     exact,
     needed,
+    numbered,
+    numbers_of,
     plain,
 )
 from tidemark.shared.model.ids import Epoch
@@ -396,7 +398,7 @@ class TableReleases(ABC, Generic[Handle]):
         if len(lacking(known, rows.schema)):
             self.agree(rows.schema)
             raise CommitConflict("there was no column for values that others take none")
-        data = parquet_bytes(rows, {})
+        data = parquet_bytes(numbered(rows, known), {})
         digest = sha256(data)
         stem, suffix, rest = file.name.rpartition(".parquet")
         name = f"{stem}-{digest[:_DIGEST_DIGITS]}{suffix}{rest}"
@@ -450,7 +452,7 @@ class TableReleases(ABC, Generic[Handle]):
                 f"{self._destination.uri(file.name)}: its columns are not those of the other files, which one table must be: {error};"
                 " move the folder away, or name another in $emit"
             ) from error
-        changed, name = parquet_bytes(pa.table(columns), {}), visible_name(file.name)
+        changed, name = parquet_bytes(numbered(pa.table(columns), known), {}), visible_name(file.name)
         self._destination.create(name, changed)
         return structs.replace(file, name=name, size_bytes=len(changed), digest=sha256(changed))
 
@@ -526,8 +528,13 @@ def lacking(known: pa.Schema, staged: pa.Schema) -> pa.Schema:
 
 
 def fits(known: pa.Schema, staged: pa.Schema) -> bool:
-    """Whether the table's columns take those of a file as they are: else readers see other values, or fail."""
-    target = columns_of(known)
+    """Whether the table's columns take those of a file as they are: else readers see other values, or fail.
+
+    Where the file has numbers, they are those of the columns: others may have made one anew.
+    """
+    target, numbers = columns_of(known), numbers_of(known)
+    if numbers and any(numbers.get(path) != number for path, number in numbers_of(staged).items()):
+        return False
     return all(_takes(target.field(field.name), field) for field in columns_of(staged))
 
 
