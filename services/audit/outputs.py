@@ -6,13 +6,14 @@ range. Markers follow the commits one by one, and name the digest of the staged 
 
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import pairwise, takewhile
 from typing import Final
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from tidemark.services.audit.expected import text_of_record
 from tidemark.services.audit.forms import encoding_of
@@ -31,7 +32,7 @@ from tidemark.services.sink.connectors.kafkamarkers import TOPIC_PREFIX, Marker,
 from tidemark.shared.language.expressions.ast import Literal
 from tidemark.shared.language.stages import KafkaEmit
 from tidemark.shared.model.ids import FIRST_OFFSET, NO_EPOCH, Epoch, JobId, Offset, VertexId
-from tidemark.shared.ports.log import Log, LogError, LogRecord, TopicPartition, TopicRules
+from tidemark.shared.ports.log import Log, LogError, LogRecord, TopicFound, TopicPartition, TopicRules
 from tidemark.shared.ports.sink import Identity as ReleaseIdentity
 from tidemark.shared.ports.sink import TargetRefused
 from tidemark.shared.runtime.exchange import digest_of
@@ -44,6 +45,8 @@ class KeptPartition(Struct, frozen=True, array_like=True):
     """Records below were judged."""
     begun: Offset | None
     """The first record that the job wrote; None: it wrote none."""
+    origin: str = ""
+    """The topic's id; none where the brokers told none."""
 
 
 class KeptTable(Struct, frozen=True):
@@ -142,7 +145,7 @@ class Output:
                 ends[written.place] = min(ends[written.place], written.first)
         topics: dict[str, dict[int, KeptPartition]] = defaultdict(dict)
         for at, read in self.partitions.items():
-            topics[at.topic][at.partition] = KeptPartition(ends[at], read.begun)
+            topics[at.topic][at.partition] = KeptPartition(ends[at], read.begun, read.origin)
         theirs = [w for w in self.theirs if w.first + w.count > ends.get(w.place, 0)]
         live = {name: rows for name, rows in before.files.items() if name not in self.gone_files}
         files = live | {name: rows for name, (of, rows) in self.files.items() if of <= epoch}
@@ -193,26 +196,33 @@ async def topic_output(log: Log, stage: KafkaEmit, what: VertexReleases) -> Outp
     """The records of a Kafka sink. AuditFailed at the first that is not as the markers say."""
     output = Output()
     named = {str(stage.topic.value)} if isinstance(stage.topic, Literal) else set()
+    there = _There(log)
+    await there.look(named)
     records: dict[str, list[LogRecord]] = {}
     if what.until is None:
         for topic in sorted(named):
-            records[topic] = await _records(log, topic, what.before, output, judged=True)
+            records[topic] = await _records(log, topic, what.before, output, there, judged=True)
     for identity in what.identities():
         markers = await _markers(log, identity, what)
+        await there.look(written.topic for marker, _ in markers for written in marker.written)
         if what.until is None:
             # The topic was read before: what has been released since is for the next audit.
-            markers = list(takewhile(lambda each: _is_read(each[0], output, named), markers))
+            markers = list(takewhile(lambda each: _is_read(each[0], output, named, there), markers))
         else:
             markers = [each for each in markers if each[0].epoch <= what.until]
         _marked(identity, markers, what)
-        output.ranges += [(written, marker.epoch) for marker, _ in markers for written in marker.written]
+        for written, of in ((written, marker) for marker, _ in markers for written in marker.written):
+            if why := there.lost(of, written.topic):
+                output.gone.setdefault(of.epoch, why)
+            else:
+                output.ranges.append((written, of.epoch))
         output.steps[identity] = [marker.epoch for marker, _ in markers if marker.part == marker.parts]
         released = markers[-1][0].released if markers else what.marker(identity)
         output.released[identity] = NO_EPOCH if released is None else released
     ends = None if what.until is None else _ends(output)
     for topic in sorted({*named, *(written.topic for written, _ in output.ranges)} - records.keys()):
-        records[topic] = await _records(log, topic, what.before, output, ends, judged=topic in named)
-    output.tells = what.tells and await _read_others(log, what, named, output)
+        records[topic] = await _records(log, topic, what.before, output, there, ends, judged=topic in named)
+    output.tells = what.tells and await _read_others(log, what, named, output, there)
     judged = named if output.tells else set()
     for topic, found in records.items():
         begins = await _begins(log, topic)
@@ -220,6 +230,34 @@ async def topic_output(log: Log, stage: KafkaEmit, what: VertexReleases) -> Outp
         foreign = output.theirs if topic in judged else None
         _assign(output, what.vertex, topic, found, begins, foreign, encoding_of(stage), compacted=rules.needs_key)
     return output
+
+
+class _There:
+    """The topics that are there, as far as they were looked for."""
+
+    def __init__(self, log: Log) -> None:
+        self._log = log
+        self._looked: set[str] = set()
+        self._found: dict[str, TopicFound] = {}
+
+    async def look(self, topics: Iterable[str]) -> None:
+        """Look for these, once."""
+        if more := sorted({*topics} - self._looked):
+            self._looked.update(more)
+            self._found |= await patiently(partial(self._log.describe_topics, more))
+
+    def id(self, topic: str) -> str:
+        """Of a topic that was looked for; "" where none is told."""
+        return self._found[topic].id if topic in self._found else ""
+
+    def lost(self, marker: Marker, topic: str) -> str:
+        """Why the records of a transaction in a topic are not to be looked for; "" where they must be there."""
+        if topic not in self._found:
+            return f"topic {topic} is not there: it was deleted, with its records"
+        written, now = marker.topics.get(topic, ""), self.id(topic)
+        if not written or not now or written == now:
+            return ""
+        return f"topic {topic}: it was deleted, with its records, and made anew: they lay in the one with id {written}, now it has id {now}"
 
 
 def _ends(output: Output) -> dict[TopicPartition, Offset]:
@@ -235,6 +273,7 @@ async def _records(
     topic: str,
     before: KeptOutput,
     output: Output,
+    there: _There,
     ends: Mapping[TopicPartition, Offset] | None = None,
     *,
     judged: bool,
@@ -247,18 +286,26 @@ async def _records(
     partitions = [TopicPartition(topic, number) for number in range((await log.list_topics()).get(topic, 0))]
     until = await log.end_offsets(partitions) if ends is None else {at: ends[at] for at in partitions}
     for at, end in until.items():
-        known = before.topics.get(topic, {}).get(at.partition, KeptPartition(FIRST_OFFSET, None))
-        output.partitions[at] = KeptPartition(max(end, known.next) if judged else known.next, known.begun)
+        known = _known(before, at, there.id(topic))
+        output.partitions[at] = KeptPartition(max(end, known.next) if judged else known.next, known.begun, known.origin)
         found += [held.take(r) async for r in committed_records(log, topic, at.partition, known.next, end)]
     return found
 
 
-def _is_read(marker: Marker, output: Output, topics: Collection[str]) -> bool:
-    """Whether all records of a transaction lie where these topics were read."""
+def _known(before: KeptOutput, at: TopicPartition, origin: str) -> KeptPartition:
+    """What an earlier audit knew of a partition, if it was in the topic that has this id."""
+    known = before.topics.get(at.topic, {}).get(at.partition)
+    if known is None or (known.origin and origin and known.origin != origin):
+        return KeptPartition(FIRST_OFFSET, None, origin)
+    return replace(known, origin=origin)
+
+
+def _is_read(marker: Marker, output: Output, topics: Collection[str], there: _There) -> bool:
+    """Whether all records of a transaction lie where these topics were read, or went with one of them."""
     return all(
         written.first + written.count <= output.partitions[written.place].next
         for written in marker.written
-        if written.topic in topics and written.place in output.partitions
+        if written.topic in topics and written.place in output.partitions and not there.lost(marker, written.topic)
     )
 
 
@@ -297,10 +344,11 @@ async def _markers(log: Log, identity: Identity, what: VertexReleases) -> list[t
     return [(marker, place) for marker, place in found if last is None or marker.epoch > last]
 
 
-async def _read_others(log: Log, what: VertexReleases, topics: set[str], output: Output) -> bool:
+async def _read_others(log: Log, what: VertexReleases, topics: set[str], output: Output, there: _There) -> bool:
     """Note the ranges that others wrote under markers into these topics: earlier jobs, other sinks. False where some have lost markers."""
     mine = f"{TOPIC_PREFIX}{what.job}.{what.vertex}."
-    seen, found = dict[str, Offset](), list(what.before.theirs)
+    seen = dict[str, Offset]()
+    found = [each for each in what.before.theirs if _is_as_kept(what.before, each.place, there)]
     for topic in sorted(await log.list_topics()):
         if topic.startswith(TOPIC_PREFIX) and not topic.startswith(mine):
             partition, since = TopicPartition(topic, 0), what.before.others.get(topic, FIRST_OFFSET)
@@ -309,14 +357,21 @@ async def _read_others(log: Log, what: VertexReleases, topics: set[str], output:
                     return False
                 seen[topic] = (await log.end_offsets([partition]))[partition]
                 async for record in committed_records(log, topic, since=since):
-                    written = decode_marker(partition, record.value or b"").written
-                    found += [each for each in written if each.topic in topics]
+                    marker = decode_marker(partition, record.value or b"")
+                    own = [each for each in marker.written if each.topic in topics]
+                    found += [each for each in own if not there.lost(marker, each.topic)]
             except LogError:
                 if topic in await log.list_topics():
                     raise
                 return False  # its processor was dropped meanwhile, and its markers went with it
     output.others, output.theirs = seen, found
     return True
+
+
+def _is_as_kept(before: KeptOutput, at: TopicPartition, there: _There) -> bool:
+    """Whether what an earlier audit kept is of the topic that is there now."""
+    known = before.topics.get(at.topic, {}).get(at.partition)
+    return known is None or _known(before, at, there.id(at.topic)).next == known.next
 
 
 async def _begins(log: Log, topic: str) -> dict[int, int]:
@@ -349,7 +404,7 @@ def _assign(
     for written, _ in own:
         first = begun[written.partition] = min(written.first, begun.get(written.partition, written.first))
         if written.place in output.partitions:
-            output.partitions[written.place] = KeptPartition(output.partitions[written.place].next, first)
+            output.partitions[written.place] = replace(output.partitions[written.place], begun=first)
     others = {written for written in foreign or () if written.topic == topic}
     owners = _Owners([*own, *((written, None) for written in others)])
     counts: dict[WrittenRange, int] = defaultdict(int)

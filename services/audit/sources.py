@@ -80,13 +80,13 @@ def sources_of(row: ProcessorRow, processor: Processor, installed: AuditedInstal
         if not isinstance(vertex.head, ReadHead):
             continue
         stage = vertex.head.stage
+        listed = decode_kept(row.extra).splits.get(vertex.id, {})
         if isinstance(stage, KafkaSource):
             log = installed.log_at(processor, stage.connection_name)
             with installed.permitted(stage.path):
                 records = records_of(installed.reach, processor, stage, installed.executor)
-            found.append(TopicsRead(vertex.id, stage, log, records, several=several))
+            found.append(TopicsRead(vertex.id, stage, log, records, listed, several=several))
         else:
-            listed = decode_kept(row.extra).splits.get(vertex.id, {})
             found.append(PortRead(vertex.id, stage, processor, installed, listed, several=several))
     return tuple(found)
 
@@ -133,11 +133,19 @@ class TopicsRead:
     """Of its cluster."""
     made: RegisteredRecords | FormattedRecords | None
     """Makes JSON of the records."""
+    listed: Mapping[SplitId, KnownSplit]
+    """The splits in the processor's row."""
     several: bool
     """It is one of several."""
 
     async def records(self, commits: Sequence[Commit], after: Commit | None) -> list[SplitRecords]:
-        """See `source_records`."""
+        """See `source_records`. NotAuditable: what was read is no longer there."""
+        await same_topics(self.log, self.stage, self.listed)
+        splits = await self._records(commits, after)
+        await same_topics(self.log, self.stage, self.listed)
+        return splits
+
+    async def _records(self, commits: Sequence[Commit], after: Commit | None) -> list[SplitRecords]:
         splits = []
         for own, split in _own(self.vertex, commits[-1], several=self.several):
             topic, _, number = own.rpartition("-")
@@ -171,14 +179,12 @@ class TopicsRead:
     async def unread(self, row: ProcessorRow, commits: Sequence[Commit]) -> tuple[str, ...]:
         """Records that lie there and that the job has not read, each with its place.
 
-        AuditFailed: the row has a split at its end that no commit covers up to there. NotAuditable: what was read is no longer there.
+        AuditFailed: the row has a split at its end that no commit covers up to there.
         """
-        listed = decode_kept(row.extra).splits.get(self.vertex, {})
-        names = {split: name_of_split(self.vertex, split, several=self.several) for split in listed}
-        await same_topics(self.log, self.stage, listed)
-        for split, known in sorted(listed.items()):
+        names = {split: name_of_split(self.vertex, split, several=self.several) for split in self.listed}
+        for split, known in sorted(self.listed.items()):
             as_listed(row, names[split], known, commits)
-        left = left_in_topics(row, self.log, self.stage, listed, names, commits)
+        left = left_in_topics(row, self.log, self.stage, self.listed, names, commits)
         return tuple([what async for what in left])
 
     async def compacted(self, splits: Sequence[SplitRecords], commits: Sequence[Commit], after: Commit | None) -> str:

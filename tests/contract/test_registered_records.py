@@ -157,7 +157,7 @@ async def test_an_audit_reads_records_again_by_the_schema_of_each() -> None:
     world = await lanes()
     world.registry.content.away = 1
     made = RegisteredRecords(world.registry, InlineSpawner(), 1024, keys=True)
-    read = TopicsRead(VertexId("source"), world.stage, world.log, made, several=False)
+    read = TopicsRead(VertexId("source"), world.stage, world.log, made, {}, several=False)
     split, end = SplitId("in-0"), Offset(2)
     stands = {split: SplitStand(split, end, FIRST_OFFSET, "finished")}
     row = MirrorRow(JobId("j"), Epoch(1), NO_EPOCH, Generation(1), ())

@@ -100,6 +100,30 @@ async def test_retention_that_overtook_a_position_is_an_error_that_names_both() 
     assert is_lasting(found.value)
 
 
+async def test_I1_retention_that_overtook_a_partition_before_it_was_found_is_an_error() -> None:
+    """All records of a partition that came later are input: those that went before anybody looked are missed, with their number."""
+    world = await lane([0, 1], start_at="latest")
+    source = await start(world)
+    await world.add(1, [10, 11, 12])
+    await world.log.delete_records({TopicPartition("in", 1): Offset(2)})
+    with pytest.raises(
+        OffsetOutOfRange, match=r"topic in partition 1: offset 0 .* begins at 2: 2 offsets were deleted"
+    ) as found:
+        await open_splits(source, splits=[SplitId("in-1")], first=False)
+    assert is_lasting(found.value)
+
+
+async def test_E1_retention_in_a_partition_that_is_no_input_is_no_error() -> None:
+    """A partition that came behind `until: latest` ends where it begins."""
+    world = await lane([0, 1], until="latest")
+    source = await start(world)
+    await world.add(1, [10, 11, 12])
+    await world.log.delete_records({TopicPartition("in", 1): Offset(2)})
+    await open_splits(source, splits=[SplitId("in-1")], first=False)
+    assert await read(source) == [0, 1]
+    assert all(status.finished for status in source.status())
+
+
 async def test_a_position_beyond_the_log_is_an_error() -> None:
     """A position above the end means another topic of the same name: refused."""
     world = await lane([0, 1])

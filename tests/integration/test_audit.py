@@ -190,11 +190,6 @@ def output_dropped(told: Story) -> str:
     return r"epoch \d+, emit-2: topic usage partition 0: expected \d+ records from offset \d+, found \d+"
 
 
-def output_topic_dropped(told: Story) -> str:
-    told.broker.delete_topic("usage")
-    return r"epoch \d+, emit-2: topic usage partition 0: expected \d+ records from offset \d+, found 0"
-
-
 def letter_altered(told: Story) -> str:
     record = told.records("late")[1]
     told.rewrite("late", record.offset, (record.value or b"").replace(b"meter", b"metre"))
@@ -363,7 +358,6 @@ TAMPERINGS: tuple[Tamper, ...] = (
     marker_dropped,
     output_altered,
     output_dropped,
-    output_topic_dropped,
     output_swapped,
     letter_altered,
     input_altered,

@@ -22,7 +22,7 @@ from tidemark.shared.model.ids import NO_EPOCH, Epoch
 from tidemark.shared.model.values import Binary, Document
 from tidemark.shared.operators.context import Topics
 from tidemark.shared.ports.http import ServerAway, ServerRefused
-from tidemark.shared.ports.log import Log, RecordColumns, TopicPartition
+from tidemark.shared.ports.log import Log, RecordColumns, TopicFound, TopicPartition
 from tidemark.shared.ports.sink import Identity, Rejected, TargetRefused, TargetUnavailable
 from tidemark.shared.runtime.requests import Asked, Asking, Wanted
 
@@ -105,7 +105,7 @@ class HttpsSink(MarkedParts):
             self._passing = False
 
     async def _released(
-        self, epoch: Epoch, part: Part, number: int, counts: dict[str, int]
+        self, epoch: Epoch, part: Part, number: int, topics: dict[str, TopicFound]
     ) -> dict[TopicPartition, list[RecordColumns]]:
         """Sends the requests of a part; there are no records (S8)."""
         if self._answered[:2] != (epoch, number):

@@ -11,7 +11,7 @@
 
 import asyncio
 from abc import abstractmethod
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from typing import Final
@@ -48,6 +48,7 @@ from tidemark.shared.ports.log import (
     LogError,
     LogUnavailable,
     RecordColumns,
+    TopicFound,
     TopicPartition,
     Transaction,
     TransactionalWriter,
@@ -86,7 +87,7 @@ class _FullTransaction:
 
     def is_of(self, marker: Marker) -> bool:
         """Whether it is the transaction of this marker, which does not say yet where its records lie."""
-        return structs.replace(self.marker, written=()) == marker
+        return structs.replace(self.marker, written=(), topics={}) == marker
 
 
 class MarkedParts(PartsSink):
@@ -118,7 +119,7 @@ class MarkedParts(PartsSink):
             writer = await self._initialised(identity)
             first = first_marker(self._marker, identity, restored_from, "kafka", joins=joins)
             if first is not None:
-                await self._commit(await self._write(writer, first, {}))
+                await self._commit(await self._write(writer, first, {}, {}))
             assert self._marker is not None, "it was found, or written just now"
         return self._marker.released
 
@@ -143,12 +144,12 @@ class MarkedParts(PartsSink):
                 raise TargetRefused(f"kafka: the markers of {identity} are gone from {markers_of(identity).topic}")
             if not is_due(identity, marker.released, row, "kafka"):
                 return
-            counts: dict[str, int] = {}
+            topics: dict[str, TopicFound] = {}
             for next_marker, part in self._left(marker, row, staged, passed, "kafka"):
                 opened = await self._taken_ahead(next_marker, usable=next_marker.part not in passed)
                 if opened is None:
-                    records = {} if part is None else await self._released(row.epoch, part, next_marker.part, counts)
-                    opened = await self._write(writer, next_marker, records)
+                    records = {} if part is None else await self._released(row.epoch, part, next_marker.part, topics)
+                    opened = await self._write(writer, next_marker, records, topics)
                 await self._commit(opened)
 
     async def _taken_ahead(self, marker: Marker, *, usable: bool) -> _FullTransaction | None:
@@ -161,18 +162,22 @@ class MarkedParts(PartsSink):
 
     @abstractmethod
     async def _released(
-        self, epoch: Epoch, part: Part, number: int, counts: dict[str, int]
+        self, epoch: Epoch, part: Part, number: int, topics: dict[str, TopicFound]
     ) -> dict[TopicPartition, list[RecordColumns]]:
         """The records of a part, by partition; what else its release needs has been done.
 
-        counts: partitions of the topics that were asked for; more are added.
+        topics: those that were asked for; more are added.
         """
         ...
 
     async def _write(
-        self, writer: TransactionalWriter, marker: Marker, records: dict[TopicPartition, list[RecordColumns]]
+        self,
+        writer: TransactionalWriter,
+        marker: Marker,
+        records: dict[TopicPartition, list[RecordColumns]],
+        topics: Mapping[str, TopicFound],
     ) -> _FullTransaction:
-        """One transaction: records, then the marker."""
+        """One transaction: records, then the marker. topics: those of the records."""
         identity = self._identity
         assert identity is not None
         place = markers_of(identity)
@@ -181,7 +186,8 @@ class MarkedParts(PartsSink):
             for some in columns:
                 await transaction.send_batch(partition, some)
         if records:
-            marker = structs.replace(marker, written=ranges_of(await transaction.written()))
+            ids = {at.topic: topics[at.topic].id for at in records if topics[at.topic].id}
+            marker = structs.replace(marker, written=ranges_of(await transaction.written()), topics=ids)
         await transaction.send_batch(place, [marker_record(marker)])
         return _FullTransaction(transaction, marker)
 
@@ -378,9 +384,10 @@ class KafkaSink(MarkedParts):
             async with self._on_target(f"writing checkpoint {staged.epoch} ahead"):
                 parts = self._parts.listed(staged.handle)
                 await self._taken_ahead(marker, usable=False)
-                records = await self._released(staged.epoch, parts[0], 1, {}) if parts else {}
+                topics: dict[str, TopicFound] = {}
+                records = await self._released(staged.epoch, parts[0], 1, topics) if parts else {}
                 wanted = part_markers(marker.identity, staged.epoch, staged.committed, staged.handle, len(parts))[0]
-                self._ahead = opened = await self._write(writer, wanted, records)
+                self._ahead = opened = await self._write(writer, wanted, records, topics)
                 await opened.transaction.written()
             self._expiring = self._executor.spawn(self._expire(opened), f"{self.place} expiry", self._not_ahead)
 
@@ -411,25 +418,24 @@ class KafkaSink(MarkedParts):
         await super().close()
 
     async def _released(
-        self, epoch: Epoch, part: Part, number: int, counts: dict[str, int]
+        self, epoch: Epoch, part: Part, number: int, topics: dict[str, TopicFound]
     ) -> dict[TopicPartition, list[RecordColumns]]:
         """A part's records, each in order: by Kafka's hash of the key, in turn without one."""
         out: dict[TopicPartition, list[RecordColumns]] = {}
         turn = 0
         runs = decode_runs(await self._parts.load(part))
-        if unknown := sorted({run.topic for run in runs} - counts.keys()):
-            described = await self._log.describe_topics(unknown)
-            counts |= {topic: found.partitions for topic, found in described.items()}
-        await self._topics.look_up({run.topic for run in runs if run.topic in counts})
+        if unknown := sorted({run.topic for run in runs} - topics.keys()):
+            topics |= await self._log.describe_topics(unknown)
+        await self._topics.look_up({run.topic for run in runs if run.topic in topics})
         now_ms = self._clock.now_ms()
         for run in runs:
-            count = counts.get(run.topic)
-            if count is None:
+            found = topics.get(run.topic)
+            if found is None:
                 raise TargetRefused(
                     f"kafka: commit {epoch}, part {number}, record {turn}: topic {run.topic} does not exist any more;"
                     " create it again, and start the processor"
                 )
-            for at, columns in run.by_partition(count, turn):
+            for at, columns in run.by_partition(found.partitions, turn):
                 fitting = self._topics.fitting(run.topic, columns, now_ms)
                 out.setdefault(TopicPartition(run.topic, at), []).extend(fitting)
             turn += len(run)

@@ -14,6 +14,7 @@ from typing import Final
 
 from msgspec import Struct
 
+from tidemark.services.sink.connectors.markers import NO_MARKER
 from tidemark.shared.model.checkpoint import MirrorRow
 from tidemark.shared.model.formats import MARKER, FormatError, JsonCodec
 from tidemark.shared.model.ids import Epoch, Offset
@@ -54,6 +55,8 @@ class Marker(Struct, frozen=True, kw_only=True):
     """SHA-256 of the handle that is being released, hex."""
     written: tuple[WrittenRange, ...] = ()
     """Where the transaction's other records lie: so each record of an output is known to be of an epoch."""
+    topics: dict[str, str] = {}
+    """The ids of their topics, as far as brokers tell any: in one that was made anew the places mean nothing."""
 
     @property
     def released(self) -> Epoch:
@@ -140,7 +143,7 @@ async def last_marker(log: Log, place: TopicPartition, reading: MarkerReading) -
         if found is None and start == begin > 0:
             raise TargetRefused(
                 f"topic {place.topic}: begins at offset {begin} and has no marker: they were deleted, so what is released is not known;"
-                " its retention must be unlimited. Start without state"
+                f" its retention must be unlimited. {NO_MARKER}"
             )
         if found is not None or start == begin:
             return found

@@ -4,9 +4,17 @@ The marker of an identity is the last checkpoint with output visible at the targ
 it as its predecessor, and in no other way.
 """
 
+from typing import Final
+
 from tidemark.shared.model.checkpoint import MirrorRow
 from tidemark.shared.model.ids import NO_EPOCH, Epoch
 from tidemark.shared.ports.sink import Identity, MarkerAhead, ReleaseGap, TargetRefused
+
+NO_MARKER: Final = (
+    "Start without state; if that fails for the same reason, because committed output has to be released before, drop the processor and"
+    " create it again"
+)
+"""What is left to a user (E2)."""
 
 
 def check_open(identity: Identity, marker: Epoch | None, restored_from: Epoch, place: str, *, joins: bool) -> None:
@@ -20,7 +28,7 @@ def check_open(identity: Identity, marker: Epoch | None, restored_from: Epoch, p
         if restored_from > NO_EPOCH and not joins:
             raise TargetRefused(
                 f"{place}: the release marker of {identity} is gone, and checkpoint {restored_from} is being restored: which commits"
-                " are released is not known. Bring the markers back, or start without state"
+                f" are released is not known. Bring the markers back. Or: {NO_MARKER}"
             )
         return
     if marker > restored_from:

@@ -7,7 +7,8 @@ Rules kept here:
   recent: silence, an outage or a process that was stopped is no end.
 - I1, E1: where a new split starts (`startAt`) and ends (`until: latest`) is told by `ranges`, so that it is durable before it is read.
 - I2: a split's origin is its topic's id; partitions of a topic that was made anew are not read as if they were the old ones.
-- A position that retention has overtaken is an error that says so; nothing is skipped silently.
+- A position that retention has overtaken is an error that says so, the first one of a partition that came later, too; nothing is
+  skipped silently.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -20,7 +21,7 @@ from tidemark.services.source.connectors.formatted import FormattedRecords
 from tidemark.services.source.connectors.registered import RegisteredRecords
 from tidemark.shared.language.stages import StartAt, StartAtOffsets, StartAtTime
 from tidemark.shared.model.checkpoint import KnownSplit
-from tidemark.shared.model.ids import Offset, SplitId
+from tidemark.shared.model.ids import FIRST_OFFSET, Offset, SplitId
 from tidemark.shared.model.records import RawBatch, RawPartition
 from tidemark.shared.model.splits import SplitStatus
 from tidemark.shared.ports.clock import Clock
@@ -211,7 +212,7 @@ class KafkaConnector:
         unread = list(partitions.values())
         begins = await self._log.begin_offsets(unread)
         ends = await self._log.end_offsets(unread)
-        starts = await self._starts(unread, begins, ends) if first else begins
+        starts = await self._starts(unread, begins, ends) if first else {p: self._later(p, begins[p]) for p in unread}
         return {
             split: KnownSplit(
                 self._ordinal(p), topics[p.topic].id, starts[p], self._until(p, starts[p], ends[p], late=not first)
@@ -270,6 +271,12 @@ class KafkaConnector:
                 named = dict(offsets)
                 return {p: Offset(named.get(p.partition, begins[p])) for p in partitions}
         raise ValueError(f"$source.config.startAt: {start!r}")
+
+    def _later(self, partition: TopicPartition, begin: Offset) -> Offset:
+        """Where a partition that came later begins: all of it is input, so what retention took before anybody looked is missed (I1)."""
+        until = self._settings.until
+        named = until is None or (isinstance(until, StartAtOffsets) and partition.partition in dict(until.offsets))
+        return FIRST_OFFSET if named else begin
 
     def _until(self, partition: TopicPartition, position: Offset, end: Offset, *, late: bool) -> Offset | None:
         until = self._settings.until
