@@ -57,8 +57,9 @@ _SCHEMES: Final = ("postgresql://", "postgres://", "postgresql+psycopg://")
 _SESSION: Final = (
     "SET datestyle = 'ISO, YMD'", "SET timezone = 'UTC'", "SET intervalstyle = 'postgres'", "SET bytea_output = 'hex'",
     "SET extra_float_digits = 1", "SET client_encoding = 'UTF8'", "SET lc_messages = 'C'",
+    "SET search_path = pg_catalog",
 )  # fmt: skip
-"""Values come as texts, whose form is the session's."""
+"""Values come as texts, whose form is the session's. What is asked for is the server's own, whatever a database has of its name."""
 _STATE: Final = """
 SELECT s.slot_type, s.plugin, s.database, s.confirmed_flush_lsn - '0/0', s.wal_status,
        EXISTS (SELECT FROM pg_publication WHERE pubname = %(publication)s),
