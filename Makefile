@@ -228,6 +228,10 @@ mutants: setup ## take each rule of the protocol out of the code and see a test 
 outages: setup ## everything a processor needs is away for ten minutes and for three hours of virtual time, one after the other
 	$(PYTEST) -m long tests/outages $(ARGS)
 
+.PHONY: kafka-versions
+kafka-versions: setup ## windows, a join and a filter on brokers of other versions (VERSIONS='2.8.2 3.9.1'; all) and settings (SEEDS=1-9); a minute each
+	$(BIN)/python -m tests.harness.clusters $(VERSIONS) --seeds $(or $(SEEDS),1-9)
+
 .PHONY: age
 age: setup ## what it costs to lead, restore and list processors that committed each second for a year (COMMITS=31500000 PROCESSORS=50)
 	$(BIN)/python -m tests.harness.ageing --commits $(or $(COMMITS),31500000) --processors $(or $(PROCESSORS),50)

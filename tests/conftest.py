@@ -22,6 +22,7 @@ import pytest_asyncio
 import structlog
 from hypothesis import HealthCheck, is_hypothesis_test, settings
 
+from tests.harness.clusters.broker import broker_for_tests
 from tests.harness.mongodb.servers import Servers, mongodb
 from tests.harness.share import CI
 from tidemark.services.local.broker import LocalBroker
@@ -115,7 +116,7 @@ def unique_name() -> Callable[[str], str]:
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
 async def kafka_broker(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[str]:
     """The bootstrap address of the session's broker. Not for tests that take it down."""
-    broker = LocalBroker(BrokerSettings(data_dir=tmp_path_factory.mktemp("kafka")))
+    broker = broker_for_tests(BrokerSettings(data_dir=tmp_path_factory.mktemp("kafka")))
     bootstrap = await broker.start()
     yield bootstrap
     await broker.stop()
@@ -124,7 +125,7 @@ async def kafka_broker(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterato
 @pytest_asyncio.fixture
 async def fresh_broker(tmp_path: Path) -> AsyncIterator[LocalBroker]:
     """A started broker of the test's own, to kill and start again."""
-    broker = LocalBroker(BrokerSettings(data_dir=tmp_path / "kafka"))
+    broker = broker_for_tests(BrokerSettings(data_dir=tmp_path / "kafka"))
     await broker.start()
     yield broker
     broker.kill()

@@ -36,6 +36,7 @@ from tidemark.shared.model.splits import Status
 from tidemark.shared.model.values import Document
 from tidemark.shared.ports.log import Log, NewRecord, TopicPartition
 from tidemark.shared.protocol.coordinator.record import decode_plan
+from tidemark.shared.runtime.topics import KEPT
 
 
 class Redriven(msgspec.Struct, frozen=True):
@@ -82,7 +83,7 @@ async def redrive(name: ProcessorName, installed: AuditedInstallation, topic: st
     # All in the queue's cluster: corrections and how far they go are one transaction.
     log, markers = installed.log_at(processor, queue.connection_name), f"{installed.topics.prefix}.redrives"
     for each in (topic, markers):
-        await log.create_topic(each, 1, {"retention.ms": "-1"})
+        await log.create_topic(each, 1, KEPT)
     writer = await log.transactional_writer(f"tidemark.redrive.{row.job}")  # fences; aborts an open transaction
     try:
         last = await _last(log, markers, row.job)

@@ -28,7 +28,6 @@ from tidemark.services.backup.rows import (
     write_tables,
 )
 from tidemark.services.local.folders import STORE
-from tidemark.services.sink.connectors.kafkamarkers import TOPIC_CONFIG
 from tidemark.shared.adapters.clock import SystemClock
 from tidemark.shared.adapters.commit_store import SqlCommitStore
 from tidemark.shared.adapters.executor import AsyncExecutor
@@ -260,7 +259,7 @@ async def _write_topics(parts: BackupParts, source: Path, files: list[str]) -> N
             )
             if topic in there:
                 continue
-            await parts.log.create_topic(topic, 1, _config(name) if own else TOPIC_CONFIG)
+            await parts.log.create_topic(topic, 1, _config(name) if own else TOLD_CONFIG)
             for key, value, headers in COPIES.decode(b"".join(chunks_of(source / file))):
                 await (await writer.send(TopicPartition(topic, 0), NewRecord(value, key, headers)))
     finally:

@@ -44,7 +44,7 @@ from tidemark.shared.ports.log import Log
 from tidemark.shared.process.settings import read_runtime
 from tidemark.shared.runtime.client import Client, RequestRefused
 from tidemark.shared.runtime.settings import RuntimeSettings
-from tidemark.shared.runtime.topics import Topics, refusal
+from tidemark.shared.runtime.topics import KEPT, Topics, refusal
 
 Begun: TypeAlias = Literal["created", "resumed", "changed", "finished"]
 """How a run found the processor: not there, to be resumed with the same document, or with another, or already finished."""
@@ -72,7 +72,7 @@ async def make_topics(log: Log, topics: Mapping[str, int]) -> None:
     for topic, partitions in topics.items():
         if refused := refusal(topic, Topics().prefix):
             raise RequestRefused(refused)
-        await log.create_topic(topic, partitions, {"retention.ms": "-1"})
+        await log.create_topic(topic, partitions, KEPT)
 
 
 @dataclass(frozen=True, slots=True)

@@ -114,7 +114,7 @@ class LocalBroker:
             raise BrokerError(f"the broker on {self._settings.data_dir} runs already; stop it before starting it")
         settings = self._settings
         try:
-            java, jars = find_java(), ensure_jars()
+            java, jars = find_java(), self.jars()
         except (JavaError, JarsError) as error:
             raise BrokerError(str(error)) from error
         _prepare_folder(settings)
@@ -122,8 +122,8 @@ class LocalBroker:
         self._port, controller_port = _choose_ports(settings, self._port)
         if on_address is not None:
             on_address(self.bootstrap)
-        _write_properties(settings.properties_path, server_properties(settings, self._port, controller_port))
-        _format_once(settings)
+        write_properties(settings.properties_path, self.properties(self._port, controller_port))
+        await self.format(java.executable, jars)
         command = java_arguments(settings, java.executable, jars, _MAIN_CLASS)
         self._process = _spawn(settings, [*command, str(settings.properties_path)])
         try:
@@ -136,6 +136,18 @@ class LocalBroker:
             self.kill()
             raise
         return self.bootstrap
+
+    def jars(self) -> tuple[Path, ...]:
+        """Of the Kafka that runs; JarsError."""
+        return ensure_jars()
+
+    def properties(self, port: Port, controller_port: Port) -> dict[str, str]:
+        """The server properties of this start."""
+        return server_properties(self._settings, port, controller_port)
+
+    async def format(self, java: Path, jars: Sequence[Path]) -> None:
+        """Give the folder its identity, once; BrokerError."""
+        _format_once(self._settings)
 
     async def _ready(self) -> None:
         while not await _answers(self.bootstrap, self._settings.ask_timeout_ms):
@@ -263,7 +275,8 @@ def _holder(port: Port) -> str:
     return "another process"
 
 
-def _write_properties(path: Path, properties: Mapping[str, str]) -> None:
+def write_properties(path: Path, properties: Mapping[str, str]) -> None:
+    """As Kafka reads them."""
     lines = [f"{name}={value}" for name, value in sorted(properties.items())]
     path.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
@@ -294,7 +307,7 @@ def _format_once(settings: BrokerSettings) -> None:
     try:
         settings.log_dir.mkdir()
         shutil.copyfile(FEATURES_PATH, settings.log_dir / FEATURES_PATH.name)
-        _write_properties(settings.log_dir / "meta.properties", meta)
+        write_properties(settings.log_dir / "meta.properties", meta)
         mark.write_text(cluster_id, encoding="ascii")
     except OSError as error:
         raise BrokerError(

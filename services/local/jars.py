@@ -169,20 +169,20 @@ def _sha256(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def relock() -> int:
-    """Resolve ``ENDPOINT`` with all it needs and write the lock. Returns the number of jars."""
+def relock(endpoint: str = ENDPOINT, path: Path = LOCK_PATH) -> int:
+    """Resolve an endpoint with all it needs and write its lock. Returns the number of jars."""
     import jgo  # noqa: PLC0415 - as above
 
     with tempfile.TemporaryDirectory() as scratch:
-        resolved = jgo.build(ENDPOINT, update=True, cache_dir=Path(scratch)).lockfile
+        resolved = jgo.build(endpoint, update=True, cache_dir=Path(scratch)).lockfile
     if resolved is None:
-        raise JarsError(f"jgo resolved {ENDPOINT} but wrote no lock file; its version may have changed")
+        raise JarsError(f"jgo resolved {endpoint} but wrote no lock file; its version may have changed")
     rows = sorted(f"{jar.groupId}:{jar.artifactId}:{jar.version} sha256:{jar.sha256}" for jar in resolved.dependencies)
     head = (
         "# The jars of the local Kafka broker and their digests. Written by: python -m tidemark.services.local.jars --relock\n"
-        f"# From: {ENDPOINT}\n"
+        f"# From: {endpoint}\n"
     )
-    LOCK_PATH.write_text(head + "\n".join(rows) + "\n", encoding="utf-8")
+    path.write_text(head + "\n".join(rows) + "\n", encoding="utf-8")
     return len(rows)
 
 

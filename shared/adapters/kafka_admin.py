@@ -8,6 +8,7 @@ import asyncio
 import base64
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from io import BytesIO
 from typing import Any, Final, TypeVar
 
@@ -31,6 +32,7 @@ from aiokafka.protocol.types import (
 from tidemark.shared.adapters.kafka_client import (
     KAFKA_ERRORS,
     apart,
+    distrust_starting_brokers,
     require_partitions,
     require_topics,
     some_node,
@@ -192,6 +194,7 @@ T = TypeVar("T")
 _POLL_S: Final = 0.02
 """Between two looks, within `request_timeout_ms`."""
 _REPLICAS: Final = 3
+_EXISTS: Final = errors.TopicAlreadyExistsError.errno
 
 
 class KafkaAdmin:
@@ -211,16 +214,7 @@ class KafkaAdmin:
             brokers = len(admin._client.cluster.brokers())
             replicas = self._settings.replication or max(1, min(_REPLICAS, brokers))
             new = NewTopic(topic, partitions, replicas, topic_configs=dict(config or {}))
-            answer = await admin.create_topics([new], self._settings.request_timeout_ms)
-            ((_, code, *rest),) = answer.topic_errors
-            if code == errors.InvalidReplicationFactorError.errno:
-                # Brokers that are starting, or were away, are not counted yet: "fenced", or not registered.
-                raise LogUnavailable(
-                    f"creating topic {topic}: the brokers cannot do it now ({rest[0] if rest else code}); try again"
-                )
-            if code not in (0, errors.TopicAlreadyExistsError.errno):
-                raise errors.for_code(code)(rest[0] if rest else "")
-            await self._await_leaders(admin, topic)
+            await self._make(admin, new)
             found = (await require_topics(admin._client, [topic], self._settings.topic_wait_ms))[topic]
             if found != partitions:
                 raise LogError(
@@ -237,15 +231,33 @@ class KafkaAdmin:
         if cluster.controller is None:
             raise LogUnavailable("the brokers have no controller now; try again")
 
-    async def _await_leaders(self, admin: Any, topic: str) -> None:
-        deadline = time.monotonic() + self._settings.request_timeout_ms / 1000
-        while True:
-            found = [t for t in await admin.describe_topics() if t["topic"] == topic and not t["error_code"]]
-            if found and all(p["leader"] >= 0 for p in found[0]["partitions"]):
-                return
+    async def _make(self, admin: Any, new: NewTopic) -> None:
+        """Ask for it until it is there with leaders: one that is being deleted is said to exist, and no longer shown (with ZooKeeper)."""
+        topic, deadline = new.name, time.monotonic() + self._settings.request_timeout_ms / 1000
+        asked, found = _EXISTS, list[Any]()
+        while not (found and all(partition["leader"] >= 0 for partition in found[0]["partitions"])):
             if time.monotonic() >= deadline:
                 raise LogUnavailable(f"topic {topic}: was made, but has no leaders yet; see the brokers")
+            if asked == _EXISTS and not found:
+                asked = await self._asked(admin, new)
             await asyncio.sleep(_POLL_S)
+            node = await some_node(admin._client, [topic])
+            with suppress(errors.BrokerNotAvailableError):  # the cluster's first topic may not be known at once
+                answer = await admin._client.send(node, MetadataRequest([topic], allow_auto_topic_creation=False))
+                found = [told for told in answer.to_object()["topics"] if not told["error_code"]]
+
+    async def _asked(self, admin: Any, new: NewTopic) -> int:
+        """0, or the code for one that exists; LogUnavailable, the library's errors."""
+        answer = await admin.create_topics([new], self._settings.request_timeout_ms)
+        ((_, code, *rest),) = answer.topic_errors
+        if code == errors.InvalidReplicationFactorError.errno:
+            # Brokers that are starting, or were away, are not counted yet: "fenced", or not registered.
+            raise LogUnavailable(
+                f"creating topic {new.name}: the brokers cannot do it now ({rest[0] if rest else code}); try again"
+            )
+        if code not in (0, _EXISTS):
+            raise errors.for_code(code)(rest[0] if rest else "")
+        return int(code)
 
     async def delete_topics(self, topics: Sequence[str]) -> None:
         """Delete those that exist, and wait until they are gone."""
@@ -259,8 +271,15 @@ class KafkaAdmin:
                 if code not in (0, errors.UnknownTopicOrPartitionError.errno):
                     raise errors.for_code(code)(topic)
             deadline = time.monotonic() + self._settings.request_timeout_ms / 1000
-            while set(topics) & set(await admin.list_topics()):
-                if time.monotonic() >= deadline:
+            left = set(topics)
+            while left:
+                try:
+                    left &= set(await admin.list_topics())
+                except (
+                    errors.BrokerNotAvailableError
+                ):  # without its last topic, a broker with ZooKeeper is as one that starts
+                    left.clear()
+                if left and time.monotonic() >= deadline:
                     raise LogUnavailable(f"topics {', '.join(topics)}: still there; see the brokers")
                 await asyncio.sleep(_POLL_S)
 
@@ -295,7 +314,8 @@ class KafkaAdmin:
             for answer in await admin.describe_configs(asked):
                 for code, _, _, topic, entries, *_ in answer.resources:
                     if code == errors.UnknownTopicOrPartitionError.errno:
-                        raise LogError(f"topic {topic} does not exist; create it first")
+                        await require_topics(admin._client, [topic], self._settings.topic_wait_ms)
+                        raise LogUnavailable(f"topic {topic}: the broker did not know it just now; try again")
                     found[topic] = rules_of({entry[0]: entry[1] for entry in entries})
             return found
 
@@ -338,6 +358,7 @@ class KafkaAdmin:
             async with self._opening:
                 if self._admin is None:
                     admin = AIOKafkaAdminClient(**self._settings.connection("admin"))
+                    distrust_starting_brokers(admin._client)
                     try:
                         await admin.start()
                     except BaseException as error:

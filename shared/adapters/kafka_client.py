@@ -9,8 +9,10 @@ import asyncio
 import logging
 import time
 from collections.abc import Coroutine, Iterable
+from functools import partial
 from typing import Any, Final
 
+import aiokafka.client
 from aiokafka import errors
 from aiokafka.protocol.metadata import MetadataRequest
 
@@ -54,9 +56,30 @@ _PASSING: Final = (
     TypeError,
 )
 _TOO_LARGE: Final = (errors.MessageSizeTooLargeError, errors.RecordListTooLargeError)
+aiokafka.client.MetadataRequest = partial(MetadataRequest, allow_auto_topic_creation=False)
+"""What the library asks by itself about topics that its clients use: where brokers make topics that are asked for, one that was deleted
+while a client had it came back, and nobody deleted it again."""
+_OTHER_VERSION: Final = "this broker's Kafka has not this request, or not in this form; docs/kafka.md names versions"
+_GRANT: Final = "give this user what docs/kafka.md names"
+_REMEDIES: Final[dict[type[BaseException], str]] = {
+    errors.InvalidTransactionTimeout: (
+        "the cluster's transaction.max.timeout.ms is below transaction_timeout_ms of the connection: lower that (with request_timeout_ms,"
+        " which is at most as much), or raise the cluster's"
+    ),
+    errors.TopicAuthorizationFailedError: f"{_GRANT}: rights to topics",
+    errors.GroupAuthorizationFailedError: f"{_GRANT}: READ of the group",
+    errors.TransactionalIdAuthorizationFailed: f"{_GRANT}: WRITE and DESCRIBE of transactional ids that begin with tidemark.",
+    errors.ClusterAuthorizationFailedError: f"{_GRANT}: IDEMPOTENT_WRITE (brokers before 3.0), CREATE where topics are made",
+    errors.IncompatibleBrokerVersion: _OTHER_VERSION,
+    errors.UnsupportedVersionError: _OTHER_VERSION,
+    NotImplementedError: _OTHER_VERSION,
+}
+"""Where the library's name for an error does not say what to do."""
 _apart: Final[set["asyncio.Task[None]"]] = set()
 """Closings under way: nothing else may refer to their tasks."""
 _UNKNOWN: Final = errors.UnknownTopicOrPartitionError.errno
+_UPDATE_METADATA: Final = 6
+"""Key of the request by which a controller tells a broker of topics, where the cluster has ZooKeeper."""
 _POLL_S: Final = 0.02
 """Between two looks, within `topic_wait_ms`."""
 _CANCEL_AGAIN_S: Final = 0.5
@@ -80,11 +103,15 @@ def translated(error: BaseException, doing: str) -> LogError:
     # The plain class is the library's word for an error that it did not expect: no broker's refusal.
     if isinstance(error, _PASSING) or type(error) is errors.KafkaError or getattr(error, "retriable", False):
         return LogUnavailable(f"{doing}: the broker cannot do it now ({found}); try again")
-    return LogError(f"{doing}: refused ({found}); see the broker's log and the settings")
+    remedy = next(
+        (words for kind, words in _REMEDIES.items() if isinstance(error, kind)), "see the broker's log and the settings"
+    )
+    return LogError(f"{doing}: refused ({found}); {remedy}")
 
 
 KAFKA_ERRORS: Final = (
     errors.KafkaError,
+    NotImplementedError,
     errors.IllegalOperation,
     errors.ConsumerStoppedError,
     OSError,
@@ -165,6 +192,34 @@ def find_moved_brokers(client: Any) -> None:
         return bool(await original(cluster, topics))
 
     client._metadata_update = update
+
+
+def distrust_starting_brokers(client: Any) -> None:
+    """Take what a broker of ZooKeeper's answers about topics, before its controller has told it of any, for no answer.
+
+    When it begins to listen it knows no brokers, not even itself; then these, and still no topic at all. Without ZooKeeper a broker
+    listens when it knows its cluster.
+    """
+    original = client.send
+
+    async def send(node: Any, request: Any, **named: Any) -> Any:
+        answer = await original(node, request, **named)
+        if request.API_KEY != MetadataRequest.API_KEY:
+            return answer
+        if not answer.brokers:
+            raise errors.BrokerNotAvailableError("it has just started, and knows nothing of its cluster yet")
+        if any(topic[0] != _UNKNOWN for topic in answer.topics) or not _has_zookeeper(client, node):
+            return answer
+        if not (await original(node, MetadataRequest())).topics:
+            raise errors.BrokerNotAvailableError("it knows no topic at all: it has just started, or there is none yet")
+        return await original(node, request, **named)  # it may have come to know them since
+
+    client.send = send
+
+
+def _has_zookeeper(client: Any, node: Any) -> bool:
+    """Whether a broker that was asked takes a controller's requests on the listener of clients."""
+    return any(of == node and _UPDATE_METADATA in connection._versions for (of, _), connection in client._conns.items())
 
 
 class Heard:

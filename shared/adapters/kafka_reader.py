@@ -22,6 +22,7 @@ from crc32c import crc32c
 from tidemark.shared.adapters.kafka_client import (
     KAFKA_ERRORS,
     Heard,
+    distrust_starting_brokers,
     find_moved_brokers,
     require_partitions,
     require_topics,
@@ -138,6 +139,7 @@ class KafkaReader:
             isolation_level="read_committed" if committed_only else "read_uncommitted",
         )
         find_moved_brokers(self.client)
+        distrust_starting_brokers(self.client)
         self._heard = Heard(self.client)
         self._assigned: tuple[TopicPartition, ...] = ()
         self.closed = False

@@ -14,7 +14,14 @@ from typing import Any
 import aiokafka
 from aiokafka.partitioner import murmur2
 
-from tidemark.shared.adapters.kafka_client import KAFKA_ERRORS, discard, require_topics, seal, translated
+from tidemark.shared.adapters.kafka_client import (
+    KAFKA_ERRORS,
+    discard,
+    distrust_starting_brokers,
+    require_topics,
+    seal,
+    translated,
+)
 from tidemark.shared.adapters.kafka_denied import why_not
 from tidemark.shared.adapters.kafka_sending import send_by
 from tidemark.shared.adapters.kafka_settings import KafkaSettings
@@ -42,6 +49,7 @@ class Producer:
             transactional_id=identity,
             transaction_timeout_ms=settings.transaction_timeout_ms,
         )
+        distrust_starting_brokers(self.raw.client)
         send_by(self.raw, settings.message_bytes_max, settings.compression, transactional=identity is not None)
         self._known: dict[str, int] = {}
         self._error: LogError | None = None

@@ -25,20 +25,22 @@ _NAME: Final = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 """Kafka's rule for topics."""
 
 
-KEPT: Final = {"retention.ms": "-1", "retention.bytes": "-1"}
-"""Neither time nor size deletes records (C12)."""
+KEPT: Final = {"cleanup.policy": "delete", "retention.ms": "-1", "retention.bytes": "-1"}
+"""Neither time nor size deletes records (C12), nor a later one of the same key, whatever the cluster's defaults are."""
 EDGE_CONFIG: Final = {**KEPT, "segment.bytes": str(64 << 20)}
 """Of topics of edges: deleted records leave the disk a segment at a time."""
 TOLD_CONFIG: Final = {**KEPT, "segment.bytes": str(16 << 20)}
 """Of topics that are kept short: those of `upkeep.py`, and mirrors."""
 LATEST_CONFIG: Final = {
     "cleanup.policy": "compact",
+    "delete.retention.ms": str(24 * 3_600_000),
     "segment.bytes": TOLD_CONFIG["segment.bytes"],
     "max.compaction.lag.ms": "60000",
     "min.cleanable.dirty.ratio": "0.1",
 }
-"""Of topics of which the last record of each key counts, and which are read whole. Brokers compact no segment that is still written, and by
-themselves begin a new one at 1 GiB or after a week: a registry would be read for minutes, as a status comes with each commit."""
+"""Of topics of which the last record of each key counts, and which are read whole. A reader that was away for less
+than a day learns what was dropped. Brokers compact no segment that is still written, and by themselves begin a new one at 1 GiB or after a
+week: a registry would be read for minutes, as a status comes with each commit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +124,7 @@ class Topics:
         names = (self.commands, self.reports, self.requests, self.answers, self.flow)
         return {
             **dict.fromkeys(names, TOLD_CONFIG),
-            self.samples: {"retention.ms": str(self.samples_kept_ms)},
+            self.samples: {**KEPT, "retention.ms": str(self.samples_kept_ms)},
             self.registry: LATEST_CONFIG,
             self.connections: LATEST_CONFIG,
         }

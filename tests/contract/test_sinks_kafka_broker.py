@@ -16,6 +16,7 @@ from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 
 from tests.contract.sinks_targets import KafkaWorld, expression
+from tests.harness.clusters.broker import time_limit
 from tidemark.services.library.release_world import Task, World, batch_of, crash_after, haunt
 from tidemark.services.sink.connectors.kafkamarkers import MarkerReading, last_marker, markers_of
 from tidemark.services.sink.connectors.kafkarecords import Takes
@@ -152,7 +153,7 @@ async def test_S6_a_time_that_the_topic_refuses_costs_no_record(world: World, lo
     times = [now_ms, now_ms + 7_200_000, now_ms - 90_000_000, 2**62]
     batch = pa.RecordBatch.from_pydict({TS: pa.array(times), "id": pa.array(range(4))})
     name = f"times-{world.identity.job}"
-    await log.create_topic(name, 1, {"message.timestamp.before.max.ms": "86400000"})
+    await log.create_topic(name, 1, {time_limit(): "86400000"})
     rejected, records = await released(world, batch, name)
     assert not rejected
     assert [json.loads(record.value or b"")["id"] for record in records] == [0, 1, 2, 3]
@@ -165,7 +166,9 @@ async def test_S6_a_compacted_topic_gets_no_record_without_a_key(world: World, l
     name = f"compacted-{world.identity.job}"
     await log.create_topic(name, 1, {"cleanup.policy": "compact"})
     rejected, records = await released(world, documents_batch([{"key": "a"}, {"n": 1}, {"key": "b"}]), name)
-    assert rejected == [f"1: $emit: topic {name} is compacted, and the record has no key; set $emit.config.key"]
+    assert rejected == [
+        f"1: $emit: topic {name} is compacted, and the record has no key; set $emit.config.key, or the topic's cleanup.policy to delete"
+    ]
     assert [record.key for record in records] == [b'"a"', b'"b"']
 
 

@@ -21,7 +21,6 @@ import structlog
 from msgspec import structs
 
 from tidemark.services.sink.connectors.kafkamarkers import (
-    TOPIC_CONFIG,
     Marker,
     MarkerReading,
     last_marker,
@@ -54,6 +53,7 @@ from tidemark.shared.ports.log import (
     TransactionalWriter,
 )
 from tidemark.shared.ports.sink import Identity, Rejected, TargetRefused, TargetUnavailable
+from tidemark.shared.runtime.topics import TOLD_CONFIG
 
 _report = structlog.get_logger()
 _TRIM_EVERY: Final = 1_000
@@ -115,7 +115,7 @@ class MarkedParts(PartsSink):
         self._identity = identity
         async with self._on_target("opening"):
             await self._throw_away()
-            await self._log.create_topic(markers_of(identity).topic, 1, TOPIC_CONFIG)
+            await self._log.create_topic(markers_of(identity).topic, 1, TOLD_CONFIG)
             writer = await self._initialised(identity)
             first = first_marker(self._marker, identity, restored_from, "kafka", joins=joins)
             if first is not None:

@@ -21,10 +21,9 @@ from tidemark.shared.model.ids import Epoch, Offset
 from tidemark.shared.model.settings import check_positive
 from tidemark.shared.ports.log import Log, NewRecord, TopicPartition, Written
 from tidemark.shared.ports.sink import Identity, TargetRefused, TargetUnavailable
-from tidemark.shared.runtime.topics import MARKERS_PREFIX, TOLD_CONFIG, may_be
+from tidemark.shared.runtime.topics import MARKERS_PREFIX, may_be
 
 TOPIC_PREFIX: Final = MARKERS_PREFIX
-TOPIC_CONFIG: Final = {"cleanup.policy": "delete", **TOLD_CONFIG}
 
 
 class WrittenRange(Struct, frozen=True, array_like=True):

@@ -75,7 +75,10 @@ class TopicLimits:
         if rules.needs_key:
             keys = run.columns.keys
             without = np.arange(len(run)) if keys is None else np.flatnonzero(keys.is_null())
-            reason = f"$emit: topic {run.topic} is compacted, and the record has no key; set $emit.config.key"
+            reason = (
+                f"$emit: topic {run.topic} is compacted, and the record has no key; set $emit.config.key, or the topic's"
+                " cleanup.policy to delete"
+            )
             found |= dict.fromkeys(without.tolist(), reason)
         if rules.batch_bytes_max is not None:
             sizes = sizes_of(run.columns)
