@@ -26,11 +26,12 @@ from tidemark.services.audit.installed import AuditedInstallation
 from tidemark.services.audit.reading import HeldRecords, committed_records
 from tidemark.services.audit.recompute import Stand
 from tidemark.services.audit.sources import source_records, sources_of
+from tidemark.services.sink.connectors.kafkamarkers import TOPIC_PREFIX, decode_marker
 from tidemark.shared.language.documents import KafkaDlq, Processor, parse
 from tidemark.shared.language.stages import KafkaSource
 from tidemark.shared.language.values import parse_json, render_json
 from tidemark.shared.model.formats import REDRIVEN, JsonCodec
-from tidemark.shared.model.ids import JobId, ProcessorName, SplitId
+from tidemark.shared.model.ids import JobId, ProcessorName, SplitId, VertexId
 from tidemark.shared.model.processors import ProcessorRow
 from tidemark.shared.model.splits import Status
 from tidemark.shared.model.values import Document
@@ -53,8 +54,11 @@ class Redriven(msgspec.Struct, frozen=True):
     version: int = REDRIVEN.version
     stands: dict[SplitId, tuple[int, Status]] = {}
     """Where the splits stood, as in `Stand`: later output is not corrected yet."""
+    origin: str = ""
+    """The queue's id, in which `until` means something; none where the brokers told none."""
 
 
+_QUEUE: Final = VertexId("dlq")
 _AT_ONCE: Final = 500
 """Corrections that are handed to a transaction at once."""
 _CODEC: Final[JsonCodec[Redriven]] = JsonCodec(REDRIVEN, Redriven)
@@ -87,12 +91,14 @@ async def redrive(name: ProcessorName, installed: AuditedInstallation, topic: st
     writer = await log.transactional_writer(f"tidemark.redrive.{row.job}")  # fences; aborts an open transaction
     try:
         last = await _last(log, markers, row.job)
-        letters = await _letters(log, queue.topic, name, last.until if last is not None else {})
+        origin = await _whole(log, queue.topic, row.job)
+        known = last is not None and (last.origin == origin or not last.origin)
+        letters = await _letters(log, queue.topic, name, last.until if last is not None and known else {})
         records = await _records(row, processor, installed)
         stands = {split: (stand.next, stand.status) for split, stand in records.stands.items()}
         more = bool(letters.new or (letters.before and last is not None and last.stands != stands))
         found = _found(part, path, records, letters, last) if more else []
-        done = Redriven(row.job, letters.until, len(letters.new), len(found), topic, stands=stands)
+        done = Redriven(row.job, letters.until, len(letters.new), len(found), topic, stands=stands, origin=origin)
         if not more:
             return done
         transaction = await writer.begin()
@@ -138,6 +144,32 @@ async def _last(log: Log, markers: str, job: JobId) -> Redriven | None:
         if record.key == job.encode():
             found = _CODEC.decode(record.value or b"")
     return found
+
+
+async def _whole(log: Log, topic: str, job: JobId) -> str:
+    """The queue's id. CannotRedrive where letters of the job are gone: what they would have corrected, or have, is not known any more."""
+    queue = (await log.describe_topics([topic])).get(topic)
+    if queue is None:
+        message = f"topic {topic}: the queue of the dead letters is not there"
+        raise CannotRedrive(message)
+    begins = await log.begin_offsets([TopicPartition(topic, number) for number in range(queue.partitions)])
+    gone = 0
+    for markers in sorted(await log.list_topics()):
+        if not markers.startswith(f"{TOPIC_PREFIX}{job}.{_QUEUE}."):
+            continue
+        async for record in committed_records(log, markers):
+            marker = decode_marker(markers, record.value or b"")
+            origin = marker.topics.get(topic, queue.id)
+            for written in (each for each in marker.written if each.topic == topic):
+                begin = begins.get(written.place) if origin == queue.id or not queue.id else None
+                gone += written.count if begin is None else min(written.count, max(0, begin - written.first))
+    if gone:
+        message = (
+            f"topic {topic}: {gone} letters of this job are gone, by retention or because the topic was deleted: what they would have"
+            " corrected, or have corrected, is not known any more. The queue must keep its letters for as long as the source its records"
+        )
+        raise CannotRedrive(message)
+    return queue.id
 
 
 async def _letters(log: Log, topic: str, name: ProcessorName, until: Mapping[str, int]) -> Letters:

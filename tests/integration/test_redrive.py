@@ -29,7 +29,7 @@ from tidemark.services.cli.process import quiet
 from tidemark.shared.adapters.memory_commit_store import MemoryCommitStore
 from tidemark.shared.adapters.virtual import run_virtual
 from tidemark.shared.language.documents import parse
-from tidemark.shared.model.ids import SplitId, VertexId
+from tidemark.shared.model.ids import Offset, SplitId, VertexId
 from tidemark.shared.ports.log import LogError, NewRecord, TopicPartition
 
 SOURCE = VertexId("source-1")
@@ -164,6 +164,29 @@ def test_a_compacted_source_that_lacks_records_is_not_redriven(saved: Saved) -> 
         with pytest.raises(CannotRedrive, match="topic readings partition 0 is compacted"):
             await ask(told)
         assert corrected(told) == []
+
+    run(saved, then)
+
+
+@pytest.mark.parametrize("redriven", [True, False])
+@pytest.mark.parametrize("anew", [True, False])
+def test_a_queue_that_lacks_letters_is_not_redriven(saved: Saved, redriven: bool, anew: bool) -> None:
+    """By retention, or because it was made anew, before they were redriven or behind it: it is told how many are gone."""
+
+    async def then(told: Story) -> None:
+        letters = told.records("late")
+        if redriven:
+            await ask(told)
+        corrections = corrected(told) if redriven else []
+        if anew:
+            told.broker.delete_topic("late")
+            told.broker.create_topic("late", 1)
+        else:
+            await told.log.delete_records({TopicPartition("late", 0): Offset(letters[1].offset + 1)})
+        count = len(letters) if anew else 2
+        with pytest.raises(CannotRedrive, match=f"topic late: {count} letters of this job are gone"):
+            await ask(told)
+        assert corrected(told) == corrections
 
     run(saved, then)
 
