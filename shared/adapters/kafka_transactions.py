@@ -51,7 +51,7 @@ class KafkaTransaction:
         self._writer = writer
         self._producer = producer
         self._lanes: dict[TopicPartition, asyncio.Lock] = {}
-        self._sent: list[asyncio.Future[Any]] = []
+        self._sent: dict[asyncio.Future[Any], TopicPartition] = {}
         self._answers: list[tuple[TopicPartition, int, asyncio.Future[Any]]] = []
         """Of every batch: its partition, its number of records, and the broker's answer."""
         self._ended = False
@@ -112,16 +112,16 @@ class KafkaTransaction:
         sent = await self._producer.raw.send_batch(batch, partition.topic, partition=partition.partition)
         # Looked at in any case, so that nobody is warned of an error that the end of the transaction reports.
         sent.add_done_callback(lambda f: f.cancelled() or f.exception())
-        self._sent.append(sent)
+        self._sent[sent] = partition
         self._answers.append((partition, batch.record_count(), sent))
 
     def _take_answers(self) -> None:
-        """Raise the first error among the answers that are there; let go of the others."""
-        done = [sent for sent in self._sent if sent.done()]
-        self._sent = [sent for sent in self._sent if not sent.done()]
-        failed = [error for sent in done if (error := sent.exception()) is not None]
-        if failed:
-            raise failed[0]
+        """Raise the first error among the answers that are there, with the partition; let go of the others."""
+        done = {sent: at for sent, at in self._sent.items() if sent.done()}
+        self._sent = {sent: at for sent, at in self._sent.items() if not sent.done()}
+        for sent, at in done.items():
+            if (error := sent.exception()) is not None:
+                raise self._writer.refused(error, f"{self._producer.name}: writing to {at}") from error
 
     async def written(self) -> Sequence[Written]:
         """Wait until the broker has all batches; where each lies.

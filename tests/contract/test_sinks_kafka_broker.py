@@ -1,6 +1,7 @@
 # ruff: noqa: N802 -- a test carries its rule's name
 """The Kafka sink on a real broker: what a log in memory could only imitate (protocol, S3)."""
 
+import contextlib
 import itertools
 import json
 import re
@@ -8,12 +9,15 @@ import time
 import uuid
 from collections.abc import AsyncIterator
 from dataclasses import replace
+from secrets import token_hex
 from typing import Any
 
 import pyarrow as pa
 import pytest
+from aiokafka import AIOKafkaProducer
 from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
+from aiokafka.errors import MessageSizeTooLargeError
 
 from tests.contract.sinks_targets import KafkaWorld, expression
 from tests.harness.clusters.broker import time_limit
@@ -131,6 +135,50 @@ async def test_S3_S6_a_record_that_the_broker_refuses_at_release_is_a_permanent_
     with pytest.raises(TargetRefused, match="commit 1"):
         await task.release()
     assert await target.visible() == []
+
+
+async def test_S6_what_a_broker_refuses_at_release_is_tried_by_the_rules_of_now_and_named(
+    world: World, log: KafkaLog, kafka_broker: str
+) -> None:
+    """A limit was lowered since: batches are divided anew by it; one record that is too large for it is named, with topic and bytes."""
+    target = world.target
+    assert isinstance(target, KafkaWorld)
+    await log.create_topic(name := f"lowered-{world.identity.job}", 1)
+    target.stage = replace(target.stage, topic=expression(name))
+    target.settings = replace(
+        target.settings, ahead_ms_max=1
+    )  # nothing is written ahead behind a release that took longer
+    sink = target.sink()
+    await sink.open(world.identity, Epoch(0))
+    for epoch, sizes in enumerate(([10], [300] * 50, [10, 3_000, 10]), 1):
+        assert not await sink.accept(documents_batch([{"pad": token_hex(size)} for size in sizes]))
+        world.commit(Epoch(epoch), await sink.stage(Epoch(epoch), Epoch(epoch - 1)), len(sizes))
+        await (
+            log.list_topics()
+        )  # longer than that: so the next one is not written ahead, by rules that are looked up anew
+        if epoch == 3:
+            with pytest.raises(
+                TargetRefused, match=rf"commit 3 .*{name} partition 0.*; part 1, record 1: .* has about 61\d\d bytes"
+            ):
+                await sink.release(*world.commits[-1])
+            continue
+        await sink.release(*world.commits[-1])
+        if epoch == 1:
+            await _lowered(kafka_broker, name)
+    rows = [json.loads(record.value or b"") for record in await target.records(name)]
+    assert sum("pad" in row for row in rows) == 51
+
+
+async def _lowered(kafka_broker: str, topic: str) -> None:
+    """The topic takes 1,000 bytes at the most, and its partitions know it."""
+    admin = AIOKafkaAdminClient(bootstrap_servers=kafka_broker)
+    await admin.start()
+    await admin.alter_configs([ConfigResource(ConfigResourceType.TOPIC, topic, {"max.message.bytes": "1000"})])
+    await admin.close()
+    async with AIOKafkaProducer(bootstrap_servers=kafka_broker) as producer:
+        with contextlib.suppress(MessageSizeTooLargeError):
+            while True:
+                await producer.send_and_wait(topic, json.dumps({"probe": token_hex(1_000)}).encode())
 
 
 async def released(world: World, batch: pa.RecordBatch, topic: str) -> tuple[list[str], list[LogRecord]]:

@@ -290,6 +290,8 @@ class KafkaSink(MarkedParts):
         """To be written ahead."""
         self._is_prompt = True
         """The last commit came in time for what was written ahead of it: where commits are slow, each would be written twice."""
+        self._doubtful = ""
+        """The first record of a release that its topic may refuse; it may fit, compressed."""
         self._writing: Handle | None = None
         self._expiring: Handle | None = None
 
@@ -366,6 +368,20 @@ class KafkaSink(MarkedParts):
         await super().release(row, staged)
         self._write_soon()
 
+    async def _release(self, row: MirrorRow, staged: bytes, passed: frozenset[int]) -> None:
+        """See `MarkedParts._release`. What brokers refuse is tried once more, by the rules that topics have now."""
+        try:
+            await super()._release(row, staged, passed)
+        except TargetRefused as error:
+            if not isinstance(error.__cause__, LogError):
+                raise
+            _report.warning("sink.refused", place=self.place, epoch=row.epoch, reason=str(error))
+            self._doubtful = ""
+            try:
+                await super()._release(row, staged, passed)
+            except TargetRefused as again:
+                raise TargetRefused(f"{again}{self._doubtful}") from again
+
     # --- what is written before its commit ----------------------------------------------------------------------------
 
     def _write_soon(self) -> None:
@@ -435,6 +451,9 @@ class KafkaSink(MarkedParts):
                     f"kafka: commit {epoch}, part {number}, record {turn}: topic {run.topic} does not exist any more;"
                     " create it again, and start the processor"
                 )
+            if not self._doubtful and (refused := self._topics.refused(run)):
+                at, reason = next(iter(refused.items()))
+                self._doubtful = f"; part {number}, record {turn + at}: {reason}"
             for at, columns in run.by_partition(found.partitions, turn):
                 fitting = self._topics.fitting(run.topic, columns, now_ms)
                 out.setdefault(TopicPartition(run.topic, at), []).extend(fitting)

@@ -20,6 +20,8 @@ from tidemark.shared.ports.log import Log, LogDenied, LogError, LogUnavailable, 
 _CLOCKS_APART_MS: Final = 60_000
 """A broker's clock may differ from ours so much, or by a tenth of the difference that it allows, if that is less."""
 _FREE: Final = TopicRules()
+OF_TOPICS: Final = ("$emit: topic ", "$emit: the record for topic ", "$emit.topic: ")
+"""How the reasons of this module begin: those that follow from a topic, which may have changed since."""
 
 
 class TopicLimits:
