@@ -37,7 +37,8 @@ from tidemark.services.audit.merged import TargetRead, Unread, compare, merged_o
 from tidemark.services.audit.outputs import NO_OUTPUT, KeptOutput, Output, VertexReleases, topic_output
 from tidemark.services.audit.reach import Judge
 from tidemark.services.audit.reading import TooMuchHeld
-from tidemark.services.audit.recompute import Positions, Recomputed, SplitRecords, Stand, recompute
+from tidemark.services.audit.recompute import Accept, Positions, Recomputed, SplitRecords, Stand, Texts, recompute
+from tidemark.services.audit.refusals import told_refusals
 from tidemark.services.audit.report import NOTHING, Audited
 from tidemark.services.audit.rowsums import NO_ROWS, RowSum
 from tidemark.services.audit.settings import audit_settings
@@ -208,12 +209,12 @@ async def _audited(
     read = [table for table in tables.values() if isinstance(table, TargetRead)]
     expected = await _expected(processor, installed, outputs)
     expected |= {table.vertex: replace(table.expected, accept=table.rejected) for table in read}
-    accepts = {v: at.accept for v, at in expected.items()}
-    texts = {v: at.texts for v, at in expected.items() if at.texts is not None}
+    accepts, texts = _by_vertex(expected)
     kept = _released(commits, outputs) if aligned else NO_EPOCH
     run = None if last is None else last.run
     again = partial(recompute, processor, splits, stands, name, accepts=accepts, texts=texts, code=plan.code)
-    again = partial(again, running=plan.tasks, begin=run, keep=kept)
+    refusals = told_refusals(processor, outputs, commits, expected)
+    again = partial(again, running=plan.tasks, begin=run, keep=kept, refusals=refusals and refusals.fresh)
     done = await _recomputed(again, expected)
     late = _told_late(done.plan, outputs, splits, commits) if done.paced and aligned else None
     told = None if late is None else await _recomputed(partial(again, late=late.places), expected)
@@ -250,6 +251,12 @@ async def _audited(
     owed = {vertex: begin.owed.get(vertex, NO_ROWS) + output.owed for vertex, output in outputs.items()}
     untold = frozenset(vertex for vertex, output in outputs.items() if not output.tells)
     return _Piece(Audited(account, tuple(unchecked), notes, tuple(left), covered), checkpoint, owed, untold)
+
+
+def _by_vertex(expected: Mapping[VertexId, ExpectedOutput]) -> tuple[dict[VertexId, Accept], dict[VertexId, Texts]]:
+    """What targets refuse, and how they have rows where documents alone do not tell."""
+    texts = {vertex: at.texts for vertex, at in expected.items() if at.texts is not None}
+    return {vertex: at.accept for vertex, at in expected.items()}, texts
 
 
 def _is_unchanged(name: ProcessorName, since: Epoch) -> None:

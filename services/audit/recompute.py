@@ -34,7 +34,7 @@ from tidemark.shared.operators.context import TaskContext, context_of
 from tidemark.shared.operators.dead_letters import WOULD_REFUSE, RowFailure, dead_letters
 from tidemark.shared.operators.source_front import SourceFront
 from tidemark.shared.operators.specs import FrontSpec
-from tidemark.shared.planning import plan_processor
+from tidemark.shared.planning import DeadLetterHead, plan_processor
 from tidemark.shared.ports.sink import Rejected
 from tidemark.shared.protocol.source.machine import Input
 from tidemark.shared.protocol.source.split import Split
@@ -42,6 +42,8 @@ from tidemark.shared.protocol.watermarks import InputProgress, all_idle, combine
 
 Accept = Callable[[pa.RecordBatch], Sequence[Rejected]]
 """Which rows a target would refuse."""
+Refused = Callable[[Sequence[Rejected], pa.RecordBatch, str, TaskContext], Sequence[Rejected]]
+"""Which of a batch's rows were refused, where a target would refuse these now; by the sink's name in letters, and its context."""
 Texts = Callable[[pa.RecordBatch, Collection[int]], list[str]]
 """How a target has rows, but for those that are named by their places."""
 Positions = frozenset[tuple[int, int]]
@@ -234,6 +236,7 @@ class _World:
     """By source, rows of this epoch that come behind its barrier."""
     accepts: Mapping[VertexId, Accept] = field(default_factory=dict)
     texts: Mapping[VertexId, Texts] = field(default_factory=dict)
+    refused: Refused | None = None
     reach: Sequence[Reach] = ()
 
     def keep(self, before: KeptRun | None, chance: Mapping[VertexId, str]) -> KeptRun:
@@ -288,6 +291,9 @@ class _World:
         """Rows that the target would refuse go to the dead letters, as a sink's task sends them (S6)."""
         accept = self.accepts.get(sink)
         rejected = accept(batch) if accept is not None else ()
+        vertex = self.plan.vertex(sink)
+        if self.refused is not None and not isinstance(vertex.head, DeadLetterHead):
+            rejected = self.refused(rejected, batch, vertex.label, self.contexts[sink])
         rows = {r.row for r in rejected}
         taken = [d for row, d in enumerate(documents_of(batch)) if row not in rows]
         if (texts := self.texts.get(sink)) is not None:
@@ -297,7 +303,7 @@ class _World:
         self.done.origins[sink] += [origin] * len(taken)
         failures = [RowFailure(r.row, r.reason, WOULD_REFUSE) for r in rejected]
         if failures:
-            self.send(sink, dead_letters(batch, failures, self.plan.vertex(sink).label, self.contexts[sink]), origin)
+            self.send(sink, dead_letters(batch, failures, vertex.label, self.contexts[sink]), origin)
 
     def read(self, source: VertexId, batch: RawBatch, *, idled: bool) -> None:
         reading = self.sources[source]
@@ -412,6 +418,7 @@ def recompute(  # noqa: PLR0913 - a document, its records, and what was known of
     collects: bool = False,
     accepts: Mapping[VertexId, Accept] | None = None,
     texts: Mapping[VertexId, Texts] | None = None,
+    refusals: Callable[[], Refused] | None = None,
     code: bytes = b"",
     running: Collection[VertexId] | None = None,
     begin: KeptRun | None = None,
@@ -424,6 +431,7 @@ def recompute(  # noqa: PLR0913 - a document, its records, and what was known of
     passed: positions at the barriers on the way, in order: which record of an id counts is decided at each (DD2).
     accepts: by sink vertex, which rows its target would refuse; none for a vertex without an entry.
     texts: by sink vertex, how its rows are written where their metadata decide, too; none for others.
+    refusals: makes, for one run, what takes the rows that targets would refuse now for those that they refused then.
     code: of its computations, as in the plan that ran. running: its vertices (`plan_processor`).
     begin: of an earlier run over the records in front of these. keep: the epoch with a barrier at which the run is kept; it is begun once.
     """
@@ -437,6 +445,7 @@ def recompute(  # noqa: PLR0913 - a document, its records, and what was known of
         late=_by_split(late or frozenset()),
         accepts=accepts or {},
         texts=texts or {},
+        refused=None if refusals is None else refusals(),
         reach=[Reach(judge, unbounded=unbounded and idled, told=late is not None) for judge in judges_of(plan)],
     )
     world.build()

@@ -5,9 +5,15 @@ import logging
 import pytest
 
 from tests.harness.audited import READINGS, Saved, Story, feed, finished_run, run
-from tidemark.services.audit.check import Audited, NotAuditable
+from tests.harness.installation import NAME, installed
+from tests.harness.sealing import sealed
+from tidemark.services.audit.check import Audited, NotAuditable, audit
+from tidemark.services.audit.installed import AuditedInstallation
 from tidemark.services.cli.process import quiet
-from tidemark.shared.adapters.virtual import run_virtual
+from tidemark.shared.adapters.memory_commit_store import MemoryCommitStore
+from tidemark.shared.adapters.memory_log import MemoryLog
+from tidemark.shared.adapters.virtual import VirtualWorld, run_virtual
+from tidemark.shared.ports.log import NewRecord, TopicPartition
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -52,3 +58,48 @@ def test_an_output_whose_topic_was_deleted_is_told_and_not_compared(saved: Saved
     (gone,) = set(found.gone)
     assert gone.startswith("topic usage: it was deleted" if again else "topic usage is not there")
     assert found.records == len(READINGS) + 15
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_rows_that_a_topic_refused_by_other_rules_than_now_are_as_letters_say(first: bool) -> None:
+    """In front of a stop the topic is compacted, and refuses records without a key, or behind it: half of the rows are letters."""
+
+    async def story(world: VirtualWorld) -> None:
+        async with installed(world.clock, world.executor) as it:
+            log = sealed(MemoryLog(it.broker))
+            for topic in ("in", "out", "letters"):
+                await log.create_topic(topic, 1)
+            await it.create(copies())
+            for half, compacted in enumerate((first, not first)):
+                (it.broker.compacted.add if compacted else it.broker.compacted.discard)("out")
+                await it.start()
+                writer = await log.writer("test")
+                for number in range(10 * half, 10 * half + 10):
+                    await (await writer.send(TopicPartition("in", 0), NewRecord(b'{"n": %d}' % number)))
+                await writer.close()
+                await it.committed()
+                await it.stop(drain=half == 1)
+            counts = {topic: len(it.broker.dump(topic)[0]) for topic in ("out", "letters")}
+            assert counts == {"out": 10, "letters": 10}
+            there = AuditedInstallation(MemoryCommitStore(it.store), it.memory_blobs, log, {})
+            found = await audit(NAME, there)
+            assert (found.records, found.gone, found.unchecked) == (20, (), ())
+            assert sum(epoch.dead_letters for epoch in found.epochs) == 10
+
+    run_virtual(story)
+
+
+def copies() -> dict[str, object]:
+    """From a topic into another, whose records have no key."""
+    start = {"auto_offset_reset": "earliest"}
+    return {
+        "connections": {"broker": {"type": "kafka", "bootstrapServers": "memory"}},
+        "pipeline": [
+            {"$source": {"connectionName": "broker", "topic": "in", "config": start}},
+            {"$emit": {"connectionName": "broker", "topic": "out"}},
+        ],
+        "options": {
+            "dlq": {"connectionName": "broker", "topic": "letters"},
+            "checkpoint": {"interval": {"size": 100, "unit": "ms"}},
+        },
+    }
