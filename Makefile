@@ -184,6 +184,10 @@ drawn: setup ## pipelines drawn at random as JOBS=100 jobs of a real installatio
 upgrades: setup ## such jobs, JOBS=24 from SEED=1 on, begun by an older version (FROM=COMMIT), which ends or is killed: this one goes on with them
 	$(BIN)/python -m tests.harness.drawn_jobs.upgraded $(or $(FROM),$(error name the older version: FROM=COMMIT)) $(or $(SEED),1) $(or $(JOBS),24)
 
+.PHONY: topics
+topics: setup ## what people and retention do to topics, drawn at random (SEED=1 JOBS=20), under jobs of a real installation; some 30 s each
+	$(BIN)/python -m tests.harness.drawn_topics $(or $(SEED),1) $(or $(JOBS),20)
+
 .PHONY: operated
 operated: setup ## what operators do, drawn at random (SEED=1 COUNT=5 ACTS=40), right and wrong, on an installation that stays; some 4 minutes each
 	$(BIN)/python -m tests.harness.operated $(or $(SEED),1) $(or $(COUNT),5) $(or $(ACTS),40)
