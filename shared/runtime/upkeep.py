@@ -25,7 +25,7 @@ from tidemark.shared.ports.log import Log, LogError, LogRecord, LogUnavailable, 
 from tidemark.shared.protocol.coordinator import commands as do
 from tidemark.shared.protocol.coordinator import events as ev
 from tidemark.shared.protocol.coordinator.retention import audits_kept, blob_may_go
-from tidemark.shared.runtime.context import Outside
+from tidemark.shared.runtime.context import Outside, ensure_topics
 from tidemark.shared.runtime.fencing import asked_at
 from tidemark.shared.runtime.reading import up_to_now
 from tidemark.shared.runtime.topics import EDGE_CONFIG, TOLD_CONFIG, Topics
@@ -95,7 +95,7 @@ _LOOKS = 10
 
 
 class Trimmer:
-    """Deletes old records of the installation's own topics, for one leader."""
+    """Deletes old records of the installation's own topics, for one leader; makes those topics anew that somebody has deleted."""
 
     def __init__(self, outside: Outside) -> None:
         self._outside = outside
@@ -109,6 +109,7 @@ class Trimmer:
         """Look at the ends, and delete records below the ends that were seen a full round ago. An outage is waited out."""
         while True:
             await self._outside.clock.sleep_ms(self._outside.settings.topics_kept_ms // _LOOKS)
+            await ensure_topics(self._outside)  # somebody may have deleted one that no process reads all the time
             if not leads():
                 self._seen.clear()
                 continue
@@ -118,6 +119,8 @@ class Trimmer:
                     await self._outside.log.delete_records(self._seen[0])
             except LogError as error:
                 _log.warning("cleanup.failed", topic="of the installation", reason=str(error))
+                if not isinstance(error, LogUnavailable):
+                    self._seen.clear()  # a topic that was made anew ends below
             else:
                 self._seen.append(ends)
 

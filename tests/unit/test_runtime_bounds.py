@@ -27,6 +27,7 @@ from tidemark.shared.operators.dead_letters import RowFailure, dead_letters
 from tidemark.shared.ports.log import NewRecord, TopicPartition
 from tidemark.shared.protocol.coordinator.settings import CoordinatorSettings
 from tidemark.shared.protocol.task.start import TaskLimits
+from tidemark.shared.runtime.client import RequestRefused
 from tidemark.shared.runtime.exchange import Exchange, OutEdge, load_body
 from tidemark.shared.runtime.reading import followed
 from tidemark.shared.runtime.settings import DeathSettings, LookupSettings, RuntimeSettings, SettingsError
@@ -61,6 +62,33 @@ def test_C12_topics_that_tell_of_now_are_kept_short_by_the_leader() -> None:  # 
                 assert lately >= KEPT_MS
 
     run_virtual(main)
+
+
+def test_C12_a_topic_of_answers_that_somebody_deleted_is_made_again_and_kept_short() -> None:  # noqa: N802
+    """No process reads it all the time, so none fails and begins anew: the leader looks. What it knew of the old one counts no more."""
+
+    async def main(world: VirtualWorld) -> None:
+        settings = RuntimeSettings(engine="local", topics_kept_ms=KEPT_MS)
+        async with installed(world.clock, world.executor, settings=settings) as there:
+            log, topics = there.outside.log, there.outside.topics
+            commands, answers = TopicPartition(topics.commands, 0), TopicPartition(topics.answers, 0)
+            for _ in range(3):
+                await _refused(there)
+            await world.clock.sleep_ms(KEPT_MS * 12 // 10)
+            await log.delete_topics([topics.answers])
+            await world.clock.sleep_ms(KEPT_MS // 5)
+            await _refused(there)
+            begun = (await log.begin_offsets([commands]))[commands]
+            await world.clock.sleep_ms(KEPT_MS * 13 // 10)
+            assert (await log.begin_offsets([commands]))[commands] > begun
+            assert (await log.begin_offsets([answers]))[answers] == 1
+
+    run_virtual(main)
+
+
+async def _refused(there: Installed) -> None:
+    with pytest.raises(RequestRefused):
+        await there.client.request(StopProcessor(there.client.unique(), NAME))
 
 
 def test_C12_who_stood_still_for_longer_than_a_topic_is_kept_goes_on_with_what_is_told_now() -> None:  # noqa: N802

@@ -287,6 +287,20 @@ async def edges(story: Story) -> None:
     await story.feed(40)
 
 
+async def while_it_drains(story: Story) -> None:
+    """Partitions come, records go, or a topic is made anew: it ends with all of its input, or tells what it could not read."""
+    topic, what = story.sources[0], story.rng.choice(["nothing", "grow", "clear", "anew"])
+    story.did.append(f"drains, {what}")
+    match what:
+        case "grow":
+            await story.cluster.grow(topic, len(await story.cluster.partitions(topic)) + 1)
+        case "clear":
+            await story.cluster.clear(await story.cluster.ends(topic))
+            story.told.append(f"{topic} partition \\d+.*(deleted before they were read|is not in the log)")
+        case "anew":
+            await _made_anew(story, topic, 2, 20)
+
+
 async def fails(story: Story) -> None:
     """The job is told to have failed, and begins anew."""
     try:

@@ -1,17 +1,19 @@
 """Stories on an installation of real processes."""
 
 import asyncio
+import contextlib
 import json
 import traceback
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
-from tests.harness.drawn_topics.acts import ACTS, draw
+from tests.harness.drawn_topics.acts import ACTS, draw, while_it_drains
 from tests.harness.drawn_topics.cluster import Cluster, cluster
 from tests.harness.drawn_topics.story import ENDED, Story, say
 from tidemark.services.cli.installation import Installation, installation
 from tidemark.shared.model.messages import DropProcessor, StopProcessor
+from tidemark.shared.runtime.client import RequestRefused
 
 WORKERS: Final = {"coordinator": 1, "source": 1, "operator": 1, "sink": 1, "control": 1}
 SETTINGS: Final = {"TIDEMARK_RUNTIME": json.dumps({"engine": "local"})}
@@ -51,15 +53,15 @@ async def told(story: Story, act: str, acts: int | None) -> None:
 
 
 async def _drain(story: Story) -> None:
-    for _ in range(2):
+    for number in range(4):
         await story.until("RUNNING", "FAILED")
         await story.feed(10)
-        await story.there.client.request(StopProcessor(story.there.client.unique(), story.id, drain=True))
+        with contextlib.suppress(RequestRefused):  # it is FAILED: what is told below
+            await story.there.client.request(StopProcessor(story.there.client.unique(), story.id, drain=True))
         if story.rng.random() < 0.5:
             await story.kill()
-        if story.rng.random() < 0.5:
-            topic = story.sources[0]
-            await story.cluster.grow(topic, len(await story.cluster.partitions(topic)) + 1)
+        if number == 0:
+            await while_it_drains(story)
         status = await story.until(*ENDED)
         if status.state == "FINISHED":
             await story.compare(complete=True)
