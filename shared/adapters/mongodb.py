@@ -1,7 +1,7 @@
 """MongoDB: clients, values as BSON and back, and what the errors of the driver say. For sources, sinks and lookups."""
 
 import decimal
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, TypeAlias, TypeVar
 
 import bson
@@ -115,6 +115,27 @@ def is_passing(error: Exception) -> bool:
         refused = error.details.get("writeErrors", [])
         return all(each.get("code") in _PASSING for each in refused)
     return isinstance(error, errors.OperationFailure) and error.code in _PASSING
+
+
+def ends_at(client: Client, name: str, values: Sequence[Any]) -> bool:
+    """Whether the server of a collection ends the connection as it is shown these values, and answers otherwise. It changes nothing.
+
+    A server that speaks MongoDB's protocol in part says by nothing else that it does not take a value (FerretDB of a decimal).
+    """
+    database, _, collection = name.partition(".")
+    try:
+        client[database][collection].find_one({"_id": bson.ObjectId(), "value": {"$in": [*values]}})
+    except errors.PyMongoError as error:
+        return isinstance(error, errors.AutoReconnect) and _answers(client)
+    return False
+
+
+def _answers(client: Client) -> bool:
+    try:
+        client.admin.command("ping")
+    except errors.PyMongoError:
+        return False
+    return True
 
 
 # --- values -----------------------------------------------------------------------------------------------------------------

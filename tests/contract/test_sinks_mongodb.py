@@ -362,6 +362,24 @@ async def test_S6_a_refusal_at_release_names_commit_and_record(world_of: Make) -
     assert not await writing.write([{"id": 7, "name": "n7"}])
 
 
+@pytest.mark.parametrize("server", ["alone", "replicas"])
+async def test_S6_a_document_at_which_the_server_ends_the_connection_is_named(
+    mongodb_servers: Servers, made: list[MongoWorld], passage_to: Callable[[str], Passage], server: str
+) -> None:
+    """As of one that does not know a type: it is no outage, to be waited for without end. A skip passes over such documents alone."""
+    passage = passage_to(getattr(mongodb_servers, server))
+    passage.ends_at = b"unknown"
+    made.append(world := MongoWorld(passage.url, part_bytes=1_000))
+    writing = Written(world)
+    staged, rejected = await writing.staged([{"id": n, "name": "unknown" if n in (1, 2) else "n"} for n in range(4)])
+    assert not rejected
+    with pytest.raises(TargetRefused, match=r"commit 1, record 1: the server ends the connection"):
+        await writing.release(staged)
+    assert await writing.sink.skip(row_of(1, 0, staged), staged) == 2
+    assert [d["id"] for d in world.documents()] == [0, 3]
+    assert not await writing.write([{"id": 7}])
+
+
 async def test_fail_refuses_the_release(replicas: Make) -> None:
     """`fail` on a document that is there, or is not, refuses the commit and names the record."""
     there = replicas(when_matched="fail")

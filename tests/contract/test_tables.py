@@ -369,3 +369,13 @@ async def test_a_server_that_is_away_and_a_collection_too_large_are_told_apart(m
     ):
         with pytest.raises(TableRefused, match=why):
             CollectionTable.at(url, name, AsyncExecutor(), SETTINGS)
+
+
+@pytest.mark.mongodb
+async def test_a_key_at_which_the_server_ends_the_connection_is_no_outage(mongodb_servers: Servers) -> None:
+    """As of a server that does not know the key's type: it would be waited for without end."""
+    with closing(Passage(mongodb_servers.alone)) as passage, collection(passage.url) as asked:
+        passage.ends_at = b"unknown"
+        with pytest.raises(TableRefused, match="the server ends the connection at a key"):
+            await asked.find((("tags",),), [("a",), ("unknown",)])
+        assert await asked.find((("tags",),), [("other",)]) == []

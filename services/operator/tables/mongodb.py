@@ -10,7 +10,16 @@ from typing import Any, Final
 import bson
 from pymongo import errors
 
-from tidemark.shared.adapters.mongodb import Client, NoBson, client_at, from_bson, is_denied, is_passing, to_bson
+from tidemark.shared.adapters.mongodb import (
+    Client,
+    NoBson,
+    client_at,
+    ends_at,
+    from_bson,
+    is_denied,
+    is_passing,
+    to_bson,
+)
 from tidemark.shared.model.values import Found
 from tidemark.shared.ports.clock import Executor
 from tidemark.shared.ports.tables import Names, TableDenied, TableRefused, TableUnavailable
@@ -18,6 +27,10 @@ from tidemark.shared.runtime.settings import LookupSettings
 
 _ANSWER_MS_MAX: Final = 10_000
 """How long a server is looked for, before the lookup's own patience begins."""
+_ENDS: Final = (
+    "the server ends the connection at a key of this batch, and answers otherwise: it does not take its type (only MongoDB takes all); let"
+    " the pipeline turn it into another"
+)
 _CELLS: Final = 32
 """Bytes by which a place orders whole numbers, object ids and short texts."""
 
@@ -61,6 +74,8 @@ class CollectionTable:
             sentence = f"collection {self.name}: {error}"
             if is_denied(error):
                 raise TableDenied(f"{sentence}; correct the connection's url, or the user's rights") from error
+            if isinstance(error, errors.AutoReconnect) and ends_at(self._client, self.name, [query]):
+                raise TableRefused(f"{sentence}; {_ENDS}") from error
             raise (TableUnavailable if is_passing(error) else TableRefused)(sentence) from error
         if len(found) > rows_max:
             raise TableRefused(

@@ -35,7 +35,7 @@ from tidemark.services.sink.connectors.mergechanges import (
 from tidemark.services.sink.connectors.mongodbsettings import MongoSinkSettings
 from tidemark.services.sink.connectors.mongodbwrites import CollectionWriter, DocumentRefused
 from tidemark.services.sink.connectors.staging import Part, PartStore
-from tidemark.shared.adapters.mongodb import Client, NoBson, has_transactions, is_denied, is_passing, stored
+from tidemark.shared.adapters.mongodb import Client, NoBson, ends_at, has_transactions, is_denied, is_passing, stored
 from tidemark.shared.language.expressions.ast import Call, Literal
 from tidemark.shared.language.stages import Merge
 from tidemark.shared.language.values import encode_doc, type_name
@@ -257,9 +257,32 @@ class MongoSink:
                     raise TargetRefused(f"{self.place}: commit {row.epoch}, record {error.number}: {error}") from error
                 refused.add(error.number)
                 continue
+            except TargetUnavailable as error:
+                left = [(k, each) for k, each in enumerate(rows, first) if k not in refused]
+                found = self._ending(left) if isinstance(error.__cause__, errors.AutoReconnect) else None
+                if found is None:
+                    raise
+                if skipped is None:
+                    raise TargetRefused(f"{self.place}: commit {row.epoch}, record {found}: {_ENDS}") from error
+                refused.add(found)
+                continue
             if moved and skipped is not None:
                 skipped += [1] * len(refused)
             return moved
+
+    def _ending(self, rows: list[tuple[int, StagedRow]]) -> int | None:
+        """The number of a row at which the server ends the connection, though it answers otherwise; None where it does not."""
+
+        def ends(some: list[tuple[int, StagedRow]]) -> bool:
+            table = self._writer(some[0][1]).name
+            return ends_at(self._client, table, [stored(document_of(each)) for _, each in some])
+
+        if not rows or not ends(rows):
+            return None
+        while len(rows) > 1:
+            half = rows[: len(rows) // 2]
+            rows = half if ends(half) else rows[len(half) :]
+        return rows[0][0] if ends(rows) else None
 
     def _written(self, rows: list[tuple[int, StagedRow]], marker: Marked, step: Marked) -> bool:
         """Whether the marker stood there; then the rows are written, and it has moved. DocumentRefused, with the number of a row."""
@@ -308,6 +331,12 @@ class MongoSink:
 _ALONE: Final = (
     "this server stands alone and has no transactions, without which only whenMatched replace, merge or keepExisting with whenNotMatched"
     " insert or discard are written exactly once: make it a replica set (one server is enough)"
+)
+
+
+_ENDS: Final = (
+    "the server ends the connection at this document, and answers otherwise: it does not take a value or a type in it; let"
+    " the pipeline leave that out or turn it into another"
 )
 
 

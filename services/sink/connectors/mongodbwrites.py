@@ -37,6 +37,11 @@ class CollectionWriter:
         matched, not_matched = stage.when_matched, stage.when_not_matched
         self._looks = matched not in ("replace", "merge", "keepExisting") or not_matched == "fail"
 
+    @property
+    def name(self) -> str:
+        """Of the collection, with its database."""
+        return self._collection.full_name
+
     def write(self, rows: Numbered, session: ClientSession | None) -> None:
         """Write numbered rows. DocumentRefused for the first that the server refuses, or that `fail` is said of; PyMongoError."""
         writes = self._after_a_look(rows, session) if self._looks else self._blindly(rows)
@@ -51,6 +56,13 @@ class CollectionWriter:
             raise DocumentRefused(writes[first["index"]][0], str(first.get("errmsg", error))) from error
         except errors.DocumentTooLarge as error:
             raise DocumentRefused(writes[0][0], str(error)) from error
+        except KeyError as error:
+            # The driver's, at an answer without what the protocol demands, as FerretDB's is where it refuses: it does not tell which.
+            if session is None and not self._looks and len(rows) > 1:
+                for row in rows:
+                    self.write([row], None)
+                return
+            raise DocumentRefused(writes[0][0], f"the server refuses it, in an answer that has no {error}") from error
 
     def _blindly(self, rows: Numbered) -> list[tuple[int, Write]]:
         """Operations that give the same when they are repeated."""

@@ -63,6 +63,8 @@ class Passage:
         self._open: list[socket.socket] = []
         self._asked: tuple[bytes, ...] = ()
         self.closed = False
+        self.ends_at = b""
+        """A message that has this ends its connection, each time: as of a server that does not take a value in it."""
         threading.Thread(target=self._accept, daemon=True).start()
 
     @property
@@ -107,6 +109,10 @@ class Passage:
                 for source in readable:
                     data = source.recv(1 << 20)
                     if not data:
+                        return
+                    if source is near and self.ends_at and self.ends_at in data:
+                        near.close()
+                        far.close()
                         return
                     if source is near and self._asked and all(word in data for word in self._asked):
                         self._asked = ()
