@@ -192,6 +192,10 @@ topics: setup ## what people and retention do to topics, drawn at random (SEED=1
 operated: setup ## what operators do, drawn at random (SEED=1 COUNT=5 ACTS=40), right and wrong, on an installation that stays; some 4 minutes each
 	$(BIN)/python -m tests.harness.operated $(or $(SEED),1) $(or $(COUNT),5) $(or $(ACTS),40)
 
+.PHONY: machines
+machines: setup ## the command in environments drawn at random, COUNT=40 from SEED=1 on: variables, bounds, folders, networks; some 20 s each
+	$(BIN)/python -m tests.harness.machines $(or $(SEED),1) $(or $(COUNT),40)
+
 .PHONY: many
 many: setup ## PROCESSORS=30 small ones in one installation: time until all have committed, processes, memory
 	$(BIN)/python -m tests.harness.many $(or $(PROCESSORS),30)

@@ -6,15 +6,18 @@ Prepared here, so that a first step need not wait for it: a compiled plan, Pytho
 """
 
 import os
+import pwd
 import shlex
 import sys
+import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
 import pyarrow as pa
 import pyspark
-from pyspark import SparkContext
+from pyspark import SparkConf, SparkContext
+from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
 
@@ -116,7 +119,13 @@ def open_session(name: str, master: str = "local[2]", settings: Mapping[str, str
         own = {**LOCAL, OPTIONS: LOCAL[OPTIONS] + archived}
         os.environ |= {**LOCAL_ADDRESS, "LC_ALL": LOCALE}
     ours = SETTINGS if not master.startswith("sc://") else {k: v for k, v in SETTINGS.items() if k in SESSION}
-    for key, value in {**ours, **own, **(settings or {})}.items():
+    all_settings = {**ours, **own, **(settings or {})}
+    if not master.startswith("sc://") and _is_nameless():
+        all_settings[OPTIONS] = (
+            f"{all_settings.get(OPTIONS, '')} -Duser.home={shlex.quote(tempfile.gettempdir())}".strip()
+        )
+        _launch_for_nameless({**all_settings, "spark.master": master})
+    for key, value in all_settings.items():
         builder = builder.config(key, value)
     # Python workers import the product's packages, wherever the driver was started.
     paths = os.environ.get("PYTHONPATH")
@@ -131,6 +140,30 @@ def open_session(name: str, master: str = "local[2]", settings: Mapping[str, str
 def _leave_others_aside() -> None:
     for variable in [name for name in os.environ if name.startswith(_OTHERS) and name != _SCRATCH]:
         del os.environ[variable]
+
+
+def _is_nameless() -> bool:
+    """Whether this process' user stands in no list of the machine's, as in a container that was given a number alone."""
+    try:
+        pwd.getpwuid(os.getuid())
+    except KeyError:
+        return True
+    return False
+
+
+def _launch_for_nameless(settings: Mapping[str, str]) -> None:
+    """Launch the JVM, and tell Hadoop's library a name, without which it logs nobody in.
+
+    Java has "?" as the home of such a user, and no name.
+    """
+    if SparkContext._gateway is not None:
+        return
+    os.environ["SPARK_USER"] = name = f"uid{os.getuid()}"
+    launch: Any = launch_gateway  # PySpark gives it no types
+    gateway = launch(SparkConf(loadDefaults=False).setAll(list(settings.items())))
+    SparkContext._ensure_initialized(gateway=gateway)
+    users = gateway.jvm.org.apache.hadoop.security.UserGroupInformation
+    users.setLoginUser(users.createRemoteUser(name))
 
 
 def forget_ended() -> str:

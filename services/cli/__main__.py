@@ -1,6 +1,7 @@
 """`tidemark`: run pipelines on this machine, look at them, check them."""
 
 import json
+import signal
 import sys
 from collections.abc import Coroutine
 from importlib.metadata import version
@@ -361,7 +362,8 @@ app.add_typer(departures_commands.app, name="departures")
 
 
 def main() -> None:
-    """The entry point."""
+    """The entry point. Signals that whoever starts it has blocked would be blocked in all of its processes, which then hear of no end."""
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
     app()
 
 

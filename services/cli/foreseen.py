@@ -6,13 +6,11 @@ each to standard output.
 """
 
 import json
-import os
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Final
 
 from tidemark.shared.language.documents import InvalidDocument, Processor, all_stages, resolve
@@ -69,9 +67,8 @@ def _unloadable(others: list[_ForeignCode]) -> Iterator[DocumentError]:
     places = [each.place for each in others]
     try:
         done = subprocess.run(
-            [sys.executable, "-B", "-m", "tidemark.services.cli.foreseen"],
+            [sys.executable, "-B", "-P", "-m", "tidemark.services.cli.foreseen"],
             input=json.dumps([each.told for each in others], default=str),
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(_search())},
             capture_output=True,
             text=True,
             timeout=LOADING_S_MAX,
@@ -92,21 +89,19 @@ def _unloadable(others: list[_ForeignCode]) -> Iterator[DocumentError]:
         )
 
 
-def _search() -> list[str]:
-    return [str(Path.cwd()), *filter(None, [os.environ.get("PYTHONPATH")])]
-
-
 _MARK: Final = "\1tidemark:"
 """Begins the lines that are the child's answer: a module may print other lines."""
 
 
 def main() -> int:
     """The child: an answer a class, in their order, each as soon as it is known."""
+    from tidemark.shared.computation.folder import look_here
     from tidemark.shared.computation.loading import load_computation
     from tidemark.shared.computation.problems import ComputationError
     from tidemark.shared.plugins.installed import check_plugin
     from tidemark.shared.plugins.interface import PluginError
 
+    look_here()
     for each in json.loads(sys.stdin.read()):
         reason = ""
         try:

@@ -289,7 +289,7 @@ async def make_ready(say: Callable[[str], None]) -> None:
     """Make the missing parts; `say` hears of those that take a while. BrokerError says why one cannot be made."""
     if not is_kept():
         say("First start: readers and writers are compiled (a minute or two, once)")
-        command = [sys.executable, "-m", "tidemark.shared.compiled"]
+        command = [sys.executable, "-P", "-m", "tidemark.shared.compiled"]
         process = await asyncio.create_subprocess_exec(*command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
         _, said = await process.communicate()
         if process.returncode:

@@ -15,6 +15,7 @@ import structlog
 from tidemark.services.cli.in_memory import Outcome, TryOut, try_out
 from tidemark.services.cli.reading import NoDocument, read_document
 from tidemark.shared.adapters.clock import SystemClock
+from tidemark.shared.computation.folder import look_here
 from tidemark.shared.language.documents import InvalidDocument, parse
 from tidemark.shared.language.values import render_json, to_json
 from tidemark.shared.model.ids import ProcessorName
@@ -110,8 +111,7 @@ def process(
 ) -> int:
     """The command; the exit status. 2 where its options contradict each other."""
     quiet(logging.INFO if verbose else logging.CRITICAL)
-    if str(Path.cwd()) not in sys.path:
-        sys.path.insert(0, str(Path.cwd()))  # where a user's computations lie, as in an installation
+    look_here()
     try:
         if cases is not None and out is not None and file is None:
             count = process_cases(cases, out, engine)
@@ -158,7 +158,7 @@ def try_on(text: str, rows: Sequence[Document], others: int) -> int:
     from tidemark.services.library.trying import TryOutFailed, with_rows
 
     quiet()
-    sys.path.insert(0, str(Path.cwd()))
+    look_here()
     try:
         with runner("local") as running:
             tried, given = with_rows(text, rows)

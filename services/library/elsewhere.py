@@ -68,7 +68,7 @@ def order_of(
 def course_elsewhere(order: Order, seed: str) -> Course:
     """The course in another process with this seed. AssertionError with what the process says if it fails."""
     done = subprocess.run(
-        [sys.executable, "-m", "tidemark.services.library.elsewhere"],
+        [sys.executable, "-P", "-m", "tidemark.services.library.elsewhere"],
         env={**os.environ, "PYTHONPATH": _path(), "PYTHONHASHSEED": seed, "TZ": _another_day()},
         input=pickle.dumps(order),
         capture_output=True,

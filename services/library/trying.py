@@ -1,10 +1,8 @@
 """A pipeline tried out in this process, on rows of the caller's."""
 
 import json
-import sys
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
@@ -12,6 +10,7 @@ import pyarrow as pa
 from tidemark.services.cli.process import keep_quiet, runner
 from tidemark.services.library.documents import AnyDocument, text_of, to_python
 from tidemark.services.library.rows import NoRow, documents_of
+from tidemark.shared.computation.folder import look_here
 from tidemark.shared.language.documents.load import load
 from tidemark.shared.model.ids import ProcessorName
 from tidemark.shared.model.values import Document
@@ -86,8 +85,7 @@ def try_out(
         TypeError: no rows, or a value that has no type of the language, with its place.
     """
     text, given = (text_of(document), None) if rows is None else with_rows(text_of(document), rows)
-    if str(Path.cwd()) not in sys.path:
-        sys.path.insert(0, str(Path.cwd()))  # a user's computations
+    look_here()
     keep_quiet()
     with runner(engine) as running, ThreadPoolExecutor(1) as beside:
         # In a thread: a caller may have a loop of its own, as notebooks do.

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from tidemark.services.local.tether import die_with
+from tidemark.shared.computation.folder import look_here
 
 _IN: Final = 0
 _OUT: Final = 1
@@ -125,6 +126,7 @@ def main(services: Sequence[str]) -> None:
     load(services)
     if (order := ForkServer().until_forked()) is not None:
         signal.signal(signal.SIGINT, interrupted)
+        look_here()
         program = f"tidemark.services.{order['service']}"
         sys.argv[:] = [program]
         runpy.run_module(program, run_name="__main__", alter_sys=True)

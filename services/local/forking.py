@@ -74,7 +74,7 @@ class Forking:
         with log.open("ab") as said:
             _, server = await asyncio.get_running_loop().subprocess_exec(
                 _Server,
-                *tethered([sys.executable, "-m", "tidemark.services.local.fork_server", *self._services]),
+                *tethered([sys.executable, "-P", "-m", "tidemark.services.local.fork_server", *self._services]),
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,
                 stderr=said,

@@ -354,10 +354,9 @@ class LocalCluster:
 
     def _environment(self, child: SupervisedProcess) -> dict[str, str]:
         data = self.settings.data_dir.resolve()
-        paths = [str(Path.cwd()), *filter(None, [os.environ.get("PYTHONPATH")])]
         return {
             **os.environ,
-            "PYTHONPATH": os.pathsep.join(paths),
+            "PYTHONSAFEPATH": "1",  # for Spark's Python, which is started with `-m`
             "TIDEMARK_KAFKA": self.bootstrap,
             "TIDEMARK_BLOBS": str(data / "blobs"),
             "TIDEMARK_STORE": f"sqlite:///{data / 'coordinator.db'}",

@@ -27,7 +27,7 @@ def main(arguments: Sequence[str]) -> int:
                 (Path(folder) / function.name).write_bytes(building.bitcode(function))
         return 0
     with tempfile.TemporaryDirectory() as made:
-        own = [sys.executable, "-m", "tidemark.shared.compiled", made]
+        own = [sys.executable, "-P", "-m", "tidemark.shared.compiled", made]
         shares = _shares(min(_PROCESSES_MAX, os.cpu_count() or 1))
         processes = [subprocess.Popen([*own, *modules]) for modules in shares]  # noqa: S603 - no argument comes from outside
         if sum(process.wait() != 0 for process in processes):

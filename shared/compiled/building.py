@@ -7,6 +7,7 @@ Numba would optimize each part, and make machine code of it, before a function t
 each such function. Here an entry is put together of parts as they were written, and optimized once.
 """
 
+import os
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from importlib import import_module
@@ -28,6 +29,9 @@ from tidemark.shared.compiled.compiling import RESULTS_MAX, Array, Compiled, Inn
 # Machine code that is made on one machine is read on another, whose processor may lack features of this one.
 _CPU: Final = "generic"
 _CONFIG: Any = numba.config
+for _name in [name for name in os.environ if name.startswith("NUMBA_")]:
+    del os.environ[_name]  # a user's settings of numba are for programs of the user: this code is the same for all
+_CONFIG.reload_config()
 _CONFIG.CPU_NAME, _CONFIG.CPU_FEATURES = _CPU, ""
 
 

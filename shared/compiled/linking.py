@@ -27,7 +27,7 @@ def addresses() -> Addresses:
 
 def made() -> bytes:
     """All of it compiled now, in other processes (CC6). CalledProcessError: they failed, and have said why."""
-    command = [sys.executable, "-m", "tidemark.shared.compiled", "-"]
+    command = [sys.executable, "-P", "-m", "tidemark.shared.compiled", "-"]
     return subprocess.run(command, stdout=subprocess.PIPE, check=True).stdout  # noqa: S603 - no argument comes from outside
 
 

@@ -33,7 +33,11 @@ def load_computation(path: str, config: Mapping[str, object] | None = None, code
         raise ComputationError(f"class {path!r}: loading module {module_name} raises {type(e).__name__}: {e}") from e
     kind = getattr(module, class_name, None)
     if not isinstance(kind, type) or not issubclass(kind, Computation):
-        found = "nothing of that name" if kind is None else f"a {type(kind).__name__} that is no Computation"
+        found = (
+            f"nothing of that name in {getattr(module, '__file__', module_name)}"
+            if kind is None
+            else f"a {type(kind).__name__} that is no Computation"
+        )
         raise ClassError(
             f"class {path!r}: expected a subclass of tidemark.shared.computation.Computation, found {found}"
         )

@@ -85,3 +85,10 @@ def test_another_spark_of_the_machine_has_no_say(tmp_path: Path) -> None:
         [sys.executable, "-c", _COUNT], env=os.environ | others, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr[-2000:]
+
+
+def test_a_user_without_a_name_has_a_session() -> None:
+    """As in a container that was started for a number alone: Java knows neither a name nor a home of its own."""
+    command = ["unshare", "--user", "--map-user=54321", "--", sys.executable, "-c", _COUNT]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]

@@ -74,3 +74,12 @@ def test_a_reason_has_no_stack_of_a_jvm() -> None:
         "Please increase it.",
         "Caused by: java.io.IOException: at the disk (full)",
     ]
+
+
+def test_settings_of_numba_are_for_other_programs() -> None:
+    """A user who turns compilation off, or checks of bounds on, has the same readers."""
+    script = (
+        "import tidemark.shared.compiled.building, numba; print(numba.config.DISABLE_JIT, numba.config.BOUNDSCHECK)"
+    )
+    settings = {"NUMBA_DISABLE_JIT": "1", "NUMBA_BOUNDSCHECK": "1"}
+    assert _ran(sys.executable, "-c", script, environment=settings) == _ran(sys.executable, "-c", script)
