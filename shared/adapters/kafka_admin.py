@@ -341,8 +341,7 @@ class KafkaAdmin:
             ask = reader.consumer.end_offsets if end else reader.consumer.beginning_offsets
             found = await ask([theirs(partition) for partition in partitions])
         except KAFKA_ERRORS as error:
-            await self.close()
-            raise translated(error, f"offsets of {', '.join(map(str, partitions))}") from error
+            raise await self._said(error, f"offsets of {', '.join(map(str, partitions))}") from error
         return {partition: Offset(found[theirs(partition)]) for partition in partitions}
 
     async def _open_reader(self) -> KafkaReader:
@@ -369,8 +368,14 @@ class KafkaAdmin:
                     self._admin = admin
             return await work(self._admin)
         except KAFKA_ERRORS as error:
+            raise await self._said(error, doing) from error
+
+    async def _said(self, error: BaseException, doing: str) -> LogError:
+        """The port's error. Behind a refusal the clients stay: others ask by them just now, and would take their end for an outage."""
+        said = translated(error, doing)
+        if isinstance(said, LogUnavailable):
             await self.close()
-            raise translated(error, doing) from error
+        return said
 
     async def close(self) -> None:
         """Let go; the next call opens anew."""

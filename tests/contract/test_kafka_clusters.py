@@ -77,6 +77,22 @@ async def test_what_a_cluster_makes_or_refuses_by_its_settings(making: KafkaLog)
     assert not isinstance(raised.value, LogUnavailable)
 
 
+@pytest.mark.kafka
+async def test_a_refusal_is_no_outage_for_what_is_asked_beside_it(
+    kafka_broker: str, unique_name: Callable[[str], str]
+) -> None:
+    """A processor that may read one of two topics fails by that; where the other's question seemed to be lost, it was tried for ever."""
+    log, name = KafkaLog(KafkaSettings(bootstrap=kafka_broker)), unique_name("beside")
+    await log.create_topic(name, 1)
+    for _ in range(20):
+        asked = log.describe_topics(["no topic's name"]), *(log.describe_topics([name]) for _ in range(5))
+        refused, *others = await asyncio.gather(*asked, return_exceptions=True)
+        assert isinstance(refused, LogError)
+        assert not isinstance(refused, LogUnavailable)
+        assert all(isinstance(found, dict) and name in found for found in others), others
+    await log.close()
+
+
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def _old(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[AnyBroker]:
     broker = AnyBroker(WITH_ZOOKEEPER, BrokerSettings(data_dir=tmp_path_factory.mktemp("old")))

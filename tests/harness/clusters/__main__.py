@@ -10,6 +10,7 @@ from pathlib import Path
 
 from tests.harness.clusters.jobs import Cluster, run, say
 from tests.harness.clusters.properties import drawn
+from tests.harness.clusters.rights import AUDIT, SINK, SOURCE, guarded
 from tests.harness.clusters.versions import versions
 
 
@@ -33,7 +34,7 @@ async def main(asked: list[str], seeds: range) -> int:
             bad += not await told(Cluster(version=version, where=where, broken=where == "theirs"), 1)
     for seed in seeds:
         bad += not await told(drawn(random.Random(seed), (asked or versions())[-1]), seed)
-    return bad
+    return bad + (not await told(guarded((*SOURCE, *SINK, *AUDIT)), 1))
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ from tests.harness.clusters.versions import has_zookeeper, jars_of, numbers
 from tidemark.services.local.broker import LocalBroker, new_id, write_properties
 from tidemark.services.local.broker_settings import LOOPBACK, NODE_ID, BrokerSettings, Port, java_arguments
 from tidemark.services.local.jars import KAFKA_VERSION
-from tidemark.services.local.java import java_environment
+from tidemark.services.local.java import find_java, java_environment
 from tidemark.services.local.tether import tethered
 
 _STORAGE_TOOL: Final = "kafka.tools.StorageTool"
@@ -93,9 +93,9 @@ class AnyBroker(LocalBroker):
         await self._ran([*command, "format", "-t", new_id(), "-c", str(self._plain.properties_path)])
         mark.touch()
 
-    async def tool(self, java: Path, main_class: str, *words: str) -> None:
+    async def tool(self, main_class: str, *words: str) -> None:
         """Run a tool of Kafka's."""
-        await self._ran([*java_arguments(self._plain, java, self.jars(), main_class), *words])
+        await self._ran([*java_arguments(self._plain, find_java().executable, self.jars(), main_class), *words])
 
     async def _ran(self, command: Sequence[str]) -> None:
         process = await asyncio.create_subprocess_exec(

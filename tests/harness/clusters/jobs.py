@@ -68,6 +68,10 @@ class Cluster:
     """Where documents reach it; by default where everybody does."""
     rights: tuple[Right, ...] = ()
     """Of its user; none: everything."""
+    quota: str = ""
+    """Of each client of the user's cluster: `producer_byte_rate=20000,consumer_byte_rate=20000`."""
+    idle_ms: int = 0
+    """Nothing is sent for so long, in the middle."""
     broken: bool = False
     """Whether the user's broker is killed, too."""
 
@@ -160,7 +164,10 @@ async def theirs(cluster: Cluster, folder: Path) -> AsyncIterator[AnyBroker]:
     )
     broker = AnyBroker(cluster.version, settings)
     try:
-        await broker.start()
+        address = await broker.start()
+        if cluster.quota:
+            words = ("--alter", "--add-config", cluster.quota, "--entity-type", "clients", "--entity-default")
+            await broker.tool("kafka.admin.ConfigCommand", "--bootstrap-server", address, *words)
         yield broker
     finally:
         broker.end()
@@ -177,7 +184,10 @@ class _Whole(AnyBroker):
 
 @asynccontextmanager
 async def _standing(cluster: Cluster, folder: Path, address: str) -> AsyncIterator[Installation]:
-    environment = {"TIDEMARK_RUNTIME": json.dumps({"engine": "local"}), "TIDEMARK_EXTRA": "{}"}
+    environment = {
+        "TIDEMARK_RUNTIME": json.dumps({"engine": "local"}),
+        "TIDEMARK_EXTRA": "{}",
+    }
     if cluster.where == "theirs":
         async with installation(folder, {**environment, "THEIRS": address}, WORKERS) as there:
             yield there
@@ -207,7 +217,7 @@ async def run(cluster: Cluster, folder: Path, seed: int = 1) -> list[str]:
 async def _story(cluster: Cluster, there: Installation, folder: Path, broker: AnyBroker | None, seed: int) -> list[str]:
     chance = random.Random(seed)
     address = broker.bootstrap if broker else there.cluster.bootstrap
-    log = KafkaLog(KafkaSettings(bootstrap=address, client="user"))
+    log = KafkaLog(KafkaSettings(bootstrap=address, client="user", message_bytes_max=2_000))  # fits small topics, too
     try:
         await grant(address, cluster.rights)
         for topic, partitions in _topics().items():
@@ -218,6 +228,7 @@ async def _story(cluster: Cluster, there: Installation, folder: Path, broker: An
             await there.ensure_started(ProcessorName(name), document(name, cluster), {})
         for name in NAMES:
             await there.until_running(ProcessorName(name))
+        await SystemClock().sleep_ms(cluster.idle_ms)
         quiet = asyncio.Lock()
         sending = asyncio.create_task(_slowly(log, half, cluster.records, quiet))
         for _ in range(cluster.kills):

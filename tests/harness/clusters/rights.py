@@ -32,7 +32,7 @@ SINK: Final = (
         Right("topic", "tidemark.markers.", operation, prefix=True)
         for operation in ("CREATE", "READ", "WRITE", "DELETE")
     ),
-    *(Right("transactional-id", "tidemark.", operation, prefix=True) for operation in ("WRITE", "DESCRIBE")),
+    Right("transactional-id", "tidemark.", "WRITE", prefix=True),
 )
 """What a sink needs of its."""
 SETTINGS: Final = tuple(
@@ -84,7 +84,7 @@ async def main() -> None:
     """All of them, then all but one kind."""
     everything = (*SOURCE, *SINK, *AUDIT)
     kinds = sorted({(r.kind, "markers" if r.prefix and r.kind == "topic" else "", r.operation) for r in everything})
-    for left_out in [None, *kinds]:
+    for left_out in [kind for kind in (None, *kinds) if not sys.argv[1:] or json.dumps(kind) in sys.argv[1:]]:
         rights = [
             r
             for r in everything
