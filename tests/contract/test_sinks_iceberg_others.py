@@ -35,7 +35,7 @@ from tidemark.services.source.connectors.icebergtable import IcebergVersions
 from tidemark.shared.model.ids import Epoch
 from tidemark.shared.model.values import Document
 from tidemark.shared.operators.batches import batch_of
-from tidemark.shared.ports.sink import SinkPort
+from tidemark.shared.ports.sink import SinkPort, TargetRefused
 
 pytestmark = pytest.mark.asyncio
 _POSITIONS = pa.schema([
@@ -155,6 +155,28 @@ def commit_deletes(table: Table, name: str, **told: Any) -> None:
     file.spec_id = table.spec().spec_id
     with table.transaction() as change, _Deletes(Operation.APPEND, change, table.io) as deletes:
         deletes.append_data_file(file)
+
+
+@pytest.mark.parametrize("transform", ["identity", "bucket[4]", "day"])
+async def test_a_division_that_the_files_would_not_keep_is_refused_at_open(tmp_path: Path, transform: str) -> None:
+    """A file has rows of several parts: not only the release that brings such a file says so."""
+    lake = Lake(tmp_path)
+    assert lake.target.encoding.table is not None
+    with load_catalog("default", **lake.target.encoding.table.catalog) as catalog:
+        catalog.create_namespace("lake")
+        schema = pa.schema([pa.field("id", pa.int64()), pa.field("at", pa.timestamp("us", "UTC"))])
+        made = catalog.create_table("lake.out", schema, location=f"file://{lake.target.root}")
+        with made.update_spec() as spec:
+            spec.add_field("at" if transform == "day" else "id", transform, "part")
+    with pytest.raises(
+        TargetRefused, match=r"the table is divided by (id|bucket\[4\] of id|day of at), and partitionBy"
+    ):
+        await lake.opened()
+    with lake.table().update_spec() as spec:
+        spec.remove_field("part")
+    await lake.opened()
+    await lake.release({"id": 1})
+    assert [row["id"] for row in lake.rows()] == [1]
 
 
 def live_files(lake: Lake) -> list[str]:

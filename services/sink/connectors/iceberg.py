@@ -36,6 +36,7 @@ from pyiceberg.table.name_mapping import MappedField, NameMapping, parse_mapping
 from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.table.update import AssertCurrentSchemaId
 from pyiceberg.table.update.snapshot import ExpireSnapshots
+from pyiceberg.transforms import IdentityTransform, VoidTransform
 
 from tidemark.services.sink.connectors.destination import Destination
 from tidemark.services.sink.connectors.filerows import CatalogTable, joinable
@@ -102,6 +103,19 @@ class IcebergReleases(TableReleases[Table]):
                 f"{self._place}: properties of the table {'.'.join(self._name)} name code to load: {', '.join(code)}; take them away"
             )
         return table
+
+    def _check(self, table: Table) -> None:
+        spec, schema = table.spec(), table.schema()
+        fields = [field for field in spec.fields if not isinstance(field.transform, VoidTransform)]
+        names = {field.source_id: schema.find_column_name(field.source_id) for field in fields}
+        found = [str(names[field.source_id]) if isinstance(field.transform, IdentityTransform)
+                 else f"{field.transform} of {names[field.source_id]}" for field in fields]  # fmt: skip
+        if set(found) - {*self._partition_by}:
+            raise TargetRefused(
+                f"{self._place}: the table is divided by {', '.join(found)}, and partitionBy of $emit says"
+                f" {list(self._partition_by) or 'none'}: a file would have rows of several parts. Let partitionBy name each plain column of"
+                " these, and take other transforms from the table's partition spec"
+            )
 
     def _location(self) -> str:
         uri, _ = self._destination.table()
