@@ -65,7 +65,8 @@ class TopicLimits:
         except (LogUnavailable, LogDenied):
             raise
         except LogError as error:
-            return f"$emit.topic: {topic} cannot be made: {error}"
+            # Somebody else may have made it just now, with other partitions.
+            return "" if topic in await self._log.list_topics() else f"$emit.topic: {topic} cannot be made: {error}"
         if topic not in await self._log.list_topics():
             return _not_ours(topic)
         return ""

@@ -25,7 +25,7 @@ async def told(story: Story, act: str, acts: int | None) -> None:
     for number in range(acts or story.rng.randint(2, 5)):
         await story.feed(story.rng.choice([1, 20, 100]))
         await asyncio.sleep(story.rng.random())
-        beside = story.rng.choice(["", "", "kill", "rescale", "restart", "broker"])
+        beside = story.rng.choice(["", "", "kill", "rescale", "restart", "broker" if story.alone else "kill"])
         name, does = (act, ACTS[act][1]) if act and number == 0 else draw(story.rng)
         story.did += [beside] if beside else []
         story.did.append(name)
@@ -79,7 +79,7 @@ async def stories(
 
     async def one(there: Installation, tool: Cluster, seed: int) -> None:
         async with turn:
-            story = Story(seed, there, tool, folder)
+            story = Story(seed, there, tool, folder, alone=at_once == 1)
             try:
                 await told(story, act, acts)
             except Exception as error:  # noqa: BLE001 - the other seeds go on
