@@ -186,11 +186,16 @@ def _lost_with_target(story: Story) -> None:
     story.accusable.append(f"topic {story.out}|{story.out}")
 
 
+async def _there_again(story: Story, topic: str, partitions: int) -> None:
+    with contextlib.suppress(TopicAlreadyExistsError):  # a task of the sink has made it
+        await story.cluster.make(topic, partitions)
+
+
 async def out_anew(story: Story) -> None:
     """The target is deleted and made anew."""
     await story.feed(20)
     await story.cluster.drop(story.out)
-    await story.cluster.make(story.out, story.rng.choice([1, 2, 4]))
+    await _there_again(story, story.out, story.rng.choice([1, 2, 4]))
     _lost_with_target(story)
     story.told.append(f"{story.out}")
     await _pause(story)
@@ -209,8 +214,7 @@ async def out_gone(story: Story) -> None:
     await _pause(story)
     await _pause(story)
     if (await story.until("RUNNING", *ENDED)).state == "FAILED":
-        with contextlib.suppress(TopicAlreadyExistsError):  # another task of the sink has made it
-            await story.cluster.make(story.out, 2)
+        await _there_again(story, story.out, 2)
         await story.start()
         await story.until("RUNNING", *ENDED)
 
@@ -228,7 +232,7 @@ async def dlq_gone(story: Story) -> None:
     story.accusable.append(f"{story.dlq}")
     story.perhaps |= story.there_now
     await _pause(story)
-    await story.cluster.make(story.dlq, 2)
+    await _there_again(story, story.dlq, 2)
     await _pause(story)
     if (await story.until("RUNNING", *ENDED)).state == "FAILED":
         await story.start()
