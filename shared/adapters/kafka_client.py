@@ -99,7 +99,10 @@ def translated(error: BaseException, doing: str) -> LogError:
     if isinstance(error, _FENCED):
         return Fenced(f"{doing}: a newer writer has taken this identity ({found}); stop")
     if isinstance(error, _TOO_LARGE):
-        return RecordTooLarge(f"{doing}: refused ({found})")
+        return RecordTooLarge(
+            f"{doing}: refused ({found}); max.message.bytes of the topic, or message.max.bytes of the brokers, is below message_bytes_max"
+            " here: lower this one, or raise theirs"
+        )
     # The plain class is the library's word for an error that it did not expect: no broker's refusal.
     if isinstance(error, _PASSING) or type(error) is errors.KafkaError or getattr(error, "retriable", False):
         return LogUnavailable(f"{doing}: the broker cannot do it now ({found}); try again")

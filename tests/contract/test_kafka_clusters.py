@@ -34,6 +34,7 @@ def test_no_default_of_a_cluster_loses_records_of_a_topic_of_ours(config: dict[s
     [
         (errors.InvalidTransactionTimeout(), "transaction.max.timeout.ms"),
         (errors.TopicAuthorizationFailedError(), "rights to topics"),
+        (errors.MessageSizeTooLargeError(), "message_bytes_max"),
         (errors.IncompatibleBrokerVersion("EndTxn"), "docs/kafka.md"),
         (NotImplementedError("ProduceRequest v20"), "docs/kafka.md"),
     ],
