@@ -76,9 +76,9 @@ async def test_S8_a_crash_between_a_part_and_its_marker_repeats_that_part_alone(
     write = task.sink._write  # type: ignore[attr-defined]
     parts: list[int] = []
 
-    async def once(writer: Any, marker: Any, records: Any) -> Any:
+    async def once(writer: Any, marker: Any, *rest: Any) -> Any:
         parts.append(marker.part)
-        return await (write if marker.part == 1 else dies)(writer, marker, records)
+        return await (write if marker.part == 1 else dies)(writer, marker, *rest)
 
     task.sink._write = once  # type: ignore[attr-defined]
     with pytest.raises(ConnectionError):

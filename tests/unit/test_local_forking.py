@@ -31,7 +31,7 @@ json.dump({
     "argv": sys.argv[1:], "environment": dict(os.environ), "input": os.read(0, 1).decode(), "niceness": os.nice(0),
     "folder": os.getcwd(), "main": __spec__.name, "open": sorted(os.listdir("/proc/self/fd")),
     "signals": {name: str(signal.getsignal(getattr(signal, name))) for name in ("SIGINT", "SIGTERM", "SIGCHLD")},
-    "group": os.getpgrp(), "path": sys.path[1:], "wakes": signal.set_wakeup_fd(-1),
+    "group": os.getpgrp(), "path": sys.path, "wakes": signal.set_wakeup_fd(-1),
 }, sys.stdout)
 sys.exit(3)
 """
@@ -73,7 +73,11 @@ async def test_a_forked_process_is_what_an_own_start_makes(
 
 async def _is_what_an_own_start_makes(environment: Mapping[str, str], forking: Forking, tmp_path: Path) -> None:
     own = await asyncio.create_subprocess_exec(
-        *tethered([sys.executable, "-m", "tidemark.services.tells"]), stdin=-3, stdout=-1, stderr=-3, env=environment
+        *tethered([sys.executable, "-P", "-m", "tidemark.services.tells"]),
+        stdin=-3,
+        stdout=-1,
+        stderr=-3,
+        env=environment,
     )
     expected = json.loads((await own.communicate())[0])
     for number in range(2):
@@ -87,6 +91,7 @@ async def _is_what_an_own_start_makes(environment: Mapping[str, str], forking: F
         assert json.loads(told) == {
             **expected,
             "niceness": expected["niceness"] + 1,
+            "path": [*expected["path"], str(Path.cwd())],  # a user's modules, behind all others
             "environment": {**expected["environment"], **given},
         }
 
