@@ -121,6 +121,7 @@ async def test_a_topic_that_is_just_being_deleted_is_made(old: AnyBroker, unique
 
 
 @pytest.mark.kafka
+@pytest.mark.long
 async def test_no_topic_is_said_to_be_away_while_an_old_broker_starts(
     old: AnyBroker, unique_name: Callable[[str], str]
 ) -> None:
