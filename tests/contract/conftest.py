@@ -4,10 +4,15 @@ import asyncio
 import threading
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from tests.harness.postgres import postgres as running_postgres
+from tidemark.shared.adapters.executor import AsyncExecutor
+
+if TYPE_CHECKING:
+    from tests.harness.shop import Shop
 
 
 @pytest.fixture(scope="session")
@@ -30,6 +35,25 @@ def postgres_url(postgres_server: str) -> str:
         connection.execute("DROP SCHEMA public CASCADE")
         connection.execute("CREATE SCHEMA public")
     return postgres_server
+
+
+@pytest.fixture(scope="module")
+def logical_server() -> Iterator[str]:
+    """The URL of a server of the module's own, which tells changes."""
+    with running_postgres(logical=True) as url:
+        yield url
+
+
+@pytest.fixture
+async def shop(logical_server: str) -> AsyncIterator["Shop"]:
+    """A shop whose changes are read."""
+    from tests.harness.shop import Shop
+
+    executor = AsyncExecutor()
+    made = Shop(logical_server, executor)
+    yield made
+    await made.close()
+    await executor.close()
 
 
 @pytest.fixture

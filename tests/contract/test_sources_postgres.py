@@ -4,7 +4,6 @@
 import datetime as dt
 import json
 import threading
-from collections.abc import AsyncIterator, Iterator
 from contextlib import suppress
 from decimal import Decimal
 from typing import Any
@@ -16,10 +15,8 @@ from hypothesis import strategies as st
 from psycopg import sql
 from psycopg.types.json import Jsonb
 
-from tests.harness.postgres import postgres
 from tests.harness.shop import Shop, drain, ids, piece, stands
 from tidemark.services.source.connectors.postgres import SPLIT, SlotRefused
-from tidemark.shared.adapters.executor import AsyncExecutor
 from tidemark.shared.model.checkpoint import KnownSplit
 from tidemark.shared.model.ids import Offset
 from tidemark.shared.model.values import Binary, Date, Document, long
@@ -27,21 +24,6 @@ from tidemark.shared.ports.log import LogDenied, LogUnavailable
 from tidemark.shared.ports.source import SourceMissing, SourceReplaced
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.postgres]
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[str]:
-    with postgres(logical=True) as url:
-        yield url
-
-
-@pytest.fixture
-async def shop(server: str) -> AsyncIterator[Shop]:
-    executor = AsyncExecutor()
-    made = Shop(server, executor)
-    yield made
-    await made.close()
-    await executor.close()
 
 
 async def test_changes_have_the_form_of_change_events(shop: Shop) -> None:

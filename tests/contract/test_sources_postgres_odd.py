@@ -1,14 +1,11 @@
 """Changes of tables as no textbook has them: names, types, partitions, and databases with settings of their own."""
 
-from collections.abc import AsyncIterator, Iterator
 from decimal import Decimal
 from typing import Any, Final
 
 import pytest
 
-from tests.harness.postgres import postgres
 from tests.harness.shop import Shop, drain
-from tidemark.shared.adapters.executor import AsyncExecutor
 from tidemark.shared.model.values import Binary, Date, Document, long
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.postgres]
@@ -53,21 +50,6 @@ _COLUMNS: Final[dict[str, tuple[str, str, Any]]] = {
 }
 """Columns by their quoted names: a type, a value in SQL, and what documents have."""
 _READS: Final = ("initial_sync", "changes")
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[str]:
-    with postgres(logical=True) as url:
-        yield url
-
-
-@pytest.fixture
-async def shop(server: str) -> AsyncIterator[Shop]:
-    executor = AsyncExecutor()
-    made = Shop(server, executor)
-    yield made
-    await made.close()
-    await executor.close()
 
 
 async def read(shop: Shop, table: str, how: str, *rows: str) -> list[Document]:

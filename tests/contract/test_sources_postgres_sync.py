@@ -2,7 +2,7 @@
 """`initialSync` of PostgreSQL against a real server: rows, then changes, each key exact over breaks and whatever is written meanwhile."""
 
 import random
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
@@ -10,11 +10,9 @@ import psycopg
 import pytest
 from psycopg import sql
 
-from tests.harness.postgres import postgres
 from tests.harness.shop import Shop, drain, ids, piece, stands
 from tidemark.services.source.connectors.pgsync import SyncRefused
 from tidemark.services.source.connectors.postgres import SPLIT, PostgresConnector
-from tidemark.shared.adapters.executor import AsyncExecutor
 from tidemark.shared.language.values import parse_json
 from tidemark.shared.model.ids import Offset
 from tidemark.shared.model.values import Document
@@ -22,21 +20,6 @@ from tidemark.shared.ports.log import LogUnavailable
 from tidemark.shared.ports.source import SourceMissing, SourceReplaced
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.postgres]
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[str]:
-    with postgres(logical=True) as url:
-        yield url
-
-
-@pytest.fixture
-async def shop(server: str) -> AsyncIterator[Shop]:
-    executor = AsyncExecutor()
-    made = Shop(server, executor)
-    yield made
-    await made.close()
-    await executor.close()
 
 
 SYNC: dict[str, Any] = {"initial_sync": True}
