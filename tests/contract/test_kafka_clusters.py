@@ -134,6 +134,8 @@ async def test_no_topic_is_said_to_be_away_while_an_old_broker_starts(
         starting = asyncio.ensure_future(old.start())
         known = 0
         while known < 3:  # once for each kind of answer, after the broker has come
+            if starting.done():
+                starting.result()
             try:
                 assert (await log.describe_topics([name]))[name].partitions == 2
                 assert name in await log.list_topics()

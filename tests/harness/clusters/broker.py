@@ -4,13 +4,13 @@ import asyncio
 import json
 import os
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
 from tests.harness.clusters.versions import has_zookeeper, jars_of, numbers
-from tidemark.services.local.broker import LocalBroker, new_id, write_properties
+from tidemark.services.local.broker import BrokerError, LocalBroker, new_id, write_properties
 from tidemark.services.local.broker_settings import LOOPBACK, NODE_ID, BrokerSettings, Port, java_arguments
 from tidemark.services.local.jars import KAFKA_VERSION
 from tidemark.services.local.java import find_java, java_environment
@@ -26,6 +26,8 @@ _KRAFT_ALONE: Final = (
     "broker.heartbeat.interval.ms",
     "broker.session.timeout.ms",
 )
+_STILL_THERE: Final = "NodeExistsException"
+"""What a broker with ZooKeeper says whose killed predecessor's session has not run out."""
 _PLAIN_OPTIONS: Final = ("-Xshare:auto",)
 """No archive of classes: it is of other jars."""
 
@@ -59,6 +61,15 @@ class AnyBroker(LocalBroker):
         self._zookeeper: subprocess.Popen[bytes] | None = None
         self._zookeeper_port = 0
 
+    async def start(self, on_address: Callable[[str], None] | None = None) -> str:
+        """Once more, as long as ZooKeeper takes a broker that was killed for a living one: a start is faster than its session runs out."""
+        while True:
+            try:
+                return await super().start(on_address)
+            except BrokerError as error:
+                if not has_zookeeper(self.version) or _STILL_THERE not in str(error):
+                    raise
+
     def jars(self) -> tuple[Path, ...]:
         """Of the version."""
         return jars_of(self.version)
@@ -72,7 +83,6 @@ class AnyBroker(LocalBroker):
         asked = [listener for listener in kept["listeners"].split(",") if not listener.startswith("CONTROLLER")]
         zookeeper = f"{LOOPBACK}:{self._zookeeper_port or controller_port}"
         self._zookeeper_port = self._zookeeper_port or controller_port
-        # A broker that was killed is let in again when its session has run out.
         return {
             **kept,
             "broker.id": str(NODE_ID),
