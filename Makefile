@@ -240,6 +240,10 @@ outages: setup ## everything a processor needs is away for ten minutes and for t
 kafka-versions: setup ## windows, a join and a filter on brokers of other versions (VERSIONS='2.8.2 3.9.1'; all) and settings (SEEDS=1-9); a minute each
 	$(BIN)/python -m tests.harness.clusters $(VERSIONS) --seeds $(or $(SEEDS),1-9)
 
+.PHONY: brokers
+brokers: setup ## what happens to a cluster of three brokers, drawn at random (SEED=1 JOBS=10 ACT=frozen), under jobs of a real installation; some 80 s each
+	$(BIN)/python -m tests.harness.brokers $(or $(SEED),1) $(or $(JOBS),10) $(ACT)
+
 .PHONY: age
 age: setup ## what it costs to lead, restore and list processors that committed each second for a year (COMMITS=31500000 PROCESSORS=50)
 	$(BIN)/python -m tests.harness.ageing --commits $(or $(COMMITS),31500000) --processors $(or $(PROCESSORS),50)

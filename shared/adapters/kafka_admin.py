@@ -194,7 +194,13 @@ T = TypeVar("T")
 _POLL_S: Final = 0.02
 """Between two looks, within `request_timeout_ms`."""
 _REPLICAS: Final = 3
+_BY_DEFAULT: Final = -1
+"""As many replicas as the cluster gives to topics that name no number."""
+_IN_SYNC: Final = {"min.insync.replicas": "2"}
+"""Of a topic with three replicas: what was acknowledged survives one disk, and one broker may be away."""
 _EXISTS: Final = errors.TopicAlreadyExistsError.errno
+_TOO_FEW: Final = errors.InvalidReplicationFactorError.errno
+"""Brokers for so many replicas."""
 
 
 class KafkaAdmin:
@@ -205,16 +211,15 @@ class KafkaAdmin:
         self._admin: Any = None
         self._reader: KafkaReader | None = None
         self._opening = asyncio.Lock()
+        self._replicas: dict[int, int] = {}
+        """By how many brokers are shown, the replicas that a topic was given then."""
 
     async def create_topic(self, topic: str, partitions: int, config: Mapping[str, str] | None) -> None:
         """Make it, and wait until it is known and has leaders; quiet when it exists with as many partitions."""
 
         async def make(admin: Any) -> None:
             await self._require_controller(admin)
-            brokers = len(admin._client.cluster.brokers())
-            replicas = self._settings.replication or max(1, min(_REPLICAS, brokers))
-            new = NewTopic(topic, partitions, replicas, topic_configs=dict(config or {}))
-            await self._make(admin, new)
+            await self._make(admin, NewTopic(topic, partitions, _REPLICAS, topic_configs=dict(config or {})))
             found = (await require_topics(admin._client, [topic], self._settings.topic_wait_ms))[topic]
             if found != partitions:
                 raise LogError(
@@ -247,17 +252,36 @@ class KafkaAdmin:
                 found = [told for told in answer.to_object()["topics"] if not told["error_code"]]
 
     async def _asked(self, admin: Any, new: NewTopic) -> int:
-        """0, or the code for one that exists; LogUnavailable, the library's errors."""
-        answer = await admin.create_topics([new], self._settings.request_timeout_ms)
-        ((_, code, *rest),) = answer.topic_errors
-        if code == errors.InvalidReplicationFactorError.errno:
-            # Brokers that are starting, or were away, are not counted yet: "fenced", or not registered.
+        """0, or the code for one that exists; LogUnavailable, the library's errors.
+
+        Brokers that are away are members of the cluster, but not shown, and can be given replicas: how many there may be is found by
+        asking. A cluster whose default is more than it has brokers is one of which some have not come yet.
+        """
+        brokers, given = len(admin._client.cluster.brokers()), self._settings.replication
+        most = given or self._replicas.get(brokers, _REPLICAS)
+        code, said = await self._answer(admin, new, most)
+        if code == _TOO_FEW and not given and (await self._answer(admin, new, _BY_DEFAULT, probe=True))[0] != _TOO_FEW:
+            while code == _TOO_FEW and most > 1:
+                most -= 1
+                code, said = await self._answer(admin, new, most)
+        if code == _TOO_FEW:
             raise LogUnavailable(
-                f"creating topic {new.name}: the brokers cannot do it now ({rest[0] if rest else code}); try again"
+                f"creating topic {new.name}: the brokers cannot do it now ({said or code}); try again: some may be starting, or"
+                " the cluster has fewer than `replication` (0: its default.replication.factor) asks for"
             )
         if code not in (0, _EXISTS):
-            raise errors.for_code(code)(rest[0] if rest else "")
-        return int(code)
+            raise errors.for_code(code)(said)
+        self._replicas[brokers] = most
+        return code
+
+    async def _answer(self, admin: Any, new: NewTopic, replicas: int, *, probe: bool = False) -> tuple[int, str]:
+        """Code and words of an attempt with so many replicas; a probe makes nothing."""
+        safe = _IN_SYNC if replicas >= _REPLICAS else {}
+        placed: dict[int, list[int]] | None = {} if replicas == _BY_DEFAULT else None  # the library wants it so
+        asked = NewTopic(new.name, new.num_partitions, replicas, placed, {**safe, **new.topic_configs})
+        answer = await admin.create_topics([asked], self._settings.request_timeout_ms, validate_only=probe)
+        ((_, code, *rest),) = answer.topic_errors
+        return int(code), str(rest[0] or "") if rest else ""
 
     async def delete_topics(self, topics: Sequence[str]) -> None:
         """Delete those that exist, and wait until they are gone."""

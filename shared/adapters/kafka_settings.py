@@ -41,7 +41,7 @@ class KafkaSettings:
     client: str = "tidemark"
     """Prefix of client ids, which the brokers' logs and quotas show."""
     replication: int = knob(0)
-    """Replicas of topics that are made here; 0: three, or as many as there are brokers."""
+    """Replicas of topics that are made here; 0: three, or as many as the cluster has brokers, also those that are away."""
     request_timeout_ms: int = knob(15_000)
     """How long one request waits for its answer."""
     delivery_timeout_ms: int = knob(60_000)

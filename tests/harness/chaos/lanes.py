@@ -20,8 +20,9 @@ _TRIES_MAX = 100
 class Lane:
     """One way. `port`: where processes knock."""
 
-    def __init__(self, broker: Port) -> None:
+    def __init__(self, broker: Port, host: str = LOOPBACK) -> None:
         self._broker = broker
+        self._host = host
         self._up, self._down = asyncio.Event(), asyncio.Event()
         self._refused = 0
         self._cuts: list[Cut] = []
@@ -32,7 +33,7 @@ class Lane:
 
     async def open(self) -> None:
         """Begin to listen."""
-        self._server = await asyncio.start_server(self._came, LOOPBACK, 0)
+        self._server = await asyncio.start_server(self._came, self._host, 0)
         self.port = Port(self._server.sockets[0].getsockname()[1])
 
     def close(self) -> None:
@@ -70,7 +71,7 @@ class Lane:
             if "refused" in self._cuts:
                 return
             await self._up.wait()
-            there, back = await asyncio.open_connection(LOOPBACK, self._broker)
+            there, back = await asyncio.open_connection(self._host, self._broker)
             self._open.add(back)
             try:
                 await asyncio.gather(_pump(reader, back, self._up), _pump(there, writer, self._down))

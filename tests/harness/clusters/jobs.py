@@ -239,9 +239,9 @@ async def _story(cluster: Cluster, there: Installation, folder: Path, broker: An
                     await broker.start()
                     await patiently(SystemClock(), partial(log.topic_rules, ["events"]))  # with ZooKeeper, not at once
                 continue
-            _kill(there, chance.choice(KILLED))
+            kill(there, chance.choice(KILLED))
         await sending
-        wrong = [said for name in NAMES for said in await _ended(cluster, there, log, folder, ProcessorName(name))]
+        wrong = [said for name in NAMES for said in await ended(cluster, there, log, folder, ProcessorName(name))]
     finally:
         await log.close()
     return wrong
@@ -279,12 +279,13 @@ async def _slowly(log: Log, first: int, end: int, quiet: asyncio.Lock) -> None:
         await SystemClock().sleep_ms(200)
 
 
-def _kill(there: Installation, place: str) -> None:
+def kill(there: Installation, place: str) -> None:
+    """The process of a place, if it runs."""
     with contextlib.suppress(ProcessLookupError, KeyError):
         os.kill(there.cluster.pids()[place], signal.SIGKILL)
 
 
-async def _ended(cluster: Cluster, there: Installation, log: Log, folder: Path, name: ProcessorName) -> list[str]:
+async def ended(cluster: Cluster, there: Installation, log: Log, folder: Path, name: ProcessorName) -> list[str]:
     """The processor drains: what differs from the oracle, and what the audit says."""
     try:
         async with asyncio.timeout(ENDED_S):
