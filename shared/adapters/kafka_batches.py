@@ -1,20 +1,20 @@
 """A broker's answer for one partition, as columns: compiled code takes the batches apart, this puts the columns together.
 
-Batches that are compressed are unpacked here, those that unpack to very much in parts (kafka_unpacking.py). Those of an old format, which
-brokers no longer write, are read by the client library, record by record.
+Batches that are compressed are unpacked here, those that unpack to very much in parts (kafka_unpacking.py). A message of a format that
+brokers no longer write is a batch of one, or of those that are compressed in it (kafka_messages.py).
 """
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, TypeAlias
+from typing import Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-from aiokafka.record.memory_records import MemoryRecords
 from crc32c import crc32c
 
-from tidemark.shared.adapters.kafka_unpacking import UNPACK, UNPACKED_BYTES_MAX, BatchCut, Unpacking, unpacked
+from tidemark.shared.adapters.kafka_messages import MessageParts, is_intact, within
+from tidemark.shared.adapters.kafka_unpacking import UNPACK, UNPACKED_BYTES_MAX, Unpacking, unpacked
 from tidemark.shared.compiled import kafka
 from tidemark.shared.compiled.columns import bitmap
 
@@ -23,6 +23,8 @@ _SMALL_BYTES: Final = 1024
 """The CRC of a batch up to this takes less than to call for it."""
 _RECORD_BYTES_MIN: Final = 7
 """Length, attributes, time, offset, length of key, length of value, number of headers."""
+_MESSAGE, _MESSAGE_PACKED = -1, -2
+"""Beside the compressions of batches, kinds of what is taken apart together."""
 _COLUMN_BYTES_MAX: Final = 2**31 - 1
 """Of a column's values: Arrow's offsets have 32 bits."""
 
@@ -67,7 +69,7 @@ class PartitionAnswer:
         self._producers, self._firsts = (np.array([one[i] for one in begun], dtype=np.int64) for i in (0, 1))
         self._active, self._state = np.zeros(len(begun), dtype=np.int64), np.zeros(2, dtype=np.int64)
         self._committed_only = committed_only
-        self._unpacking: Unpacking | None = None
+        self._unpacking: Unpacking | MessageParts | None = None
         """The next batch, which goes out in parts."""
         self._unpacked_bytes = 0
         """Of the records that were taken apart last."""
@@ -110,23 +112,19 @@ class PartitionAnswer:
         size_bytes = max(int(reached[len(table) - 1]), self._unpacked_bytes)
         return _joined([_from(piece, wanted) for piece in pieces]), size_bytes
 
-    def _in_parts(self, row: Int64s) -> Unpacking:
+    def _in_parts(self, row: Int64s) -> Unpacking | MessageParts:
+        if row[kafka.MAGIC] < kafka.FORMAT:
+            return MessageParts(self._data, row)
         packed = self._data[row[kafka.BEGIN] + kafka.HEADER_BYTES : row[kafka.END]]
         codec, count = int(row[kafka.ATTRIBUTES] & kafka.CODEC_MASK), int(row[kafka.COUNT])
         return Unpacking(packed, codec, count, UNPACKED_BYTES_MAX)
 
-    def _part(self, unpacking: Unpacking, *, with_keys: bool) -> tuple[BatchRecords | None, int]:
+    def _part(self, unpacking: Unpacking | MessageParts, *, with_keys: bool) -> tuple[BatchRecords | None, int]:
         """Some records of a batch that unpacks to very much; behind the last the position moves behind the batch."""
         row = self._table[self._next]
         try:
-            part = unpacking.next()
-            if part.large is not None:
-                records = _passed(row, *part.large)
-            else:
-                table = row[np.newaxis].copy()
-                table[0, [kafka.BEGIN, kafka.END, kafka.COUNT]] = 0, len(part.data), part.count
-                records = _taken_apart(np.frombuffer(part.data, dtype=np.uint8), table, with_keys=with_keys)
-        except (_Broken, BatchCut) as error:
+            records, size_bytes = _next_of(unpacking, row, with_keys=with_keys)
+        except Exception as error:
             raise BrokenBatch(int(row[kafka.BASE]), str(error)) from error
         wanted = self.next_fetch_offset
         self.next_fetch_offset = max(wanted, int(records.offsets[-1]) + 1)
@@ -134,7 +132,7 @@ class PartitionAnswer:
             self._unpacking, self.next_fetch_offset = None, int(row[kafka.NEXT])
             self._next += 1
         kept = _from(records, wanted)
-        return (kept, len(part.data)) if len(kept.offsets) else (None, 0)
+        return (kept, size_bytes) if len(kept.offsets) else (None, 0)
 
     def _intact(self, table: Int64s) -> int:
         """How many batches, from the first, have the CRCs that they name; BrokenBatch if none."""
@@ -153,30 +151,29 @@ class PartitionAnswer:
         if row[kafka.MAGIC] < 0:
             return False
         if row[kafka.MAGIC] < kafka.FORMAT:
-            return bool(self._old_format(row).validate_crc())
+            return is_intact(self._data, row)
         begin, end = int(row[kafka.BEGIN]), int(row[kafka.END])
         named = int.from_bytes(self._data[begin + kafka.CRC_AT : begin + kafka.CHECKED_FROM], "big")
         return bool(crc32c(memoryview(self._data)[begin + kafka.CHECKED_FROM : end]) == named)
-
-    def _old_format(self, row: Int64s) -> Any:
-        """The library's object for a batch that is not of format 2; the fields that only the library knows are put into the row."""
-        batch = MemoryRecords(self._data[row[kafka.BEGIN] : row[kafka.END]]).next_batch()
-        row[kafka.NEXT], row[kafka.COUNT] = batch.next_offset, 1
-        return batch
 
     def _pieces(self, table: Int64s, *, with_keys: bool) -> list[BatchRecords]:
         """The records of intact batches that readers are shown, in order; _Broken names the first batch that cannot be read."""
         self._unpacked_bytes = 0
         rows = np.flatnonzero(self._shown(table))
-        kinds = np.where(table[rows, kafka.MAGIC] < kafka.FORMAT, -1, table[rows, kafka.ATTRIBUTES] & kafka.CODEC_MASK)
+        codecs = table[rows, kafka.ATTRIBUTES] & kafka.CODEC_MASK
+        kinds = np.where(
+            table[rows, kafka.MAGIC] < kafka.FORMAT, np.where(codecs > 0, _MESSAGE_PACKED, _MESSAGE), codecs
+        )
         pieces: list[BatchRecords] = []
         for run in np.split(rows, np.flatnonzero(kinds[1:] != kinds[:-1]) + 1):
             if not len(run):
                 continue
             kind = int(kinds[np.searchsorted(rows, run[0])])
             try:
-                if kind < 0:
-                    pieces += [_one_by_one(self._old_format(row)) for row in table[run]]
+                if kind == _MESSAGE_PACKED:
+                    pieces += [self._within(place, row, with_keys=with_keys) for place, row in enumerate(table[run])]
+                elif kind == _MESSAGE:
+                    pieces.append(_taken_apart(self._bytes, table[run], with_keys=with_keys))
                 else:
                     pieces.append(self._run(table[run], kind, with_keys=with_keys))
             except _Broken as broken:
@@ -191,6 +188,22 @@ class PartitionAnswer:
         )
         return shown
 
+    def _within(self, place: int, row: Int64s, *, with_keys: bool) -> BatchRecords:
+        """The records of a message that has others in it."""
+        try:
+            found = within(self._data, row)
+        except Exception as error:
+            raise _Broken(place, f"cannot be unpacked ({type(error).__name__}: {error})") from error
+        begun = self._unpacked_bytes
+        if found is None or (begun and begun + len(found[0]) > UNPACKED_BYTES_MAX):
+            raise _Broken(place, "unpacks to very much", large=True)
+        data, table = found
+        self._unpacked_bytes += len(data)
+        try:
+            return _taken_apart(np.frombuffer(data, dtype=np.uint8), table, with_keys=with_keys)
+        except _Broken as broken:
+            raise _Broken(place, broken.reason) from broken
+
     def _run(self, table: Int64s, codec: int, *, with_keys: bool) -> BatchRecords:
         """The records of batches that are compressed alike."""
         table[:, kafka.BEGIN] += kafka.HEADER_BYTES
@@ -201,6 +214,19 @@ class PartitionAnswer:
         return _taken_apart(data, table, with_keys=with_keys)
 
 
+def _next_of(unpacking: Unpacking | MessageParts, row: Int64s, *, with_keys: bool) -> tuple[BatchRecords, int]:
+    """The next records of a batch that goes out in parts, and their bytes."""
+    if isinstance(unpacking, MessageParts):
+        data, table = unpacking.next()
+        return _taken_apart(np.frombuffer(data, dtype=np.uint8), table, with_keys=with_keys), len(data)
+    part = unpacking.next()
+    if part.large is not None:
+        return _passed(row, *part.large), 0
+    table = row[np.newaxis].copy()
+    table[0, [kafka.BEGIN, kafka.END, kafka.COUNT]] = 0, len(part.data), part.count
+    return _taken_apart(np.frombuffer(part.data, dtype=np.uint8), table, with_keys=with_keys), len(part.data)
+
+
 def _taken_apart(data: npt.NDArray[np.uint8], table: Int64s, *, with_keys: bool) -> BatchRecords:
     """The records that lie where the table says."""
     sizes = table[:, kafka.END] - table[:, kafka.BEGIN]
@@ -208,7 +234,8 @@ def _taken_apart(data: npt.NDArray[np.uint8], table: Int64s, *, with_keys: bool)
     if len(lies):
         raise _Broken(int(lies[0]), "names another number of records than it has")
     columns = np.empty((6, int(table[:, kafka.COUNT].sum())), dtype=np.int64)
-    broken = kafka.records(data, table, columns)
+    old = len(table) > 0 and table[0, kafka.MAGIC] < kafka.FORMAT
+    broken = (kafka.messages if old else kafka.records)(data, table, columns)
     if broken >= 0:
         raise _Broken(broken, "has records that do not end where their lengths say")
     offsets, timestamps, keys, key_bytes, values, value_bytes = columns
@@ -262,21 +289,6 @@ def _gathered(data: npt.NDArray[np.uint8], begins: Int64s, lengths: Int64s) -> p
     nulls = count - int(np.count_nonzero(there))
     valid = bitmap(there) if nulls else None
     return pa.BinaryArray.from_buffers(pa.binary(), count, [valid, pa.py_buffer(offsets), pa.py_buffer(out)], nulls)
-
-
-def _one_by_one(batch: Any) -> BatchRecords:
-    """The records of a batch, each as the library's object, let go before the next is made: many alive cost ten times as much."""
-    try:
-        rows = [(r.offset, r.timestamp, r.key, r.value) for r in batch]
-    except Exception as error:
-        raise _Broken(0, f"cannot be read ({type(error).__name__}: {error})") from error
-    offsets, timestamps, keys, values = zip(*rows, strict=True) if rows else ((), (), (), ())
-    return BatchRecords(
-        np.array(offsets, dtype=np.int64),
-        np.array(timestamps, dtype=np.int64),
-        pa.array(keys, pa.binary()) if any(key is not None for key in keys) else None,
-        pa.array(values, pa.binary()),
-    )
 
 
 def _passed(row: Int64s, delta: int, size_bytes: int) -> BatchRecords:

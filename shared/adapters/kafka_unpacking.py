@@ -42,7 +42,7 @@ def unpacked(packed: bytes, codec: int) -> bytes | None:
     if codec == SNAPPY or len(packed) * _TIMES_MAX.get(codec, UNPACKED_BYTES_MAX) <= UNPACKED_BYTES_MAX:
         return UNPACK[codec](packed)  # snappy's block says its size: 64 times the packed bytes at the most
     found = bytearray()
-    stream = _stream(packed, codec)
+    stream = stream_of(packed, codec)
     while more := stream.read(PART_BYTES):
         found += more
         if len(found) > UNPACKED_BYTES_MAX:
@@ -55,7 +55,7 @@ def unpacks_to_more(packed: bytes, codec: int) -> bool:
     if codec not in _STREAMS or len(packed) * _TIMES_MAX.get(codec, UNPACKED_BYTES_MAX) <= UNPACKED_BYTES_MAX:
         return False
     try:
-        stream, count = _stream(packed, codec), 0
+        stream, count = stream_of(packed, codec), 0
         while count <= UNPACKED_BYTES_MAX and (more := len(stream.read(PART_BYTES))):
             count += more
     except (OSError, zlib.error, BatchCut):
@@ -78,7 +78,7 @@ class Unpacking:
     """One batch on its way out. record_bytes_max: of a record."""
 
     def __init__(self, packed: bytes, codec: int, count: int, record_bytes_max: int) -> None:
-        self._stream = _stream(packed, codec)
+        self._stream = stream_of(packed, codec)
         self._count = count
         self._record_bytes_max = record_bytes_max
         self._given = 0
@@ -159,7 +159,8 @@ class _Gzip:
         return self._member.decompress(b"", nbytes)
 
 
-def _stream(packed: bytes, codec: int) -> Any:
+def stream_of(packed: bytes, codec: int) -> Any:
+    """What unpacks bytes in pieces, by `read`; not for snappy, whose blocks say their size."""
     if codec == GZIP:
         return _Gzip(packed)
     return pa.CompressedInputStream(pa.BufferReader(packed), _STREAMS[codec])

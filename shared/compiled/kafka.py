@@ -1,6 +1,6 @@
-"""Kafka's record batches (format 2, `DefaultRecordBatch`) taken apart.
+"""Kafka's record batches (format 2, `DefaultRecordBatch`) taken apart, and the messages of formats 0 and 1, each of which is a batch here.
 
-- KB1 The result is that of the client library, which reads record by record: offsets, times, keys and values; headers are passed.
+- KB1 The result is that of Kafka's own clients, which read record by record: offsets, times, keys and values; headers are passed.
 - KB2 A reader of committed records does not see those of aborted transactions (KIP-98); no reader sees control batches.
 - KB3 Each record's parts have to end where its length says, and the last record of a batch where the batch ends; a batch that
   breaks this is named, and none of its records is given out.
@@ -34,6 +34,17 @@ FIELDS: Final = 10
 CODEC_MASK, APPEND_TIME, TRANSACTIONAL, CONTROL = 0x07, 0x08, 0x10, 0x20
 """Bits of the attributes."""
 FORMAT: Final = 2
+"""Of batches; below it, of messages, which brokers before 0.11 wrote."""
+NO_TIME: Final = -1
+"""The time of a record that has none, as those of format 0."""
+MESSAGE_CRC_AT: Final = 12
+"""Of a message: the CRC-32, 4 bytes, of all that follows it."""
+MESSAGE_CHECKED_FROM: Final = 16
+MESSAGE_KEY_AT: Final = 18
+"""Of a message of format 0."""
+_MESSAGE_BYTES_MIN: Final = 26
+TIME_BYTES: Final = 8
+"""What a message of format 1 has more than one of format 0."""
 _ABORT: Final = 0
 _VARINT_BYTES_MAX: Final = 10
 """Of 64 bits, seven a byte."""
@@ -44,20 +55,22 @@ CRC_AT: Final = 17
 CHECKED_FROM: Final = 21
 
 
-def _checks() -> npt.NDArray[np.uint32]:
-    """The CRC-32C of each byte with 0 to 7 bytes of zeros behind it; shape (8, 256)."""
+def _checks(polynomial: int) -> npt.NDArray[np.uint32]:
+    """The CRC of each byte with 0 to 7 bytes of zeros behind it; shape (8, 256)."""
     found = np.zeros((8, 256), dtype=np.uint32)
     for byte in range(256):
         check = byte
         for _ in range(8):
-            check = check >> 1 ^ (0x82F63B78 if check & 1 else 0)
+            check = check >> 1 ^ (polynomial if check & 1 else 0)
         found[0, byte] = check
     for zeros in range(1, 8):
         found[zeros] = found[zeros - 1] >> 8 ^ found[0, found[zeros - 1] & 0xFF]
     return found
 
 
-_CHECKS: Final = _checks()
+_CHECKS: Final = np.concatenate((_checks(0x82F63B78), _checks(0xEDB88320)))
+"""Of CRC-32C, which batches have; behind it those of CRC-32, which messages have."""
+_OF_MESSAGES: Final = 8
 
 
 @part
@@ -127,7 +140,14 @@ def walk(data, at, table):
                 row[ATTRIBUTES], row[NEXT] = _number(text, at + 21, 2), row[BASE] + _number(text, at + 23, 4) + 1
                 row[FIRST_TIME], row[MAX_TIME] = _number(text, at + 27, 8), _number(text, at + 35, 8)
                 row[PRODUCER], row[COUNT] = _number(text, at + 43, 8), _number(text, at + 57, 4)
-            elif row[MAGIC] >= FORMAT:
+            elif 0 <= row[MAGIC] < FORMAT and end - at >= _MESSAGE_BYTES_MIN + row[MAGIC] * TIME_BYTES:
+                row[ATTRIBUTES], row[NEXT], row[COUNT] = (
+                    _number(text, at + 17, 1) & (CODEC_MASK | APPEND_TIME),
+                    row[BASE] + 1,
+                    1,
+                )
+                row[FIRST_TIME] = row[MAX_TIME] = _number(text, at + 18, 8) if row[MAGIC] else NO_TIME
+            else:
                 row[MAGIC] = -1
         count += 1
         at = end
@@ -135,32 +155,35 @@ def walk(data, at, table):
 
 
 @part
-def _checksum(data, at, end):
-    """The CRC-32C of bytes, eight at a time (Kounavis and Berry, 2005)."""
+def _checksum(data, at, end, table):
+    """The CRC of bytes, eight at a time (Kounavis and Berry, 2005); the table begins at a row of `_CHECKS`."""
     found = np.uint64(0xFFFFFFFF)
     while at + 8 <= end:
         word = word_at(data, at) ^ found
         found = np.uint64(0)
         for i in range(8):
-            found ^= np.uint64(_CHECKS[7 - i, np.int64((word >> np.uint64(8 * i)) & np.uint64(0xFF))])
+            found ^= np.uint64(_CHECKS[table + 7 - i, np.int64((word >> np.uint64(8 * i)) & np.uint64(0xFF))])
         at += 8
     while at < end:
         low = np.int64((found ^ np.uint64(byte_at(data, at))) & np.uint64(0xFF))
-        found = found >> np.uint64(8) ^ np.uint64(_CHECKS[0, low])
+        found = found >> np.uint64(8) ^ np.uint64(_CHECKS[table, low])
         at += 1
     return np.int64(found ^ np.uint64(0xFFFFFFFF))
 
 
 @compiled(0, BYTES, INT64_ROWS_OUT, "int64", BYTES_OUT)
 def intact(data, table, bytes_max, out):
-    """Which batches have the CRC that they name, shape (n,): 1 or 0; 2 for larger ones and those of other formats: not looked at."""
+    """Which batches have the CRC that they name, shape (n,): 1 or 0; 2 for larger ones and what is none: not looked at."""
     text = borrowed(data)
     for i in range(len(table)):
         at, end = table[i, BEGIN], table[i, END]
         out[i] = 2
         if table[i, MAGIC] >= FORMAT and end - at <= bytes_max:
             named = _number(text, at + CRC_AT, 4) & 0xFFFFFFFF
-            out[i] = 1 if _checksum(text, at + CHECKED_FROM, end) == named else 0
+            out[i] = 1 if _checksum(text, at + CHECKED_FROM, end, 0) == named else 0
+        elif table[i, MAGIC] >= 0 and end - at <= bytes_max:
+            named = _number(text, at + MESSAGE_CRC_AT, 4) & 0xFFFFFFFF
+            out[i] = 1 if _checksum(text, at + MESSAGE_CHECKED_FROM, end, _OF_MESSAGES) == named else 0
 
 
 @compiled(0, BYTES, INT64_ROWS_OUT, INT64S, INT64S, INT64S_OUT, INT64S_OUT, "bool", BOOLS_OUT)
@@ -244,6 +267,34 @@ def records(data, table, columns):
             return i
         if table[i, ATTRIBUTES] & APPEND_TIME:
             out[1, first:row] = table[i, MAX_TIME]
+    return -1
+
+
+@part
+def _field(data, at, end):
+    """(where it begins, bytes, behind it) of a message's key or value, as `_piece`."""
+    if end - at < 4:
+        return -1, np.int64(0), -1
+    size = _number(data, at, 4)
+    if size > end - at - 4:
+        return -1, np.int64(0), -1
+    return at + 4, size, at + 4 + max(size, 0)
+
+
+@compiled(1, BYTES, INT64_ROWS_OUT, INT64_ROWS_OUT)
+def messages(data, table, columns):
+    """Take apart messages that are not compressed, as `records` does batches; the first that is malformed (KB3), -1 if none is."""
+    text, out = borrowed(data), borrowed(columns)
+    for i in range(len(table)):
+        at, end = table[i, BEGIN] + MESSAGE_KEY_AT + table[i, MAGIC] * TIME_BYTES, table[i, END]
+        key, key_bytes, at = _field(text, at, end)
+        if at < 0:
+            return i
+        value, value_bytes, at = _field(text, at, end)
+        if at != end:
+            return i
+        out[0, i], out[1, i] = table[i, BASE], table[i, FIRST_TIME]
+        out[2, i], out[3, i], out[4, i], out[5, i] = key, key_bytes, value, value_bytes
     return -1
 
 

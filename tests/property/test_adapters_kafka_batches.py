@@ -5,8 +5,10 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 from unittest.mock import patch
+from zlib import crc32
 
 import pytest
+from aiokafka import codec as codecs
 from aiokafka.consumer.fetcher import READ_COMMITTED, FetchResult, PartitionRecords
 from aiokafka.errors import CorruptRecordException
 from aiokafka.record.default_records import DefaultRecordBatchBuilder
@@ -17,13 +19,14 @@ from crc32c import crc32c
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tidemark.shared.adapters import kafka_batches, kafka_unpacking
+from tidemark.shared.adapters import kafka_batches, kafka_messages, kafka_unpacking
 from tidemark.shared.adapters.kafka_batches import BrokenBatch, PartitionAnswer
 from tidemark.shared.adapters.kafka_reader import PASSED, FetchedRecords
 from tidemark.shared.compiled import kafka
 
 Record = tuple[int, int, bytes | None, bytes | None, list[tuple[str, bytes]]]
 Row = tuple[int, int, bytes | None, bytes | None]
+PACKED_BY = {1: codecs.gzip_encode, 2: codecs.snappy_encode, 3: codecs.lz4_encode}
 ALL = 10**9
 TEXT = st.text(max_size=90).map(str.encode)
 BYTES = st.one_of(TEXT, TEXT, st.binary(max_size=300), st.just(b"\0" * 20))
@@ -84,14 +87,83 @@ def test_the_same_records_as_one_by_one(batches: list[tuple[list[Record], int]],
     assert ours(data[:-1]) == theirs(data[:-1])
 
 
-def test_batches_of_the_old_format_are_read_by_the_library() -> None:
-    """What brokers wrote before 2017 stands beside what they write today."""
-    old = LegacyRecordBatchBuilder(1, 0, 10**6)
-    for i in range(3):
-        old.append(i, 5_000 + i, b"k", b"v%d" % i)
-    before, behind = bytes(old.build()), built([(0, 7, None, b"new", [])], 3)
-    assert ours(before + behind) == theirs(before) + theirs(behind)
-    assert len(ours(before + behind)) == 4
+MESSAGE = st.tuples(st.integers(0, 3), st.just(-1) | st.integers(0, 2**42), st.none() | BYTES, st.none() | BYTES)
+SET = st.tuples(
+    st.lists(MESSAGE, min_size=1, max_size=30),
+    st.sampled_from([(0, 0), (1, 0), (0, 1), (1, 1), (0, 2), (1, 2), (1, 3)]),
+)
+
+
+def message_set(records: list[Row], base: int, magic: int, codec: int) -> bytes:
+    """Messages of a format before 2, each alone or together in one, as a broker keeps them; the first number of each as in `built`."""
+    data = bytearray()
+    offset, first = -1, 0 if codec and magic else base
+    for gap, time_ms, key, value in records:
+        offset += gap + 1
+        one = LegacyRecordBatchBuilder(magic, 0, 10**6)
+        one.append(first + offset, time_ms, key, value)
+        data += one.build()
+    if not codec:
+        return bytes(data)
+    outer = LegacyRecordBatchBuilder(magic, 0, 10**6)
+    outer.append(base + offset, 77, None, PACKED_BY[codec](bytes(data)))
+    data = bytearray(outer.build())
+    data[17] |= codec
+    data[12:16] = crc32(bytes(data[16:])).to_bytes(4, "big")
+    return bytes(data)
+
+
+def of_sets(sets: list[tuple[list[Row], tuple[int, int]]]) -> tuple[bytes, list[Row]]:
+    """Message sets one behind the other, and the records in them."""
+    parts, rows = [], []
+    for place, (records, (magic, codec)) in enumerate(sets):
+        parts.append(message_set(records, 1000 * place, magic, codec))
+        offset = 1000 * place - 1
+        for gap, time_ms, key, value in records:
+            offset += gap + 1
+            rows.append((offset, time_ms if magic else -1, key, value))
+    return b"".join(parts), rows
+
+
+@given(st.lists(SET, min_size=1, max_size=4), st.integers(1, 2000))
+def test_messages_of_the_old_formats_stand_beside_what_brokers_write_today(
+    sets: list[tuple[list[Row], tuple[int, int]]], max_bytes: int
+) -> None:
+    """Offsets, times, keys and values of each, alone or compressed together, with gaps; without a time as Kafka's client has it."""
+    data, rows = of_sets(sets)
+    behind = built([(0, 7, None, b"new", [])], 5000)
+    assert ours(data + behind) == rows + theirs(behind)
+    assert ours(data + behind, max_bytes) == rows + theirs(behind)
+
+
+@settings(max_examples=25)
+@given(st.lists(SET, min_size=1, max_size=3), st.integers(300, 5_000), st.integers(60, 900))
+def test_messages_that_unpack_to_much_come_in_parts_and_are_the_same(
+    sets: list[tuple[list[Row], tuple[int, int]]], most: int, part: int
+) -> None:
+    """Whatever the bound of what is unpacked at once, where each message is below it."""
+    sets = [s for s in sets if all(len((k or b"") + (v or b"")) + 40 < most for _, _, k, v in s[0])]
+    data, rows = of_sets(sets)
+    with bounded(most, part):
+        assert ours(data) == rows
+
+
+def test_a_message_with_another_crc_is_not_read() -> None:
+    """Of each size: small ones are checked by other code."""
+    for size in (10, 5_000):
+        data = bytearray(message_set([(0, 5, b"k", b"v" * size)], 7, 1, 0))
+        data[-1] ^= 1
+        with pytest.raises(BrokenBatch, match="CRC"):
+            ours(bytes(data))
+
+
+def test_a_frame_of_lz4_with_the_checksum_of_old_clients_is_read() -> None:
+    """In format 0 its head has a checksum of other bytes (KAFKA-3160)."""
+    data = bytearray(message_set([(0, -1, b"k", b"v" * 300)] * 3, 0, 0, 3))
+    frame = data.index(b"\x04\x22\x4d\x18")
+    data[frame + 6 + (8 if data[frame + 4] & 8 else 0)] ^= 0xA5
+    data[12:16] = crc32(bytes(data[16:])).to_bytes(4, "big")
+    assert ours(bytes(data)) == [(n, -1, b"k", b"v" * 300) for n in range(3)]
 
 
 def signed(data: bytearray) -> bytes:
@@ -235,6 +307,8 @@ def bounded(most: int, part: int) -> Iterator[None]:
     with (
         patch.object(kafka_unpacking, "UNPACKED_BYTES_MAX", most),
         patch.object(kafka_batches, "UNPACKED_BYTES_MAX", most),
+        patch.object(kafka_messages, "UNPACKED_BYTES_MAX", most),
+        patch.object(kafka_messages, "PART_BYTES", part),
         patch.object(kafka_unpacking, "PART_BYTES", part),
         patch.object(kafka_unpacking, "_TIMES_MAX", {}),
     ):

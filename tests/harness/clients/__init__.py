@@ -1,0 +1,1 @@
+"""Clients of other languages as producers of our sources' topics and as readers of our targets'."""

@@ -1,0 +1,93 @@
+"""`python -m tests.harness.clients build|record|read`: what clients of other languages write, as sources read it."""
+
+import argparse
+import asyncio
+import sys
+import tempfile
+from pathlib import Path
+
+from tests.harness.clients.building import BUILT, build
+from tests.harness.clients.drawing import CLIENTS, Drawn, drawn
+from tests.harness.clients.recording import FILE, Recording, heard, read
+from tests.harness.clients.running import ClientFailed, Row
+from tests.harness.clients.standing import Brokers, standing
+
+WAIT_S = 60.0
+"""For a topic of some hundred records."""
+
+
+def say(text: str) -> None:
+    """A line of the run."""
+    sys.stdout.write(f"{text}\n")
+    sys.stdout.flush()
+
+
+def bare(rows: list[Row]) -> list[Row]:
+    """Without headers, which sources do not read."""
+    return [Row(r.partition, r.offset, r.time_ms, r.key, r.value) for r in rows]
+
+
+async def compared(brokers: Brokers, one: Drawn, topic: str, reader: str) -> tuple[str, Recording | None]:
+    """What differs between a client that reads the topic and a source; nothing where nothing does."""
+    ends = await brokers.filled(one, topic)
+    wanted = bare(await brokers.read(one, topic, ends, reader))
+    with heard() as answers:
+        async with asyncio.timeout(WAIT_S):
+            found = await read(brokers.of(one), topic, ends)
+    recording = Recording(one.shown, tuple(answers), tuple(wanted))
+    if found == wanted:
+        return "", recording
+    differing = [pair for pair in zip(found, wanted, strict=False) if pair[0] != pair[1]][:1]
+    return f"{len(found)} records of {len(wanted)}; {str(differing)[:300]}", None
+
+
+async def reading(brokers: Brokers, seeds: range, reader: str) -> int:
+    """How many seeds differ."""
+    bad = 0
+    for seed in seeds:
+        one = drawn(seed)
+        try:
+            said, _ = await compared(brokers, one, f"read-{seed}", reader)
+        except (ClientFailed, Exception) as error:  # noqa: BLE001 - whatever it is, it is told with the seed
+            said = f"{type(error).__name__}: {str(error)[:300]}"
+        bad += bool(said)
+        say(f"{one.shown}: {said or 'equal'}")
+    return bad
+
+
+async def recorded(brokers: Brokers) -> int:
+    """Record each client with each compression, and each old format; how many failed."""
+    lines, bad, seed = [], 0, 0
+    for client, can in CLIENTS.items():
+        for codec in can.codecs:
+            for old in [False] + [True] * (2 if can.old and codec != "zstd" else 0):
+                seed += 1
+                one = drawn(seed, client, old=old, codec=codec, small=True)
+                said, recording = await compared(brokers, one, f"record-{seed}", "java")
+                bad += bool(said)
+                say(f"{one.shown}: {said or 'recorded'}")
+                lines += [recording.text()] if recording else []
+    FILE.parent.mkdir(exist_ok=True)
+    FILE.write_text("".join(f"{line}\n" for line in lines))
+    return bad
+
+
+async def main(what: str, seeds: range, built: Path, reader: str) -> int:
+    """How many did not hold."""
+    if what == "build":
+        build(built)
+        return 0
+    with tempfile.TemporaryDirectory() as folder:
+        async with standing(Path(folder), built) as brokers:
+            return await (recorded(brokers) if what == "record" else reading(brokers, seeds, reader))
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(prog="python -m tests.harness.clients", description=__doc__)
+    parser.add_argument("what", choices=["build", "record", "read"])
+    parser.add_argument("--seeds", default="1-20")
+    parser.add_argument("--built", type=Path, default=BUILT)
+    parser.add_argument("--reader", default="librdkafka", help="the client that says what is right")
+    options = parser.parse_args()
+    first, _, last = options.seeds.partition("-")
+    sys.exit(asyncio.run(main(options.what, range(int(first), int(last or first) + 1), options.built, options.reader)))
