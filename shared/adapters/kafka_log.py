@@ -1,12 +1,19 @@
 """The log on Kafka. Readers and writers have connections of their own, so that one's trouble is not another's."""
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
 import aiokafka
 
 from tidemark.shared.adapters.kafka_admin import KafkaAdmin
-from tidemark.shared.adapters.kafka_client import KAFKA_ERRORS, quiet_library_log, stop_consumer, translated
+from tidemark.shared.adapters.kafka_client import (
+    KAFKA_ERRORS,
+    find_moved_brokers,
+    quiet_library_log,
+    stop_consumer,
+    translated,
+)
 from tidemark.shared.adapters.kafka_reader import KafkaReader, theirs
 from tidemark.shared.adapters.kafka_settings import KafkaSettings
 from tidemark.shared.adapters.kafka_transactions import KafkaTransactionalWriter
@@ -25,8 +32,11 @@ class KafkaGroups:
     async def note(self, group: str, offsets: Mapping[TopicPartition, Offset]) -> None:
         """Commit these offsets for the group. LogError."""
         try:
-            consumer = await self._consumer(group, offsets)
-            await consumer.commit({theirs(partition): int(offset) for partition, offset in offsets.items()})
+            async with asyncio.timeout(
+                self._settings.delivery_timeout_ms / 1000
+            ):  # the library looks for a coordinator without end
+                consumer = await self._consumer(group, offsets)
+                await consumer.commit({theirs(partition): int(offset) for partition, offset in offsets.items()})
         except KAFKA_ERRORS as error:
             await self._drop(group)
             raise translated(error, f"group {group}: noting offsets") from error
@@ -39,6 +49,7 @@ class KafkaGroups:
             consumer = aiokafka.AIOKafkaConsumer(
                 **self._settings.connection("groups"), group_id=group, enable_auto_commit=False
             )
+            find_moved_brokers(consumer._client)  # noqa: SLF001 - the library shows it nowhere
             try:
                 await consumer.start()
             except BaseException:

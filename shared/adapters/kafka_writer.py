@@ -18,6 +18,7 @@ from tidemark.shared.adapters.kafka_client import (
     KAFKA_ERRORS,
     discard,
     distrust_starting_brokers,
+    find_moved_brokers,
     require_topics,
     seal,
     translated,
@@ -49,6 +50,7 @@ class Producer:
             transactional_id=identity,
             transaction_timeout_ms=settings.transaction_timeout_ms,
         )
+        find_moved_brokers(self.raw.client)
         distrust_starting_brokers(self.raw.client)
         send_by(self.raw, settings.message_bytes_max, settings.compression, transactional=identity is not None)
         self._known: dict[str, int] = {}

@@ -142,6 +142,36 @@ async def test_S3_W4_silence_of_an_outage_is_an_error(
     await raw.close()
 
 
+async def test_whoever_had_nothing_to_say_finds_brokers_that_have_moved(
+    cut_log: KafkaLog, network: Network, at: TopicPartition
+) -> None:
+    """Writers go on as they are, and lag is told; they looked at the old addresses until they were given up, the group for ever."""
+    writer, once = await cut_log.writer("idle"), await cut_log.transactional_writer("tidemark.idle")
+
+    async def used(value: bytes) -> None:
+        await (await writer.send(at, NewRecord(value)))
+        transaction = await once.begin([at])
+        await transaction.send_batch(at, [NewRecord(value)])
+        await transaction.commit()
+        await cut_log.note_offsets("idle", {at: Offset(1)})
+
+    await used(b"before")
+    network.move()
+    async with asyncio.timeout(30):
+        await used(b"after")
+
+
+async def test_noting_does_not_wait_for_ever(cut_log: KafkaLog, network: Network, at: TopicPartition) -> None:
+    """A group whose coordinator is away: the next note is tried anew."""
+    await cut_log.note_offsets("away", {at: Offset(0)})
+    network.cut()
+    async with asyncio.timeout(30):
+        with pytest.raises(LogUnavailable, match="group away: noting offsets"):
+            await cut_log.note_offsets("away", {at: Offset(1)})
+    network.mend()
+    await cut_log.note_offsets("away", {at: Offset(1)})
+
+
 async def test_a_reader_that_follows_asks_seldom_and_has_at_once_what_comes(
     kafka_broker: str, at: TopicPartition, monkeypatch: pytest.MonkeyPatch
 ) -> None:
