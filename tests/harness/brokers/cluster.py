@@ -12,7 +12,8 @@ from tests.harness.brokers.node import Node
 from tidemark.services.local.broker import free_port, new_id
 from tidemark.services.local.broker_settings import LOOPBACK, Port
 
-COUNT: Final = 3
+OPEN: Final = (LOOPBACK,) * 3
+"""Hosts of brokers that everybody may use."""
 _PORT_TRIES_MAX: Final = 100
 _LOOK_S: Final = 0.2
 """Between two looks."""
@@ -31,7 +32,7 @@ REPLICATED: Final = {
 class Brokers:
     """Started together; each may then be away."""
 
-    def __init__(self, folder: Path, properties: Mapping[str, str], hosts: Sequence[str] = (LOOPBACK,) * COUNT) -> None:
+    def __init__(self, folder: Path, properties: Mapping[str, str], hosts: Sequence[str] = OPEN) -> None:
         """hosts: where clients reach each of them."""
         self.folder, cluster_id = folder, new_id()
         ports: list[Port] = []
@@ -120,9 +121,7 @@ class Fronting:
 
 
 @asynccontextmanager
-async def brokers(
-    folder: Path, properties: Mapping[str, str], hosts: Sequence[str] = (LOOPBACK,) * COUNT
-) -> AsyncIterator[Brokers]:
+async def brokers(folder: Path, properties: Mapping[str, str], hosts: Sequence[str] = OPEN) -> AsyncIterator[Brokers]:
     """For the time of a block."""
     made = Brokers(folder, properties, hosts)
     try:

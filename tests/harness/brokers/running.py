@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Final
 
 from tests.harness.brokers.acts import ACTS
-from tests.harness.brokers.cluster import REPLICATED, brokers
+from tests.harness.brokers.cluster import OPEN, brokers
+from tests.harness.brokers.guarding import HOSTS, PROPERTIES, admit, certified
 from tests.harness.brokers.story import Story, drawn, standing
 from tests.harness.clusters.jobs import say
 
@@ -23,7 +24,7 @@ async def told(story: Story, act: str, acts: int | None) -> None:
         for number in range(acts or story.rng.randint(2, 4)):
             name = act if act and number == 0 else story.rng.choices(list(ACTS), [w for w, _ in ACTS.values()])[0]
             story.did.append(name)
-            say(f"  {story.seed}: {story.where} {story.name} {story.replicas}/{story.in_sync}: {name}")
+            say(f"  {story.seed}: {story.shape}: {name}")
             await ACTS[name][1](story)
             if not await story.goes_on():
                 return
@@ -44,14 +45,19 @@ async def stories(
     wrong = {}
     for seed in seeds:
         place = folder / f"{seed}"
-        async with brokers(place, REPLICATED) as cluster:
-            story = drawn(seed, cluster, place, records)
+        story = drawn(seed, place, records)
+        if story.guarded:
+            story.config = certified(place)
+        properties, hosts = (PROPERTIES, HOSTS) if story.guarded else ({}, OPEN)
+        async with brokers(place, properties, hosts) as cluster:
+            story.brokers = cluster
+            if story.guarded:
+                await admit(cluster)
             try:
                 async with standing(story):
                     await told(story, act, acts)
             except Exception as error:  # noqa: BLE001 - the other seeds go on
                 story.fault(f"broke off: {error!r} {traceback.format_exc()[-1500:]}")
             if story.wrong:
-                shape = f"{story.where} {story.name} {story.replicas}/{story.in_sync}"
-                wrong[seed] = [f"{shape}: {story.did}", *story.wrong]
+                wrong[seed] = [f"{story.shape}: {story.did}", *story.wrong]
     return wrong

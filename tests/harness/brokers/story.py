@@ -49,7 +49,6 @@ class Story:
     """One job on one cluster."""
 
     seed: int
-    brokers: Brokers
     folder: Path
     rng: random.Random
     where: Where
@@ -57,12 +56,15 @@ class Story:
     replicas: int
     in_sync: int
     records: int
+    guarded: bool = False
+    """TLS, a password, and a user of few rights."""
     config: dict[str, Any] = field(default_factory=dict)
     """Of the documents' connection."""
     away: set[int] = field(default_factory=set)
     """Brokers that stay away."""
     did: list[str] = field(default_factory=list)
     wrong: list[str] = field(default_factory=list)
+    brokers: Brokers = field(init=False)
     there: Installation = field(init=False)
     fed: int = 0
     slow: bool = False
@@ -71,6 +73,12 @@ class Story:
         """Something is not as it must be."""
         self.wrong.append(text)
         say(f"  {self.seed}: FAULT {text}")
+
+    @property
+    def shape(self) -> str:
+        """In a word."""
+        guarded = " guarded" if self.guarded else ""
+        return f"{self.where}{guarded} {self.name} {self.replicas}/{self.in_sync}"
 
     @property
     def topics(self) -> dict[str, int]:
@@ -182,14 +190,13 @@ class Story:
                 self.fault(f"{part.topic} has replicas {part.replicas} alone")
 
 
-def drawn(seed: int, brokers: Brokers, folder: Path, records: int) -> Story:
+def drawn(seed: int, folder: Path, records: int) -> Story:
     """A story of this seed."""
     rng = random.Random(f"{seed} brokers")
     where: Where = rng.choice(["theirs", "whole"])
     replicas = rng.choice([1, 2, 3, 3, 3])
     return Story(
         seed=seed,
-        brokers=brokers,
         folder=folder,
         rng=rng,
         where=where,
@@ -197,6 +204,7 @@ def drawn(seed: int, brokers: Brokers, folder: Path, records: int) -> Story:
         replicas=replicas,
         in_sync=rng.choice([1, 2]) if replicas == 3 else 1,
         records=records,
+        guarded=where == "theirs" and rng.random() < 0.5,
     )
 
 
