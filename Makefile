@@ -243,6 +243,7 @@ kafka-versions: setup ## windows, a join and a filter on brokers of other versio
 .PHONY: brokers
 brokers: setup ## what happens to a cluster of three brokers, drawn at random (SEED=1 JOBS=10 ACT=frozen), under jobs of a real installation; some 80 s each
 	$(BIN)/python -m tests.harness.brokers $(or $(SEED),1) $(or $(JOBS),10) $(ACT)
+
 .PHONY: kafka-clients
 kafka-clients: setup ## what clients of Go, Node, Rust, Java and C write, as sources read it (SEEDS=1-200); fetches and builds the clients first
 	$(BIN)/python -m tests.harness.clients build

@@ -24,6 +24,10 @@ from tidemark.shared.operators.windows import EVENT_TIME_LIMIT_MS
 
 Int64s = npt.NDArray[np.int64]
 NO_TIME: Final = "NoEventTime"
+_NO_TIMESTAMP: Final = -1
+"""Kafka's, of a record to which neither its producer nor a broker gave one."""
+
+_UNTIMED: Final = Cause("The record has no timestamp of its own; name its time in timeField.", NO_TIME, "timeField")
 
 
 def event_times(batch: pa.RecordBatch, expr: Expr, topic: Topics = None) -> tuple[Int64s, Failures]:
@@ -44,6 +48,19 @@ def event_times(batch: pa.RecordBatch, expr: Expr, topic: Topics = None) -> tupl
     some = cells.take(pa.array(rows))
     times[rows], refused = _judged(encoded_cells(some, found.field), rows)
     return times, Failures.joined([failures, refused])
+
+
+def no_event_time(timestamps: Int64s) -> Failures:
+    """Which records of a topic have a timestamp, ms, that is no event time, and why."""
+    none, beyond = timestamps == _NO_TIMESTAMP, _beyond(timestamps)
+    if not none.any() and not beyond.any():
+        return Failures.of([])
+    rows = np.flatnonzero(none | beyond)
+    causes = {_UNTIMED: 0}
+    places = np.zeros(len(rows), dtype=np.int64)
+    for place, time in zip(np.flatnonzero(beyond[rows]).tolist(), timestamps[beyond].tolist(), strict=True):
+        places[place] = causes.setdefault(_too_far(Date(time)), len(causes))
+    return Failures(rows, tuple(causes), places)
 
 
 def _judged(cells: pa.BinaryArray, rows: Int64s) -> tuple[Int64s, Failures]:

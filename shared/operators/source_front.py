@@ -45,7 +45,7 @@ from tidemark.shared.operators.context import NOWHERE, TaskContext
 from tidemark.shared.operators.dead_letters import Cause, Failures, Origin, RowFailure, binaries, dead_letters
 from tidemark.shared.operators.decode import Decoded, decode
 from tidemark.shared.operators.dedupe import SplitIds, check_size, record_ids
-from tidemark.shared.operators.event_time import event_times, rows_of
+from tidemark.shared.operators.event_time import event_times, no_event_time, rows_of
 from tidemark.shared.operators.keygroups import key_groups
 from tidemark.shared.operators.record_keys import unfit_keys
 from tidemark.shared.operators.specs import FrontSpec
@@ -199,9 +199,13 @@ class SourceFront:
 
     def _timed(self, batch: pa.RecordBatch, origin: Origin | None) -> tuple[pa.RecordBatch, list[Out]]:
         expr = self.spec.source.time_field
-        if expr is None:
+        if expr is not None:
+            times, failures = event_times(batch, expr, self.context.topic)
+        elif isinstance(self.spec.source, KafkaSource):  # others give the time of arrival, or of a file's change
+            times = batch.column(TS).to_numpy()
+            failures = no_event_time(times)
+        else:
             return batch, []
-        times, failures = event_times(batch, expr, self.context.topic)
         self._counts["noEventTime"] += len(failures)
         letters = dead_letters(batch, failures, _OPERATOR, self.context, origin)
         batch = with_column(batch, TS, pa.array(times))

@@ -38,7 +38,8 @@ def records(split: SplitId, *times: int, at: int = 0, texts: list[bytes | None] 
 
 
 def front(splits: dict[SplitId, int] | None = None, **options: Any) -> Fronted:
-    source = {"connectionName": "c", "topic": "t", "timeField": "$t", "schema": {"t": "date?"}, **options}
+    given = {"connectionName": "c", "topic": "t", "timeField": "$t", "schema": {"t": "date?"}, **options}
+    source = {name: value for name, value in given.items() if value is not None}
     processor = parse({"pipeline": [{"$source": source}]})
     made = Fronted(FrontSpec(processor.source), TaskContext("p", "i", "t"))
     made.assign(splits if splits is not None else {A: 0, B: 1})
@@ -246,6 +247,18 @@ def test_dead_letters_say_what_was_wrong_and_move_nothing() -> None:
     assert [int(found[n]["dlqTime"]) for n in sorted(found)] == [1001, 1002, 1003, 1004, 1005]
     assert source.output_watermark() == 10
     assert source.counters()["undecoded"] + source.counters()["noEventTime"] + source.counters()["eventTimeJumps"] == 5
+
+
+def test_a_record_of_a_topic_without_a_timestamp_has_no_event_time() -> None:
+    """Without `timeField`: one that Kafka has no time of (-1), or one beyond all event times, is no moment of 1969, and moves nothing."""
+    made = front(timeField=None)
+    batch = replace(records(A, 1, 2, 3, 4), timestamps_ms=np.array([50, -1, 2**63 - 1, 60], dtype=np.int64))
+    outs = made.on_records(batch)
+    assert rows(outs).column(TS).to_pylist() == [50, 60]
+    assert [(letter["errInfo"]["code"], letter["errInfo"]["reason"]) for letter in letters(outs)] == [
+        ("NoEventTime", "The record has no timestamp of its own; name its time in timeField."),
+        ("NoEventTime", "The event time 9223372036854775807 ms is beyond ±2^61."),
+    ]
 
 
 def test_repeats_are_dropped_before_they_move_anything() -> None:
