@@ -13,11 +13,12 @@ from typing import Final, TypeAlias
 
 import numpy as np
 
+from tidemark.services.audit.columns import columns_of
 from tidemark.services.audit.history import AuditFailed, Commit, NotAuditable, PastGone, first_offset, name_of_split
 from tidemark.services.audit.input import as_listed, left_in_topics, same_topics
 from tidemark.services.audit.installed import AuditedInstallation
-from tidemark.services.audit.reading import RAW_RECORD_BYTES, HeldRecords, committed_records, patiently
-from tidemark.services.audit.recompute import ROWS_AT_ONCE, Read, SplitRecords, raw_batch
+from tidemark.services.audit.reading import RAW_RECORD_BYTES, HeldRecords, patiently
+from tidemark.services.audit.recompute import ROWS_AT_ONCE, SplitRecords
 from tidemark.services.source.connecting import records_of, timetable_of
 from tidemark.services.source.connectors.filecursors import PLACE_BEGIN
 from tidemark.services.source.connectors.files import SEQUENCE, FileConnector
@@ -162,15 +163,18 @@ class TopicsRead:
         self, at: TopicPartition, first: Offset, end: Offset, split: SplitId, ordinal: int
     ) -> AsyncIterator[RawBatch]:
         """The records of a split from one offset to another, in columns: an object for each takes twice the room. TooMuchHeld."""
-        held, records = HeldRecords(f"topic {at.topic}", RAW_RECORD_BYTES), list[Read]()
-        async for record in committed_records(self.log, at.topic, at.partition, first, end):
-            held.take(record)
-            records.append((record.offset, record.timestamp_ms, record.value, record.key))
-            if len(records) == ROWS_AT_ONCE:
-                yield await self._read(raw_batch(split, ordinal, records))
-                records.clear()
-        if records:
-            yield await self._read(raw_batch(split, ordinal, records))
+        held = HeldRecords(f"topic {at.topic}", RAW_RECORD_BYTES)
+        async for found in columns_of(self.log, at, first, end):
+            count = len(found.offsets)
+            size_bytes = found.values.nbytes + (0 if found.keys is None else found.keys.nbytes)
+            held.add(
+                size_bytes,
+                count,
+                f"the fetch behind offset {found.offsets[0] if count else first} of partition {at.partition}",
+            )
+            batch = RawBatch(split, ordinal, found.offsets, found.timestamps, found.values, found.keys, found.unread)
+            for begin in range(0, count, ROWS_AT_ONCE):
+                yield await self._read(batch.rows(begin, min(begin + ROWS_AT_ONCE, count)))
 
     async def _read(self, batch: RawBatch) -> RawBatch:
         made = self.made

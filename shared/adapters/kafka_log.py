@@ -95,6 +95,11 @@ class KafkaLog:
         self._opened: list[_Part] = []
         self._groups: KafkaGroups | None = None
 
+    @property
+    def settings(self) -> KafkaSettings:
+        """Of the cluster's clients."""
+        return self._settings
+
     async def create_topic(self, topic: str, partitions: int, config: Mapping[str, str] | None = None) -> None:
         """Make it, and wait until it has leaders; quiet when it exists with as many partitions."""
         await self._admin.create_topic(topic, partitions, config)
