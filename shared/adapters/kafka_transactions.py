@@ -123,6 +123,14 @@ class KafkaTransaction:
             if (error := sent.exception()) is not None:
                 raise self._writer.refused(error, f"{self._producer.name}: writing to {at}") from error
 
+    async def _answered(self) -> None:
+        """Until the brokers have answered for all batches. LogUnavailable, as soon as it is known, where they take none of a partition."""
+        waiting = set(self._sent)
+        while waiting:
+            _, waiting = await asyncio.wait(waiting, timeout=self._producer.settings.request_timeout_ms / 1000)
+            if waiting:
+                self._producer.check_refused()
+
     async def written(self) -> Sequence[Written]:
         """Wait until the broker has all batches; where each lies.
 
@@ -133,11 +141,12 @@ class KafkaTransaction:
         doing = f"{self._producer.name}: waiting for what was written"
         try:
             async with asyncio.timeout(self._producer.settings.delivery_timeout_ms / 1000):
-                if self._sent:
-                    await asyncio.wait(self._sent)
+                await self._answered()
                 self._take_answers()
         except KAFKA_ERRORS as error:
             raise self._writer.refused(error, doing) from error
+        except LogUnavailable as error:
+            raise self._writer.fail(error) from error
         except asyncio.CancelledError:
             self._writer.fail(LogError(f"{doing}: cancelled; open a new writer"))
             raise
@@ -194,7 +203,7 @@ class KafkaTransaction:
         try:
             async with asyncio.timeout(self._producer.settings.delivery_timeout_ms / 1000):
                 if committed and self._sent:
-                    await asyncio.wait(self._sent)
+                    await self._answered()
                     self._take_answers()
                 is_somewhere = self._is_somewhere()
                 producer = self._producer.raw
@@ -203,6 +212,8 @@ class KafkaTransaction:
                     await self._ended_everywhere(committed=committed)
         except KAFKA_ERRORS as error:
             raise self._writer.refused(error, f"{self._producer.name}: {what} a transaction") from error
+        except LogUnavailable as error:
+            raise self._writer.fail(error) from error
         except asyncio.CancelledError:
             self._writer.fail(LogError(f"{self._producer.name}: cancelled while {what} a transaction; open a new one"))
             raise
@@ -253,7 +264,7 @@ class KafkaTransactionalWriter:
             ending = self._producer.raw._txn_manager.wait_for_transaction_end()
             if ending is not None and ending.done() and not ending.cancelled():
                 error = ending.exception() or error
-        return self.fail(translated(error, doing))
+        return self.fail(translated(self._producer.explained(error), doing))
 
     def fail(self, error: LogError) -> LogError:
         """Break the writer; a copy of the first error, to raise."""

@@ -14,6 +14,7 @@ from typing import Any
 import aiokafka
 from aiokafka.partitioner import murmur2
 
+from tidemark.shared.adapters.kafka_answers import Answers
 from tidemark.shared.adapters.kafka_client import (
     KAFKA_ERRORS,
     discard,
@@ -52,6 +53,7 @@ class Producer:
         )
         find_moved_brokers(self.raw.client)
         distrust_starting_brokers(self.raw.client)
+        self._answers = Answers(self.raw.client)
         send_by(self.raw, settings.message_bytes_max, settings.compression, transactional=identity is not None)
         self._known: dict[str, int] = {}
         self._error: LogError | None = None
@@ -61,14 +63,41 @@ class Producer:
         """Connect, and take the identity if there is one: fences earlier holders and ends transactions that they left open."""
         try:
             async with asyncio.timeout(self.settings.delivery_timeout_ms / 1000):
-                await self.raw.start()
+                await self._started()
         except BaseException as error:
             doing = f"{self.name}: opening at {self.settings.bootstrap}"
+            error = self.explained(error)
             self.broken(translated(error, doing))
             await self.close()
             if isinstance(error, KAFKA_ERRORS):
                 raise await why_not(self.settings, error, doing) from error
             raise
+
+    async def _started(self) -> None:
+        """The library asks on where the brokers refuse; here it is known after the time of a request."""
+        starting = asyncio.ensure_future(self.raw.start())
+        try:
+            while not (await asyncio.wait({starting}, timeout=self.settings.request_timeout_ms / 1000))[0]:
+                self.check_refused()
+        finally:
+            starting.cancel()
+            await asyncio.wait({starting})
+        starting.result()
+
+    def explained(self, error: BaseException) -> BaseException:
+        """An error that says only that time is up, with the brokers' last answers."""
+        if isinstance(error, TimeoutError):
+            return TimeoutError(f"not within {self.settings.delivery_timeout_ms} ms{self.last_answers()}")
+        return error
+
+    def last_answers(self) -> str:
+        """What the brokers refuse now, as a part of a sentence."""
+        return self._answers.said(2 * self.settings.request_timeout_ms / 1000)
+
+    def check_refused(self) -> None:
+        """LogUnavailable where brokers have refused the same for as long as a request may take: the library would go on."""
+        if self._answers.refused_s() * 1000 >= self.settings.request_timeout_ms:
+            raise LogUnavailable(f"{self.name}: the brokers refuse{self.last_answers()}; try again")
 
     def check(self) -> None:
         """Raise the error that broke the producer, if one has."""
@@ -203,8 +232,8 @@ class KafkaWriter:
         limit_ms = self._producer.settings.delivery_timeout_ms
         self._fail(
             LogUnavailable(
-                f"{self._producer.name}: a record was not acknowledged within {limit_ms} ms (delivery_timeout_ms);"
-                " open a new writer and send again"
+                f"{self._producer.name}: a record was not acknowledged within {limit_ms} ms (delivery_timeout_ms)"
+                f"{self._producer.last_answers()}; open a new writer and send again"
             )
         )
 

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ from tidemark.shared.adapters.kafka_client import translated
 from tidemark.shared.adapters.kafka_log import KafkaLog
 from tidemark.shared.adapters.kafka_settings import KafkaSettings
 from tidemark.shared.model.ids import Offset
-from tidemark.shared.ports.log import LogError, LogUnavailable, TopicPartition
+from tidemark.shared.ports.log import LogError, LogUnavailable, NewRecord, TopicPartition
 from tidemark.shared.runtime.topics import EDGE_CONFIG, KEPT, LATEST_CONFIG, TOLD_CONFIG, Topics
 
 WITH_ZOOKEEPER = "2.8.2"
@@ -117,6 +118,25 @@ async def test_a_topic_that_is_just_being_deleted_is_made(old: AnyBroker, unique
         await log.create_topic(name, partitions)
         assert (await log.describe_topics([name]))[name].partitions == partitions
         await log.delete_topics([name])
+    await log.close()
+
+
+@pytest.mark.kafka
+async def test_too_few_replicas_in_sync_are_told(old: AnyBroker, unique_name: Callable[[str], str]) -> None:
+    """Not only that it took too long: topic, partition, what the brokers answer, and what to do."""
+    settings = KafkaSettings(bootstrap=old.bootstrap, request_timeout_ms=2_000, delivery_timeout_ms=30_000)
+    log, at = KafkaLog(settings), TopicPartition(unique_name("few"), 0)
+    await KafkaLog(KafkaSettings(bootstrap=old.bootstrap)).create_topic(at.topic, 1, {"min.insync.replicas": "2"})
+    told = rf"topic {at.topic} partition 0: NotEnoughReplicas.*min\.insync\.replicas of the topic: bring brokers back"
+    writer = await log.transactional_writer("tidemark.few")
+    transaction = await writer.begin([at])
+    await transaction.send_batch(at, [NewRecord(b"one")])
+    with pytest.raises(LogUnavailable, match=told):
+        await transaction.written()
+    plain = await KafkaLog(replace(settings, delivery_timeout_ms=3_000)).writer("few")
+    with pytest.raises(LogUnavailable, match=told):
+        await (await plain.send(at, NewRecord(b"one")))
+    await plain.close()
     await log.close()
 
 

@@ -107,6 +107,8 @@ class MarkedParts(PartsSink):
         """Transactions until older markers are looked at."""
         self._ahead: _FullTransaction | None = None
         """Written before its commit."""
+        self._began = ""
+        """The first error of an outage of the target, which tells most: later ones are of transactions that it has left open."""
         self._using = asyncio.Lock()
         """Of the producer: it has one transaction at a time."""
 
@@ -198,7 +200,7 @@ class MarkedParts(PartsSink):
         self._until_trim -= 1
         written = await opened.transaction.written() if self._until_trim <= 0 else ()
         await opened.transaction.commit()
-        self._marker = opened.marker
+        self._marker, self._began = opened.marker, ""
         for newest in (w.first for w in written if w.partition == place):
             self._until_trim = _TRIM_EVERY
             if (before := newest - self._settings.markers_kept) > 0:
@@ -231,7 +233,9 @@ class MarkedParts(PartsSink):
         except (Fenced, LogDenied):
             raise
         except LogUnavailable as error:
-            raise TargetUnavailable(f"kafka, {doing} for {self._identity}: {error}") from error
+            self._began, now = self._began or str(error), str(error)
+            before = "" if self._began == now else f"; it began with: {self._began}"
+            raise TargetUnavailable(f"kafka, {doing} for {self._identity}: {now}{before}") from error
         except LogError as error:
             raise TargetRefused(f"kafka, {doing} for {self._identity}: {error}") from error
 

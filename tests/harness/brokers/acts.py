@@ -170,6 +170,23 @@ async def wiped(story: Story) -> None:
     await _back(story, [node])
 
 
+async def few(story: Story) -> None:
+    """The target wants all three replicas in sync, and one is away: the job says so, and goes on when that is mended."""
+    if story.replicas < 3 or story.away:
+        return
+    topic = f"{story.name}-out"
+    await story.brokers.asking.configure(topic, {**story.settings, "min.insync.replicas": "3"})
+    node = _any(story)
+    story.did.append(f"broker {node.number}")
+    node.kill()
+    await story.says(rf"topic {topic} partition \d+: NotEnoughReplicas.*min\.insync\.replicas")
+    if story.rng.random() < 0.5:
+        await story.brokers.asking.configure(topic, story.settings)
+        await story.goes_on()
+    await _back(story, [node])
+    await story.brokers.asking.configure(topic, story.settings)
+
+
 async def none(story: Story) -> None:
     """Nothing."""
     await _pause(story)
@@ -180,5 +197,6 @@ ACTS: Final[dict[str, tuple[int, Act]]] = {
     "transactions": (4, killed(_of_transactions)), "groups": (1, killed(_of_groups)), "rolling": (3, rolling),
     "twoAway": (3, two_away), "allAway": (1, all_away), "frozen": (4, frozen), "cut": (4, cut), "moved": (3, moved),
     "elected": (3, elected), "reassigned": (3, reassigned), "decommissioned": (2, decommissioned), "wiped": (3, wiped),
+    "few": (2, few),
 }  # fmt: skip
 """By name: how often, and what."""

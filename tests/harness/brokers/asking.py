@@ -178,6 +178,14 @@ class Asking:
 
         return await self._ask(ask)
 
+    async def configure(self, topic: str, settings: Mapping[str, str]) -> None:
+        """Give it these settings alone."""
+
+        async def ask(admin: Any) -> None:
+            await admin.alter_configs([ConfigResource(ConfigResourceType.TOPIC, topic, dict(settings))])
+
+        await self._ask(ask)
+
     async def reassign(self, wanted: Mapping[tuple[str, int], Sequence[int]]) -> None:
         """Let partitions have these replicas, the first of them preferred; not waited for."""
         topics: dict[str, list[Any]] = {}

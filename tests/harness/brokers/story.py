@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import json
 import random
+import re
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -41,7 +42,6 @@ _PIECE: Final = 20
 _TRY_S: Final = 0.5
 _BETWEEN_S: Final = 0.4
 """Between two pieces, while something happens to the brokers."""
-_KEPT: Final = {"cleanup.policy": "delete", "retention.ms": "-1", "retention.bytes": "-1"}
 
 
 @dataclass(slots=True)
@@ -86,6 +86,11 @@ class Story:
         return {"events": PARTITIONS, "clocks": 1, f"{self.name}-out": PARTITIONS, f"{self.name}-dlq": 1}
 
     @property
+    def settings(self) -> dict[str, str]:
+        """Of these topics."""
+        return {"cleanup.policy": "delete", "retention.ms": "-1", "min.insync.replicas": str(self.in_sync)}
+
+    @property
     def cluster(self) -> Cluster:
         """As the jobs of other clusters have it."""
         return Cluster(version=KAFKA_VERSION, where=self.where, config=self.config, records=self.records)
@@ -101,9 +106,8 @@ class Story:
 
     async def begin(self) -> None:
         """Topics, some records, the job."""
-        settings = {**_KEPT, "min.insync.replicas": str(self.in_sync)}
         for topic, partitions in self.topics.items():
-            await self.brokers.asking.make(topic, partitions, self.replicas, settings)
+            await self.brokers.asking.make(topic, partitions, self.replicas, self.settings)
         await self.feed(self.records // 4)
         await self.there.ensure_started(self.name, document(self.name, self.cluster), {})
         await self.goes_on()
@@ -160,6 +164,17 @@ class Story:
         except TimeoutError:
             self.fault(f"does not go on: {status and (status.state, status.commits, status.reason)}")
         return False
+
+    async def says(self, pattern: str) -> None:
+        """Wait until the job waits, and says so."""
+        status = None
+        try:
+            async with asyncio.timeout(GOES_ON_S):
+                async for status in self.there.client.watch(self.name):
+                    if re.search(pattern, status.reason):
+                        return
+        except TimeoutError:
+            self.fault(f"it does not say {pattern}: {status and status.reason}")
 
     async def meanwhile(self, *, can: bool) -> None:
         """While a broker is away: one of the processes may end, too; where the cluster can without the broker, the job goes on."""
