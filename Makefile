@@ -248,6 +248,7 @@ brokers: setup ## what happens to a cluster of three brokers, drawn at random (S
 kafka-clients: setup ## what clients of Go, Node, Rust, Java and C write, as sources read it (SEEDS=1-200); fetches and builds the clients first
 	$(BIN)/python -m tests.harness.clients build
 	$(BIN)/python -m tests.harness.clients read --seeds $(or $(SEEDS),1-40)
+	$(BIN)/python -m tests.harness.clients jobs --seeds $(or $(SEEDS),1-40)
 
 .PHONY: age
 age: setup ## what it costs to lead, restore and list processors that committed each second for a year (COMMITS=31500000 PROCESSORS=50)

@@ -1,4 +1,4 @@
-"""`python -m tests.harness.clients build|record|read`: what clients of other languages write, as sources read it."""
+"""`python -m tests.harness.clients build|record|read|jobs`: what clients of other languages write, as sources read it and jobs have it."""
 
 import argparse
 import asyncio
@@ -8,6 +8,7 @@ from pathlib import Path
 
 from tests.harness.clients.building import BUILT, build
 from tests.harness.clients.drawing import CLIENTS, Drawn, drawn
+from tests.harness.clients.jobs import story
 from tests.harness.clients.recording import FILE, Recording, heard, read
 from tests.harness.clients.running import ClientFailed, Row
 from tests.harness.clients.standing import Brokers, standing
@@ -72,6 +73,26 @@ async def recorded(brokers: Brokers) -> int:
     return bad
 
 
+async def worked(brokers: Brokers, seeds: range, folder: Path) -> int:
+    """How much did not hold of jobs over topics with what these seeds draw: those of each broker together."""
+    bad = 0
+    for old in (False, True):
+        drawn_ones = [one for one in map(drawn, seeds) if one.old == old]
+        rows = {}
+        for one in drawn_ones:
+            topic = f"jobs-{one.seed}"
+            rows[topic] = await brokers.read(one, topic, await brokers.filled(one, topic))
+        if drawn_ones:
+            wrong = await story(brokers, brokers.of(drawn_ones[0]), rows, folder / f"old-{old}", f"{seeds.start}")
+            say(
+                "\n  ".join(
+                    [f"{len(rows)} topics, {sum(map(len, rows.values()))} records: {'not ' * bool(wrong)}held", *wrong]
+                )
+            )
+            bad += len(wrong)
+    return bad
+
+
 async def main(what: str, seeds: range, built: Path, reader: str) -> int:
     """How many did not hold."""
     if what == "build":
@@ -79,12 +100,14 @@ async def main(what: str, seeds: range, built: Path, reader: str) -> int:
         return 0
     with tempfile.TemporaryDirectory() as folder:
         async with standing(Path(folder), built) as brokers:
+            if what == "jobs":
+                return await worked(brokers, seeds, Path(folder))
             return await (recorded(brokers) if what == "record" else reading(brokers, seeds, reader))
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(prog="python -m tests.harness.clients", description=__doc__)
-    parser.add_argument("what", choices=["build", "record", "read"])
+    parser.add_argument("what", choices=["build", "record", "read", "jobs"])
     parser.add_argument("--seeds", default="1-20")
     parser.add_argument("--built", type=Path, default=BUILT)
     parser.add_argument("--reader", default="librdkafka", help="the client that says what is right")

@@ -37,7 +37,9 @@ def document(value: bytes | None) -> dict[str, Any] | None:
     return found if type(found) is dict else None
 
 
-def expected(rows: dict[str, list[Row]]) -> tuple[dict[tuple[str, int, int], dict[str, Any]], set[tuple[str, int, int]]]:
+def expected(
+    rows: dict[str, list[Row]],
+) -> tuple[dict[tuple[str, int, int], dict[str, Any]], set[tuple[str, int, int]]]:
     """By place (topic, partition, offset): the documents that come out, and the places of the dead letters. Times are the records' own."""
     good: dict[tuple[str, int, int], dict[str, Any]] = {}
     dead = set()
