@@ -125,7 +125,7 @@ def compare_windows(found: Found, rows: dict[str, list[Row]], out: list[Row]) ->
 async def story(
     brokers: Brokers, address: str, rows: dict[str, list[Row]], folder: Path, tag: str, kinds: tuple[str, ...] = ()
 ) -> list[str]:
-    """A copy and windows over these topics, with each format of keys; their outputs read by each client. What did not hold. kinds: these."""
+    """A copy and windows over these topics, with each format of keys; their outputs read by each client. What did not hold."""
     found, topics = Found(), list(rows)
     stage = {"$addFields": {"s": {"$meta": "stream.source"}}}
     group = {"_id": "$s.topic", "n": {"$sum": 1}}
@@ -188,6 +188,9 @@ def _plain(row: Row) -> tuple[Any, ...]:
 async def _partitioned(brokers: Brokers, name: str, out: list[Row], found: Found) -> None:
     """Keys lie where Java's producer would put them."""
     keyed = [row for row in out if row.key is not None]
-    asked = [{"bootstrap": "", "partitions": TARGET_PARTITIONS}, *({"k": coded(row.key)} for row in keyed)]
+    asked: list[dict[str, Any]] = [
+        {"bootstrap": "", "partitions": TARGET_PARTITIONS},
+        *({"k": coded(row.key)} for row in keyed),
+    ]
     right = await ran("java", brokers.built, "partitions", asked)
     found.same(f"{name}: partitions of keys", [r.partition for r in keyed], right)

@@ -1,6 +1,6 @@
 // Producers and readers of Go: franz, sarama, kafkago.
 //
-//	clients produce|consume < script > records
+//	clients produce|consume|partitions < script > records
 //
 // The first line of the script is a setting, each further one a record or {"do": "begin" | "commit" | "abort" | "flush"}.
 package main
@@ -26,6 +26,7 @@ type setting struct {
 	BatchBytes    int     `json:"batch_bytes"`
 	Protocol      string  `json:"protocol"`
 	Ends          []int64 `json:"ends"`
+	Partitions    int     `json:"partitions"`
 }
 
 type header struct {
@@ -92,7 +93,7 @@ func main() {
 		producers[said.Client](said, records)
 	case "consume":
 		consumers[said.Client](said)
-	case "decode":
-		decode(said)
+	case "partitions":
+		partitions(said, records)
 	}
 }

@@ -107,5 +107,11 @@ async function platformatic (role) {
   await producer.close()
 }
 
+if (process.argv[2] === 'partitions') {
+  const metadata = Array.from({ length: said.partitions }, (_, partitionId) => ({ partitionId, leader: 1 }))
+  const partition = require('kafkajs').Partitioners.DefaultPartitioner()
+  for (const one of records) tell(partition({ topic: 't', partitionMetadata: metadata, message: { key: bytes(one.k) } }))
+  process.exit(0)
+}
 await { kafkajs, platformatic }[said.client](process.argv[2])
 process.exit(0)
