@@ -165,6 +165,7 @@ class TaskDriver:
         match command:
             case do.Apply(ticket, edge, bodies) if isinstance(body, ReceivingBody):
                 self.meter.took(bodies)
+                self.wiring.ways.on_taken()
                 await self._done(ticket, await body.apply(self.wiring.tags[edge], bodies))
             case do.Advance(ticket, watermark_ms) if isinstance(body, ReceivingBody):
                 await self._done(ticket, await body.advance(watermark_ms))

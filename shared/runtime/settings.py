@@ -97,9 +97,9 @@ class RuntimeSettings:
     tick_interval_ms: int = 50
     """How often time reaches the machines: watermarks without rows, processing-time timers."""
     flow_interval_ms: int = 100
-    """How often read positions are told to senders (F7), where much was read."""
+    """How often a worker looks for read positions that senders need (F7); one that has read an eighth of W tells it at once."""
     flow_silence_ms_max: int = 1_000
-    """How long a read position stays untold where little was read: less than an eighth of `limits.ahead_bytes_max`."""
+    """How long a read position stays untold where little was read: less than an eighth of W, `limits.ahead_bytes_max`."""
     fetch_timeout_ms: int = 500
     """How long a fetch waits where there is nothing."""
     retry_ms: int = 300

@@ -38,6 +38,8 @@ class Ways:
     on_released: Callable[[int, Epoch], None]
     on_failed: Callable[[BaseException], None]
     on_waits: Callable[[str, Wait | None], None]
+    on_taken: Callable[[], None]
+    """Rows have come from an edge; the meter has counted them."""
 
 
 @dataclass(frozen=True, slots=True)

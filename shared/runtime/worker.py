@@ -98,6 +98,8 @@ class Hosted:
     """By the activity that waits."""
     released: dict[int, Epoch] = field(default_factory=dict)
     """Markers of the release identities that it holds, by index."""
+    told_bytes: int = 0
+    """What it had taken from its edges when senders were last told that it was much."""
 
     def note_wait(self, activity: str, wait: Wait | None) -> None:
         """Note the outside system that an activity waits for; None when the activity goes on."""
@@ -347,6 +349,7 @@ class Worker:
             on_released=lambda index, epoch: self._released(hosted, index, epoch),
             on_failed=lambda error: self._failed(hosted, error),
             on_waits=hosted.note_wait,
+            on_taken=lambda: self._taken(hosted),
         )
         driver = await assemble(self._outside, self._service, assign, ways)
         if self._tasks.get(key) is not hosted:
@@ -486,37 +489,41 @@ class Worker:
                     hosted.driver.post(event)
 
     async def _tell_positions(self) -> None:
-        """F7, the receiver's side."""
-        flow = TopicPartition(self._outside.topics.flow, 0)
+        """F7, the receiver's side: a receiver has become full, or is full no longer; or it is time again."""
         while True:
             settings = self._outside.settings
             await self._outside.clock.sleep_ms(settings.flow_interval_ms if self._tasks else settings.fetch_timeout_ms)
-            news = self._unknown_positions()
-            if news:
-                self._seq += 1
-                data = encode_message(ReadPositions(tuple(news)), self._outside.settings.wire)
-                self._outbox.send(Parcel(EdgeId("flow"), flow, Seq(self._seq), data))
+            places = self._tell_news(list(self._tasks.values()))
+            self._told = {place: known for place, known in self._told.items() if place in places}
 
-    def _unknown_positions(self) -> list[ReadPosition]:
-        """Positions that senders need: a receiver has become full, or is full no longer; it has read much; or it is time again."""
+    def _taken(self, hosted: Hosted) -> None:
+        """Tell at once that much was read: a sender that is held back takes no input until it hears of it."""
+        if hosted.driver is not None:
+            much = self._outside.settings.limits.ahead_bytes_max // 8
+            if hosted.driver.meter.in_bytes - hosted.told_bytes >= much:
+                hosted.told_bytes = hosted.driver.meter.in_bytes
+                self._tell_news([hosted], much=True)
+
+    def _tell_news(self, tasks: Sequence[Hosted], *, much: bool = False) -> set[str]:
+        """Tell senders how far these tasks have read, where they need it. The places of all that they read."""
         settings, now_ms = self._outside.settings, self._outside.clock.monotonic_ms()
         news: list[ReadPosition] = []
-        told: dict[str, ToldPosition] = {}
-        for hosted in self._tasks.values():
-            if hosted.driver is None:
-                continue
-            taken_bytes = hosted.driver.meter.in_bytes
-            for place, position in _positions_of(hosted.driver, hosted.assign.index):
-                now = ToldPosition(
-                    position.offset, position.watermark_ms if position.full else None, taken_bytes, now_ms
-                )
+        places: set[str] = set()
+        for hosted in tasks:
+            for place, position in _positions_of(hosted.driver, hosted.assign.index) if hosted.driver else ():
+                places.add(place)
+                now = ToldPosition(position.offset, position.watermark_ms if position.full else None, now_ms)
                 known = self._told.get(place)
-                if known is None or known.is_outdated(now, settings):
+                if known is None or known.is_outdated(now, settings, much=much):
                     news.append(position)
-                    known = now
-                told[place] = known
-        self._told = told
-        return news
+                    self._told[place] = now
+        if news:
+            self._seq += 1
+            data = encode_message(ReadPositions(tuple(news)), settings.wire)
+            self._outbox.send(
+                Parcel(EdgeId("flow"), TopicPartition(self._outside.topics.flow, 0), Seq(self._seq), data)
+            )
+        return places
 
     async def _read_positions(self) -> None:
         """F7, the sender's side. Reports from an outage are read after it: a sender that waits for one is not told it twice."""
@@ -547,18 +554,15 @@ class ToldPosition:
     offset: Offset
     full_ms: int | None
     """The input watermark of a receiver that is full, ms; None of one that is not."""
-    taken_bytes: int
-    """The bytes that the task had taken from all of its edges then."""
     at_ms: int
     """Monotonic."""
 
-    def is_outdated(self, now: "ToldPosition", settings: RuntimeSettings) -> bool:
-        """Whether to report `now` to senders: a sender that is held back waits for an eighth of W at most, or for a small amount."""
+    def is_outdated(self, now: "ToldPosition", settings: RuntimeSettings, *, much: bool) -> bool:
+        """Whether to report `now` to senders; `much`: an eighth of W was read since the last report."""
         if now.full_ms != self.full_ms:
             return True
-        much = settings.limits.ahead_bytes_max // 8
         long = now.at_ms - self.at_ms >= settings.flow_silence_ms_max
-        return now.offset != self.offset and (long or now.taken_bytes - self.taken_bytes >= much)
+        return now.offset != self.offset and (long or much)
 
 
 def _keep_newest(known: dict[Any, Generation], most: int) -> None:

@@ -249,7 +249,7 @@ def _ways(acks: list[tuple[Epoch, TaskHandle]], errors: list[BaseException]) -> 
 
     return Ways(
         on_ack=lambda epoch, handle: acks.append((epoch, handle)), on_ask=unheard, on_found=unheard, on_ends=unheard,
-        on_released=unheard, on_failed=errors.append, on_waits=unheard,
+        on_released=unheard, on_failed=errors.append, on_waits=unheard, on_taken=unheard,
     )  # fmt: skip
 
 

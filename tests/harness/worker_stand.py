@@ -1,6 +1,6 @@
 """A worker on a stand: the test is the coordinator, and brings the bodies of the tasks. On virtual time, over a log in memory."""
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
@@ -10,7 +10,7 @@ from tidemark.shared.adapters.blobs import MemoryBlobs
 from tidemark.shared.adapters.faults import Faults
 from tidemark.shared.adapters.memory_broker import MemoryBroker
 from tidemark.shared.adapters.memory_log import MemoryLog
-from tidemark.shared.adapters.virtual import VirtualWorld
+from tidemark.shared.adapters.virtual import VirtualWorld, run_virtual
 from tidemark.shared.language.documents import parse
 from tidemark.shared.model.checkpoint import LineageEntry
 from tidemark.shared.model.ids import (
@@ -24,7 +24,7 @@ from tidemark.shared.model.ids import (
     ProcessorName,
     WorkerIncarnation,
 )
-from tidemark.shared.model.messages import Assign, EdgeBinding, Report, RunningPlan
+from tidemark.shared.model.messages import Assign, EdgeBinding, RunningPlan
 from tidemark.shared.model.plan import PhysicalPlan
 from tidemark.shared.planning import plan_processor
 from tidemark.shared.ports.log import NewRecord, TopicPartition
@@ -34,7 +34,8 @@ from tidemark.shared.runtime.fencing import signed
 from tidemark.shared.runtime.settings import RuntimeSettings
 from tidemark.shared.runtime.topics import Topics
 from tidemark.shared.runtime.worker import Worker
-from tidemark.shared.wire.messages import decode_report, encode_message
+from tidemark.shared.wire.limits import WireLimits
+from tidemark.shared.wire.messages import decode_positions, decode_report, encode_message
 
 JOB = JobId("0" * 32)
 ME = WorkerIncarnation("w1")
@@ -114,16 +115,24 @@ class WorkerStand:
 
     async def reports(self, kind: type[R]) -> list[R]:
         """What the worker has said so far, of one kind."""
+        return [report for report in map(decode_report, await self._told(TOPICS.reports)) if isinstance(report, kind)]
+
+    async def positions(self, incarnation: Incarnation) -> list[Offset]:
+        """How far the worker has told senders that an edge is read, in the order of the reports."""
+        told = [decode_positions(value, WireLimits()) for value in await self._told(TOPICS.flow)]
+        return [p.offset for positions in told for p in positions.positions if p.incarnation == incarnation]
+
+    async def _told(self, topic: str) -> list[bytes]:
         log = MemoryLog(self.broker)
-        at = TopicPartition(TOPICS.reports, 0)
+        at = TopicPartition(topic, 0)
         end = (await log.end_offsets([at]))[at]
         reader = await log.reader()
         await reader.assign({at: Offset(0)})
-        found: list[Report | Any] = []
+        found: list[bytes] = []
         while reader.position(at) < end:
-            found += [decode_report(r.value or b"") for r in await reader.fetch(1000, 1)]
+            found += [record.value or b"" for record in await reader.fetch(1000, 1)]
         await reader.close()
-        return [report for report in found if isinstance(report, kind)]
+        return found
 
     async def until(self, holds: Callable[[], bool]) -> None:
         for _ in range(4000):
@@ -184,3 +193,13 @@ async def working(
         worker.stop()
         await handle.join()
         await blobs.close()
+
+
+def at_work(story: Callable[[WorkerStand], Awaitable[None]], **options: Any) -> None:
+    """A story with a worker that runs; options: of `working`."""
+
+    async def main(world: VirtualWorld) -> None:
+        async with working(world, **options) as stand:
+            await story(stand)
+
+    run_virtual(main)

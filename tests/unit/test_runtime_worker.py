@@ -1,25 +1,20 @@
 # ruff: noqa: N802 -- a test carries its rule's name
-"""A worker obeys what is meant for it, once (R2), says why a task failed (C10, S6, L2), and tells senders what was read (F7)."""
+"""A worker obeys what is meant for it, once (R2), and says why a task failed (C10, S6, L2)."""
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
-import pytest
-
 from tests.harness.driver_stand import StandingBody, WaitingBody
-from tests.harness.worker_stand import JOB, ME, TOPICS, StubService, WorkerStand, working
+from tests.harness.worker_stand import JOB, ME, TOPICS, StubService, WorkerStand, at_work
 from tidemark.shared.adapters.faults import Faults
 from tidemark.shared.adapters.memory_broker import MemoryBroker
 from tidemark.shared.adapters.memory_log import MemoryLog
-from tidemark.shared.adapters.virtual import VirtualWorld, run_virtual
 from tidemark.shared.model.checkpoint import KnownSplit
 from tidemark.shared.model.ids import (
-    EdgeId,
     Epoch,
     Generation,
-    Incarnation,
     LeaderToken,
     Offset,
     SplitId,
@@ -32,8 +27,6 @@ from tidemark.shared.model.messages import (
     Drain,
     EndsFound,
     Heartbeat,
-    ReadPosition,
-    ReadPositions,
     ReadSplits,
     Register,
     SplitsFound,
@@ -47,25 +40,14 @@ from tidemark.shared.model.messages import (
 from tidemark.shared.ports.log import LogUnavailable, TopicPartition
 from tidemark.shared.ports.sink import TargetRefused
 from tidemark.shared.protocol.source.machine import Input
-from tidemark.shared.protocol.task.events import ReadUpTo
-from tidemark.shared.protocol.task.start import TaskLimits
 from tidemark.shared.runtime.body import Fetched, ReadingBody, TaskBody
 from tidemark.shared.runtime.context import AssignedTask
 from tidemark.shared.runtime.driver import ZombieError
 from tidemark.shared.runtime.reading import up_to_now
-from tidemark.shared.runtime.settings import RuntimeSettings, SettingsError
-from tidemark.shared.runtime.worker import ToldPosition
+from tidemark.shared.runtime.settings import RuntimeSettings
 from tidemark.shared.wire.messages import decode_report
 
 COLLECT = TaskId(VertexId("collect-1"), 0)
-
-
-def at_work(story: Callable[[WorkerStand], Awaitable[None]], **options: Any) -> None:
-    async def main(world: VirtualWorld) -> None:
-        async with working(world, **options) as stand:
-            await story(stand)
-
-    run_virtual(main)
 
 
 def test_R2_an_assignment_for_another_incarnation_is_not_obeyed() -> None:
@@ -541,65 +523,8 @@ class Busy(Source):
         return []
 
 
-def test_F7_what_receivers_told_during_an_outage_is_heard_after_it() -> None:
-    """They tell each position once: a sender that missed it would wait for ever."""
-
-    async def story(stand: WorkerStand) -> None:
-        heard: list[Any] = []
-        await stand.tell(stand.assign(1))
-        await stand.said(TaskRestored)
-        (hosted,) = stand.worker._tasks.values()
-        assert hosted.driver is not None
-        edge = next(iter(hosted.driver.wiring.outputs.values()))
-        hosted.driver.post = heard.append  # type: ignore[method-assign,assignment]
-        await stand.flow(ReadPositions((ReadPosition(edge.incarnation, 0, Offset(7)),)))
-        await stand.until(lambda: bool(_positions(heard)))
-        stand.faults.away = True
-        await stand.settle()
-        await stand.flow(
-            ReadPositions(
-                (ReadPosition(Incarnation("another"), 0, Offset(9)), ReadPosition(edge.incarnation, 0, Offset(8)))
-            )
-        )
-        await stand.settle()
-        stand.faults.away = False
-        await stand.until(lambda: len(_positions(heard)) == 2)
-        assert _positions(heard) == [(edge.edge, 0, 7), (edge.edge, 0, 8)]
-
-    at_work(story)
-
-
-def _positions(heard: list[Any]) -> list[tuple[EdgeId, int, int]]:
-    return [(e.edge, e.partition, e.offset) for e in heard if isinstance(e, ReadUpTo)]
-
-
-def test_F7_what_may_be_ahead_is_worked_off_within_a_checkpoints_time_out() -> None:
-    """W, the least rate at which tasks work, and the time-out contradict each other: said at the start, with the names of all three."""
-    settings = RuntimeSettings(limits=TaskLimits(ahead_bytes_max=100 << 20), work_bytes_per_s_min=1 << 20)
-    settings.check_alignment(checkpoint_timeout_ms=300_000)
-    with pytest.raises(SettingsError, match=r"ahead_bytes_max=104857600 .* 100000 ms .* checkpoint_timeout_ms=60000"):
-        settings.check_alignment(checkpoint_timeout_ms=60_000)
-
-
 def test_C12_the_topics_of_an_installation_keep_their_records() -> None:
     """Neither age nor size deletes what a restart may have to read; samples are looked at once, and nothing resumes from them."""
     for name, config in TOPICS.plain().items():
         kept = config.get("retention.ms") == "-1" and config.get("retention.bytes") == "-1"
         assert kept or config.get("cleanup.policy") == "compact" or name == TOPICS.samples, name
-
-
-@pytest.mark.parametrize(
-    ("now", "outdated"),
-    [
-        (ToldPosition(Offset(5), None, 100, 50), False),
-        (ToldPosition(Offset(6), None, 100, 50), False),
-        (ToldPosition(Offset(6), None, 100 + (8 << 20) // 8, 50), True),
-        (ToldPosition(Offset(6), None, 100, 1_000), True),
-        (ToldPosition(Offset(5), None, 100, 1_000), False),
-        (ToldPosition(Offset(5), 7, 100, 50), True),
-    ],
-)
-def test_F7_what_was_read_is_told_when_it_is_much_or_long_untold(now: ToldPosition, outdated: bool) -> None:
-    """Senders hear of an eighth of W at the next interval, of less within `flow_silence_ms_max`, and at once that a receiver is full."""
-    settings = RuntimeSettings(limits=TaskLimits(ahead_bytes_max=8 << 20))
-    assert ToldPosition(Offset(5), None, 100, 0).is_outdated(now, settings) is outdated

@@ -1,22 +1,10 @@
 """What a worker says of itself: to whoever waits for it, to whoever measures, and in heartbeats."""
 
-from collections.abc import Awaitable, Callable
-from typing import Any
-
-from tests.harness.worker_stand import JOB, ME, WorkerStand, working
-from tidemark.shared.adapters.virtual import VirtualWorld, run_virtual
+from tests.harness.worker_stand import JOB, ME, WorkerStand, at_work
 from tidemark.shared.model.ids import Epoch, Generation, LeaderToken, Place, ProcessorName, VertexId, WorkerIncarnation
 from tidemark.shared.model.messages import CoordinatorBeat, Heartbeat, TaskBeat
 from tidemark.shared.runtime.settings import RuntimeSettings
 from tidemark.shared.runtime.worker import Worker
-
-
-def at_work(story: Callable[[WorkerStand], Awaitable[None]], **options: Any) -> None:
-    async def main(world: VirtualWorld) -> None:
-        async with working(world, **options) as stand:
-            await story(stand)
-
-    run_virtual(main)
 
 
 def test_a_worker_is_ready_while_it_hears_a_coordinator() -> None:

@@ -13,6 +13,7 @@ ON_DRIVER = ("tests/unit/test_runtime_driver.py",)
 ON_FAILURES = ("tests/unit/test_runtime_failures.py",)
 ON_LASTING = (*ON_FAILURES, "tests/integration/test_lasting.py")
 ON_WORKER = ("tests/unit/test_runtime_worker.py",)
+ON_FLOW = ("tests/unit/test_runtime_flow.py",)
 ON_EXCHANGE = ("tests/unit/test_runtime_exchange.py",)
 ON_STATE = ("tests/unit/test_runtime_state.py",)
 ON_WIRE = ("tests/unit/test_wire.py",)
@@ -56,9 +57,10 @@ RUNTIME = (
     Mutant("F7", "nothing is told as read", FRAMES_IN, "                        self.read_offsets[edge] = max(self.read_offsets.get(edge, Offset(0)), Offset(record.offset + 1))\n", "", ON_DRIVER),
     Mutant("F7", "a restored task tells nothing before it reads", FRAMES_IN, "            for edge, offset in start.items():\n                self.read_offsets[edge]", "            for edge, offset in {}.items():\n                self.read_offsets[edge]", ON_DRIVER),
     Mutant("F7", "frames are taken though receivers are behind", FRAMES_IN, "return bool(self._frames) and self.site.machine.may_read()", "return bool(self._frames)", ON_DRIVER),
-    Mutant("F7", "what was told in an outage is lost", READING, "            await clock.sleep_ms(settings.retry_ms)\n        except OffsetOutOfRange", "            await clock.sleep_ms(settings.retry_ms)\n            position = (await log.end_offsets([partition]))[partition]\n        except OffsetOutOfRange", ON_WORKER),
-    Mutant("F7", "positions of other edges count", WORKER, "if position.incarnation in edges:", "if edges:", ON_WORKER),
-    Mutant("F7", "W is not checked", SETTINGS, "if work_ms >= checkpoint_timeout_ms:", "if False:", ON_WORKER),
+    Mutant("F7", "what was told in an outage is lost", READING, "            await clock.sleep_ms(settings.retry_ms)\n        except OffsetOutOfRange", "            await clock.sleep_ms(settings.retry_ms)\n            position = (await log.end_offsets([partition]))[partition]\n        except OffsetOutOfRange", ON_FLOW),
+    Mutant("F7", "positions of other edges count", WORKER, "if position.incarnation in edges:", "if edges:", ON_FLOW),
+    Mutant("F7", "W is not checked", SETTINGS, "if work_ms >= checkpoint_timeout_ms:", "if False:", ON_FLOW),
+    Mutant("F7", "much is told with the next look alone", "shared/runtime/driver.py", "                self.wiring.ways.on_taken()\n", "", ON_FLOW),
     Mutant("L2", "a zombie's body keeps it from noticing", FRAMES_IN, "return bool(self._frames) and self.site.machine.may_read()", "return bool(self._frames) and self.site.machine.may_read() and not self.site.working", ON_DRIVER),
     Mutant("L2", "a zombie's queue is sent", OUTBOX, "        self._dropped = True\n        self._unsent.clear()\n", "        pass\n", ON_DRIVER),
     Mutant("L2", "a zombie goes on", DRIVER, "                raise ZombieError(message)", "                self.site.log.warning(message)", ON_DRIVER),
