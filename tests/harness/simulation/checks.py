@@ -140,7 +140,8 @@ class Checks:
             )
         chain[commit.epoch] = commit.predecessor
         self._ever[commit.job].add(commit.epoch)
-        self.went_back += decode_plan(row.plan).since == commit.epoch
+        going_back = decode_plan(row.plan).since == commit.epoch
+        self.went_back += going_back
         self.in_flight += not is_aligned(commit)
         told = {(t.vertex, t.index): t.protocol.output_watermark_ms for t in commit.tasks}
         plan = (row.job, row.plan_version)
@@ -150,7 +151,8 @@ class Checks:
                     self.breach(
                         f"commit {commit.epoch}: {task} tells {watermark}, and told {self._told[task]} before (W1)"
                     )
-        self._told, self._plan = told, plan
+        # The commit of a going back has the tasks of the plan that it goes back to.
+        self._told, self._plan = told, None if going_back else plan
 
     def passing(self, process: "SimProcess", phase: Phase, epoch: Epoch) -> None:
         """A phase is reached: what is released is committed."""
