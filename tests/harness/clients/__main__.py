@@ -1,4 +1,4 @@
-"""`python -m tests.harness.clients build|record|read|jobs`: what clients of other languages write, as sources read it and jobs have it."""
+"""`python -m tests.harness.clients build|record|read|jobs|rates`: what clients of other languages write, as jobs have it."""
 
 import argparse
 import asyncio
@@ -9,8 +9,12 @@ from pathlib import Path
 from tests.harness.clients.building import BUILT, build
 from tests.harness.clients.drawing import CLIENTS, Drawn, drawn
 from tests.harness.clients.jobs import story
+from tests.harness.clients.programs import written_by
+from tests.harness.clients.rare import rare_topics
+from tests.harness.clients.rates import rates
 from tests.harness.clients.recording import FILE, Recording, heard, read
-from tests.harness.clients.running import ClientFailed, Row
+from tests.harness.clients.registered import registered
+from tests.harness.clients.running import Row
 from tests.harness.clients.standing import Brokers, standing
 
 WAIT_S = 60.0
@@ -49,7 +53,7 @@ async def reading(brokers: Brokers, seeds: range, reader: str) -> int:
         one = drawn(seed)
         try:
             said, _ = await compared(brokers, one, f"read-{seed}", reader)
-        except (ClientFailed, Exception) as error:  # noqa: BLE001 - whatever it is, it is told with the seed
+        except Exception as error:  # noqa: BLE001 - whatever it is, it is told with the seed
             said = f"{type(error).__name__}: {str(error)[:300]}"
         bad += bool(said)
         say(f"{one.shown}: {said or 'equal'}")
@@ -74,21 +78,26 @@ async def recorded(brokers: Brokers) -> int:
 
 
 async def worked(brokers: Brokers, seeds: range, folder: Path) -> int:
-    """How much did not hold of jobs over topics with what these seeds draw: those of each broker together."""
+    """How much did not hold of jobs over topics with what these seeds draw, of bad days and of Kafka's programs; by broker."""
     bad = 0
     for old in (False, True):
-        drawn_ones = [one for one in map(drawn, seeds) if one.old == old]
-        rows = {}
-        for one in drawn_ones:
+        rows: dict[str, list[Row]] = {}
+        for one in map(drawn, seeds):
             topic = f"jobs-{one.seed}"
-            rows[topic] = await brokers.read(one, topic, await brokers.filled(one, topic))
-        if drawn_ones:
-            wrong = await story(brokers, brokers.of(drawn_ones[0]), rows, folder / f"old-{old}", f"{seeds.start}")
-            say(
-                "\n  ".join(
-                    [f"{len(rows)} topics, {sum(map(len, rows.values()))} records: {'not ' * bool(wrong)}held", *wrong]
-                )
-            )
+            if one.old == old:
+                rows[topic] = await brokers.read(one, topic, await brokers.filled(one, topic))
+        if not old:
+            (folder / "programs").mkdir()
+            rows |= await rare_topics(brokers, "jobs")
+            rows |= await written_by(brokers, folder / "programs", "jobs")
+            (folder / "registered").mkdir()
+            wrong = await registered(brokers, folder / "registered", "jobs")
+            say("\n  ".join([f"a schema registry: {'not ' * bool(wrong)}held", *wrong]))
+            bad += len(wrong)
+        if rows:
+            wrong = await story(brokers, brokers.old if old else brokers.new, rows, folder / f"old-{old}", "jobs")
+            held = f"{len(rows)} topics, {sum(map(len, rows.values()))} records: {'not ' * bool(wrong)}held"
+            say("\n  ".join([held, *wrong]))
             bad += len(wrong)
     return bad
 
@@ -100,14 +109,21 @@ async def main(what: str, seeds: range, built: Path, reader: str) -> int:
         return 0
     with tempfile.TemporaryDirectory() as folder:
         async with standing(Path(folder), built) as brokers:
-            if what == "jobs":
-                return await worked(brokers, seeds, Path(folder))
-            return await (recorded(brokers) if what == "record" else reading(brokers, seeds, reader))
+            match what:
+                case "jobs":
+                    return await worked(brokers, seeds, Path(folder))
+                case "record":
+                    return await recorded(brokers)
+                case "rates":
+                    say("\n".join(f"{seconds:.2f} s {whose}" for seconds, whose in await rates(brokers, "all")))
+                    return 0
+                case _:
+                    return await reading(brokers, seeds, reader)
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(prog="python -m tests.harness.clients", description=__doc__)
-    parser.add_argument("what", choices=["build", "record", "read", "jobs"])
+    parser.add_argument("what", choices=["build", "record", "read", "jobs", "rates"])
     parser.add_argument("--seeds", default="1-20")
     parser.add_argument("--built", type=Path, default=BUILT)
     parser.add_argument("--reader", default="librdkafka", help="the client that says what is right")

@@ -93,6 +93,8 @@ func main() {
 		producers[said.Client](said, records)
 	case "consume":
 		consumers[said.Client](said)
+	case "decode":
+		decode(said, records)
 	case "partitions":
 		partitions(said, records)
 	}
