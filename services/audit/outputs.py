@@ -454,7 +454,8 @@ class _Owners:
                 if before[0] + before[1].count > after[0]:
                     message = (
                         f"topic {after[1].topic} partition {partition} offset {after[0]}: the markers of commits "
-                        f"{before[2]} and {after[2]} both claim it"
+                        f"{before[2]} and {after[2]} both claim it: the topic has lost records that its brokers had acknowledged"
+                        " (an unclean election, a disk that was put back), and others took their offsets"
                     )
                     raise AuditFailed(message)
 
