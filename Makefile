@@ -196,6 +196,10 @@ operated: setup ## what operators do, drawn at random (SEED=1 COUNT=5 ACTS=40), 
 machines: setup ## the command in environments drawn at random, COUNT=40 from SEED=1 on: variables, bounds, folders, networks; some 20 s each
 	$(BIN)/python -m tests.harness.machines $(or $(SEED),1) $(or $(COUNT),40)
 
+.PHONY: hosts
+hosts: setup ## programs drawn at random around `import tidemark`, COUNT=40 from SEED=1 on: threads, loops, forks, settings (ARGS=--run: each runs a pipeline, too)
+	$(BIN)/python -m tests.harness.hosts $(or $(SEED),1) $(or $(COUNT),40) $(ARGS)
+
 .PHONY: many
 many: setup ## PROCESSORS=30 small ones in one installation: time until all have committed, processes, memory
 	$(BIN)/python -m tests.harness.many $(or $(PROCESSORS),30)

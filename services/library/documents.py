@@ -15,6 +15,7 @@ import numpy as np
 from tidemark.services.cli.explain import phases, planned
 from tidemark.services.cli.foreseen import refused_by_a_run
 from tidemark.services.cli.reading import read_document
+from tidemark.services.library.terms import own_terms
 from tidemark.services.local.folders import BROKER_VARIABLE
 from tidemark.shared.language.documents import InvalidDocument
 from tidemark.shared.language.values import to_json
@@ -133,16 +134,19 @@ def validate(document: AnyDocument) -> list[str]:
     What is valid and hardly meant, such as a misspelt field, is a `DocumentWarning`.
     """
     try:
-        processor, _ = planned(text_of(document), "spark")
+        with own_terms():
+            processor, _ = planned(text_of(document), "spark")
+            refused = refused_by_a_run(processor, {BROKER_VARIABLE: "", **os.environ})
     except InvalidDocument as error:
         return [str(each) for each in error.errors]
     except PlanError as error:
         return [str(error)]
     for doubt in processor.warnings:
         warnings.warn(str(doubt), DocumentWarning, stacklevel=2)
-    return [str(each) for each in refused_by_a_run(processor, {BROKER_VARIABLE: "", **os.environ})]
+    return [str(each) for each in refused]
 
 
 def explain(document: AnyDocument, engine: Engine = "spark") -> str:
     """How it would run, as `tidemark explain` shows it. InvalidDocument, PlanError, Unreadable, TypeError."""
-    return "\n".join(phases(*planned(text_of(document), engine)))
+    with own_terms():
+        return "\n".join(phases(*planned(text_of(document), engine)))

@@ -41,7 +41,7 @@ class Run:
         self._folder = folder
         self._parallelism = dict(parallelism)
         self._topics = dict(topics)
-        self._loop = asyncio.new_event_loop()
+        self._loop = asyncio.SelectorEventLoop()  # Python's own: a program's policy may make another kind, or none
         self._thread = threading.Thread(target=self._live, name="tidemark-run", daemon=True)
         self._ready = threading.Event()
         self._over = asyncio.Event()

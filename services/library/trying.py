@@ -10,6 +10,7 @@ import pyarrow as pa
 from tidemark.services.cli.process import keep_quiet, runner
 from tidemark.services.library.documents import AnyDocument, text_of, to_python
 from tidemark.services.library.rows import NoRow, documents_of
+from tidemark.services.library.terms import own_terms
 from tidemark.shared.computation.folder import look_here
 from tidemark.shared.language.documents.load import load
 from tidemark.shared.model.ids import ProcessorName
@@ -84,12 +85,13 @@ def try_out(
         TryOutFailed: says where and why.
         TypeError: no rows, or a value that has no type of the language, with its place.
     """
-    text, given = (text_of(document), None) if rows is None else with_rows(text_of(document), rows)
+    with own_terms():
+        text, given = (text_of(document), None) if rows is None else with_rows(text_of(document), rows)
     look_here()
     keep_quiet()
     with runner(engine) as running, ThreadPoolExecutor(1) as beside:
         # In a thread: a caller may have a loop of its own, as notebooks do.
-        outcome, _ = beside.submit(running.run, text, _NAME, limit, given).result()
+        outcome, _ = beside.submit(own_terms()(running.run), text, _NAME, limit, given).result()
     if outcome.error is not None:
         raise TryOutFailed(outcome.error)
     return TryOutResult(to_python(outcome.output), to_python(outcome.letters))

@@ -1,6 +1,7 @@
 """Where the modules of a user lie: in the folder in which a command was started."""
 
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 
@@ -9,6 +10,7 @@ def look_here() -> None:
 
     In front of them, a `queue.py` or `types.py` beside a document would take the place of Python's, in each process.
     """
-    here = str(Path.cwd())
-    if here not in sys.path:
-        sys.path.append(here)
+    with suppress(FileNotFoundError):  # the folder was removed, with what lay in it
+        here = str(Path.cwd())
+        if here not in sys.path:
+            sys.path.append(here)

@@ -1,5 +1,6 @@
 """Log lines of a process: a full disk stops nothing, and a warning that is said again and again is one line an interval."""
 
+import sys
 from collections.abc import MutableMapping
 from typing import Any, Final, TextIO
 
@@ -14,8 +15,9 @@ class Lines:
     A service waits an outage out; if its own log raised then, the log would end the service.
     """
 
-    def __init__(self, stream: TextIO) -> None:
-        self._stream = stream
+    def __init__(self, stream: TextIO | None = None) -> None:
+        """stream: None for standard error as the program has it at each write: it may put another there, close it, or have none."""
+        self._own = stream
         self.lost = 0
         """Writes that were refused since the last that was not."""
 
@@ -27,7 +29,7 @@ class Lines:
                 self._stream.flush()
                 self.lost = 0
             self._stream.write(text)
-        except (OSError, ValueError):  # ValueError: the stream is closed
+        except (OSError, ValueError, AttributeError):  # ValueError: the stream is closed; AttributeError: there is none
             self.lost += 1
         return len(text)
 
@@ -37,6 +39,20 @@ class Lines:
             self._stream.flush()
         except (OSError, ValueError):
             self.lost += 1
+        except AttributeError:  # what a program has put there need not have one
+            return
+
+    @property
+    def _stream(self) -> TextIO:
+        return sys.stderr if self._own is None else self._own
+
+
+def is_terminal(stream: object) -> bool:
+    """Whether people look at a stream: not at one that is closed, or that a program has put there with writes alone."""
+    try:
+        return bool(stream.isatty())  # type: ignore[attr-defined]
+    except (AttributeError, ValueError):
+        return False
 
 
 _INTERVAL_MS: Final = 10_000

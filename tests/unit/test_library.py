@@ -5,7 +5,7 @@ import random
 import subprocess
 import sys
 from datetime import UTC, datetime, timedelta
-from decimal import Decimal
+from decimal import Decimal, DefaultContext, FloatOperation, localcontext
 from pathlib import Path
 from typing import Any
 
@@ -312,3 +312,17 @@ def test_a_test_sees_what_a_callback_raises() -> None:
     with pytest.raises(KeyError, match="amount"):
         careless(raises=True)
     assert [type(failure.error) for failure in careless(raises=False).failures] == [KeyError]
+
+
+def test_what_a_program_sets_for_its_decimals_changes_no_result(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In its threads, and in the one that asks: a service's process has Python's own."""
+    source = {
+        "$source": {"script": [{"data": {"_id": 0, "a": -1.2, "p": 0}}, {"data": {"_id": 1, "a": 1.298, "p": 1}}]}
+    }
+    stages = [source, {"$project": {"whole": {"$trunc": ["$a", "$p"]}}}]
+    plain = tidemark.try_out({"pipeline": stages}).documents
+    monkeypatch.setitem(DefaultContext.traps, FloatOperation, True)
+    with localcontext() as own:
+        own.traps[FloatOperation] = True
+        assert tidemark.try_out({"pipeline": stages}).documents == plain
+        assert tidemark.validate({"pipeline": [*stages, {"$emit": {"path": "out", "format": "json"}}]})[1:] == []

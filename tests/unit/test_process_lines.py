@@ -2,8 +2,12 @@
 
 import errno
 import io
+import sys
+from typing import Any
 
-from tidemark.shared.process.logged import Lines
+import pytest
+
+from tidemark.shared.process.logged import Lines, is_terminal
 
 
 class _Disk(io.StringIO):
@@ -40,3 +44,20 @@ def test_a_closed_stream_is_no_reason_to_fail() -> None:
     lines = Lines(disk)
     lines.write("one\n")
     assert lines.lost == 1
+
+
+@pytest.mark.parametrize(
+    "stream", [None, _Disk(), type("Writes", (), {"write": lambda _, text: len(text)})(), object()]
+)
+def test_standard_error_is_what_the_program_has_there(stream: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may have none, replace it between two writes, or put something there that only writes; none of these is a terminal."""
+    lines, before, after = Lines(), _Disk(), _Disk()
+    for each in (before, stream, after):
+        monkeypatch.setattr(sys, "stderr", each)
+        assert not is_terminal(each)
+        lines.write("said\n")
+        lines.flush()
+    assert before.getvalue() == "said\n"
+    assert after.getvalue().endswith("said\n")
+    before.close()
+    assert not is_terminal(before)
