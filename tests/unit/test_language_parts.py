@@ -181,6 +181,22 @@ def test_wrong_extended_json_is_refused(text: str) -> None:
         parse_json(text)
 
 
+@pytest.mark.parametrize(
+    ("text", "hint"),
+    [
+        (b"\xef\xbb\xbf{}", "a byte order mark"),
+        ('{"a": 1}'.encode("utf-16"), "UTF-16"),
+        ('{"a": 1}'.encode("utf-16-le"), "UTF-16"),
+        ('{"a": 1}'.encode("utf-16-be"), "UTF-16"),
+        (b"\x00\x00\x00\x00\x07\x02ab", "a record of a schema registry"),
+    ],
+)
+def test_what_producers_write_in_the_place_of_json_is_told_by_its_name(text: bytes, hint: str) -> None:
+    """The first bytes tell it; the place alone would say nothing to who wrote them."""
+    with pytest.raises(ExtendedJsonError, match=hint):
+        parse_json(text)
+
+
 def test_extended_json_types() -> None:
     """Integers take the type that their size asks for, dates come in three forms."""
     found = parse_json(

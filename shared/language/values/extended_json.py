@@ -46,6 +46,7 @@ class ExtendedJsonError(ValueError):
     """The text is no extended JSON; the message gives the place and the expectation."""
 
 
+_ORDER_MARK: Final = b"\xef\xbb\xbf"
 _OID: Final = re.compile(r"[0-9a-fA-F]{24}")
 _WHOLE: Final = re.compile(r"[-+]?[0-9]{1,40}", re.ASCII)
 _NUMBER: Final = re.compile(r"[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?|[-+]?Infinity|NaN", re.ASCII)
@@ -205,8 +206,18 @@ def parse_json(text: str | bytes) -> Value:
     try:
         tree = msgspec.json.decode(text)
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as e:
-        raise ExtendedJsonError(f"not JSON: {e}") from e
+        raise ExtendedJsonError(f"not JSON: {e}{_hint(text)}") from e
     return from_json(tree)
+
+
+def _hint(text: str | bytes) -> str:
+    """What producers write in the place of JSON in UTF-8, by its first bytes; "" for anything else."""
+    head = text[:2] if isinstance(text, bytes) else b""
+    if head == b"\0\0":
+        return "; a zero byte and a number begin a record of a schema registry, which $source.schemaRegistry reads"
+    if head in (b"\xff\xfe", b"\xfe\xff") or head in (b"{\0", b"\0{"):
+        return "; its first bytes are UTF-16, and JSON is UTF-8"
+    return "; a byte order mark begins it" if isinstance(text, bytes) and text.startswith(_ORDER_MARK) else ""
 
 
 def double_json(value: float) -> Any:
