@@ -104,7 +104,7 @@ async def registered(brokers: Brokers, folder: Path, tag: str) -> list[str]:
                 dated = [{"$addFields": {"at": {"$toDate": "$at"}}}] if kind == "avro" else []
                 emit = {"schemaRegistry": {**known["schemaRegistry"], "valueSchema": {"type": kind, "schema": schema}}}
                 out = await _ran(
-                    there, brokers, f"{kind}-{tag}", document(f"plain-{tag}", dated, f"{kind}-{tag}", emit, {})
+                    there, brokers, f"as-{kind}-{tag}", document(f"plain-{tag}", dated, f"as-{kind}-{tag}", emit, {})
                 )
                 coded_ones = [coded(row.value) for row in out]
                 readers = {"kafkajs": await _node(brokers, "decode", {"registry": registry.url}, coded_ones)}
