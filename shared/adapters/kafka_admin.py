@@ -33,6 +33,7 @@ from tidemark.shared.adapters.kafka_client import (
     KAFKA_ERRORS,
     apart,
     distrust_starting_brokers,
+    name_unreached_brokers,
     require_partitions,
     require_topics,
     some_node,
@@ -381,6 +382,7 @@ class KafkaAdmin:
             async with self._opening:
                 if self._admin is None:
                     admin = AIOKafkaAdminClient(**self._settings.connection("admin"))
+                    name_unreached_brokers(admin._client)
                     distrust_starting_brokers(admin._client)
                     try:
                         await admin.start()

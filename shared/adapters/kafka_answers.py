@@ -35,7 +35,7 @@ class Answers:
             try:
                 answer = await original(node, request, **named)
             except (errors.KafkaError, OSError, TimeoutError) as error:
-                self._note(place, f"{type(error).__name__}")
+                self._note(place, str(error) or type(error).__name__)
                 raise
             self._refused.pop(place, None)
             for where, code in _codes(answer):

@@ -59,6 +59,27 @@ _TOO_LARGE: Final = (errors.MessageSizeTooLargeError, errors.RecordListTooLargeE
 aiokafka.client.MetadataRequest = partial(MetadataRequest, allow_auto_topic_creation=False)
 """What the library asks by itself about topics that its clients use: where brokers make topics that are asked for, one that was deleted
 while a client had it came back, and nobody deleted it again."""
+_BROKERS_MAX: Final = 1_000
+"""Addresses of which it is known why nobody is reached there; beyond it they are learnt anew."""
+_unreached: Final[dict[tuple[str, int], str]] = {}
+"""By host and port, why the last connection failed: the library only logs it."""
+_connect = aiokafka.client.create_conn
+
+
+async def _noting(host: str, port: int, **given: Any) -> Any:
+    """The library's way to a connection; why there is none is kept."""
+    try:
+        found = await _connect(host, port, **given)
+    except (OSError, errors.KafkaError, TimeoutError) as error:
+        if len(_unreached) >= _BROKERS_MAX:
+            _unreached.clear()
+        _unreached[host, port] = str(error) or type(error).__name__
+        raise
+    _unreached.pop((host, port), None)
+    return found
+
+
+aiokafka.client.create_conn = _noting
 _OTHER_VERSION: Final = "this broker's Kafka has not this request, or not in this form; docs/kafka.md names versions"
 _GRANT: Final = "give this user what docs/kafka.md names"
 _REMEDIES: Final[dict[type[BaseException], str]] = {
@@ -216,6 +237,25 @@ def distrust_starting_brokers(client: Any) -> None:
         if not (await original(node, MetadataRequest())).topics:
             raise errors.BrokerNotAvailableError("it knows no topic at all: it has just started, or there is none yet")
         return await original(node, request, **named)  # it may have come to know them since
+
+    client.send = send
+
+
+def name_unreached_brokers(client: Any) -> None:
+    """Say of a broker to which there is no connection where it is said to be, and why there is none; the library tells its number alone."""
+    original = client.send
+
+    async def send(node: Any, request: Any, **named: Any) -> Any:
+        try:
+            return await original(node, request, **named)
+        except errors.NodeNotReadyError as error:
+            broker = client.cluster.broker_metadata(node)
+            if broker is None:
+                raise
+            why = _unreached.get((broker.host, broker.port), "its connection ended")
+            raise errors.NodeNotReadyError(
+                f"broker {node} is not reached at {broker.host}:{broker.port}, its advertised.listeners: {why}"
+            ) from error
 
     client.send = send
 

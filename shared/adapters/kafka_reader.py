@@ -24,6 +24,7 @@ from tidemark.shared.adapters.kafka_client import (
     Heard,
     distrust_starting_brokers,
     find_moved_brokers,
+    name_unreached_brokers,
     require_partitions,
     require_topics,
     stop_consumer,
@@ -139,6 +140,7 @@ class KafkaReader:
             isolation_level="read_committed" if committed_only else "read_uncommitted",
         )
         find_moved_brokers(self.client)
+        name_unreached_brokers(self.client)
         distrust_starting_brokers(self.client)
         self._heard = Heard(self.client)
         self._assigned: tuple[TopicPartition, ...] = ()

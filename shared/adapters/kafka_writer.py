@@ -20,6 +20,7 @@ from tidemark.shared.adapters.kafka_client import (
     discard,
     distrust_starting_brokers,
     find_moved_brokers,
+    name_unreached_brokers,
     require_topics,
     seal,
     translated,
@@ -52,6 +53,7 @@ class Producer:
             transaction_timeout_ms=settings.transaction_timeout_ms,
         )
         find_moved_brokers(self.raw.client)
+        name_unreached_brokers(self.raw.client)
         distrust_starting_brokers(self.raw.client)
         self._answers = Answers(self.raw.client)
         send_by(self.raw, settings.message_bytes_max, settings.compression, transactional=identity is not None)

@@ -161,6 +161,15 @@ async def test_whoever_had_nothing_to_say_finds_brokers_that_have_moved(
         await used(b"after")
 
 
+async def test_a_broker_that_is_not_reached_is_named(cut_log: KafkaLog, network: Network, at: TopicPartition) -> None:
+    """With the address that it tells clients and the reason, as that of a certificate for another host; it was `node id 1`."""
+    told = r"broker 1 is not reached at 127\.0\.0\.1:\d+, its advertised\.listeners: .*Connect call failed"
+    await cut_log.describe_topics([at.topic])
+    network.move()
+    with pytest.raises(LogUnavailable, match=told):
+        await cut_log.describe_topics([at.topic])
+
+
 async def test_noting_does_not_wait_for_ever(cut_log: KafkaLog, network: Network, at: TopicPartition) -> None:
     """A group whose coordinator is away: the next note is tried anew."""
     await cut_log.note_offsets("away", {at: Offset(0)})

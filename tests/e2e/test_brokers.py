@@ -13,6 +13,7 @@ _SEED = 4
 """The installation's own topics lie there, too; three replicas, of which two have to be in sync."""
 
 
-async def test_a_job_goes_on_without_the_coordinator_of_its_transactions(tmp_path: Path) -> None:
-    """While a broker is away, and behind it: each record is in the output once, and no topic of the product's has fewer replicas."""
-    assert await stories([_SEED], tmp_path, act="transactions", acts=1, records=600) == {}
+@pytest.mark.parametrize("act", ["transactions", "few"])
+async def test_a_job_goes_on_when_brokers_are_back(tmp_path: Path, act: str) -> None:
+    """Without the coordinator of its transactions, too; each record is in the output once, and no topic of the product's has fewer replicas."""
+    assert await stories([_SEED], tmp_path, act=act, acts=1, records=600) == {}
