@@ -67,7 +67,13 @@ def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module 'tidemark' has no attribute {name!r}; it has {', '.join(__all__)}")
     place = f"tidemark.services.library.{_LIBRARY[name]}" if name in _LIBRARY else "tidemark.shared.computation"
-    found = getattr(import_module(place), name)
+    try:
+        found = getattr(import_module(place), name)
+    except ImportError as error:
+        told: str = import_module("tidemark.services.cli.packages").advice()
+        if told:
+            error.add_note(told)
+        raise
     globals()[name] = found
     return found
 

@@ -101,9 +101,6 @@ sys.exit(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
     with ProcessPoolExecutor(1) as pool:
         pool.submit(journey.journey).result()
 """,
-    "the end of the interpreter": """import atexit, journey
-atexit.register(journey.journey)
-""",
     **{
         f"a child process ({how})": f"""if __name__ == '__main__':
     import journey, multiprocessing
