@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from tests.harness.clients.drawing import coded
-from tests.harness.clients.oracle import expected
+from tests.harness.clients.oracle import TARGET_BYTES_MAX, expected
 from tests.harness.clients.running import Row, consumed, ran
 from tests.harness.clients.standing import Brokers, ends_of, make
 from tests.harness.clusters.jobs import WORKERS
@@ -86,7 +86,7 @@ def _place(source: dict[str, Any]) -> Place:
 
 def compare_copies(found: Found, rows: dict[str, list[Row]], out: list[Row], letters: list[Row]) -> None:
     """Each record once, where it belongs."""
-    good, dead = expected(rows)
+    good, dead = expected(rows, TARGET_BYTES_MAX)
     came: dict[Place, dict[str, Any]] = {}
     for row in out:
         made = json.loads(row.value or b"")

@@ -40,15 +40,18 @@ def document(value: bytes | None) -> dict[str, Any] | None:
 
 
 def expected(
-    rows: dict[str, list[Row]],
+    rows: dict[str, list[Row]], bytes_max: float = math.inf
 ) -> tuple[dict[tuple[str, int, int], dict[str, Any]], set[tuple[str, int, int]]]:
-    """By place (topic, partition, offset): the documents that come out, and the places of the dead letters. Times are the records' own."""
+    """By place (topic, partition, offset): the documents that come out, and the places of the dead letters. Times are the records' own.
+
+    bytes_max: of a document that the target takes.
+    """
     good: dict[tuple[str, int, int], dict[str, Any]] = {}
     dead = set()
     for topic, some in rows.items():
         for row in some:
             place = (topic, row.partition, row.offset)
-            found = None if row.time_ms == -1 or len(row.value or b"") > TARGET_BYTES_MAX else document(row.value)
+            found = None if row.time_ms == -1 or len(row.value or b"") > bytes_max else document(row.value)
             if found is None:
                 dead.add(place)
             else:
