@@ -15,5 +15,5 @@ _SEED = 4
 
 @pytest.mark.parametrize("act", ["transactions", "few"])
 async def test_a_job_goes_on_when_brokers_are_back(tmp_path: Path, act: str) -> None:
-    """Without the coordinator of its transactions, too; each record is in the output once, and no topic of the product's has fewer replicas."""
+    """Each record is in the output once, without the coordinator of its transactions, too; no topic of the product's has fewer replicas."""
     assert await stories([_SEED], tmp_path, act=act, acts=1, records=600) == {}
