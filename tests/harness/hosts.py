@@ -135,7 +135,8 @@ class Hosts:
                 status: int | None = process.wait(WAIT_S)
             except subprocess.TimeoutExpired:
                 status = None
-        left = _processes_of(str(folder / "asked.json"))
+        # Servers of multiprocessing end by themselves, just behind their program.
+        _, left = psutil.wait_procs(_processes_of(str(folder / "asked.json")), timeout=5)
         for process_left in left:
             process_left.kill()
         said = (folder / "told").read_text(encoding="utf-8", errors="replace")
