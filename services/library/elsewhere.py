@@ -16,12 +16,12 @@ from dataclasses import dataclass
 from importlib import import_module
 from importlib.util import find_spec, module_from_spec, spec_from_file_location
 from operator import attrgetter
-from pathlib import Path
 from typing import Any, Final
 
 import msgspec
 
 from tidemark.shared.computation.base import Computation
+from tidemark.shared.computation.folder import import_path
 from tidemark.shared.computation.harness import Harness
 from tidemark.shared.language.values import render_json
 from tidemark.shared.model.values import Document
@@ -69,7 +69,7 @@ def course_elsewhere(order: Order, seed: str) -> Course:
     """The course in another process with this seed. AssertionError with what the process says if it fails."""
     done = subprocess.run(
         [sys.executable, "-P", "-m", "tidemark.services.library.elsewhere"],
-        env={**os.environ, "PYTHONPATH": _path(), "PYTHONHASHSEED": seed, "TZ": _another_day()},
+        env={**os.environ, "PYTHONPATH": import_path(), "PYTHONHASHSEED": seed, "TZ": _another_day()},
         input=pickle.dumps(order),
         capture_output=True,
         timeout=_WAIT_S,
@@ -111,10 +111,6 @@ def _see(seen: Course, where: str, harness: Harness, known: int) -> None:
         seen[where, f"the state of key {key.value!r}"] = f"{state!r}"
         timers = [f"{each.name!r} at {each.time_ms} ({each.domain} time)" for each in key.timers.all()]
         seen[where, f"the timers of key {key.value!r}"] = ", ".join(timers)
-
-
-def _path() -> str:
-    return os.pathsep.join(each or str(Path.cwd()) for each in sys.path)
 
 
 def _another_day() -> str:

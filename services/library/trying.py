@@ -1,4 +1,4 @@
-"""A pipeline tried out in this process, on rows of the caller's."""
+"""A pipeline tried out on rows of the caller's, in this process."""
 
 import json
 from concurrent.futures import ThreadPoolExecutor
@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 
 from tidemark.services.cli.process import keep_quiet, runner
+from tidemark.services.library.apart import Trial, tried_apart
 from tidemark.services.library.documents import AnyDocument, text_of, to_python
 from tidemark.services.library.rows import NoRow, documents_of
 from tidemark.services.library.terms import own_terms
@@ -79,7 +80,7 @@ def try_out(
 
     rows: mappings, a data frame or an Arrow table, read in place of the input of the document's `$source`, whose event time, schema and
     watermark stay; its sink is left out. An empty cell of a table is a missing field. None: the document reads for itself. engine: `spark`
-    takes windows through a Spark session of its own. limit: stop once so many have come out.
+    takes windows through a Spark session of its own, in a process of its own. limit: stop once so many have come out.
 
     Raises:
         TryOutFailed: says where and why.
@@ -87,11 +88,14 @@ def try_out(
     """
     with own_terms():
         text, given = (text_of(document), None) if rows is None else with_rows(text_of(document), rows)
-    look_here()
-    keep_quiet()
-    with runner(engine) as running, ThreadPoolExecutor(1) as beside:
-        # In a thread: a caller may have a loop of its own, as notebooks do.
-        outcome, _ = beside.submit(own_terms()(running.run), text, _NAME, limit, given).result()
+    if engine == "spark":
+        outcome = tried_apart(Trial(text, _NAME, limit, given))
+    else:
+        look_here()
+        keep_quiet()
+        with runner(engine) as running, ThreadPoolExecutor(1) as beside:
+            # In a thread: a caller may have a loop of its own, as notebooks do.
+            outcome, _ = beside.submit(own_terms()(running.run), text, _NAME, limit, given).result()
     if outcome.error is not None:
         raise TryOutFailed(outcome.error)
     return TryOutResult(to_python(outcome.output), to_python(outcome.letters))

@@ -1,5 +1,6 @@
 """Where the modules of a user lie: in the folder in which a command was started."""
 
+import os
 import sys
 from contextlib import suppress
 from pathlib import Path
@@ -14,3 +15,8 @@ def look_here() -> None:
         here = str(Path.cwd())
         if here not in sys.path:
             sys.path.append(here)
+
+
+def import_path() -> str:
+    """Where this process looks for modules, as the PYTHONPATH of another."""
+    return os.pathsep.join(each or str(Path.cwd()) for each in sys.path)
