@@ -43,6 +43,7 @@ MESSAGE_CHECKED_FROM: Final = 16
 MESSAGE_KEY_AT: Final = 18
 """Of a message of format 0."""
 _MESSAGE_BYTES_MIN: Final = 26
+"""Of a message of format 0 that has neither key nor value."""
 TIME_BYTES: Final = 8
 """What a message of format 1 has more than one of format 0."""
 _ABORT: Final = 0

@@ -238,6 +238,7 @@ async def test_offsets_are_noted_for_so_many_groups_at_a_time(monkeypatch: pytes
         def __init__(self, *, group_id: str, **_: Any) -> None:
             self.group = group_id
             self.held: set[Any] = set()
+            self._client = SimpleNamespace(_metadata_update=None)
 
         async def start(self) -> None: ...
 
