@@ -150,10 +150,16 @@ class LocalBroker:
         _format_once(self._settings)
 
     async def _ready(self) -> None:
-        while not await _answers(self.bootstrap, self._settings.ask_timeout_ms):
+        while not await self._answers():
             if self._process is not None and self._process.poll() is not None:
                 raise BrokerError(_failure(self._settings, f"it ended with status {self._process.returncode}"))
             await asyncio.sleep(_POLL_S)
+
+    async def _answers(self) -> bool:
+        host, _, port = self.bootstrap.partition(":")
+        return await listens(host, int(port)) and await is_member(
+            self.bootstrap, NODE_ID, self._settings.ask_timeout_ms
+        )
 
     async def stop(self) -> None:
         """Ask it to stop, and kill it when it has not done so in ``stop_timeout_s``. Nothing if it does not run."""
@@ -352,15 +358,19 @@ def _spawn(settings: BrokerSettings, command: list[str]) -> subprocess.Popen[byt
     return process
 
 
-async def _answers(bootstrap: str, timeout_ms: int) -> bool:
-    """Whether the broker tells its cluster's members, and itself among them."""
-    host, _, port = bootstrap.partition(":")
+async def listens(host: str, port: int) -> bool:
+    """Whether something takes connections there."""
     try:
-        _, writer = await asyncio.open_connection(host, int(port))
+        _, writer = await asyncio.open_connection(host, port)
         writer.close()
         await writer.wait_closed()
     except OSError:
-        return False  # Not listening yet. The client is not asked: it would log an error each time.
+        return False
+    return True
+
+
+async def is_member(bootstrap: str, node_id: int, timeout_ms: int) -> bool:
+    """Whether the broker there tells its cluster's members, and this one among them. The client logs an error where nothing listens."""
     admin = AIOKafkaAdminClient(bootstrap_servers=bootstrap, request_timeout_ms=timeout_ms)
     try:
         await admin.start()
@@ -369,7 +379,7 @@ async def _answers(bootstrap: str, timeout_ms: int) -> bool:
         return False
     finally:
         await admin.close()
-    return any(member["node_id"] == NODE_ID for member in described["brokers"])
+    return any(member["node_id"] == node_id for member in described["brokers"])
 
 
 def _failure(settings: BrokerSettings, finding: str) -> str:

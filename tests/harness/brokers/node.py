@@ -11,11 +11,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from aiokafka.admin import AIOKafkaAdminClient
-from aiokafka.errors import KafkaError
-
 from tests.harness.chaos.lanes import Lane
-from tidemark.services.local.broker import BrokerError, LocalBroker, new_id, write_properties
+from tidemark.services.local.broker import BrokerError, LocalBroker, is_member, listens, new_id, write_properties
 from tidemark.services.local.broker_settings import FEATURES_PATH, LOOPBACK, BrokerSettings, Port
 
 _HEAP_MIB: Final = 256
@@ -85,21 +82,7 @@ class Node(LocalBroker):
             await asyncio.sleep(_POLL_S)
 
     async def _is_member(self) -> bool:
-        """Whether it knows itself as one of the brokers in use."""
-        try:
-            _, writer = await asyncio.open_connection(LOOPBACK, self._port)
-            writer.close()
-        except OSError:
-            return False
-        admin = AIOKafkaAdminClient(bootstrap_servers=self.bootstrap, request_timeout_ms=5_000)
-        try:
-            await admin.start()
-            described = await admin.describe_cluster()
-        except KafkaError:
-            return False
-        finally:
-            await admin.close()
-        return any(member["node_id"] == self.number for member in described["brokers"])
+        return await listens(LOOPBACK, self._port) and await is_member(self.bootstrap, self.number, 5_000)
 
     # --- what happens to it -----------------------------------------------------------------------------------------------
 
