@@ -147,21 +147,31 @@ def through_arrays(
 ) -> pa.BinaryArray:
     """What `change` makes of values that are no arrays, and of arrays what it makes of their items, through arrays in each other.
 
-    change: of values, and the row of each, None where each has its own. A missing item goes.
+    change: of values, and the row of each, None where each has its own; it is called once, for all levels. A missing item goes.
     """
-    around: list[tuple[Int64s, pa.BinaryArray]] = []
-    rows: Int64s | None = None
+    counts, inside = items(cells)
+    if not (counts >= 0).any():
+        return change(cells, None)
+    rows = np.arange(len(cells))
+    around: list[Int64s] = []
+    values, rows_of_values = [], []
     while True:
-        made = change(cells, rows)
-        counts, inside = items(cells)
-        if not (counts >= 0).any():
+        plain = np.flatnonzero(counts < 0)
+        values.append(cells.take(pa.array(plain)))
+        rows_of_values.append(rows[plain])
+        around.append(counts)
+        if len(plain) == len(counts):
             break
-        around.append((counts, made))
-        of_items = rows_of(counts)
-        cells, rows = inside, of_items if rows is None else rows[of_items]
-    for counts, others in reversed(around):
-        made = _with_items(others, counts, made)
-    return made
+        cells, rows = inside, rows[rows_of(counts)]
+        counts, inside = items(cells)
+    made = change(pa.concat_arrays(values), np.concatenate(rows_of_values))
+    end, found = len(made), pa.nulls(0, pa.binary())
+    for counts in reversed(around):
+        there = counts >= 0
+        begin = end - int(np.count_nonzero(~there))
+        own = made.slice(begin, end - begin).take(pa.array(np.cumsum(~there) - 1, mask=there))
+        found, end = _with_items(own, counts, found), begin
+    return found
 
 
 def _with_items(made: pa.BinaryArray, counts: Int64s, inside: pa.BinaryArray) -> pa.BinaryArray:
