@@ -24,6 +24,7 @@ from tidemark.shared.operators.lookup import LookupRows, candidates, sorted_out
 from tidemark.shared.ports.clock import Clock
 from tidemark.shared.ports.tables import Table, TableRefused, TableUnavailable
 from tidemark.shared.runtime.settings import LookupSettings
+from tidemark.shared.runtime.waiting import Tell, unheard, waiting
 
 _log = structlog.get_logger()
 
@@ -82,11 +83,13 @@ class Lookups:
         clock: Clock,
         settings: LookupSettings,
         context: TaskContext,
+        tell: Tell = unheard,
     ) -> None:
+        """tell: takes what a table is waited for."""
         self._rows = LookupRows(stage, context)
         self._counts = {"lookups": 0, "questions": 0, "cached": 0}
         self._asked = {
-            looker.stage.path: _CachedTable(looker, tables(looker.stage), clock, settings, self._counts)
+            looker.stage.path: _CachedTable(looker, tables(looker.stage), clock, settings, self._counts, tell)
             for looker in self._rows.looker.all()
         }
         self._own = self._asked[stage.path]
@@ -135,8 +138,15 @@ class _CachedTable:
     """A lookup's table, and the answers that are kept."""
 
     def __init__(
-        self, looker: Looker, table: Table, clock: Clock, settings: LookupSettings, counts: dict[str, int]
+        self,
+        looker: Looker,
+        table: Table,
+        clock: Clock,
+        settings: LookupSettings,
+        counts: dict[str, int],
+        tell: Tell,
     ) -> None:
+        self._tell = tell
         self._stage = looker.stage
         self._narrowing = looker.narrowing
         self._table = table
@@ -170,7 +180,8 @@ class _CachedTable:
         left, rows = iter(wanted.items()), 0
         while some := dict(islice(left, self._settings.keys_max)):
             self._counts["questions"] += 1
-            answer = await self._patiently(list(some.values()))
+            with waiting(self._tell, self._clock, f"asking {self._stage.path}", "asking", self._stage.path) as away:
+                answer = await self._patiently(list(some.values()), away)
             rows += len(answer)
             if rows > self._settings.found_rows_max:
                 raise TableRefused(
@@ -180,8 +191,8 @@ class _CachedTable:
             found.update(sorted_out(self._narrowing, answer, some))
         return found
 
-    async def _patiently(self, wanted: list[Wanted]) -> Sequence[Found]:
-        """C10: an outage is waited out, for a while."""
+    async def _patiently(self, wanted: list[Wanted], away: Callable[[object], None]) -> Sequence[Found]:
+        """C10: an outage is waited out, for a while. away: told why a try fails."""
         began_ms, wait_ms = self._clock.monotonic_ms(), self._settings.retry_ms
         while True:
             try:
@@ -195,6 +206,7 @@ class _CachedTable:
                     )
                     raise TableUnavailable(message) from error
                 _log.warning("lookup.table_away", stage=self._stage.path, reason=str(error), away_ms=away_ms)
+                away(f"{self._stage.path}: {error}")
                 await self._clock.sleep_ms(wait_ms)
                 wait_ms = min(2 * wait_ms, self._settings.retry_ms_max)
 

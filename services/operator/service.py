@@ -91,13 +91,13 @@ class OperatorService:
         if isinstance(stage, Https):
             connection, job = self._connections.get(processor, stage.connection_name), context.assign.job
             client = self._connections.http()
-            asking = Asking(stage, connection, client, outside.clock, outside.executor, settings)
+            asking = Asking(stage, connection, client, outside.clock, outside.executor, settings, context.waits)
             return Requests(stage, asking, operators, job)
 
         def table(of: Lookup) -> Table:
             return table_of(self._connections, processor, of, settings, outside.executor, outside.clock)
 
-        return Lookups(stage, table, outside.clock, settings, operators)
+        return Lookups(stage, table, outside.clock, settings, operators, context.waits)
 
     async def _users(self, context: AssignedTask) -> UsersCode:
         """The environment of users' code in this task. Where one of its processes has died, the code runs apart whatever is set."""

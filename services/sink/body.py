@@ -19,7 +19,6 @@ from tidemark.services.sink.settings import SinkSettings
 from tidemark.shared.language.values.extended_json import to_json
 from tidemark.shared.model.checkpoint import MirrorRow, ReleaseHandle
 from tidemark.shared.model.frames import Body
-from tidemark.shared.model.held import Wait
 from tidemark.shared.model.ids import Epoch, Offset, StatePart, VertexId
 from tidemark.shared.model.time import MAX_TIME
 from tidemark.shared.operators.base import Out
@@ -37,6 +36,7 @@ from tidemark.shared.runtime.context import AssignedTask
 from tidemark.shared.runtime.exchange import digest_of, load_body
 from tidemark.shared.runtime.mirror import within
 from tidemark.shared.runtime.reading import followed
+from tidemark.shared.runtime.waiting import waiting
 from tidemark.shared.wire.messages import decode_mirror_row
 
 T = TypeVar("T")
@@ -134,18 +134,14 @@ class SinkBody(ReceivingBody):
         """
         activity = f"{doing.partition(' ')[0]} {identity}"
         clock = self._context.outside.clock
-        since_ms: int | None = None
-        try:
+        with waiting(self._context.waits, clock, activity, doing, sink.place) as away:
             while True:
                 try:
                     return await attempt()
                 except TargetUnavailable as error:
-                    since_ms = clock.now_ms() if since_ms is None else since_ms
                     _log.warning("sink.target_away", what=doing, identity=str(identity), reason=str(error))
-                    self._context.waits(activity, Wait(error.kind, doing, sink.place, since_ms, str(error)))
+                    away(error, error.kind)
                 await clock.sleep_ms(self._settings.target_wait_ms)
-        finally:
-            self._context.waits(activity, None)
 
     # --- the mirror (C9) ----------------------------------------------------------------------------------------------------
 

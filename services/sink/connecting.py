@@ -83,7 +83,7 @@ class RealSinks:
             case HttpsEmit():
                 connection, outside = self._connections.get(processor, stage.connection_name), context.outside
                 client, lookup = self._connections.http(), outside.settings.lookup
-                asking = Asking(stage, connection, client, outside.clock, outside.executor, lookup)
+                asking = Asking(stage, connection, client, outside.clock, outside.executor, lookup, context.waits)
                 parts = self._parts(context, vertex, index)
                 return HttpsSink(
                     asking, outside.log, parts, outside.unique(), self._settings.kafka, source_topics=topics

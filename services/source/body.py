@@ -33,6 +33,7 @@ from tidemark.shared.protocol.source.machine import Input
 from tidemark.shared.protocol.source.split import Split
 from tidemark.shared.runtime.body import Copied, Fetched, ReadingBody
 from tidemark.shared.runtime.context import AssignedTask
+from tidemark.shared.runtime.waiting import waiting
 from tidemark.shared.wire.messages import encode_stands
 
 _log = structlog.get_logger()
@@ -77,6 +78,7 @@ class SourceTaskBody(ReadingBody):
         self._gathers = source if isinstance(source, Gathers) else None
         self._front = front
         self._of_files = isinstance(front.spec.source, FileSource)
+        self.place = front.spec.source.path
         self._chain = chain
         self._steps = steps
         self._silence = Silence(idle_timeout_ms)
@@ -106,6 +108,10 @@ class SourceTaskBody(ReadingBody):
 
     async def open(self, parts: Mapping[StatePart, bytes]) -> None:
         """Restore, then stand at the noted positions; a split without one at its beginning, as the row has it (I1)."""
+        with waiting(self._context.waits, self._context.outside.clock, "opening", "opening", self.place):
+            await self._restore(parts)
+
+    async def _restore(self, parts: Mapping[StatePart, bytes]) -> None:
         row, decided = self._context.assign.splits, self.input.one_lists and self.input.listed_once
         there = {split: each.ordinal for split, each in row.items()} if decided else await self._source.splits()
         known = {split: each for split, each in row.items() if split in there}

@@ -18,6 +18,7 @@ from tidemark.shared.process.outside import make_outside
 from tidemark.shared.process.settings import ProcessSettings
 from tidemark.shared.runtime.body import TaskBody
 from tidemark.shared.runtime.context import AssignedTask
+from tidemark.shared.runtime.waiting import waiting
 from tidemark.shared.runtime.worker import Worker
 
 
@@ -39,7 +40,8 @@ class SourceService:
             raise TypeError(message)
         stage = front.source
         operators = context.operators
-        source = await self._connectors.connect(context.outside, processor, stage)
+        with waiting(context.waits, context.outside.clock, "connecting", "connecting", stage.path):
+            source = await self._connectors.connect(context.outside, processor, stage)
         body = SourceTaskBody(
             context,
             source,

@@ -10,6 +10,10 @@ epoch: input rows are worked on when the epoch ends. timer: a record or timer of
 find its match."""
 
 
+WaitKind = Literal["target", "blobs", "engine"]
+"""target: what the document names, a sink's target, a source, a table or a server. blobs: the blob store. engine: Spark's session."""
+
+
 class Hold(Struct, frozen=True):
     """An operator that keeps its output watermark below its input watermark."""
 
@@ -37,16 +41,15 @@ class TaskHeld(Struct, frozen=True):
 class Wait(Struct, frozen=True):
     """Something outside of a task does not answer, or starts, and the task waits until it does (C10: time spent so does not count)."""
 
-    kind: Literal["target", "blobs", "engine"]
-    """target: the sink's target. blobs: the blob store. engine: Spark's session."""
+    kind: WaitKind
     doing: str
-    """The step that the task tries: `opening`, `accepting`, `staging 7`, `releasing 6`."""
+    """The step that the task tries: `opening`, `reading`, `asking`, `accepting`, `staging 7`, `releasing 6`."""
     on: str
     """The side that does not answer, as the document names it."""
     since_ms: int
-    """Of the first try that failed, UTC."""
+    """Since when the task tries it, UTC."""
     reason: str
-    """Why the last try failed."""
+    """Why the last try failed; "" while the first is under way."""
 
     def __str__(self) -> str:
         """As people read it."""

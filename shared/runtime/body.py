@@ -181,6 +181,8 @@ class ReadingBody(TaskBody):
 
     input: Input
     """The state by which the task decides about its input. The driver passes on reports of others, the body those of the source."""
+    place: str
+    """The source, as the document names it."""
 
     @abstractmethod
     async def fetch(self, *, waits: bool = True) -> Fetched:

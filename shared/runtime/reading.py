@@ -148,9 +148,13 @@ async def patiently(
     settings: RuntimeSettings = _DEFAULT,
     *,
     most_ms: int | None = None,
+    on_away: Callable[[LogUnavailable], None] = lambda _: None,
     **about: str,
 ) -> T:
-    """The answer; outages are waited out, at most so long in all (None: however long). LogUnavailable. about: for the log."""
+    """The answer; outages are waited out, at most so long in all (None: however long). LogUnavailable.
+
+    on_away: told of each try that fails. about: for the log.
+    """
     began_ms = clock.monotonic_ms()
     while True:
         try:
@@ -159,6 +163,7 @@ async def patiently(
             if most_ms is not None and clock.monotonic_ms() - began_ms >= most_ms:
                 raise
             _log.warning("log.away", reason=str(error), **about)
+            on_away(error)
             await clock.sleep_ms(settings.retry_ms)
 
 

@@ -4,7 +4,7 @@ The server may see a request more than once: after a crash, or when an answer wa
 the caller gives.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any, Final
@@ -26,6 +26,7 @@ from tidemark.shared.operators.rows import environments
 from tidemark.shared.ports.clock import Clock, Executor
 from tidemark.shared.ports.http import AnswerTooLong, HttpAnswer, HttpClient, HttpRequest, ServerAway, ServerRefused
 from tidemark.shared.runtime.settings import LookupSettings
+from tidemark.shared.runtime.waiting import Tell, unheard, waiting
 
 _log = structlog.get_logger()
 _BY_DOCUMENT: Final = frozenset({400, 404, 410, 413, 414, 431})
@@ -81,8 +82,11 @@ class Asking:
         clock: Clock,
         executor: Executor,
         settings: LookupSettings,
+        tell: Tell = unheard,
     ) -> None:
+        """tell: takes what the server is waited for."""
         self._stage = stage
+        self._tell = tell
         self.url = str(connection.settings["url"]).rstrip("/")
         self._headers = {str(name): str(value) for name, value in connection.settings.get("headers", {}).items()}
         self._client = client
@@ -175,6 +179,11 @@ class Asking:
             ServerAway: the server was away for too long.
             ServerRefused: a refusal that is about all rows, or that the stage fails by.
         """
+        place = f"{self._stage.path}: connection {self._stage.connection_name}"
+        with waiting(self._tell, self._clock, f"asking {self._stage.path}", "asking", place) as away:
+            await self._all(rows, lambda why: away(f"{place}: {why}"), passing=passing)
+
+    async def _all(self, rows: Sequence[Asked], away: Callable[[str], None], *, passing: bool) -> None:
         left = iter(rows)
         errors: list[BaseException] = []
 
@@ -182,7 +191,7 @@ class Asking:
             for row in left:
                 if errors:
                     return
-                await self._ask(row, passing=passing)
+                await self._ask(row, away, passing=passing)
 
         count = min(self._stage.parallelism, len(rows))
         workers = [
@@ -198,7 +207,7 @@ class Asking:
         if errors:
             raise errors[0]
 
-    async def _ask(self, row: Asked, *, passing: bool) -> None:
+    async def _ask(self, row: Asked, away: Callable[[str], None], *, passing: bool) -> None:
         request = self._request(row)
         began_ms, wait_ms, attempt = self._clock.monotonic_ms(), self._settings.retry_ms, 0
         while True:
@@ -225,6 +234,7 @@ class Asking:
                 )
             self.counts["requestsRepeated"] += 1
             _log.warning("https.server_away", stage=self._stage.path, reason=why, away_ms=away_ms)
+            away(why)
             await self._clock.sleep_ms(wait_ms)
             wait_ms = min(2 * wait_ms, self._settings.retry_ms_max)
 

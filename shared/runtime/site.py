@@ -22,6 +22,7 @@ from tidemark.shared.runtime.meter import Meter
 from tidemark.shared.runtime.reading import patiently
 from tidemark.shared.runtime.settings import RuntimeSettings
 from tidemark.shared.runtime.state import StateStore
+from tidemark.shared.runtime.waiting import waiting
 
 Splits = Mapping[SplitId, KnownSplit]
 T = TypeVar("T")
@@ -92,8 +93,14 @@ class TaskSite:
             self.wiring.ways.on_failed(error)
 
     async def answered(self, ask: Callable[[], Awaitable[T]]) -> T:
-        """The answer; outages are waited out."""
+        """The answer of the installation's brokers; outages are waited out."""
         return await patiently(self.wiring.clock, ask, self.wiring.settings, task=str(self.wiring.task))
+
+    async def answered_by(self, place: str, doing: str, ask: Callable[[], Awaitable[T]]) -> T:
+        """The answer of what the document names; outages are waited out, and told of."""
+        wiring = self.wiring
+        with waiting(wiring.ways.on_waits, wiring.clock, doing, doing, place) as away:
+            return await patiently(wiring.clock, ask, wiring.settings, on_away=away, task=str(wiring.task))
 
     async def emissions(self, outs: Sequence[Given]) -> tuple[ev.Emission, ...]:
         """Rows for each partition of each out edge."""

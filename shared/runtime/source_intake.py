@@ -141,14 +141,16 @@ class SourceIntake:
         self.site.wiring.ways.on_ask()
 
     async def _find_ends(self) -> None:
-        self._carry_out(self._input.ends_found(await self.site.answered(self._body.ends)))
+        self._carry_out(
+            self._input.ends_found(await self.site.answered_by(self._body.place, "looking for ends", self._body.ends))
+        )
 
     # --- reading ----------------------------------------------------------------------------------------------------------
 
     async def _fetch(self) -> None:
         await self._started.wait()
         while not self.site.machine.ended:
-            fetched = await self.site.answered(self._read)
+            fetched = await self.site.answered_by(self._body.place, "reading", self._read)
             self._leaves = False
             self._fetched.append(fetched)
             self._carry_out(self._input.tell())

@@ -76,6 +76,7 @@ from tidemark.shared.runtime.reading import end_of, followed, unreadable_measure
 from tidemark.shared.runtime.sampling import sample_edge
 from tidemark.shared.runtime.settings import RuntimeSettings
 from tidemark.shared.runtime.site import Splits, Ways
+from tidemark.shared.runtime.waiting import told
 from tidemark.shared.wire.limits import WireError
 from tidemark.shared.wire.messages import decode_command, decode_positions, encode_message
 
@@ -108,9 +109,9 @@ class Hosted:
         else:
             self.waiting[activity] = wait
 
-    def waits(self, characters_max: int) -> tuple[Wait, ...]:
+    def waits(self, characters_max: int, now_ms: int) -> tuple[Wait, ...]:
         """As heartbeats tell them, the longest first; reasons as long as they may be."""
-        waits = sorted(self.waiting.values(), key=lambda wait: wait.since_ms)
+        waits = told(list(self.waiting.values()), now_ms)
         return tuple(structs.replace(wait, reason=wait.reason[:characters_max]) for wait in waits)
 
     def markers(self) -> tuple[tuple[VertexId, int, Epoch], ...]:
@@ -473,7 +474,8 @@ class Worker:
         settings = self._outside.settings
         clock, most = self._outside.clock, settings.reason_characters_max
         tasks = tuple(
-            beat_of(h.assign, h.driver, h.phase, h.markers(), clock, h.waits(most)) for h in self._tasks.values()
+            beat_of(h.assign, h.driver, h.phase, h.markers(), clock, h.waits(most, clock.now_ms()))
+            for h in self._tasks.values()
         )
         return Heartbeat(
             self.incarnation, self.place, self._service.name, settings.slots, os.getpid(), socket.gethostname(), tasks

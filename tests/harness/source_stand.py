@@ -27,6 +27,7 @@ from tidemark.shared.ports.source import SourcePort
 from tidemark.shared.protocol.source.machine import EndAt, FindEnds, ReportEnds, Tell
 from tidemark.shared.runtime.body import Fetched
 from tidemark.shared.runtime.settings import RuntimeSettings
+from tidemark.shared.runtime.waiting import unheard
 
 IDLE_MS = 5_000
 
@@ -76,7 +77,9 @@ class SourceStand:
         """What the processor's row would list of this task's splits (I1)."""
         runtime = RuntimeSettings(fetch_timeout_ms=50)
         outside = SimpleNamespace(settings=runtime, clock=self.clock, executor=AsyncExecutor())
-        context: Any = SimpleNamespace(assign=assign, outside=outside, task=TaskId(VertexId("read"), index))
+        context: Any = SimpleNamespace(
+            waits=unheard, assign=assign, outside=outside, task=TaskId(VertexId("read"), index)
+        )
         steps = Steps(lambda _ms: None, one_by_one=False, rows_too=False, settle_ms=0)
         chain = build_chain((), operators)
         settings_of_body = bounds or SourceSettings()

@@ -375,6 +375,7 @@ class Source(StandingBody, ReadingBody):
     """A source's body that has nothing to give."""
 
     fetched = 0
+    place = "$source"
 
     def __init__(self, *given: Any) -> None:
         super().__init__(*given)

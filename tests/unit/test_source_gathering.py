@@ -62,6 +62,8 @@ async def test_a_source_gathers_until_much_is_there(
 class Gathering(StandingBody, ReadingBody):
     """Has one record, then leaves what comes at its source; what the look before a barrier brings is up to the test."""
 
+    place = "$source"
+
     def __init__(self, blobs: Any, gathers_ms: int) -> None:
         super().__init__(blobs)
         self.input = Input(listed_once=False)
