@@ -378,6 +378,7 @@ class KafkaAdmin:
             return self._reader
 
     async def _with_admin(self, work: Callable[[Any], Awaitable[T]], doing: str) -> T:
+        where = f"{doing} at {self._settings.bootstrap}"
         try:
             async with self._opening:
                 if self._admin is None:
@@ -389,12 +390,12 @@ class KafkaAdmin:
                     except BaseException as error:
                         await apart(admin.close())
                         if isinstance(error, KAFKA_ERRORS):
-                            raise await why_not(self._settings, error, doing) from error
+                            raise await why_not(self._settings, error, where) from error
                         raise
                     self._admin = admin
             return await work(self._admin)
         except KAFKA_ERRORS as error:
-            raise await self._said(error, doing) from error
+            raise await self._said(error, where) from error
 
     async def _said(self, error: BaseException, doing: str) -> LogError:
         """The port's error. Behind a refusal the clients stay: others ask by them just now, and would take their end for an outage."""

@@ -19,7 +19,7 @@ from tidemark.shared.adapters.kafka_settings import KafkaSettings
 from tidemark.shared.adapters.kafka_transactions import KafkaTransactionalWriter
 from tidemark.shared.adapters.kafka_writer import KafkaWriter, Producer
 from tidemark.shared.model.ids import Offset
-from tidemark.shared.ports.log import LogError, TopicFound, TopicPartition, TopicRules
+from tidemark.shared.ports.log import TopicFound, TopicPartition, TopicRules
 
 
 class KafkaGroups:
@@ -82,14 +82,9 @@ class KafkaLog:
     """`Log` on a Kafka cluster. Opening connects nothing; the first use does."""
 
     def __init__(self, settings: KafkaSettings) -> None:
-        """Raise LogError if the certificates that the settings name cannot be read."""
+        """Raise Unusable if the certificates that the settings name cannot be read."""
         quiet_library_log(settings.log_kinds_max)
-        try:
-            settings.ssl_context()
-        except OSError as error:
-            raise LogError(
-                f"kafka settings: the certificates cannot be read ({error}); see the ssl_ settings"
-            ) from error
+        settings.ssl_context()
         self._settings = settings
         self._admin = KafkaAdmin(settings)
         self._opened: list[_Part] = []

@@ -128,6 +128,7 @@ class KafkaReader:
 
     def __init__(self, settings: KafkaSettings, *, committed_only: bool, follows: bool = False) -> None:
         self._settings = settings
+        self._place = f"reader of {settings.bootstrap}"
         self._consumer: Any = aiokafka.AIOKafkaConsumer(
             **settings.connection("reader"),
             group_id=None,
@@ -164,7 +165,7 @@ class KafkaReader:
         except BaseException as error:
             await self.close()
             if isinstance(error, KAFKA_ERRORS):
-                doing = f"reader: connecting to {self._settings.bootstrap}"
+                doing = f"{self._place}: connecting"
                 raise await why_not(self._settings, error, doing) from error
             raise
 
@@ -183,7 +184,9 @@ class KafkaReader:
         try:
             await require_partitions(self.client, partitions, self._settings.topic_wait_ms)
         except KAFKA_ERRORS as error:
-            raise translated(error, "reader: looking topics up") from error
+            raise translated(
+                error, f"{self._place}: looking up {', '.join(sorted({at.topic for at in partitions}))}"
+            ) from error
 
     async def seek(self, partition: TopicPartition, offset: Offset) -> None:
         """Go on from here in one partition; records fetched ahead of it are discarded."""
@@ -207,7 +210,9 @@ class KafkaReader:
             found = await self._consumer.offsets_for_times(dict.fromkeys(asked, time_ms))
             ends = await self._consumer.end_offsets(asked)
         except KAFKA_ERRORS as error:
-            raise translated(error, f"reader: offsets at {time_ms} ms") from error
+            raise translated(
+                error, f"{self._place}: offsets at {time_ms} ms in {', '.join(map(str, partitions))}"
+            ) from error
         return {
             TopicPartition(at.topic, at.partition): Offset(ends[at] if found.get(at) is None else found[at].offset)
             for at in asked
@@ -263,7 +268,7 @@ class KafkaReader:
 
     def check_answered(self) -> None:
         """Nothing came: because there is nothing, or because nobody answers?"""
-        self._heard.check(self._settings.outage_after_ms, "reader: fetching")
+        self._heard.check(self._settings.outage_after_ms, f"{self._place}: fetching")
         cluster = self.client.cluster
         for partition in self._assigned:
             if cluster.leader_for_partition(theirs(partition)) in (None, -1) and not self._paused(partition):
@@ -276,7 +281,7 @@ class KafkaReader:
     async def failure(self, error: BaseException) -> LogError:
         """The port's error for one of fetching; for a position out of range with the offsets that the log has."""
         if not isinstance(error, errors.OffsetOutOfRangeError):
-            return translated(error, "reader: fetching")
+            return translated(error, f"{self._place}: fetching")
         ((partition, position),) = error.args[0].items()
         try:
             begin = await self._consumer.beginning_offsets([partition])

@@ -7,13 +7,23 @@ from typing import Any, Final, Literal, get_args, get_origin, get_type_hints
 
 import msgspec
 
+from tidemark.shared.model.failures import WrongSetup
 from tidemark.shared.model.message_sizes import MESSAGE_BYTES
 from tidemark.shared.model.settings import check_positive, knob, knobs_of, no_such_setting
+from tidemark.shared.ports.log import LogError
 
 SecurityProtocol = Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"]
 _FOLLOWED_PART: Final = 3
 """Of a request's time, what a fetch may wait at the broker."""
 SaslMechanism = Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "GSSAPI", "OAUTHBEARER"]
+
+
+_NO_CERTIFICATES: Final = "expected a file of certificates (PEM) on this machine, found none that can be read"
+_NO_KEY: Final = "expected a certificate and its key (PEM) that this password opens, found none that can be used"
+
+
+class Unusable(LogError, WrongSetup):
+    """A file of certificates is not there, or is none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,13 +136,20 @@ class KafkaSettings:
         return min(self.follow_wait_ms, self.request_timeout_ms // _FOLLOWED_PART)
 
     def ssl_context(self) -> ssl.SSLContext | None:
-        """For SSL and SASL_SSL; None for the others. Raises OSError where a file cannot be read."""
+        """For SSL and SASL_SSL; None for the others. Unusable where a file cannot be read, or is not what it should be."""
         if self.security_protocol not in ("SSL", "SASL_SSL"):
             return None
-        context = ssl.create_default_context(cafile=self.ssl_ca_file)
+        try:
+            context = ssl.create_default_context(cafile=self.ssl_ca_file)
+        except OSError as error:
+            raise Unusable(f"kafka setting ssl_ca_file {self.ssl_ca_file}: {_NO_CERTIFICATES} ({error})") from error
         context.check_hostname = self.ssl_check_hostname
         if self.ssl_certificate_file is not None:
-            context.load_cert_chain(self.ssl_certificate_file, self.ssl_key_file, self.ssl_key_password)
+            files = f"ssl_certificate_file {self.ssl_certificate_file} and ssl_key_file {self.ssl_key_file}"
+            try:
+                context.load_cert_chain(self.ssl_certificate_file, self.ssl_key_file, self.ssl_key_password or "")
+            except OSError as error:
+                raise Unusable(f"kafka settings {files}: {_NO_KEY} ({error})") from error
         return context
 
     def connection(self, client: str) -> dict[str, Any]:

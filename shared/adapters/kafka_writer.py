@@ -42,7 +42,7 @@ class Producer:
 
     def __init__(self, settings: KafkaSettings, name: str, *, identity: str | None = None) -> None:
         self.settings = settings
-        self.name = name
+        self.name = f"{name} at {settings.bootstrap}"
         self.raw: Any = aiokafka.AIOKafkaProducer(
             **settings.connection(name),
             acks="all",
@@ -67,7 +67,7 @@ class Producer:
             async with asyncio.timeout(self.settings.delivery_timeout_ms / 1000):
                 await self._started()
         except BaseException as error:
-            doing = f"{self.name}: opening at {self.settings.bootstrap}"
+            doing = f"{self.name}: opening"
             error = self.explained(error)
             self.broken(translated(error, doing))
             await self.close()
