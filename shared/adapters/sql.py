@@ -2,8 +2,10 @@
 
 import re
 import sqlite3
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Final
+from urllib.parse import urlsplit
 
 import sqlalchemy as sa
 from sqlalchemy import exc
@@ -11,12 +13,23 @@ from sqlalchemy import exc
 DIALECTS: Final = ("postgresql", "sqlite")
 _DENIED: Final = re.compile(
     r"authentication failed|no password supplied|no pg_hba\.conf entry|role .* does not exist|database .* does not exist"
-    r"|not permitted to log in|permission denied for database",
+    r"|not permitted to log in|permission denied for database|does not support SSL|certificate verify failed"
+    r"|does not match host name|certificate file .* does not exist|could not load|could not read .*certificate",
     re.IGNORECASE,
 )
-"""PostgreSQL's, in English; in another language a refusal is waited out like an outage."""
+"""PostgreSQL's and its library's, in English; in another language a refusal is waited out like an outage. Those of TLS are refusals, too:
+server and connection do not want the same."""
 _SQLITE_PASSING: Final = ("locked", "busy", "disk", "unable to open", "i/o")
 """SQLite calls all its errors operational. Waiting may mend those with these words."""
+_CONNECTING: Final = re.compile(r"connection|resolve", re.IGNORECASE)
+_SQLITE_DAMAGED: Final = ("not a database", "malformed")
+"""SQLite's words for a file that is none of its own, or is damaged: errors without a kind, as the driver has them."""
+PATIENCE: Final[Mapping[str, int]] = {
+    "connect_timeout": 10, "keepalives": 1, "keepalives_idle": 20, "keepalives_interval": 5, "keepalives_count": 4,
+    "tcp_user_timeout": 40_000,
+}  # fmt: skip
+"""Options of PostgreSQL's connections that a url does not name: a server that is gone without a word is found out within a minute. By
+default a first connection waits for ever, and one that is open for two hours. The last is in ms, the others in s."""
 _POSTGRES_PASSING: Final = ("08", "25", "40", "53", "55006", "55P03", "57", "58", "HV", "XX")
 """How PostgreSQL's codes for the same begin: connections, a transaction's state, conflicts, resources, locks, operators, the system, other
 servers. An error of the table or the statement itself has another code, though the driver calls some of them operational.
@@ -50,6 +63,18 @@ def with_driver(url: sa.URL) -> sa.URL:
     return url.set(drivername="postgresql+psycopg") if url.drivername == "postgresql" else url
 
 
+def patience(named: Collection[str]) -> dict[str, int]:
+    """`PATIENCE`, without the options that a url names itself."""
+    return {option: value for option, value in PATIENCE.items() if option not in named}
+
+
+def with_server(text: str, url: str) -> str:
+    """A sentence about a connection with the server's address, where it does not tell it: a driver's time-out names nobody."""
+    server = urlsplit(url).netloc.rpartition("@")[2]
+    told = not server or server.rpartition(":")[2] in text
+    return text if told or _CONNECTING.search(text) is None else f"{text} (at {server})"
+
+
 def is_denied(error: exc.DBAPIError) -> bool:
     """A wrong password, user or database. A driver tells of it as of an outage, without a code: only the server's words differ."""
     return isinstance(error, exc.OperationalError) and says_denied(str(error.orig))
@@ -64,8 +89,12 @@ def is_passing(error: exc.DBAPIError, dialect: str) -> bool:
     """Whether the database may do tomorrow what it does not do now: it is away, locked or full."""
     if error.connection_invalidated:
         return True
-    if dialect == "sqlite" and isinstance(error, exc.OperationalError):
-        return any(word in str(error.orig).lower() for word in _SQLITE_PASSING)
+    if dialect == "sqlite":
+        said = str(error.orig).lower()
+        if isinstance(error, exc.OperationalError):
+            return any(word in said for word in _SQLITE_PASSING)
+        if any(word in said for word in _SQLITE_DAMAGED):
+            return False
     code = getattr(error.orig, "sqlstate", None)
     if code is not None:
         return bool(code.startswith(_POSTGRES_PASSING))

@@ -1,5 +1,7 @@
 """A database that refuses who asks is told from one that is away: the one ends the task, the other is waited for."""
 
+from pathlib import Path
+
 import psycopg
 import pytest
 import sqlalchemy as sa
@@ -12,11 +14,11 @@ from tidemark.services.operator.tables.sql import SqlTable
 from tidemark.services.operator.tables.sql import engine_of as table_engine
 from tidemark.services.sink.connectors.sql import engine_of as sink_engine
 from tidemark.shared.adapters.executor import AsyncExecutor
-from tidemark.shared.adapters.sql import is_denied
+from tidemark.shared.adapters.sql import is_denied, patience, with_server
 from tidemark.shared.model.failures import is_lasting, is_outage
 from tidemark.shared.model.ids import Epoch
 from tidemark.shared.ports.log import LogDenied
-from tidemark.shared.ports.sink import TargetDenied
+from tidemark.shared.ports.sink import TargetDenied, TargetRefused
 from tidemark.shared.ports.tables import TableDenied, TableRefused, TableUnavailable
 from tidemark.shared.runtime.settings import LookupSettings
 
@@ -69,6 +71,13 @@ def test_a_lookup_waits_for_what_may_pass_by_the_servers_code(error: exc.DBAPIEr
         ("connection failed: fe_sendauth: no password supplied", True),
         (FATAL + 'no pg_hba.conf entry for host "10.0.0.7", user "u", database "d", no encryption', True),
         (FATAL + 'role "u" is not permitted to log in', True),
+        (
+            'connection to server at "10.0.0.7", port 5432 failed: server does not support SSL, but SSL was required',
+            True,
+        ),
+        ('connection to server at "db", port 5432 failed: SSL error: certificate verify failed', True),
+        ('server certificate for "a" does not match host name "b"', True),
+        ('root certificate file "/no/root.crt" does not exist', True),
         ("connection refused: is the server running on that host?", False),
         (FATAL + "the database system is starting up", False),
         (FATAL + "sorry, too many clients already", False),
@@ -77,6 +86,44 @@ def test_a_lookup_waits_for_what_may_pass_by_the_servers_code(error: exc.DBAPIEr
 def test_refusals_are_known_by_the_servers_words(said: str, denied: bool) -> None:
     """Of an error of connecting the driver gives the server's sentence and no code."""
     assert is_denied(exc.OperationalError("connect", None, psycopg.OperationalError(said))) == denied
+
+
+async def test_a_file_that_is_no_database_is_refused_at_once(tmp_path: Path) -> None:
+    """No waiting makes a database of it; the driver tells it as an error without a kind."""
+    (tmp_path / "t.db").write_bytes(b"no database at all" * 100)
+    url = f"sqlite:///{tmp_path / 't.db'}"
+    world = SqlWorld(f"sqlite:///{tmp_path / 'other.db'}")
+    sink = world.sink()
+    sink._engine = sink_engine(url)
+    table = SqlTable(table_engine(url, {}, 1_000), "t", AsyncExecutor(), LookupSettings())
+    with pytest.raises(TargetRefused, match="not a database"):
+        await sink.open(IDENTITY, Epoch(0))
+    with pytest.raises(TableRefused, match="not a database"):
+        await table.find([], [])
+    await table.close()
+
+
+@pytest.mark.parametrize(
+    ("said", "shown"),
+    [
+        ("connection timeout expired", "connection timeout expired (at db:5433)"),
+        ("failed to resolve host 'db'", "failed to resolve host 'db' (at db:5433)"),
+        (
+            'connection to server at "10.0.0.7", port 5433 failed',
+            'connection to server at "10.0.0.7", port 5433 failed',
+        ),
+        ("permission denied for table t", "permission denied for table t"),
+    ],
+)
+def test_an_error_of_connecting_names_the_server(said: str, shown: str) -> None:
+    """The driver names none where nobody answers; and never a password."""
+    assert with_server(said, "postgresql://me:hunter2@db:5433/d?sslmode=require") == shown
+
+
+def test_a_server_that_is_gone_without_a_word_is_found_out() -> None:
+    """Unless the url says otherwise, no connection is waited for, or kept, for hours."""
+    assert patience([]).keys() >= {"connect_timeout", "keepalives_idle", "tcp_user_timeout"}
+    assert "connect_timeout" not in patience(["connect_timeout"])
 
 
 @pytest.mark.parametrize("error", [LogDenied("no"), TargetDenied("no"), TableDenied("no")], ids=repr)

@@ -13,7 +13,7 @@ import sqlalchemy as sa
 from sqlalchemy import exc
 
 from tidemark.services.operator.tables.sqlvalues import NOTHING, Parameter, parameter_of
-from tidemark.shared.adapters.sql import DIALECTS, is_denied, is_passing, with_driver
+from tidemark.shared.adapters.sql import DIALECTS, is_denied, is_passing, patience, with_driver, with_server
 from tidemark.shared.adapters.sql_cells import read_all
 from tidemark.shared.language.values.cells import JSON_DEPTH_MAX, cell_reader
 from tidemark.shared.model.values import Document, Found, Value
@@ -31,9 +31,8 @@ def engine_of(url: str, config: Mapping[str, object], wait_ms: int) -> sa.Engine
     seconds = max(2, wait_ms // 1000)
     if backend == "sqlite":
         return sa.create_engine(parsed, **{"connect_args": {"timeout": seconds}, **config})
-    engine = sa.create_engine(
-        with_driver(parsed), pool_pre_ping=True, **{"connect_args": {"connect_timeout": seconds}, **config}
-    )
+    connect = {**patience(parsed.query), **({} if "connect_timeout" in parsed.query else {"connect_timeout": seconds})}
+    engine = sa.create_engine(with_driver(parsed), pool_pre_ping=True, **{"connect_args": connect, **config})
     read_all(engine, JSON_DEPTH_MAX)
     return engine
 
@@ -130,7 +129,7 @@ class SqlTable:
         return {name: read(cell) for (name, read), cell in zip(known.readers.items(), row, strict=True)}
 
     def _failure(self, error: exc.DBAPIError) -> Exception:
-        text = f"table {self._name}: {error.orig}"
+        text = f"table {self._name}: {with_server(str(error.orig), self._engine.url.render_as_string())}"
         if is_denied(error):
             return TableDenied(f"{text}; correct the connection's url")
         return TableUnavailable(text) if is_passing(error, self._engine.dialect.name) else TableRefused(text)

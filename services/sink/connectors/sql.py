@@ -37,7 +37,15 @@ from tidemark.services.sink.connectors.sqlrows import RowMaker, SqlRows, documen
 from tidemark.services.sink.connectors.sqltable import target_table
 from tidemark.services.sink.connectors.sqlwrites import MergeWriter, Unwanted
 from tidemark.services.sink.connectors.staging import Part, PartStore
-from tidemark.shared.adapters.sql import DIALECTS, is_denied, is_passing, only_existing, with_driver
+from tidemark.shared.adapters.sql import (
+    DIALECTS,
+    is_denied,
+    is_passing,
+    only_existing,
+    patience,
+    with_driver,
+    with_server,
+)
 from tidemark.shared.adapters.sql_cells import read_all
 from tidemark.shared.language.stages import Merge
 from tidemark.shared.language.values import decode_doc, encode_doc
@@ -104,7 +112,7 @@ def engine_of(url: str | sa.URL, settings: SqlSinkSettings | None = None) -> sa.
     pool = {"pool_size": settings.connections_max, "max_overflow": 0, "pool_timeout": wait_s}
     url = sa.make_url(url)
     if url.get_backend_name() != "sqlite":
-        engine = sa.create_engine(url, pool_pre_ping=True, **pool)
+        engine = sa.create_engine(url, pool_pre_ping=True, connect_args=patience(url.query), **pool)
         read_all(engine, JSON_DEPTH_MAX)
     else:
         engine = sa.create_engine(url, poolclass=sa.QueuePool, connect_args={"timeout": wait_s}, **pool)
@@ -492,6 +500,9 @@ class SqlSink:
                 raise
             nested.commit()
 
+    def _url(self) -> str:
+        return self._engine.url.render_as_string()  # the password is hidden
+
     @contextmanager
     def _errors(self, doing: str) -> Iterator[None]:
         """The database's errors in the words of a sink."""
@@ -500,7 +511,7 @@ class SqlSink:
         except Unwanted as unwanted:
             raise TargetRefused(f"{self.place}: {doing}: {unwanted}") from unwanted
         except exc.DBAPIError as error:
-            sentence = f"{self.place}: {doing}: {str(error.orig).strip()}"
+            sentence = f"{self.place}: {doing}: {with_server(str(error.orig).strip(), self._url())}"
             if is_denied(error):
                 raise TargetDenied(f"{sentence}; correct the connection's url") from error
             raise (TargetUnavailable if is_passing(error, self._engine.dialect.name) else TargetRefused)(

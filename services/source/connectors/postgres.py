@@ -26,6 +26,7 @@ import numpy as np
 import psycopg
 import pyarrow as pa
 from psycopg import errors, sql
+from psycopg.conninfo import conninfo_to_dict
 
 from tidemark.services.source.connectors.pgoutput import (
     Begun,
@@ -36,7 +37,7 @@ from tidemark.services.source.connectors.pgoutput import (
     lsn_text,
 )
 from tidemark.services.source.connectors.pgsync import Seam, Synced, TableReader, tables_of
-from tidemark.shared.adapters.sql import says_denied
+from tidemark.shared.adapters.sql import patience, says_denied, with_server
 from tidemark.shared.language.values import render_json
 from tidemark.shared.model.checkpoint import KnownSplit
 from tidemark.shared.model.failures import Lasting
@@ -352,9 +353,12 @@ def _connect(settings: PostgresSettings) -> psycopg.Connection[Any]:
             f"connection {settings.connection_name}: a source of changes reads PostgreSQL; expected a url postgresql://…, found another,"
             " which is not shown here"
         )
+    url = "postgresql://" + settings.url.removeprefix(scheme)
+    options: dict[str, Any] = patience(conninfo_to_dict(url))
     connection = psycopg.connect(
-        "postgresql://" + settings.url.removeprefix(scheme),
+        url,
         autocommit=True,
+        **options,
         application_name=f"tidemark {settings.slot}",
     )
     for statement in _SESSION:
@@ -595,7 +599,7 @@ class _PostgresErrors:
             raise SlotRefused(f"{where}, slot {self._settings.slot}: {error}") from error
         if not isinstance(error, psycopg.Error):
             return
-        text = f"{where}: {' '.join(str(error).split())}"
+        text = f"{where}: {with_server(' '.join(str(error).split()), self._settings.url)}"
         if says_denied(str(error)):
             raise LogDenied(f"{text}; correct the connection's url") from error
         if isinstance(error, errors.ObjectNotInPrerequisiteState):

@@ -99,7 +99,7 @@ SINKS = (
     Mutant("S5", "no marker need be touched", SQL, "            if moved.rowcount == 1:\n                return None", "            if moved.rowcount >= 0:\n                return None", ON_SQL),
     Mutant("S5", "rows and marker are two transactions", SQL, "            if moved.rowcount == 1:\n                return None", "            if moved.rowcount == 1:\n                connection.commit()\n                return None", ON_SQL),
     Mutant("S5", "what a failed commit left open is gone on with", SQL, '    sa.event.listen(engine, "reset", _roll_back)\n', "", ON_SQL),
-    Mutant("S5", "a lock is a refusal", "shared/adapters/sql.py", "        return any(word in str(error.orig).lower() for word in _SQLITE_PASSING)", "        return False", ON_SQL),
+    Mutant("S5", "a lock is a refusal", "shared/adapters/sql.py", "            return any(word in said for word in _SQLITE_PASSING)", "            return False", ON_SQL),
     Mutant("S7", "documents and marker are not one transaction", MONGODB, "                    self._write(rows, session)", "                    self._write(rows, None)", ON_MONGODB, real=True),
     Mutant("S7", "the marker is moved outside of the transaction", MONGODB, "markers.update_one(marker, step, session=session)", "markers.update_one(marker, step)", ON_MONGODB, real=True),
     Mutant("S7", "the marker moves whatever it is", MONGODB, '        before = {"released": row.predecessor, "parts": number}', "        before: dict[str, int] = {}", ON_MONGODB, real=True),
