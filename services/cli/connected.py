@@ -337,7 +337,7 @@ def _collection(url: str, stage: Merge) -> list[str]:
 
     from tidemark.services.sink.connectors.mergechanges import place_of
     from tidemark.services.sink.connectors.mongodb import refusal
-    from tidemark.shared.adapters.mongodb import client_at, has_transactions
+    from tidemark.shared.adapters.mongodb import client_at, has_transactions, words_of
 
     try:
         client = client_at(url, ANSWER_S_MAX * 1000 // 2)
@@ -347,7 +347,7 @@ def _collection(url: str, stage: Merge) -> list[str]:
         why = refusal(client, stage, transactions=has_transactions(client))
         return [] if why is None else [f"{place_of(stage)}: {why}"]
     except PyMongoError as error:
-        return [f"{place_of(stage)}: {error}"]
+        return [f"{place_of(stage)}: {words_of(error)}"]
     finally:
         client.close()
 

@@ -18,7 +18,7 @@ from joserfc.jws import JWSRegistry
 
 from tidemark.services.control.settings import OidcSettings, safe_address
 from tidemark.shared.ports.clock import Clock
-from tidemark.shared.ports.http import AnswerTooLong, HttpClient, HttpRequest, ServerAway
+from tidemark.shared.ports.http import AnswerTooLong, HttpClient, HttpRequest, ServerAway, ServerDenied
 
 _log = structlog.get_logger()
 _FOUND: Final = 200
@@ -152,7 +152,7 @@ class IssuerKeys:
             if answer.status != _FOUND:
                 raise IssuerAway(f"{url} answered with status {answer.status}")
             return msgspec.json.decode(answer.body, type=kind)
-        except (ServerAway, AnswerTooLong) as error:
+        except (ServerAway, ServerDenied, AnswerTooLong) as error:
             raise IssuerAway(f"{url}: {error}") from error
         except (ValueError, RecursionError) as error:  # broken JSON, or no address
             raise IssuerAway(f"{url}: {error}") from error

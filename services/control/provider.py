@@ -12,7 +12,7 @@ import msgspec
 
 from tidemark.services.control.issuer import IssuerAway, IssuerKeys
 from tidemark.services.control.settings import OidcSettings
-from tidemark.shared.ports.http import AnswerTooLong, HttpAnswer, HttpClient, HttpRequest, ServerAway
+from tidemark.shared.ports.http import AnswerTooLong, HttpAnswer, HttpClient, HttpRequest, ServerAway, ServerDenied
 
 _DONE: Final = 200
 _REFUSED: Final = (400, 401, 403)
@@ -101,7 +101,7 @@ class Provider:
             return await self.http.ask(
                 HttpRequest("POST", url, tuple(headers), body, wait_s, 0, settings.answer_bytes_max)
             )
-        except (ServerAway, AnswerTooLong, ValueError) as error:
+        except (ServerAway, ServerDenied, AnswerTooLong, ValueError) as error:
             raise IssuerAway(f"{url}: {error}") from error
 
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import aiohttp
 
-from tidemark.shared.ports.http import AnswerTooLong, HttpAnswer, HttpRequest, ServerAway
+from tidemark.shared.ports.http import AnswerTooLong, HttpAnswer, HttpRequest, ServerAway, ServerDenied
 
 if TYPE_CHECKING:
     from aiohttp.connector import Connection
@@ -91,6 +91,10 @@ class AioHttpClient:
                 return HttpAnswer(answer.status, answer.content_type.lower() if named else "", bytes(body))
         except aiohttp.InvalidURL as error:
             raise ValueError(f"no URL: {error}") from error
+        except aiohttp.ClientSSLError as error:
+            raise ServerDenied(
+                f"{error}; correct the url, or the certificates of the server or of this machine"
+            ) from error
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             raise ServerAway(f"{type(error).__name__}: {error}") from error
 

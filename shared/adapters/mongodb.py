@@ -1,6 +1,7 @@
 """MongoDB: clients, values as BSON and back, and what the errors of the driver say. For sources, sinks and lookups."""
 
 import decimal
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, TypeAlias, TypeVar
 
@@ -51,6 +52,17 @@ _PASSING: Final = (
 """Codes of errors that time may mend: connections, elections, shutdowns, locks, conflicts, time limits, a full disk."""
 
 
+_TLS_DENIED: Final = (
+    "CERTIFICATE_VERIFY_FAILED",
+    "certificate verify failed",
+    "Hostname mismatch",
+    "WRONG_VERSION_NUMBER",
+)
+_STATE: Final = re.compile(
+    r"( \(configured timeouts: [^)]*\))?(, Timeout: [\d.]+s)?(, Topology Description: .*)?$", re.DOTALL
+)
+
+
 class NoBson(ValueError):
     """Why a value cannot be stored."""
 
@@ -94,8 +106,15 @@ def has_transactions(client: Client) -> bool:
 
 
 def is_denied(error: Exception) -> bool:
-    """A wrong user or password, or rights that are missing."""
+    """A wrong user or password, rights that are missing, or a certificate that does not fit: the driver tells the last as an outage."""
+    if isinstance(error, errors.ConnectionFailure):
+        return any(word in str(error) for word in _TLS_DENIED)
     return isinstance(error, errors.OperationFailure) and error.code in _DENIED
+
+
+def words_of(error: Exception) -> str:
+    """What an error says to people: without the driver's own state, its topology and times, behind it."""
+    return " ".join(_STATE.sub("", str(error)).split())
 
 
 def is_passing(error: Exception) -> bool:

@@ -222,6 +222,10 @@ class RestRegistry:
         for url in self._settings.urls:
             try:
                 answer = await self._answer(method, f"{url.rstrip('/')}/{place}", body)
+            except aiohttp.ClientSSLError as error:
+                raise RegistryDenied(
+                    f"schema registry {self.place}: {error}; correct the url, or the certificates of the server or of this machine"
+                ) from error
             except (aiohttp.ClientError, TimeoutError, OSError) as error:
                 failed = f"{type(error).__name__}: {error}".replace(f"{urlsplit(url).netloc.rpartition('@')[0]}@", "")
                 continue

@@ -10,6 +10,13 @@ class ServerAway(Outage):
     """No answer within the time, or none at all; waiting may help."""
 
 
+class ServerDenied(Exception):
+    """Server and client do not agree on TLS: a certificate that nobody signs, or of another host, or none at all.
+
+    Waiting does not mend it, but it is tried as often as any failure (C10), for certificates are renewed.
+    """
+
+
 class AnswerTooLong(Exception):
     """The answer has more bytes than the caller takes."""
 

@@ -24,7 +24,15 @@ from tidemark.shared.operators.batches import documents_of
 from tidemark.shared.operators.context import Topics
 from tidemark.shared.operators.rows import environments
 from tidemark.shared.ports.clock import Clock, Executor
-from tidemark.shared.ports.http import AnswerTooLong, HttpAnswer, HttpClient, HttpRequest, ServerAway, ServerRefused
+from tidemark.shared.ports.http import (
+    AnswerTooLong,
+    HttpAnswer,
+    HttpClient,
+    HttpRequest,
+    ServerAway,
+    ServerDenied,
+    ServerRefused,
+)
 from tidemark.shared.runtime.settings import LookupSettings
 from tidemark.shared.runtime.waiting import Tell, unheard, waiting
 
@@ -178,6 +186,7 @@ class Asking:
         Raises:
             ServerAway: the server was away for too long.
             ServerRefused: a refusal that is about all rows, or that the stage fails by.
+            ServerDenied: there is no TLS with the server.
         """
         place = f"{self._stage.path}: connection {self._stage.connection_name}"
         with waiting(self._tell, self._clock, f"asking {self._stage.path}", "asking", place) as away:
@@ -223,6 +232,9 @@ class Asking:
                     return
             except ServerAway as error:
                 why = str(error)
+            except ServerDenied as error:
+                place = f"{self._stage.path}: connection {self._stage.connection_name}"
+                raise ServerDenied(f"{place}: {error}") from error
             except (AnswerTooLong, ValueError) as error:
                 self.refuse(row, str(error), passing=passing)
                 return

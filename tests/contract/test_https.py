@@ -3,27 +3,31 @@
 import asyncio
 import json
 import socket
+import ssl
 from collections import Counter, defaultdict
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
 from aiohttp import web
 
+from tests.harness.certificates import made_certificate
 from tidemark.services.operator.requests import Requests
 from tidemark.shared.adapters.clock import SystemClock
 from tidemark.shared.adapters.executor import AsyncExecutor
 from tidemark.shared.adapters.http import AioHttpClient
 from tidemark.shared.language.documents import InvalidDocument, parse
 from tidemark.shared.language.stages import Connection, Https
+from tidemark.shared.model.failures import is_lasting, is_outage
 from tidemark.shared.model.plan import OUT
 from tidemark.shared.model.values import Document
 from tidemark.shared.operators.base import ARRIVAL, PART, POS, TS
 from tidemark.shared.operators.batches import batch_of, documents_of
 from tidemark.shared.operators.context import TaskContext
 from tidemark.shared.planning import plan_processor
-from tidemark.shared.ports.http import HttpRequest, ServerAway, ServerRefused
+from tidemark.shared.ports.http import HttpRequest, ServerAway, ServerDenied, ServerRefused
 from tidemark.shared.process.allowed import Allowed, NotAllowed
 from tidemark.shared.process.connections import Connections
 from tidemark.shared.runtime.requests import Asking
@@ -228,6 +232,21 @@ async def test_an_outage_is_waited_out_and_then_told(server: Server) -> None:
     server.url = "http://127.0.0.1:9"
     with pytest.raises(ServerAway, match="away for"):
         await through(server, [{"n": 0}], SHORT)
+
+
+@pytest.mark.parametrize("listens", ["tls", "plain"])
+async def test_tls_that_does_not_fit_is_no_outage(server: Server, tmp_path: Path, listens: str) -> None:
+    """A certificate that nobody signs, or a server without any: it is named, with what to correct, and not waited out."""
+    made_certificate(tmp_path, "server")
+    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    tls.load_cert_chain(tmp_path / "server.pem", tmp_path / "server.key")
+    other = await asyncio.start_server(lambda _, writer: writer.close(), "127.0.0.1", 0, ssl=tls)
+    port = other.sockets[0].getsockname()[1]
+    server.url = server.url.replace("http:", "https:") if listens == "plain" else f"https://127.0.0.1:{port}"
+    with pytest.raises(ServerDenied, match=r"connection api: .*correct the url, or the certificates") as raised:
+        await through(server, [{"n": 0}])
+    other.close()
+    assert (is_lasting(raised.value), is_outage(raised.value)) == (False, False)
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,7 @@ from tidemark.shared.adapters.mongodb import (
     is_denied,
     is_passing,
     to_bson,
+    words_of,
 )
 from tidemark.shared.model.values import Found
 from tidemark.shared.ports.clock import Executor
@@ -71,7 +72,7 @@ class CollectionTable:
         try:
             found = list(self._collection.find(query).limit(rows_max + 1))
         except errors.PyMongoError as error:
-            sentence = f"collection {self.name}: {error}"
+            sentence = f"collection {self.name}: {words_of(error)}"
             if is_denied(error):
                 raise TableDenied(f"{sentence}; correct the connection's url, or the user's rights") from error
             if isinstance(error, errors.AutoReconnect) and ends_at(self._client, self.name, [query]):

@@ -21,9 +21,9 @@ from tidemark.shared.model.checkpoint import MirrorRow
 from tidemark.shared.model.ids import NO_EPOCH, Epoch
 from tidemark.shared.model.values import Binary, Document
 from tidemark.shared.operators.context import Topics
-from tidemark.shared.ports.http import ServerAway, ServerRefused
+from tidemark.shared.ports.http import ServerAway, ServerDenied, ServerRefused
 from tidemark.shared.ports.log import Log, RecordColumns, TopicFound, TopicPartition
-from tidemark.shared.ports.sink import Identity, Rejected, TargetRefused, TargetUnavailable
+from tidemark.shared.ports.sink import Identity, Rejected, TargetDenied, TargetRefused, TargetUnavailable
 from tidemark.shared.runtime.requests import Asked, Asking, Wanted
 
 _report = structlog.get_logger()
@@ -117,6 +117,8 @@ class HttpsSink(MarkedParts):
             await self._asking.ask_all(left, passing=self._passing)
         except ServerAway as error:
             raise TargetUnavailable(f"{self.place}: commit {epoch}: {error}") from error
+        except ServerDenied as error:
+            raise TargetDenied(f"{self.place}: commit {epoch}: {error}") from error
         except ServerRefused as error:
             raise TargetRefused(f"{self.place}: commit {epoch}, part {number}: {error}") from error
         finally:

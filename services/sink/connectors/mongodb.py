@@ -35,7 +35,16 @@ from tidemark.services.sink.connectors.mergechanges import (
 from tidemark.services.sink.connectors.mongodbsettings import MongoSinkSettings
 from tidemark.services.sink.connectors.mongodbwrites import CollectionWriter, DocumentRefused
 from tidemark.services.sink.connectors.staging import Part, PartStore
-from tidemark.shared.adapters.mongodb import Client, NoBson, ends_at, has_transactions, is_denied, is_passing, stored
+from tidemark.shared.adapters.mongodb import (
+    Client,
+    NoBson,
+    ends_at,
+    has_transactions,
+    is_denied,
+    is_passing,
+    stored,
+    words_of,
+)
 from tidemark.shared.language.expressions.ast import Call, Literal
 from tidemark.shared.language.stages import Merge
 from tidemark.shared.language.values import encode_doc, type_name
@@ -317,7 +326,7 @@ class MongoSink:
         try:
             yield
         except (errors.PyMongoError, NoBson) as error:
-            sentence = f"{self.place}: {doing}: {error}"
+            sentence = f"{self.place}: {doing}: {words_of(error)}"
             if is_denied(error):
                 raise TargetDenied(f"{sentence}; correct the connection's url, or the user's rights") from error
             if is_passing(error):

@@ -33,7 +33,15 @@ from pymongo.asynchronous.change_stream import AsyncChangeStream
 from pymongo.monitoring import CommandFailedEvent, CommandListener, CommandStartedEvent, CommandSucceededEvent
 
 from tidemark.services.source.connectors.mongosync import CollectionReader, CopyPosition
-from tidemark.shared.adapters.mongodb import AsyncClient, async_client_at, from_bson, is_denied, is_passing, to_bson
+from tidemark.shared.adapters.mongodb import (
+    AsyncClient,
+    async_client_at,
+    from_bson,
+    is_denied,
+    is_passing,
+    to_bson,
+    words_of,
+)
 from tidemark.shared.language.stages import ChangeStreamSource
 from tidemark.shared.language.values import parse_json, render_json
 from tidemark.shared.model.checkpoint import KnownSplit
@@ -548,7 +556,7 @@ class _MongoErrors:
         """LogUnavailable where waiting may help; SourceReplaced where events were lost; else LogDenied, StreamRefused."""
         if not isinstance(error, errors.PyMongoError):
             return
-        text, code = f"{self._what}: {' '.join(str(error).split())}"[:600], getattr(error, "code", None)
+        text, code = f"{self._what}: {words_of(error)}"[:600], getattr(error, "code", None)
         if code in _LOST:
             raise SourceReplaced(
                 f"{text}. The server no longer has the events behind the place up to which was read, or never had that place: what came in"
