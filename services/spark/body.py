@@ -22,7 +22,7 @@ from tidemark.shared.model.frames import Body, Inline, Segment
 from tidemark.shared.model.held import Hold, Wait, Why
 from tidemark.shared.model.ids import Epoch, StatePart, groups_owned, groups_part
 from tidemark.shared.model.time import MAX_TIME, MIN_TIME
-from tidemark.shared.operators.aggregation import take_rows
+from tidemark.shared.operators.aggregation import at_once, take_rows
 from tidemark.shared.operators.base import GROUP, MAX_OPEN, MIN_OPEN, WEND, WSTART, Out
 from tidemark.shared.operators.context import TaskContext
 from tidemark.shared.operators.sessions import intervals
@@ -255,6 +255,7 @@ class SparkBody(ReceivingBody):
             _without_groups(await load_body(self._context.outside.blobs, body, self._context.outside.settings.wire))
             for body in self._rows
         ]
+        batches = [*at_once(self._plan, batches)]
         open_ = await self._open_sessions(batches, added, closed) if self._plan.sessions else None
         for batch in batches:
             if self._plan.sessions and tables:

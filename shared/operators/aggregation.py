@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from tidemark.shared.language.stages import Branch, HoppingWindow, Keep, Project, Unwind
 from tidemark.shared.operators import general_group, typed_group
@@ -21,7 +22,7 @@ from tidemark.shared.operators.encoded import encoded
 from tidemark.shared.operators.frame import Frame
 from tidemark.shared.operators.program import through
 from tidemark.shared.operators.sessions import assign_sessions, intervals, sessions_of
-from tidemark.shared.operators.window_plan import WindowPlan
+from tidemark.shared.operators.window_plan import WindowPlan, in_form
 from tidemark.shared.operators.windows import alone, enter, in_windows, pieces, split_limits, times_of
 
 
@@ -141,6 +142,19 @@ def narrowed(plan: WindowPlan, rows: pa.RecordBatch) -> pa.RecordBatch:
     kept = tuple((name, Keep()) for name in sorted(names))
     only = Project(path=plan.spec.stage.path, mode="inclusion", fields=Branch(kept))
     return through([only], rows, NOWHERE).batch
+
+
+def at_once(plan: WindowPlan, batches: Sequence[pa.RecordBatch]) -> Sequence[pa.RecordBatch]:
+    """An epoch's rows of sessions: those that were in time in one batch, and behind it those that are to be judged.
+
+    So it does not matter in which order they came: a row is judged beside all sessions that it may join. Rows of other windows are
+    judged one by one anyway.
+    """
+    if not plan.sessions or not batches:
+        return batches
+    whole = one_batch(pa.concat_tables([in_form(pa.Table.from_batches([b]), plan.rows_schema) for b in batches]))
+    loose = whole.column(WSTART).is_null()
+    return [part for part in (whole.filter(pc.invert(loose)), whole.filter(loose)) if part.num_rows]
 
 
 def take_rows(

@@ -22,7 +22,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidemark.shared.model.time import MAX_TIME, MIN_TIME
-from tidemark.shared.operators.aggregation import merged, take_rows
+from tidemark.shared.operators.aggregation import at_once, merged, take_rows
 from tidemark.shared.operators.base import WEND, Out
 from tidemark.shared.operators.batches import one_batch, select
 from tidemark.shared.operators.closing import chosen_by, close
@@ -123,7 +123,7 @@ class Step:
             fine, late = self._on_time(batch, state.closed_to_ms)
             counts = replace(counts, late_partials=counts.late_partials + late)
             tables.append(pa.Table.from_batches([fine]))
-        for batch in given.rows:
+        for batch in at_once(self.plan, given.rows):
             open_ = intervals([*tables, *rows]) if self.plan.sessions else None
             taken = take_rows(self.plan, batch, state.closed_to_ms, self.context, open_)
             outs += taken.letters

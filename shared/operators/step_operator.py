@@ -1,7 +1,8 @@
 """A window's step as an operator of one task: `engine: local`.
 
-It steps whenever the watermark or processing time moves, and before a barrier; rows that came in between are its input. State is one
-part (`task`): with this engine a stage has one task.
+It steps before a barrier and at the end of input, as on Spark; the rows that came since are its input. So which rows are late follows
+from where the watermark stood at barriers, not from how fast senders were between two. An `idleTimeout` closes windows between barriers,
+too. State is one part (`task`): with this engine a stage has one task.
 """
 
 from collections.abc import Mapping, MutableMapping, Sequence
@@ -70,7 +71,10 @@ class StepOperator(Operator):
     _rows: list[pa.RecordBatch] = field(default_factory=list)
     _rows_in: int = 0
     """Of both."""
+    _input_ms: int = MIN_TIME
+    """The input watermark."""
     _watermark: int = MIN_TIME
+    """The same, as of the last step."""
     _processing: int = MIN_TIME
     _output: int = MIN_TIME
     _dirty: bool = True
@@ -93,9 +97,9 @@ class StepOperator(Operator):
         most = self.context.open_rows_max
         if self._rows_in + self._open_rows() <= most:
             return ()
-        outs = self._run(
-            self._watermark, self._processing
-        )  # as before a barrier: rows of one window and key become one
+        outs = list(self._run(self._watermark, self._processing))  # rows of one window and key become one
+        if self._open_rows() > most:  # a wide epoch: what the watermark has passed has to go
+            outs += self._run(self._input_ms, self._processing)
         if self._open_rows() > most:
             raise OperatorError(
                 f"{self.spec.window.stage.path}: open windows keep {self._open_rows()} groups and rows, and open_rows_max allows {most};"
@@ -108,9 +112,9 @@ class StepOperator(Operator):
         return sum(table.num_rows for table in (self._state.partials, self._state.rows) if table is not None)
 
     def on_watermark(self, watermark_ms: int) -> Sequence[Out]:
-        """A step up to this watermark."""
-        processing = max(self._processing, self._now) if watermark_ms == MAX_TIME else self._processing
-        return self._run(watermark_ms, processing)
+        """Kept for the next step; the end of input is one."""
+        self._input_ms = max(self._input_ms, watermark_ms)
+        return self._run(watermark_ms, max(self._processing, self._now)) if watermark_ms == MAX_TIME else ()
 
     def on_processing_time(self, now_ms: int) -> Sequence[Out]:
         """A step up to this processing time, if it can close anything.
@@ -127,16 +131,17 @@ class StepOperator(Operator):
             self._state = replace(self._state, last_arrival_ms=max(self._state.last_arrival_ms, now))
             self._arrived = False
             self._dirty = True
-        if not (self._partials or self._rows) and now < self.next_processing_time():
+        waits = self._idles and bool(self._partials or self._rows)
+        if not waits and now < self.next_processing_time():
             self._processing = now
             return ()
         return self._run(self._watermark, now)
 
     def before_barrier(self) -> Sequence[Out]:
-        """Take in the waiting rows, and close windows on processing time that have become due."""
+        """The epoch's step: take in the waiting rows, and close windows that the watermark, or processing time, has passed."""
         processing, self._due = max(self._processing, self._now if self._due else MIN_TIME), False
-        if self._partials or self._rows or processing > self._processing:
-            return self._run(self._watermark, processing)
+        if self._partials or self._rows or processing > self._processing or self._input_ms > self._watermark:
+            return self._run(self._input_ms, processing)
         return ()
 
     def output_watermark(self) -> int:
@@ -144,7 +149,9 @@ class StepOperator(Operator):
         return self._output
 
     def held_by(self) -> tuple[str, Why]:
-        """ST5: an output time inside an open window, or the allowed lateness."""
+        """ST5: an output time inside an open window, the allowed lateness, or what came since the last step."""
+        if self._input_ms > self._watermark:
+            return self._step.plan.spec.stage.name, "epoch"
         open_window = self._output < self._state.closed_to_ms
         return self._step.plan.spec.stage.name, "openWindow" if open_window else "allowedLateness"
 
@@ -155,6 +162,11 @@ class StepOperator(Operator):
         if self._arrived and self._idles:
             return MIN_TIME
         return self._step.next_processing_time(self._state)
+
+    def held_rows(self, merge_above: int) -> int:
+        """Rows that wait for the barrier, and those of open windows behind a watermark that does."""
+        del merge_above
+        return self._rows_in + (self._open_rows() if self._input_ms > self._watermark else 0)
 
     def snapshot(self) -> Mapping[StatePart, bytes | None]:
         """Open windows."""

@@ -258,8 +258,7 @@ def test_PA6_a_late_row_comes_whole(stages: list[dict[str, Any]]) -> None:
     made = world(pipeline(10, pipeline=stages), [record(2), record(25), record(3, "b", 7)])
     for _ in range(3):
         made.feed(0, 1)
-        made.flush(0)
-        made.deliver(0, 9)
+        made.epoch()
     made.finish()
     (letter,) = made.dead_letters()
     assert {n: letter["doc"][n] for n in ("k", "v")} == {"k": "b", "v": 7}
@@ -371,3 +370,43 @@ def test_PA7_windows_that_overlap_have_panes_unless_each_has_its_own_rows(
     head = plan_processor(parse(pipeline(10, hop, **options)), collects=True).vertices[1].head
     assert isinstance(head, StepHead)
     assert WindowPlan(head.step.window).by_panes == panes
+
+
+# --- ST1 --------------------------------------------------------------------------------------------------------------
+
+
+def test_ST1_rows_are_judged_by_where_the_watermark_stood_at_the_barrier_before() -> None:
+    """However far senders have gone since: so positions at barriers say which rows are late."""
+    for meets_barrier in (False, True):
+        made = world(pipeline(10, pipeline=[{"$sort": {"v": 1}}, {"$count": "n"}]), [record(2), record(25), record(3)])
+        for _ in range(2):
+            made.feed(0, 1)
+            made.flush(0)
+            made.deliver(0, 9)
+        if meets_barrier:
+            made.epoch()
+        made.feed(0, 1)
+        made.finish()
+        assert len(made.dead_letters()) == meets_barrier
+
+
+@pytest.mark.parametrize("first", [0, 1])
+@pytest.mark.parametrize("inside", [[GROUP], [{"$sort": {"v": 1}}, {"$count": "n"}]])
+def test_ST1_which_late_rows_join_a_session_does_not_depend_on_which_came_first(
+    first: int, inside: list[dict[str, Any]]
+) -> None:
+    """Within an epoch: a row that is too late by itself is not, beside one that keeps their session open."""
+    document = pipeline(10)
+    session = {"gap": ms(5), "partitionBy": "$k", "allowedLateness": ms(0), "pipeline": inside}
+    document["pipeline"][1] = {"$sessionWindow": session}
+    made = world(document, [record(20, "z"), record(12)], [record(20, "z"), record(16)], tasks=2)
+    made.feed(0, 1)
+    made.feed(1, 1)
+    made.epoch()
+    for index in (first, 1 - first):
+        made.feed(index, 1)
+        made.flush(index)
+        made.deliver(index, 9)
+    made.finish()
+    assert made.dead_letters() == []
+    assert [each["n"] for each in made.documents()] == [2, 2]
