@@ -210,17 +210,17 @@ async def _audited(
     expected = await _expected(processor, installed, outputs)
     expected |= {table.vertex: replace(table.expected, accept=table.rejected) for table in read}
     accepts, texts = _by_vertex(expected)
-    kept = _released(commits, outputs) if aligned else NO_EPOCH
-    run = None if last is None else last.run
+    kept, run = _released(commits, outputs) if aligned else NO_EPOCH, None if last is None else last.run
     again = partial(recompute, processor, splits, stands, name, accepts=accepts, texts=texts, code=plan.code)
     refusals = told_refusals(processor, outputs, commits, expected)
     again = partial(again, running=plan.tasks, begin=run, keep=kept, refusals=refusals and refusals.fresh)
+    again = partial(again, noted={commit.epoch: commit.reached_ms for commit in commits})
     done = await _recomputed(again, expected)
     late = _told_late(done.plan, outputs, splits, commits) if done.paced and aligned else None
     told = None if late is None else await _recomputed(partial(again, late=late.places), expected)
     sure = late is not None and late.all_told and _tell(done.paced, known)
     moments = (last is not None and last.moments) or _has_moments(known)
-    by_epoch = aligned and not (_may_idle(sources) or moments) and (sure or not done.paced)
+    by_epoch = aligned and not (moments or _may_have_idled(sources, commits)) and (sure or not done.paced)
     unchecked = [f"{table.vertex}: {table.why}" for table in tables.values() if isinstance(table, Unread)]
     compared = partial(_compared, outputs=outputs, commits=commits, expected=expected, read=read, by_epoch=by_epoch)
     compared = partial(compared, kept=kept, part=until is not None)
@@ -292,7 +292,10 @@ async def _recomputed(again: Callable[[], Recomputed], expected: Mapping[VertexI
     """What comes out; once more behind each topic of which an expectation had to ask first."""
     while True:
         try:
-            return again()
+            done = again()
+            if done.beyond:
+                raise AuditFailed(done.beyond)
+            return done
         except Unregistered as missing:
             asked = [await each.ask(missing.topic) for each in expected.values()]
             if not any(asked):
@@ -329,6 +332,7 @@ def _told_late(
         return None
     topics = {source: context_of(plan, source, "").topic for source in {split.source for split in splits}}
     partitions = {source_place(topics[split.source], split.ordinal): split.ordinal for split in splits}
+    all_told &= len(partitions) == len(splits)  # else two sources read one topic, and a letter may be of either
     places = [late_places([letter], None, partitions) for letter in letters if letter["errInfo"]["reason"] == LATE]
     return _ToldLate(frozenset().union(*places), all_told and all(places))
 
@@ -481,15 +485,25 @@ def _may_idle(sources: Sequence[SourceRead]) -> bool:
     return any(source.stage.partition_idle_timeout_ms is not None for source in sources)
 
 
+def _may_have_idled(sources: Sequence[SourceRead], commits: Sequence[Commit]) -> bool:
+    """Whether nobody noted what idle splits let the watermark reach."""
+    return _may_idle(sources) and not _all_noted(commits)
+
+
+def _all_noted(commits: Sequence[Commit]) -> bool:
+    """Whether all say where the watermark stood."""
+    return all(commit.reached_ms for commit in commits)
+
+
 def _tell(paced: Sequence[Judge], commits: Sequence[Commit]) -> bool:
     """Whether letters say all that these judges decided: not, where receivers waited for a task that had nothing to read."""
-    return all(judge.tells for judge in paced) and not any(commit.waits for commit in commits)
+    return all(judge.tells for judge in paced) and (_all_noted(commits) or not any(commit.waits for commit in commits))
 
 
 def _has_moments(commits: Sequence[Commit]) -> bool:
     """Whether nobody noted when within an epoch the watermark was let go or held: by a task without splits, or a split that came (W2)."""
     came = len({frozenset(commit.stands) for commit in commits}) > 1
-    return came or any(commit.waits for commit in commits)
+    return not _all_noted(commits) and (came or any(commit.waits for commit in commits))
 
 
 async def audit_local(name: ProcessorName, data_dir: Path) -> Audited:

@@ -8,7 +8,7 @@ from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from msgspec import MsgspecError
+from msgspec import MsgspecError, structs
 
 from tidemark.services.audit.reading import committed_records
 from tidemark.shared.language.documents import Processor
@@ -56,6 +56,11 @@ class Commit:
     def epoch(self) -> Epoch:
         """The checkpoint's number."""
         return self.row.epoch
+
+    @property
+    def reached_ms(self) -> dict[VertexId, int]:
+        """By vertex, how far time had come at this barrier; empty where nobody noted it."""
+        return {each.vertex: each.watermark_ms for each in self.row.reached}
 
     @property
     def waits(self) -> bool:
@@ -157,7 +162,7 @@ async def mirrored(
         known = found.get(row.epoch)
         if known is None and after is not None and row.epoch < after.epoch:
             continue  # a repeat
-        if known is not None and known.row != row:
+        if known is not None and not _alike(known.row, row):
             message = (
                 f"{place}: commit {row.epoch} differs from the row of the same number at {known.place}: one of them "
                 "was changed"
@@ -165,6 +170,13 @@ async def mirrored(
             raise AuditFailed(message)
         found.setdefault(row.epoch, commit_of(row, place, record.offset, several=several))
     return [commit for commit in found.values() if commit is not after]
+
+
+def _alike(one: MirrorRow, other: MirrorRow) -> bool:
+    """Whether both tell the same commit; a row of an earlier release does not tell how far time had come."""
+    if one.reached and other.reached:
+        return one == other
+    return structs.replace(one, reached=()) == structs.replace(other, reached=())
 
 
 def commit_of(row: MirrorRow, place: str, offset: Offset, *, several: bool) -> Commit:
@@ -276,7 +288,7 @@ async def _stored(row: ProcessorRow, commits: list[Commit], store: CommitStore) 
             continue  # committed, and on its way to the mirror
         sinks = frozenset(handle.vertex for handle in mirror.row.handles)
         expected = CommitPermit.of_read(commit).mirror_row(sinks)
-        if expected != mirror.row:
+        if not _alike(expected, mirror.row):
             what = next(f for f in MirrorRow.__struct_fields__ if getattr(expected, f) != getattr(mirror.row, f))
             message = (
                 f"commit {commit.epoch}: the row in the coordinator's store and the one at {mirror.place} differ in "

@@ -1,8 +1,11 @@
 """How far the receivers' watermark may have been when a row came (W3, W4), and so whether the moment decided if the row was late.
 
-Nobody notes when within an epoch a row came to a receiver, when a split became idle, or which task heard of its return. Positions and
-the commits' notes say between which bounds the watermark stood: a row that is late by one bound, and not by the other, was judged by the
-moment. Of those that other splits' pace has judged, dead letters tell how.
+A commit notes where the watermark stood at each vertex (`MirrorRow.reached`). Windows judge by that, and so nothing is left to moments.
+Joins and computations judge a row when it comes, between two barriers: a row that is late by where the watermark stood at the one behind
+it, and not by the one before, was judged by the moment. Of those dead letters tell how.
+
+Rows of earlier releases note nothing, and so do checkpoints that are not aligned. There nobody knows when a split became idle, or which
+task heard of its return; positions and the notes of idleness say between which bounds the watermark stood.
 """
 
 from collections.abc import Mapping
@@ -19,7 +22,7 @@ from tidemark.shared.model.plan import PhysicalPlan
 from tidemark.shared.model.time import MAX_TIME, MIN_TIME
 from tidemark.shared.operators.base import TS, WM
 from tidemark.shared.operators.batches import int64s
-from tidemark.shared.operators.specs import ComputeSpec, JoinSpec, StepSpec
+from tidemark.shared.operators.specs import ComputeSpec, JoinSpec, OperatorSpec, StepSpec
 from tidemark.shared.operators.window_plan import WindowPlan
 from tidemark.shared.operators.windows import enter
 
@@ -52,8 +55,8 @@ class Judge:
     """None: a computation by event time, or a join."""
     split: bool
     """Rows were judged before by their own split's watermark (`lateness: split`): only those that passed come."""
-    computes: bool = False
-    """It is a computation."""
+    bounded: bool = True
+    """Its watermark is nowhere above those of the splits: no window in front of it goes by the clock."""
 
     def limits(self, batch: pa.RecordBatch) -> tuple[Int64s, Int64s, Int64s]:
         """Of rows in windows: the watermarks from which on they are late there, and their split's before them, ms; rows; each (m,)."""
@@ -78,10 +81,10 @@ class Judge:
     @property
     def tells(self) -> bool:
         """Its dead letters say all that it decides of rows: none is late in part, and none decides what another one does."""
+        if self.window is None:
+            return self.near == self.sources
         if len(self.sources) > 1:
             return False
-        if self.window is None:
-            return self.computes
         return isinstance(self.window.spec.stage, TumblingWindow) and not self.window.extras
 
     @property
@@ -97,20 +100,26 @@ def judges_of(plan: PhysicalPlan) -> list[Judge]:
         near, sources = _near(plan, vertex.id), sources_of(plan, vertex.id)
         if not near and len(sources) == 1:
             continue
+        bounded = not any(_by_clock(spec) for v in plan.upstream({vertex.id}) for spec in plan.vertex(v).chain)
         for spec in vertex.chain:
             if isinstance(spec, StepSpec):
                 # With lateness by split their senders judge these rows, whatever else comes into the window.
                 window = WindowPlan(replace(spec.window, from_source=True))
                 if not window.processing_time:
-                    found.append(Judge(vertex.id, near, sources, window, window.judged_at_source))
+                    found.append(Judge(vertex.id, near, sources, window, window.judged_at_source, bounded))
             elif isinstance(spec, ComputeSpec | JoinSpec) and _by_event_time(spec):
-                computes = isinstance(spec, ComputeSpec)
-                found.append(Judge(vertex.id, near, sources, None, spec.lateness == "split", computes))
+                found.append(Judge(vertex.id, near, sources, None, spec.lateness == "split", bounded))
     return found
 
 
 def _by_event_time(spec: ComputeSpec | JoinSpec) -> bool:
     return isinstance(spec, JoinSpec) or spec.stage.order == "eventTime"
+
+
+def _by_clock(spec: OperatorSpec) -> bool:
+    return isinstance(spec, StepSpec) and (
+        spec.window.stage.boundary == "processingTime" or WindowPlan(spec.window).idle_timeout_ms is not None
+    )
 
 
 def sources_of(plan: PhysicalPlan, vertex: VertexId) -> frozenset[VertexId]:
@@ -143,6 +152,8 @@ class Bounds(Struct):
     """It was not above this."""
     ahead_ms: dict[SplitId, int] = {}
     """Receivers may have come so far without the split."""
+    reached_ms: int | None = None
+    """It stood here; None: nobody noted it."""
 
 
 @dataclass(slots=True)
@@ -155,8 +166,12 @@ class Reach:
     judge: Judge
     unbounded: bool = False
     told: bool = False
-    bounds: Bounds = field(default_factory=Bounds)
+    bounds: Bounds = field(default_factory=lambda: Bounds(reached_ms=MIN_TIME))
     """At the last barrier."""
+    next_ms: int | None = None
+    """Where it stands at the next one; None: nobody noted it."""
+    beyond_ms: int | None = None
+    """At the last barrier it is said to have stood above this, where no records could have brought it; None: it stood as it may."""
     _earliest_ms: int | None = None
     """The least limit of rows of this epoch, from splits that were idle in it."""
 
@@ -172,17 +187,26 @@ class Reach:
         """
         judge, bounds = self.judge, self.bounds
         paced = np.zeros(batch.num_rows, dtype=np.bool_)
-        if (bounds.late and not self.told) or source not in judge.near:
+        if (bounds.late and not self.told) or source not in judge.near or self._steps:
             return paced
-        known_ms = max(bounds.most_ms, bounds.ahead_ms.get(split, MIN_TIME))
         limits, before, rows = judge.limits(batch)
-        if not judge.joins:
-            open_ = limits > bounds.least_ms
+        exact = bounds.reached_ms is not None and self.next_ms is not None
+        least_ms = bounds.reached_ms if bounds.reached_ms is not None and exact else bounds.least_ms
+        if exact or not judge.joins:
+            open_ = limits > least_ms
             limits, before, rows = limits[open_], before[open_], rows[open_]
+        ends = self.next_ms == MAX_TIME and not self.told  # which tells no bound
+        ahead_ms = bounds.ahead_ms.get(split, MIN_TIME)
+        if self.next_ms is None or not exact:
+            known_ms = max(bounds.most_ms, ahead_ms)
+        elif idled and not ends:
+            known_ms = self.next_ms
+        else:  # receivers wait for a split that is not idle, but for what its task had promised before
+            known_ms = min(self.next_ms, ahead_ms)
         paced[rows[limits <= np.maximum(before, known_ms)]] = True
         if paced.any() and not self.told:
             bounds.late = True
-        elif len(limits) and (idled or self.unbounded):
+        elif len(limits) and (self.unbounded or (idled and (ends or not exact))):
             earliest_ms = int(limits.min())
             self._earliest_ms = earliest_ms if self._earliest_ms is None else min(self._earliest_ms, earliest_ms)
         return paced
@@ -202,7 +226,17 @@ class Reach:
         known.most_ms = max(known.most_ms, min(bounds, default=furthest_ms))
         known.ahead_ms |= {split: furthest_ms for split, at in splits.items() if at.idled}
         limit_ms = MAX_TIME if self.unbounded else known.most_ms
+        if self.next_ms is not None and self.judge.bounded:
+            most_ms = MAX_TIME if all(at.finished for at in splits.values()) else known.most_ms
+            self.beyond_ms = most_ms if self.next_ms > most_ms else None
         known.late |= self._earliest_ms is not None and self._earliest_ms <= limit_ms
         self._earliest_ms = None
-        # A window's rows, say, are late where other inputs went on while their source was idle.
-        known.late |= any(at.idled and at.source not in self.judge.near for at in splits.values())
+        if not self._steps:
+            # A window's rows, say, are late where other inputs went on while their source was idle.
+            known.late |= any(at.idled and at.source not in self.judge.near for at in splits.values())
+        known.reached_ms, self.next_ms = self.next_ms, None
+
+    @property
+    def _steps(self) -> bool:
+        """It is a window, whose rows of this epoch were judged by where the watermark stood at the barrier in front of it."""
+        return self.judge.window is not None and None not in (self.bounds.reached_ms, self.next_ms)

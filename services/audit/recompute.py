@@ -159,6 +159,8 @@ class Recomputed:
     """For these, how far other splits were may have decided which rows of this run were late."""
     kept: KeptRun | None = None
     """At the epoch that was asked for."""
+    beyond: str = ""
+    """What a commit says of a watermark that its records do not allow; "" where it says nothing of the kind."""
 
     def reasons(self, sink: VertexId) -> list[str]:
         """Why documents of a sink hang on more than the records; none where all are compared."""
@@ -238,6 +240,16 @@ class _World:
     texts: Mapping[VertexId, Texts] = field(default_factory=dict)
     refused: Refused | None = None
     reach: Sequence[Reach] = ()
+    beyond: str = ""
+    """See `Recomputed`."""
+    noted_ms: Mapping[VertexId, int] = field(default_factory=dict)
+    """Where watermarks stood at the next barrier, as far as that is noted."""
+
+    def begin(self, epoch: Epoch, noted_ms: Mapping[VertexId, int]) -> None:
+        """What comes now is of this epoch, at whose barrier watermarks stood so."""
+        self.done, self.noted_ms = EpochDone(epoch), noted_ms
+        for reach in self.reach:
+            reach.next_ms = noted_ms.get(reach.judge.vertex)
 
     def keep(self, before: KeptRun | None, chance: Mapping[VertexId, str]) -> KeptRun:
         """Behind a barrier. before: the run that this one goes on from."""
@@ -250,6 +262,15 @@ class _World:
             [structs.replace(reach.bounds, ahead_ms=dict(reach.bounds.ahead_ms)) for reach in self.reach],
             dict(chance),
         )
+
+    def paced_late(self) -> set[VertexId]:
+        """The vertices that rows may have reached too late, by the moment."""
+        return {reach.judge.vertex for reach in self.reach if reach.late}
+
+    def paced(self, before: KeptRun | None) -> list[Judge]:
+        """The judges of which this run has shown that the moment may have decided. before: the run that this one goes on from."""
+        known = [False] * len(self.reach) if before is None else [bounds.late for bounds in before.bounds]
+        return [reach.judge for reach, was in zip(self.reach, known, strict=True) if reach.late and not was]
 
     def go_on(self, kept: KeptRun) -> None:
         """Stand where a run of the same document stood."""
@@ -266,7 +287,8 @@ class _World:
             due = chain.on_watermark(self.reached_ms[vertex])
             assert not due, f"{vertex}: rows came out that were due before the barrier"
 
-    def build(self) -> None:
+    def build(self, begin: KeptRun | None) -> None:
+        """All operators, as they stood at the end of this run."""
         for vertex in self.plan.vertices:
             if vertex.service == "sink":
                 continue
@@ -274,6 +296,8 @@ class _World:
             if vertex.chain and isinstance(vertex.chain[0], FrontSpec):
                 self.sources[vertex.id] = _SourceTask(SourceFront(vertex.chain[0], context))
             self.chains[vertex.id] = build_chain(vertex.chain, context)
+        if begin is not None:
+            self.go_on(begin)
 
     def send(self, sender: VertexId, outs: Sequence[Out], origin: VertexId | None = None) -> None:
         """origin: the vertex whose rows these follow from, if it is another one."""
@@ -307,7 +331,8 @@ class _World:
 
     def read(self, source: VertexId, batch: RawBatch, *, idled: bool) -> None:
         reading = self.sources[source]
-        outs = reading.front.on_records(batch, away=reading.input.rows({batch.split}))
+        away = {batch.split} if idled else reading.input.rows({batch.split})
+        outs = reading.front.on_records(batch, away=away)
         reading.input.judged(reading.front.watermarks({batch.split}), 0)
         for out in outs:
             if out.port == OUT:
@@ -346,11 +371,12 @@ class _World:
 
     def _told(self, vertex: VertexId) -> tuple[int, bool]:
         """What a vertex is told in front of a barrier: its input watermark, ms, and whether its inputs are idle (W3)."""
+        noted_ms = self.noted_ms.get(vertex)
         if vertex in self.sources:
             reading = self.sources[vertex].input
-            return reading.watermark_ms, reading.is_idle()
+            return reading.watermark_ms if noted_ms is None else noted_ms, reading.is_idle()
         channels = [self.channels[e.id] for e in self.plan.inputs_of(vertex) if e.id in self.channels]
-        return combined_watermark(channels), all_idle(channels)
+        return combined_watermark(channels) if noted_ms is None else noted_ms, all_idle(channels)
 
     def watermarks(self) -> tuple[dict[EdgeId, InputProgress], dict[VertexId, int]]:
         """Those of channels and vertices at the last barrier: where they stay, nothing that is held can come out."""
@@ -415,6 +441,7 @@ def recompute(  # noqa: PLR0913 - a document, its records, and what was known of
     admitted: Positions = frozenset(),
     late: Positions | None = None,
     passed: Sequence[Mapping[SplitId, int]] = (),
+    noted: Mapping[Epoch, Mapping[VertexId, int]] | None = None,
     collects: bool = False,
     accepts: Mapping[VertexId, Accept] | None = None,
     texts: Mapping[VertexId, Texts] | None = None,
@@ -429,6 +456,7 @@ def recompute(  # noqa: PLR0913 - a document, its records, and what was known of
     admitted: records that are in time in spite of their watermark (`lateness: split`); an epoch has to cover their windows whole.
     late: records that came late where other splits' pace decides that, all others came in time; None: it is not known which.
     passed: positions at the barriers on the way, in order: which record of an id counts is decided at each (DD2).
+    noted: by epoch, where watermarks stood at its barrier (`MirrorRow.reached`), ms, as far as that is known.
     accepts: by sink vertex, which rows its target would refuse; none for a vertex without an entry.
     texts: by sink vertex, how its rows are written where their metadata decide, too; none for others.
     refusals: makes, for one run, what takes the rows that targets would refuse now for those that they refused then.
@@ -436,8 +464,8 @@ def recompute(  # noqa: PLR0913 - a document, its records, and what was known of
     begin: of an earlier run over the records in front of these. keep: the epoch with a barrier at which the run is kept; it is begun once.
     """
     plan = plan_processor(processor, engine="local", collects=collects, running=running)
-    unbounded = processor.options.alignment_timeout_ms is not None
     idled = any(stand.idled for _, stands in epochs for stand in stands.values())
+    unbounded = idled and processor.options.alignment_timeout_ms is not None
     world = _World(
         plan,
         _contexts(processor, plan, code, name),
@@ -446,35 +474,30 @@ def recompute(  # noqa: PLR0913 - a document, its records, and what was known of
         accepts=accepts or {},
         texts=texts or {},
         refused=None if refusals is None else refusals(),
-        reach=[Reach(judge, unbounded=unbounded and idled, told=late is not None) for judge in judges_of(plan)],
+        reach=[Reach(judge, unbounded=unbounded, told=late is not None) for judge in judges_of(plan)],
     )
-    world.build()
+    world.build(begin)
     chance = {} if begin is None else begin.chance
-    if begin is not None:
-        world.go_on(begin)
     places = dict.fromkeys((s.split for s in splits), (0, 0))
     done: list[EpochDone] = []
     kept: KeptRun | None = None
 
     def by_now() -> dict[VertexId, str]:
-        late = {reach.judge.vertex for reach in world.reach if reach.late}
-        return by_chance(plan, processor, len(splits), world.chains, late, chance, world.highest_ms())
+        return by_chance(plan, processor, len(splits), world.chains, world.paced_late(), chance, world.highest_ms())
 
-    before: Mapping[SplitId, Stand] = {}
-    is_still = False
+    before, is_still = None, False
     for epoch, stands in epochs:
-        world.done = EpochDone(epoch)
-        if stands != before or not is_still:  # a silent processor has tens of thousands of equal barriers a day
+        at = stands, (noted or {}).get(epoch, {})
+        world.begin(epoch, at[1])
+        if at != before or not is_still:  # a silent processor has tens of thousands of equal barriers a day
             had = world.watermarks()
             _up_to(world, [split for split in splits if split.split in stands], places, stands, passed)
-            is_still = stands == before and had == world.watermarks() and not any(world.done.outputs.values())
-        before = stands
+            is_still = at == before and had == world.watermarks() and not any(world.done.outputs.values())
+        before = at
         done.append(world.done)
         if epoch == keep:
             kept = world.keep(begin, by_now())
-    known = [False] * len(world.reach) if begin is None else [bounds.late for bounds in begin.bounds]
-    paced = [reach.judge for reach, was in zip(world.reach, known, strict=True) if reach.late and not was]
-    return Recomputed(done, by_now(), plan, paced, kept)
+    return Recomputed(done, by_now(), plan, world.paced(begin), kept, world.beyond)
 
 
 def _up_to(
@@ -518,7 +541,13 @@ def _reached(world: _World, splits: Sequence[SplitRecords], stands: Mapping[Spli
         at[split.split] = SplitReach(split.source, watermarks[split.split], stand.idled, stand.status == "finished")
     waits = any(stand.waits for stand in stands.values())
     for reach in world.reach:
-        reach.at_barrier(at, MIN_TIME if waits else world.reached_ms[reach.judge.vertex])
+        vertex, noted_ms = reach.judge.vertex, reach.next_ms
+        reach.at_barrier(at, MIN_TIME if waits else world.reached_ms[vertex])
+        if reach.beyond_ms is not None and not world.beyond:
+            world.beyond = (
+                f"epoch {world.done.epoch}: {vertex} is said to have been at watermark {noted_ms} ms; the records in front of its barrier"
+                f" allow {reach.beyond_ms} ms at most"
+            )
 
 
 def _read(world: _World, split: SplitRecords, places: dict[SplitId, tuple[int, int]], stand: Stand) -> None:

@@ -168,6 +168,14 @@ class SourceHandle(Struct, frozen=True, omit_defaults=True):
     digest: str
 
 
+class VertexReached(Struct, frozen=True, array_like=True):
+    """How far time had come at a vertex when its tasks took an aligned checkpoint, for tools that compute its output again."""
+
+    vertex: VertexId
+    watermark_ms: int
+    """The input watermark of its tasks; of a source what its tasks together had promised (W3)."""
+
+
 class MirrorRow(Struct, frozen=True, omit_defaults=True):
     """A commit row as the `commits` topic has it: the sinks' handles and the sources' positions, without state (C9)."""
 
@@ -180,6 +188,8 @@ class MirrorRow(Struct, frozen=True, omit_defaults=True):
     sources: tuple[SourceHandle, ...] = ()
     digest: str = ""
     """SHA-256 of the commit row's bytes, hex."""
+    reached: tuple[VertexReached, ...] = ()
+    """Empty where a checkpoint was not aligned, and in rows of earlier releases."""
 
 
 class LineageEntry(Struct, frozen=True, omit_defaults=True):

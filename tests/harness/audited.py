@@ -108,7 +108,11 @@ class Story:
     log: Log
 
     async def audit(self) -> Audited:
-        return await audit(NAME, AuditedInstallation(MemoryCommitStore(self.store), self.blobs, self.log, {}))
+        return await audit(NAME, self.installation())
+
+    def installation(self) -> AuditedInstallation:
+        """What it left, to be read."""
+        return AuditedInstallation(MemoryCommitStore(self.store), self.blobs, self.log, {})
 
     # --- where things lie -------------------------------------------------------------------------------------------------
 

@@ -17,10 +17,12 @@ from tidemark.shared.model.checkpoint import (
     ReleaseHandle,
     SourceHandle,
     TaskHandle,
+    VertexReached,
 )
 from tidemark.shared.model.ids import NO_EPOCH, Epoch, Generation, JobId, TaskId, VertexId
 from tidemark.shared.protocol.coordinator.commands import BlobWanted, OpId
 from tidemark.shared.protocol.errors import LocalError
+from tidemark.shared.protocol.watermarks import InputProgress, combined_watermark
 
 _encode = msgpack.Encoder().encode
 
@@ -179,6 +181,23 @@ class CommitPermit:
             if h.positions
         )
         r = self.row
-        return MirrorRow(
-            r.job, r.epoch, r.predecessor, r.generation, handles, r.final, sources, sha256(_encode(r)).hexdigest()
-        )
+        digest, reached = sha256(_encode(r)).hexdigest(), _reached(r, sinks)
+        return MirrorRow(r.job, r.epoch, r.predecessor, r.generation, handles, r.final, sources, digest, reached)
+
+
+def _reached(commit: CommitRow, sinks: frozenset[VertexId]) -> tuple[VertexReached, ...]:
+    """Of the vertices in front of the sinks; none where tasks of one have come unequally far, which barriers do not allow (C3)."""
+    if not is_aligned(commit):
+        return ()
+    found = []
+    for vertex in sorted({h.vertex for h in commit.tasks} - sinks):
+        tasks = [h for h in commit.tasks if h.vertex == vertex]
+        if any(h.protocol.inputs for h in tasks):
+            watermarks = {h.protocol.input_watermark_ms for h in tasks}
+        else:
+            told = [InputProgress(h.protocol.output_watermark_ms, h.protocol.idle, h.protocol.ended) for h in tasks]
+            watermarks = {combined_watermark(told)}
+        if len(watermarks) > 1:
+            return ()
+        found.append(VertexReached(vertex, watermarks.pop()))
+    return tuple(found)
