@@ -90,6 +90,8 @@ async def read_history(
 ) -> list[Commit]:
     """The commits of a job behind this one, or from the first, up to that one, or to the last, oldest first. AuditFailed, NotAuditable."""
     commits = await mirrored(row.job, log, topics, after, until, several=len(processor.sources) > 1)
+    if after is None:
+        await _from_the_first(row.job, commits, store, topics)
     _chained(commits, after, decode_plan(row.plan).since)
     await _of_lineage(row.job, commits, store, after)
     kept = await _stored(row, commits, store)
@@ -97,6 +99,19 @@ async def read_history(
         for commit in kept:
             await _intact(commit, store, blobs)
     return commits
+
+
+async def _from_the_first(job: JobId, commits: Sequence[Commit], store: CommitStore, topics: Topics) -> None:
+    """NotAuditable where the mirror begins behind the first commit."""
+    stored = () if commits else await store.commits(job, NO_EPOCH)
+    first, predecessor = next(
+        ((each.epoch, each.predecessor) for each in (*(c.row for c in commits[:1]), *stored)), (NO_EPOCH, NO_EPOCH)
+    )
+    if predecessor != NO_EPOCH:
+        what = (
+            f"commit {first} follows {predecessor}, which is not there" if commits else f"commit {first} is not there"
+        )
+        raise NotAuditable(_made_anew(topics.commits(job), what))
 
 
 def pieces_of(commits: Sequence[Commit], after: Commit | None, records_max: int) -> list[Commit]:
@@ -147,6 +162,8 @@ async def mirrored(
             f" keeps no history, and an audit needs it from offset {first} on"
         )
         raise PastGone(message)
+    due = after if after is not None and begin <= after.offset else None
+    first = first if due is None else due.offset
     found: dict[Epoch, Commit] = {} if after is None else {after.epoch: after}
     behind = None if until is None else Offset(until.offset + 1)
     async for record in committed_records(log, topic, since=first, until=behind):
@@ -159,7 +176,9 @@ async def mirrored(
         if row.job != job:
             message = f"{place}: expected a commit of job {job}, found one of job {row.job}"
             raise AuditFailed(message)
-        known = found.get(row.epoch)
+        if due is not None and not _alike(row, due.row):
+            break
+        due, known = None, found.get(row.epoch)
         if known is None and after is not None and row.epoch < after.epoch:
             continue  # a repeat
         if known is not None and not _alike(known.row, row):
@@ -169,7 +188,18 @@ async def mirrored(
             )
             raise AuditFailed(message)
         found.setdefault(row.epoch, commit_of(row, place, record.offset, several=several))
+    if due is not None:
+        raise NotAuditable(
+            _made_anew(topic, f"commit {due.epoch} is not at offset {due.offset}, where an earlier audit saw it")
+        )
     return [commit for commit in found.values() if commit is not after]
+
+
+def _made_anew(topic: str, what: str) -> str:
+    return (
+        f"topic {topic}: {what}: the mirror of the commits was deleted and made anew, and has not all of them any more, so this job"
+        " cannot be audited. Markers, outputs and the job itself are as they were; a job that starts without state has a mirror of its own"
+    )
 
 
 def _alike(one: MirrorRow, other: MirrorRow) -> bool:

@@ -15,18 +15,19 @@ from tests.harness.audited import PER_PART, READINGS, Saved, Story, document, fe
 from tests.harness.installation import NAME, installed
 from tests.harness.sealing import sealed
 from tidemark.services.audit import check
-from tidemark.services.audit.check import Audited, AuditFailed, NotAuditable
+from tidemark.services.audit.check import Audited, AuditFailed, NotAuditable, audit
 from tidemark.services.audit.settings import AuditSettings
 from tidemark.services.cli.process import quiet
 from tidemark.services.sink.connectors.kafkamarkers import TOPIC_PREFIX, decode_marker, marker_record
 from tidemark.shared.adapters.memory_log import MemoryLog
 from tidemark.shared.adapters.virtual import VirtualWorld, run_virtual
 from tidemark.shared.model.checkpoint import SplitStand
-from tidemark.shared.model.ids import Epoch, Offset, SplitId, VertexId
+from tidemark.shared.model.ids import Epoch, JobId, Offset, SplitId, VertexId
 from tidemark.shared.model.messages import StartProcessor
 from tidemark.shared.ports.log import LogError, NewRecord, TopicPartition
 from tidemark.shared.protocol.coordinator.record import decode_kept, encode_kept
 from tidemark.shared.runtime.settings import RuntimeSettings
+from tidemark.shared.runtime.topics import Topics
 from tidemark.shared.wire.messages import decode_mirror_row, decode_stands, encode_message, encode_stands
 
 Tamper = Callable[[Story], str]
@@ -575,3 +576,25 @@ def test_a_restore_names_a_snapshot_that_was_changed(tmp_path: Path) -> None:
     assert named in reason
     assert "it was changed or cut" in reason
 
+
+# --- a mirror that was made anew ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("left", [0, 2])
+@pytest.mark.parametrize("earlier", [False, True])
+def test_a_mirror_that_was_made_anew_is_named(saved: Saved, left: int, earlier: bool) -> None:
+    """Nothing is accused, and nothing vouched for; also where an earlier audit saw all of it. left: rows that a leader wrote again."""
+
+    async def then(told: Story) -> None:
+        if earlier:
+            await told.audit()
+        topic = Topics().commits(JobId(told.job))
+        rows = told.records(topic)
+        await told.log.delete_topics([topic])
+        await told.log.create_topic(topic, 1)
+        for record in rows[len(rows) - left :]:
+            await told.append(topic, record.value or b"")
+        with pytest.raises(NotAuditable, match="was deleted and made anew"):
+            await audit(NAME, told.installation(), resumes=earlier)
+
+    run(saved, then)
