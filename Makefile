@@ -180,6 +180,10 @@ chaos: setup ## real processes under kills, pauses, cuts and full disks (MINUTES
 drawn: setup ## pipelines drawn at random as JOBS=100 jobs of a real installation, from SEED=1 on, beside one process; some 4 s each
 	$(BIN)/python -m tests.harness.drawn_jobs $(or $(SEED),1) $(or $(JOBS),100)
 
+.PHONY: audits
+audits: setup ## jobs drawn at random in one process, STORIES=40 from SEED=1 on, audited, forged and audited again: what is checked, and why not; some 3 s each
+	$(BIN)/python -m tests.harness.drawn_audits $(or $(SEED),1) $(or $(STORIES),40)
+
 .PHONY: upgrades
 upgrades: setup ## such jobs, JOBS=24 from SEED=1 on, begun by an older version (FROM=COMMIT), which ends or is killed: this one goes on with them
 	$(BIN)/python -m tests.harness.drawn_jobs.upgraded $(or $(FROM),$(error name the older version: FROM=COMMIT)) $(or $(SEED),1) $(or $(JOBS),24)
