@@ -1,7 +1,8 @@
 """`tidemark check --connect`: looks at everything outside that a document names, before anything starts.
 
-It looks at topics, tables with their columns and unique keys, files and folders, with the connectors of a run and their messages. A place
-that cannot be reached, or that denies access, is an error, too. It does not look at connections of the registry, or at a run's own broker.
+It looks at topics, tables with their columns and unique keys, files and folders, with the connectors of a run and their messages; at the
+rights that these need; and whether a server of `$https` takes connections. A place that cannot be reached, or that denies access, is an
+error, too. It does not look at connections of the registry, or at a run's own broker.
 """
 
 import asyncio
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from tidemark.services.cli.reading import no_file
+from tidemark.services.cli.rights import merge_rights, reached, select_rights, sink_rights, slot_rights, source_rights
 from tidemark.services.local.folders import BROKER_VARIABLE
 from tidemark.shared.adapters.clock import SystemClock
 from tidemark.shared.adapters.executor import AsyncExecutor
@@ -30,6 +32,8 @@ from tidemark.shared.language.stages import (
     ChangeStreamSource,
     FileEmit,
     FileSource,
+    Https,
+    HttpsEmit,
     KafkaEmit,
     KafkaSource,
     Lookup,
@@ -79,7 +83,7 @@ class _Looks:
 
         log = self.connections.log(self.connections.get(self.processor, stage.connection_name))
         await topics_there(log, stage.topics, self.cluster(stage.connection_name), self.clock)
-        return ()
+        return await source_rights(log, stage.topics)
 
     async def changes(self, stage: ChangesSource | ChangeStreamSource) -> Iterable[str]:
         """Publication and slot are there, and may be read; a change stream may be opened, as it is described."""
@@ -87,7 +91,8 @@ class _Looks:
 
         if isinstance(stage, ChangesSource):
             await changes_source(self.connections, self.processor, stage, self.executor, self.clock).state()
-            return ()
+            url = str(self.connections.get(self.processor, stage.connection_name).settings["url"])
+            return await self.executor.blocking(slot_rights, url)
         source = change_stream_source(self.connections, self.processor, stage, self.executor, self.clock)
         try:
             await source.found(list(await source.splits()), first=True)
@@ -126,7 +131,10 @@ class _Looks:
 
         connection = self.connections.get(self.processor, connection_name)
         log, takes = self.connections.log(connection), Takes.of(self.connections.kafka_settings(connection))
-        if topic not in await log.list_topics():
+        topics = await log.list_topics()
+        if lacks := [*await sink_rights(log, topic, there=topic in topics or not takes.new_topic_partitions)]:
+            return lacks
+        if topic not in topics:
             where = f"the topic {topic} is not in the cluster {self.cluster(connection_name)}"
             return (
                 () if takes.new_topic_partitions else [f"{where}, and the connection's config has none made: create it"]
@@ -159,10 +167,14 @@ class _Looks:
             columns = await table.columns()
             field = None if stage.foreign_field is None else stage.foreign_field[0]
             if field is None or field in columns:
-                return ()
+                return await self.executor.blocking(select_rights, table.engine, str(getattr(stage.from_, "table", "")))
             return [f"foreignField: the table has no column {field}; it has {', '.join(sorted(columns))}"]
         finally:
             await table.close()
+
+    async def server(self, name: str) -> Iterable[str]:
+        """A server takes connections."""
+        return await reached(self.connections.get(self.processor, name))
 
     async def plugin(self, use: PluginUse) -> Iterable[str]:
         """A plug-in opens, and a source lists its splits."""
@@ -272,6 +284,8 @@ def _of_stages(looks: _Looks) -> Iterator[_Asked]:
                 )
             case FileEmit():
                 yield stage.path, stage.connection_name, partial(looks.output, stage)
+            case Https() | HttpsEmit():
+                yield stage.path, stage.connection_name, partial(looks.server, stage.connection_name)
             case Merge(table=str()):
                 yield stage.path, stage.connection_name, partial(looks.table, stage)
             case Lookup(from_=TableRef(name)):
@@ -319,7 +333,7 @@ def _error(place: str, text: str) -> DocumentError:
 
 def _table(url: str, stage: Merge, names: frozenset[str] | None) -> list[str]:
     from tidemark.services.sink.connectors.mergechanges import place_of
-    from tidemark.services.sink.connectors.sql import engine_at
+    from tidemark.services.sink.connectors.sql import MARKERS_TABLE, engine_at
     from tidemark.services.sink.connectors.sqlrows import RowMaker
     from tidemark.services.sink.connectors.sqltable import target_table
 
@@ -327,7 +341,8 @@ def _table(url: str, stage: Merge, names: frozenset[str] | None) -> list[str]:
     try:
         table = target_table(engine, stage)
         maker = RowMaker(table, stage.on, engine.dialect, inserts=stage.when_not_matched == "insert")
-        return [] if names is None else [f"{place_of(stage)}: {text}" for text in maker.misfits_of(names)]
+        misfits = () if names is None else maker.misfits_of(names)
+        return [f"{place_of(stage)}: {text}" for text in (*merge_rights(engine, stage, MARKERS_TABLE), *misfits)]
     finally:
         engine.dispose()
 

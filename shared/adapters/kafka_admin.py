@@ -7,7 +7,7 @@ of before 2.8 gives its topics no ids: they have the empty one, and one that was
 import asyncio
 import base64
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from io import BytesIO
 from typing import Any, Final, TypeVar
@@ -41,6 +41,7 @@ from tidemark.shared.adapters.kafka_client import (
 )
 from tidemark.shared.adapters.kafka_denied import why_not
 from tidemark.shared.adapters.kafka_reader import KafkaReader, theirs
+from tidemark.shared.adapters.kafka_rights import may_not
 from tidemark.shared.adapters.kafka_settings import KafkaSettings
 from tidemark.shared.model.ids import Offset
 from tidemark.shared.ports.log import LogError, LogUnavailable, TopicFound, TopicPartition, TopicRules
@@ -309,6 +310,16 @@ class KafkaAdmin:
                 await asyncio.sleep(_POLL_S)
 
         await self._with_admin(delete, f"deleting topics {', '.join(topics)}")
+
+    async def may_not(
+        self, reads: Collection[str], writes: Collection[str], creates: Collection[str], identities: Collection[str]
+    ) -> list[str]:
+        """The rights to topics and transactional ids that the client lacks; asking changes nothing."""
+
+        async def ask(admin: Any) -> list[str]:
+            return await may_not(admin, admin._client, reads, writes, creates, identities)
+
+        return await self._with_admin(ask, "asking for rights")
 
     async def list_topics(self) -> dict[str, int]:
         """All topics but the broker's own, with their numbers of partitions."""

@@ -1,7 +1,7 @@
 """The log on Kafka. Readers and writers have connections of their own, so that one's trouble is not another's."""
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, TypeVar
 
 import aiokafka
@@ -114,6 +114,17 @@ class KafkaLog:
     async def topic_rules(self, topics: Sequence[str]) -> dict[str, TopicRules]:
         """The records that each of these topics refuses; Kafka's defaults where we may not ask."""
         return await self._admin.topic_rules(topics)
+
+    async def may_not(
+        self,
+        *,
+        reads: Collection[str] = (),
+        writes: Collection[str] = (),
+        creates: Collection[str] = (),
+        identities: Collection[str] = (),
+    ) -> list[str]:
+        """The rights to these topics and transactional ids that this client lacks; asking changes nothing."""
+        return await self._admin.may_not(reads, writes, creates, identities)
 
     async def begin_offsets(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, Offset]:
         """The first offset that is still there."""

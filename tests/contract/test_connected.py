@@ -1,5 +1,6 @@
 """`tidemark check --connect`: what a document names is looked at where it is, on every kind of target that there is."""
 
+import asyncio
 import os
 import stat
 from collections.abc import Callable
@@ -130,6 +131,26 @@ async def test_what_does_not_answer_is_named_and_hides_nothing() -> None:
     assert [error.path.partition(".")[0] or str(error)[:11] for error in found] == ["pipeline[0]", "pipeline[1]"]
     assert "127.0.0.1" in str(found[0])
     assert "hunter2" not in str(found)
+
+
+async def test_a_server_of_https_takes_connections_and_speaks_tls() -> None:
+    """It is asked nothing: a request might do something there."""
+    asked: list[bytes] = []
+
+    async def answers(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        asked.append(await reader.read())
+        writer.close()
+
+    server = await asyncio.start_server(answers, "127.0.0.1", 0)
+    address = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    asks, tells = {"$https": {"connectionName": "c", "as": "x"}}, {"$https": {"connectionName": "c"}}
+    assert await _found({"type": "https", "url": f"http://{address}/v1"}, _OWN, asks, tells) == []
+    assert not any(asked)
+    server.close()
+    for url, said in ((f"http://{address}", "Connect call failed"), ("http://nowhere.invalid", "nowhere.invalid:80")):
+        found = [str(error) for error in await _found({"type": "https", "url": url}, _OWN, asks, tells)]
+        assert [error.partition(":")[0] for error in found] == ["pipeline[1].$https", "pipeline[2].$https"]
+        assert all("is not reached" in error and said in error for error in found), found
 
 
 async def test_files_and_folders(tmp_path: Path) -> None:

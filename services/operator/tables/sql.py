@@ -50,7 +50,7 @@ class SqlTable:
     """`Table` over one table or view. `engine` is SQLAlchemy's, synchronous; its work runs on the executor's threads."""
 
     def __init__(self, engine: sa.Engine, name: str, executor: Executor, settings: LookupSettings) -> None:
-        self._engine = engine
+        self.engine = self._engine = engine
         self._name = name
         self._executor = executor
         self._settings = settings
