@@ -122,5 +122,7 @@ def connect(database: str, **options: Any) -> FewHops:
     connection = FewHops(
         lambda: sqlite3.connect(database, **{**options, "check_same_thread": False}), iter_chunk_size=64
     )
-    connection._thread.daemon = True  # noqa: SLF001 - as SQLAlchemy does with the library's own
+    # As SQLAlchemy does with the library's own. Up to 0.21 a connection is its thread.
+    thread: Any = getattr(connection, "_thread", connection)
+    thread.daemon = True
     return connection
