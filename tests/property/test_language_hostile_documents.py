@@ -78,4 +78,5 @@ def test_the_command_survives_a_deep_document() -> None:
     command = [sys.executable, "-m", "tidemark.services.cli", "validate", "/dev/stdin"]
     done = subprocess.run(command, input="[" * 25_000, capture_output=True, text=True, check=False)
     assert done.returncode == 1, done
-    assert "levels" in done.stderr + done.stdout
+    said = done.stderr + done.stdout
+    assert "levels" in said or "nesting depth" in said  # from 6.0.4 on PyYAML has a bound of its own
