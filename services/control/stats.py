@@ -168,13 +168,17 @@ def diagnosis(
     *,
     nothing_left: bool = False,
     by_quota: bool = False,
+    waits: bool = False,
     dying: bool = False,
 ) -> str:
     """W5: work that waits is a slow system, whatever its event times; event times that are behind while none waits are late data.
 
     nothing_left: the whole input has been read; then no data are late, for there are none. by_quota: what waits so long does so for the
-    namespace's quota of bytes (E4); then nothing is slow. dying: at least half of what was read became dead letters.
+    namespace's quota of bytes (E4); waits: a task waits for what lies outside (C10); then nothing here is slow.
+    dying: at least half of what was read became dead letters.
     """
+    if waits:
+        return "waits for what lies outside"
     if processing_lag_ms >= SLOW_MS:
         return "held by its quota" if by_quota else "slow system"
     if dying:
@@ -203,11 +207,22 @@ def _lags(tasks: Tasks, watermark_ms: int, now_ms: int, *, dying: bool) -> dict[
         "processingTimeLagMillis": processing_ms,
         "eventTimeLagMillis": event_ms,
         "diagnosis": diagnosis(
-            event_ms, processing_ms, nothing_left=_nothing_left(tasks), by_quota=_by_quota(tasks), dying=dying
+            event_ms,
+            processing_ms,
+            nothing_left=_nothing_left(tasks),
+            by_quota=_by_quota(tasks),
+            waits=bool(_waits(tasks)),
+            dying=dying,
         )
         if tasks
         else "not running",
+        "waitsFor": _waits(tasks) or None,
     }
+
+
+def _waits(tasks: Tasks) -> str:
+    """What the first of the tasks waits for outside, and why; "" where none does."""
+    return next((f"{task}: {beat.waiting[0]}" for task, beat in sorted(tasks.items()) if beat.waiting), "")
 
 
 def _by_quota(tasks: Tasks) -> bool:

@@ -15,7 +15,7 @@ from tidemark.services.control.stats import counts_are_final, mostly_dead, stats
 from tidemark.shared.adapters.clock import SystemClock
 from tidemark.shared.adapters.memory_broker import MemoryBroker
 from tidemark.shared.adapters.memory_log import MemoryLog
-from tidemark.shared.model.held import SplitHeld, TaskHeld
+from tidemark.shared.model.held import SplitHeld, TaskHeld, Wait
 from tidemark.shared.model.ids import (
     Epoch,
     Generation,
@@ -109,6 +109,16 @@ def test_who_waits_for_a_quota_is_not_slow(held_back: Any, behind_ms: int, said:
     source = msgspec.structs.replace(beat(SOURCE, NOW_MS, lagMs=60_000), details=held)
     stats = stats_of(STATUS, tasks(source, beat("emit-1", NOW_MS, lagMs=behind_ms)), NOW_MS, verbose=False)
     assert stats["diagnosis"] == said
+
+
+def test_who_waits_for_what_lies_outside_is_not_slow() -> None:
+    """The diagnosis says so, and which task waits for what; another task's work may wait behind it."""
+    wait = Wait("target", "staging 7", "$emit", 0, "orders at a:9092 refuses it for now")
+    sink = msgspec.structs.replace(beat("emit-1", NOW_MS, lagMs=60_000), waiting=(wait,))
+    stats = stats_of(STATUS, tasks(beat(SOURCE, NOW_MS, lagMs=60_000), sink), NOW_MS, verbose=False)
+    assert stats["diagnosis"] == "waits for what lies outside"
+    assert stats["waitsFor"] == "emit-1/0: staging 7: orders at a:9092 refuses it for now"
+    assert stats_of(STATUS, tasks(beat(SOURCE, NOW_MS)), NOW_MS, verbose=False)["waitsFor"] is None
 
 
 def test_counts_are_those_of_ends() -> None:
