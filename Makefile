@@ -192,6 +192,10 @@ upgrades: setup ## such jobs, JOBS=24 from SEED=1 on, begun by an older version 
 topics: setup ## what people and retention do to topics, drawn at random (SEED=1 JOBS=20), under jobs of a real installation; some 30 s each
 	$(BIN)/python -m tests.harness.drawn_topics $(or $(SEED),1) $(or $(JOBS),20)
 
+.PHONY: lasting
+lasting: setup ## failures of Kafka, databases, servers, registries and files, COUNT=40 drawn from SEED=1 on: those that last end a job, others pass; some 8 s each
+	$(BIN)/python -m tests.harness.lasting $(or $(SEED),1) $(or $(COUNT),40)
+
 .PHONY: operated
 operated: setup ## what operators do, drawn at random (SEED=1 COUNT=5 ACTS=40), right and wrong, on an installation that stays; some 4 minutes each
 	$(BIN)/python -m tests.harness.operated $(or $(SEED),1) $(or $(COUNT),5) $(or $(ACTS),40)

@@ -24,8 +24,8 @@ class Right(NamedTuple):
     prefix: bool = False
 
 
-async def grant(bootstrap: str, rights: Sequence[Right]) -> None:
-    """Give the user rights, as a user who may do all."""
+async def grant(bootstrap: str, rights: Sequence[Right], user: str = USER) -> None:
+    """Give a user rights, as a user who may do all."""
     admin = AIOKafkaAdminClient(bootstrap_servers=bootstrap)
     await admin.start()
     try:
@@ -35,7 +35,7 @@ async def grant(bootstrap: str, rights: Sequence[Right]) -> None:
                 _KINDS[right.kind],
                 right.name or "*",
                 pattern,
-                f"User:{USER}",
+                f"User:{user}",
                 "*",
                 _OPERATIONS[right.operation],
                 _ALLOW,
