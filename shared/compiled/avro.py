@@ -26,7 +26,7 @@ from tidemark.shared.compiled.compiling import (
 )
 from tidemark.shared.compiled.memory import borrowed, byte_at, copy_bytes
 from tidemark.shared.compiled.packed import is_text
-from tidemark.shared.compiled.rendering import known_name
+from tidemark.shared.compiled.rendering import begin_names, known_name
 from tidemark.shared.compiled.typed import double_of_float, put_any_double, put_binary, put_decimal, put_long
 from tidemark.shared.compiled.varints import signed, varint
 from tidemark.shared.compiled.writing import (
@@ -150,6 +150,7 @@ def _record(text, at, end, size, schema, out, to, room, frames, known):
     nodes, fields, branches, symbols, names = schema
     used = frames[4]
     used[0] = used[1] = 0
+    begin_names(known)
     depth, node, items = 0, np.int64(0), end - at + ITEMS_MIN
     while True:
         op = nodes[node, 0]

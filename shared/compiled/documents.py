@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from tidemark.shared.compiled import json, packed, tags
 from tidemark.shared.compiled.columns import Bools, Int32s, Int64s, Path, Tagged, Uint8s, bitmap
+from tidemark.shared.compiled.name_tables import name_table
 
 SIZE_MAX_BYTES: Final = 64 * 1024 * 1024
 """Of a document; the plain interpreter says why a larger one is none."""
@@ -124,7 +125,7 @@ class Tree:
 
     nodes: Mapping[Path, int]
     arrays: tuple[Uint8s, Int64s, Int64s, Int64s, Int64s]
-    """All names; where the name of each node ends; the first node below each, the next beside it (0: none), the last below it."""
+    """The table of the nodes' names, and the last node below each."""
 
     @property
     def size(self) -> int:
@@ -136,14 +137,9 @@ class Tree:
 def _tree(paths: tuple[Path, ...]) -> Tree:
     every = sorted({path[:length] for path in paths for length in range(len(path) + 1)} | {()})
     numbers = {path: node for node, path in enumerate(every)}
-    child, sibling, last = np.zeros((3, len(every)), dtype=np.int64)
-    for path, node in reversed(numbers.items()):
-        last[node] = max(last[node], node)
-        if path:
-            above = numbers[path[:-1]]
-            sibling[node], child[above] = child[above], node
-            last[above] = max(last[above], last[node])
-    names = [path[-1].encode("utf-8", _UTF8_ERRORS) if path else b"" for path in every]
-    ends = np.cumsum([len(name) for name in names], dtype=np.int64)
-    text = np.frombuffer(b"".join(names), dtype=np.uint8)
-    return Tree({path: numbers[path] for path in paths}, (text, ends, child, sibling, last))
+    above = [numbers[path[:-1]] for path in every[1:]]
+    last = np.arange(len(every))
+    for node in range(len(every) - 1, 0, -1):
+        last[above[node - 1]] = max(last[above[node - 1]], last[node])
+    table = name_table([path[-1].encode("utf-8", _UTF8_ERRORS) for path in every[1:]], above)
+    return Tree({path: numbers[path] for path in paths}, (*table, last))

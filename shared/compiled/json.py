@@ -29,6 +29,7 @@ from tidemark.shared.compiled.compiling import (
     rare,
 )
 from tidemark.shared.compiled.memory import borrowed, byte_at, double_bits
+from tidemark.shared.compiled.name_tables import number_of
 from tidemark.shared.compiled.scanning import (
     BACKSLASH,
     MINUS,
@@ -271,34 +272,27 @@ def scalar(text, at, end, size):
 
 
 @part
-def child_of(tree, node, source, begin, length):
-    """The node of a field, 0 if it is not asked for."""
-    names, name_ends, child, sibling, _ = tree
-    at = child[node]
-    while at:
-        low = name_ends[at - 1]
-        if name_ends[at] - low == length and same(source, begin, begin + length, names, low, length):
-            return at
-        at = sibling[at]
-    return np.int64(0)
+def is_leaf(tree, node):
+    """Whether nothing is asked for below a node."""
+    return tree[1][node] == node
 
 
 @part
-def _field(text, begin, close, saved, tree, node, scratch):
+def _field(text, begin, close, saved, size, tree, node, scratch):
     """The node of the field with the name in the text, 0 if it is not asked for; _NONE where that cannot be told."""
-    if node < 0 or tree[2][node] == 0:
+    if node < 0 or is_leaf(tree, node):
         return np.int64(0)
     if saved == 0:
-        return child_of(tree, node, text, begin, close - begin)
+        return number_of(tree[0], node, text, begin, close, size)
     if close - begin > len(scratch):
         return np.int64(_NONE)
-    return child_of(tree, node, scratch, 0, copy_string(text, begin, close, scratch, 0))
+    return number_of(tree[0], node, scratch, 0, copy_string(text, begin, close, scratch, 0), len(scratch))
 
 
 @part
 def below(cells, tree, node, row, tag):
     """Give this tag to all nodes below a node."""
-    for at in range(node + 1, (tree[4][node] + 1) if node else 0):
+    for at in range(node + 1, (tree[1][node] + 1) if node else 0):
         cells[0][at, row] = tag
 
 
@@ -390,7 +384,7 @@ def _document(text, at, end, size, tree, cells, row, frames, scratch, trusted):
                 if not trusted and (saved or _typed_kind(text, at + 1, close)):
                     return False
                 frames[1, depth - 1] = _OBJECT
-            node = _field(text, at + 1, close, saved, tree, inside, scratch)
+            node = _field(text, at + 1, close, saved, size, tree, inside, scratch)
             at = skip_space(text, close + 1, end)
             if node < 0 or at >= end or byte_at(text, at) != _COLON:
                 return False
@@ -432,7 +426,7 @@ def _document(text, at, end, size, tree, cells, row, frames, scratch, trusted):
     *(BOOLS_OUT, "bool", INT64_ROWS_OUT, BYTES_OUT),
 )
 def read(
-    text, bounds, names, name_ends, child, sibling, last, kinds, values, begins, ends, sure, trusted, stack, unescaped
+    text, bounds, names, name_ends, above, slots, last, kinds, values, begins, ends, sure, trusted, stack, unescaped
 ):  # fmt: skip
     """Read the documents text[bounds[i]:bounds[i + 1]], of which `sure` is true; the cells of all others stay as they are.
 
@@ -440,7 +434,7 @@ def read(
     (0 at first), value, and the place of the value's text; the first row of each is not used. sure: shape (n,). stack, unescaped: room to
     work in, shape (3, DEPTH_MAX + 1) and (UNESCAPED_BYTES,).
     """
-    tree = borrowed(names), borrowed(name_ends), borrowed(child), borrowed(sibling), borrowed(last)
+    tree = (borrowed(names), borrowed(name_ends), borrowed(above), borrowed(slots)), borrowed(last)
     cells = borrowed(kinds), borrowed(values), borrowed(begins), borrowed(ends)
     frames, scratch, whole = borrowed(stack), borrowed(unescaped), borrowed(text)
     for row in range(len(bounds) - 1):
@@ -449,7 +443,7 @@ def read(
                 whole, bounds[row], bounds[row + 1], len(text), tree, cells, row, frames, scratch, trusted
             )
             if not sure[row]:
-                for node in range(1, len(child)):
+                for node in range(1, len(last)):
                     kinds[node, row], begins[node, row], ends[node, row] = tags.MISSING, 0, 0
 
 

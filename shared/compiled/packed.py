@@ -17,8 +17,9 @@ from tidemark.shared.compiled.compiling import (
     part,
     rare,
 )
-from tidemark.shared.compiled.json import below, child_of, put
+from tidemark.shared.compiled.json import below, is_leaf, put
 from tidemark.shared.compiled.memory import borrowed, byte_at
+from tidemark.shared.compiled.name_tables import number_of
 from tidemark.shared.compiled.scanning import character
 
 _DATE, _LONG = ord("D"), ord("L")
@@ -110,8 +111,11 @@ def is_text(text, at, size):
 
 
 @part
-def _document(text, at, end, tree, cells, row, frames):
-    """Read a document's values at the paths of the tree into the cells of the row. frames: node and fields left, by depth."""
+def _document(text, at, end, whole, tree, cells, row, frames):
+    """Read a document's values at the paths of the tree into the cells of the row. frames: node and fields left, by depth.
+
+    whole: the size of the text.
+    """
     _, _, at, _, count = header(text, at)
     frames[0, 0], frames[1, 0], depth = 0, count, 1
     while depth and at < end:
@@ -120,7 +124,7 @@ def _document(text, at, end, tree, cells, row, frames):
             continue
         frames[1, depth - 1] -= 1
         _, _, name, size, _ = header(text, at)
-        node = child_of(tree, frames[0, depth - 1], text, name, size)
+        node = number_of(tree[0], frames[0, depth - 1], text, name, name + size, whole)
         at = name + size
         if node == 0:
             at = skip(text, at, end, 1)
@@ -129,7 +133,7 @@ def _document(text, at, end, tree, cells, row, frames):
         tag, found, content, size, count = header(text, at)
         if tag == tags.STRING and not is_text(text, content, size):
             tag = tags.OTHER
-        if tag == tags.OBJECT and tree[2][node]:
+        if tag == tags.OBJECT and not is_leaf(tree, node):
             frames[0, depth], frames[1, depth], at = node, count, content
             put(cells, node, row, tag, found, begin, skip(text, begin, end, 1))
             depth += 1
@@ -144,14 +148,14 @@ def _document(text, at, end, tree, cells, row, frames):
     *(0, BYTES, INT64S, BYTES, INT64S, INT64S, INT64S, INT64S),
     *(BYTE_ROWS_OUT, INT64_ROWS_OUT, INT32_ROWS_OUT, INT32_ROWS_OUT, INT64_ROWS_OUT),
 )
-def read(text, bounds, names, name_ends, child, sibling, last, kinds, values, begins, ends, stack):
+def read(text, bounds, names, name_ends, above, slots, last, kinds, values, begins, ends, stack):
     """As `json.read`, of encoded documents; one of no bytes has no fields. The place of a string is that of its characters.
 
     stack: room to work in, shape (2, m + 2).
     """
-    tree = borrowed(names), borrowed(name_ends), borrowed(child), borrowed(sibling), borrowed(last)
+    tree = (borrowed(names), borrowed(name_ends), borrowed(above), borrowed(slots)), borrowed(last)
     cells = borrowed(kinds), borrowed(values), borrowed(begins), borrowed(ends)
     frames, whole = borrowed(stack), borrowed(text)
     for row in range(len(bounds) - 1):
         if bounds[row] < bounds[row + 1]:
-            _document(whole, bounds[row], bounds[row + 1], tree, cells, row, frames)
+            _document(whole, bounds[row], bounds[row + 1], len(text), tree, cells, row, frames)

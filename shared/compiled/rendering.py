@@ -30,8 +30,10 @@ from tidemark.shared.compiled.compiling import (
     part,
     rare,
 )
+from tidemark.shared.compiled.hashing import hashed, mixed
 from tidemark.shared.compiled.json import first_kind, scalar, typed
-from tidemark.shared.compiled.memory import borrowed, byte_at, copy_bytes, word_at
+from tidemark.shared.compiled.memory import borrowed, byte_at, copy_bytes
+from tidemark.shared.compiled.name_tables import number_of
 from tidemark.shared.compiled.packed import header, is_text, skip
 from tidemark.shared.compiled.scanning import QUOTE, copy_string, skip_space, string_end
 from tidemark.shared.compiled.writing import (
@@ -57,7 +59,14 @@ RELAXED, CANONICAL, BASIC, ISO = 0, 1, 2, 4
 _DEPTH_MAX: Final = 1000
 """Of values in each other; deeper ones are the interpreter's."""
 _NAMES_MAX: Final = 4096
-"""Names of objects that are open at a time; more are the interpreter's."""
+"""Names of objects that are open at a time, a power of two; more are the interpreter's."""
+_FEW_NAMES: Final = 24
+"""Up to so many names of an object are compared one by one: that is faster than a table."""
+_SLOTS: Final = 2 * _NAMES_MAX
+_SERIAL: Final = _NAMES_MAX + 1 + _SLOTS
+"""Of the room for names: names, one behind them, slots, and the number of the document."""
+_PROBES_MAX: Final = 64
+"""Slots that are looked at for a name: they fill with names of large objects that were closed. Beyond, the interpreter looks."""
 _OPEN, _CLOSE, _LIST, _COMMA, _COLON = (ord(c) for c in "{}[,:")
 _TRUE, _FALSE, _NULL = (np.frombuffer(text, dtype=np.uint8) for text in (b"true", b"false", b"null"))
 _NAN, _INFINITY, _MINUS_INFINITY = (np.frombuffer(text, dtype=np.uint8) for text in (b"NaN", b"Infinity", b"-Infinity"))
@@ -136,28 +145,52 @@ def _put_cell(form, out, to, tag, number, text, begin, end, size):
 
 
 @part
+def begin_names(names):
+    """Before the names of another document."""
+    names[_SERIAL] += np.uint64(1)
+
+
+@part
 def known_name(out, begin, end, names, used):
     """Whether a name, as it was written, is among those of its object from names[used[0]] to names[used[1]]; else it is added.
 
-    Names are compared by a number of 64 bits: of two that share one the interpreter finds that they differ.
+    Names are compared by a number of 64 bits: of two that share one the interpreter finds that they differ. Those of a large object
+    are found by slots. One keeps the document and the place of its name, and is free where these are another document's, or where
+    fewer names are open. Where it is not the last name's, slots are searched in the order in which they were: a name that is open
+    keeps all that were taken before it, for they go after it.
     """
-    found = np.uint64(end - begin) * np.uint64(0x9E3779B97F4A7C15)
-    at = begin
-    while at < end:
-        word = word_at(out, at)
-        if end - at < 8:
-            word &= (np.uint64(1) << np.uint64(8 * (end - at))) - np.uint64(1)
-        found = (found ^ word) * np.uint64(0xD6E8FEB86659FD93)
-        found ^= found >> np.uint64(32)
-        at += 8
-    if used[1] >= _NAMES_MAX:
+    found, first, at = hashed(out, begin, end, end + 8), used[0], used[1]
+    if at >= _NAMES_MAX:
         return True
-    same = False
-    for i in range(used[0], used[1]):
-        same |= names[i] == found
-    names[used[1]] = found
-    used[1] += 1
-    return same
+    names[at] = found
+    used[1] = at + 1
+    if at - first < _FEW_NAMES:
+        same = False
+        for i in range(first, at):
+            same |= names[i] == found
+        return same
+    if at - first == _FEW_NAMES:
+        for i in range(first, at):
+            if _slot_taken(names, first, i):
+                return True
+    return _slot_taken(names, first, at)
+
+
+@rare
+def _slot_taken(names, first, at):
+    """Whether names[at] stands before, from names[first] on, or no slot is found for it; else it has one."""
+    found, serial = names[at], names[_SERIAL]
+    slot = mixed(found, np.uint64(first))
+    for _ in range(_PROBES_MAX):
+        place = np.int64(slot & np.uint64(_SLOTS - 1)) + _NAMES_MAX + 1
+        other = np.int64(names[place] & np.uint64(_NAMES_MAX - 1))
+        if names[place] // np.uint64(_NAMES_MAX) != serial or other >= at:
+            names[place] = serial * np.uint64(_NAMES_MAX) + np.uint64(at)
+            return False
+        if other >= first and names[other] == found:
+            return True
+        slot += np.uint64(1)
+    return True
 
 
 # --- values in JSON ---------------------------------------------------------------------------------------------------
@@ -318,22 +351,6 @@ def _put_packed(form, text, at, end, size, out, to, frames):
 
 
 @part
-def _column_of(out, begin, end, texts, text_ends):
-    """The column with this name, as it was written; -1 if there is none."""
-    low = 0
-    for column in range(len(text_ends)):
-        high = text_ends[column]
-        if high - low == end - begin:
-            same = True
-            for i in range(high - low):
-                same &= texts[low + i] == out[begin + i]
-            if same:
-                return column
-        low = high
-    return -1
-
-
-@part
 def _place(form, cells, row, column, null, out, mark, to, frames):
     """Write a column's value of the field with the name from `mark` to `to`; `mark` if it has none. null: the document's own value is null.
 
@@ -363,10 +380,9 @@ def _comma(form, out, to, count):
 @part
 def _end(form, cells, row, columns, out, top, to, count, frames):
     """Write the fields that the document does not have, and its end; as `_place`."""
-    texts, text_ends, placed = columns
-    low = 0
-    for column in range(len(text_ends)):
-        high = text_ends[column]
+    (texts, ends, _, _), placed = columns
+    for column in range(len(placed)):
+        low, high = ends[column], ends[column + 1]
         tag = cells[0][column, row]
         if not placed[column] and tag != tags.MISSING and tag != ASK:
             to = _comma(form, out, to, count)
@@ -375,7 +391,6 @@ def _end(form, cells, row, columns, out, top, to, count, frames):
             if to < 0:
                 return -1
             count += 1
-        low = high
     if form < 0:
         return encoding.put_head(out, top, to, count, False)
     out[to] = _CLOSE
@@ -385,7 +400,7 @@ def _end(form, cells, row, columns, out, top, to, count, frames):
 @part
 def _json_row(form, text, at, end, size, cells, row, columns, out, to, frames, names):
     """The place behind the output of a row with a JSON document; -1 where the interpreter has to write it (R3)."""
-    texts, text_ends, placed = columns
+    texts, placed = columns
     at, top, count = skip_space(text, at, end), to, 0
     out[to] = _OPEN
     to += 1
@@ -394,13 +409,14 @@ def _json_row(form, text, at, end, size, cells, row, columns, out, to, frames, n
         return -1
     used = frames[5]
     used[0] = used[1] = 0
+    begin_names(names)
     while byte_at(text, at) != _CLOSE:
         mark = to
         begin = to = _comma(form, out, to, count)
         at, to = _put_name(form, text, at, end, size, out, to)
         if at < 0 or at >= end or known_name(out, begin, to, names, used):
             return -1
-        column, null, value = _column_of(out, begin, to, texts, text_ends), byte_at(text, at) == 110, to
+        column, null, value = number_of(texts, 0, out, begin, to, to + 8) - 1, byte_at(text, at) == 110, to
         at, to = put_value(form, text, at, end, size, out, to, frames, names, used[1])
         if at < 0:
             return -1
@@ -423,7 +439,7 @@ def _json_row(form, text, at, end, size, cells, row, columns, out, to, frames, n
 @part
 def _packed_row(form, text, at, end, size, cells, row, columns, out, to, frames):
     """As `_json_row`, of an encoded document; one of no bytes has no fields."""
-    texts, text_ends, placed = columns
+    texts, placed = columns
     top, count = to, 0
     out[to] = _OPEN
     to += 1
@@ -442,7 +458,7 @@ def _packed_row(form, text, at, end, size, cells, row, columns, out, to, frames)
         else:
             return -1
         at = content + length
-        column, null, value = _column_of(out, begin, to, texts, text_ends), byte_at(text, at) == encoding.NULL, to
+        column, null, value = number_of(texts, 0, out, begin, to, to + 8) - 1, byte_at(text, at) == encoding.NULL, to
         at, to = _put_packed(form, text, at, end, size, out, to, frames)
         if at < 0:
             return -1
@@ -457,32 +473,33 @@ def _packed_row(form, text, at, end, size, cells, row, columns, out, to, frames)
 
 def room_to_work(columns: int) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.int64], npt.NDArray[np.uint64]]:
     """The working memory of `render` and `encode`, for so many columns (CC5)."""
-    return np.empty(columns, np.bool_), np.empty((6, _DEPTH_MAX + 1), np.int64), np.empty(_NAMES_MAX + 1, np.uint64)
+    return np.empty(columns, np.bool_), np.empty((6, _DEPTH_MAX + 1), np.int64), np.zeros(_SERIAL + 1, np.uint64)
 
 
 def _writer(*, codec: bool) -> Any:
     """Write the rows one behind the other; how many bytes they take. A row where `sure` becomes false is empty (R3).
 
     form: of `render`; `encode` takes CODEC.
-    text, bounds: the documents, JSON or `encoded`. texts, text_ends: the names of k columns, as they are written, in JSON with colons.
+    text, bounds: the documents, JSON or `encoded`. texts to slots: the names of k columns (`name_table`), as they are written, in JSON
+    with colons.
     kinds to ends: shape (k, n): the columns' values of the fields: tag, value, and place in `strings` (of a string its characters,
     of ENCODED the value, of OTHER, which the codec does not have, its JSON). out: with room. offsets: shape (n + 1,), where rows begin.
     sure: shape (n,). placed, stack, known: to work in, see `room_to_work`.
     """
 
     @compiled(
-        *(1, "int64", BYTES, INT64S, "bool", BYTES, INT64S),
+        *(1, "int64", BYTES, INT64S, "bool", BYTES, INT64S, INT64S, INT64S),
         *(BYTE_ROWS, INT64_ROWS, INT64_ROWS, INT64_ROWS, BYTES),
         *(BYTES_OUT, INT64S_OUT, BOOLS_OUT, BOOLS_OUT, INT64_ROWS_OUT, UINT64S_OUT),
         name="encode" if codec else "render",
     )
     def write(
-        asked, text, bounds, encoded, texts, text_ends, kinds, numbers, begins, ends, strings, out, offsets, sure,
+        asked, text, bounds, encoded, texts, text_ends, above, slots, kinds, numbers, begins, ends, strings, out, offsets, sure,
         placed, stack, known,
     ):  # fmt: skip
         whole, target, frames, names = borrowed(text), borrowed(out), borrowed(stack), borrowed(known)
         cells = borrowed(kinds), borrowed(numbers), borrowed(begins), borrowed(ends), borrowed(strings)
-        columns = borrowed(texts), borrowed(text_ends), borrowed(placed)
+        columns = (borrowed(texts), borrowed(text_ends), borrowed(above), borrowed(slots)), borrowed(placed)
         to = np.int64(0)
         form = np.int64(CODEC) if codec else asked
         for row in range(len(sure)):

@@ -29,17 +29,18 @@ from tidemark.shared.compiled.compiling import (
 )
 from tidemark.shared.compiled.documents import buffers, cells_of, read_packed
 from tidemark.shared.compiled.encoding import put_cell, put_count, put_head, put_string_head
-from tidemark.shared.compiled.json import same
+from tidemark.shared.compiled.hashing import equal, hashed
 from tidemark.shared.compiled.memory import borrowed, copy_bytes
+from tidemark.shared.compiled.name_tables import name_table, number_of
 from tidemark.shared.compiled.packed import header, is_text, skip
-from tidemark.shared.compiled.rendering import CODEC, ENCODED, encode, put_value, room_to_work
+from tidemark.shared.compiled.rendering import CODEC, ENCODED, begin_names, encode, put_value, room_to_work
 
 _GROWTH: Final = 3
 """How many times as long as its JSON a value may be: a double has nine bytes."""
 _HEAD_BYTES: Final = 16
 """The most bytes of a number, or of a header."""
-_PAIRS_MAX: Final = 2**16
-"""Pairs of names that two objects may have: each is compared with each, and beyond that the interpreter's tables are faster."""
+_SLOT: Final = 3
+"""Numbers of a slot (`_field_of`)."""
 
 
 def write(cells: Tagged) -> tuple[pa.BinaryArray, Bools]:
@@ -222,47 +223,52 @@ def objects(base: pa.BinaryArray, names: Sequence[str], parts: Sequence[pa.Binar
     offsets, sure = np.empty(count + 1, np.int64), np.ones(count, np.bool_)
     size = encode(
         CODEC,
-        whole, bounds, True, np.frombuffer(b"".join(written), np.uint8), np.cumsum([len(n) for n in written], dtype=np.int64), kinds,
+        whole, bounds, True, *name_table(written), kinds,
         np.zeros_like(begins), begins, ends, strings, out, offsets, sure, *room_to_work(len(parts)),
     )  # fmt: skip
     out.resize(size, refcheck=False)
     return binary_of(offsets, out, None)
 
 
-def paired(counts: Int64s, names: pa.BinaryArray, cells: pa.BinaryArray, there: Bools) -> tuple[pa.BinaryArray, Bools]:
-    """Objects of so many of the fields each, and which are sure, not too many; null cells where none is `there`, which take no field.
+def paired(counts: Int64s, names: pa.BinaryArray, cells: pa.BinaryArray, there: Bools) -> pa.BinaryArray:
+    """Objects of so many of the fields each; null cells where none is `there`, which take no field.
 
     names: encoded texts; of one that stands twice the last value counts. cells: without nulls.
     """
     (known, heads), (text, bounds) = buffers(names), buffers(cells)
     size = int(heads[-1] - heads[0]) + int(bounds[-1] - bounds[0]) if len(cells) else 0
     out = np.empty(size + _HEAD_BYTES * len(counts), np.uint8)
-    offsets, sure = np.empty(len(counts) + 1, np.int64), np.ones(len(counts), np.bool_)
-    size = _paired(known, heads, text, bounds, counts, there, offsets, sure, out)
+    offsets, most = np.empty(len(counts) + 1, np.int64), int(counts.max(initial=0))
+    size = _paired(known, heads, text, bounds, counts, there, _room(most), np.empty(most, np.int64), offsets, out)
     out.resize(size, refcheck=False)
-    return binary_of(offsets, out, there), sure
+    return binary_of(offsets, out, there)
 
 
 def only(cells: pa.BinaryArray, names: Sequence[str]) -> pa.BinaryArray:
     """Encoded objects with the fields of these names alone, in the order that they have. No bytes stay no bytes."""
     text, bounds = buffers(cells)
-    known = [name.encode("utf-8", "surrogatepass") for name in names]
-    ends = np.cumsum([0, *map(len, known)], dtype=np.int64)
+    known = name_table([name.encode("utf-8", "surrogatepass") for name in names])
     out, offsets = np.empty(int(bounds[-1] - bounds[0]), np.uint8), np.empty(len(cells) + 1, np.int64)
-    size = _only(text, bounds, np.frombuffer(b"".join(known), np.uint8), ends, offsets, out)
+    size = _only(text, bounds, *known, offsets, out)
     out.resize(size, refcheck=False)
     return binary_of(offsets, out, None)
 
 
-def merged(below: pa.BinaryArray, above: pa.BinaryArray) -> tuple[pa.BinaryArray, Bools]:
-    """Encoded objects with the fields of others written over, or behind theirs; and which are sure, not too many. No bytes: no fields."""
+def merged(below: pa.BinaryArray, above: pa.BinaryArray) -> pa.BinaryArray:
+    """Encoded objects with the fields of others written over, or behind theirs. No bytes: no fields."""
     (text, bounds), (over, ends) = buffers(below), buffers(above)
-    count = len(below)
+    count, fields = len(below), np.empty(len(below), np.int64)
+    _count(over, ends, tags.OBJECT, fields)
     out = np.empty(int(bounds[-1] - bounds[0]) + int(ends[-1] - ends[0]) + _HEAD_BYTES * count, np.uint8)
-    offsets, sure = np.empty(count + 1, np.int64), np.ones(count, np.bool_)
-    size = _merged(text, bounds, over, ends, offsets, sure, out)
+    offsets = np.empty(count + 1, np.int64)
+    size = _merged(text, bounds, over, ends, _room(int(fields.max(initial=0))), offsets, out)
     out.resize(size, refcheck=False)
-    return binary_of(offsets, out, None), sure
+    return binary_of(offsets, out, None)
+
+
+def _room(names: int) -> npt.NDArray[np.int64]:
+    """Slots for the names of an object (`_field_of`)."""
+    return np.zeros((1 << (2 * names).bit_length(), _SLOT), np.int64)
 
 
 def _name(text: bytes) -> bytes:
@@ -308,6 +314,7 @@ def _write(text, kinds, numbers, begins, ends, packed, out, offsets, sure, stack
             copy_bytes(target, to, whole, begin, end - begin)
             to += end - begin
         else:
+            begin_names(names)
             behind, after = put_value(CODEC, whole, begin, end, len(text), target, to, frames, names, 0)
             sure[row] = behind >= 0
             to = after if behind >= 0 else to
@@ -402,18 +409,10 @@ def _fields(text, bounds, counts, ends, names, offsets, out):
     ends[field], offsets[field] = behind_name, to
 
 
-@part
-def _is_one_of(names, ends, text, at, size):
-    for name in range(len(ends) - 1):
-        begin = ends[name]
-        if ends[name + 1] - begin == size and same(text, at, at + size, names, begin, size):
-            return True
-    return False
-
-
-@compiled(1, BYTES, INT64S, BYTES, INT64S, INT64S_OUT, BYTES_OUT)
-def _only(text, bounds, names, ends, offsets, out):
-    whole, target, known, to = borrowed(text), borrowed(out), borrowed(names), np.int64(0)
+@compiled(1, BYTES, INT64S, BYTES, INT64S, INT64S, INT64S, INT64S_OUT, BYTES_OUT)
+def _only(text, bounds, names, ends, above, slots, offsets, out):
+    whole, target, to = borrowed(text), borrowed(out), np.int64(0)
+    known = borrowed(names), borrowed(ends), borrowed(above), borrowed(slots)
     for row in range(len(bounds) - 1):
         offsets[row] = to
         if bounds[row] < bounds[row + 1]:
@@ -423,7 +422,7 @@ def _only(text, bounds, names, ends, offsets, out):
             for _ in range(fields):
                 _, _, name, size, _ = header(whole, at)
                 behind = skip(whole, name + size, bounds[row + 1], 1)
-                if _is_one_of(known, ends, whole, name, size):
+                if number_of(known, 0, whole, name, name + size, len(text)):
                     copy_bytes(target, to, whole, at, behind - at)
                     to, kept = to + behind - at, kept + 1
                 at = behind
@@ -442,87 +441,97 @@ def _opened(text, at, end):
 
 
 @part
-def _value_in(text, at, end, fields, source, begin, length):
-    """The place of the value of the field that a name in another text names; -1 without such a field."""
-    for _ in range(fields):
-        _, _, name, size, _ = header(text, at)
-        at = name + size
-        if size == length and same(text, name, at, source, begin, length):
-            return at
-        at = skip(text, at, end, 1)
-    return np.int64(-1)
+def _field_of(text, name, size, whole, others, others_whole, slots, row):
+    """(slot, place) of a row's field with the name that stands in a text; (a slot that is free, -1) without such a field.
+
+    slots: shape (a power of two, _SLOT): the row from 1 on, where the encoded name stands in `others`, and a number. whole, others_whole:
+    the sizes of the texts.
+    """
+    found = hashed(text, name, name + size, whole)
+    last = np.uint64(len(slots) - 1)
+    slot = np.int64((found ^ found >> np.uint64(29)) & last)
+    while slots[slot, 0] == row + 1:
+        _, _, begin, length, _ = header(others, slots[slot, 1])
+        if equal(text, name, name + size, whole, others, begin, begin + length, others_whole):
+            return slot, slots[slot, 1]
+        slot = np.int64(np.uint64(slot + 1) & last)
+    return slot, np.int64(-1)
 
 
-@compiled(1, BYTES, INT64S, BYTES, INT64S, INT64S_OUT, BOOLS_OUT, BYTES_OUT)
-def _merged(below, bounds, above, ends, offsets, sure, out):
-    under, over, target, to = borrowed(below), borrowed(above), borrowed(out), np.int64(0)
-    for row in range(len(sure)):
+@compiled(1, BYTES, INT64S, BYTES, INT64S, INT64_ROWS_OUT, INT64S_OUT, BYTES_OUT)
+def _merged(below, bounds, above, ends, room, offsets, out):
+    """room: of `_room`, for the fields of `above`; the number of a field says whether the object below has one of its name."""
+    under, over, slots, target, to = borrowed(below), borrowed(above), borrowed(room), borrowed(out), np.int64(0)
+    for row in range(len(bounds) - 1):
         offsets[row] = to
         end, last = bounds[row + 1], ends[row + 1]
         at, fields = _opened(under, bounds[row], end)
         first, others = _opened(over, ends[row], last)
-        if fields * others > _PAIRS_MAX:
-            sure[row] = False
-            continue
-        begin, start, count = to, at, fields
+        place = first
+        for _ in range(others):
+            _, _, name, size, _ = header(over, place)
+            slot, _ = _field_of(over, name, size, len(above), over, len(above), slots, row)
+            slots[slot, 0], slots[slot, 1], slots[slot, 2] = row + 1, place, 0
+            place = skip(over, name + size, last, 1)
+        begin, count = to, fields
         to += 1
         for _ in range(fields):
             _, _, name, size, _ = header(under, at)
-            value = _value_in(over, first, last, others, under, name, size)
-            kept = skip(under, name + size, end, 1) if value < 0 else name + size
+            slot, place = _field_of(under, name, size, len(below), over, len(above), slots, row)
+            kept = skip(under, name + size, end, 1) if place < 0 else name + size
             copy_bytes(target, to, under, at, kept - at)
             to += kept - at
             at = kept
-            if value >= 0:
-                behind = skip(over, value, last, 1)
-                copy_bytes(target, to, over, value, behind - value)
-                to += behind - value
+            if place >= 0:
+                slots[slot, 2] = 1
+                _, _, name, size, _ = header(over, place)
+                behind = skip(over, name + size, last, 1)
+                copy_bytes(target, to, over, name + size, behind - name - size)
+                to += behind - name - size
                 at = skip(under, at, end, 1)
         at = first
         for _ in range(others):
             _, _, name, size, _ = header(over, at)
             behind = skip(over, name + size, last, 1)
-            if _value_in(under, start, end, fields, over, name, size) < 0:
+            slot, _ = _field_of(over, name, size, len(above), over, len(above), slots, row)
+            if slots[slot, 2] == 0:
                 copy_bytes(target, to, over, at, behind - at)
                 to, count = to + behind - at, count + 1
             at = behind
         to = put_head(target, begin, to, count, False)
-    offsets[len(sure)] = to
+    offsets[len(bounds) - 1] = to
     return to
 
 
-@part
-def _last_of_name(names, ends, at, begin, end):
-    """The last field with the name of one of some fields; -1 where that is not the first with it."""
-    size, found = ends[at + 1] - ends[at], at
-    for field in range(begin, end):
-        if ends[field + 1] - ends[field] == size and same(names, ends[field], ends[field + 1], names, ends[at], size):
-            if field < at:
-                return np.int64(-1)
-            found = field
-    return found
-
-
-@compiled(1, BYTES, INT64S, BYTES, INT64S, INT64S, BOOLS, INT64S_OUT, BOOLS_OUT, BYTES_OUT)
-def _paired(names, ends, text, bounds, counts, there, offsets, sure, out):
-    known, whole, target, to, first = borrowed(names), borrowed(text), borrowed(out), np.int64(0), np.int64(0)
+@compiled(1, BYTES, INT64S, BYTES, INT64S, INT64S, BOOLS, INT64_ROWS_OUT, INT64S_OUT, INT64S_OUT, BYTES_OUT)
+def _paired(names, ends, text, bounds, counts, there, room, latest, offsets, out):
+    """room: of `_room`; the number of a name is that of its first field. latest: of a first field the last of its name, -1 for others."""
+    known, whole, slots, target = borrowed(names), borrowed(text), borrowed(room), borrowed(out)
+    to, first = np.int64(0), np.int64(0)
     for row in range(len(counts)):
         offsets[row] = to
-        behind = first + counts[row]
-        sure[row] = counts[row] * counts[row] <= _PAIRS_MAX
-        if there[row] and sure[row]:
+        if there[row]:
             begin, count = to, np.int64(0)
             to += 1
-            for field in range(first, behind):
-                value = _last_of_name(known, ends, np.int64(field), first, behind)
-                if value >= 0:
-                    size = ends[field + 1] - ends[field]
-                    copy_bytes(target, to, known, ends[field], size)
+            for field in range(counts[row]):
+                at = ends[first + field]
+                _, _, name, size, _ = header(known, at)
+                slot, place = _field_of(known, name, size, len(names), known, len(names), slots, row)
+                if place < 0:
+                    slots[slot, 0], slots[slot, 1], slots[slot, 2] = row + 1, at, field
+                    latest[field] = field
+                else:
+                    latest[slots[slot, 2]], latest[field] = field, -1
+            for field in range(counts[row]):
+                if latest[field] >= 0:
+                    at, value = ends[first + field], first + latest[field]
+                    size = ends[first + field + 1] - at
+                    copy_bytes(target, to, known, at, size)
                     copy_bytes(target, to + size, whole, bounds[value], bounds[value + 1] - bounds[value])
                     to += size + bounds[value + 1] - bounds[value]
                     count += 1
             to = put_head(target, begin, to, count, False)
-        first = behind
+        first += counts[row]
     offsets[len(counts)] = to
     return to
 

@@ -11,6 +11,7 @@ import pyarrow as pa
 from tidemark.shared.compiled import rendering, tags
 from tidemark.shared.compiled.columns import with_rows
 from tidemark.shared.compiled.documents import buffers
+from tidemark.shared.compiled.name_tables import NameTable, name_table
 from tidemark.shared.language.values import encode_docs, encode_value
 from tidemark.shared.model.values import MISSING
 from tidemark.shared.operators.base import RAW, REST
@@ -55,9 +56,8 @@ class Overlay:
     text: Bytes
     bounds: Int64s
     encoded: bool
-    names: Bytes
-    """As they are written, one behind the other."""
-    name_ends: Int64s
+    names: NameTable
+    """As they are written."""
     kinds: Bytes
     """Shape (k, n), as the three that follow."""
     numbers: Int64s
@@ -81,11 +81,9 @@ class Overlay:
             for every in ([c.begins for c in columns.values()], [c.ends for c in columns.values()])
         )
         data = [column.data for column in columns.values()] or [np.empty(0, np.uint8)]
-        names = [written(name) for name in columns]
         text, bounds = _documents(batch)
         return cls(
-            text, bounds, REST in batch.schema.names, np.frombuffer(b"".join(names), np.uint8),
-            np.cumsum([len(name) for name in names], dtype=np.int64),
+            text, bounds, REST in batch.schema.names, name_table([written(name) for name in columns]),
             _stacked([c.kinds for c in columns.values()], count, np.uint8),
             _stacked([c.numbers for c in columns.values()], count), begins, ends,
             data[0] if len(data) == 1 else np.concatenate(data),
@@ -94,7 +92,7 @@ class Overlay:
     def room(self, growth: int, cell_bytes: int) -> int:
         """Bytes that hold the rows written, where a value takes so many times the bytes that it has, or those of a cell."""
         rows = len(self.bounds) - 1
-        names = len(self.names) + len(self.name_ends) * cell_bytes
+        names = len(self.names[0]) + len(self.kinds) * cell_bytes
         return growth * (int(self.bounds[-1] - self.bounds[0]) + len(self.data)) + rows * (cell_bytes + names)
 
 
@@ -106,8 +104,8 @@ def encoded(batch: pa.RecordBatch, without: Sequence[str] = ()) -> pa.BinaryArra
     out = np.empty(overlay.room(_GROWTH, _CELL_BYTES) + _CELL_BYTES, np.uint8)
     offsets, sure = np.empty(count + 1, np.int64), np.ones(count, np.bool_)
     size = rendering.encode(
-        rendering.CODEC, overlay.text, overlay.bounds, overlay.encoded, overlay.names, overlay.name_ends, overlay.kinds, overlay.numbers,
-        overlay.begins, overlay.ends, overlay.data, out, offsets, sure, *rendering.room_to_work(len(overlay.name_ends)),
+        rendering.CODEC, overlay.text, overlay.bounds, overlay.encoded, *overlay.names, overlay.kinds, overlay.numbers,
+        overlay.begins, overlay.ends, overlay.data, out, offsets, sure, *rendering.room_to_work(len(overlay.kinds)),
     )  # fmt: skip
     out.resize(size, refcheck=False)
 

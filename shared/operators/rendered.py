@@ -31,8 +31,8 @@ def rendered(
     room = overlay.room(growth, _CELL_BYTES) + _CELL_BYTES
     out, offsets, sure = np.empty(room, np.uint8), np.empty(count + 1, np.int64), np.ones(count, np.bool_)
     size = rendering.render(
-        form, overlay.text, overlay.bounds, overlay.encoded, overlay.names, overlay.name_ends, overlay.kinds, overlay.numbers,
-        overlay.begins, overlay.ends, overlay.data, out, offsets, sure, *rendering.room_to_work(len(overlay.name_ends)),
+        form, overlay.text, overlay.bounds, overlay.encoded, *overlay.names, overlay.kinds, overlay.numbers,
+        overlay.begins, overlay.ends, overlay.data, out, offsets, sure, *rendering.room_to_work(len(overlay.kinds)),
     )  # fmt: skip
     out.resize(size, refcheck=False)
     return with_others(

@@ -37,8 +37,8 @@ def _merge_objects(expr: Call, rows: Rows, of: Of) -> Column:
         assert arg is not None, "each is required"
         cells, doubt = encoded(of(arg, rows))
         _, odd = _nulls_and_odd(cells)
-        found, sure = values.merged(found, values.objects_of(cells)[0])
-        unsure = either(unsure, doubt, odd, ~sure)
+        found = values.merged(found, values.objects_of(cells)[0])
+        unsure = either(unsure, doubt, odd)
     return bounded(found, "object", unsure, rows)
 
 
@@ -116,8 +116,8 @@ def _array_to_object(expr: Call, rows: Rows, of: Of) -> Column:
     kept = np.ones(rows.size, np.bool_) if odd is None else ~odd
     mask = pa.array(kept[source.rows])
     counts = np.where(kept, source.counts, 0)
-    found, sure = values.paired(counts, names.filter(mask), contents.filter(mask), source.are)
-    return bounded(found, "object", either(source.unsure, odd, ~sure), rows)
+    found = values.paired(counts, names.filter(mask), contents.filter(mask), source.are)
+    return bounded(found, "object", either(source.unsure, odd), rows)
 
 
 def _pairs(cells: pa.BinaryArray) -> tuple[pa.BinaryArray, pa.BinaryArray]:

@@ -115,8 +115,8 @@ def _objects(
         of = values.rows_of(counts)
         found, unsure = _values(expr, above, places[into][of], inside)
         left, found, there = _left(found, of, len(into))
-        made, sure = values.paired(left, names.filter(there), found, np.ones(len(into), np.bool_))
-        doubt[into[~sure]] = doubt[into[of[unsure]]] = True
+        made = values.paired(left, names.filter(there), found, np.ones(len(into), np.bool_))
+        doubt[into[of[unsure]]] = True
         cells = with_rows(cells, into, made)
     return without(cells, either(pruned)), doubt
 
