@@ -307,7 +307,8 @@ async def _recomputed(again: Callable[[], Recomputed], expected: Mapping[VertexI
 class _ToldLate:
     """What dead letters say of the rows that came late."""
 
-    places: Positions
+    places: Mapping[VertexId, Positions]
+    """By source."""
     all_told: bool
     """No letter is missing, or without the place of its record."""
 
@@ -330,11 +331,17 @@ def _told_late(
             return None
     if not queues:
         return None
-    topics = {source: context_of(plan, source, "").topic for source in {split.source for split in splits}}
-    partitions = {source_place(topics[split.source], split.ordinal): split.ordinal for split in splits}
-    all_told &= len(partitions) == len(splits)  # else two sources read one topic, and a letter may be of either
-    places = [late_places([letter], None, partitions) for letter in letters if letter["errInfo"]["reason"] == LATE]
-    return _ToldLate(frozenset().union(*places), all_told and all(places))
+    late = [letter for letter in letters if letter["errInfo"]["reason"] == LATE]
+    places: dict[VertexId, Positions] = {}
+    told = [0] * len(late)
+    for source in sorted({split.source for split in splits}):
+        topic = context_of(plan, source, "").topic
+        partitions = {source_place(topic, split.ordinal): split.ordinal for split in splits if split.source == source}
+        found = [late_places([letter], None, partitions) for letter in late]
+        places[source] = frozenset().union(*found)
+        told = [times + len(each) for times, each in zip(told, found, strict=True)]
+    # Where two sources read one topic, a letter may be of either.
+    return _ToldLate(places, all_told and all(times == 1 for times in told))
 
 
 async def _by_letters(

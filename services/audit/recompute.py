@@ -233,7 +233,8 @@ class _World:
     done: EpochDone = field(default_factory=lambda: EpochDone(NO_EPOCH))
     admitted: Mapping[int, Int64s] = field(default_factory=dict)
     """By split, as `recompute` has them; so is the next one."""
-    late: Mapping[int, Int64s] = field(default_factory=dict)
+    late: Mapping[VertexId, Mapping[int, Int64s]] = field(default_factory=dict)
+    """By source."""
     came_late: list[tuple[VertexId, Out]] = field(default_factory=list)
     """By source, rows of this epoch that come behind its barrier."""
     accepts: Mapping[VertexId, Accept] = field(default_factory=dict)
@@ -340,7 +341,7 @@ class _World:
                 for reach in self.reach:
                     paced |= reach.read(source, batch.split, out.batch, idled=idled)
                 rows = self._admit(out.batch)
-                if self.late and paced.any() and (late := paced & _among(rows, self.late)).any():
+                if self.late and paced.any() and (late := paced & _among(rows, self.late.get(source, {}))).any():
                     self.came_late.append((source, Out(out.port, out.content, rows.filter(pa.array(late)))))
                     rows = rows.filter(pa.array(~late))
                 self.send(source, self.chains[source].on_batch(rows, out.content, ""))
@@ -439,7 +440,7 @@ def recompute(  # noqa: PLR0913 - a document, its records, and what was known of
     name: str,
     *,
     admitted: Positions = frozenset(),
-    late: Positions | None = None,
+    late: Mapping[VertexId, Positions] | None = None,
     passed: Sequence[Mapping[SplitId, int]] = (),
     noted: Mapping[Epoch, Mapping[VertexId, int]] | None = None,
     collects: bool = False,
@@ -454,7 +455,7 @@ def recompute(  # noqa: PLR0913 - a document, its records, and what was known of
     """Run the document over these records, from barrier to barrier: where each split stood says which records an epoch took in.
 
     admitted: records that are in time in spite of their watermark (`lateness: split`); an epoch has to cover their windows whole.
-    late: records that came late where other splits' pace decides that, all others came in time; None: it is not known which.
+    late: by source, records that came late where other splits' pace decides that, all others came in time; None: it is not known which.
     passed: positions at the barriers on the way, in order: which record of an id counts is decided at each (DD2).
     noted: by epoch, where watermarks stood at its barrier (`MirrorRow.reached`), ms, as far as that is known.
     accepts: by sink vertex, which rows its target would refuse; none for a vertex without an entry.
@@ -470,7 +471,7 @@ def recompute(  # noqa: PLR0913 - a document, its records, and what was known of
         plan,
         _contexts(processor, plan, code, name),
         admitted=_by_split(admitted),
-        late=_by_split(late or frozenset()),
+        late={source: _by_split(places) for source, places in (late or {}).items()},
         accepts=accepts or {},
         texts=texts or {},
         refused=None if refusals is None else refusals(),
