@@ -17,8 +17,11 @@ from typing import Any, Final
 import pyarrow as pa
 import pyspark
 from pyspark import SparkConf, SparkContext
+from pyspark.errors import PySparkRuntimeError
 from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
+
+from tidemark.spark_stages.beginning import why_not
 
 
 def warm_up(session: SparkSession) -> None:
@@ -34,6 +37,9 @@ def _load(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 ARCHIVE: Final = "TIDEMARK_SPARK_CLASSES"
 """Names the archive of the JVM's classes (archive.py), where it is not in the project's own folder."""
+_MEMORY: Final = "spark.driver.memory"
+_NOT_BEGUN: Final = "JAVA_GATEWAY_EXITED"
+"""PySpark's word for a JVM that ended as it began."""
 SETTINGS: Final[Mapping[str, str]] = {
     "spark.sql.shuffle.partitions": "2",
     "spark.default.parallelism": "2",
@@ -43,7 +49,7 @@ SETTINGS: Final[Mapping[str, str]] = {
     "spark.sql.parquet.mergeSchema": "false",
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
-    "spark.driver.memory": "1g",
+    _MEMORY: "1g",
     "spark.python.worker.reuse": "true",
     # Files are few and small: no listing jobs, no speculative metadata.
     "spark.sql.sources.parallelPartitionDiscovery.threshold": "100000",
@@ -106,7 +112,10 @@ def archive_options() -> str:
 
 
 def open_session(name: str, master: str = "local[2]", settings: Mapping[str, str] | None = None) -> SparkSession:
-    """A session; started when there is none yet. `master`: `local[n]`, `spark://…`, or `sc://…` for Spark Connect."""
+    """A session; started when there is none yet. `master`: `local[n]`, `spark://…`, or `sc://…` for Spark Connect.
+
+    NoJvm, NotBegun where a JVM of this process does not begin.
+    """
     if master.startswith("local"):
         _leave_others_aside()
     # Executors on this machine are of the same environment as the driver; elsewhere PYSPARK_PYTHON names theirs.
@@ -131,7 +140,13 @@ def open_session(name: str, master: str = "local[2]", settings: Mapping[str, str
     paths = os.environ.get("PYTHONPATH")
     if paths and not master.startswith("sc://"):
         builder = builder.config("spark.executorEnv.PYTHONPATH", paths)
-    session = builder.getOrCreate()
+    try:
+        session = builder.getOrCreate()
+    except PySparkRuntimeError as error:
+        told = why_not(all_settings.get(OPTIONS, ""), all_settings[_MEMORY]) if _NOT_BEGUN in str(error) else None
+        if told is None:
+            raise
+        raise told from error
     if not master.startswith("sc://"):
         session.sparkContext.setLogLevel("ERROR")
     return session

@@ -91,6 +91,7 @@ EXECUTORS: Final = (
     "shared/compiled/__main__.py",
     "shared/compiled/linking.py",
     "shared/process/protobuf_compiler.py",
+    "spark_stages/beginning.py",
     "services/local/",
     "services/cli/",
     "services/library/",

@@ -32,6 +32,7 @@ from tidemark.shared.runtime.body import Announced, Copied, ReceivingBody
 from tidemark.shared.runtime.context import AssignedTask
 from tidemark.shared.runtime.exchange import blob_name, load_body, parquet_bytes
 from tidemark.shared.wire.arrow import decode_batch
+from tidemark.spark_stages.beginning import NotBegun
 from tidemark.spark_stages.manifest import StageManifest, StageState, StateSegment, joined, share
 from tidemark.spark_stages.step import OutputSegment, SparkResult, SparkStep
 
@@ -66,6 +67,8 @@ def outage_of(error: Exception) -> SparkUnavailable | None:
     """The error as an outage, if it is one."""
     if isinstance(error, SparkUnavailable):
         return error
+    if isinstance(error, NotBegun):
+        return SparkUnavailable(str(error))
     said = str(error)
     word = next((word for word in _WORDS if word in said), None)
     if isinstance(error, Py4JNetworkError | ConnectionError):

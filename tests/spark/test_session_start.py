@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tidemark.services.local.java import find_java
 from tidemark.spark_stages.session import LOCAL_ADDRESS
 
 pytestmark = pytest.mark.spark
@@ -34,6 +35,45 @@ assert session.range(3).mapInArrow(lambda batches: batches, "id bigint").count()
 assert session.sparkContext.master == "local[2]" and session.conf.get("spark.sql.session.timeZone") == "UTC"
 session.stop()
 """
+
+
+_REFUSED = """
+import sys
+from tidemark.shared.model.failures import is_lasting, is_outage
+from tidemark.services.spark.body import outage_of
+from tidemark.spark_stages.session import LOCAL, OPTIONS, open_session
+try:
+    open_session("test", settings={OPTIONS: LOCAL[OPTIONS] + sys.argv[1], "spark.driver.memory": sys.argv[2]})
+except Exception as error:
+    print(is_lasting(error), is_outage(outage_of(error) or error), error)
+"""
+
+
+_NEVER = "True False Spark's JVM cannot begin: "
+_NOW = "False True Spark's JVM cannot begin now: "
+
+
+@pytest.mark.parametrize(
+    ("options", "memory", "home", "said"),
+    [
+        (" -XX:MaxMetaspaceSize=abc", "1g", None, _NEVER + "{java}: Improperly specified VM option 'MaxMetaspaceSize=abc'; correct `conf`"),
+        ("", "1k", None, _NEVER + "{java}: Too small maximum heap; correct `conf`"),
+        ("", "1g", "/no/java", _NEVER + "JAVA_HOME is /no/java, which holds no bin/java; install"),
+        (" -XX:ErrorFile=/dev/null -Xms8000000m", "9000000m", None, _NOW + "{java}: There is insufficient memory"),
+    ],
+)  # fmt: skip
+def test_a_jvm_that_can_never_begin_is_told_from_one_that_finds_no_room(
+    options: str, memory: str, home: str | None, said: str
+) -> None:
+    """By its own words, which PySpark leaves on the process' output: the one ends the processor, the other is waited for."""
+    done = subprocess.run(
+        [sys.executable, "-c", _REFUSED, options, memory],
+        env=os.environ | ({} if home is None else {"JAVA_HOME": home}),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert said.format(java=find_java().executable) in done.stdout, done.stdout + done.stderr[-1000:]
 
 
 def test_a_machine_that_cannot_resolve_its_own_name_has_a_session(tmp_path: Path) -> None:
