@@ -30,12 +30,13 @@ _COLUMN_BYTES_MAX: Final = 2**31 - 1
 
 
 class BrokenBatch(Exception):
-    """A batch that cannot be read: its base offset, and why."""
+    """A batch that cannot be read: its base offset, and why. `whole`: its bytes are those that were written, so it never can."""
 
-    def __init__(self, base_offset: int, reason: str) -> None:
+    def __init__(self, base_offset: int, reason: str, *, whole: bool = True) -> None:
         super().__init__(reason)
         self.base_offset = base_offset
         self.reason = reason
+        self.whole = whole
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +142,7 @@ class PartitionAnswer:
         for place in np.flatnonzero(found != 1).tolist():
             intact = bool(found[place]) and self._is_intact(table[place])
             if not intact and place == 0:
-                raise BrokenBatch(int(table[0, kafka.BASE]), "does not have the CRC that it names")
+                raise BrokenBatch(int(table[0, kafka.BASE]), "does not have the CRC that it names", whole=False)
             if not intact:
                 return place
         return len(table)

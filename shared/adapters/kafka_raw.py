@@ -21,9 +21,14 @@ from tidemark.shared.adapters.kafka_settings import KafkaSettings
 from tidemark.shared.model.ids import Offset
 from tidemark.shared.model.records import RawPartition
 from tidemark.shared.ports.log import TopicPartition
+from tidemark.shared.ports.source import SourceUnreadable
 
 _UNTIL_TAKEN_S: Final = 3_600.0
 """No bound: the library is to wait until the reader says so."""
+_AS_WRITTEN: Final = (
+    "its bytes are those that its producer wrote (CRC), so no fetch mends it: start without state, from an offset behind it"
+    " (config.startAt)"
+)
 _MUCH_BYTES: Final = 64 * 1024
 """An answer of so much is asked for again at once: there is more, and the cost of a request is little beside it."""
 
@@ -220,9 +225,10 @@ class RawReader:
             taken = fetched.take(max_bytes, with_keys=self._with_keys) if fetched.more else (None, 0)
             more = fetched.more
         except BrokenBatch as error:  # fetched again, it raises again
-            raise errors.CorruptRecordException(
-                f"topic {at.topic} partition {at.partition}: the batch at offset {error.base_offset} {error.reason}"
-            ) from error
+            said = f"topic {at.topic} partition {at.partition}: the batch at offset {error.base_offset} {error.reason}"
+            if error.whole:
+                raise SourceUnreadable(f"{said}; {_AS_WRITTEN}") from error
+            raise errors.CorruptRecordException(said) from error
         finally:
             result._update_position()
             if not more:

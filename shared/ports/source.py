@@ -19,6 +19,10 @@ class SourceReplaced(LogError, Lasting):
     """Where a split was there is another one: positions of the one mean nothing in the other. Waiting does not help (I2)."""
 
 
+class SourceUnreadable(LogError, Lasting):
+    """What lies next in a split can be read by nobody, as often as it is fetched. The message names the place and how to go on."""
+
+
 class SourceOvertaken(OffsetOutOfRange, Lasting):
     """Retention has deleted what was to be read next. Waiting does not bring it back."""
 

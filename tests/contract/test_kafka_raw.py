@@ -17,6 +17,7 @@ from tidemark.shared.adapters.kafka_log import KafkaLog
 from tidemark.shared.adapters.kafka_raw import RawReader
 from tidemark.shared.adapters.kafka_reader import PASSED
 from tidemark.shared.adapters.kafka_settings import KafkaSettings
+from tidemark.shared.model.failures import is_lasting
 from tidemark.shared.model.ids import Offset
 from tidemark.shared.model.records import RawPartition
 from tidemark.shared.ports.log import LogError, NewRecord, OffsetOutOfRange, TopicPartition, Transaction
@@ -206,7 +207,7 @@ async def test_compressed_topics_are_read_by_either_reader(
 async def test_a_batch_in_an_encoding_that_is_not_known_is_an_error_with_its_place(
     settings: KafkaSettings, unique_name: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The message has topic, partition, offset, and the number of the encoding."""
+    """The message has topic, partition, offset, and the number of the encoding; and no waiting makes it known."""
     log = KafkaLog(settings)
     at = TopicPartition(unique_name("unknown"), 0)
     await log.create_topic(at.topic, 1, {"compression.type": "gzip"})
@@ -225,8 +226,9 @@ async def test_a_batch_in_an_encoding_that_is_not_known_is_an_error_with_its_pla
     with pytest.raises(
         LogError,
         match=rf"topic {at.topic} partition 0: the batch at offset 0 is compressed in a way that is not known \(1\)",
-    ):
+    ) as raised:
         await until_something()
+    assert is_lasting(raised.value)
     await raw.close()
     await log.close()
 
