@@ -298,6 +298,11 @@ class SparkBody(ReceivingBody):
 
     # --- what others ask ----------------------------------------------------------------------------------------------------
 
+    def batching(self) -> bool:
+        """Rows wait for the step, or open windows for a watermark that came behind the last one (W3)."""
+        waits = bool(self._segments or self._inline or self._rows)
+        return waits or (self._input_ms > self._stepped_ms and bool(self._state.segments))
+
     def output_watermark(self) -> int:
         """That of the last step, ms."""
         return self._output_ms

@@ -410,3 +410,19 @@ def test_ST1_which_late_rows_join_a_session_does_not_depend_on_which_came_first(
     made.finish()
     assert made.dead_letters() == []
     assert [each["n"] for each in made.documents()] == [2, 2]
+
+
+def test_W3_a_step_with_rows_or_windows_that_wait_for_the_barrier_holds_them() -> None:
+    """So its task is not idle before that: receivers would be past what it lets out."""
+    made = world(pipeline(10, pipeline=[{"$sort": {"v": 1}}, {"$count": "n"}]), [record(2), record(25)])
+    step = made._step
+    made.feed(0, 1)
+    made.flush(0)
+    made.deliver(0, 9)
+    assert step.held_rows(0) == 1
+    made.epoch()
+    assert step.held_rows(0) == 0
+    step.on_watermark(25)
+    assert step.held_rows(0) == 1
+    assert len(step.before_barrier()) == 1
+    assert step.held_rows(0) == 0

@@ -107,6 +107,24 @@ def on_stage(story: Any) -> None:
     run_virtual(main)
 
 
+def test_W3_a_stage_with_rows_for_its_step_is_not_idle() -> None:
+    """Receivers that did not wait for it would be past what the step lets out; so they would be past windows that are due."""
+
+    async def story(world: VirtualWorld, blobs: MemoryBlobs) -> None:
+        body = body_of(world, blobs, Stub())
+        assert not body.batching()
+        await body.apply("", (partial(0, 10),))
+        assert body.batching()
+        await body.flush(Epoch(1))
+        assert not body.batching()
+        await body.advance(10)
+        assert body.batching()
+        await body.flush(Epoch(2))
+        assert not body.batching()
+
+    on_stage(story)
+
+
 def test_P1_small_partials_of_an_epoch_become_one_segment_and_references_stay() -> None:
     """The step runs once an epoch, at its end, on the segments that frames named and one with all that came inline."""
 
