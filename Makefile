@@ -208,6 +208,15 @@ machines: setup ## the command in environments drawn at random, COUNT=40 from SE
 hosts: setup ## programs drawn at random around `import tidemark`, COUNT=40 from SEED=1 on: threads, loops, forks, settings (ARGS=--run: each runs a pipeline, too)
 	$(BIN)/python -m tests.harness.hosts $(or $(SEED),1) $(or $(COUNT),40) $(ARGS)
 
+UV := .tidemark/uv
+# Resolves packages to their lowest versions, too; for environments alone, not a part of the product.
+$(UV)/bin/uv: | $(PACKAGES)
+	@$(BIN)/python -m venv $(UV) && $(UV)/bin/pip install --quiet --disable-pip-version-check uv==0.13.9 || { rm -rf $(UV); exit 1; }
+
+.PHONY: environments
+environments: setup $(UV)/bin/uv ## other versions of what the wheel asks for, on each Python here, drawn at random (SEED=1 COUNT=4 ARGS='--resolution lowest'); some 15 minutes each
+	$(BIN)/python -m tests.harness.environments $(or $(SEED),1) $(or $(COUNT),4) --uv $(UV)/bin/uv $(ARGS)
+
 .PHONY: many
 many: setup ## PROCESSORS=30 small ones in one installation: time until all have committed, processes, memory
 	$(BIN)/python -m tests.harness.many $(or $(PROCESSORS),30)

@@ -217,8 +217,8 @@ def _line(document: Mapping[str, Any]) -> str:
     return json.dumps(document, sort_keys=True)
 
 
-def run(names: Sequence[str], folder: Path, seed: int = 0) -> str:
-    """Run the job in a new folder under these hazards; "" or what is wrong."""
+def run(names: Sequence[str], folder: Path, seed: int = 0, program: str = COMMAND) -> str:
+    """Run the job in a new folder under these hazards, by this `tidemark`; "" or what is wrong."""
     folder.mkdir(parents=True)
     rng = random.Random(seed)
     records = [
@@ -239,7 +239,7 @@ def run(names: Sequence[str], folder: Path, seed: int = 0) -> str:
         command += hazard.within
     with (folder / "told").open("wb") as told:
         process = subprocess.Popen(
-            [*command, COMMAND, "run", "job.yaml"],
+            [*command, program, "run", "job.yaml"],
             cwd=folder,
             env=environment,
             stdin=subprocess.DEVNULL,
