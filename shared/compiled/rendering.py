@@ -58,13 +58,14 @@ CODEC: Final = -1
 RELAXED, CANONICAL, BASIC, ISO = 0, 1, 2, 4
 _DEPTH_MAX: Final = 1000
 """Of values in each other; deeper ones are the interpreter's."""
-_NAMES_MAX: Final = 4096
-"""Names of objects that are open at a time, a power of two; more are the interpreter's."""
+_NAMES_BITS_MIN, _NAMES_BITS_MAX = 6, 20
+"""Room for two to the power of so many names of objects that are open at a time; more are the interpreter's."""
+_FIELD_BYTES_MIN: Final = 2
+"""Of a field: those of a map in Avro."""
 _FEW_NAMES: Final = 24
 """Up to so many names of an object are compared one by one: that is faster than a table."""
-_SLOTS: Final = 2 * _NAMES_MAX
-_SERIAL: Final = _NAMES_MAX + 1 + _SLOTS
-"""Of the room for names: names, one behind them, slots, and the number of the document."""
+_BITS, _SERIAL, _FIRST = 0, 1, 2
+"""Of the room for names: how many bits number them, the number of the document, the first name. Twice as many slots stand behind them."""
 _PROBES_MAX: Final = 64
 """Slots that are looked at for a name: they fill with names of large objects that were closed. Beyond, the interpreter looks."""
 _OPEN, _CLOSE, _LIST, _COMMA, _COLON = (ord(c) for c in "{}[,:")
@@ -152,7 +153,7 @@ def begin_names(names):
 
 @part
 def known_name(out, begin, end, names, used):
-    """Whether a name, as it was written, is among those of its object from names[used[0]] to names[used[1]]; else it is added.
+    """Whether a name, as it was written, is among those of its object, of numbers from used[0] to used[1]; else it is added.
 
     Names are compared by a number of 64 bits: of two that share one the interpreter finds that they differ. Those of a large object
     are found by slots. One keeps the document and the place of its name, and is free where these are another document's, or where
@@ -160,13 +161,13 @@ def known_name(out, begin, end, names, used):
     keeps all that were taken before it, for they go after it.
     """
     found, first, at = hashed(out, begin, end, end + 8), used[0], used[1]
-    if at >= _NAMES_MAX:
+    if at >> np.int64(names[_BITS]):
         return True
-    names[at] = found
+    names[_FIRST + at] = found
     used[1] = at + 1
     if at - first < _FEW_NAMES:
         same = False
-        for i in range(first, at):
+        for i in range(_FIRST + first, _FIRST + at):
             same |= names[i] == found
         return same
     if at - first == _FEW_NAMES:
@@ -178,18 +179,18 @@ def known_name(out, begin, end, names, used):
 
 @rare
 def _slot_taken(names, first, at):
-    """Whether names[at] stands before, from names[first] on, or no slot is found for it; else it has one."""
-    found, serial = names[at], names[_SERIAL]
-    slot = mixed(found, np.uint64(first))
+    """Whether the name of number `at` stands before, from `first` on, or no slot is found for it; else it has one."""
+    found, bits, one = names[_FIRST + at], names[_BITS], np.uint64(1)
+    slot, serial = mixed(found, np.uint64(first)), names[_SERIAL] << bits
     for _ in range(_PROBES_MAX):
-        place = np.int64(slot & np.uint64(_SLOTS - 1)) + _NAMES_MAX + 1
-        other = np.int64(names[place] & np.uint64(_NAMES_MAX - 1))
-        if names[place] // np.uint64(_NAMES_MAX) != serial or other >= at:
-            names[place] = serial * np.uint64(_NAMES_MAX) + np.uint64(at)
+        place = _FIRST + np.int64((one << bits) + (slot & (one << bits + one) - one))
+        other = np.int64(names[place] & (one << bits) - one)
+        if names[place] >> bits << bits != serial or other >= at:
+            names[place] = serial | np.uint64(at)
             return False
-        if other >= first and names[other] == found:
+        if other >= first and names[_FIRST + other] == found:
             return True
-        slot += np.uint64(1)
+        slot += one
     return True
 
 
@@ -471,9 +472,14 @@ def _packed_row(form, text, at, end, size, cells, row, columns, out, to, frames)
     return _end(form, cells, row, columns, out, top, to, count, frames)
 
 
-def room_to_work(columns: int) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.int64], npt.NDArray[np.uint64]]:
-    """The working memory of `render` and `encode`, for so many columns (CC5)."""
-    return np.empty(columns, np.bool_), np.empty((6, _DEPTH_MAX + 1), np.int64), np.zeros(_SERIAL + 1, np.uint64)
+def room_to_work(
+    columns: int, longest: int
+) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.int64], npt.NDArray[np.uint64]]:
+    """The working memory of `render` and `encode`, for so many columns and documents of so many bytes (CC5)."""
+    bits = min(max((longest // _FIELD_BYTES_MIN).bit_length(), _NAMES_BITS_MIN), _NAMES_BITS_MAX)
+    known = np.zeros(_FIRST + (3 << bits), np.uint64)
+    known[_BITS] = bits
+    return np.empty(columns, np.bool_), np.empty((6, _DEPTH_MAX + 1), np.int64), known
 
 
 def _writer(*, codec: bool) -> Any:

@@ -51,7 +51,7 @@ def write(cells: Tagged) -> tuple[pa.BinaryArray, Bools]:
     long = np.where(there, (cells.ends - cells.begins).astype(np.int64), 0)
     out = np.empty(int(long.sum()) * (1 if packed else _GROWTH) + _HEAD_BYTES * (count + 1), np.uint8)
     offsets, sure = np.empty(count + 1, np.int64), np.ones(count, np.bool_)
-    _, stack, known = room_to_work(0)
+    _, stack, known = room_to_work(0, int(long.max(initial=0)))
     size = _write(
         cells.text, cells.tags, cells.numbers, cells.begins, cells.ends, packed, out, offsets, sure, stack, known
     )
@@ -224,7 +224,7 @@ def objects(base: pa.BinaryArray, names: Sequence[str], parts: Sequence[pa.Binar
     size = encode(
         CODEC,
         whole, bounds, True, *name_table(written), kinds,
-        np.zeros_like(begins), begins, ends, strings, out, offsets, sure, *room_to_work(len(parts)),
+        np.zeros_like(begins), begins, ends, strings, out, offsets, sure, *room_to_work(len(parts), 0),
     )  # fmt: skip
     out.resize(size, refcheck=False)
     return binary_of(offsets, out, None)

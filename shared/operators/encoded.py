@@ -95,6 +95,10 @@ class Overlay:
         names = len(self.names[0]) + len(self.kinds) * cell_bytes
         return growth * (int(self.bounds[-1] - self.bounds[0]) + len(self.data)) + rows * (cell_bytes + names)
 
+    def room_to_work(self) -> tuple[npt.NDArray[Any], ...]:
+        """The writers' working memory."""
+        return rendering.room_to_work(len(self.kinds), int(np.diff(self.bounds).max(initial=0)))
+
 
 def encoded(batch: pa.RecordBatch, without: Sequence[str] = ()) -> pa.BinaryArray:
     """The document of each row, encoded, but for the fields `without`; shape (n,), no nulls."""
@@ -105,7 +109,7 @@ def encoded(batch: pa.RecordBatch, without: Sequence[str] = ()) -> pa.BinaryArra
     offsets, sure = np.empty(count + 1, np.int64), np.ones(count, np.bool_)
     size = rendering.encode(
         rendering.CODEC, overlay.text, overlay.bounds, overlay.encoded, *overlay.names, overlay.kinds, overlay.numbers,
-        overlay.begins, overlay.ends, overlay.data, out, offsets, sure, *rendering.room_to_work(len(overlay.kinds)),
+        overlay.begins, overlay.ends, overlay.data, out, offsets, sure, *overlay.room_to_work(),
     )  # fmt: skip
     out.resize(size, refcheck=False)
 

@@ -32,7 +32,7 @@ def rendered(
     out, offsets, sure = np.empty(room, np.uint8), np.empty(count + 1, np.int64), np.ones(count, np.bool_)
     size = rendering.render(
         form, overlay.text, overlay.bounds, overlay.encoded, *overlay.names, overlay.kinds, overlay.numbers,
-        overlay.begins, overlay.ends, overlay.data, out, offsets, sure, *rendering.room_to_work(len(overlay.kinds)),
+        overlay.begins, overlay.ends, overlay.data, out, offsets, sure, *overlay.room_to_work(),
     )  # fmt: skip
     out.resize(size, refcheck=False)
     return with_others(

@@ -91,7 +91,7 @@ def _written(documents: pa.BinaryArray, columns: _CsvHeader, delimiter: str) -> 
     count, width = len(documents), len(columns.names)
     room = _GROWTH * int(bounds[-1] - bounds[0]) + count * (_ROW_BYTES + width) + _ROW_BYTES
     out, offsets, sure = np.empty(room, np.uint8), np.empty(count + 1, np.int64), np.ones(count, np.bool_)
-    stack, cells = room_to_work(0)[1], np.full(width, -1, np.int64)
+    stack, cells = room_to_work(0, 0)[1], np.full(width, -1, np.int64)
     if delimiter.isascii():
         csv_writing.write(text, bounds, *columns.tables, width, ord(delimiter), cells, out, offsets, sure, stack)
     else:

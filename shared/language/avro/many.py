@@ -110,7 +110,9 @@ class ManyAvroReader(AvroNodes):
             table(self._nodes, 3), table(self._fields, 3), np.array(self._branches, np.int64), table(self._symbols, 2),
             self._names.array(),
         )  # fmt: skip
-        self._column = Made(avro.read, tables, lambda _: room_to_work(0)[1:], _GROWTH, len(self._names) + _ROW_BYTES)
+        self._column = Made(
+            avro.read, tables, lambda longest: room_to_work(0, longest)[1:], _GROWTH, len(self._names) + _ROW_BYTES
+        )
 
     def read(self, records: pa.BinaryArray) -> tuple[pa.BinaryArray, Bools]:
         """The JSON of records, shape (n,), and which are read; the others are the plain reader's."""

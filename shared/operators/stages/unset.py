@@ -1,6 +1,7 @@
 """`$unset`, and `$project` where it leaves fields out."""
 
 import json
+from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -12,11 +13,17 @@ from tidemark.shared.operators.batches import TAGGED_FIELD
 from tidemark.shared.operators.context import TaskContext
 from tidemark.shared.operators.staged import Named, Staged, frame_of, of_field, replaced
 
+_SOUGHT_MAX: Final = 4
+"""Names that are sought in the documents, a pass each; of more columns each hides the documents' own field, whether there is one or not."""
+
 
 def left_out(stage: ByFields, staged: Staged, context: TaskContext) -> None:
     """Fields left out: columns go, and a column without a value hides the documents' own fields."""
     frame = frame_of(stage, staged, context, stage.paths())
     batch = staged.batch
+    columns = {
+        name for name, leaf in stage.fields.fields if name in batch.schema.names and not isinstance(leaf, Branch)
+    }
     new: Named = {}
     gone: list[str] = []
     for name, leaf in stage.fields.fields:
@@ -24,10 +31,10 @@ def left_out(stage: ByFields, staged: Staged, context: TaskContext) -> None:
             cells = of_field(name, frame, staged)
             if cells.null_count < len(cells):
                 new[name] = (TAGGED_FIELD.with_name(name), inside.without(leaf, cells))
-        elif not unwritten(batch, name):
-            new[name] = (TAGGED_FIELD.with_name(name), pa.nulls(batch.num_rows, pa.binary()))
-        elif name in batch.schema.names:
+        elif name in columns and len(columns) <= _SOUGHT_MAX and unwritten(batch, name):
             gone.append(name)
+        else:
+            new[name] = (TAGGED_FIELD.with_name(name), pa.nulls(batch.num_rows, pa.binary()))
     replaced(staged, new)
     if gone:
         staged.batch = staged.batch.drop_columns(gone)
