@@ -141,5 +141,5 @@ def _tree(paths: tuple[Path, ...]) -> Tree:
     last = np.arange(len(every))
     for node in range(len(every) - 1, 0, -1):
         last[above[node - 1]] = max(last[above[node - 1]], last[node])
-    table = name_table([path[-1].encode("utf-8", _UTF8_ERRORS) for path in every[1:]], above)
+    table = name_table(tuple(path[-1].encode("utf-8", _UTF8_ERRORS) for path in every[1:]), tuple(above))
     return Tree({path: numbers[path] for path in paths}, (*table, last))

@@ -4,7 +4,7 @@ Names lie one behind the other, that of number i between ends[i - 1] and ends[i]
 that a name stands below, 0 in a plain list. `slots` are a power of two, at least twice the names: a name's number, 0 where none is.
 """
 
-from collections.abc import Sequence
+from functools import lru_cache
 from typing import Final, TypeAlias
 
 import numpy as np
@@ -24,8 +24,9 @@ _ROOM: Final = 4
 """Slots of a name, at least half as many."""
 
 
-def name_table(names: Sequence[bytes], above: Sequence[int] = ()) -> NameTable:
-    """The table of some names, which differ where they stand below the same one."""
+@lru_cache(maxsize=256)
+def name_table(names: tuple[bytes, ...], above: tuple[int, ...] = ()) -> NameTable:
+    """The table of some names, which differ where they stand below the same one. It is for reading alone."""
     ends = np.cumsum([0, *map(len, names)], dtype=np.int64)
     holders = np.array([0, *above], np.int64) if above else np.zeros(len(ends), np.int64)
     slots = np.zeros(1 << (_ROOM * len(names)).bit_length(), np.int64)

@@ -223,7 +223,7 @@ def objects(base: pa.BinaryArray, names: Sequence[str], parts: Sequence[pa.Binar
     offsets, sure = np.empty(count + 1, np.int64), np.ones(count, np.bool_)
     size = encode(
         CODEC,
-        whole, bounds, True, *name_table(written), kinds,
+        whole, bounds, True, *name_table(tuple(written)), kinds,
         np.zeros_like(begins), begins, ends, strings, out, offsets, sure, *room_to_work(len(parts), 0),
     )  # fmt: skip
     out.resize(size, refcheck=False)
@@ -247,7 +247,7 @@ def paired(counts: Int64s, names: pa.BinaryArray, cells: pa.BinaryArray, there: 
 def only(cells: pa.BinaryArray, names: Sequence[str]) -> pa.BinaryArray:
     """Encoded objects with the fields of these names alone, in the order that they have. No bytes stay no bytes."""
     text, bounds = buffers(cells)
-    known = name_table([name.encode("utf-8", "surrogatepass") for name in names])
+    known = name_table(tuple(name.encode("utf-8", "surrogatepass") for name in names))
     out, offsets = np.empty(int(bounds[-1] - bounds[0]), np.uint8), np.empty(len(cells) + 1, np.int64)
     size = _only(text, bounds, *known, offsets, out)
     out.resize(size, refcheck=False)

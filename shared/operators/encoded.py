@@ -83,7 +83,7 @@ class Overlay:
         data = [column.data for column in columns.values()] or [np.empty(0, np.uint8)]
         text, bounds = _documents(batch)
         return cls(
-            text, bounds, REST in batch.schema.names, name_table([written(name) for name in columns]),
+            text, bounds, REST in batch.schema.names, name_table(tuple(map(written, columns))),
             _stacked([c.kinds for c in columns.values()], count, np.uint8),
             _stacked([c.numbers for c in columns.values()], count), begins, ends,
             data[0] if len(data) == 1 else np.concatenate(data),

@@ -145,7 +145,7 @@ def test_compiled_code_alone_writes_a_document_of_so_many_names(count: int) -> N
         whole = made if twice is None else made[:-1] + b',"signal_%04d":0}' % twice
         out, sure = np.empty(len(whole) + 64, np.uint8), np.ones(1, np.bool_)
         size = rendering.render(
-            rendering.RELAXED, np.frombuffer(whole, np.uint8), np.array([0, len(whole)]), False, *name_table([]),
+            rendering.RELAXED, np.frombuffer(whole, np.uint8), np.array([0, len(whole)]), False, *name_table(()),
             np.empty((0, 1), np.uint8), *np.empty((3, 0, 1), np.int64), np.empty(0, np.uint8), out, np.empty(2, np.int64), sure,
             *rendering.room_to_work(0, len(whole)),
         )  # fmt: skip
