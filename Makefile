@@ -155,6 +155,10 @@ cliffs: setup ## expressions, pipelines and accumulators drawn at random (ARGS='
 	$(BIN)/python -m tests.harness.bench.pipeline_cliffs $(ARGS)
 	$(BIN)/python -m tests.harness.bench.accumulator_cliffs $(ARGS)
 
+.PHONY: growth
+growth: setup ## how costs grow with fields, items, depths, texts, stages and rows, four times as many each time (ARGS='fields'): the steep ones
+	$(BIN)/python -m tests.harness.bench.growth $(ARGS)
+
 .PHONY: bench
 bench: setup ## what it carries on this machine, with machine, versions and command
 	$(PYTEST) -m bench -s --timeout 0 $(ARGS)

@@ -12,6 +12,8 @@ from tests.harness.bench.cliffs import cliffs
 from tests.harness.bench.cliffs import table as cliff_table
 from tests.harness.bench.costs import Cost, table
 from tests.harness.bench.expression_costs import EXPRESSIONS, expression_costs
+from tests.harness.bench.growth import STEEP, Growth, grown
+from tests.harness.bench.growth_shapes import SHAPES, expanded
 from tests.harness.bench.machine import described
 from tests.harness.bench.stage_costs import STAGES, Differs, same, stage_costs
 
@@ -74,3 +76,31 @@ def test_cliffs_of_accumulators_are_found_by_the_seed() -> None:
     drawn = [sorted((c.name, c.type, c.groups) for c in accumulator_cliffs.cliffs(3, 6, rows=50)) for _ in range(2)]
     assert drawn[0] == drawn[1]
     assert len(drawn[0]) == 6
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_each_shape_is_measured(name: str) -> None:
+    """At its least size: the language takes it, and its operators go through all of it."""
+    assert grown(name, SHAPES[name], enough_s=0, rounds=1).sizes == [SHAPES[name].size]
+
+
+def test_shapes_grow_as_they_say() -> None:
+    """Their templates, by size."""
+    shapes = {
+        name: SHAPES[name].pipeline(3)
+        for name in ("stages, $unset", "fields, $set to constants", "names, a path that is set")
+    }
+    assert list(shapes.values()) == [
+        [{"$unset": "f0"}, {"$unset": "f1"}, {"$unset": "f2"}],
+        [{"$set": {"s0": 0, "s1": 1, "s2": 2}}],
+        [{"$set": {"o.a.a.a": "$n"}}],
+    ]
+    assert expanded(SHAPES["nested, $add"].template[0], 2) == {"$set": {"r": {"$add": [{"$add": ["$n", 1]}, 1]}}}
+
+
+def test_a_square_is_steep_and_proportion_is_not() -> None:
+    """By the steepest step; what takes too little time to tell is neither."""
+    assert Growth("square", [10, 40, 160], [0.1, 1.6, 25.6]).exponent == pytest.approx(2)
+    assert Growth("one step", [10, 40, 160], [0.1, 1.6, 6.4]).exponent > STEEP
+    assert Growth("proportion", [10, 40], [0.5, 2.0]).exponent == pytest.approx(1)
+    assert Growth("noise", [10, 40], [0.001, 0.02]).exponent == 0
