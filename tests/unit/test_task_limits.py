@@ -162,7 +162,8 @@ def test_open_windows_within_their_bound_come_out_as_without_one() -> None:
             partial.on_batch(batch(*keys), "rows", "")
             for out in partial.before_barrier():
                 step.on_batch(out.batch, out.content, "")
-        found.append([d for out in step.on_watermark(10_000) if out.port == OUT for d in documents_of(out.batch)])
+        outs = [*step.on_watermark(10_000), *step.before_barrier()]
+        found.append([d for out in outs if out.port == OUT for d in documents_of(out.batch)])
     assert found[0] == found[1]
     assert sorted(d["v"] for d in found[0]) == [2, 2, 3]
 
