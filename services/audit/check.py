@@ -214,7 +214,7 @@ async def _audited(
     again = partial(recompute, processor, splits, stands, name, accepts=accepts, texts=texts, code=plan.code)
     refusals = told_refusals(processor, outputs, commits, expected)
     again = partial(again, running=plan.tasks, begin=run, keep=kept, refusals=refusals and refusals.fresh)
-    again = partial(again, noted={commit.epoch: commit.reached_ms for commit in commits})
+    again = partial(again, noted={commit.epoch: commit.noted for commit in commits})
     done = await _recomputed(again, expected)
     late = _told_late(done.plan, outputs, splits, commits) if done.paced and aligned else None
     told = None if late is None else await _recomputed(partial(again, late=late.places), expected)
@@ -499,7 +499,7 @@ def _may_have_idled(sources: Sequence[SourceRead], commits: Sequence[Commit]) ->
 
 def _all_noted(commits: Sequence[Commit]) -> bool:
     """Whether all say where the watermark stood."""
-    return all(commit.reached_ms for commit in commits)
+    return all(commit.noted.reached_ms for commit in commits)
 
 
 def _tell(paced: Sequence[Judge], commits: Sequence[Commit]) -> bool:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from msgspec import MsgspecError, structs
 
+from tidemark.services.audit.reach import Noted
 from tidemark.services.audit.reading import committed_records
 from tidemark.shared.language.documents import Processor
 from tidemark.shared.model.checkpoint import BlobRef, CommitRow, MirrorRow, SplitStand
@@ -58,9 +59,9 @@ class Commit:
         return self.row.epoch
 
     @property
-    def reached_ms(self) -> dict[VertexId, int]:
-        """By vertex, how far time had come at this barrier; empty where nobody noted it."""
-        return {each.vertex: each.watermark_ms for each in self.row.reached}
+    def noted(self) -> Noted:
+        """What it says of watermarks."""
+        return Noted({each.vertex: each.watermark_ms for each in self.row.reached}, frozenset(self.row.between))
 
     @property
     def waits(self) -> bool:

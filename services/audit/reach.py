@@ -2,7 +2,8 @@
 
 A commit notes where the watermark stood at each vertex (`MirrorRow.reached`). Windows judge by that, and so nothing is left to moments.
 Joins and computations judge a row when it comes, between two barriers: a row that is late by where the watermark stood at the one behind
-it, and not by the one before, was judged by the moment. Of those dead letters tell how.
+it, and not by the one before, was judged by the moment. Of those dead letters tell how. So do windows where a checkpoint was aborted, at
+whose barrier they judged rows, too, and where an epoch had more rows than one task may keep.
 
 Rows of earlier releases note nothing, and so do checkpoints that are not aligned. There nobody knows when a split became idle, or which
 task heard of its return; positions and the notes of idleness say between which bounds the watermark stood.
@@ -28,6 +29,16 @@ from tidemark.shared.operators.windows import enter
 
 Int64s = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True)
+class Noted:
+    """What a commit says of watermarks."""
+
+    reached_ms: Mapping[VertexId, int] = field(default_factory=dict)
+    """Where they stood at its barrier (`MirrorRow.reached`); empty where nobody noted it."""
+    between: frozenset[VertexId] = frozenset()
+    """Where rows of its epoch were judged at other times than at the barrier in front of it, too (`MirrorRow.between`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,6 +181,8 @@ class Reach:
     """At the last barrier."""
     next_ms: int | None = None
     """Where it stands at the next one; None: nobody noted it."""
+    between: bool = False
+    """Rows of this epoch were judged between its barriers, too."""
     beyond_ms: int | None = None
     """At the last barrier it is said to have stood above this, where no records could have brought it; None: it stood as it may."""
     _earliest_ms: int | None = None
@@ -192,7 +205,7 @@ class Reach:
         limits, before, rows = judge.limits(batch)
         exact = bounds.reached_ms is not None and self.next_ms is not None
         least_ms = bounds.reached_ms if bounds.reached_ms is not None and exact else bounds.least_ms
-        if exact or not judge.joins:
+        if not judge.joins:
             open_ = limits > least_ms
             limits, before, rows = limits[open_], before[open_], rows[open_]
         ends = self.next_ms == MAX_TIME and not self.told  # which tells no bound
@@ -239,4 +252,5 @@ class Reach:
     @property
     def _steps(self) -> bool:
         """It is a window, whose rows of this epoch were judged by where the watermark stood at the barrier in front of it."""
-        return self.judge.window is not None and None not in (self.bounds.reached_ms, self.next_ms)
+        known = None not in (self.bounds.reached_ms, self.next_ms)
+        return self.judge.window is not None and known and not self.between

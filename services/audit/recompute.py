@@ -17,7 +17,7 @@ import pyarrow as pa
 from msgspec import Struct, structs
 
 from tidemark.services.audit.chance import by_chance
-from tidemark.services.audit.reach import Bools, Bounds, Int64s, Judge, Reach, SplitReach, judges_of, sources_of
+from tidemark.services.audit.reach import Bools, Bounds, Int64s, Judge, Noted, Reach, SplitReach, judges_of, sources_of
 from tidemark.services.operator.shelved import in_temporary_files
 from tidemark.shared.language.documents import Processor
 from tidemark.shared.model.checkpoint import KnownSplit
@@ -243,14 +243,15 @@ class _World:
     reach: Sequence[Reach] = ()
     beyond: str = ""
     """See `Recomputed`."""
-    noted_ms: Mapping[VertexId, int] = field(default_factory=dict)
-    """Where watermarks stood at the next barrier, as far as that is noted."""
+    noted: Noted = field(default_factory=Noted)
+    """Where watermarks stand at the next barrier, as far as that is noted."""
 
-    def begin(self, epoch: Epoch, noted_ms: Mapping[VertexId, int]) -> None:
-        """What comes now is of this epoch, at whose barrier watermarks stood so."""
-        self.done, self.noted_ms = EpochDone(epoch), noted_ms
+    def begin(self, epoch: Epoch, noted: Noted) -> None:
+        """What comes now is of this epoch, of which this is noted."""
+        self.done, self.noted = EpochDone(epoch), noted
         for reach in self.reach:
-            reach.next_ms = noted_ms.get(reach.judge.vertex)
+            reach.next_ms = noted.reached_ms.get(reach.judge.vertex)
+            reach.between = reach.judge.vertex in noted.between
 
     def keep(self, before: KeptRun | None, chance: Mapping[VertexId, str]) -> KeptRun:
         """Behind a barrier. before: the run that this one goes on from."""
@@ -372,7 +373,7 @@ class _World:
 
     def _told(self, vertex: VertexId) -> tuple[int, bool]:
         """What a vertex is told in front of a barrier: its input watermark, ms, and whether its inputs are idle (W3)."""
-        noted_ms = self.noted_ms.get(vertex)
+        noted_ms = self.noted.reached_ms.get(vertex)
         if vertex in self.sources:
             reading = self.sources[vertex].input
             return reading.watermark_ms if noted_ms is None else noted_ms, reading.is_idle()
@@ -442,7 +443,7 @@ def recompute(  # noqa: PLR0913 - a document, its records, and what was known of
     admitted: Positions = frozenset(),
     late: Mapping[VertexId, Positions] | None = None,
     passed: Sequence[Mapping[SplitId, int]] = (),
-    noted: Mapping[Epoch, Mapping[VertexId, int]] | None = None,
+    noted: Mapping[Epoch, Noted] | None = None,
     collects: bool = False,
     accepts: Mapping[VertexId, Accept] | None = None,
     texts: Mapping[VertexId, Texts] | None = None,
@@ -457,7 +458,7 @@ def recompute(  # noqa: PLR0913 - a document, its records, and what was known of
     admitted: records that are in time in spite of their watermark (`lateness: split`); an epoch has to cover their windows whole.
     late: by source, records that came late where other splits' pace decides that, all others came in time; None: it is not known which.
     passed: positions at the barriers on the way, in order: which record of an id counts is decided at each (DD2).
-    noted: by epoch, where watermarks stood at its barrier (`MirrorRow.reached`), ms, as far as that is known.
+    noted: by epoch, where watermarks stood at its barrier, as far as that is known.
     accepts: by sink vertex, which rows its target would refuse; none for a vertex without an entry.
     texts: by sink vertex, how its rows are written where their metadata decide, too; none for others.
     refusals: makes, for one run, what takes the rows that targets would refuse now for those that they refused then.
@@ -488,7 +489,7 @@ def recompute(  # noqa: PLR0913 - a document, its records, and what was known of
 
     before, is_still = None, False
     for epoch, stands in epochs:
-        at = stands, (noted or {}).get(epoch, {})
+        at = stands, (noted or {}).get(epoch, Noted())
         world.begin(epoch, at[1])
         if at != before or not is_still:  # a silent processor has tens of thousands of equal barriers a day
             had = world.watermarks()

@@ -191,7 +191,8 @@ class OperatorBody(ReceivingBody):
         del epoch
         if self._users.deaths is not None:
             self._users.deaths.committed(committed)
-        return Copied(await self._work(self._chain.snapshot))
+        between = self._chain.between()
+        return Copied(await self._work(self._chain.snapshot), between=between)
 
     def output_watermark(self) -> int:
         """The chain's watermark, ms."""

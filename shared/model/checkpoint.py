@@ -96,6 +96,8 @@ class TaskHandle(Struct, frozen=True, omit_defaults=True):
     """Where a source's splits stood at its barrier (`tidemark.shared.wire.messages`: tuple of SplitStand); b"" for other tasks."""
     listed: BlobRef | None = None
     """The parts by reference: a blob with their list (`shared.runtime.state`), one of `blobs`; `parts` is empty then."""
+    between: bool = False
+    """Since the last committed checkpoint it has judged rows by where the watermark stood at another time than at a committed barrier."""
 
 
 def state_bytes(parts: Iterable[PartHandle], blobs: Iterable[BlobRef]) -> int:
@@ -190,6 +192,8 @@ class MirrorRow(Struct, frozen=True, omit_defaults=True):
     """SHA-256 of the commit row's bytes, hex."""
     reached: tuple[VertexReached, ...] = ()
     """Empty where a checkpoint was not aligned, and in rows of earlier releases."""
+    between: tuple[VertexId, ...] = ()
+    """Vertices of which a task has judged rows at other times than at these barriers, too (`TaskHandle.between`)."""
 
 
 class LineageEntry(Struct, frozen=True, omit_defaults=True):

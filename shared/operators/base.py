@@ -127,6 +127,10 @@ class Operator(ABC):
         """Rows that are held for the next barrier; beyond `merge_above` those that can be merged are merged before they are counted."""
         return 0
 
+    def between(self) -> bool:
+        """Whether since the last `snapshot` (or `restore`) a window has judged rows, or closed, by a watermark between two barriers."""
+        return False
+
     def full(self) -> bool:
         """Whether the rows that wait for the watermark are so near their bound that senders ahead in event time should wait."""
         return False

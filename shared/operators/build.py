@@ -141,6 +141,10 @@ class OperatorChain:
         """Number of rows that operators hold for the next barrier."""
         return sum(operator.held_rows(merge_above) for operator in self.operators)
 
+    def between(self) -> bool:
+        """Whether an operator has; to be asked in front of `snapshot`."""
+        return any(operator.between() for operator in self.operators)
+
     def full(self) -> bool:
         """Whether an operator is."""
         return any(operator.full() for operator in self.operators)

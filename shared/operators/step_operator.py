@@ -2,7 +2,7 @@
 
 It steps before a barrier and at the end of input, as on Spark; the rows that came since are its input. So which rows are late follows
 from where the watermark stood at barriers, not from how fast senders were between two. An `idleTimeout` closes windows between barriers,
-too. State is one part (`task`): with this engine a stage has one task.
+too, and so does an epoch with more rows than may be open (`between`). State is one part (`task`): with this engine a stage has one task.
 """
 
 from collections.abc import Mapping, MutableMapping, Sequence
@@ -78,6 +78,8 @@ class StepOperator(Operator):
     _processing: int = MIN_TIME
     _output: int = MIN_TIME
     _dirty: bool = True
+    _between: bool = False
+    """See `between`."""
     _arrived: bool = False
     _now: int = MIN_TIME
     """The processing time told last, where windows go by it."""
@@ -97,8 +99,10 @@ class StepOperator(Operator):
         most = self.context.open_rows_max
         if self._rows_in + self._open_rows() <= most:
             return ()
+        self._between = self._between or self._step.plan.sessions  # whose rows are judged all at once else
         outs = list(self._run(self._watermark, self._processing))  # rows of one window and key become one
         if self._open_rows() > most:  # a wide epoch: what the watermark has passed has to go
+            self._between = True
             outs += self._run(self._input_ms, self._processing)
         if self._open_rows() > most:
             raise OperatorError(
@@ -168,8 +172,13 @@ class StepOperator(Operator):
         del merge_above
         return self._rows_in + (self._open_rows() if self._input_ms > self._watermark else 0)
 
+    def between(self) -> bool:
+        """Whether an epoch was too wide."""
+        return self._between
+
     def snapshot(self) -> Mapping[StatePart, bytes | None]:
         """Open windows."""
+        self._between = False
         if not self._dirty:
             return {}
         self._dirty = False

@@ -30,6 +30,8 @@ class Copied:
     """A sink's handle of the output that was staged after the last commit (C5)."""
     positions: bytes = b""
     """A source's splits at the barrier (C2)."""
+    between: bool = False
+    """It has judged rows by a watermark between two barriers."""
 
 
 @dataclass(frozen=True, slots=True)

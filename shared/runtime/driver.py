@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Mapping, MutableMapping, Sequence
 
 from tidemark.shared.model.checkpoint import BlobRef, TaskHandle
-from tidemark.shared.model.ids import Epoch, Offset, StatePart
+from tidemark.shared.model.ids import NO_EPOCH, Epoch, Offset, StatePart
 from tidemark.shared.model.time import MAX_TIME, MIN_TIME
 from tidemark.shared.ports.log import TopicPartition
 from tidemark.shared.protocol.errors import LocalError, PeerError
@@ -57,6 +57,9 @@ class TaskDriver:
         self._to_store = asyncio.Event()
         self._stored = asyncio.Event()
         self._positions: dict[Epoch, bytes] = {}
+        self._taken = NO_EPOCH
+        """The last checkpoint of which this task took a snapshot; perhaps it was aborted then."""
+        self._between: dict[Epoch, bool] = {}
         """A source's, of snapshots that are not acknowledged yet; bounded as they are (C10)."""
         client = f"{machine.sender.job}.{wiring.task}"
         self._outbox = Outbox(wiring.log, wiring.clock, client, self._acked, wiring.settings)
@@ -184,6 +187,9 @@ class TaskDriver:
                 self.post(ev.SnapshotTaken(ticket))
                 if copied.positions:
                     self._positions[epoch] = copied.positions
+                # What a step at the barrier of an aborted checkpoint made late no commit tells.
+                self._between[epoch] = copied.between or self._taken not in (NO_EPOCH, committed)
+                self._taken = epoch
                 self._epochs_to_store.append((epoch, copied.changed, copied.blobs, copied.staged))
                 self._to_store.set()
             case _:
@@ -212,8 +218,10 @@ class TaskDriver:
             staged=command.staged,
             positions=self._positions.get(command.epoch, b""),
             listed=command.listed,
+            between=self._between.get(command.epoch, False),
         )
         self._positions = {epoch: noted for epoch, noted in self._positions.items() if epoch > command.epoch}
+        self._between = {epoch: noted for epoch, noted in self._between.items() if epoch > command.epoch}
         self.wiring.ways.on_ack(command.epoch, handle)
 
     # --- beside it ----------------------------------------------------------------------------------------------------------

@@ -21,16 +21,22 @@ from tidemark.services.audit.check import Audited, AuditFailed, audit
 from tidemark.services.audit.installed import AuditedInstallation
 from tidemark.services.audit.settings import AuditSettings
 from tidemark.services.cli.process import quiet
+from tidemark.services.sink.body import SinkBody
 from tidemark.shared.adapters.memory_commit_store import MemoryCommitStore
 from tidemark.shared.adapters.memory_log import MemoryLog
 from tidemark.shared.adapters.virtual import VirtualWorld, run_virtual
+from tidemark.shared.model.ids import Epoch
 from tidemark.shared.model.messages import ModifyProcessor
 from tidemark.shared.ports.log import NewRecord, TopicPartition, Writer
+from tidemark.shared.protocol.coordinator.settings import CoordinatorSettings
+from tidemark.shared.runtime.body import Copied
 from tidemark.shared.runtime.settings import RuntimeSettings
 
 COUNT = 60
 MARKS = "tests.harness.computations:Marks"
 TICKS = "tests.harness.computations:Ticks"
+RUNTIME = RuntimeSettings(engine="local")
+COORDINATOR = CoordinatorSettings(adopt_wait_ms=100, checkpoint_timeout_ms=1_500)
 SECOND = {"size": 1, "unit": "second"}
 FAILS = {"$toInt": "$k"}
 HOPS = {"interval": {"size": 3, "unit": "second"}, "hopSize": SECOND}
@@ -75,6 +81,7 @@ async def audited(
     at_once: bool = False,
     other: int = 0,
     records: Callable[[int], Iterator[tuple[int, dict[str, Any]]]] = _records,
+    runtime: RuntimeSettings = RUNTIME,
 ) -> Audited:
     """Records one after the other, of every partition in turn, through these stages; the audit of what came out.
 
@@ -108,9 +115,8 @@ async def audited(
             **options,
         },
     }
-    if not document["options"]["dlq"]:
-        del document["options"]["dlq"]
-    async with installed(world.clock, world.executor, settings=RuntimeSettings(engine="local")) as it:
+    document["options"] = {name: option for name, option in document["options"].items() if option}
+    async with installed(world.clock, world.executor, settings=runtime, coordinator=COORDINATOR) as it:
         log = sealed(MemoryLog(it.broker))
         await log.create_topic("in", parts)
         await log.create_topic("results", 1)
@@ -421,3 +427,58 @@ def test_barriers_between_which_nothing_came_are_not_computed_again(
     )
     assert found.unchecked == ()
     assert len(runs) < len(found.epochs) / 2
+
+
+BETWEEN: dict[str, list[dict[str, Any]]] = {
+    "tumbling": [_window(allowedLateness=0)],
+    "tumbling, of rows": [_window(allowedLateness=0, pipeline=[{"$sort": {"id": 1}}, *SUMS])],
+    "hopping": [{"$hoppingWindow": {**HOPS, "allowedLateness": 0, "pipeline": SUMS}}],
+    "session": [{"$sessionWindow": {"gap": SECOND, "partitionBy": "$k", "allowedLateness": 0, "pipeline": SUMS}}],
+}
+
+
+def _judged_between(
+    tmp_path: Path, stages: list[dict[str, Any]], options: dict[str, Any], runtime: RuntimeSettings = RUNTIME
+) -> Audited:
+    found: Audited = run_virtual(
+        lambda world: audited(
+            world,
+            tmp_path,
+            stages,
+            parts=2,
+            source={"watermark": {"strategy": "boundedDisorder", "maxDelay": {"size": 100, "unit": "ms"}}},
+            options={"lateness": "merged", **options},
+            records=_disordered,
+            runtime=runtime,
+        )
+    )
+    return found
+
+
+@pytest.mark.parametrize("case", BETWEEN)
+def test_barriers_of_checkpoints_that_were_aborted_are_no_cause_to_accuse(
+    tmp_path: Path, case: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Windows step at them, too, and no commit notes where the watermark stood there."""
+    copy, aborted = SinkBody.copy, set[Epoch]()
+
+    async def slow(body: SinkBody, epoch: Epoch, committed: Epoch) -> Copied:
+        if epoch % 2 and epoch < 12:
+            aborted.add(epoch)
+            await body._context.outside.clock.sleep_ms(2_000)
+        return await copy(body, epoch, committed)
+
+    monkeypatch.setattr(SinkBody, "copy", slow)
+    found = _judged_between(tmp_path, BETWEEN[case], {})
+    assert len(aborted) > 1
+    assert not (found.unchecked and case.startswith("tumbling")), found.unchecked  # letters tell all of these
+    assert all("how far other splits were" in why for why in found.unchecked)
+
+
+@pytest.mark.parametrize("case", BETWEEN)
+def test_an_epoch_too_wide_for_a_windows_task_is_no_cause_to_accuse(tmp_path: Path, case: str) -> None:
+    """What the watermark has passed goes before the barrier then."""
+    options = {"checkpoint": {"interval": {"size": 5, "unit": "second"}}}
+    runtime = RuntimeSettings(engine="local", open_rows_max=14, held_groups_max=4)
+    found = _judged_between(tmp_path, BETWEEN[case], options, runtime)
+    assert all("how far other splits were" in why for why in found.unchecked)

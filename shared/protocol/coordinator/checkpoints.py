@@ -182,7 +182,10 @@ class CommitPermit:
         )
         r = self.row
         digest, reached = sha256(_encode(r)).hexdigest(), _reached(r, sinks)
-        return MirrorRow(r.job, r.epoch, r.predecessor, r.generation, handles, r.final, sources, digest, reached)
+        between = tuple(sorted({h.vertex for h in r.tasks if h.between and h.protocol.inputs} - sinks))
+        return MirrorRow(
+            r.job, r.epoch, r.predecessor, r.generation, handles, r.final, sources, digest, reached, between
+        )
 
 
 def _reached(commit: CommitRow, sinks: frozenset[VertexId]) -> tuple[VertexReached, ...]:
