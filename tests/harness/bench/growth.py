@@ -48,10 +48,11 @@ class Growth:
     def exponent(self) -> float:
         """The steepest of its steps that take long enough to tell; 0 where none does."""
         steps = zip(self.costs, self.costs[1:], self.sizes, self.sizes[1:], strict=False)
+        told = (step for step in steps if step[1] > _TOLD_S and step[3] >= 2 * step[2])
         return max(
-            (math.log(cost / before) / math.log(larger / smaller) for before, cost, smaller, larger in steps if cost > _TOLD_S),
+            (math.log(cost / before) / math.log(larger / smaller) for before, cost, smaller, larger in told),
             default=0.0,
-        )  # fmt: skip
+        )
 
     def __str__(self) -> str:
         costs = ", ".join(f"{size:,}: {cost:.3f} s" for size, cost in zip(self.sizes, self.costs, strict=True))
