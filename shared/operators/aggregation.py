@@ -152,9 +152,12 @@ def at_once(plan: WindowPlan, batches: Sequence[pa.RecordBatch]) -> Sequence[pa.
     """
     if not plan.sessions or not batches:
         return batches
-    whole = one_batch(pa.concat_tables([in_form(pa.Table.from_batches([b]), plan.rows_schema) for b in batches]))
+    whole = pa.concat_tables([in_form(pa.Table.from_batches([b]), plan.rows_schema) for b in batches])
     loose = whole.column(WSTART).is_null()
-    return [part for part in (whole.filter(pc.invert(loose)), whole.filter(loose)) if part.num_rows]
+    parts = (whole.filter(pc.invert(loose)), whole.filter(loose))
+    return [
+        each for part in parts for each in part.combine_chunks().to_batches() if each.num_rows
+    ]  # some, from 2 GiB on
 
 
 def take_rows(

@@ -24,7 +24,7 @@ import pyarrow as pa
 from tidemark.shared.language.schema import FieldTypeName
 from tidemark.shared.language.values import decode_doc, decode_value, encode_doc, encode_docs, parse_json
 from tidemark.shared.model.values import MISSING, Binary, Date, Document, long
-from tidemark.shared.operators.base import ENGINE_PREFIX, RAW, REST
+from tidemark.shared.operators.base import ENGINE_PREFIX, RAW, REST, OperatorError
 
 TIMESTAMP: Final = pa.timestamp("ms", tz="UTC")
 NO_FIELDS: Final = encode_doc({})
@@ -266,8 +266,14 @@ def concat(batches: Sequence[pa.RecordBatch]) -> pa.Table:
 
 
 def one_batch(table: pa.Table) -> pa.RecordBatch:
-    """A table as a single batch (also of no rows)."""
+    """A table as a single batch (also of no rows). OperatorError where one column's values would be 2 GiB or more, Arrow's bound."""
     batches = table.combine_chunks().to_batches()
     if len(batches) == 1:
         return batches[0]
+    if batches:
+        message = (
+            f"{table.num_rows} rows are to be worked on at once, and a column of theirs has 2 GiB or more, {table.nbytes} bytes in all:"
+            " make windows, or checkpoint.interval, shorter, or documents smaller in front of the window"
+        )
+        raise OperatorError(message)
     return pa.RecordBatch.from_arrays([pa.array([], type=f.type) for f in table.schema], schema=table.schema)
