@@ -26,7 +26,7 @@ SOURCE = {"$source": {"connectionName": "c", "topic": "t", "timeField": {"$toDat
 
 
 def test_W1_holds_of_a_window_are_its_epoch_and_its_allowed_lateness() -> None:
-    """The sender holds until the barrier has let its partials out; the step lets the watermark out less the lateness."""
+    """The sender holds until the barrier has let its partials out; the step until it has run, and then the lateness."""
     plan = plan_processor(parse({"pipeline": [SOURCE, WINDOW]}), engine="local", collects=True)
     source, window = plan.vertices[0], plan.vertices[1]
     front_spec = source.chain[0]
@@ -44,6 +44,8 @@ def test_W1_holds_of_a_window_are_its_epoch_and_its_allowed_lateness() -> None:
         step.on_batch(out.batch, out.content, "")
     assert sender.holds() == []
     step.on_watermark(sender.output_watermark())
+    assert [(h.operator, h.why, h.input_ms) for h in step.holds()] == [("$tumblingWindow", "epoch", 25)]
+    step.before_barrier()
     assert step.holds() == [Hold("$tumblingWindow", "allowedLateness", 25, 22)]
 
 
