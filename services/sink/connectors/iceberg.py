@@ -44,7 +44,7 @@ from tidemark.services.sink.connectors.formats import parquet_bytes, table_from
 from tidemark.services.sink.connectors.manifests import Manifest
 from tidemark.services.sink.connectors.tablecolumns import FORBIDDEN, numbered, numbers_of, paths_of, plain
 from tidemark.services.sink.connectors.tablereleases import COMPACTED, TOLD, CommitConflict, TableReleases, app_of, told
-from tidemark.shared.adapters.icebergfiles import CODE
+from tidemark.shared.adapters.icebergfiles import CODE, package_missing
 from tidemark.shared.adapters.tablelibraries import iceberg_name, open_catalog
 from tidemark.shared.ports.sink import TargetRefused, TargetUnavailable
 
@@ -303,6 +303,8 @@ class IcebergReleases(TableReleases[Table]):
             return None
         denied = (BadRequestError, ForbiddenError, UnauthorizedError, ValidationError)
         broken = (pydantic.ValidationError, ValueError, sqlalchemy.exc.ArgumentError)
+        if (missing := package_missing(self._place, error)) is not None:
+            return missing
         words: Exception | None = self._said(error, (*denied, *broken), (RESTError, sqlalchemy.exc.SQLAlchemyError))
         return words
 

@@ -41,7 +41,7 @@ from tidemark.services.source.connectors.tablerows import DataFile as RowsFile
 from tidemark.services.source.connectors.tableversions import Batches, TableFile, VersionRefused, away, gone, taken_away
 from tidemark.shared.adapters.deletionvectors import Places
 from tidemark.shared.adapters.filesystems import unreachable
-from tidemark.shared.adapters.icebergfiles import NoCatalogError
+from tidemark.shared.adapters.icebergfiles import NoCatalogError, packages_for
 from tidemark.shared.adapters.tablelibraries import open_catalog
 from tidemark.shared.ports.log import LogUnavailable
 from tidemark.shared.ports.source import SourceMissing
@@ -87,7 +87,8 @@ class IcebergVersions:
     @contextmanager
     def _in_words(self) -> Iterator[None]:
         try:
-            yield
+            with packages_for(self.place):
+                yield
         except NoCatalogError as error:
             raise SourceMissing(
                 f"{self.place}: there is no catalog in the database that the connection names; correct its catalog.uri, or make it"
