@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from tidemark.services.cli.reading import no_file
-from tidemark.services.cli.rights import merge_rights, reached, select_rights, sink_rights, slot_rights, source_rights
+from tidemark.services.cli.rights import reached, sink_rights, source_rights
 from tidemark.services.local.folders import BROKER_VARIABLE
 from tidemark.shared.adapters.clock import SystemClock
 from tidemark.shared.adapters.executor import AsyncExecutor
@@ -87,6 +87,7 @@ class _Looks:
 
     async def changes(self, stage: ChangesSource | ChangeStreamSource) -> Iterable[str]:
         """Publication and slot are there, and may be read; a change stream may be opened, as it is described."""
+        from tidemark.services.cli.tablerights import slot_rights
         from tidemark.services.source.connecting import change_stream_source, changes_source
 
         if isinstance(stage, ChangesSource):
@@ -156,6 +157,7 @@ class _Looks:
 
     async def lookup(self, stage: Lookup) -> Iterable[str]:
         """The table or file that is asked, and the column that is compared."""
+        from tidemark.services.cli.tablerights import select_rights
         from tidemark.services.operator.connecting import table_of
         from tidemark.services.operator.tables.sql import SqlTable
 
@@ -332,6 +334,7 @@ def _error(place: str, text: str) -> DocumentError:
 
 
 def _table(url: str, stage: Merge, names: frozenset[str] | None) -> list[str]:
+    from tidemark.services.cli.tablerights import merge_rights
     from tidemark.services.sink.connectors.mergechanges import place_of
     from tidemark.services.sink.connectors.sql import MARKERS_TABLE, engine_at
     from tidemark.services.sink.connectors.sqlrows import RowMaker

@@ -7,10 +7,9 @@ from typing import Any, Final, Literal, get_args, get_origin, get_type_hints
 
 import msgspec
 
-from tidemark.shared.model.failures import WrongSetup
+from tidemark.shared.model.failures import LogError, WrongSetup
 from tidemark.shared.model.message_sizes import MESSAGE_BYTES
 from tidemark.shared.model.settings import check_positive, knob, knobs_of, no_such_setting
-from tidemark.shared.ports.log import LogError
 
 SecurityProtocol = Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"]
 _FOLLOWED_PART: Final = 3

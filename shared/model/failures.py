@@ -40,3 +40,7 @@ def _causes(error: BaseException) -> Iterator[BaseException]:
 
 class WrongSetup(Lasting):
     """A document names something that the outside lacks. The message says what was expected where, and what to do (S6)."""
+
+
+class LogError(Exception):
+    """The log refused a request. The message says what was refused, where, and what to do."""

@@ -12,14 +12,32 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from tidemark.shared.model.failures import Outage
+from tidemark.shared.model.failures import LogError, Outage
 from tidemark.shared.model.ids import Offset
 
+__all__ = [
+    "HEADERS",
+    "Fenced",
+    "Log",
+    "LogDenied",
+    "LogError",
+    "LogRecord",
+    "LogUnavailable",
+    "NewRecord",
+    "OffsetOutOfRange",
+    "Reader",
+    "RecordColumns",
+    "RecordTooLarge",
+    "TopicFound",
+    "TopicPartition",
+    "TopicRules",
+    "Transaction",
+    "TransactionalWriter",
+    "Writer",
+    "Written",
+]
+
 Int64s: TypeAlias = npt.NDArray[np.int64]
-
-
-class LogError(Exception):
-    """The log refused a request. The message says what was refused, where, and what to do."""
 
 
 class LogUnavailable(LogError, Outage):
