@@ -13,6 +13,7 @@ from tidemark.shared.model.failures import WrongSetup
 _JAVA_MIN: Final = 17
 """Spark 4 needs it."""
 _TIMEOUT_S: Final = 60
+"""For a JVM that only says whether it can begin: on a machine at its limit a start takes some seconds."""
 _PASSING: Final = re.compile(
     r"reserve enough|allocate|insufficient memory|No space left|Too many open files", re.IGNORECASE
 )

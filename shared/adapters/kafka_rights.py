@@ -23,6 +23,7 @@ from tidemark.shared.adapters.kafka_client import some_node
 
 _NO_PARTITION: Final = 2**31 - 1
 _TIMEOUT_MS: Final = 5_000
+"""For an answer: with the 30 s that clients wait by default, a check would seem to hang."""
 _TRANSACTIONS: Final = 1
 """The kind of coordinator that is looked for."""
 _DENIED: Final = (TopicAuthorizationFailedError.errno, ClusterAuthorizationFailedError.errno)
