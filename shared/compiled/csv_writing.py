@@ -21,6 +21,7 @@ from tidemark.shared.compiled.compiling import (
     part,
     rare,
 )
+from tidemark.shared.compiled.hashing import equal, hashed, slot_of
 from tidemark.shared.compiled.memory import borrowed, byte_at, copy_bytes, move_bytes
 from tidemark.shared.compiled.packed import header, is_text, skip
 from tidemark.shared.compiled.rendering import RELAXED, put_decoded
@@ -38,19 +39,12 @@ _TRUE, _FALSE, _NAN, _INFINITY, _MINUS_INFINITY, _HEX = (
 @rare
 def _column(text, at, size, names, ends, slots, count, guess):
     """(column, its slot) of a name; (-1, the slot that is free) if it has none. slots: column + 1, 0 where none is."""
-    found = np.uint64(size)
-    for place in range(at, at + size):
-        found = (found ^ np.uint64(byte_at(text, place))) * np.uint64(0x100000001B3)
-    slot = np.int64((found ^ found >> np.uint64(29)) & np.uint64(len(slots) - 1))
+    slot = slot_of(hashed(text, at, at + size, at + size), len(slots))
     column = guess if guess < count else slots[slot] - 1
     while True:
         if column >= 0:
             low = ends[column - 1] if column else np.int64(0)
-            same = ends[column] - low == size
-            if same:
-                for i in range(size):
-                    same &= byte_at(text, at + i) == names[low + i]
-            if same:
+            if equal(text, at, at + size, at + size, names, low, ends[column], ends[column]):
                 return column, slot
         elif slots[slot] == 0:
             return np.int64(-1), slot

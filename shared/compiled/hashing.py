@@ -39,6 +39,12 @@ def hashed(text, begin, end, size):
 
 
 @part
+def slot_of(found, slots):
+    """The first of so many slots, a power of two, that a number may have."""
+    return np.int64((found ^ found >> np.uint64(29)) & np.uint64(slots - 1))
+
+
+@part
 def equal(text, begin, end, size, other, low, high, other_size):
     """Whether some bytes of two texts are the same; the sizes: of all of them."""
     if end - begin != high - low:

@@ -11,7 +11,7 @@ import numpy as np
 
 from tidemark.shared.compiled.columns import Int64s, Uint8s
 from tidemark.shared.compiled.compiling import BYTES, INT64S, INT64S_OUT, compiled, part, rare
-from tidemark.shared.compiled.hashing import PRIME_1, equal, hashed
+from tidemark.shared.compiled.hashing import PRIME_1, equal, hashed, slot_of
 from tidemark.shared.compiled.memory import borrowed, byte_at
 
 NameTable: TypeAlias = tuple[Uint8s, Int64s, Int64s, Int64s]
@@ -37,8 +37,7 @@ def name_table(names: tuple[bytes, ...], above: tuple[int, ...] = ()) -> NameTab
 
 @part
 def _slot(text, begin, end, size, holder, slots):
-    found = hashed(text, begin, end, size) ^ np.uint64(holder) * PRIME_1
-    return np.int64((found ^ found >> np.uint64(29)) & np.uint64(len(slots) - 1))
+    return slot_of(hashed(text, begin, end, size) ^ np.uint64(holder) * PRIME_1, len(slots))
 
 
 @compiled(0, BYTES, INT64S, INT64S, INT64S_OUT)

@@ -156,9 +156,9 @@ def known_name(out, begin, end, names, used):
     """Whether a name, as it was written, is among those of its object, of numbers from used[0] to used[1]; else it is added.
 
     Names are compared by a number of 64 bits: of two that share one the interpreter finds that they differ. Those of a large object
-    are found by slots. One keeps the document and the place of its name, and is free where these are another document's, or where
-    fewer names are open. Where it is not the last name's, slots are searched in the order in which they were: a name that is open
-    keeps all that were taken before it, for they go after it.
+    are found by slots. A slot keeps the numbers of a document and of a name; it is free if the document is another one, or if the name's
+    object is closed, so that its number is not below that of the new name. An open name stays findable: the slots that were passed over
+    for it belong to names with lower numbers, which are closed after it.
     """
     found, first, at = hashed(out, begin, end, end + 8), used[0], used[1]
     if at >> np.int64(names[_BITS]):

@@ -29,7 +29,7 @@ from tidemark.shared.compiled.compiling import (
 )
 from tidemark.shared.compiled.documents import buffers, cells_of, read_packed
 from tidemark.shared.compiled.encoding import put_cell, put_count, put_head, put_string_head
-from tidemark.shared.compiled.hashing import equal, hashed
+from tidemark.shared.compiled.hashing import equal, hashed, slot_of
 from tidemark.shared.compiled.memory import borrowed, copy_bytes
 from tidemark.shared.compiled.name_tables import name_table, number_of
 from tidemark.shared.compiled.packed import header, is_text, skip
@@ -447,14 +447,12 @@ def _field_of(text, name, size, whole, others, others_whole, slots, row):
     slots: shape (a power of two, _SLOT): the row from 1 on, where the encoded name stands in `others`, and a number. whole, others_whole:
     the sizes of the texts.
     """
-    found = hashed(text, name, name + size, whole)
-    last = np.uint64(len(slots) - 1)
-    slot = np.int64((found ^ found >> np.uint64(29)) & last)
+    slot = slot_of(hashed(text, name, name + size, whole), len(slots))
     while slots[slot, 0] == row + 1:
         _, _, begin, length, _ = header(others, slots[slot, 1])
         if equal(text, name, name + size, whole, others, begin, begin + length, others_whole):
             return slot, slots[slot, 1]
-        slot = np.int64(np.uint64(slot + 1) & last)
+        slot = (slot + 1) & (len(slots) - 1)
     return slot, np.int64(-1)
 
 
