@@ -44,15 +44,16 @@ def tried_apart(trial: Trial) -> Outcome:
 
 
 def main() -> None:
-    """What a computation prints goes where errors go."""
-    out, sys.stdout = sys.stdout, sys.stderr
+    """What a computation prints, and what Spark's JVM says, goes where errors go."""
+    answer = os.dup(sys.stdout.fileno())
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     trial: Trial = pickle.loads(sys.stdin.buffer.read())  # noqa: S301 - as above
     look_here()
     keep_quiet()
     with runner("spark") as running:
         outcome, _ = running.run(trial.text, trial.name, trial.limit, trial.rows)
-    out.buffer.write(pickle.dumps(outcome))
-    out.buffer.flush()
+    with os.fdopen(answer, "wb") as out:
+        out.write(pickle.dumps(outcome))
 
 
 if __name__ == "__main__":

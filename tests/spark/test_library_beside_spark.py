@@ -15,6 +15,7 @@ from datetime import datetime
 from pyspark.sql import SparkSession
 
 theirs = SparkSession.builder.master("local[1]").appName("theirs").config("spark.sql.session.timeZone", "Asia/Tokyo").getOrCreate()
+os.environ["JAVA_TOOL_OPTIONS"] = "-Xlog:gc:stdout"  # a JVM may say what it likes on its output
 before = dict(os.environ)
 
 import tidemark
