@@ -57,10 +57,11 @@ class TaskDriver:
         self._to_store = asyncio.Event()
         self._stored = asyncio.Event()
         self._positions: dict[Epoch, bytes] = {}
+        """A source's, of snapshots that are not acknowledged yet; bounded as they are (C10)."""
+        self._between: dict[Epoch, bool] = {}
+        """Of the same snapshots, whether a window judged rows between barriers (`Copied.between`)."""
         self._taken = NO_EPOCH
         """The last checkpoint of which this task took a snapshot; perhaps it was aborted then."""
-        self._between: dict[Epoch, bool] = {}
-        """A source's, of snapshots that are not acknowledged yet; bounded as they are (C10)."""
         client = f"{machine.sender.job}.{wiring.task}"
         self._outbox = Outbox(wiring.log, wiring.clock, client, self._acked, wiring.settings)
         self.meter = self.site.meter

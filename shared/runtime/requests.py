@@ -94,6 +94,7 @@ class Asking:
     ) -> None:
         """tell: takes what the server is waited for."""
         self._stage = stage
+        self._place = f"{stage.path}: connection {stage.connection_name}"
         self._tell = tell
         self.url = str(connection.settings["url"]).rstrip("/")
         self._headers = {str(name): str(value) for name, value in connection.settings.get("headers", {}).items()}
@@ -188,9 +189,8 @@ class Asking:
             ServerRefused: a refusal that is about all rows, or that the stage fails by.
             ServerDenied: there is no TLS with the server.
         """
-        place = f"{self._stage.path}: connection {self._stage.connection_name}"
-        with waiting(self._tell, self._clock, f"asking {self._stage.path}", "asking", place) as away:
-            await self._all(rows, lambda why: away(f"{place}: {why}"), passing=passing)
+        with waiting(self._tell, self._clock, f"asking {self._stage.path}", "asking", self._place) as away:
+            await self._all(rows, lambda why: away(f"{self._place}: {why}"), passing=passing)
 
     async def _all(self, rows: Sequence[Asked], away: Callable[[str], None], *, passing: bool) -> None:
         left = iter(rows)
@@ -233,15 +233,14 @@ class Asking:
             except ServerAway as error:
                 why = str(error)
             except ServerDenied as error:
-                place = f"{self._stage.path}: connection {self._stage.connection_name}"
-                raise ServerDenied(f"{place}: {error}") from error
+                raise ServerDenied(f"{self._place}: {error}") from error
             except (AnswerTooLong, ValueError) as error:
                 self.refuse(row, str(error), passing=passing)
                 return
             away_ms = self._clock.monotonic_ms() - began_ms
             if away_ms + wait_ms > self._settings.wait_ms_max:
                 raise ServerAway(
-                    f"{self._stage.path}: connection {self._stage.connection_name}: the server was away for {away_ms} ms, and"
+                    f"{self._place}: the server was away for {away_ms} ms, and"
                     f" lookup.wait_ms_max is {self._settings.wait_ms_max}: {why}"
                 )
             self.counts["requestsRepeated"] += 1
@@ -257,7 +256,7 @@ class Asking:
             self.refuse(row, f"the server answers with status {answer.status}: {_shown(answer.body)}", passing=passing)
         else:
             message = (
-                f"{self._stage.path}: connection {self._stage.connection_name} answers with status {answer.status} to"
+                f"{self._place} answers with status {answer.status} to"
                 f" {self._stage.method}: {_shown(answer.body)}; look at the connection's url and headers, and at the server"
             )
             if not passing:
@@ -267,9 +266,7 @@ class Asking:
     def refuse(self, row: Asked, why: str, *, passing: bool = False) -> None:
         """A row's request was refused: noted, or ServerRefused where the stage says so."""
         if self._stage.on_error == "fail" and not passing:
-            raise ServerRefused(
-                f"{self._stage.path}: connection {self._stage.connection_name}: row {row.number}: {why} (onError: fail)"
-            )
+            raise ServerRefused(f"{self._place}: row {row.number}: {why} (onError: fail)")
         row.refused = why
 
 

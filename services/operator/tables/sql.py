@@ -50,7 +50,7 @@ class SqlTable:
     """`Table` over one table or view. `engine` is SQLAlchemy's, synchronous; its work runs on the executor's threads."""
 
     def __init__(self, engine: sa.Engine, name: str, executor: Executor, settings: LookupSettings) -> None:
-        self.engine = self._engine = engine
+        self.engine = engine
         self._name = name
         self._executor = executor
         self._settings = settings
@@ -69,7 +69,7 @@ class SqlTable:
             if condition is None:
                 return []
             query = sa.select(known.table).where(condition).order_by(*known.table.primary_key.columns)
-            with self._engine.connect() as connection:
+            with self.engine.connect() as connection:
                 rows = connection.execute(query.limit(self._settings.rows_max + 1)).all()
         except exc.DBAPIError as error:
             raise self._failure(error) from error
@@ -97,10 +97,10 @@ class SqlTable:
     def _describe(self) -> _TableColumns:
         schema, _, name = self._name.rpartition(".")
         try:
-            table = sa.Table(name, sa.MetaData(), schema=schema or None, autoload_with=self._engine)
+            table = sa.Table(name, sa.MetaData(), schema=schema or None, autoload_with=self.engine)
         except exc.NoSuchTableError as error:
-            raise TableRefused(f"table {self._name}: no such table or view in {self._engine.url!r}") from error
-        parameters = {c.name: parameter_of(c, self._engine.dialect.name) for c in table.columns}
+            raise TableRefused(f"table {self._name}: no such table or view in {self.engine.url!r}") from error
+        parameters = {c.name: parameter_of(c, self.engine.dialect.name) for c in table.columns}
         return _TableColumns(
             table,
             {
@@ -129,14 +129,14 @@ class SqlTable:
         return {name: read(cell) for (name, read), cell in zip(known.readers.items(), row, strict=True)}
 
     def _failure(self, error: exc.DBAPIError) -> Exception:
-        text = f"table {self._name}: {with_server(str(error.orig), self._engine.url.render_as_string())}"
+        text = f"table {self._name}: {with_server(str(error.orig), self.engine.url.render_as_string())}"
         if is_denied(error):
             return TableDenied(f"{text}; correct the connection's url")
-        return TableUnavailable(text) if is_passing(error, self._engine.dialect.name) else TableRefused(text)
+        return TableUnavailable(text) if is_passing(error, self.engine.dialect.name) else TableRefused(text)
 
     async def close(self) -> None:
         """Give the connections back."""
-        await self._executor.blocking(self._engine.dispose)
+        await self._executor.blocking(self.engine.dispose)
 
 
 def _either(
