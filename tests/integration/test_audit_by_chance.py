@@ -352,6 +352,23 @@ def _disordered(parts: int) -> Iterator[tuple[int, dict[str, Any]]]:
         yield part, {"id": n, "k": "ab"[n % 3 % 2], "at": 1_000_000 + 300 * n - behind_ms - 2_000 * part, "bad": False}
 
 
+def _of_merged_splits(tmp_path: Path, stages: list[dict[str, Any]], options: dict[str, Any], **more: Any) -> Audited:
+    """Two splits out of order, of which one makes rows of the other late."""
+    found: Audited = run_virtual(
+        lambda world: audited(
+            world,
+            tmp_path,
+            stages,
+            parts=2,
+            source={"watermark": {"strategy": "boundedDisorder", "maxDelay": {"size": 100, "unit": "ms"}}},
+            options={"lateness": "merged", **options},
+            records=_disordered,
+            **more,
+        )
+    )
+    return found
+
+
 @pytest.mark.parametrize(
     ("stages", "options"),
     [
@@ -390,20 +407,7 @@ def test_what_the_pace_of_other_splits_made_late_is_known(
     tmp_path: Path, stages: list[dict[str, Any]], options: dict[str, Any]
 ) -> None:
     """Windows judge by where the watermark stood at barriers, which commits note; of a computation's rows the letters tell."""
-    options = {"lateness": "merged", **options}
-    found: Audited = run_virtual(
-        lambda world: audited(
-            world,
-            tmp_path,
-            stages,
-            parts=2,
-            source={"watermark": {"strategy": "boundedDisorder", "maxDelay": {"size": 100, "unit": "ms"}}},
-            options=options,
-            forged="results",
-            altered=True,
-            records=_disordered,
-        )
-    )
+    found = _of_merged_splits(tmp_path, stages, options, forged="results", altered=True)
 
     assert found.unchecked == ()
     assert found.late < COUNT
@@ -437,24 +441,6 @@ BETWEEN: dict[str, list[dict[str, Any]]] = {
 }
 
 
-def _judged_between(
-    tmp_path: Path, stages: list[dict[str, Any]], options: dict[str, Any], runtime: RuntimeSettings = RUNTIME
-) -> Audited:
-    found: Audited = run_virtual(
-        lambda world: audited(
-            world,
-            tmp_path,
-            stages,
-            parts=2,
-            source={"watermark": {"strategy": "boundedDisorder", "maxDelay": {"size": 100, "unit": "ms"}}},
-            options={"lateness": "merged", **options},
-            records=_disordered,
-            runtime=runtime,
-        )
-    )
-    return found
-
-
 @pytest.mark.parametrize("case", BETWEEN)
 def test_barriers_of_checkpoints_that_were_aborted_are_no_cause_to_accuse(
     tmp_path: Path, case: str, monkeypatch: pytest.MonkeyPatch
@@ -469,7 +455,7 @@ def test_barriers_of_checkpoints_that_were_aborted_are_no_cause_to_accuse(
         return await copy(body, epoch, committed)
 
     monkeypatch.setattr(SinkBody, "copy", slow)
-    found = _judged_between(tmp_path, BETWEEN[case], {})
+    found = _of_merged_splits(tmp_path, BETWEEN[case], {})
     assert len(aborted) > 1
     assert not (found.unchecked and case.startswith("tumbling")), found.unchecked  # letters tell all of these
     assert all("how far other splits were" in why for why in found.unchecked)
@@ -480,5 +466,5 @@ def test_an_epoch_too_wide_for_a_windows_task_is_no_cause_to_accuse(tmp_path: Pa
     """What the watermark has passed goes before the barrier then."""
     options = {"checkpoint": {"interval": {"size": 5, "unit": "second"}}}
     runtime = RuntimeSettings(engine="local", open_rows_max=14, held_groups_max=4)
-    found = _judged_between(tmp_path, BETWEEN[case], options, runtime)
+    found = _of_merged_splits(tmp_path, BETWEEN[case], options, runtime=runtime)
     assert all("how far other splits were" in why for why in found.unchecked)

@@ -1,6 +1,7 @@
 """PostgreSQL as a target, as a table that is looked up, and as a source of changes."""
 
 import contextlib
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import parse_qs, urlsplit
@@ -49,25 +50,23 @@ class _Postgres(Kind):
         async def tls() -> None:
             self.at(address(self.way), more="&sslmode=require")
 
-        async def revoked() -> None:
-            self.do(f"REVOKE ALL ON {self.name} FROM {self.user}")
-
-        async def granted() -> None:
-            self.do(f"GRANT SELECT, INSERT, UPDATE, DELETE ON {self.name} TO {self.user}")
-
-        async def renamed() -> None:
-            self.do(f"ALTER TABLE {self.name} RENAME TO {self.name}_away")
-
-        async def back() -> None:
-            self.do(f"ALTER TABLE {self.name}_away RENAME TO {self.name}")
-
         self.troubles |= {
             "name": Trouble(False, (NOWHERE,), nowhere, None, ("before",)),
             "no database": Trouble(True, ("nothing", "does not exist"), no_database, None, ("before",)),
             "no user": Trouble(True, ("stranger",), no_user, None, ("before",)),
             "tls where there is none": Trouble(True, ("ssl",), tls, None, ("before",)),
-            "no rights": Trouble(True, (self.name, "permission denied"), revoked, granted),
-            "no table": Trouble(True, (self.name,), renamed, back),
+            "no rights": Trouble(
+                True,
+                (self.name, "permission denied"),
+                self.doing(f"REVOKE ALL ON {self.name} FROM {self.user}"),
+                self.doing(f"GRANT SELECT, INSERT, UPDATE, DELETE ON {self.name} TO {self.user}"),
+            ),
+            "no table": Trouble(
+                True,
+                (self.name,),
+                self.doing(f"ALTER TABLE {self.name} RENAME TO {self.name}_away"),
+                self.doing(f"ALTER TABLE {self.name}_away RENAME TO {self.name}"),
+            ),
         }
 
     def columns(self) -> str:
@@ -77,6 +76,14 @@ class _Postgres(Kind):
         """The address that the document has."""
         url = f"postgresql://{self.user}:{PASSWORD}@{where}/{database or self.name}{_CONNECT}{more}"
         self.connection = {"type": "sql", "url": url}
+
+    def doing(self, *statements: str) -> Callable[[], Awaitable[None]]:
+        """What strikes, or mends."""
+
+        async def act() -> None:
+            self.do(*statements)
+
+        return act
 
     def do(self, *statements: str) -> list[Any]:
         with psycopg.connect(self.admin, autocommit=True) as connection:
@@ -99,28 +106,26 @@ class PostgresTarget(_Postgres):
     async def prepare(self) -> None:
         await super().prepare()
 
-        async def no_insert() -> None:
-            self.do(f"REVOKE INSERT, UPDATE ON {self.name} FROM {self.user}")
-
-        async def insert() -> None:
-            self.do(f"GRANT INSERT, UPDATE ON {self.name} TO {self.user}")
-
-        async def no_key() -> None:
-            self.do(f"ALTER TABLE {self.name} DROP CONSTRAINT {self.name}_pkey")
-
-        async def key() -> None:
-            self.do(f"ALTER TABLE {self.name} ADD PRIMARY KEY (n)")
-
-        async def read_only() -> None:
-            self.do(f"ALTER ROLE {self.user} SET default_transaction_read_only = on")
-
-        async def writable() -> None:
-            self.do(f"ALTER ROLE {self.user} RESET default_transaction_read_only")
-
         self.troubles |= {
-            "no right to write": Trouble(True, (self.name, "permission denied"), no_insert, insert),
-            "no unique key": Trouble(True, (self.name, "unique"), no_key, key),
-            "reads alone": Trouble(False, ("read-only",), read_only, writable, ("before",)),
+            "no right to write": Trouble(
+                True,
+                (self.name, "permission denied"),
+                self.doing(f"REVOKE INSERT, UPDATE ON {self.name} FROM {self.user}"),
+                self.doing(f"GRANT INSERT, UPDATE ON {self.name} TO {self.user}"),
+            ),
+            "no unique key": Trouble(
+                True,
+                (self.name, "unique"),
+                self.doing(f"ALTER TABLE {self.name} DROP CONSTRAINT {self.name}_pkey"),
+                self.doing(f"ALTER TABLE {self.name} ADD PRIMARY KEY (n)"),
+            ),
+            "reads alone": Trouble(
+                False,
+                ("read-only",),
+                self.doing(f"ALTER ROLE {self.user} SET default_transaction_read_only = on"),
+                self.doing(f"ALTER ROLE {self.user} RESET default_transaction_read_only"),
+                ("before",),
+            ),
         }
 
 
@@ -160,25 +165,25 @@ class Changes(_Postgres):
         publication = f"CREATE PUBLICATION {self.name} FOR TABLE {self.name}"
         self.do(publication, slot)
 
-        async def no_slot() -> None:
-            self.do(
-                f"SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots WHERE slot_name = '{self.name}' AND active",
-                f"SELECT pg_drop_replication_slot('{self.name}')",
-            )
-
-        async def no_publication() -> None:
-            self.do(f"DROP PUBLICATION {self.name}")
-
-        async def no_right() -> None:
-            self.do(f"ALTER ROLE {self.user} NOREPLICATION")
-
-        async def right() -> None:
-            self.do(f"ALTER ROLE {self.user} REPLICATION")
-
         self.troubles |= {
-            "no slot": Trouble(True, (self.name, "slot"), no_slot, None),
-            "no publication": Trouble(True, (self.name, "publication"), no_publication, None, ("before",)),
-            "no right": Trouble(True, ("replication",), no_right, right),
+            "no slot": Trouble(
+                True,
+                (self.name, "slot"),
+                self.doing(
+                    f"SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots WHERE slot_name = '{self.name}' AND active",
+                    f"SELECT pg_drop_replication_slot('{self.name}')",
+                ),
+                None,
+            ),
+            "no publication": Trouble(
+                True, (self.name, "publication"), self.doing(f"DROP PUBLICATION {self.name}"), None, ("before",)
+            ),
+            "no right": Trouble(
+                True,
+                ("replication",),
+                self.doing(f"ALTER ROLE {self.user} NOREPLICATION"),
+                self.doing(f"ALTER ROLE {self.user} REPLICATION"),
+            ),
         }
 
     async def close(self) -> None:
