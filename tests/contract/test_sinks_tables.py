@@ -251,6 +251,30 @@ async def test_dates_that_the_format_does_not_reach_are_rescued(target: FilesWor
     assert rescued == [{"at": far}, {"o": {"at": Date(-far)}}, {"at": Date(-far), "s": [near, far]}, {}]
 
 
+@pytest.mark.parametrize("far_ms", [253_402_300_800_000, -62_135_600_000_000])
+async def test_C12_dates_beyond_pythons_years_are_compacted_more_than_once(target: FilesWorld, far_ms: int) -> None:
+    """A compaction leaves bounds of columns in the log, of which Python has no value."""
+    target.settings = replace(target.settings, compact_releases=2)
+    sink = target.sink()
+    await sink.open(IDENTITY, Epoch(0))
+    for number in range(1, 8):
+        await epoch(sink, number, [{"id": number, "at": Date(far_ms + number)}])
+    found = read_released(str(target.root), encoding=target.encoding)
+    assert sorted(found.column("id").to_pylist()) == [*range(1, 8)]
+    assert len([*target.root.rglob("*.parquet")]) < 4
+
+
+async def test_a_column_of_whole_numbers_takes_no_negative_zero(target: FilesWorld) -> None:
+    """It would come back as another value, alone and within."""
+    sink = target.sink()
+    await sink.open(IDENTITY, Epoch(0))
+    await epoch(sink, 1, [{"id": 1, "n": 1, "o": {"n": 1}, "l": [1]}])
+    await epoch(sink, 2, [{"id": 2, "n": -0.0, "o": {"n": -0.0}, "l": [-0.0]}, {"id": 3, "n": 0.0, "o": {"n": 2.0}}])
+    rows = sorted(looks_at(target).rows(), key=lambda row: row["id"])
+    assert [(row["n"], row["o"]) for row in rows] == [(1, {"n": 1}), (None, None), (0, {"n": 2})]
+    assert rows[1]["_rescued_data"] == '{"l":[-0.0],"n":-0.0,"o":{"n":-0.0}}'
+
+
 async def test_objects_within_lose_no_field_and_no_type(target: FilesWorld) -> None:
     """A cast of Arrow's drops fields that the column has not, and reads numbers out of texts, below arrays and objects."""
     sink = target.sink()
@@ -311,8 +335,22 @@ async def test_a_table_is_divided_as_the_document_says(target: FilesWorld) -> No
     if target.encoding.format == "parquet":
         folder = ds.dataset(str(target.root), format="parquet", partitioning="hive").to_table()
         assert sorted(folder.column("id").to_pylist()) == list(rows)
-    refused = await sink.accept(documents_batch([{"id": 9, "p": ""}]))
-    assert "read as null" in refused[0].reason
+    refused = await sink.accept(documents_batch([{"id": 9, "p": ""}, {"id": 10, "p": "__HIVE_DEFAULT_PARTITION__"}]))
+    assert ["read as null" in each.reason for each in refused] == [True, True]
+
+
+@pytest.mark.parametrize(("name", "folder"), [("ü", "ü"), ("a b", "a b"), ("x/y=%", "x%2Fy%3D%25")])
+async def test_folders_are_named_as_others_name_them(tmp_path: Path, name: str, folder: str) -> None:
+    """As Hive does, and Delta's library in a compaction, which leaves it to the field to be no path."""
+    target = FilesWorld(tmp_path, "parquet", partition_by=(name,))
+    target.settings = replace(target.settings, compact_releases=2)
+    sink = target.sink()
+    await sink.open(IDENTITY, Epoch(0))
+    for number in range(1, 4):
+        await epoch(sink, number, [{"id": number, name: "ä/ö"}])
+    folders = {path.parent.name for path in target.root.rglob("*.parquet")}
+    assert f"{folder}=%C3%A4%2F%C3%B6" in folders
+    assert name != folder or len(folders) == 1
 
 
 async def test_C12_small_files_become_large_ones_and_nothing_else_goes(target: FilesWorld) -> None:

@@ -264,10 +264,12 @@ class DeltaReleases(TableReleases[DeltaTable]):
 
     def _live(self, table: DeltaTable) -> dict[str, dict[str, Any]]:
         head = "partition."
-        actions = pa.table(table.get_add_actions(flatten=True)).to_pylist()
+        found = pa.table(table.get_add_actions(flatten=True))
+        # No bounds of columns: Python has no value for dates beyond its years.
+        actions = found.select([name for name in found.column_names if name == "path" or name.startswith(head)])
         return {
-            action["path"]: {name.removeprefix(head): value for name, value in action.items() if name.startswith(head)}
-            for action in actions
+            action.pop("path"): {name.removeprefix(head): value for name, value in action.items()}
+            for action in actions.to_pylist()
         }
 
     def _in_words(self, error: Exception) -> Exception | None:

@@ -3,6 +3,7 @@
 S6: rows that the destination would refuse are found here, before staging: a partition value that is nested or too long for a folder's name.
 """
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -36,6 +37,9 @@ FOLDERS_MAX: Final = 20
 """One in the other, of those that an expression gives."""
 NULL_FOLDER: Final = "__HIVE_DEFAULT_PARTITION__"
 """The folder of rows with a null or missing partition field, as Hive and Spark name it."""
+
+_ODD: Final = re.compile(r"""[\x00-\x1f\x7f"#%'*/:=?\\{\[\]^]""")
+"""Characters that Hive encodes in the names of folders."""
 
 Fit = Callable[[pa.RecordBatch], Fitted]
 """Rows as a table takes them, without the partition's columns: readers find those in the table's log, and in the names of folders."""
@@ -213,9 +217,10 @@ class RowBuffer:
         text = None if value is None or value is MISSING else text_of(value)
         if text is None and self._needs(field):
             raise BadFolder(f"partitionBy {field}: {TAKES_NO_NULL}, and the document has none")
-        if text == "" and self._fit is not None:
-            raise BadFolder(f"partitionBy {field}: a table has no empty text as a partition: it would be read as null")
-        size = len(field) + len(_folder(text)) + 1
+        if text in ("", NULL_FOLDER) and self._fit is not None:
+            what = repr(text) if text else "empty text"
+            raise BadFolder(f"partitionBy {field}: a table has no {what} as a partition: it would be read as null")
+        size = len(f"{_field_folder(field)}={_folder(text)}".encode())
         if size > FOLDER_BYTES_MAX:
             raise BadFolder(
                 f"partitionBy {field}: expected at most {FOLDER_BYTES_MAX} bytes as a folder's name, found {size}"
@@ -234,7 +239,7 @@ class RowBuffer:
                 folder="/".join(
                     [
                         *([inside] if inside else []),
-                        *(f"{quote(field, safe='')}={_folder(text)}" for field, text in zip(fields, key, strict=True)),
+                        *(f"{_field_folder(field)}={_folder(text)}" for field, text in zip(fields, key, strict=True)),
                     ]
                 ),
                 partition=dict(zip(fields, key, strict=True)),
@@ -299,6 +304,11 @@ def _folder_of(value: Value) -> str:
     if max(map(len, encoded)) > FOLDER_BYTES_MAX:
         raise BadFolder(f"path: expected at most {FOLDER_BYTES_MAX} bytes as a folder's name, found {value!r:.80}")
     return "/".join(encoded)
+
+
+def _field_folder(field: str) -> str:
+    """The field in a folder's name, as Hive, Spark and Delta's library have it: some readers decode values, and no names."""
+    return _ODD.sub(lambda found: quote(found[0], safe=""), field)
 
 
 def _folder(text: str | None) -> str:

@@ -6,6 +6,7 @@ A value that its column does not take, or with a name that the format forbids, l
 extended JSON: nothing is lost, and no row depends on others. A row without a value for a column that takes no null is refused.
 """
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from decimal import Decimal
 from typing import Final, NamedTuple
@@ -303,6 +304,8 @@ def exact(column: pa.ChunkedArray, target: pa.DataType) -> pa.ChunkedArray:
     """Cast without loss; ArrowInvalid."""
     if not _alike(column.type, target):
         raise pa.ArrowInvalid(f"{column.type} is no {target}")
+    if pa.types.is_floating(column.type) and not pa.types.is_floating(target) and _has_negative_zero(column):
+        raise pa.ArrowInvalid(f"-0.0 is no {target}")
     if pa.types.is_integer(column.type) and pa.types.is_decimal(target):
         column = column.cast(pa.decimal256(_LONG_DIGITS + max(target.scale, 0), max(target.scale, 0)))
     _keeps(column, target)
@@ -337,9 +340,15 @@ def _keeps(column: pa.ChunkedArray, target: pa.DataType) -> None:
         _comes_back(column, target)
 
 
+def _has_negative_zero(column: pa.ChunkedArray) -> bool:
+    return bool(pc.any(pc.equal(pc.divide(pa.scalar(1.0), column.cast(pa.float64())), -math.inf)).as_py())
+
+
 def _comes_back(column: pa.ChunkedArray, target: pa.DataType) -> None:
     """ArrowInvalid where Arrow's cast would round to a decimal or from one, leave out a time of day, or make a number infinite."""
     made = column.cast(target)
+    if pa.types.is_floating(column.type) and not pa.types.is_floating(target) and _has_negative_zero(column):
+        raise pa.ArrowInvalid(f"-0.0 is no {target}")
     if pa.types.is_decimal(target) or pa.types.is_decimal(column.type) or pa.types.is_date(target):
         same = made.cast(column.type).equals(column)
     else:
