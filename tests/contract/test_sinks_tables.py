@@ -275,6 +275,25 @@ async def test_a_column_of_whole_numbers_takes_no_negative_zero(target: FilesWor
     assert rows[1]["_rescued_data"] == '{"l":[-0.0],"n":-0.0,"o":{"n":-0.0}}'
 
 
+@pytest.mark.parametrize("together", [True, False])
+async def test_objects_of_nulls_alone_are_no_nulls_and_no_reason_to_end(target: FilesWorld, *, together: bool) -> None:
+    """They decide on no column's type."""
+    values: list[Any] = [{"a": None}, {"a": None, "b": {"c": None}, "d": 1}, [{"a": None}], [[{"a": None}], None]]
+    documents: list[Document] = [{"id": number, f"f{number}": value} for number, value in enumerate(values)]
+    documents += [{"id": 4, "f0": {"a": 1}}, {"id": 5, "f0": {"a": None}}]
+    sink = target.sink()
+    await sink.open(IDENTITY, Epoch(0))
+    groups = [documents] if together else [[document] for document in documents]
+    for number, group in enumerate(groups):
+        await epoch(sink, number + 1, group)
+    rows = {row.pop("id"): row for row in looks_at(target).rows()}
+    objects = [{"a": None}, {"a": 1}, {"a": None}]
+    told = [rows[number]["f0"] or json.loads(rows[number]["_rescued_data"])["f0"] for number in (0, 4, 5)]
+    assert told == objects
+    assert rows[1]["f1"] == {"b": '{"c":null}', "d": 1}
+    assert (rows[2]["f2"], rows[3]["f3"]) == (['{"a":null}'], [['{"a":null}'], None])
+
+
 async def test_objects_within_lose_no_field_and_no_type(target: FilesWorld) -> None:
     """A cast of Arrow's drops fields that the column has not, and reads numbers out of texts, below arrays and objects."""
     sink = target.sink()

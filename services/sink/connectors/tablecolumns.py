@@ -121,7 +121,8 @@ class TableColumns:
 
     def _learn(self, schema: pa.Schema) -> None:
         # The columns that divide the table are text, because any row may bring a value of any type.
-        wanted = [pa.field(f.name, f.type) for f in schema if f.name not in self._partition_by]
+        typed = [f for f in schema if not pa.types.is_null(f.type)]  # an object of nulls alone decides on no column
+        wanted = [pa.field(f.name, f.type) for f in typed if f.name not in self._partition_by]
         wanted += [pa.field(name, pa.string()) for name in self._partition_by]
         if any(field.name not in self._known.names for field in wanted):
             self._known = self._agree(pa.schema(wanted))
@@ -381,8 +382,9 @@ def _texts(batch: pa.RecordBatch, name: str, column: pa.ChunkedArray) -> pa.Arra
 def plain(table: pa.Table, beyond: set[str] | None = None) -> pa.Table:
     """Columns in types that the format has; those without any value are left out: their type is not known yet. What takes no null stays so.
 
-    beyond: takes the names of columns with a date that the format's type does not reach, or of which values nest too deep or have fields
-    that only case tells apart; these have no values then, and the latter are texts. Without it such a date is ArrowInvalid.
+    beyond: takes the names of columns with a date that the format's type does not reach, or with objects of nulls alone, or of which values
+    nest too deep or have fields that only case tells apart; these have no values then, and the latter are texts. Without it such a date is
+    ArrowInvalid, and such an object null.
     """
     columns = {}
     for name in table.column_names:
@@ -391,6 +393,9 @@ def plain(table: pa.Table, beyond: set[str] | None = None) -> pa.Table:
         if target is not None and beyond is not None and _is_text(target):
             beyond.add(name)
             columns[name] = pa.chunked_array([pa.nulls(len(column), pa.string())])
+        elif beyond is not None and _is_untyped(column.type):
+            beyond.add(name)
+            columns[name] = pa.chunked_array([pa.nulls(len(column), target or pa.null())])
         elif target is not None:
             try:
                 columns[name] = column if column.type == target else column.cast(target)
@@ -414,6 +419,18 @@ def _is_text(kind: pa.DataType, levels: int = LEVELS_MAX) -> bool:
     return not levels or twins or any(_is_text(field.type, levels - 1) for field in kind)
 
 
+def _is_untyped(kind: pa.DataType) -> bool:
+    """Whether there is an object, at any depth, of which no field has a type yet."""
+    if pa.types.is_list(kind):
+        return _is_untyped(kind.value_type)
+    return pa.types.is_struct(kind) and (_storable(kind) is None or any(_is_untyped(field.type) for field in kind))
+
+
+def _storable_within(kind: pa.DataType) -> pa.DataType | None:
+    """The same for a field of an object; one of nulls alone is text, as one without a field is."""
+    return pa.string() if pa.types.is_struct(kind) and _storable(kind) is None else _storable(kind)
+
+
 def _storable(kind: pa.DataType) -> pa.DataType | None:
     """The format's type for one of Arrow's; None for one that only nulls have."""
     if pa.types.is_null(kind):
@@ -429,6 +446,6 @@ def _storable(kind: pa.DataType) -> pa.DataType | None:
     if pa.types.is_list(kind) or pa.types.is_large_list(kind):
         return pa.list_(pa.field("item", _storable(kind.value_type) or pa.string(), kind.value_field.nullable))
     if pa.types.is_struct(kind):
-        fields = [pa.field(f.name, of, f.nullable) for f in kind if (of := _storable(f.type)) is not None]
+        fields = [pa.field(f.name, of, f.nullable) for f in kind if (of := _storable_within(f.type)) is not None]
         return pa.struct(fields) if fields else None
     return kind
