@@ -36,6 +36,14 @@ class SeenWorker:
 
     beat: Heartbeat
     at_ms: int
+    by_job: dict[JobId, list[TaskBeat]] = field(init=False)
+    """Its tasks."""
+
+    def __post_init__(self) -> None:
+        """Sort its tasks once, not at each question."""
+        self.by_job = {}
+        for task in self.beat.tasks:
+            self.by_job.setdefault(task.job, []).append(task)
 
 
 @dataclass(slots=True)
@@ -68,6 +76,9 @@ class ReadModel:
     on_status: Callable[[ProcessorStatus | None, ProcessorStatus | None], None] = lambda _before, _now: None
     """Told of every status that is new, with the one before; of a processor that was dropped, None."""
     workers: dict[Place, SeenWorker] = field(default_factory=dict)
+    """To be changed by `hear` alone. The worker heard last stands last."""
+    _hosts: dict[JobId, dict[Place, SeenWorker]] = field(default_factory=dict)
+    """The same, by the jobs whose tasks they host: what is asked about one processor does not grow with the others."""
     _beats: dict[JobId, dict[TaskId, TaskBeat]] = field(default_factory=dict)
     """The last of each task, of each job that has had a status since this service read all that there was: it hears what they tell."""
     unreadable: Unreadable = field(default_factory=Unreadable)
@@ -160,10 +171,10 @@ class ReadModel:
         oldest_ms = self.clock.monotonic_ms() - self.settings.silent_ms_max
         return {
             TaskId(beat.vertex, beat.index): beat
-            for seen in self.workers.values()
+            for seen in self._hosts.get(status.job, {}).values()
             if seen.at_ms >= oldest_ms
-            for beat in seen.beat.tasks
-            if beat.job == status.job and beat.generation == status.generation
+            for beat in seen.by_job[status.job]
+            if beat.generation == status.generation
         }
 
     def counted(self, status: ProcessorStatus) -> Mapping[TaskId, TaskBeat]:
@@ -228,7 +239,7 @@ class ReadModel:
                 self._beats.pop(before.job, None)
             if now is not None and self._statuses.read and now.job not in self._beats:
                 # What its tasks have told before its status was read: topics are not read in one order.
-                told = [task for seen in self.workers.values() for task in seen.beat.tasks if task.job == now.job]
+                told = [task for seen in self._hosts.get(now.job, {}).values() for task in seen.by_job[now.job]]
                 self._beats[now.job] = {TaskId(task.vertex, task.index): task for task in told}
             self.on_status(before, now)
 
@@ -242,15 +253,28 @@ class ReadModel:
         if report is not None:
             self.history.take(report, record.timestamp_ms)
         if isinstance(report, Heartbeat):
-            now_ms = self.clock.monotonic_ms()
             for task in report.tasks:
                 if task.job in self._beats:
                     self._beats[task.job][TaskId(task.vertex, task.index)] = task
-            # The worker heard last stands last.
-            self.workers.pop(report.place, None)
-            self.workers[report.place] = SeenWorker(report, now_ms)
-            oldest_ms = now_ms - 6 * self.settings.silent_ms_max
-            for place in [p for p, seen in self.workers.items() if seen.at_ms < oldest_ms]:
-                del self.workers[place]
-            while len(self.workers) > self.settings.workers_max:
-                del self.workers[next(iter(self.workers))]
+            self.hear(report)
+
+    def hear(self, report: Heartbeat) -> None:
+        """A worker's heartbeat; those that have been silent for long are forgotten."""
+        now_ms = self.clock.monotonic_ms()
+        self._forget(report.place)
+        seen = self.workers[report.place] = SeenWorker(report, now_ms)
+        for job in seen.by_job:
+            self._hosts.setdefault(job, {})[report.place] = seen
+        oldest_ms = now_ms - 6 * self.settings.silent_ms_max
+        for place in [p for p, known in self.workers.items() if known.at_ms < oldest_ms]:
+            self._forget(place)
+        while len(self.workers) > self.settings.workers_max:
+            self._forget(next(iter(self.workers)))
+
+    def _forget(self, place: Place) -> None:
+        seen = self.workers.pop(place, None)
+        for job in seen.by_job if seen is not None else ():
+            hosts = self._hosts[job]
+            del hosts[place]
+            if not hosts:
+                del self._hosts[job]

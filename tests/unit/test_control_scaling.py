@@ -8,7 +8,7 @@ from msgspec import structs
 
 from tests.unit.test_control_stats import STATUS, beat
 from tidemark.services.control.audit import Audit
-from tidemark.services.control.readmodel import ReadModel, SeenWorker
+from tidemark.services.control.readmodel import ReadModel
 from tidemark.services.control.scaling import Scaling
 from tidemark.services.control.settings import ControlSettings
 from tidemark.shared.adapters.memory_broker import MemoryBroker
@@ -54,7 +54,7 @@ class Stand:
                 for _, index, _ in self.status.tasks
             )
             worker = Heartbeat(WorkerIncarnation("w"), Place("operator-0"), "operator", 1, 1, "h", beats)
-            model.workers = {Place("operator-0"): SeenWorker(worker, self.world.clock.monotonic_ms())}
+            model.hear(worker)
             model.history.look(self.status, model.tasks(self.status), self.world.clock.now_ms())
             found.append(self.scaling.wanted(self.status, BOUNDS))
         return found
@@ -124,7 +124,7 @@ def test_nothing_is_wanted_while_tasks_are_silent() -> None:
 
     async def story(stand: Stand) -> None:
         await stand.looked(17, busy=0.95, lag_ms=9_000)
-        stand.scaling.model.workers.clear()
+        stand.scaling.model.hear(Heartbeat(WorkerIncarnation("w"), Place("operator-0"), "operator", 1, 1, "h"))
         assert stand.scaling.wanted(stand.status, BOUNDS) == {}
 
     standing(story)

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from tidemark.services.control.events import Events
-from tidemark.services.control.readmodel import ReadModel, SeenWorker
+from tidemark.services.control.readmodel import ReadModel
 from tidemark.services.control.settings import ControlSettings
 from tidemark.services.control.stats import counts_are_final, mostly_dead, stats_of
 from tidemark.shared.adapters.clock import SystemClock
@@ -206,7 +206,7 @@ def test_one_alert_for_one_rise() -> None:
             "h",
             (beat(SOURCE, NOW_MS, inRows=records, late=late),),
         )
-        model.workers[heard.place] = SeenWorker(heard, clock.monotonic_ms())
+        model.hear(heard)
         events.judge(STATUS, model)
     assert [(e["type"], e["processor"], e["records"], e["fraction"]) for e in told(events)] == [
         ("alert", "p", 100, 0.2),
