@@ -208,11 +208,18 @@ class Commands:
 
     async def ask_sample(self, name: str, limit: int) -> list[Any]:
         """Some output documents of a running processor."""
-        return await self._shown(name, self.client.sample(ProcessorName(name), limit))
+        return await self._shown(
+            name, self.client.sample(ProcessorName(name), limit, timeout_ms=self.settings.command_timeout_ms)
+        )
 
     async def ask_edge(self, name: str, edge: str, limit: int) -> EdgeSample:
         """Some rows of an edge of a running processor."""
-        return await self._shown(name, self.client.sample_edge(ProcessorName(name), EdgeId(edge), limit))
+        return await self._shown(
+            name,
+            self.client.sample_edge(
+                ProcessorName(name), EdgeId(edge), limit, timeout_ms=self.settings.command_timeout_ms
+            ),
+        )
 
     async def _shown(self, name: str, asked: Awaitable[T]) -> T:
         try:

@@ -29,6 +29,8 @@ from tidemark.shared.runtime.topics import Topics
 from tidemark.shared.wire.messages import decode_answer, decode_report, decode_sample, encode_message
 
 _DEFAULT: Final = RuntimeSettings()
+ANSWER_MS: Final = 60_000
+"""For the coordinator to answer, where nobody says otherwise: a leader that has just taken over reads all there is first."""
 
 
 class RequestRefused(Exception):
@@ -69,7 +71,7 @@ class Client:
         self.unique = unique
         self._unreadable = Unreadable()
 
-    async def request(self, request: Request, timeout_ms: int = 60_000) -> None:
+    async def request(self, request: Request, timeout_ms: int = ANSWER_MS) -> None:
         """Send and wait for the answer. RequestRefused, RequestTimeout; LogError when the broker is away.
 
         An outage of at most `waits_out_ms` is waited out, and the request sent again: it has an id, and is carried out once.
@@ -130,20 +132,32 @@ class Client:
             end = Offset(record.offset + 1)
         return found, end
 
-    async def sample(self, name: ProcessorName, limit: int, wait_ms: int = 3_000) -> list[Any]:
-        """The last output documents of a running processor, at most `limit`; not all of them need be committed yet. RequestRefused."""
+    async def sample(
+        self, name: ProcessorName, limit: int, wait_ms: int = 3_000, timeout_ms: int = ANSWER_MS
+    ) -> list[Any]:
+        """The last output documents of a running processor, at most `limit`; not all of them need be committed yet. RequestRefused.
+
+        timeout_ms: for the coordinator to answer, as of `request`; wait_ms: for the tasks then.
+        """
         status = (await self.statuses()).get(name)
         sinks = {v for v, service in status.services.items() if service == "sink"} if status is not None else set()
-        told = await self._sampled(SampleProcessor(self.unique(), name, limit), status, sinks, wait_ms)
+        asked = SampleProcessor(self.unique(), name, limit)
+        told = await self._sampled(asked, status, sinks, wait_ms, timeout_ms)
         return [document for _, documents in told for document in documents][-limit:]
 
     async def sample_edge(
-        self, name: ProcessorName, edge: EdgeId, limit: int, wait_ms: int = WAIT_MS + 3_000
+        self,
+        name: ProcessorName,
+        edge: EdgeId,
+        limit: int,
+        wait_ms: int = WAIT_MS + 3_000,
+        timeout_ms: int = ANSWER_MS,
     ) -> EdgeSample:
-        """The last rows of an edge of a running processor, at most `limit`, by event time. RequestRefused."""
+        """The last rows of an edge of a running processor, at most `limit`, by event time; the times as of `sample`. RequestRefused."""
         status = (await self.statuses()).get(name)
         receiver = VertexId(edge.rpartition(">")[2])
-        told = await self._sampled(SampleProcessor(self.unique(), name, limit, edge), status, {receiver}, wait_ms)
+        asked = SampleProcessor(self.unique(), name, limit, edge)
+        told = await self._sampled(asked, status, {receiver}, wait_ms, timeout_ms)
         places = {(sampled.vertex, sampled.index) for sampled, _ in told}
         troubles = [f"{receiver}/{sampled.index}: {sampled.trouble}" for sampled, _ in told if sampled.trouble]
         for vertex, index, _ in status.tasks if status is not None else ():
@@ -153,7 +167,12 @@ class Client:
         return EdgeSample(rows[-limit:], tuple(sorted(troubles)))
 
     async def _sampled(
-        self, request: SampleProcessor, status: ProcessorStatus | None, vertices: set[VertexId], wait_ms: int
+        self,
+        request: SampleProcessor,
+        status: ProcessorStatus | None,
+        vertices: set[VertexId],
+        wait_ms: int,
+        timeout_ms: int,
     ) -> list[tuple[Sampled, list[Any]]]:
         """The answers of all tasks of these vertices that come in time."""
         samples = TopicPartition(self._topics.samples, 0)
@@ -161,7 +180,7 @@ class Client:
         found: list[tuple[Sampled, list[Any]]] = []
         async with reading(self._log) as reader:
             await reader.assign(await self._log.end_offsets([samples]))
-            await self.request(request)
+            await self.request(request, timeout_ms)
             deadline_ms = self._clock.monotonic_ms() + wait_ms
             while waiting and self._clock.monotonic_ms() < deadline_ms:
                 for record in await self._fetch(reader):
