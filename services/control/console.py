@@ -4,6 +4,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from typing import Any, Final
+from urllib.parse import quote
 
 import msgspec
 from aiohttp import web
@@ -34,6 +35,8 @@ _VIEWS: Final = (
     ("/logs", "Logs"),
     ("/document", "Document"),
 )
+_REFUSED: Final = {400: "Not understood", 401: "Not logged in", 403: "Not allowed", 404: "Not found", 500: "A fault"}
+"""Headings of pages that only tell an error, by status."""
 _ALL: Final = "/v1/live"
 Ask = Callable[[web.Request, Any], Awaitable[web.Response]]
 
@@ -119,14 +122,12 @@ class Console:
             bodies = [msgspec.json.decode(answer.body or b"") for answer in answers]  # type: ignore[arg-type]
             drawn = draw(PageContext(name, request[USER], request.query), *bodies)
         except Problem as problem:
-            status = problem.status
-            said = f"{problem.place}: expected {problem.expectation}; {problem.finding}"
-            drawn = Drawn(tag("p", said, f"; {problem.remedy}" if problem.remedy else "", class_="trouble"))
+            status, drawn = problem.status, Drawn(_trouble(problem))
         old = tag("p", f"Kafka does not answer; this is what was known: {stale}", class_="trouble") if stale else None
         main = tag(
             "main",
             tag("h1", f"{name}: {title.lower()}" if name else title),
-            _views(name, request.path) if name else None,
+            _views(request) if name else None,
             tag("div", old, drawn.living, id="live", data_stream=stream),
             drawn.staying,
             tag("div", id="said", role="status"),
@@ -134,6 +135,29 @@ class Console:
         )
         text = whole(f"{name} · {title}" if name else title, _header(request), main)
         return web.Response(text=text, status=status, content_type="text/html", headers=HEADERS)
+
+
+def is_page(path: str) -> bool:
+    """Whether people look at what is there, so that errors are pages, too."""
+    return path == "/" or (path.startswith("/console/") and path.removeprefix("/console/") not in ASSETS)
+
+
+def refusal(request: web.Request, problem: Problem) -> web.Response:
+    """A page for what no page's handler answers: nothing is there, or the user may not see it.
+
+    Without a script where nobody has logged in: the browser would ask for the token of each script, too.
+    """
+    known = USER in request
+    main = tag("main", tag("h1", _REFUSED.get(problem.status, "Not now")), _trouble(problem), id="main")
+    head = _header(request) if known else tag("header", tag("strong", "Tidemark"))
+    text = whole("Refused", head, main, scripts=("console.js",) if known else ())
+    headers = {**HEADERS, **problem.headers}
+    return web.Response(text=text, status=problem.status, content_type="text/html", headers=headers)
+
+
+def _trouble(problem: Problem) -> Html:
+    said = f"{problem.place}: expected {problem.expectation}; {problem.finding}"
+    return tag("p", said, f"; {problem.remedy}" if problem.remedy else "", class_="trouble")
 
 
 def whole(title: str, *body: Html, scripts: Sequence[str] = ("console.js", "completion.js")) -> str:
@@ -156,7 +180,7 @@ def _asset(name: str) -> web.Response:
 
 
 def _own(request: web.Request) -> str:
-    return f"/v1/processors/{request.match_info['name']}/live"
+    return f"/v1/processors/{quote(request.match_info['name'], safe='')}/live"
 
 
 def _header(request: web.Request) -> Html:
@@ -174,8 +198,11 @@ def _header(request: web.Request) -> Html:
     )
 
 
-def _views(name: str, path: str) -> Html:
-    return _links(f"Views of {name}", [(f"/console/processors/{name}{view}", text) for view, text in _VIEWS], path)
+def _views(request: web.Request) -> Html:
+    name = request.match_info["name"]
+    own = f"/console/processors/{quote(name, safe='')}"  # of a name in an address, which may be none of a processor
+    here = own + request.path.removeprefix(f"/console/processors/{name}")
+    return _links(f"Views of {name}", [(own + view, text) for view, text in _VIEWS], here)
 
 
 def _links(label: str, links: list[tuple[str, str]], path: str) -> Html:

@@ -8,7 +8,6 @@ import asyncio
 import contextlib
 import hashlib
 import hmac
-import re
 import secrets
 from collections import OrderedDict
 from dataclasses import dataclass, field
@@ -21,7 +20,7 @@ from aiohttp import web
 from joserfc.util import urlsafe_b64encode
 
 from tidemark.services.control.audit import Audit
-from tidemark.services.control.console import HEADERS, whole
+from tidemark.services.control.console import HEADERS, is_page, whole
 from tidemark.services.control.html import Child, tag
 from tidemark.services.control.issuer import IssuerAway
 from tidemark.services.control.oidc import TokenRefused, Untimely, Vouching
@@ -38,7 +37,6 @@ from tidemark.shared.process.web import BAD_REQUEST, FORBIDDEN, STANDS, UNAUTHOR
 _log = structlog.get_logger()
 _NEXT_MAX: Final = 2_000
 """Characters of the page to which a login returns."""
-_PAGE: Final = re.compile(r"/|/console/(?!.*\.(?:js|css)$).*")
 _QUARTER: Final = 4
 
 
@@ -381,7 +379,7 @@ def _inside(page: str) -> str:
 
 
 def _is_page(request: web.Request) -> bool:
-    return request.method == "GET" and _PAGE.fullmatch(request.path) is not None
+    return request.method == "GET" and is_page(request.path)
 
 
 def _bound(kept: "OrderedDict[str, Any]", most: int) -> None:

@@ -7,11 +7,22 @@ import msgspec
 from aiohttp import web
 
 from tidemark.services.control.api import STALE_HEADER, Api
-from tidemark.services.control.console import Console
+from tidemark.services.control.console import Console, is_page, refusal
 from tidemark.services.control.login import Login
 from tidemark.services.control.routes import CONSOLE_HEADER, LOGIN_ROUTES, ROUTES, Handler, Route
 from tidemark.shared.process.users import User, Users
-from tidemark.shared.process.web import BAD_REQUEST, Next, Problem, Rule, answering, crowded, expected, guard, read_body
+from tidemark.shared.process.web import (
+    BAD_REQUEST,
+    Next,
+    Problem,
+    Rule,
+    answering,
+    crowded,
+    expected,
+    guard,
+    problem_of,
+    read_body,
+)
 
 
 def application(
@@ -41,6 +52,7 @@ def application(
         middlewares=[
             *outer,
             answering,
+            _paged,
             api.audit_log.middleware({route.path for route in served if not route.changes}),
             guarded,
             # Logins ask the provider, so they are counted.
@@ -60,6 +72,17 @@ def application(
             route.method, route.path, _served(route, getattr(of, route.handler), api), expect_handler=expected
         )
     return app
+
+
+@web.middleware
+async def _paged(request: web.Request, handler: Next) -> web.StreamResponse:
+    """People see errors as pages, whatever refuses."""
+    if not is_page(request.path) or request.method != "GET":
+        return await handler(request)
+    try:
+        return await handler(request)
+    except Exception as error:  # noqa: BLE001 - `problem_of` knows each, and logs what is a fault
+        return refusal(request, problem_of(request, error))
 
 
 def _served(route: Route, handler: Handler, api: Api) -> Next:

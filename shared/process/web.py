@@ -272,20 +272,26 @@ async def answering(request: web.Request, handler: Next) -> web.StreamResponse:
     """Every error becomes an answer in JSON, with place, expectation and finding."""
     try:
         return await handler(request)
-    except Problem as problem:
-        return problem.answer()
-    except web.HTTPRequestEntityTooLarge as error:
-        return Problem(
-            TOO_LARGE, "body", "at most what a message may have (`message_bytes_max`)", error.text or "more"
-        ).answer()
-    except web.RequestPayloadError as error:
-        return Problem(BAD_REQUEST, "body", "what its headers say", str(error)).answer()
-    except web.HTTPException as error:
-        if error.status < BAD_REQUEST:
-            raise
-        return Problem(
-            error.status, request.path, "a route of /openapi.json", f"{request.method}: {error.reason}"
-        ).answer()
-    except Exception as error:  # noqa: BLE001 - the server stays up; the fault is in its log and in the answer
-        _log.exception("http.failed", path=request.path, error=repr(error))
-        return Problem(INTERNAL, request.path, "an answer", "a fault of the service; its log has more").answer()
+    except Exception as error:  # noqa: BLE001 - `problem_of` knows each, and logs what is a fault
+        return problem_of(request, error).answer()
+
+
+def problem_of(request: web.Request, error: Exception) -> Problem:
+    """What a handler's error is for who asked; redirects are raised again."""
+    match error:
+        case Problem():
+            return error
+        case web.HTTPRequestEntityTooLarge():
+            expectation = "at most what a message may have (`message_bytes_max`)"
+            return Problem(TOO_LARGE, "body", expectation, error.text or "more")
+        case web.RequestPayloadError():
+            return Problem(BAD_REQUEST, "body", "what its headers say", str(error))
+        case web.HTTPException():
+            if error.status < BAD_REQUEST:
+                raise error
+            finding = f"{request.method}: {error.reason}"
+            return Problem(error.status, request.path, "a route of /openapi.json", finding)
+        case _:
+            # The server stays up.
+            _log.exception("http.failed", path=request.path, error=repr(error), exc_info=error)
+            return Problem(INTERNAL, request.path, "an answer", "a fault of the service; its log has more")
