@@ -63,6 +63,8 @@ def number(value: float | None) -> str:
     """With separators; large rates without their fraction."""
     if value is None:
         return NONE
+    if isinstance(value, int):  # beyond 2^53 a float is another number
+        return f"{value:,}"
     whole = abs(value) >= 100 or value == int(value)  # noqa: PLR2004 - three digits
     return f"{value:,.0f}" if whole else f"{value:,.1f}"
 

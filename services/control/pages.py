@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
-from urllib.parse import urlencode
+from urllib.parse import quote, urlencode
 
 from tidemark.services.control import drawing
 from tidemark.services.control.html import NONE, Child, Html, moment, number, pairs, rate, share, size, span, table, tag
@@ -20,7 +20,10 @@ _NEW: Final = {
     ]
 }
 _LINE_MAX: Final = 120
-"""Characters of a document beside its other figures; all of it can be unfolded."""
+"""Characters of a document beside its other figures; more of it can be unfolded."""
+_TEXT_MAX, _WHOLE_MAX = 500, 5_000
+"""Characters of a text of others (a reason, a field of a log line) and of a document that is unfolded: a record may have a megabyte, and
+a page has a hundred of them."""
 _NEAR: Final = 10
 """The clock is drawn where it is not further from the watermarks than so many times their own range."""
 
@@ -57,7 +60,7 @@ def processors(view: PageContext, found: Answer) -> Drawn:
             moment(p["watermark"]),
             span(p["lagMillis"]),
             f"{p['epoch']:,} ({p['releasedEpoch']:,} released)",
-            p["reason"] or NONE,
+            _cut(p["reason"]) or NONE,
         )
         for p in found["processors"]
     )
@@ -85,7 +88,7 @@ def graph(view: PageContext, shown: Answer, stats: Answer, plan: Answer) -> Draw
     s, vertices = stats["stats"], plan["vertices"]
     figures = (
         ("State", _state(shown["state"])),
-        ("Why", shown["reason"] or NONE),
+        ("Why", _cut(shown["reason"], _WHOLE_MAX) or NONE),
         ("Watermark", moment(s["watermark"])),
         ("Event-time lag", span(s["eventTimeLagMillis"])),
         ("Lag of work", span(s["processingTimeLagMillis"])),
@@ -98,7 +101,7 @@ def graph(view: PageContext, shown: Answer, stats: Answer, plan: Answer) -> Draw
         ("State size", size(s["stateSize"])),
         *_quota(vertices),
     )
-    waits = [tag("p", f"{v['name']} waits: {text}", class_="trouble") for v in vertices for text in v["waits"]]
+    waits = [tag("p", f"{v['name']} waits: {_cut(text)}", class_="trouble") for v in vertices for text in v["waits"]]
     placed = ((f"{task['vertex']}/{task['index']}", task["worker"]) for task in shown["tasks"])
     more = tag(
         "details",
@@ -210,7 +213,7 @@ def _kept(name: str, path: str, checkpoint: str) -> Html:
     lost = f"Forget {checkpoint}? Nothing can begin from it any more."
     return actions(
         button("Start from it", "POST", f"{path}/start", {"checkpoint": checkpoint}, risky=True, confirm=again),
-        button("Forget", "DELETE", f"{path}/checkpoints/{checkpoint}", risky=True, confirm=lost),
+        button("Forget", "DELETE", f"{path}/checkpoints/{quote(checkpoint, safe='')}", risky=True, confirm=lost),
     )
 
 
@@ -270,7 +273,11 @@ def _plot(points: list[Answer]) -> Html:
 
 
 def _ms(time: str) -> float:
-    return datetime.fromisoformat(time).timestamp() * 1000
+    """Of an instant as REST shows it: milliseconds alone, where its year has no four digits."""
+    try:
+        return float(time)
+    except ValueError:
+        return datetime.fromisoformat(time).timestamp() * 1000
 
 
 def sample(view: PageContext, plan: Answer, found: Answer | None = None) -> Drawn:
@@ -304,34 +311,29 @@ def _sample_of(view: PageContext, edge: Answer) -> Html:
     return tag("a", "sample", href=href, aria_label=f"sample of {edge['id']}")
 
 
-def _json(document: object, about: str = "") -> Html:
+def _json(document: object, about: str = "", summary: str = "") -> Html:
+    """Unfolds; folded it shows the summary, or how it begins."""
     text = json.dumps(document, ensure_ascii=False)
-    whole = tag("pre", json.dumps(document, indent=2, ensure_ascii=False), tabindex=0)
-    short = text if len(text) <= _LINE_MAX else f"{text[:_LINE_MAX]}…"
+    whole = tag("pre", _cut(json.dumps(document, indent=2, ensure_ascii=False), _WHOLE_MAX), tabindex=0)
+    short = summary or (text if len(text) <= _LINE_MAX else f"{text[:_LINE_MAX]}…")
     return tag("details", tag("summary", short), tag("p", about, class_="hint") if about else None, whole)
+
+
+def _cut(found: object, most: int = _TEXT_MAX) -> str:
+    """A text of others, as it is shown: its begin."""
+    text = found if isinstance(found, str) else json.dumps(found, ensure_ascii=False)
+    return text if len(text) <= most else f"{text[:most]}… ({len(text) - most:,} more characters: REST has them)"
 
 
 def letters(view: PageContext, found: Answer) -> Drawn:
     """Dead letters, which can be narrowed to one code."""
     options = [
-        tag("option", f"{code} ({count})", value=code, selected=code == view.query.get("code"))
+        tag("option", f"{_cut(code, _LINE_MAX)} ({count})", value=code, selected=code == view.query.get("code"))
         for code, count in found["codes"].items()
     ]
     select = tag("select", tag("option", "all", value=""), options, name="code")
     chosen = tag("form", tag("label", "Code ", select), tag("button", "Show"), method="get", class_="actions")
-    rows = (
-        (
-            _arrival(letter),
-            letter.get("operatorName", NONE),
-            letter.get("errInfo", {}).get("code", NONE),
-            tag(
-                "details",
-                tag("summary", letter.get("errInfo", {}).get("reason", NONE)),
-                tag("pre", json.dumps(letter, indent=2, ensure_ascii=False), tabindex=0),
-            ),
-        )
-        for letter in found["letters"]
-    )
+    rows = ((_arrival(letter), _cut(letter.get("operatorName", NONE)), *_error(letter)) for letter in found["letters"])
     hint = tag("p", "A redrive takes late records through the windows that they missed, each once.", class_="hint")
     asked = f"Redrive {view.name}? Corrections of its windows go to a topic of their own."
     deed = button("Redrive", "POST", f"/v1/processors/{view.name}/redrive", confirm=asked)
@@ -342,7 +344,14 @@ def letters(view: PageContext, found: Answer) -> Drawn:
 
 def _arrival(letter: Answer) -> str:
     found = letter.get("dlqTime", NONE)
-    return moment(str(found["$date"] if isinstance(found, dict) and "$date" in found else found))
+    return moment(_cut(found["$date"] if isinstance(found, dict) and "$date" in found else found))
+
+
+def _error(letter: Answer) -> tuple[str, Html]:
+    """Code, and reason with the letter: anyone may write to the topic, so nothing is sure to be there."""
+    info = letter.get("errInfo")
+    known = info if isinstance(info, dict) else {}
+    return _cut(known.get("code", NONE)), _json(letter, summary=_cut(known.get("reason", NONE)))
 
 
 def logs(_view: PageContext, found: Answer) -> Drawn:
@@ -350,10 +359,10 @@ def logs(_view: PageContext, found: Answer) -> Drawn:
     own = ("timestamp", "level", "event")
     rows = (
         (
-            moment(str(line.get("timestamp", NONE))),
-            tag("span", str(line.get("level", NONE)), class_=str(line.get("level", ""))),
-            str(line.get("event", NONE)),
-            ", ".join(f"{key}={value}" for key, value in line.items() if key not in own),
+            moment(_cut(line.get("timestamp", NONE))),
+            tag("span", _cut(line.get("level", NONE)), class_=_cut(line.get("level", ""))),
+            _cut(line.get("event", NONE)),
+            _cut(", ".join(f"{key}={_cut(value)}" for key, value in line.items() if key not in own), _WHOLE_MAX),
         )
         for line in reversed(found["lines"])
     )
@@ -393,9 +402,9 @@ def connections(view: PageContext, found: Answer) -> Drawn:
     rows = (
         (
             name,
-            each.get("type", NONE),
-            *((button(f"Test {name}", "POST", f"/v1/connections/{name}/test"),) if tests else ()),
-            ", ".join(f"{k}: {json.dumps(v) if isinstance(v, dict) else v}" for k, v in each.items() if k != "type"),
+            _cut(each.get("type", NONE)),
+            *((button(f"Test {name}", "POST", f"/v1/connections/{quote(name, safe='')}/test"),) if tests else ()),
+            ", ".join(f"{k}: {_cut(v)}" for k, v in each.items() if k != "type"),
         )
         for name, each in sorted(found["connections"].items())
     )
@@ -427,7 +436,7 @@ def audit(_view: PageContext, found: Answer) -> Drawn:
             f"{d['user']} ({d['role']})" if d["user"] else "nobody known",
             d["what"],
             d.get("status", NONE),
-            d.get("finding") or NONE,
+            _cut(d.get("finding") or NONE),
         )
         for d in found["deeds"]
     )
