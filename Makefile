@@ -204,6 +204,10 @@ lasting: setup ## failures of Kafka, databases, servers, registries and files, C
 operated: setup ## what operators do, drawn at random (SEED=1 COUNT=5 ACTS=40), right and wrong, on an installation that stays; some 4 minutes each
 	$(BIN)/python -m tests.harness.operated $(or $(SEED),1) $(or $(COUNT),5) $(or $(ACTS),40)
 
+.PHONY: visits
+visits: setup ## what people do at the console, drawn at random (SEED=1 COUNT=10 STEPS=60), before installations of every shape; some 10 s each
+	$(BIN)/python -m tests.harness.visits $(or $(SEED),1) $(or $(COUNT),10) $(or $(STEPS),60)
+
 .PHONY: machines
 machines: setup ## the command in environments drawn at random, COUNT=40 from SEED=1 on: variables, bounds, folders, networks; some 20 s each
 	$(BIN)/python -m tests.harness.machines $(or $(SEED),1) $(or $(COUNT),40)

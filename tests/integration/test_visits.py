@@ -1,0 +1,120 @@
+"""People at the console without a script, drawn, before installations of every shape; and what these walks have found."""
+
+import json
+import logging
+import random
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from aiohttp import ClientSession
+
+from tests.harness.visits import growth
+from tests.harness.visits.shapes import KINDS, Shape, document, processor, window
+from tests.harness.visits.stand import stand
+from tests.harness.visits.walking import Walk, walk
+from tidemark.services.cli.process import quiet
+
+
+@pytest.fixture(autouse=True)
+def _quiet() -> None:
+    quiet(logging.CRITICAL)
+
+
+def one(**how: object) -> Shape:
+    """An installation with a processor that runs."""
+    found = Shape("one processor")
+    status, found.beats = processor(random.Random(0), "clicks", document(window(0)), state="RUNNING", **how)  # type: ignore[arg-type]
+    found.statuses.append(status)
+    return found
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_a_walk_finds_nothing(kind: str, tmp_path: Path) -> None:
+    """Every page of an installation of this kind, and some steps of a walk."""
+    chooser = random.Random(len(kind))
+    async with stand(KINDS[kind](chooser, Shape(kind)), tmp_path) as there:
+        assert await walk(there, chooser, 12) == []
+
+
+@pytest.mark.parametrize("what", growth.DIMENSIONS)
+async def test_pages_grow_no_faster_than_what_they_show(what: str) -> None:
+    """Bytes, questions to the brokers and lines of code that run, with four times as much of one thing."""
+    assert await growth.steep(what) == []
+
+
+async def test_a_refused_page_is_a_page(tmp_path: Path) -> None:
+    """Whatever refuses: no such page, a role that is too low, a name that is another's, a token that is none."""
+    async with stand(one(), tmp_path) as there, ClientSession() as session:
+        for rights, path, status, finding in (
+            ("admin", "/console/nowhere", 404, "GET: Not Found"),
+            ("viewer", "/console/audit", 403, "viewer's, who is viewer"),
+            ("viewer@a", "/console/processors/clicks/time", 404, "there is no processor named clicks"),
+            ("stranger", "/", 401, "another"),
+        ):
+            told, kind, text = await Walk(there, random.Random(0), session, rights).ask("GET", path)
+            assert (told, kind) == (status, "text/html"), path
+            assert finding in text.replace("&#x27;", "'"), path
+            assert ("<script" in text) == (status != 401), "a script would make the browser ask for a token again"
+
+
+async def test_letters_of_others_are_shown(tmp_path: Path) -> None:
+    """Anyone may write to the topic: what is no letter, or an odd one, is shown, and a large one with its begin alone."""
+    shape = one()
+    odd: tuple[Any, ...] = (
+        {"errInfo": "text"},
+        {"errInfo": [1]},
+        {"errInfo": {"code": {"a": 1}, "reason": ["x"]}},
+        {"dlqTime": [1]},
+        [],
+        1,
+    )
+    shape.letters["refused"] = [json.dumps(each).encode() for each in (*odd, {"doc": "<&>" * 200_000})]
+    async with stand(shape, tmp_path) as there, ClientSession() as session:
+        status, _, text = await Walk(there, random.Random(0), session).ask(
+            "GET", "/console/processors/clicks/dead-letters"
+        )
+        assert status == 200
+        assert text.count("<tr>") == 8
+        assert "more characters: REST has them" in text
+        assert len(text) < 50_000
+
+
+async def test_a_watermark_beyond_the_year_9999_is_shown(tmp_path: Path) -> None:
+    """Its instant has no ISO form: REST tells milliseconds, and the page plots them."""
+    shape = one()
+    far = 253_402_300_800_000
+    shape.beats = [
+        msgspec.structs.replace(beat, input_watermark_ms=far, output_watermark_ms=far) for beat in shape.beats
+    ]
+    async with stand(shape, tmp_path) as there, ClientSession() as session:
+        walk = Walk(there, random.Random(0), session)
+        while not any(
+            p["watermark"] for p in json.loads((await walk.ask("GET", "/v1/processors/clicks/history"))[2])["points"]
+        ):
+            pass
+        status, _, text = await walk.ask("GET", "/console/processors/clicks/time")
+        assert status == 200
+        assert str(far) in text
+
+
+async def test_numbers_are_shown_to_the_last_digit(tmp_path: Path) -> None:
+    """Those beyond 2^53, too."""
+    shape = one()
+    shape.beats = [msgspec.structs.replace(beat, counters={"inRows": 2**53 + 1}) for beat in shape.beats]
+    async with stand(shape, tmp_path) as there, ClientSession() as session:
+        _, _, text = await Walk(there, random.Random(0), session).ask("GET", "/console/processors/clicks")
+        assert "9,007,199,254,740,993" in text
+
+
+async def test_a_sample_waits_no_longer_for_the_coordinator_than_commands(tmp_path: Path) -> None:
+    """Without a coordinator its page says so."""
+    async with stand(one(), tmp_path) as there, ClientSession() as session:
+        for path in (
+            "/console/processors/clicks/sample?edge=",
+            "/console/processors/clicks/sample?edge=source-1%3Ewindow-1",
+        ):
+            status, _, text = await Walk(there, random.Random(0), session).ask("GET", path)
+            assert status == 504
+            assert "no coordinator answered within 0.2 s" in text
