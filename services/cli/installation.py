@@ -169,6 +169,7 @@ async def installation(
     if workers:
         settings = replace(settings, workers={**settings.workers, **workers})
     cluster = LocalCluster(settings)
+    cluster.make_folder()  # before a minute goes into what a first start needs
     await make_ready(Console(stderr=True, soft_wrap=True).print)
     try:
         await cluster.start()

@@ -140,13 +140,7 @@ class LocalCluster:
 
     async def start(self) -> str:
         """Start the broker, then all processes; the broker's address. BrokerError names the remedy when it cannot start."""
-        try:
-            self.make_folder()
-        except OSError as error:
-            raise BrokerError(
-                f"{self.settings.data_dir}: expected a folder, or a place for one: {error.strerror};"
-                " --data, or `folder` in Python, names another"
-            ) from error
+        self.make_folder()
         self._lock.take()  # before anything is touched: the files here may belong to a running installation
         self._logs().mkdir(exist_ok=True)
         (self.settings.data_dir / ADDRESS_FILE).unlink(missing_ok=True)
@@ -298,11 +292,16 @@ class LocalCluster:
             _log.error("supervisor.failed", watcher=task.get_name(), error=repr(self.failure))
 
     def make_folder(self) -> None:
-        """The folder of data, its owner's alone: documents with passwords, and all records, lie in it. OSError."""
+        """The folder of data, its owner's alone: documents with passwords, and all records, lie in it. BrokerError."""
         folder = self.settings.data_dir
-        folder.mkdir(mode=_OWNERS, parents=True, exist_ok=True)
-        if folder.stat().st_uid == os.getuid():
-            folder.chmod(_OWNERS)
+        try:
+            folder.mkdir(mode=_OWNERS, parents=True, exist_ok=True)
+            if folder.stat().st_uid == os.getuid():
+                folder.chmod(_OWNERS)
+        except OSError as error:
+            raise BrokerError(
+                f"{folder}: expected a folder, or a place for one: {error.strerror}; --data, or `folder` in Python, names another"
+            ) from error
 
     async def _keep(self, child: SupervisedProcess) -> None:
         while not self._stop.is_set():

@@ -225,6 +225,7 @@ async def test_names_with_percent_signs_are_names(url: str, whens: tuple[str, st
             assert connection.execute(sa.select(made)).all() == ([] if unmatched == "discard" else [(1, 5)])
 
 
+@pytest.mark.postgres
 def test_each_connection_reads_json_without_a_class_of_its_own(postgres: str, caplog: pytest.LogCaptureFixture) -> None:
     """The driver warns of readers for which it makes a class a connection, none of which is ever let go."""
     engine = sa.create_engine(postgres, poolclass=sa.NullPool)

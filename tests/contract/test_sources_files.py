@@ -19,7 +19,7 @@ from tidemark.services.source.connectors.files import SEQUENCE, FileConnector, F
 from tidemark.shared.language.values import parse_json
 from tidemark.shared.model.ids import Offset, SplitId
 from tidemark.shared.model.values import Binary, Date
-from tidemark.shared.ports.log import LogError
+from tidemark.shared.ports.log import LogError, LogUnavailable
 from tidemark.shared.ports.source import SourcePort, SourceReplaced
 
 
@@ -55,6 +55,19 @@ async def test_a_line_without_its_end_waits_in_a_file_that_grows(tmp_path: Path)
     with path.open("a") as file:
         file.write("2}\n")
     assert await read(source) == [{"n": 2}]
+
+
+@pytest.mark.parametrize("ordered", [False, True])
+async def test_a_source_without_a_file_to_begin_with_waits_for_one(tmp_path: Path, ordered: bool) -> None:
+    """It would end at once, with nothing read. One that follows its files begins, and one that has begun may end without them."""
+    source = source_of(tmp_path, "json", ordered=ordered)
+    with pytest.raises(LogUnavailable, match=re.escape(f"one file that matches {tmp_path}/*.json, found none")):
+        await start(source)
+    (tmp_path / "a.json").write_text('{"n": 1}')
+    assert await read(await start(source)) == [{"n": 1}]
+    (tmp_path / "a.json").unlink()
+    await source_of(tmp_path, "json", ordered=ordered).found(set(), first=False)
+    await source_of(tmp_path, "json", ordered=ordered, follow=True).found(set(), first=True)
 
 
 @pytest.mark.parametrize(("format_", "text"), [("json", '{"n": 1}\n\n{"n": 2}'), ("csv", "n\r\n1\r\n2")])

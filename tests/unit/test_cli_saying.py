@@ -59,8 +59,9 @@ def _on_a_folder() -> list[str]:
 def test_each_command_says_that_no_installation_is_there(
     command: str, place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In one line that names the folder or what is in the way, with status 1 and without a trace."""
+    """In one line that names the folder or what is in the way, with status 1 and without a trace, before anything is fetched."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("TIDEMARK_CACHE", str(tmp_path / "cache"))
     monkeypatch.delenv("TIDEMARK_CONTROL", raising=False)
     (tmp_path / "file").touch()
     (tmp_path / "p.yaml").write_text("pipeline: [{$source: {documents: [{a: 1}]}}, {$emit: {path: out, format: json}}]")
@@ -76,6 +77,7 @@ def test_each_command_says_that_no_installation_is_there(
     assert "Errno" not in done.output
     assert (place if command != "try" else "`tidemark process p.yaml` tries its own input out") in done.output
     assert not (tmp_path / "nothing").exists()
+    assert not (tmp_path / "cache").exists()
 
 
 @pytest.mark.parametrize("name", sorted(SAID))

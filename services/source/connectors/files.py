@@ -27,6 +27,7 @@ from tidemark.shared.model.ids import FIRST_OFFSET, Offset, SplitId
 from tidemark.shared.model.records import RawBatch
 from tidemark.shared.model.splits import SplitStatus
 from tidemark.shared.ports.clock import Clock, Executor
+from tidemark.shared.ports.log import LogUnavailable
 
 _SCAN_BYTES: Final = 4 * 1024 * 1024
 """Read at once when the end of a file is looked for: a piece, as of a fetch."""
@@ -89,8 +90,12 @@ class FileConnector:
                 self._files.origin(self._reader, name, was.origin)
 
     async def found(self, splits: Collection[SplitId], *, first: bool) -> Mapping[SplitId, KnownSplit]:
-        """A file is read from its beginning; where it ends shows then."""
-        del first
+        """A file is read from its beginning; where it ends shows then. LogUnavailable where none is there to be read to its end."""
+        if first and not self._settings.follow and not await self.look():
+            raise LogUnavailable(
+                f"expected at least one file that matches {self._settings.glob}, found none; it is looked for again"
+                " (a source with follow: true begins without one)"
+            )
         return await self._executor.blocking(lambda: {split: self._found(split) for split in splits})
 
     def _found(self, split: SplitId) -> KnownSplit:
