@@ -120,6 +120,20 @@ async def test_a_transaction_that_is_older_than_what_the_snapshot_saw_comes_as_c
         assert kinds(await drain(source)) == [("update", 2)]
 
 
+async def test_a_table_that_others_have_locked_is_waited_for_with_a_word(shop: Shop) -> None:
+    """A transaction that has altered one is open: at the start, behind the slot, and as rows are to be read."""
+    shop.do("INSERT INTO t VALUES (1, 1)")
+    source = await shop.begun(lock_wait_ms=20, **SYNC)
+    sentence = r"waits for a lock on tables of publication p: a transaction that has altered or truncated one is open"
+    with psycopg.connect(shop.url) as other:
+        other.execute("ALTER TABLE t ADD more int")
+        with pytest.raises(LogUnavailable, match=sentence):
+            await shop.source(lock_wait_ms=20, **SYNC).state()
+        with pytest.raises(LogUnavailable, match=f"{sentence}|waits for transactions"):
+            await piece(source)
+    assert ids(await drain(source)) == [1]
+
+
 async def broken(shop: Shop, **changed: Any) -> tuple[PostgresConnector, list[Document], Offset, dict[str, str]]:
     """A source that has read the rows 1 to 3 of 1 to 6, and is given up there."""
     shop.do("INSERT INTO t SELECT g, g, 'x' FROM generate_series(1, 6) g")

@@ -97,6 +97,8 @@ class PostgresSettings:
     """In a snapshot; with fewer, more is decoded again after a restore."""
     quiet_bytes: int = 1024 * 1024
     """The slot is advanced over so much of the server's log without events."""
+    lock_wait_ms: int = 10_000
+    """How long a lock is waited for, until that is told and tried again."""
 
 
 class SlotRefused(LogError, Lasting):
@@ -355,15 +357,12 @@ def _connect(settings: PostgresSettings) -> psycopg.Connection[Any]:
         )
     url = "postgresql://" + settings.url.removeprefix(scheme)
     options: dict[str, Any] = patience(conninfo_to_dict(url))
-    connection = psycopg.connect(
-        url,
-        autocommit=True,
-        **options,
-        application_name=f"tidemark {settings.slot}",
-    )
+    name = f"tidemark {settings.slot}"
+    connection = psycopg.connect(url, autocommit=True, **options, application_name=name)
     for statement in _SESSION:
         with suppress(errors.InsufficientPrivilege):  # lc_messages is an administrator's
             connection.execute(statement)
+    connection.execute(sql.SQL("SET lock_timeout = {}").format(sql.Literal(settings.lock_wait_ms)))
     return connection
 
 
@@ -602,6 +601,9 @@ class _PostgresErrors:
         text = f"{where}: {with_server(' '.join(str(error).split()), self._settings.url)}"
         if says_denied(str(error)):
             raise LogDenied(f"{text}; correct the connection's url") from error
+        if isinstance(error, errors.LockNotAvailable):
+            sentence = f"{where}: waits for a lock on tables of publication {self._settings.publication}: a transaction that has altered"
+            raise LogUnavailable(f"{sentence} or truncated one is open (pg_locks, pg_blocking_pids)") from error
         if isinstance(error, errors.ObjectNotInPrerequisiteState):
             raise SlotRefused(
                 f"{text}. Set wal_level=logical; make a slot anew that was invalidated, and start without state"
