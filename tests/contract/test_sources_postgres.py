@@ -448,6 +448,11 @@ async def test_I2_what_is_no_longer_there_is_named_with_what_to_order(shop: Shop
     shop.do("SELECT pg_create_physical_replication_slot(%s)", f"{shop.slot}_b")
     with pytest.raises(SlotRefused, match=r"expected slot .* of pgoutput .*, found a physical one"):
         await shop.source(slot=f"{shop.slot}_b").state()
+    shop.do("SELECT pg_create_logical_replication_slot(%s, 'pgoutput', false, true)", f"{shop.slot}_c")
+    with pytest.raises(
+        SlotRefused, match=r"as they commit, found one with two_phase, which gives them as they are prepared"
+    ):
+        await shop.source(slot=f"{shop.slot}_c").state()
     with pytest.raises(SlotRefused, match="reads PostgreSQL"):
         await shop.source(url="sqlite:///x").state()
     with pytest.raises(LogDenied, match="does not exist"):

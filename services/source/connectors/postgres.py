@@ -65,7 +65,7 @@ _STATE: Final = """
 SELECT s.slot_type, s.plugin, s.database, s.confirmed_flush_lsn - '0/0', s.wal_status,
        EXISTS (SELECT FROM pg_publication WHERE pubname = %(publication)s),
        (SELECT system_identifier FROM pg_control_system()), current_database(), pg_is_in_recovery(),
-       CASE WHEN NOT pg_is_in_recovery() THEN pg_current_wal_insert_lsn() - '0/0' END
+       CASE WHEN NOT pg_is_in_recovery() THEN pg_current_wal_insert_lsn() - '0/0' END, to_jsonb(s) -> 'two_phase' = 'true'
 FROM (SELECT 1) one LEFT JOIN pg_replication_slots s ON s.slot_name = %(slot)s
 """
 
@@ -371,7 +371,7 @@ def _state(connection: psycopg.Connection[Any], settings: PostgresSettings) -> _
     where, slot = f"connection {settings.connection_name}", settings.slot
     row = connection.execute(_STATE, {"slot": slot, "publication": settings.publication}).fetchone()
     assert row is not None, "the join has a row always"
-    kind, plugin, database, confirmed, wal_status, published, system, current, standby, end = row
+    kind, plugin, database, confirmed, wal_status, published, system, current, standby, end, two_phase = row
     if standby:
         raise SlotRefused(f"{where}: the server is a standby; give the url of the primary")
     if not published:
@@ -389,6 +389,11 @@ def _state(connection: psycopg.Connection[Any], settings: PostgresSettings) -> _
         found = f"a {kind} one" + (f" of {plugin} in database {database}" if plugin else "")
         raise SlotRefused(
             f"{where}: expected slot {slot} to be a logical one of pgoutput in database {current}, found {found}"
+        )
+    if two_phase:
+        raise SlotRefused(
+            f"{where}: expected slot {slot} to give transactions as they commit, found one with two_phase, which gives them as they are"
+            " prepared, whether they commit or not. Drop it, make it anew without two_phase, and start without state"
         )
     if wal_status == "lost" or confirmed is None:
         raise SourceReplaced(
