@@ -58,6 +58,17 @@ _NO_FILE: Final = "the database has no file; make it, with its tables, or correc
 """It has none of the words of what passes: waiting makes no database."""
 
 
+def reflected(engine: sa.Engine, name: str) -> sa.Table:
+    """The table or view of a name, with its schema's in front or without it; both may have dots. NoSuchTableError."""
+    parts = name.split(".")
+    inspector = sa.inspect(engine)
+    for at in dict.fromkeys((len(parts) - 1, *range(len(parts)))):
+        schema, table = ".".join(parts[:at]) or None, ".".join(parts[at:])
+        if inspector.has_table(table, schema):
+            return sa.Table(table, sa.MetaData(), schema=schema, autoload_with=engine)
+    raise exc.NoSuchTableError(name)
+
+
 def with_driver(url: sa.URL) -> sa.URL:
     """The address, with the driver that is installed where a PostgreSQL's names none."""
     return url.set(drivername="postgresql+psycopg") if url.drivername == "postgresql" else url

@@ -14,7 +14,8 @@ from sqlalchemy.dialects import postgresql
 
 from tests.contract.sinks_targets import SqlWorld
 from tests.contract.test_sinks_sql import merged, sql_world
-from tidemark.services.library.release_world import IDENTITY, row_of
+from tidemark.services.library.release_world import IDENTITY, InlineSpawner, row_of
+from tidemark.services.operator.tables.sql import SqlTable
 from tidemark.services.sink.connectors.sqlrows import RowMaker
 from tidemark.services.sink.connectors.sqlvalues import Misfit
 from tidemark.shared.adapters.sql_cells import read_all
@@ -23,6 +24,7 @@ from tidemark.shared.model.ids import Epoch
 from tidemark.shared.model.values import Date, Long
 from tidemark.shared.operators.batches import batch_of as documents_batch
 from tidemark.shared.ports.sink import TargetRefused
+from tidemark.shared.runtime.settings import LookupSettings
 
 POSTGRES: sa.Dialect = sa.make_url("postgresql+psycopg://").get_dialect()()
 END_MS = 253_402_300_799_999
@@ -236,3 +238,16 @@ def test_each_connection_reads_json_without_a_class_of_its_own(postgres: str, ca
                 found = connection.execute(sa.text("""SELECT '{"a": [1]}'::jsonb""")).scalar_one()
             assert found == {"a": [1]}
     assert caplog.text == ""
+
+
+@pytest.mark.parametrize("name", ["odd.rows", "a.b.c", "main.odd rows"])
+async def test_a_name_may_have_dots(url: str, name: str) -> None:
+    """Where there is no schema of the words in front, they are the table's."""
+    with sql_world(url) as target:
+        remake(target, f'CREATE TABLE "{name}" (id BIGINT PRIMARY KEY, name TEXT)')
+        target.stage = replace(target.stage, table=name)
+        await merged(target, {"id": 1, "name": "a"})
+        with target.engine.connect() as connection:
+            assert connection.exec_driver_sql(f'SELECT id, name FROM "{name}"').all() == [(1, "a")]
+        found = SqlTable(target.engine, name, InlineSpawner(), LookupSettings())
+        assert set(await found.columns()) == {"id", "name"}

@@ -13,7 +13,7 @@ import sqlalchemy as sa
 from sqlalchemy import exc
 
 from tidemark.services.operator.tables.sqlvalues import NOTHING, Parameter, parameter_of
-from tidemark.shared.adapters.sql import DIALECTS, is_denied, is_passing, patience, with_driver, with_server
+from tidemark.shared.adapters.sql import DIALECTS, is_denied, is_passing, patience, reflected, with_driver, with_server
 from tidemark.shared.adapters.sql_cells import read_all
 from tidemark.shared.language.values.cells import JSON_DEPTH_MAX, cell_reader
 from tidemark.shared.model.values import Document, Found, Value
@@ -95,9 +95,8 @@ class SqlTable:
             raise self._failure(error) from error
 
     def _describe(self) -> _TableColumns:
-        schema, _, name = self._name.rpartition(".")
         try:
-            table = sa.Table(name, sa.MetaData(), schema=schema or None, autoload_with=self.engine)
+            table = reflected(self.engine, self._name)
         except exc.NoSuchTableError as error:
             raise TableRefused(f"table {self._name}: no such table or view in {self.engine.url!r}") from error
         parameters = {c.name: parameter_of(c, self.engine.dialect.name) for c in table.columns}

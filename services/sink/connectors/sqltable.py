@@ -7,26 +7,27 @@ import sqlalchemy as sa
 from sqlalchemy import exc
 
 from tidemark.services.sink.connectors.mergechanges import place_of
+from tidemark.shared.adapters.sql import reflected
 from tidemark.shared.language.stages import Merge
 from tidemark.shared.ports.sink import TargetRefused
 
 
 def target_table(engine: sa.Engine, stage: Merge) -> sa.Table:
     """The table, reflected. TargetRefused if it is not there, or `on` is no unique key of it."""
-    schema, _, name = str(stage.table).rpartition(".")
     try:
-        table = sa.Table(name, sa.MetaData(), schema=schema or None, autoload_with=engine)
+        table = reflected(engine, str(stage.table))
     except exc.NoSuchTableError as error:
         raise TargetRefused(
             f"{place_of(stage)}: no such table; create it, with a unique key on {', '.join(stage.on)}"
         ) from error
     inspector = sa.inspect(engine)
-    keys = [inspector.get_pk_constraint(name, schema or None)["constrained_columns"]]
-    keys += [found["column_names"] for found in inspector.get_unique_constraints(name, schema or None)]
+    name, schema = table.name, table.schema
+    keys = [inspector.get_pk_constraint(name, schema)["constrained_columns"]]
+    keys += [found["column_names"] for found in inspector.get_unique_constraints(name, schema)]
     # Indexes of expressions, or of some rows only, tell no row from all others.
     keys += [
         [column for column in index["column_names"] if column is not None]
-        for index in inspector.get_indexes(name, schema or None)
+        for index in inspector.get_indexes(name, schema)
         if index["unique"] and None not in index["column_names"] and not _is_partial(index)
     ]
     if set(stage.on) not in [set(key) for key in keys]:
