@@ -251,3 +251,15 @@ async def test_a_name_may_have_dots(url: str, name: str) -> None:
             assert connection.exec_driver_sql(f'SELECT id, name FROM "{name}"').all() == [(1, "a")]
         found = SqlTable(target.engine, name, InlineSpawner(), LookupSettings())
         assert set(await found.columns()) == {"id", "name"}
+
+
+async def test_null_is_null_in_a_column_of_json(url: str) -> None:
+    """And in an array of such: JSON has a null of its own, which `IS NULL` does not find."""
+    postgres = not url.startswith("sqlite")
+    with sql_world(url) as target:
+        more = ", bs JSONB[], b JSONB" if postgres else ""
+        remake(target, f"CREATE TABLE rows (id BIGINT PRIMARY KEY, j JSON{more})")
+        await merged(target, {"id": 1, "j": None, **({"bs": [None, {}], "b": None} if postgres else {})})
+        with target.engine.connect() as connection:
+            words = "j IS NULL AND b IS NULL AND bs[1] IS NULL AND bs[2] IS NOT NULL" if postgres else "j IS NULL"
+            assert connection.exec_driver_sql(f"SELECT id FROM rows WHERE {words}").all() == [(1,)]

@@ -155,7 +155,7 @@ def _literal_of(kind: sa.types.TypeEngine[Any]) -> Callable[[Any], str | None]:
         case sa.ARRAY(item_type=item):
             inner_of = _literal_of(item)
             return lambda values: (
-                None if values is None else array_literal(pa.array([inner_of(v) for v in values], pa.string()))
+                None if values is None else array_literal(pa.array([None if v is None else inner_of(v) for v in values], pa.string()))
             )
     return _literal
 
@@ -269,7 +269,7 @@ class RowMaker:
 
     def _for_driver(self, name: str, value: Any) -> Any:
         process = self._driver[name]
-        return value if process is None else process(value)
+        return value if process is None or value is None else process(value)
 
     def _objects(self, name: str, cells: pa.Array) -> Objects:
         if not self._sqlite:
