@@ -12,7 +12,7 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql
 
-from tests.contract.sinks_targets import SqlWorld
+from tests.contract.sinks_targets import SqlWorld, expression
 from tests.contract.test_sinks_sql import merged, sql_world
 from tidemark.services.library.release_world import IDENTITY, InlineSpawner, row_of
 from tidemark.services.operator.tables.sql import SqlTable
@@ -263,3 +263,77 @@ async def test_null_is_null_in_a_column_of_json(url: str) -> None:
         with target.engine.connect() as connection:
             words = "j IS NULL AND b IS NULL AND bs[1] IS NULL AND bs[2] IS NOT NULL" if postgres else "j IS NULL"
             assert connection.exec_driver_sql(f"SELECT id FROM rows WHERE {words}").all() == [(1,)]
+
+
+DOMAINS = (
+    "CREATE DOMAIN above_0 AS int CHECK (VALUE > 0)", "CREATE TYPE pair AS (a int, b text)", "CREATE DOMAIN short AS varchar(3)",
+    "CREATE DOMAIN of_short AS short", "CREATE DOMAIN tenths AS timestamp(1)", "CREATE DOMAIN cents AS numeric(6, 2)",
+    'CREATE DOMAIN "odd %%s" AS bigint CHECK (VALUE > 0)',
+)  # fmt: skip
+OPEN = [
+    ("inet", "10.0.0.1", "10.0.0.256", 'inet: invalid input syntax for type inet: "10.0.0.256"'),
+    ("interval", "PT5M", "five", 'interval: invalid input syntax for type interval: "five"'),
+    ("int4range", "[1,5)", "[5,1)", "int4range: range lower bound must be less than or equal to range upper bound"),
+    ("int4range", "[1,5)", [1, 5], "a range as text, found type array"),
+    ("above_0", 5, -5, "above_0: value for domain above_0 violates check constraint"),
+    ("above_0[]", [5, None], [5, -5], "value for domain above_0 violates check constraint"),
+    ("pair", "(1,a)", "(x,a)", 'pair: invalid input syntax for type integer: "x"'),
+    ("short", "abc", "abcd", "short: it would cut or round 'abcd'"),
+    ("of_short", "abc", "abcd", "of_short: it would cut or round 'abcd'"),
+    ("short[]", ["abc", None], ["abcd"], "short[]: it would cut or round"),
+    ("tenths", Date(1500), Date(1250), "tenths: it would cut or round"),
+    ("cents", Decimal("1.5"), Decimal("1.239"), "cents: it would cut or round '1.239'"),
+    ("name", "a", "a" * 64, "name: it would cut or round"),
+    ('"char"', "x", "xy", "it would cut or round 'xy'"),
+    ("interval(0)", "1 s", "1.5 s", "interval(0): it would cut or round '1.5 s'"),
+    ('"odd %s"', 5, -5, 'value for domain "odd %s" violates check constraint'),
+]  # fmt: skip
+
+
+@pytest.mark.postgres
+@pytest.mark.filterwarnings("ignore:Did not recognize type")
+@pytest.mark.parametrize(("kind", "fits", "unfit", "finding"), OPEN)
+@pytest.mark.parametrize("way", ["merge", "expression"])
+async def test_S6_what_the_database_alone_knows_is_asked_before_staging(
+    postgres: str, kind: str, fits: Any, unfit: Any, finding: str, way: str
+) -> None:
+    """Of many rows, and beside a column that fits: the reason names the column and what the database says of the value."""
+    options: dict[str, Any] = {} if way == "merge" else {"when_matched": expression({"$literal": "merge"})}
+    with sql_world(postgres, **options) as target:
+        named = f"CREATE TABLE rows (id BIGINT PRIMARY KEY, other inet, c {kind})"
+        remake(target, *DOMAINS, named.replace("%", "%%"))
+        sink = target.sink()
+        await sink.open(IDENTITY, Epoch(0))
+        documents = [{"id": n, "other": "::1", "c": unfit if n in (3, 4, 9) else fits} for n in range(10)]
+        rejected = await sink.accept(documents_batch(documents))
+        assert [each.row for each in rejected] == [3, 4, 9]
+        assert all(each.reason.startswith("$merge: c: expected ") and finding in each.reason for each in rejected)
+        staged = await sink.stage(Epoch(1), Epoch(0))
+        await sink.release(row_of(1, 0, staged), staged)
+        with target.engine.connect() as connection:
+            ids = connection.exec_driver_sql("SELECT id FROM rows ORDER BY id").scalars().all()
+        assert ids == [0, 1, 2, 5, 6, 7, 8]
+
+
+@pytest.mark.postgres
+async def test_arrays_have_as_many_dimensions_as_documents(postgres: str) -> None:
+    """Those of text and JSON have one: an array in them is a value. Other lengths are refused."""
+    with sql_world(postgres) as target:
+        remake(target, "CREATE TABLE rows (id BIGINT PRIMARY KEY, n int[], d timestamptz[], t text[])")
+        sink = target.sink()
+        await sink.open(IDENTITY, Epoch(0))
+        documents: list[Any] = [
+            {"id": 1, "n": [[1, 2], [3, None]], "d": [[Date(0)]], "t": [["a"]]},
+            {"id": 2, "n": [[1], [2, 3]]},
+            {"id": 3, "n": [[1], None]},
+            {"id": 4, "n": [[[1]], [[2]]]},
+        ]
+        rejected = await sink.accept(documents_batch(documents))
+        assert [each.row for each in rejected] == [1, 2]
+        staged = await sink.stage(Epoch(1), Epoch(0))
+        await sink.release(row_of(1, 0, staged), staged)
+        with target.engine.connect() as connection:
+            rows = connection.exec_driver_sql("SELECT n, d::text, t FROM rows ORDER BY id").all()
+        assert rows[0][0] == [[1, 2], [3, None]]
+        assert rows[0][2] == ['["a"]']
+        assert rows[1][0] == [[[1]], [[2]]]

@@ -32,6 +32,7 @@ from tidemark.services.sink.connectors.mergechanges import (
     place_of,
     staged_rows,
 )
+from tidemark.services.sink.connectors.sqlasked import AskedColumns
 from tidemark.services.sink.connectors.sqlpipelines import PipelineWriter
 from tidemark.services.sink.connectors.sqlrows import RowMaker, SqlRows, documents_array
 from tidemark.services.sink.connectors.sqltable import target_table
@@ -137,6 +138,7 @@ class _WrittenTable:
     stage: Merge
     maker: RowMaker
     writer: MergeWriter | PipelineWriter
+    asked: AskedColumns
 
     def data(self, row: StagedRow) -> bytes:
         """The encoded fields of a row that are written, or that find the existing row."""
@@ -235,7 +237,8 @@ class SqlSink:
                         if piped
                         else MergeWriter(connection, table, stage)
                     )
-            self._targets[key] = _WrittenTable(stage, maker, writer)
+                    asked = AskedColumns(connection, table)
+            self._targets[key] = _WrittenTable(stage, maker, writer, asked)
         return self._targets[key]
 
     def _make_markers(self) -> None:
@@ -273,7 +276,10 @@ class SqlSink:
         if self._stage.is_constant:
             documents = encoded(batch)
             rows: list[StagedRow | NoChange] = list(documents.to_pylist())
-            misfits: Mapping[int, object] = self._target(b"").maker.misfits(documents)
+            target = self._target(b"")
+            misfits: Mapping[int, object] = target.maker.misfits(documents)
+            if target.asked:
+                misfits = await self._executor.blocking(self._asked, target, documents, misfits)
         else:
             rows = await self._executor.blocking(changes, self._stage, batch, self._source_topics)
             misfits = await self._executor.blocking(self._misfits, rows)
@@ -292,10 +298,22 @@ class SqlSink:
             except TargetRefused as refused:
                 found[n] = refused
                 continue
-            found |= dict.fromkeys(
-                [n] if (why := target.maker.misfits(documents_array([target.data(row)]))) else [], why.get(0)
-            )
+            documents = documents_array([target.data(row)])
+            why: Mapping[int, object] = target.maker.misfits(documents)
+            if target.asked:
+                why = self._asked(target, documents, why)
+            found |= dict.fromkeys([n] if why else [], why.get(0))
         return found
+
+    def _asked(
+        self, target: _WrittenTable, documents: pa.BinaryArray, misfits: Mapping[int, object]
+    ) -> dict[int, object]:
+        """With those that the database alone knows. TargetUnavailable."""
+        fit = np.setdiff1d(np.arange(len(documents)), list(misfits))
+        with self._errors("asking for types"):
+            rows, _ = target.maker.rows(documents.take(pa.array(fit)))
+            found = target.asked.misfits(self._engine.begin, rows)
+        return {**misfits, **{int(fit[number]): why for number, why in found.items()}}
 
     async def stage(self, epoch: Epoch, committed: Epoch) -> bytes:
         """See `Sink.stage`. May be repeated after TargetUnavailable."""

@@ -8,6 +8,7 @@ import datetime as dt
 import json
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
@@ -26,6 +27,7 @@ from tidemark.services.sink.connectors.sqlvalues import (
     converter_of,
     is_computed,
     makes_itself,
+    takes_nested,
 )
 from tidemark.shared.compiled import tags
 from tidemark.shared.compiled.columns import Bools, Int64s, Tagged
@@ -153,11 +155,14 @@ def _literal_of(kind: sa.types.TypeEngine[Any]) -> Callable[[Any], str | None]:
         case postgresql.DOMAIN(data_type=inner):
             return _literal_of(inner)
         case sa.ARRAY(item_type=item):
-            inner_of = _literal_of(item)
-            return lambda values: (
-                None if values is None else array_literal(pa.array([None if v is None else inner_of(v) for v in values], pa.string()))
-            )
+            return partial(_array_literal, _literal_of(item), nests=takes_nested(item))
     return _literal
+
+
+def _array_literal(literal_of: Callable[[Any], str | None], values: list[Any], *, nests: bool) -> str:
+    if nests and any(isinstance(each, list) for each in values):
+        return "{" + ",".join(_array_literal(literal_of, each, nests=True) for each in values) + "}"
+    return array_literal(pa.array([None if each is None else literal_of(each) for each in values], pa.string()))
 
 
 def _literal(value: Any) -> str | None:

@@ -1,7 +1,8 @@
 """The table that a `$merge` writes into, as its database describes it."""
 
 from collections.abc import Mapping
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Final
 
 import sqlalchemy as sa
 from sqlalchemy import exc
@@ -38,16 +39,45 @@ def target_table(engine: sa.Engine, stage: Merge) -> sa.Table:
     return table
 
 
-def types_of(connection: sa.Connection, table: sa.Table) -> Mapping[str, str]:
-    """PostgreSQL's names of the columns' types, without lengths: a cast to one cuts and rounds nothing."""
+@dataclass(frozen=True, slots=True)
+class ColumnType:
+    """PostgreSQL's names of a column's type, as statements have them."""
+
+    base: str
+    """Without length, and without the domain: a cast to it cuts and rounds nothing."""
+    whole: str
+    """With its length and digits: a cast to it, or to a domain that has some, cuts and rounds."""
+    bounded: bool
+    """Whether such a cast can lose something."""
+
+
+_TYPES: Final = """
+WITH RECURSIVE made AS (
+    SELECT oid, typbasetype AS base, typtypmod AS bound FROM pg_type WHERE typtype = 'd'
+    UNION ALL
+    SELECT made.oid, t.typbasetype, greatest(made.bound, t.typtypmod) FROM made JOIN pg_type t ON t.oid = made.base WHERE t.typtype = 'd'),
+roots AS (SELECT made.* FROM made JOIN pg_type t ON t.oid = made.base WHERE t.typtype <> 'd')
+SELECT a.attname,
+       CASE WHEN a.atttypid::regtype IN ('name', '"char"') THEN 'text'
+            ELSE format_type(coalesce(own.base, nullif(item.typarray, 0), a.atttypid), -1) END,
+       format_type(a.atttypid, a.atttypmod),
+       greatest(a.atttypmod, own.bound, items.bound) <> -1 OR a.atttypid::regtype IN ('name', '"char"')
+FROM pg_attribute a JOIN pg_type t ON t.oid = a.atttypid LEFT JOIN roots own ON own.oid = t.oid
+     LEFT JOIN roots items ON items.oid = t.typelem AND t.typcategory = 'A' LEFT JOIN pg_type item ON item.oid = items.base
+WHERE a.attrelid = CAST(%s AS regclass) AND a.attnum > 0 AND NOT a.attisdropped
+"""
+"""Domains with what they are made of, also in arrays; `name` and `"char"` are cut to their length like texts."""
+
+
+def types_of(connection: sa.Connection, table: sa.Table) -> Mapping[str, ColumnType]:
+    """The types of a table's columns."""
     # Quoted for a statement's text it has its percent signs twice; here it is a parameter.
     name = connection.dialect.identifier_preparer.format_table(table).replace("%%", "%")
-    query = (
-        "SELECT attname, format_type(atttypid, -1) FROM pg_attribute"
-        " WHERE attrelid = CAST(%s AS regclass) AND attnum > 0 AND NOT attisdropped"
-    )
-    found = connection.exec_driver_sql(query, (name,)).all()
-    return {row[0]: row[1] for row in found}
+    found = connection.exec_driver_sql(_TYPES, (name,)).all()
+    return {
+        name: ColumnType(base.replace("%", "%%"), whole.replace("%", "%%"), bounded)
+        for name, base, whole, bounded in found
+    }
 
 
 def _is_partial(index: Mapping[str, Any]) -> bool:

@@ -9,7 +9,7 @@ import datetime as dt
 import math
 import re
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from decimal import Decimal
 from typing import Any, Final
 
@@ -33,6 +33,13 @@ PLACES: Final = 3
 """Of a second's parts that a date has."""
 EXACT: Final = 2**53
 """Whole numbers up to this are doubles without loss."""
+
+
+_KNOWN: Final = (
+    sa.Boolean, sa.Integer, sa.Numeric, sa.DateTime, sa.Date, sa.Time, sa.Uuid, sa.LargeBinary, sa.JSON, sa.Enum, sa.String,
+    postgresql.BIT,
+)  # fmt: skip
+"""Types of which `converter_of` refuses all that the database would."""
 
 
 class Misfit(Exception):
@@ -216,6 +223,13 @@ def _text(length: int | None) -> Convert:
     return convert
 
 
+def _range(value: Any) -> str:
+    """An array is none: its JSON would read as one."""
+    if type(value) is not str:
+        raise Misfit(f"expected a range as text, found type {type_name(value)}")
+    return str(_text(None)(value))
+
+
 def _one_of(names: Sequence[str]) -> Convert:
     def convert(value: Any) -> str:
         if type(value) is not str or value not in names:
@@ -237,13 +251,38 @@ def _bits(length: int | None, *, varying: bool) -> Convert:
     return convert
 
 
-def _array(item: Convert) -> Convert:
+def _array(item: Convert, *, nests: bool) -> Convert:
+    """PostgreSQL's arrays have any number of dimensions, whatever their type says."""
+
     def convert(value: Any) -> list[Any]:
         if not isinstance(value, list):
             raise Misfit(f"expected an array, found type {type_name(value)}")
+        if nests and any(isinstance(one, list) for one in value):
+            inner = [convert(one) for one in value]
+            if not all(value) or len({tuple(_shape(one)) for one in inner}) > 1:
+                raise Misfit("expected arrays of one length within an array")
+            return inner
         return [None if one is None else item(one) for one in value]
 
     return convert
+
+
+def _shape(value: Any) -> Iterator[int]:
+    while isinstance(value, list):
+        yield len(value)
+        value = value[0] if value else None
+
+
+def takes_nested(item: sa.types.TypeEngine[Any]) -> bool:
+    """Whether arrays in an array of this type are its dimensions: in text and JSON they are values."""
+    return not isinstance(item, sa.String | sa.JSON) or isinstance(item, sa.Enum)
+
+
+def is_open(kind: sa.types.TypeEngine[Any]) -> bool:
+    """Whether the database alone knows which values a type of PostgreSQL's takes."""
+    if isinstance(kind, sa.ARRAY):
+        return is_open(kind.item_type)
+    return not isinstance(kind, _KNOWN) or type(kind) is sa.String  # such are `name` and `"char"`, which cut
 
 
 def _jsonb(value: Any) -> Any:
@@ -313,13 +352,15 @@ def converter_of(kind: sa.types.TypeEngine[Any], dialect: str) -> Convert:  # no
         case sa.String(length=length):
             return _text(length)
         case sa.ARRAY(item_type=item):
-            return _array(converter_of(item, dialect))
+            return _array(converter_of(item, dialect), nests=takes_nested(item))
         case postgresql.DOMAIN(data_type=inner):
             return converter_of(inner, dialect)
         case postgresql.BIT(length=length, varying=varying):
             return _bits(length, varying=varying)
+        case postgresql.ranges.AbstractRange():
+            return _range
         case _:
-            # Of other types only the database knows the texts that it takes.
+            # Of other types only the database knows the texts that it takes (`is_open`).
             return _cell if sqlite else _text(None)
 
 

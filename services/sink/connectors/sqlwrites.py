@@ -171,7 +171,7 @@ class RowKeys:
 
 
 class _Statements:
-    """Statements of a table in its database's words, and how rows are handed over."""
+    """_Statements of a table in its database's words, and how rows are handed over."""
 
     def __init__(self, connection: sa.Connection, table: sa.Table, on: Sequence[str]) -> None:
         quoted = connection.dialect.identifier_preparer
@@ -244,7 +244,7 @@ class _Statements:
         """The rows as a relation `v` with columns c0, c1, …: each an array of texts, cast to the column's type."""
         number, ordinality = (", number", " WITH ORDINALITY") if numbered else ("", "")
         columns = ", ".join(f"c{k}" for k in range(len(names)))
-        cast = ", ".join(f"CAST(c{k} AS {self._types[name]}) AS c{k}" for k, name in enumerate(names))
+        cast = ", ".join(f"CAST(c{k} AS {self._types[name].base}) AS c{k}" for k, name in enumerate(names))
         arrays = ", ".join("CAST(%s AS text[])" for _ in names)
         relation = f"unnest({arrays}){ordinality} AS u ({columns}{number})"
         return f"(SELECT {cast}{number} FROM {relation}) AS v"  # noqa: S608 - names are quoted
