@@ -196,6 +196,10 @@ upgrades: setup ## such jobs, JOBS=24 from SEED=1 on, begun by an older version 
 topics: setup ## what people and retention do to topics, drawn at random (SEED=1 JOBS=20), under jobs of a real installation; some 30 s each
 	$(BIN)/python -m tests.harness.drawn_topics $(or $(SEED),1) $(or $(JOBS),20)
 
+.PHONY: databases
+databases: setup ## PostgreSQL that others use: drawn tables, writers, ALTERs and breaks, read as changes and written by $merge, COUNT=20 from SEED=1 on; some 5 s each
+	$(BIN)/python -m tests.harness.databases $(or $(SEED),1) $(or $(COUNT),20)
+
 .PHONY: lasting
 lasting: setup ## failures of Kafka, databases, servers, registries and files, COUNT=40 drawn from SEED=1 on: those that last end a job, others pass; some 8 s each
 	$(BIN)/python -m tests.harness.lasting $(or $(SEED),1) $(or $(COUNT),40)

