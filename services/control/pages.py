@@ -88,7 +88,6 @@ def graph(view: PageContext, shown: Answer, stats: Answer, plan: Answer) -> Draw
     s, vertices = stats["stats"], plan["vertices"]
     figures = (
         ("State", _state(shown["state"])),
-        ("Why", _cut(shown["reason"], _WHOLE_MAX) or NONE),
         ("Watermark", moment(s["watermark"])),
         ("Event-time lag", span(s["eventTimeLagMillis"])),
         ("Lag of work", span(s["processingTimeLagMillis"])),
@@ -101,6 +100,8 @@ def graph(view: PageContext, shown: Answer, stats: Answer, plan: Answer) -> Draw
         ("State size", size(s["stateSize"])),
         *_quota(vertices),
     )
+    why = _cut(shown["reason"], _WHOLE_MAX)
+    reason = tag("p", why, class_="trouble" if shown["state"] == "FAILED" else "hint") if why else None
     waits = [tag("p", f"{v['name']} waits: {_cut(text)}", class_="trouble") for v in vertices for text in v["waits"]]
     placed = ((f"{task['vertex']}/{task['index']}", task["worker"]) for task in shown["tasks"])
     more = tag(
@@ -111,7 +112,7 @@ def graph(view: PageContext, shown: Answer, stats: Answer, plan: Answer) -> Draw
         table("Tasks", ("Task", "Worker"), placed),
     )
     drawn = drawing.graph(vertices, plan["edges"])
-    return Drawn((pairs(figures), waits, drawn, _vertices(vertices), more), _deeds(view))
+    return Drawn((reason, pairs(figures), waits, drawn, _vertices(vertices), more), _deeds(view))
 
 
 def _quota(vertices: Iterable[Answer]) -> Iterable[tuple[str, str]]:
