@@ -37,6 +37,8 @@ _VIEWS: Final = (
 )
 _REFUSED: Final = {400: "Not understood", 401: "Not logged in", 403: "Not allowed", 404: "Not found", 500: "A fault"}
 """Headings of pages that only tell an error, by status."""
+_LIVES: Final = (200, 503)
+"""Of a page whose figures are asked for again: what is away comes back, what is not there does not."""
 _ALL: Final = "/v1/live"
 Ask = Callable[[web.Request, Any], Awaitable[web.Response]]
 
@@ -128,7 +130,8 @@ class Console:
             "main",
             tag("h1", f"{name}: {title.lower()}" if name else title),
             _views(request) if name else None,
-            tag("div", old, drawn.living, id="live", data_stream=stream),
+            tag("p", id="notice", role="status"),
+            tag("div", old, drawn.living, id="live", data_stream=stream if status in _LIVES else None),
             drawn.staying,
             tag("div", id="said", role="status"),
             id="main",
@@ -171,7 +174,9 @@ def whole(title: str, *body: Html, scripts: Sequence[str] = ("console.js", "comp
         tag("link", rel="stylesheet", href="/console/console.css"),
         [tag("script", src=f"/console/{name}", defer=True) for name in scripts],
     )
-    return f"<!doctype html>\n{tag('html', head, tag('body', *body), lang='en')}\n"
+    bare = "Scripts are off: this page shows what was when it was loaded, and its buttons do nothing."
+    unscripted = tag("noscript", tag("p", bare, class_="trouble")) if scripts else None
+    return f"<!doctype html>\n{tag('html', head, tag('body', unscripted, *body), lang='en')}\n"
 
 
 def _asset(name: str) -> web.Response:
@@ -193,7 +198,7 @@ def _header(request: web.Request) -> Html:
         tag("a", "To the content", href="#main", class_="skip"),
         tag("strong", "Tidemark"),
         _links("Installation", links, request.path),
-        tag("span", f"{user.name}, {user.role}", class_="hint"),
+        tag("span", f"{user.name}, {user.role}; times are UTC", class_="hint"),
         pages.button("Log out", "POST", "/console/logout", next=LOGIN) if SESSION in request else None,
     )
 
