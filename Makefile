@@ -209,8 +209,8 @@ operated: setup ## what operators do, drawn at random (SEED=1 COUNT=5 ACTS=40), 
 	$(BIN)/python -m tests.harness.operated $(or $(SEED),1) $(or $(COUNT),5) $(or $(ACTS),40)
 
 .PHONY: visits
-visits: setup ## what people do at the console, drawn at random (SEED=1 COUNT=10 STEPS=60), before installations of every shape; some 10 s each
-	$(BIN)/python -m tests.harness.visits $(or $(SEED),1) $(or $(COUNT),10) $(or $(STEPS),60)
+visits: setup ## what people do at the console, drawn at random (SEED=1 COUNT=10 STEPS=60; ARGS=--browser: in Chromium), before installations of every shape; some 10 s each
+	$(BIN)/python -m tests.harness.visits $(or $(SEED),1) $(or $(COUNT),10) $(or $(STEPS),60) $(ARGS)
 
 .PHONY: machines
 machines: setup ## the command in environments drawn at random, COUNT=40 from SEED=1 on: variables, bounds, folders, networks; some 20 s each

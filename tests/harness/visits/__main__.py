@@ -1,4 +1,4 @@
-"""`python -m tests.harness.visits SEED COUNT [STEPS]`: so many installations, each visited on a walk."""
+"""`python -m tests.harness.visits SEED COUNT STEPS [--browser]`: so many installations, a walk in each, by HTTP or in Chromium."""
 
 import asyncio
 import logging
@@ -7,20 +7,32 @@ import random
 import sys
 import tempfile
 from pathlib import Path
+from typing import Final
 
+from tests.browser.chromium import chromium
+from tests.harness.console import token_of
+from tests.harness.visits.browsing import browse
 from tests.harness.visits.shapes import shape
 from tests.harness.visits.stand import stand
 from tests.harness.visits.walking import walk
 from tidemark.services.cli.process import quiet
 
+ROOT: Final = Path(__file__).resolve().parents[3]
+AXE: Final = ROOT / ".tidemark/axe/package/axe.min.js"
+PICTURES: Final = ROOT / "out" / "visits"
 
-async def visit(seed: int, steps: int) -> list[str]:
+
+async def visit(seed: int, steps: int, *, browser: bool) -> list[str]:
     """One installation, one walk."""
     chooser = random.Random(seed)
     drawn = shape(chooser)
     with tempfile.TemporaryDirectory(prefix="visits-") as folder:
         async with stand(drawn, Path(folder)) as there:
-            found = await walk(there, chooser, steps)
+            if browser:
+                async with chromium(Path(folder) / "profile", token_of("admin"), there.url) as page:
+                    found = await browse(there, chooser, page, AXE.read_text(), steps, PICTURES)
+            else:
+                found = await walk(there, chooser, steps)
     return [f"seed {seed}, {drawn.title}: {each}" for each in found]
 
 
@@ -28,9 +40,10 @@ def main(words: list[str]) -> int:
     """The number of findings, at most 100."""
     if "LOUD" not in os.environ:
         quiet(logging.CRITICAL)
+    steps = int(next(iter(words[2:3]), "60"))
     wrong = []
     for seed in range(int(words[0]), int(words[0]) + int(words[1])):
-        found = asyncio.run(visit(seed, int(words[2]) if len(words) > 2 else 40))
+        found = asyncio.run(visit(seed, steps, browser="--browser" in words))
         wrong += found
         sys.stdout.write(f"seed {seed}: {len(found)} wrong\n" + "".join(f"  {each}\n" for each in found))
     return min(len(wrong), 100)

@@ -22,7 +22,7 @@ from tidemark.shared.adapters.faults import Fault, Faults, Operation
 from tidemark.shared.adapters.memory_broker import MemoryBroker
 from tidemark.shared.adapters.memory_log import MemoryLog
 from tidemark.shared.model.ids import Epoch, Place, WorkerIncarnation
-from tidemark.shared.model.messages import AbortCheckpoint, CommitHint, Heartbeat, StartCheckpoint
+from tidemark.shared.model.messages import AbortCheckpoint, CommitHint, Heartbeat, ProcessorStatus, StartCheckpoint
 from tidemark.shared.ports.clock import Handle
 from tidemark.shared.ports.log import NewRecord, TopicPartition
 from tidemark.shared.runtime.topics import Topics
@@ -99,6 +99,15 @@ class Stand:
             self.service.stop()
             await self._running.join()
             self.service = None
+
+    async def tell(self, status: ProcessorStatus | None, name: str = "") -> None:
+        """The coordinator tells another status; None: the processor of this name is dropped."""
+        log = sealed(MemoryLog(self.broker))
+        writer = await log.writer("coordinator")
+        value = None if status is None else encode_message(status)
+        key = (name if status is None else status.name).encode()
+        await (await writer.send(TopicPartition(TOPICS.registry, 0), NewRecord(value, key)))
+        await log.close()
 
     async def _tell_beats(self) -> None:
         """Reports and commands are read from their end on, so they come when the service is there."""

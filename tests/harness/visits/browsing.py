@@ -1,0 +1,232 @@
+"""People at the console in Chromium, drawn: by mouse and keyboard, at any width, with a network that breaks and a service that restarts."""
+
+import json
+import random
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from tests.browser.chromium import Browser
+from tests.harness.visits.stand import Stand
+from tests.harness.visits.texts import typed
+
+SIZES: Final = ((1280, 900), (390, 844), (320, 225), (1280, 300))
+"""Of windows, px: a desk's, a phone's, a desk's at 400 %, a low one."""
+ZONES: Final = ("UTC", "Asia/Kathmandu", "America/Los_Angeles", "Pacific/Kiritimati")
+HEAVY: Final = 400_000
+"""Characters of a page that axe takes seconds for."""
+_PLACES: Final = "[...document.querySelectorAll('a[href], button, summary, input, select, textarea')].filter(e => e.checkVisibility())"
+
+
+@dataclass
+class Visit:
+    """One person's browser; `wrong`: what did not hold, with the way to it."""
+
+    there: Stand
+    chooser: random.Random
+    browser: Browser
+    axe: str
+    width: int = 1280
+    way: list[str] = field(default_factory=list)
+    wrong: list[str] = field(default_factory=list)
+
+    def note(self, trouble: object) -> None:
+        """Something does not hold."""
+        self.wrong.append(f"{str(trouble)[:500]} [{' > '.join(each[:60] for each in self.way[-5:])}]")
+
+    async def run(self, script: str) -> Any:
+        """As the browser's, on whatever page there is: one that goes away takes the question with it."""
+        while True:
+            try:
+                return await self.browser.run(script)
+            except AssertionError as error:
+                if "navigated" not in str(error) and "context" not in str(error):
+                    raise
+
+    async def settled(self) -> None:
+        """A page is there, whole."""
+        while await self.run("document.readyState") != "complete":
+            pass
+
+    # --- what people do ---------------------------------------------------------------------------------------------------
+
+    async def go(self, path: str) -> None:
+        """A page by its address."""
+        self.way.append(f"go {path}")
+        await self.browser.ask("Page.navigate", url=self.there.url + path)
+        await self.settled()
+
+    async def click(self) -> None:
+        """Anything that can be clicked."""
+        count = await self.run(f"{_PLACES}.length")
+        place = self.chooser.randrange(count) if count else 0
+        words = await self.run(
+            f"(e => {{ if (!e) return ''; e.click(); return e.tagName + ' ' + e.textContent.slice(0, 30) }})({_PLACES}[{place}])"
+        )
+        self.way.append(f"click {words}")
+        await self.settled()
+
+    async def fill(self) -> None:
+        """All fields of the page, where there are any; what is typed stays until one leaves."""
+        self.way.append("fill")
+        for name in ("document", "name", "rows"):
+            text = json.dumps(typed(self.chooser, name))
+            await self.run(f"(e => {{ if (e) e.value = {text} }})(document.getElementById('{name}'))")
+
+    async def keys(self) -> None:
+        """Some steps by Tab, and then Enter or Space on what is there; the focus is seen at each."""
+        self.way.append("keys")
+        for _ in range(self.chooser.randint(1, 12)):
+            await self.browser.key("Tab")
+            seen = await self.run(
+                "(e => e === document.body || e === document.documentElement || getComputedStyle(e).outlineStyle !== 'none')"
+                "(document.activeElement)"
+            )
+            if not seen:
+                self.note(f"no focus is seen at {await self.run('document.activeElement.outerHTML.slice(0, 200)')}")
+        before = await self.run("location.href")
+        button = await self.run(
+            "document.activeElement.matches('button[data-path]') && (window.pressed = document.activeElement, 1)"
+        )
+        await self.browser.key("Enter")
+        await self.settled()
+        if button and await self.run("location.href") == before and await self.run("Boolean(window.pressed)"):
+            await self.browser.when("!document.querySelector('[aria-disabled=true]')")
+            if await self.run("window.pressed?.isConnected && document.activeElement !== window.pressed"):
+                self.note("a button loses the focus when it is pressed")
+
+    async def size(self) -> None:
+        """Another window, by day or by night."""
+        self.width, height = self.chooser.choice(SIZES)
+        self.way.append(f"size {self.width}")
+        await self.browser.look(self.width, dark=self.chooser.random() < 0.5, height=height)
+
+    async def zone(self) -> None:
+        """The browser's clock is elsewhere."""
+        await self.browser.ask("Emulation.setTimezoneOverride", timezoneId=self.chooser.choice(ZONES))
+
+    async def back(self) -> None:
+        """The browser's button."""
+        self.way.append("back")
+        await self.run("history.back(), 0")
+        await self.settled()
+
+    async def again(self) -> None:
+        """Reload."""
+        self.way.append("again")
+        await self.browser.ask("Page.reload")
+        await self.settled()
+
+    async def cut(self) -> None:
+        """The network breaks, the page says so, and lives again."""
+        self.way.append("cut")
+        await self._offline(on=True)
+        if await self._lives():
+            await self.browser.when("document.getElementById('notice').textContent.includes('does not answer')")
+        await self._offline(on=False)
+        await self._recovers()
+
+    async def restart(self) -> None:
+        """The service ends and begins, and cannot say at once what it knows."""
+        self.way.append("restart")
+        lives = await self._lives()
+        await self.there.stop()
+        if lives:
+            await self.browser.when("document.getElementById('notice').textContent.includes('does not answer')")
+        self.there.faults.away = True
+        await self.there.start()
+        if lives:
+            await self.browser.when("document.getElementById('notice').textContent.includes('Kafka')")
+        self.there.faults.away = False
+        await self.there.stop()
+        await self.there.start()
+        await self._recovers()
+
+    async def _lives(self) -> bool:
+        return bool(await self.run("Boolean(document.querySelector('#live[data-stream]'))"))
+
+    async def _recovers(self) -> None:
+        if await self._lives():
+            await self.browser.when(
+                "document.body.dataset.live === 'yes' && !document.getElementById('notice').textContent"
+            )
+
+    async def _offline(self, *, on: bool) -> None:
+        limits = {"latency": 0, "downloadThroughput": -1, "uploadThroughput": -1}
+        await self.browser.ask("Network.emulateNetworkConditions", offline=on, **limits)
+
+    # --- what holds -------------------------------------------------------------------------------------------------------
+
+    async def look(self) -> None:
+        """Judge the page that is open."""
+        if not await self.run("location.href.startsWith('http')"):
+            return
+        if await self.run("document.title.includes('injected') || Boolean(document.getElementById('injected'))"):
+            self.note("a text of the installation became a part of the page")
+        wide = await self.run("document.documentElement.scrollWidth")
+        if wide > self.width:
+            self.note(
+                f"{await self.run('location.pathname.slice(0, 60)')} is {wide} px wide in a window of {self.width}"
+            )
+        for event in self.browser.events:
+            entry = event["params"].get("entry", {})
+            if event["method"] == "Runtime.exceptionThrown" or entry.get("source") in (
+                "security",
+                "javascript",
+                "violation",
+            ):
+                self.note(event["params"])
+            url = (
+                event["params"].get("request", {}).get("url", "data:")
+                if event["method"] == "Network.requestWillBeSent"
+                else "data:"
+            )
+            if not url.startswith(("data:", f"{self.there.url}/")) and f"@127.0.0.1:{self.there.port}/" not in url:
+                self.note(f"a request elsewhere: {url}")
+        self.browser.events.clear()
+        if await self.run("document.documentElement.outerHTML.length") < HEAVY:
+            await self.browser.ask("Runtime.evaluate", expression=self.axe)
+            found = json.loads(await self.run("window.axe ? axe.run().then(f => JSON.stringify(f.violations)) : '[]'"))
+            for each in found:
+                self.note(
+                    f"{await self.run('location.pathname')}: {each['id']}: {[node['html'][:150] for node in each['nodes'][:3]]}"
+                )
+
+    async def picture(self, folder: Path, name: str) -> None:
+        """For people to look at."""
+        folder.mkdir(parents=True, exist_ok=True)
+        await self.browser.shot(folder / f"{name}.png")
+
+
+ACTS: Final = (
+    *("click",) * 8,
+    *("fill",) * 2,
+    *("keys",) * 3,
+    *("size",) * 3,
+    "zone",
+    "back",
+    "again",
+    "cut",
+    "restart",
+)
+PAGES: Final = ("", "/checkpoints", "/time", "/dead-letters", "/logs", "/document", "/verdict", "/sample")
+
+
+async def browse(
+    there: Stand, chooser: random.Random, browser: Browser, axe: str, steps: int, pictures: Path | None = None
+) -> list[str]:
+    """What did not hold: on every page at some size, and on a walk of so many steps."""
+    visit = Visit(there, chooser, browser, axe)
+    own = [f"/console/processors/{s.name}{view}" for s in there.shape.statuses[:2] for view in PAGES]
+    for number, path in enumerate(("/", "/console/connections", "/console/workers", "/console/audit", *own)):
+        await visit.size()
+        await visit.go(path)
+        await visit.look()
+        if pictures is not None:
+            await visit.picture(pictures, f"{there.shape.title.replace(' ', '-')}-{number}-{visit.width}")
+    await visit.go("/")
+    for _ in range(steps):
+        act = chooser.choice(ACTS)
+        await getattr(visit, act)()
+        await visit.look()
+    return visit.wrong
