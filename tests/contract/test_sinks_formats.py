@@ -71,7 +71,7 @@ async def test_an_expression_gives_each_document_its_folder_and_what_is_no_folde
     staged = await sink.stage(Epoch(1), Epoch(0))
     await sink.release(row_of(1, 0, staged), staged)
     folders = {name.rpartition("/")[0] for name in visible_files(target)}
-    assert folders == {"days/one/p=1", "days/a b/p=1", "days/%C3%BC/p=1", "days/p=1"}
+    assert folders == {"days/one/p=1", "days/a b/p=1", "days/ü/p=1", "days/p=1"}
     assert sorted(await target.visible()) == [0, 1, 2, 5]
 
 
@@ -185,6 +185,27 @@ async def test_json_lines_are_relaxed_extended_json_and_csv_is_plain_text(tmp_pa
         {"d": "1970-01-01T00:00:01Z", "n": "1", "s": 'a,"b', "o": '{"x":1}', "z": "", "b": ""},
         {"d": "", "n": "", "s": "", "o": "", "z": "", "b": "true"},
     ]
+
+
+async def test_files_of_csv_have_the_columns_that_the_document_names(tmp_path: Path) -> None:
+    """Readers that take one header for all files, as Spark does, find each value in its column; another field is refused."""
+    target = FilesWorld(tmp_path, "csv")
+    target.encoding = replace(target.encoding, options={"fields": ("id", "b", "a"), "delimiter": ";"})
+    sink = target.sink()
+    await sink.open(IDENTITY, Epoch(0))
+    groups: list[list[Document]] = [
+        [{"id": 1, "a": "x"}],
+        [{"b": None, "id": 2}, {"id": 3, "c": 1, "a": 2}],
+        [{"b": 4}],
+    ]
+    for number, group in enumerate(groups):
+        rejected = await sink.accept(documents_batch(group))
+        assert [each.row for each in rejected] == ([1] if number == 1 else [])
+        assert all("'c' is no column of the CSV" in each.reason for each in rejected)
+    staged = await sink.stage(Epoch(1), Epoch(0))
+    await sink.release(row_of(1, 0, staged), staged)
+    texts = sorted((target.root / name).read_text() for name in visible_files(target))
+    assert texts == ["id;b;a\n" + rest for rest in ("1;;x\n", "2;;\n", ";4;\n")]
 
 
 async def test_a_row_without_fields_is_refused_by_parquet(tmp_path: Path) -> None:

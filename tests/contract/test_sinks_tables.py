@@ -360,16 +360,13 @@ async def test_a_table_is_divided_as_the_document_says(target: FilesWorld) -> No
 
 @pytest.mark.parametrize(("name", "folder"), [("ü", "ü"), ("a b", "a b"), ("x/y=%", "x%2Fy%3D%25")])
 async def test_folders_are_named_as_others_name_them(tmp_path: Path, name: str, folder: str) -> None:
-    """As Hive does, and Delta's library in a compaction, which leaves it to the field to be no path."""
+    """As Hive does: letters beyond ASCII as they are."""
     target = FilesWorld(tmp_path, "parquet", partition_by=(name,))
-    target.settings = replace(target.settings, compact_releases=2)
     sink = target.sink()
     await sink.open(IDENTITY, Epoch(0))
-    for number in range(1, 4):
-        await epoch(sink, number, [{"id": number, name: "ä/ö"}])
+    await epoch(sink, 1, [{"id": 1, name: "ä/ö"}])
     folders = {path.parent.name for path in target.root.rglob("*.parquet")}
-    assert f"{folder}=%C3%A4%2F%C3%B6" in folders
-    assert name != folder or len(folders) == 1
+    assert f"{folder}=ä%2Fö" in folders
 
 
 async def test_C12_small_files_become_large_ones_and_nothing_else_goes(target: FilesWorld) -> None:

@@ -2,7 +2,6 @@
 
 import json
 from typing import Any
-from urllib.parse import quote
 
 import pyarrow as pa
 import pytest
@@ -37,6 +36,11 @@ def rows(draw: st.DrawFn) -> list[Document]:
     return draw(st.lists(st.fixed_dictionaries({}, optional=CELLS), min_size=1, max_size=9))
 
 
+def _as_hive(text: str) -> str:
+    """As Spark writes a partition's value."""
+    return "".join(f"%{ord(each):02X}" if each < " " or each in "\x7f\"#%'*/:=?\\{[]^" else each for each in text)
+
+
 def alone(document: Document, folder: Any, fields: tuple[str, ...]) -> str | None:
     """The folder of one row; None if it is refused."""
     found: list[str] = []
@@ -46,16 +50,17 @@ def alone(document: Document, folder: Any, fields: tuple[str, ...]) -> str | Non
         except ExpressionError:
             return None
         names = value.strip("/").split("/") if isinstance(value, str) else [""]
-        if not all(names) or any(name[0] in "._" or len(quote(name)) > 240 for name in names):
+        encoded = [_as_hive(name).replace("%3D", "=") for name in names]
+        if not all(names) or any(name[0] in "._" for name in names) or max(len(n.encode()) for n in encoded) > 240:
             return None
-        found += [quote(name, safe="= ") for name in names]
+        found += encoded
     for field in fields:
         value = read_path(document, tuple(field.split(".")))
         if isinstance(value, list | dict):
             return None
         text = "" if value is None or value is MISSING else text_of(value)
-        name = f"{quote(field, safe='')}={quote(text, safe='') if text else NULL_FOLDER}"
-        if len(name) > 240:
+        name = f"{field}={_as_hive(text) if text else NULL_FOLDER}"
+        if len(name.encode()) > 240:
             return None
         found.append(name)
     return "/".join(found)

@@ -389,6 +389,9 @@ def test_files_as_atlas_writes_them() -> None:
     assert (stage.format, stage.output_format, stage.date_format) == ("json", "basicJson", "ISO8601")
 
 
+TABLE: dict[str, Any] = {"format": "parquet", "path": "p"}
+
+
 @pytest.mark.parametrize(
     ("changed", "reason"),
     [
@@ -398,6 +401,18 @@ def test_files_as_atlas_writes_them() -> None:
         ({"format": None}, "$emit needs format"),
         ({"format": "iceberg", "path": "p", "partitionBy": "a.b"}, "divided by its columns"),
         ({"format": "iceberg", "path": "p", "connectionName": None}, "format iceberg needs connectionName"),
+        (TABLE | {"writeOptions": {"compresion": "gzip"}}, "compresion"),
+        (TABLE | {"writeOptions": {"compression": "lzo"}}, "unknown value 'lzo'"),
+        (TABLE | {"writeOptions": {"compression_level": 23}}, "whole number from 1 to 22"),
+        (TABLE | {"writeOptions": {"compression": "gzip", "compression_level": 10}}, "gzip has levels from 1 to 9"),
+        (TABLE | {"writeOptions": {"compression": "snappy", "compression_level": 1}}, "snappy has no levels"),
+        (TABLE | {"writeOptions": {"row_group_size": 0}}, "whole number from 1"),
+        (TABLE | {"writeOptions": {"fields": ["a"]}}, "format parquet has compression"),
+        ({"writeOptions": {"delimiter": ";"}}, "format json has no writeOptions"),
+        ({"format": "csv", "writeOptions": {"compression": "gzip"}}, "format csv has fields, delimiter"),
+        ({"format": "csv", "writeOptions": {"delimiter": "::"}}, "one character"),
+        ({"format": "csv", "writeOptions": {"fields": ["a", "a"]}}, "names 'a' twice"),
+        ({"format": "csv", "writeOptions": {"fields": []}}, "at least one"),
     ],
 )
 def test_files_that_cannot_be_written_so_are_refused(changed: dict[str, Any], reason: str) -> None:

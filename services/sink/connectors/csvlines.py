@@ -28,9 +28,12 @@ _COLUMNS, _NAME_BYTES = 64, 1024
 """Room for columns at first; it doubles."""
 
 
-def csv_bytes(documents: pa.ChunkedArray, delimiter: str = ",") -> bytes:
-    """A header and a line a document; columns in the order in which fields first appear in this file. documents: encoded."""
-    columns = _CsvHeader.of(documents)
+def csv_bytes(documents: pa.ChunkedArray, delimiter: str = ",", fields: Sequence[str] = ()) -> bytes:
+    """A header and a line a document. documents: encoded.
+
+    fields: the columns, in their order, of which documents have no other; without them those in which fields first appear in this file.
+    """
+    columns = _CsvHeader.of(pa.chunked_array([_headed(fields)])) if fields else _CsvHeader.of(documents)
     header = _line(columns.names, delimiter)
     return b"".join([header, *(_lines(chunk, columns, delimiter) for chunk in documents.chunks)])
 
@@ -40,8 +43,7 @@ def csv_records(documents: pa.BinaryArray, fields: Sequence[str], delimiter: str
 
     documents: encoded.
     """
-    head = pa.array([encode_value(dict.fromkeys(fields))], pa.binary())
-    columns = _CsvHeader.of(pa.chunked_array([head, documents]))
+    columns = _CsvHeader.of(pa.chunked_array([_headed(fields), documents]))
     if len(columns.names) > len(fields):
         return None
     out, offsets, sure = _written(documents, columns, delimiter)
@@ -51,6 +53,10 @@ def csv_records(documents: pa.BinaryArray, fields: Sequence[str], delimiter: str
     offsets[1:] -= len(_END) * np.cumsum(sure)
     buffers_ = [bitmap(sure), pa.py_buffer(offsets.astype(np.int32)), pa.py_buffer(out[: len(kept)][kept])]
     return pa.Array.from_buffers(pa.binary(), len(documents), buffers_)
+
+
+def _headed(fields: Sequence[str]) -> pa.BinaryArray:
+    return pa.array([encode_value(dict.fromkeys(fields))], pa.binary())
 
 
 def line_of(document: Document, fields: Sequence[str], delimiter: str) -> bytes:

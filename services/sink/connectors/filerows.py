@@ -17,12 +17,14 @@ from tidemark.services.sink.connectors.csvlines import csv_bytes
 from tidemark.services.sink.connectors.formats import jsonl_bytes, parquet_bytes
 from tidemark.services.sink.connectors.tablecolumns import TAKES_NO_NULL, Fitted, needed, numbered
 from tidemark.shared.adapters.tablelibraries import no_catalog
+from tidemark.shared.compiled import tags
+from tidemark.shared.compiled.documents import read_packed
 from tidemark.shared.language.csv_cells import text_of
 from tidemark.shared.language.expressions.ast import Expr, FieldPath, Literal
 from tidemark.shared.language.stages import Connection, DateFormat, EmitFormat, FileEmit, OutputFormat
-from tidemark.shared.language.values import type_name
+from tidemark.shared.language.values import decode_doc, type_name
 from tidemark.shared.model.failures import WrongSetup
-from tidemark.shared.model.values import MISSING, Value
+from tidemark.shared.model.values import MISSING, Document, Value
 from tidemark.shared.operators.batches import declared_columns, values_of
 from tidemark.shared.operators.context import Topics
 from tidemark.shared.operators.encoded import encoded, field_counts
@@ -188,9 +190,9 @@ class RowBuffer:
 
     def _rows_of(self, batch: pa.RecordBatch) -> tuple[pa.Table, list[Rejected]]:
         """The rows in the form of the file; those that it cannot have, without which the others are to be added again."""
-        encoding, empty = self._encoding, self._empty(batch)
-        if empty:
-            return pa.table({}), empty
+        encoding, unfit = self._encoding, self._empty(batch) + self._beyond(batch)
+        if unfit:
+            return pa.table({}), unfit
         if self._fit is not None:
             rows, refused, self._known = self._fit(batch)
             return rows, [Rejected(row, reason) for row, reason in sorted(refused.items())]
@@ -206,6 +208,17 @@ class RowBuffer:
         empty = np.flatnonzero(field_counts(encoded(batch)) == 0).tolist()
         return [Rejected(at, f"{name} has no row without a field") for at in empty]
 
+    def _beyond(self, batch: pa.RecordBatch) -> list[Rejected]:
+        """Rows with a field that is none of the columns that CSV shall have; without a declaration, none."""
+        names = (self._encoding.options or {}).get("fields") or ()
+        if not names:
+            return []
+        documents = encoded(batch)
+        cells = read_packed(documents, [(name,) for name in names])
+        known = sum((cell.tags != tags.MISSING).astype(np.int64) for cell in cells.values())
+        beyond = np.flatnonzero(field_counts(documents) != known).tolist()
+        return [Rejected(at, _no_column(decode_doc(documents[at].as_py()), names)) for at in beyond]
+
     def _inner(self, value: Value) -> str:
         """The folder that an expression's value names. BadFolder if it names none."""
         return _folder_of(value) if self._encoding.folder is not None else ""
@@ -220,7 +233,7 @@ class RowBuffer:
         if text in ("", NULL_FOLDER) and self._fit is not None:
             what = repr(text) if text else "empty text"
             raise BadFolder(f"partitionBy {field}: a table has no {what} as a partition: it would be read as null")
-        size = len(f"{_field_folder(field)}={_folder(text)}".encode())
+        size = len(f"{_as_hive(field)}={_folder(text)}".encode())
         if size > FOLDER_BYTES_MAX:
             raise BadFolder(
                 f"partitionBy {field}: expected at most {FOLDER_BYTES_MAX} bytes as a folder's name, found {size}"
@@ -239,7 +252,7 @@ class RowBuffer:
                 folder="/".join(
                     [
                         *([inside] if inside else []),
-                        *(f"{_field_folder(field)}={_folder(text)}" for field, text in zip(fields, key, strict=True)),
+                        *(f"{_as_hive(field)}={_folder(text)}" for field, text in zip(fields, key, strict=True)),
                     ]
                 ),
                 partition=dict(zip(fields, key, strict=True)),
@@ -262,13 +275,18 @@ class RowBuffer:
             return parquet_bytes(numbered(rows, self._known), options)
         if encoding.format == "json":
             return jsonl_bytes(pa.concat_tables(group))
-        return csv_bytes(pa.concat_tables(group).column(0), options.get("delimiter", ","))
+        return csv_bytes(pa.concat_tables(group).column(0), options.get("delimiter", ","), options.get("fields") or ())
 
     def clear(self) -> None:
         """The files from `files` are durable: forget their rows."""
         self._chunks = {}
         self.size_bytes = 0
         self.rows = 0
+
+
+def _no_column(document: Document, names: Sequence[str]) -> str:
+    other = next((name for name in document if name not in names), "")
+    return f"{other!r:.80} is no column of the CSV: name it in writeOptions.fields, or leave it out with $project"
 
 
 def joinable(chunks: Sequence[pa.Table]) -> list[Sequence[pa.Table]]:
@@ -296,21 +314,21 @@ def _folder_of(value: Value) -> str:
     if type(value) is not str:
         raise BadFolder(f"path: expected the name of a folder, found a value of type {type_name(value)}")
     names = value.strip("/").split("/")
-    encoded = [quote(name, safe="= ") for name in names]
+    encoded = [_as_hive(name).replace("%3D", "=") for name in names]
     if len(names) > FOLDERS_MAX or not all(names) or any(name[0] in "._" for name in names):
         raise BadFolder(
             f"path: expected at most {FOLDERS_MAX} names of folders, none of them empty or with a dot or _ in front, found {value!r:.80}"
         )
-    if max(map(len, encoded)) > FOLDER_BYTES_MAX:
+    if max(len(name.encode()) for name in encoded) > FOLDER_BYTES_MAX:
         raise BadFolder(f"path: expected at most {FOLDER_BYTES_MAX} bytes as a folder's name, found {value!r:.80}")
     return "/".join(encoded)
 
 
-def _field_folder(field: str) -> str:
-    """The field in a folder's name, as Hive, Spark and Delta's library have it: some readers decode values, and no names."""
-    return _ODD.sub(lambda found: quote(found[0], safe=""), field)
+def _as_hive(text: str) -> str:
+    """A text in a folder's name: letters beyond ASCII stay, for Spark decodes what is encoded byte by byte, and polars no field's name."""
+    return _ODD.sub(lambda found: quote(found[0], safe=""), text)
 
 
 def _folder(text: str | None) -> str:
     # An empty text would be no folder; Hive knows it as null, and the manifest says which it was.
-    return quote(text, safe="") if text else NULL_FOLDER
+    return _as_hive(text) if text else NULL_FOLDER

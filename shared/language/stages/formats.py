@@ -1,6 +1,7 @@
 """`format` of a topic's records: MessagePack, CSV, or a plug-in's; and `keyFormat` of their keys: a word, or a plug-in's."""
 
 from collections import Counter
+from collections.abc import Mapping
 from typing import Any, Final
 
 from tidemark.shared.language.expressions.scope import Scope
@@ -36,14 +37,19 @@ def _csv(tree: Any, path: str, scope: Scope) -> PluginFormat | None:
     for name in tree.keys() - {"csv"}:
         scope.problems.add(join(path, name), "stands within csv, or is no option of CSV")
     found = read_options(tree["csv"], csv, scope, _CSV, "CSV").fields
-    if found.get("fields") == ():
-        scope.problems.add(join(csv, "fields"), "names at least one cell")
-    if repeated := [name for name, times in Counter(found.get("fields", ())).items() if times > 1]:
-        scope.problems.add(join(csv, "fields"), f"names {repeated[0]!r} twice")
-    delimiter = found.get("delimiter", ",")
-    if len(delimiter) != 1 or delimiter in _NO_DELIMITERS:
-        scope.problems.add(join(csv, "delimiter"), f"one character, no quote and no line end, found {delimiter!r}")
+    check_csv(found, csv, scope)
     return None if len(scope.problems.errors) > before else PluginFormat(path, "csv", found, own=True)
+
+
+def check_csv(found: Mapping[str, Any], path: str, scope: Scope) -> None:
+    """`fields` and `delimiter`, of a topic's lines or of files."""
+    if found.get("fields") == ():
+        scope.problems.add(join(path, "fields"), "names at least one cell")
+    if repeated := [name for name, times in Counter(found.get("fields") or ()).items() if times > 1]:
+        scope.problems.add(join(path, "fields"), f"names {repeated[0]!r} twice")
+    delimiter = found.get("delimiter") or ","
+    if len(delimiter) != 1 or delimiter in _NO_DELIMITERS:
+        scope.problems.add(join(path, "delimiter"), f"one character, no quote and no line end, found {delimiter!r}")
 
 
 _CSV: Final = (

@@ -13,12 +13,16 @@ from tidemark.shared.language.kinds import (
     Kind,
     Option,
     Read,
+    choice,
     closed,
     closed_schema,
+    integer,
+    list_of,
     read_options,
 )
 from tidemark.shared.language.problems import join
 from tidemark.shared.language.stages.base import ConnectionNeed
+from tidemark.shared.language.stages.formats import check_csv
 from tidemark.shared.language.stages.sinks.base import NAME, WRITTEN, DateFormat, OutputFormat, SinkBase
 from tidemark.shared.language.stages.sources.files import FILE_FORMAT, check_iceberg
 from tidemark.shared.model.values import Value
@@ -70,6 +74,30 @@ _FILE_CONFIG: Final = closed(
     ),
     Option("delimiter", _LINES, "a line feed: a document a line", into=None),
 )
+_LEVELS: Final = {"gzip": 9, "brotli": 11, "lz4": 12, "zstd": 22}
+"""The highest level of each that has levels; all begin at 1."""
+_OF_TABLES: Final = (
+    Option("compression", choice("none", "snappy", *_LEVELS), "of columns (default zstd)"),
+    Option(
+        "compression_level", integer(1, max(_LEVELS.values())), "of gzip (to 9), brotli (to 11), lz4 (to 12) or zstd"
+    ),
+    Option("row_group_size", integer(1), "rows of a group in a file, at most"),
+)
+_OF_CSV: Final = (
+    Option(
+        "fields",
+        list_of(STRING),
+        "the columns of each file, in order; a document with another field is refused (default: those of the file's documents)",
+    ),
+    Option("delimiter", STRING, "a character between cells (default a comma)"),
+)
+_OPTIONS_OF: Final[Mapping[str, tuple[Option, ...]]] = {"parquet": _OF_TABLES, "iceberg": _OF_TABLES, "csv": _OF_CSV}
+
+
+def _write_options(tree: object, path: str, scope: Scope) -> Any:
+    return dict(read_options(tree, path, scope, (*_OF_TABLES, *_OF_CSV)))
+
+
 _FILES: Final = (
     Option("connectionName", STRING, "the connection of the files; without it a local path"),
     Option(
@@ -86,7 +114,7 @@ _FILES: Final = (
         " connection's `catalog`",
     ),
     Option("partitionBy", PATHS, "a folder for each value"),
-    Option("writeOptions", DOCUMENT, "of the format"),
+    Option("writeOptions", Kind(_write_options, closed_schema((*_OF_TABLES, *_OF_CSV))), "of tables, or of CSV"),
     Option("bucket", STRING, "accepted and without effect: the connection's path names the bucket", into=None),
     Option("region", STRING, "accepted and without effect: the connection has it", into=None),
     Option("config", _FILE_CONFIG, "how documents are written, of format json"),
@@ -112,6 +140,8 @@ def _check_files(o: Read, path: str, scope: Scope) -> None:
         scope.problems.add(
             join(path, "config"), f"tells how JSON is written, and format is {kind}: writeOptions are of the format"
         )
+    if o.get("writeOptions"):
+        _check_write_options(o["writeOptions"], kind or "json", join(path, "writeOptions"), scope)
     if kind == "iceberg":
         _check_iceberg(o, path, scope)
     if "path" in o and type(o["path"]) is not str:
@@ -121,6 +151,18 @@ def _check_files(o: Read, path: str, scope: Scope) -> None:
         if "connectionName" not in o:
             message = "a path that an expression gives is below that of a connection: give connectionName"
             scope.problems.add(path, message)
+
+
+def _check_write_options(found: Mapping[str, Any], kind: str, path: str, scope: Scope) -> None:
+    names = [option.name for option in _OPTIONS_OF.get(kind, ())]
+    for name in found.keys() - set(names):
+        has = f"has {', '.join(names)}" if names else "has no writeOptions"
+        scope.problems.add(join(path, name), f"format {kind} {has}")
+    check_csv(found, path, scope)
+    packing = found.get("compression") or "zstd"
+    if (level := found.get("compression_level")) is not None and level > _LEVELS.get(packing, 0):
+        most = f"levels from 1 to {_LEVELS[packing]}" if packing in _LEVELS else "no levels"
+        scope.problems.add(join(path, "compression_level"), f"{packing} has {most}, found {level}")
 
 
 def _check_iceberg(o: Read, path: str, scope: Scope) -> None:
