@@ -204,6 +204,10 @@ databases: setup ## PostgreSQL that others use: drawn tables, writers, ALTERs an
 lasting: setup ## failures of Kafka, databases, servers, registries and files, COUNT=40 drawn from SEED=1 on: those that last end a job, others pass; some 8 s each
 	$(BIN)/python -m tests.harness.lasting $(or $(SEED),1) $(or $(COUNT),40)
 
+.PHONY: readers
+readers: setup ## what file sinks write, drawn at random (COUNT=20 from SEED=1 on, FORM=csv), as pandas, Spark, polars, DuckDB and others read it; some 15 s each
+	$(BIN)/python -m tests.harness.readers $(or $(SEED),1) $(or $(COUNT),20) $(FORM)
+
 .PHONY: operated
 operated: setup ## what operators do, drawn at random (SEED=1 COUNT=5 ACTS=40), right and wrong, on an installation that stays; some 4 minutes each
 	$(BIN)/python -m tests.harness.operated $(or $(SEED),1) $(or $(COUNT),5) $(or $(ACTS),40)
