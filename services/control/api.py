@@ -31,6 +31,7 @@ from tidemark.services.control.stats import (
     shown_time,
     shown_watermark,
     stats_of,
+    task_stats,
 )
 from tidemark.services.control.works import WorkRoutes
 from tidemark.shared.language.completion import complete
@@ -38,7 +39,7 @@ from tidemark.shared.language.documents import InvalidDocument
 from tidemark.shared.language.documents.load import load
 from tidemark.shared.language.redaction import redacted_document
 from tidemark.shared.language.values import to_json
-from tidemark.shared.model.ids import ProcessorName
+from tidemark.shared.model.ids import ProcessorName, TaskId
 from tidemark.shared.model.messages import ProcessorStatus
 from tidemark.shared.model.time import MIN_TIME
 from tidemark.shared.ports.clock import Clock, Executor
@@ -145,10 +146,14 @@ class Api:
     async def processor(self, request: web.Request, _body: object) -> web.Response:
         """One, with its document."""
         status = self.status_of(request)
+        beats = self.model.tasks(status)
         shown = self._shown(status) | {
             "document": await self.executor.blocking(_document, status.document),
             "parallelism": status.parallelism,
-            "tasks": [{"vertex": v, "index": i, "worker": place} for v, i, place in status.tasks],
+            "tasks": [
+                {"vertex": v, "index": i, "worker": place, **task_stats(beats.get(TaskId(v, i)))}
+                for v, i, place in status.tasks
+            ],
             "kept": _kept(status),
         }
         return self._told(shown)

@@ -103,13 +103,24 @@ def graph(view: PageContext, shown: Answer, stats: Answer, plan: Answer) -> Draw
     why = _cut(shown["reason"], _WHOLE_MAX)
     reason = tag("p", why, class_="trouble" if shown["state"] == "FAILED" else "hint") if why else None
     waits = [tag("p", f"{v['name']} waits: {_cut(text)}", class_="trouble") for v in vertices for text in v["waits"]]
-    placed = ((f"{task['vertex']}/{task['index']}", task["worker"]) for task in shown["tasks"])
+    placed = (
+        (
+            f"{t['vertex']}/{t['index']}",
+            t["worker"],
+            number(t["inputMessageCount"]),
+            number(t["outputMessageCount"]),
+            moment(t["watermark"]),
+            span(t["lagMillis"]),
+            size(t["stateSize"]),
+        )
+        for t in shown["tasks"]
+    )
     more = tag(
         "details",
         tag("summary", "Edges, operators, tasks"),
         tag("ul", [tag("li", edge["text"], " ", _sample_of(view, edge)) for edge in plan["edges"]]),
         table("Operators", ("Vertex", "Operators"), ((v["name"], "; ".join(v["operators"])) for v in vertices)),
-        table("Tasks", ("Task", "Worker"), placed),
+        table("Tasks", ("Task", "Worker", "Rows in", "Rows out", "Watermark", "Lag of work", "State"), placed),
     )
     drawn = drawing.graph(vertices, plan["edges"])
     return Drawn((reason, pairs(figures), waits, drawn, _vertices(vertices), more), _deeds(view))

@@ -270,6 +270,21 @@ def _operator(status: ProcessorStatus, vertex: VertexId, beats: list[TaskBeat]) 
     }
 
 
+def task_stats(beat: TaskBeat | None) -> dict[str, Any]:
+    """Of one task, so that one sees whether some have more to do than others; null while none is heard of."""
+    counters = {} if beat is None else beat.counters
+    named = {
+        "inputMessageCount": "inRows",
+        "outputMessageCount": "outRows",
+        "lagMillis": "lagMs",
+        "stateSize": "stateBytes",
+    }
+    return {
+        **{name: None if beat is None else counters.get(counter, 0) for name, counter in named.items()},
+        "watermark": None if beat is None else shown_time(beat.output_watermark_ms),
+    }
+
+
 _NAMED = {
     "inRows", "inBytes", "outRows", "outBytes", "dlqRows", "dlqBytes", "stateBytes", "stateBytesMax", "busyMs", "heldMs", "lagMs",
     QUOTA_MS, SHARE, MIN_OPEN, MAX_OPEN,

@@ -15,6 +15,7 @@ from tests.harness.visits.shapes import KINDS, Shape, document, processor, windo
 from tests.harness.visits.stand import stand
 from tests.harness.visits.walking import Walk, walk
 from tidemark.services.cli.process import quiet
+from tidemark.shared.model.ids import Place
 
 
 @pytest.fixture(autouse=True)
@@ -118,3 +119,24 @@ async def test_a_sample_waits_no_longer_for_the_coordinator_than_commands(tmp_pa
             status, _, text = await Walk(there, random.Random(0), session).ask("GET", path)
             assert status == 504
             assert "no coordinator answered within 0.2 s" in text
+
+
+async def test_a_task_with_more_to_do_than_others_is_seen(tmp_path: Path) -> None:
+    """Rows, lag and state of each task, by REST and on the page; of one that nobody has heard of, nothing."""
+    shape = one()
+    status, beat = shape.statuses[0], next(each for each in shape.beats if each.vertex == "window-1")
+    silent = (beat.vertex, 2, Place("operator-0"))
+    shape.statuses[0] = msgspec.structs.replace(
+        status, tasks=((beat.vertex, 0, Place("operator-0")), (beat.vertex, 1, Place("operator-0")), silent)
+    )
+    shape.beats = [
+        msgspec.structs.replace(beat, index=index, counters={"inRows": rows, "lagMs": 7, "stateBytes": 9})
+        for index, rows in enumerate((10, 123_456))
+    ]
+    async with stand(shape, tmp_path) as there, ClientSession() as session:
+        walk = Walk(there, random.Random(0), session)
+        _, _, text = await walk.ask("GET", "/v1/processors/clicks")
+        tasks = json.loads(text)["tasks"]
+        assert [task["inputMessageCount"] for task in tasks] == [10, 123_456, None]
+        assert (tasks[1]["lagMillis"], tasks[1]["stateSize"]) == (7, 9)
+        assert "<td>123,456</td>" in (await walk.ask("GET", "/console/processors/clicks"))[2]

@@ -127,6 +127,9 @@ def _processors(found: Any) -> Told:
 
 def _processor(found: Any) -> Told:
     yield from (found["state"], found["reason"], f"{found['epoch']:,}, {found['releasedEpoch']:,} released")
+    for task in found["tasks"]:
+        counts = (task[key] for key in ("inputMessageCount", "outputMessageCount"))
+        yield from (f"{task['vertex']}/{task['index']}", *("–" if each is None else f"{each:,}" for each in counts))
 
 
 def _stats(found: Any) -> Told:
