@@ -351,7 +351,10 @@ def letters(view: PageContext, found: Answer) -> Drawn:
     deed = button("Redrive", "POST", f"/v1/processors/{view.name}/redrive", confirm=asked)
     staying = (hint, actions(deed) if view.user.may("operator", view.name) else None)
     heads = ("Arrived", "Operator", "Code", "Reason, and the letter")
-    return Drawn((chosen, table("Dead letters, the newest first", heads, rows, "No dead letters.")), staying)
+    code, counts = view.query.get("code", ""), found["codes"]
+    count, shown = counts.get(code, 0) if code else sum(counts.values()), len(found["letters"])
+    more = f", {shown:,} of the last {count:,}" if shown < count else ""
+    return Drawn((chosen, table(f"Dead letters, the newest first{more}", heads, rows, "No dead letters.")), staying)
 
 
 def _arrival(letter: Answer) -> str:

@@ -11,7 +11,7 @@ import pytest
 from aiohttp import ClientSession
 
 from tests.harness.visits import growth
-from tests.harness.visits.shapes import KINDS, Shape, document, processor, window
+from tests.harness.visits.shapes import KINDS, Shape, document, letter, processor, window
 from tests.harness.visits.stand import stand
 from tests.harness.visits.walking import Walk, walk
 from tidemark.services.cli.process import quiet
@@ -140,3 +140,19 @@ async def test_a_task_with_more_to_do_than_others_is_seen(tmp_path: Path) -> Non
         assert [task["inputMessageCount"] for task in tasks] == [10, 123_456, None]
         assert (tasks[1]["lagMillis"], tasks[1]["stateSize"]) == (7, 9)
         assert "<td>123,456</td>" in (await walk.ask("GET", "/console/processors/clicks"))[2]
+
+
+async def test_a_page_says_that_there_are_more_letters(tmp_path: Path) -> None:
+    """It shows a hundred of those that were read, of all codes or of the one that is chosen."""
+    shape = one()
+    others = [json.dumps({"errInfo": {"code": "Other", "reason": "x"}, "dlqTime": "2020"}).encode()] * 7
+    shape.letters["refused"] = [*others, *(letter("clicks", number) for number in range(150))]
+    async with stand(shape, tmp_path) as there, ClientSession() as session:
+        walk, path = Walk(there, random.Random(0), session), "/console/processors/clicks/dead-letters"
+        for query, words in (
+            ("", "100 of the last 157"),
+            ("?code=DocumentLate", "100 of the last 150"),
+            ("?code=Other", ""),
+        ):
+            _, _, text = await walk.ask("GET", path + query)
+            assert (words in text) if words else ("of the last" not in text)
