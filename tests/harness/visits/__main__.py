@@ -46,6 +46,7 @@ def main(words: list[str]) -> int:
         found = asyncio.run(visit(seed, steps, browser="--browser" in words))
         wrong += found
         sys.stdout.write(f"seed {seed}: {len(found)} wrong\n" + "".join(f"  {each}\n" for each in found))
+        sys.stdout.flush()
     return min(len(wrong), 100)
 
 

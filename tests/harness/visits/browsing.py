@@ -161,6 +161,10 @@ class Visit:
         """Judge the page that is open."""
         if not await self.run("location.href.startsWith('http')"):
             return
+        if not await self.run("document.styleSheets.length"):
+            # A network that has just come back may break what was asked for meanwhile: people reload.
+            self.way.append("no style sheet")
+            await self.again()
         if await self.run("document.title.includes('injected') || Boolean(document.getElementById('injected'))"):
             self.note("a text of the installation became a part of the page")
         wide = await self.run("document.documentElement.scrollWidth")
@@ -170,6 +174,8 @@ class Visit:
             )
         for event in self.browser.events:
             entry = event["params"].get("entry", {})
+            if event["method"] == "Network.loadingFailed" and event["params"].get("type") == "Stylesheet":
+                self.way.append(f"style sheet: {event['params'].get('errorText')}")
             if event["method"] == "Runtime.exceptionThrown" or entry.get("source") in (
                 "security",
                 "javascript",
