@@ -145,6 +145,13 @@ def _text(cell: Any) -> Any:
     return None if isinstance(cell, float) and math.isnan(cell) else cell
 
 
+def is_hollow(cell: Any) -> bool:
+    """Whether it is what a program without null arrays and objects has for one."""
+    if isinstance(cell, list | dict):
+        return all(is_hollow(each) for each in (cell.values() if isinstance(cell, dict) else cell))
+    return cell is None or cell in ("", 0, False, ("raw", b""))
+
+
 def loosely(value: Any, cell: Any) -> bool:
     """Whether a reader that guesses types found a value of an ordinary document."""
     if isinstance(cell, tuple) and cell[0] == "raw":
@@ -193,7 +200,7 @@ def _in_table(story: Story, document: Document, row: dict[str, Any]) -> Iterator
             same = _text(cell) == expected_partition(value)
         else:
             same = in_column(value, cell)
-            if not same and cell is None and name in rescued:
+            if not same and name in rescued and (_text(cell) is None or is_hollow(cell)):
                 same = same_json(json.dumps(to_json(rescued[name])), value)
         if not same:
             yield name, value, (cell, rescued.get(name))

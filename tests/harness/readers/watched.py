@@ -62,6 +62,7 @@ async def write_on(written: Written, journal: Path, attempt: str) -> None:
     if done:
         staged = bytes.fromhex(commits[-1]["staged"])
         await sink.release(row_of(done, done - 1, staged), staged)
+        (journal.parent / "released").write_text(str(done))
     with journal.open("a") as file:
         for number in range(done, len(written.story.epochs)):
             for batch in written.story.epochs[number]:
