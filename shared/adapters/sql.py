@@ -69,6 +69,14 @@ def reflected(engine: sa.Engine, name: str) -> sa.Table:
     raise exc.NoSuchTableError(name)
 
 
+def bound_lock_waits(engine: sa.Engine, wait_ms: int) -> None:
+    """Let no transaction on PostgreSQL wait longer for a lock: it is an outage then, which is told. By default it waits for ever."""
+    if engine.dialect.name == "postgresql":
+        # For a transaction alone: a pooler may give its connection to others.
+        words = f"SET LOCAL lock_timeout = {wait_ms:d}"
+        sa.event.listen(engine, "begin", lambda connection: connection.exec_driver_sql(words))
+
+
 def with_driver(url: sa.URL) -> sa.URL:
     """The address, with the driver that is installed where a PostgreSQL's names none."""
     return url.set(drivername="postgresql+psycopg") if url.drivername == "postgresql" else url

@@ -15,7 +15,7 @@ from sqlalchemy.dialects import postgresql
 from tests.contract.sinks_targets import SqlWorld, expression
 from tests.contract.test_sinks_sql import merged, sql_world
 from tidemark.services.library.release_world import IDENTITY, InlineSpawner, row_of
-from tidemark.services.operator.tables.sql import SqlTable
+from tidemark.services.operator.tables.sql import SqlTable, engine_of
 from tidemark.services.sink.connectors.sqlrows import RowMaker
 from tidemark.services.sink.connectors.sqlvalues import Misfit
 from tidemark.shared.adapters.sql_cells import read_all
@@ -23,7 +23,8 @@ from tidemark.shared.language.values.cells import JSON_DEPTH_MAX
 from tidemark.shared.model.ids import Epoch
 from tidemark.shared.model.values import Date, Long
 from tidemark.shared.operators.batches import batch_of as documents_batch
-from tidemark.shared.ports.sink import TargetRefused
+from tidemark.shared.ports.sink import TargetRefused, TargetUnavailable
+from tidemark.shared.ports.tables import TableUnavailable
 from tidemark.shared.runtime.settings import LookupSettings
 
 POSTGRES: sa.Dialect = sa.make_url("postgresql+psycopg://").get_dialect()()
@@ -251,6 +252,22 @@ async def test_a_name_may_have_dots(url: str, name: str) -> None:
             assert connection.exec_driver_sql(f'SELECT id, name FROM "{name}"').all() == [(1, "a")]
         found = SqlTable(target.engine, name, InlineSpawner(), LookupSettings())
         assert set(await found.columns()) == {"id", "name"}
+
+
+@pytest.mark.postgres
+async def test_a_table_that_others_alter_is_waited_for_with_a_word(postgres: str) -> None:
+    """As a sink opens, and as a lookup looks: their transaction is open, and may be for ever."""
+    with sql_world(postgres) as target:
+        reading = engine_of(postgres, {}, 0)
+        with target.engine.begin() as other:
+            other.exec_driver_sql("ALTER TABLE rows ADD more INT")
+            with pytest.raises(TargetUnavailable, match="lock timeout"):
+                await target.sink().open(IDENTITY, Epoch(0))
+            with pytest.raises(TableUnavailable, match="lock timeout"):
+                await SqlTable(reading, "rows", InlineSpawner(), LookupSettings()).find((), [()])
+        reading.dispose()
+        await merged(target, {"id": 1, "more": 2})
+        assert await target.visible() == [1]
 
 
 async def test_null_is_null_in_a_column_of_json(url: str) -> None:

@@ -13,7 +13,16 @@ import sqlalchemy as sa
 from sqlalchemy import exc
 
 from tidemark.services.operator.tables.sqlvalues import NOTHING, Parameter, parameter_of
-from tidemark.shared.adapters.sql import DIALECTS, is_denied, is_passing, patience, reflected, with_driver, with_server
+from tidemark.shared.adapters.sql import (
+    DIALECTS,
+    bound_lock_waits,
+    is_denied,
+    is_passing,
+    patience,
+    reflected,
+    with_driver,
+    with_server,
+)
 from tidemark.shared.adapters.sql_cells import read_all
 from tidemark.shared.language.values.cells import JSON_DEPTH_MAX, cell_reader
 from tidemark.shared.model.values import Document, Found, Value
@@ -34,6 +43,7 @@ def engine_of(url: str, config: Mapping[str, object], wait_ms: int) -> sa.Engine
     connect = {**patience(parsed.query), **({} if "connect_timeout" in parsed.query else {"connect_timeout": seconds})}
     engine = sa.create_engine(with_driver(parsed), pool_pre_ping=True, **{"connect_args": connect, **config})
     read_all(engine, JSON_DEPTH_MAX)
+    bound_lock_waits(engine, seconds * 1000)
     return engine
 
 

@@ -40,6 +40,7 @@ from tidemark.services.sink.connectors.sqlwrites import MergeWriter, Unwanted
 from tidemark.services.sink.connectors.staging import Part, PartStore
 from tidemark.shared.adapters.sql import (
     DIALECTS,
+    bound_lock_waits,
     is_denied,
     is_passing,
     only_existing,
@@ -76,7 +77,7 @@ class SqlSinkSettings:
     part_bytes_max: int = 4 * 1024 * 1024
     """Encoded rows of one part; also the rows held in memory before they are staged."""
     lock_wait_ms: int = knob(10_000)
-    """How long a release waits for a lock, such as a zombie's, before the target counts as away."""
+    """How long a lock is waited for, such as a zombie's, before the target counts as away."""
     idle_in_transaction_ms: int = 60_000
     """After so long of silence PostgreSQL ends a release's transaction: a stopped process holds no lock for ever."""
     tables_max: int = 1000
@@ -115,6 +116,7 @@ def engine_of(url: str | sa.URL, settings: SqlSinkSettings | None = None) -> sa.
     if url.get_backend_name() != "sqlite":
         engine = sa.create_engine(url, pool_pre_ping=True, connect_args=patience(url.query), **pool)
         read_all(engine, JSON_DEPTH_MAX)
+        bound_lock_waits(engine, settings.lock_wait_ms)
     else:
         engine = sa.create_engine(url, poolclass=sa.QueuePool, connect_args={"timeout": wait_s}, **pool)
         sa.event.listen(engine, "connect", _sync_each_commit)
@@ -379,8 +381,7 @@ class SqlSink:
         with self._errors("connecting"):
             connection = self._engine.connect()
             if self._engine.dialect.name == "postgresql":
-                wait, idle = self._settings.lock_wait_ms, self._settings.idle_in_transaction_ms
-                connection.exec_driver_sql(f"SET LOCAL lock_timeout = {wait:d}")
+                idle = self._settings.idle_in_transaction_ms
                 connection.exec_driver_sql(f"SET LOCAL idle_in_transaction_session_timeout = {idle:d}")
                 connection.exec_driver_sql("SET LOCAL synchronous_commit = on")
             return connection
