@@ -270,6 +270,27 @@ async def test_a_table_that_others_alter_is_waited_for_with_a_word(postgres: str
         assert await target.visible() == [1]
 
 
+@pytest.mark.parametrize("way", ["constant", "expression"])
+async def test_a_column_that_is_added_is_taken_from_the_next_epoch_on(url: str, way: str) -> None:
+    """A reason says to add it. Within an epoch the table is looked at again once."""
+    options: dict[str, Any] = {} if way == "constant" else {"when_matched": expression({"$literal": "merge"})}
+    with sql_world(url, **options) as target:
+        sink = target.sink()
+        await sink.open(IDENTITY, Epoch(0))
+        for _ in range(2):
+            (rejected,) = await sink.accept(documents_batch([{"id": 1, "more": 2}]))
+            assert "more: the table has no such column; project the field away, or add the column" in rejected.reason
+        with target.engine.begin() as other:
+            other.exec_driver_sql("ALTER TABLE rows ADD more INT")
+        (rejected,) = await sink.accept(documents_batch([{"id": 1, "more": 2}]))
+        await sink.stage(Epoch(1), Epoch(0))
+        assert not await sink.accept(documents_batch([{"id": 1, "more": 2}]))
+        staged = await sink.stage(Epoch(2), Epoch(1))
+        await sink.release(row_of(2, 0, staged), staged)
+        with target.engine.connect() as connection:
+            assert connection.exec_driver_sql("SELECT id, more FROM rows").all() == [(1, 2)]
+
+
 async def test_null_is_null_in_a_column_of_json(url: str) -> None:
     """And in an array of such: JSON has a null of its own, which `IS NULL` does not find."""
     postgres = not url.startswith("sqlite")

@@ -36,6 +36,7 @@ from tidemark.services.sink.connectors.sqlasked import AskedColumns
 from tidemark.services.sink.connectors.sqlpipelines import PipelineWriter
 from tidemark.services.sink.connectors.sqlrows import RowMaker, SqlRows, documents_array
 from tidemark.services.sink.connectors.sqltable import target_table
+from tidemark.services.sink.connectors.sqlvalues import NoColumn
 from tidemark.services.sink.connectors.sqlwrites import MergeWriter, Unwanted
 from tidemark.services.sink.connectors.staging import Part, PartStore
 from tidemark.shared.adapters.sql import (
@@ -182,6 +183,7 @@ class SqlSink:
         self._marker = Epoch(0)
         self._tables: dict[str, sa.Table] = {}
         self._targets: dict[tuple[str, str, str], _WrittenTable] = {}
+        self._looks = True
 
     async def open(self, identity: Identity, restored_from: Epoch, *, joins: bool = False) -> Epoch:
         """See `Sink.open`. TargetRefused if the table is not there, or `on` is no unique key of it."""
@@ -280,8 +282,8 @@ class SqlSink:
             rows: list[StagedRow | NoChange] = list(documents.to_pylist())
             target = self._target(b"")
             misfits: Mapping[int, object] = target.maker.misfits(documents)
-            if target.asked:
-                misfits = await self._executor.blocking(self._asked, target, documents, misfits)
+            if target.asked or self._may_have_come(misfits):
+                misfits = await self._executor.blocking(self._judged, b"", documents)
         else:
             rows = await self._executor.blocking(changes, self._stage, batch, self._source_topics)
             misfits = await self._executor.blocking(self._misfits, rows)
@@ -296,16 +298,27 @@ class SqlSink:
                 found[n] = row
                 continue
             try:
-                target = self._target(row)
+                why = self._judged(row, documents_array([self._target(row).data(row)]))
             except TargetRefused as refused:
                 found[n] = refused
                 continue
-            documents = documents_array([target.data(row)])
-            why: Mapping[int, object] = target.maker.misfits(documents)
-            if target.asked:
-                why = self._asked(target, documents, why)
             found |= dict.fromkeys([n] if why else [], why.get(0))
         return found
+
+    def _may_have_come(self, misfits: Mapping[int, object]) -> bool:
+        """Whether the table is looked at again, once in an epoch: somebody may have added a column."""
+        return self._looks and any(isinstance(why, NoColumn) for why in misfits.values())
+
+    def _judged(self, row: StagedRow, documents: pa.BinaryArray) -> Mapping[int, object]:
+        """Documents that the table of a row does not take, with the reasons. TargetRefused, TargetUnavailable."""
+        target = self._target(row)
+        misfits: Mapping[int, object] = target.maker.misfits(documents)
+        if self._may_have_come(misfits):
+            self._looks = False
+            self._tables, self._targets = {}, {}
+            target = self._target(row)
+            misfits = target.maker.misfits(documents)
+        return self._asked(target, documents, misfits) if target.asked else misfits
 
     def _asked(
         self, target: _WrittenTable, documents: pa.BinaryArray, misfits: Mapping[int, object]
@@ -319,6 +332,7 @@ class SqlSink:
 
     async def stage(self, epoch: Epoch, committed: Epoch) -> bytes:
         """See `Sink.stage`. May be repeated after TargetUnavailable."""
+        self._looks = True
         return await self._held.handle(epoch, committed)
 
     async def release(self, row: MirrorRow, staged: bytes) -> None:

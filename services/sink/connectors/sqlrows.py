@@ -24,6 +24,7 @@ from tidemark.services.sink.connectors.sqlvalues import (
     EXACT,
     PLACES,
     Misfit,
+    NoColumn,
     converter_of,
     is_computed,
     makes_itself,
@@ -228,7 +229,7 @@ class RowMaker:
     def _column(self, name: str) -> sa.Column[Any]:
         """The column of a field. Misfit where there is none that takes a value."""
         if name not in self._columns:
-            raise Misfit(f"{name}: the table has no such column; project the field away, or add the column")
+            raise NoColumn(f"{name}: the table has no such column; project the field away, or add the column")
         if is_computed(self._columns[name]):
             raise Misfit(f"{name}: the database gives this column its value; project the field away")
         return self._columns[name]

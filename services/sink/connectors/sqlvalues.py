@@ -46,6 +46,10 @@ class Misfit(Exception):
     """Why a value cannot go into its column."""
 
 
+class NoColumn(Misfit):
+    """The table had no such column as it was looked at."""
+
+
 Convert = Callable[[Any], Any]
 
 
